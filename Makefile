@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# make demo    a training run, compared with torch's own loader
+# make test    all tests
+# make check   formatting, linters, types, layers, symbols, other compilers, sanitizers, fuzzers, packages
+# make bench   measurements, of a release build
+# make format  formats C and Python
+# make clean   removes build/; the virtual environment in .venv stays
+#
+# Each sets up what it needs. Two builds: build/dev (failpoints, -Werror) is installed into .venv for the tests;
+# build/release is installed into build/site for the demo and the measurements.
+
+PYTHON ?= python3
+export PYTHON
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+SOURCES := $(shell find src include cli python meson.build meson.options pyproject.toml -type f -not -name '*.pyc')
+INSTALL := uv pip install -q --python .venv/bin/python --no-build-isolation --no-deps --reinstall-package headrace
+DEV_OPTIONS := -Dbuildtype=debugoptimized -Db_ndebug=false -Dwerror=true -Dfailpoints=true -Dtests=enabled
+RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
+config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
+
+.DELETE_ON_ERROR:
+.PHONY: demo test check bench format clean packages-demo packages-test packages-check
+
+demo: build/release.stamp
+	PYTHONPATH=$(CURDIR)/build/site .venv/bin/python examples/demo.py
+
+test: build/dev.stamp
+	.venv/bin/python tools/run_tests.py
+
+check: packages-check build/dev.stamp
+	.venv/bin/python tools/check.py $(ONLY)
+
+bench: build/release.stamp
+	PYTHONPATH=$(CURDIR)/build/site .venv/bin/python bench/run.py
+
+format: packages-check .venv/stamp
+	git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
+	ruff format -q
+
+clean:
+	rm -rf build
+
+packages-demo packages-test packages-check: packages-%:
+	@tools/setup.sh packages $*
+
+.venv/stamp: requirements-dev.txt | packages-demo
+	tools/setup.sh venv
+	touch $@
+
+build/dev.stamp: .venv/stamp $(SOURCES) | packages-test
+	mkdir -p build
+	$(INSTALL) $(call config,build/dev,$(DEV_OPTIONS)) .
+	touch $@
+
+build/release.stamp: .venv/stamp $(SOURCES) $(wildcard bench/*.c bench/meson.build) | packages-demo
+	mkdir -p build
+	$(INSTALL) --target build/site $(call config,build/release,$(RELEASE_OPTIONS)) .
+	touch $@

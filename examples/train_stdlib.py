@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train a small byte-level language model on the source code of Python's standard library.
+
+    python examples/train_stdlib.py                                   # one process
+    torchrun --nproc-per-node 2 examples/train_stdlib.py --workers 2  # two ranks, DistributedDataParallel over gloo
+
+Start your own script from here: the only headrace line is the import of DataLoader.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import Dataset, DistributedSampler
+from tqdm import tqdm
+
+if {"torch", "--loader=torch"} & set(sys.argv):  # torch's own loader, to compare with
+    from torch.utils.data import DataLoader
+else:
+    from headrace.torch import DataLoader
+
+PADDING = 0  # no source file contains this byte
+
+
+class SourceBlocks(Dataset[Tensor]):
+    """Sample i is a random top-level block of file i: uint8, of 2 to `max_bytes` bytes."""
+
+    def __init__(self, root: Path, max_bytes: int) -> None:
+        installed = {"site-packages", "dist-packages"}
+        files = (path for path in sorted(root.rglob("*.py")) if not installed & set(path.parts))
+        self.files = [path for path in files if os.access(path, os.R_OK) and path.stat().st_size >= 2]
+        self.max_bytes = max_bytes
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Tensor:
+        text = self.files[index].read_bytes()
+        blocks = [block for block in text.split(b"\n\n\n") if len(block) >= 2] or [text]
+        block = blocks[int(torch.randint(len(blocks), ()))]
+        return torch.frombuffer(bytearray(block[: self.max_bytes]), dtype=torch.uint8)
+
+
+def pad(samples: list[Tensor]) -> Tensor:
+    """Blocks of different length as one uint8 tensor (samples, longest)."""
+    return nn.utils.rnn.pad_sequence(samples, batch_first=True, padding_value=PADDING)
+
+
+class ByteModel(nn.Module):
+    """Reads bytes (samples, length) and gives the next byte's logits (samples, length, 256)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(256, width)
+        self.read = nn.GRU(width, width, batch_first=True)
+        self.predict = nn.Linear(width, 256)
+
+    def forward(self, text: Tensor) -> Tensor:
+        states, _ = self.read(self.embed(text))
+        logits: Tensor = self.predict(states)
+        return logits
+
+
+class Trainer:
+    """The model, its optimizer, and one step of both."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        torch.manual_seed(args.seed)
+        model = ByteModel(args.width)
+        self.model = nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr)
+
+    def step(self, batch: Tensor) -> float:
+        text = batch.long()
+        logits = self.model(text[:, :-1])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten(), ignore_index=PADDING)
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return loss.item()
+
+
+def mean_over_ranks(*values: float) -> list[float]:
+    """Every rank gets the same numbers, so all decide alike from them."""
+    shared = torch.tensor(values, dtype=torch.float64)
+    if dist.is_initialized():
+        dist.all_reduce(shared)
+        shared /= dist.get_world_size()
+    return shared.tolist()
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def private_bytes(pid: int) -> int:
+    """Memory that the process shares with no other one."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))
+
+
+class Measurements:
+    """What the data loading costs this rank."""
+
+    def __init__(self) -> None:
+        self.first_waits: list[float] = []  # for the first batch of each epoch
+        self.waits: list[float] = []  # for every other batch
+        self.losses: list[tuple[float, float]] = []  # (seconds, loss)
+        self.samples = 0
+        self.worker_bytes: dict[int, int] = {}  # highest seen of each worker
+        self.descriptors = {"before": open_descriptors(), "live": 0, "after": 0}
+
+    def timed(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Passes one epoch's batches on and notes how long each was waited for."""
+        waits = self.first_waits
+        asked = time.perf_counter()
+        for batch in batches:
+            waits.append(time.perf_counter() - asked)
+            waits = self.waits
+            yield batch
+            asked = time.perf_counter()
+
+    def look_at_workers(self) -> None:
+        for pid in (worker.pid for worker in multiprocessing.active_children() if worker.pid):
+            with contextlib.suppress(OSError):  # it may have just ended
+                self.worker_bytes[pid] = max(private_bytes(pid), self.worker_bytes.get(pid, 0))
+        self.descriptors["live"] = max(open_descriptors(), self.descriptors["live"])
+
+    def report(self, seconds: float, world_size: int) -> dict[str, object]:
+        waited = sum(self.first_waits) + sum(self.waits)
+        losses = [loss for _, loss in self.losses]
+        return {
+            "loader": f"{DataLoader.__module__}.{DataLoader.__qualname__}",
+            "world_size": world_size,
+            "epochs": len(self.first_waits),
+            "steps": len(losses),
+            "seconds": seconds,
+            "samples_per_second": self.samples * world_size / seconds,
+            "wait_seconds": waited,
+            "wait_share": waited / seconds,
+            "first_batch_seconds": self.first_waits[0],
+            "later_first_batch_seconds": statistics.median(self.first_waits[1:]) if self.first_waits[1:] else None,
+            "worker_private_bytes": sorted(self.worker_bytes.values()),
+            "descriptors": self.descriptors,
+            "first_loss": losses[0],
+            "last_loss": statistics.fmean(losses[-10:]),
+            "loss_curve": self.losses,
+        }
+
+
+def train(args: argparse.Namespace, loader: DataLoader[Tensor], seen: Measurements) -> float:
+    """Trains epoch after epoch until the time is up; returns the seconds it took."""
+    trainer = Trainer(args)
+    form = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s{postfix}"
+    with tqdm(total=args.seconds, bar_format=form, ncols=79, nrows=24, disable=args.rank != 0) as bar:
+        if not sys.stderr.isatty():
+            bar.mininterval = 5.0
+        started = time.perf_counter()
+        for epoch in range(args.epochs):
+            if isinstance(loader.sampler, DistributedSampler):
+                loader.sampler.set_epoch(epoch)
+            for batch in seen.timed(loader):
+                loss, seconds = mean_over_ranks(trainer.step(batch), time.perf_counter() - started)
+                seen.samples += len(batch)
+                seen.losses.append((round(seconds, 3), round(loss, 4)))
+                if len(seen.losses) % 10 == 1:
+                    seen.look_at_workers()
+                bar.set_postfix_str(f"loss {loss:.2f}, {seen.samples * args.world_size / seconds:.0f} samples/s", False)
+                bar.update(min(seconds, args.seconds) - bar.n)
+                if seconds >= args.seconds:
+                    return seconds
+    return seconds
+
+
+def make_loader(args: argparse.Namespace) -> DataLoader[Tensor]:
+    texts = SourceBlocks(Path(sysconfig.get_paths()["stdlib"]), args.max_bytes)
+    return DataLoader(
+        texts,
+        batch_size=args.batch_size,
+        sampler=DistributedSampler(texts, args.world_size, args.rank, seed=args.seed),
+        num_workers=args.workers,
+        collate_fn=pad,
+        persistent_workers=args.persistent_workers,
+        multiprocessing_context=args.start_method,
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train a byte-level language model on Python's standard library.")
+    parser.add_argument("--seconds", type=float, default=60, help="how long to train")
+    parser.add_argument("--epochs", type=int, default=1_000_000, help="end after so many epochs, if that is sooner")
+    parser.add_argument("--batch-size", type=int, default=16, help="samples per batch and rank")
+    parser.add_argument("--max-bytes", type=int, default=192, help="longest sample")
+    parser.add_argument("--width", type=int, default=192, help="of the model")
+    parser.add_argument("--lr", type=float, default=4e-3, help="learning rate")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--loader", choices=["headrace", "torch"], default="headrace", help="whose DataLoader")
+    parser.add_argument("--workers", type=int, default=2, help="data loading processes per rank")
+    parser.add_argument("--start-method", choices=["fork", "spawn", "forkserver"], help="of the workers")
+    parser.add_argument("--persistent-workers", action="store_true", help="keep the workers from epoch to epoch")
+    parser.add_argument("--report", type=Path, help="write rank 0's measurements to this JSON file")
+    args = parser.parse_args()
+    args.rank, args.world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    return args
+
+
+def main() -> None:
+    args = parse_arguments()
+    torch.set_num_threads(1)
+    if args.world_size > 1:
+        dist.init_process_group("gloo")
+    seen = Measurements()
+    loader = make_loader(args)
+    seconds = train(args, loader, seen)
+    del loader
+    gc.collect()
+    seen.descriptors["after"] = open_descriptors()
+    if args.report and args.rank == 0:
+        args.report.write_text(json.dumps(seen.report(seconds, args.world_size), indent=1))
+    if args.world_size > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

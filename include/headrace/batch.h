@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_BATCH_H
+#define HEADRACE_BATCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <headrace/visibility.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * A batch: a tree of containers and scalars whose leaves are arrays, laid out in one run of memory.
+ *
+ *     +------+-----------------------------+---------------+-------------------------------+
+ *     | head | tree: one record per node,  | small leaves, | large leaves, each at a page  |
+ *     | 64 B | in pre-order, 8-aligned     | 64-aligned    | boundary                      |
+ *     +------+-----------------------------+---------------+-------------------------------+
+ *
+ * All positions are offsets from the head; the bytes mean the same at any address. The writer collects the tree and
+ * *where the arrays' bytes come from*; hr_batch_write then copies each byte once, to its final place.
+ *
+ * Threads: a writer or a reader belongs to one thread at a time. Nothing here allocates shared memory or does I/O.
+ */
+
+/* An element type, as DLPack has it: code is DLDataTypeCode (0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool,
+ * 7 and up float8), bits per lane, lanes. */
+struct hr_dtype {
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+};
+
+enum {
+    HR_BATCH_MAX_NDIM = 64,
+    HR_BATCH_MAX_DEPTH = 1000,
+    HR_BATCH_SMALL_ALIGN = 64,
+    HR_BATCH_LARGE_BYTES = 32 * 1024, /* leaves of this size and above begin at a page of their own... */
+    HR_BATCH_LARGE_ALIGN = 4096,      /* ...and what lies between them is never written, so it costs no memory */
+};
+
+/* Who an array leaf is rebuilt for. The C library only carries it. */
+enum hr_flavor { HR_FLAVOR_TENSOR = 0, HR_FLAVOR_NUMPY = 1, HR_FLAVOR_BUFFER = 2 };
+
+/* Describes an array: `data` is its first element, `strides` count elements and may be negative or 0, NULL means C
+ * order. `shape` and `strides` are borrowed. */
+struct hr_array {
+    const void *data;
+    struct hr_dtype dtype;
+    uint32_t ndim;
+    const int64_t *shape;
+    const int64_t *strides;
+};
+
+enum hr_node_kind {
+    HR_NODE_NONE = 1,
+    HR_NODE_BOOL,   /* integer: 0 or 1 */
+    HR_NODE_INT,    /* integer */
+    HR_NODE_FLOAT,  /* real */
+    HR_NODE_TEXT,   /* bytes: UTF-8 (surrogates passed through), no terminator */
+    HR_NODE_BYTES,  /* bytes */
+    HR_NODE_TUPLE,  /* count children */
+    HR_NODE_LIST,   /* count children */
+    HR_NODE_DICT,   /* 2 * count children: key, value, key, value... */
+    HR_NODE_NAMED,  /* a named tuple: child 0 names the class (the face's business), then count fields */
+    HR_NODE_ARRAY,  /* array */
+    HR_NODE_PICKLE, /* bytes: the pickle; then count children: the buffers and arrays that it refers to by number */
+    HR_NODE_KIND_END_
+};
+
+/* ---- writing ---- */
+
+typedef struct hr_batch hr_batch;
+
+/* A new, empty writer, owned by the caller. -ENOMEM. */
+HR_API int hr_batch_new(hr_batch **ret_batch);
+HR_API hr_batch *hr_batch_free(hr_batch *batch); /* NULL is fine; returns NULL */
+
+/* Empties the writer and keeps its memory for the next batch. */
+HR_API void hr_batch_reset(hr_batch *batch);
+
+/* Each adds one node. A batch has one root, so only a container's root can be followed by more. -ENOMEM, -EINVAL (bad
+ * kind, too deep, a second root, dtype of no whole bytes, more than HR_BATCH_MAX_NDIM dimensions, negative shape),
+ * -EOVERFLOW (sizes that do not fit 63 bits). What fails adds nothing: the caller may add something else instead. */
+HR_API int hr_batch_add_none(hr_batch *batch);
+HR_API int hr_batch_add_bool(hr_batch *batch, int value);
+HR_API int hr_batch_add_int(hr_batch *batch, int64_t value);
+HR_API int hr_batch_add_float(hr_batch *batch, double value);
+HR_API int hr_batch_add_text(hr_batch *batch, const char *utf8, size_t length);   /* copied */
+HR_API int hr_batch_add_bytes(hr_batch *batch, const void *bytes, size_t length); /* copied */
+
+/* Opens a container (HR_NODE_TUPLE, LIST, DICT, NAMED) of `count` entries; its children are the nodes added next. */
+HR_API int hr_batch_open(hr_batch *batch, enum hr_node_kind kind, uint32_t count);
+
+/* Opens a pickle with `count` children; `bytes` is copied. */
+HR_API int hr_batch_open_pickle(hr_batch *batch, const void *bytes, size_t length, uint32_t count);
+
+/* One array. Its bytes are borrowed until hr_batch_write has run or the writer is reset. An array that is dense in some
+ * order of its dimensions keeps its strides (a dimension of size 1 whose stride means nothing gets that of C order);
+ * any other arrives in C order, compact. */
+HR_API int hr_batch_add_array(hr_batch *batch, enum hr_flavor flavor, const struct hr_array *array);
+
+/* `count` > 0 arrays of the same dtype and shape, stacked along a new first dimension, in C order: arrays[0] gives the
+ * dtype and shape, and that the others have the same is checked (-EINVAL). Data borrowed as above. */
+HR_API int hr_batch_add_stack(hr_batch *batch, enum hr_flavor flavor, const struct hr_array *arrays, uint32_t count);
+
+/* A new contiguous array whose bytes the caller fills in: `*ret_data` stays valid until the next add, write or reset.
+ * For columns of scalars. */
+HR_API int hr_batch_add_filled(hr_batch *batch, enum hr_flavor flavor, struct hr_dtype dtype, uint32_t ndim,
+                               const int64_t *shape, void **ret_data);
+
+/* Several arrays that look into one storage: a storage of `bytes` bytes at `data` is added once (borrowed), and each
+ * view added after it by hr_batch_add_view says where it looks: its first element lies `offset_bytes` into the storage,
+ * array->data is not used, strides arrive as given. `*ret_storage` names it for this batch; it is not a node. -EINVAL
+ * when a view leaves its storage. */
+HR_API int hr_batch_add_storage(hr_batch *batch, const void *data, uint64_t bytes, uint32_t *ret_storage);
+HR_API int hr_batch_add_view(hr_batch *batch, enum hr_flavor flavor, uint32_t storage, uint64_t offset_bytes,
+                             const struct hr_array *array);
+
+/* Bytes that hr_batch_write needs. -EOVERFLOW; -EINVAL when containers still miss children or no node was added. */
+HR_API int hr_batch_measure(hr_batch *batch, uint64_t *ret_bytes);
+
+/* Lays the batch at `to` (64-aligned; page-aligned for page-aligned leaves), `capacity` bytes. -EINVAL, -ENOSPC. May
+ * run without any interpreter lock: it only copies. */
+HR_API int hr_batch_write(hr_batch *batch, void *to, uint64_t capacity);
+
+/* ---- reading ---- */
+
+/* One node as read. Pointers look into the batch's memory and are borrowed: should another process be able to write
+ * there still, copy what they point to before use, and check the copy. Fields that a kind has not are 0. */
+struct hr_node {
+    enum hr_node_kind kind;
+    uint32_t count;
+    int64_t integer;
+    double real;
+    const void *bytes;
+    uint64_t length;
+    /* of an array: */
+    enum hr_flavor flavor;
+    struct hr_dtype dtype;
+    uint32_t ndim;
+    const int64_t *shape;
+    const int64_t *strides;  /* in elements, never NULL unless ndim is 0 */
+    uint64_t storage_offset; /* bytes from the batch's head to the storage that the array looks into */
+    uint64_t storage_bytes;
+    uint64_t data_offset; /* bytes from the batch's head to the first element */
+    int is_shared;        /* other arrays of this batch look into the same storage */
+};
+
+/* A reader: a plain value, nothing to free. Fields are private. */
+struct hr_batch_reader {
+    const unsigned char *base;
+    uint64_t bytes;
+    uint64_t at;
+    uint64_t end;
+    uint64_t nodes;    /* left to read, by the head */
+    uint64_t promised; /* left to read, by the containers read so far */
+};
+
+/* Checks the head. `data` is borrowed and 64-aligned (-EINVAL); `bytes` may be more than the batch has. HR_E_CORRUPT or
+ * HR_E_VERSION: nothing of it can be read. */
+HR_API int hr_batch_read(struct hr_batch_reader *reader, const void *data, uint64_t bytes);
+
+/* The next node in pre-order: 1 and the node, 0 after the last, HR_E_CORRUPT when the bytes are not a batch. Every
+ * offset and size is checked: whatever the bytes are, nothing outside `data` is touched, and what a node says lies
+ * inside. Trees deeper than HR_BATCH_MAX_DEPTH are refused by the writer; a reader that recurses keeps its own count.
+ */
+HR_API int hr_batch_read_node(struct hr_batch_reader *reader, struct hr_node *ret_node);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

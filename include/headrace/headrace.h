@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_HEADRACE_H
+#define HEADRACE_HEADRACE_H
+
+/* The whole public C API. Each header can also be included alone. */
+#include <headrace/arena.h>
+#include <headrace/batch.h>
+#include <headrace/error.h>
+#include <headrace/loader.h>
+#include <headrace/version.h>
+#include <headrace/visibility.h>
+
+#endif

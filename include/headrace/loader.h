@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_LOADER_H
+#define HEADRACE_LOADER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <headrace/arena.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * The loader: which worker makes which batch, what is outstanding, and in which order it is delivered.
+ *
+ * Tasks are numbered from 0 in the order in which they are submitted and dealt round robin to the workers that still
+ * have data. In order: task k is delivered after task k - 1. Out of order: as they come, and a worker gets a task only
+ * while it has fewer than its share outstanding. These are the rules of torch.utils.data.DataLoader.
+ *
+ * Threads and fork: as the arena's.
+ */
+
+typedef struct hr_loader hr_loader;
+
+struct hr_loader_options {
+    uint32_t worker_count;
+    uint32_t prefetch_factor; /* tasks outstanding per worker, on average; 1 or more */
+    int out_of_order;
+    uint64_t limit_bytes; /* of the arena; 0: chosen */
+};
+
+/* What a worker says of a task when it publishes; values from HR_STATUS_USER on are the caller's. */
+enum hr_status {
+    HR_STATUS_BATCH = 0,   /* the slot holds a batch */
+    HR_STATUS_ERROR = 1,   /* the slot holds what went wrong, in the caller's form */
+    HR_STATUS_END = 2,     /* this worker has no more data; it skips its later tasks of this epoch */
+    HR_STATUS_SKIPPED = 3, /* no batch is made of the task; not delivered */
+    HR_STATUS_TOO_BIG = 4, /* the batch does not fit the limit; the slot starts with the uint64_t bytes it needs */
+    HR_STATUS_USER = 16
+};
+
+/* Kinds of task; values from HR_TASK_USER on are the caller's. */
+enum hr_task_kind {
+    HR_TASK_MAKE = 0,  /* make a batch; the payload says of what */
+    HR_TASK_EPOCH = 1, /* a new epoch begins; answered by HR_STATUS_SKIPPED */
+    HR_TASK_STOP = 2,  /* the last task: not answered */
+    HR_TASK_USER = 16
+};
+
+/* Opens a loader and its arena, owned by the caller; no epoch has begun. Errors as hr_arena_open. */
+HR_API int hr_loader_open(const struct hr_loader_options *options, hr_loader **ret_loader);
+HR_API hr_loader *hr_loader_close(hr_loader *loader); /* NULL is fine; returns NULL */
+
+/* The loader's arena, borrowed: for hr_arena_pass, hr_arena_watch and hr_arena_report. */
+HR_API hr_arena *hr_loader_arena(hr_loader *loader);
+
+/* Begins an epoch: task numbers start at 0 again and every worker has data again. What is outstanding of an epoch that
+ * was broken off is waited for and dropped. From the second epoch on each worker gets an HR_TASK_EPOCH first.
+ * Errors as hr_arena_receive; call again after -EINTR. */
+HR_API int hr_loader_begin(hr_loader *loader, int64_t deadline_ns);
+
+/* Submits the next task. The caller submits prefetch_factor x worker_count of them after hr_loader_begin, and one after
+ * each hr_loader_next that returned 0 or 1. Every task is answered once, in the order of its worker's tasks.
+ * Returns 1: a worker has it; 0: no worker has data any more, and the task was dropped. -EAGAIN when more are submitted
+ * than that; errors as hr_arena_grant. */
+HR_API int hr_loader_submit(hr_loader *loader, const void *payload, size_t payload_bytes);
+
+/* The next batch or error in the loader's order, owned by the caller until hr_delivery_done.
+ * Returns 0: `*ret_delivery` holds it;
+ *         1: a worker has come to its end (HR_STATUS_END), call again;
+ *         HR_E_END: nothing is outstanding; errors as hr_arena_receive. */
+HR_API int hr_loader_next(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **ret_delivery);
+
+/* 1 while worker `worker` has data in this epoch. */
+HR_API int hr_loader_has_data(const hr_loader *loader, uint32_t worker);
+
+/* Sends worker `worker` its last task: it ends after what it was granted before. */
+HR_API int hr_loader_dismiss(hr_loader *loader, uint32_t worker);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

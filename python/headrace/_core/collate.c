@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+/*
+ * torch.utils.data.default_collate (torch/utils/data/_utils/collate.py) for exact types, straight into the batch.
+ * Whatever is not of these types or not uniform is FOUND_NOT, and torch's own function decides what it means.
+ */
+
+static enum found collate_column(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor);
+
+/* Are all of exactly the type of the first? */
+static bool is_uniform(PyObject **items, uint32_t count) {
+    for (uint32_t i = 1; i < count; i++)
+        if (Py_TYPE(items[i]) != Py_TYPE(items[0])) return false;
+    return true;
+}
+
+/* ---- leaves ---- */
+
+static bool are_alike(const struct hr_array *a, const struct hr_array *b) {
+    if (a->ndim != b->ndim || a->dtype.code != b->dtype.code || a->dtype.bits != b->dtype.bits) return false;
+    for (uint32_t i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i]) return false;
+    return true;
+}
+
+/* What torch.as_tensor takes: it refuses negative strides and long doubles, with its own words. */
+static bool is_for_torch(const struct hr_array *array) {
+    enum { COMPLEX = 5 };
+    for (uint32_t i = 0; i < array->ndim; i++)
+        if (array->strides[i] < 0) return false;
+    return array->dtype.bits <= (array->dtype.code == COMPLEX ? 128 : 64);
+}
+
+static enum found collate_arrays(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
+    enum found (*source)(struct sources *, PyObject *, struct hr_array *) =
+        is_tensor(items[0]) ? source_tensor : source_array;
+    struct hr_array *arrays = PyMem_Malloc(count * sizeof *arrays);
+    enum found found = FOUND;
+    if (!arrays) {
+        PyErr_NoMemory();
+        return FOUND_ERROR;
+    }
+    for (uint32_t i = 0; found == FOUND && i < count; i++) {
+        found = source(&encoder->sources, items[i], &arrays[i]);
+        if (found != FOUND) break;
+        if (flavor == HR_FLAVOR_TENSOR && !is_for_torch(&arrays[i])) found = FOUND_NOT;
+        if (i && !are_alike(&arrays[0], &arrays[i])) found = FOUND_NOT;
+    }
+    if (found == FOUND) found = encode_result(hr_batch_add_stack(encoder->batch, flavor, arrays, count));
+    PyMem_Free(arrays);
+    return found;
+}
+
+static enum found collate_floats(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
+    void *data;
+    int64_t shape[] = {count};
+    enum found found =
+        encode_result(hr_batch_add_filled(encoder->batch, flavor, (struct hr_dtype){2, 64, 1}, 1, shape, &data));
+    for (uint32_t i = 0; found == FOUND && i < count; i++) ((double *)data)[i] = PyFloat_AS_DOUBLE(items[i]);
+    return found;
+}
+
+static enum found collate_ints(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
+    void *data;
+    int overflow = 0;
+    int64_t shape[] = {count};
+    enum found found =
+        encode_result(hr_batch_add_filled(encoder->batch, flavor, (struct hr_dtype){0, 64, 1}, 1, shape, &data));
+    for (uint32_t i = 0; found == FOUND && !overflow && i < count; i++)
+        ((int64_t *)data)[i] = PyLong_AsLongLongAndOverflow(items[i], &overflow);
+    return overflow ? FOUND_NOT : found;
+}
+
+static enum found collate_bools(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
+    void *data;
+    int64_t shape[] = {count};
+    enum found found =
+        encode_result(hr_batch_add_filled(encoder->batch, flavor, (struct hr_dtype){6, 8, 1}, 1, shape, &data));
+    for (uint32_t i = 0; found == FOUND && i < count; i++) ((uint8_t *)data)[i] = items[i] == Py_True;
+    return found;
+}
+
+static enum found collate_strings(struct encoder *encoder, PyObject **items, uint32_t count) {
+    enum found found = encode_result(hr_batch_open(encoder->batch, HR_NODE_LIST, count));
+    for (uint32_t i = 0; found == FOUND && i < count; i++) found = encode_node(encoder, items[i], 1);
+    return found;
+}
+
+/* ---- containers ---- */
+
+static enum found collate_dicts(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    PyObject **column = PyMem_Malloc(count * sizeof *column);
+    enum found found = column ? FOUND : FOUND_ERROR;
+    if (!column) PyErr_NoMemory();
+    if (found == FOUND)
+        found = encode_result(hr_batch_open(encoder->batch, HR_NODE_DICT, (uint32_t)PyDict_GET_SIZE(items[0])));
+    while (found == FOUND && PyDict_Next(items[0], &at, &key, &value)) {
+        found = PyUnicode_CheckExact(key) || PyLong_CheckExact(key) ? encode_node(encoder, key, 1) : FOUND_NOT;
+        for (uint32_t i = 0; found == FOUND && i < count; i++) {
+            column[i] = PyDict_GetItemWithError(items[i], key);
+            if (!column[i]) found = PyErr_Occurred() ? FOUND_ERROR : FOUND_NOT;
+        }
+        if (found == FOUND) found = collate_column(encoder, column, count, flavor);
+    }
+    PyMem_Free(column);
+    return found;
+}
+
+/* Tuples and lists of one length: a column per place. A tuple becomes a list, as in torch. */
+static enum found collate_sequences(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
+    Py_ssize_t width = PySequence_Fast_GET_SIZE(items[0]);
+    for (uint32_t i = 1; i < count; i++)
+        if (PySequence_Fast_GET_SIZE(items[i]) != width) return FOUND_NOT;
+    bool is_named = PyTuple_Check(items[0]) && !PyTuple_CheckExact(items[0]);
+    PyObject **column = PyMem_Malloc(count * sizeof *column);
+    enum found found = column ? FOUND : FOUND_ERROR;
+    if (!column) PyErr_NoMemory();
+    if (found == FOUND)
+        found = encode_result(hr_batch_open(encoder->batch, is_named ? HR_NODE_NAMED : HR_NODE_LIST, (uint32_t)width));
+    if (found == FOUND && is_named && encode_class(encoder, (PyObject *)Py_TYPE(items[0])) < 0) found = FOUND_ERROR;
+    for (Py_ssize_t place = 0; found == FOUND && place < width; place++) {
+        for (uint32_t i = 0; i < count; i++) column[i] = PySequence_Fast_GET_ITEM(items[i], place);
+        found = collate_column(encoder, column, count, flavor);
+    }
+    PyMem_Free(column);
+    return found;
+}
+
+static enum found collate_column(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
+    PyObject *first = items[0];
+    if (!is_uniform(items, count) || Py_EnterRecursiveCall(" in collate")) {
+        PyErr_Clear(); /* too deep for us: let Python say so */
+        return FOUND_NOT;
+    }
+    enum found found = FOUND_NOT;
+    if (is_tensor(first) || is_numpy(first))
+        found = collate_arrays(encoder, items, count, flavor);
+    else if (PyFloat_CheckExact(first))
+        found = collate_floats(encoder, items, count, flavor);
+    else if (PyBool_Check(first))
+        found = collate_bools(encoder, items, count, flavor);
+    else if (PyLong_CheckExact(first))
+        found = collate_ints(encoder, items, count, flavor);
+    else if (PyUnicode_CheckExact(first) || PyBytes_CheckExact(first))
+        found = collate_strings(encoder, items, count);
+    else if (PyDict_CheckExact(first))
+        found = collate_dicts(encoder, items, count, flavor);
+    else if (PyList_CheckExact(first) || PyTuple_CheckExact(first) || (PyTuple_Check(first) && is_named_tuple(first)))
+        found = collate_sequences(encoder, items, count, flavor);
+    Py_LeaveRecursiveCall();
+    return found;
+}
+
+enum found collate(struct encoder *encoder, PyObject *samples, enum hr_flavor flavor) {
+    if (!PyList_CheckExact(samples)) return FOUND_NOT;
+    Py_ssize_t count = PyList_GET_SIZE(samples);
+    if (count == 0 || count > INT32_MAX) return FOUND_NOT;
+    return collate_column(encoder, PySequence_Fast_ITEMS(samples), (uint32_t)count, flavor);
+}

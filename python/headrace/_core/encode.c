@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { FIRST_ROOM = 64 };
+
+int encoder_init(struct encoder *encoder) {
+    *encoder = (struct encoder){.seen_types = PyDict_New()};
+    int r = hr_batch_new(&encoder->batch);
+    if (r < 0) core_raise(r);
+    encoder->seen = PyMem_Calloc(FIRST_ROOM, sizeof *encoder->seen);
+    encoder->seen_room = FIRST_ROOM;
+    return r < 0 || !encoder->seen_types || !encoder->seen ? -1 : 0;
+}
+
+void encoder_free(struct encoder *encoder) {
+    encoder->batch = hr_batch_free(encoder->batch);
+    sources_free(&encoder->sources);
+    Py_CLEAR(encoder->seen_types);
+    PyMem_Free(encoder->seen);
+    encoder->seen = NULL;
+}
+
+void encoder_reset(struct encoder *encoder) {
+    hr_batch_reset(encoder->batch);
+    sources_clear(&encoder->sources);
+    if (encoder->seen_count) memset(encoder->seen, 0, encoder->seen_room * sizeof *encoder->seen);
+    encoder->seen_count = 0;
+}
+
+enum found encode_result(int code) {
+    if (code >= 0) return FOUND;
+    if (code == -EINVAL) return FOUND_NOT; /* too deep for a tree */
+    core_raise(code);
+    return FOUND_ERROR;
+}
+
+/* ---- what was met before ---- */
+
+static void insert(const void **table, size_t room, const void *object) {
+    size_t at = ((uintptr_t)object >> 4) * 0x9e3779b97f4a7c15u % room;
+    while (table[at] && table[at] != object) at = (at + 1) % room;
+    table[at] = object;
+}
+
+static int grow_seen(struct encoder *encoder) {
+    size_t room = 2 * encoder->seen_room;
+    const void **larger = PyMem_Calloc(room, sizeof *larger);
+    if (!larger) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < encoder->seen_room; i++)
+        if (encoder->seen[i]) insert(larger, room, encoder->seen[i]);
+    PyMem_Free(encoder->seen);
+    encoder->seen = larger;
+    encoder->seen_room = room;
+    return 0;
+}
+
+/* FOUND the first time; FOUND_NOT when this very object has been met: a tree would tear one object into two. */
+static enum found meet(struct encoder *encoder, const void *object) {
+    size_t at = ((uintptr_t)object >> 4) * 0x9e3779b97f4a7c15u % encoder->seen_room;
+    for (; encoder->seen[at]; at = (at + 1) % encoder->seen_room)
+        if (encoder->seen[at] == object) return FOUND_NOT;
+    encoder->seen[at] = object;
+    encoder->seen_count++;
+    return 2 * encoder->seen_count > encoder->seen_room && grow_seen(encoder) < 0 ? FOUND_ERROR : FOUND;
+}
+
+/* Two tensors that look into one storage must arrive so: FOUND_NOT at the second. */
+static enum found meet_storage(struct encoder *encoder, PyObject *tensor) {
+    PyObject *storage = PyObject_CallMethod(tensor, "untyped_storage", NULL);
+    PyObject *address = storage ? PyObject_CallMethod(storage, "data_ptr", NULL) : NULL;
+    void *pointer = address ? PyLong_AsVoidPtr(address) : NULL;
+    Py_XDECREF(storage);
+    Py_XDECREF(address);
+    if (PyErr_Occurred()) return FOUND_ERROR;
+    return pointer ? meet(encoder, (const char *)pointer + 1) : FOUND; /* odd: no object has such an address */
+}
+
+/* ---- leaves ---- */
+
+static enum found encode_int(struct encoder *encoder, PyObject *object) {
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    return overflow ? FOUND_NOT : encode_result(hr_batch_add_int(encoder->batch, value));
+}
+
+static enum found encode_text(struct encoder *encoder, PyObject *object) {
+    Py_ssize_t length;
+    const char *utf8 = PyUnicode_AsUTF8AndSize(object, &length);
+    if (!utf8) {
+        PyErr_Clear(); /* a lone surrogate: pickle can */
+        return FOUND_NOT;
+    }
+    return encode_result(hr_batch_add_text(encoder->batch, utf8, (size_t)length));
+}
+
+static bool is_c_order(const struct hr_array *array) {
+    int64_t expected = 1;
+    for (uint32_t i = array->ndim; i-- > 0;) {
+        if (array->shape[i] == 0) return true;
+        if (array->shape[i] != 1 && array->strides[i] != expected) return false;
+        expected *= array->shape[i];
+    }
+    return true;
+}
+
+/* The bytes that a tensor's elements span. Strides are not negative in torch. */
+static uint64_t span_bytes(const struct hr_array *array) {
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < array->ndim; i++) {
+        if (array->shape[i] == 0) return 0;
+        last += (uint64_t)(array->shape[i] - 1) * (uint64_t)array->strides[i];
+    }
+    return (last + 1) * array->dtype.bits * array->dtype.lanes / 8;
+}
+
+static uint64_t compact_bytes(const struct hr_array *array) {
+    uint64_t bytes = (uint64_t)array->dtype.bits * array->dtype.lanes / 8;
+    for (uint32_t i = 0; i < array->ndim; i++) bytes *= (uint64_t)array->shape[i];
+    return bytes;
+}
+
+/* A tensor that is not in C order travels as the run of memory that it spans and keeps its strides, unless it picks so
+ * little out of so much that the run would be mostly waste. */
+static enum found encode_tensor(struct encoder *encoder, PyObject *object) {
+    enum { WASTE = 4 };
+    struct hr_array array;
+    enum found found = source_tensor(&encoder->sources, object, &array);
+    if (found == FOUND) found = meet_storage(encoder, object);
+    if (found != FOUND) return found;
+    uint64_t span = is_c_order(&array) ? 0 : span_bytes(&array);
+    if (span == 0 || span / WASTE > compact_bytes(&array))
+        return encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_TENSOR, &array));
+    uint32_t storage;
+    found = encode_result(hr_batch_add_storage(encoder->batch, array.data, span, &storage));
+    if (found == FOUND) found = encode_result(hr_batch_add_view(encoder->batch, HR_FLAVOR_TENSOR, storage, 0, &array));
+    return found;
+}
+
+static enum found encode_array(struct encoder *encoder, PyObject *object) {
+    struct hr_array array;
+    enum found found = source_array(&encoder->sources, object, &array);
+    if (found != FOUND) return found;
+    return encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_NUMPY, &array));
+}
+
+/* ---- containers ---- */
+
+static enum found encode_items(struct encoder *encoder, PyObject *sequence, int depth) {
+    enum found found = FOUND;
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence);
+    for (Py_ssize_t i = 0; found == FOUND && i < count; i++)
+        found = encode_node(encoder, PySequence_Fast_GET_ITEM(sequence, i), depth + 1);
+    return found;
+}
+
+static enum found encode_dict(struct encoder *encoder, PyObject *dict, int depth) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    enum found found = encode_result(hr_batch_open(encoder->batch, HR_NODE_DICT, (uint32_t)PyDict_GET_SIZE(dict)));
+    while (found == FOUND && PyDict_Next(dict, &at, &key, &value)) {
+        found = encode_node(encoder, key, depth + 1);
+        if (found == FOUND) found = encode_node(encoder, value, depth + 1);
+    }
+    return found;
+}
+
+/* A plain collections.namedtuple or typing.NamedTuple: nothing but its fields. */
+bool is_named_tuple(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    return type->tp_base == &PyTuple_Type && type->tp_dictoffset == 0 && type->tp_dict &&
+           PyDict_GetItemString(type->tp_dict, "_fields") && !PyDict_GetItemString(type->tp_dict, "__reduce__") &&
+           !PyDict_GetItemString(type->tp_dict, "__reduce_ex__");
+}
+
+int encode_class(struct encoder *encoder, PyObject *type) {
+    PyObject *bytes = PyDict_GetItemWithError(encoder->seen_types, type);
+    if (!bytes) {
+        PyObject *dumped = PyErr_Occurred() ? NULL : PyObject_CallFunctionObjArgs(core.dump, type, NULL);
+        if (!dumped) return -1;
+        bytes = PyTuple_GetItem(dumped, 0);
+        int r = bytes ? PyDict_SetItem(encoder->seen_types, type, bytes) : -1;
+        Py_DECREF(dumped);
+        if (r < 0) return -1;
+    }
+    int r = hr_batch_add_bytes(encoder->batch, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
+    if (r < 0) core_raise(r);
+    return r < 0 ? -1 : 0;
+}
+
+static enum found encode_named(struct encoder *encoder, PyObject *object, int depth) {
+    enum found found = encode_result(hr_batch_open(encoder->batch, HR_NODE_NAMED, (uint32_t)PyTuple_GET_SIZE(object)));
+    if (found == FOUND && encode_class(encoder, (PyObject *)Py_TYPE(object)) < 0) return FOUND_ERROR;
+    return found == FOUND ? encode_items(encoder, object, depth) : found;
+}
+
+static enum found encode_sequence(struct encoder *encoder, enum hr_node_kind kind, PyObject *object, int depth) {
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(object);
+    if (count > INT32_MAX) return FOUND_NOT;
+    enum found found = encode_result(hr_batch_open(encoder->batch, kind, (uint32_t)count));
+    return found == FOUND ? encode_items(encoder, object, depth) : found;
+}
+
+/* ---- anything else ---- */
+
+static enum found encode_child(struct encoder *encoder, PyObject *child) {
+    struct hr_array array;
+    enum found found;
+    if (is_tensor(child)) {
+        found = source_tensor(&encoder->sources, child, &array);
+        return found == FOUND ? encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_TENSOR, &array)) : found;
+    }
+    found = source_array(&encoder->sources, child, &array);
+    if (found != FOUND) return found;
+    return encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_BUFFER, &array));
+}
+
+/* Pickles the object; its large parts become the node's children. */
+static enum found encode_pickle(struct encoder *encoder, PyObject *object) {
+    PyObject *dumped = PyObject_CallFunctionObjArgs(core.dump, object, NULL), *bytes, *children;
+    if (!dumped) return FOUND_ERROR;
+    enum found found = FOUND_ERROR;
+    if (PyArg_ParseTuple(dumped, "SO!:dump", &bytes, &PyList_Type, &children)) {
+        Py_ssize_t count = PyList_GET_SIZE(children);
+        found = encode_result(hr_batch_open_pickle(encoder->batch, PyBytes_AS_STRING(bytes),
+                                                   (size_t)PyBytes_GET_SIZE(bytes), (uint32_t)count));
+        for (Py_ssize_t i = 0; found == FOUND && i < count; i++)
+            found = encode_child(encoder, PyList_GET_ITEM(children, i));
+    }
+    Py_DECREF(dumped);
+    return found;
+}
+
+static enum found encode_container(struct encoder *encoder, PyObject *object, int depth) {
+    bool is_named = PyTuple_Check(object) && !PyTuple_CheckExact(object);
+    if (depth >= HR_BATCH_MAX_DEPTH) return FOUND_NOT;
+    if (!(PyTuple_CheckExact(object) && PyTuple_GET_SIZE(object) == 0)) { /* there is one empty tuple */
+        enum found found = meet(encoder, object);
+        if (found != FOUND) return found;
+    }
+    if (PyDict_Check(object)) return encode_dict(encoder, object, depth);
+    if (is_named) return encode_named(encoder, object, depth);
+    return encode_sequence(encoder, PyList_Check(object) ? HR_NODE_LIST : HR_NODE_TUPLE, object, depth);
+}
+
+static bool is_container(PyObject *object) {
+    return PyList_CheckExact(object) || PyTuple_CheckExact(object) || PyDict_CheckExact(object) ||
+           (PyTuple_Check(object) && is_named_tuple(object));
+}
+
+static enum found encode_leaf(struct encoder *encoder, PyObject *object) {
+    if (!is_tensor(object) && !is_array(object)) return FOUND_NOT;
+    enum found found = meet(encoder, object);
+    if (found != FOUND) return found;
+    return is_tensor(object) ? encode_tensor(encoder, object) : encode_array(encoder, object);
+}
+
+enum found encode_node(struct encoder *encoder, PyObject *object, int depth) {
+    hr_batch *batch = encoder->batch;
+    if (object == Py_None) return encode_result(hr_batch_add_none(batch));
+    if (PyBool_Check(object)) return encode_result(hr_batch_add_bool(batch, object == Py_True));
+    if (PyLong_CheckExact(object)) return encode_int(encoder, object);
+    if (PyFloat_CheckExact(object)) return encode_result(hr_batch_add_float(batch, PyFloat_AS_DOUBLE(object)));
+    if (PyUnicode_CheckExact(object)) return encode_text(encoder, object);
+    if (PyBytes_CheckExact(object))
+        return encode_result(hr_batch_add_bytes(batch, PyBytes_AS_STRING(object), (size_t)PyBytes_GET_SIZE(object)));
+    if (is_container(object)) return encode_container(encoder, object, depth);
+    return encode_leaf(encoder, object);
+}
+
+/* What is not a tree of plain parts is pickled as a whole: only one pickle keeps every identity between the parts. Its
+ * arrays and tensors travel beside it all the same. */
+int encode(struct encoder *encoder, PyObject *object) {
+    enum found found = encode_node(encoder, object, 0);
+    if (found == FOUND_NOT) {
+        encoder_reset(encoder);
+        found = encode_pickle(encoder, object);
+        if (found == FOUND_NOT) PyErr_SetString(PyExc_RuntimeError, "headrace: a batch could not be encoded");
+    }
+    return found == FOUND ? 0 : -1;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+#include <errno.h>
+#include <time.h>
+
+/* Borrowed. */
+static PyObject *exception_of(int code) {
+    if (code == -ENOMEM) return PyExc_MemoryError;
+    if (code == -EINVAL || code == -EOVERFLOW) return PyExc_ValueError;
+    if (code == -ETIMEDOUT) return PyExc_TimeoutError;
+    PyObject *exception = PyDict_GetItemString(PyEval_GetBuiltins(), hr_error_exception(code));
+    return exception ? exception : PyExc_RuntimeError;
+}
+
+void *core_raise(int code) {
+    const char *message = hr_error_message();
+    PyObject *exception = exception_of(code);
+    if (!*message) message = hr_error_text(code);
+    if (exception == PyExc_OSError) {
+        PyObject *arguments = Py_BuildValue("is", -code, message); /* gives PermissionError and its like */
+        if (arguments) PyErr_SetObject(exception, arguments);
+        Py_XDECREF(arguments);
+        return NULL;
+    }
+    PyErr_SetString(exception, message);
+    return NULL;
+}
+
+int core_deadline(PyObject *seconds, int64_t *ret_deadline_ns) {
+    *ret_deadline_ns = HR_NO_DEADLINE;
+    if (seconds == Py_None) return 0;
+    double wait_s = PyFloat_AsDouble(seconds);
+    if (wait_s == -1.0 && PyErr_Occurred()) return -1;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (wait_s < 1e9) *ret_deadline_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec + (int64_t)(wait_s * 1e9);
+    return 0;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+#include <errno.h>
+
+struct core core;
+
+int core_need_numpy(void) {
+    if (core.array_type) return 0;
+    PyObject *numpy = PyImport_ImportModule("numpy");
+    if (!numpy) return -1;
+    core.dtype_type = PyObject_GetAttrString(numpy, "dtype");
+    core.array_type = core.dtype_type ? PyObject_GetAttrString(numpy, "ndarray") : NULL;
+    Py_DECREF(numpy);
+    return core.array_type ? 0 : -1;
+}
+
+static void set(PyObject **slot, PyObject *value) {
+    PyObject *old = *slot;
+    *slot = Py_NewRef(value);
+    Py_XDECREF(old);
+}
+
+static PyObject *configure(PyObject *module, PyObject *arguments) {
+    PyObject *dump, *load;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OO:configure", &dump, &load)) return NULL;
+    set(&core.dump, dump);
+    set(&core.load, load);
+    Py_RETURN_NONE;
+}
+
+static PyObject *use_numpy(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    if (core_need_numpy() < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static struct dl_exchange *find_table(PyObject *capsule) {
+    struct dl_exchange *table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    while (table && table->version.major > DL_MAJOR_VERSION) table = table->previous;
+    return table && table->version.major == DL_MAJOR_VERSION && table->describe && table->import_managed ? table : NULL;
+}
+
+static PyObject *use_torch(PyObject *module, PyObject *arguments) {
+    PyObject *type, *from_capsule, *table;
+    struct dl_exchange *exchange = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OOO:use_torch", &type, &from_capsule, &table)) return NULL;
+    if (table != Py_None) exchange = find_table(table);
+    if (PyErr_Occurred()) return NULL;
+    core.exchange = exchange;
+    set(&core.tensor_type, type);
+    set(&core.tensor_from_capsule, from_capsule);
+    return PyBool_FromLong(exchange != NULL);
+}
+
+static PyObject *open_pidfd(PyObject *module, PyObject *argument) {
+    int fd, pid = (int)PyLong_AsLong(argument);
+    (void)module;
+    if (PyErr_Occurred()) return NULL;
+    int r = hr_open_pidfd(pid, &fd);
+    return r < 0 ? core_raise(r) : PyLong_FromLong(fd);
+}
+
+static PyMethodDef methods[] = {
+    {"configure", configure, METH_VARARGS,
+     "configure(dump, load)\n\nHow to pickle what is no plain tree: dump(object) -> (bytes, children) and "
+     "load(bytes, children) -> object; a child is a tensor or a buffer."},
+    {"use_numpy", use_numpy, METH_NOARGS, "use_numpy()\n\nTreat numpy arrays as leaves. ImportError."},
+    {"use_torch", use_torch, METH_VARARGS,
+     "use_torch(Tensor, from_capsule, exchange_table) -> bool\n\nTreat torch tensors as leaves. exchange_table: the "
+     "type's DLPack exchange capsule or None. True: the table is used; False: DLPack capsules are."},
+    {"open_pidfd", open_pidfd, METH_O, "open_pidfd(pid) -> int\n\nA pidfd, owned by the caller. OSError."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "headrace._core",
+    .m_doc = "libheadrace for Python. Private: use headrace and headrace.torch.",
+    .m_size = -1,
+    .m_methods = methods,
+};
+
+static int add_constants(PyObject *module) {
+    static const struct {
+        const char *name;
+        long value;
+    } table[] = {{"STATUS_BATCH", HR_STATUS_BATCH},     {"STATUS_ERROR", HR_STATUS_ERROR},
+                 {"STATUS_END", HR_STATUS_END},         {"STATUS_SKIPPED", HR_STATUS_SKIPPED},
+                 {"STATUS_TOO_BIG", HR_STATUS_TOO_BIG}, {"TASK_MAKE", HR_TASK_MAKE},
+                 {"TASK_EPOCH", HR_TASK_EPOCH},         {"TASK_STOP", HR_TASK_STOP},
+                 {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},   {"FLAVOR_NUMPY", HR_FLAVOR_NUMPY}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (PyModule_AddIntConstant(module, table[i].name, table[i].value) < 0) return -1;
+#ifdef HR_FAILPOINTS
+    if (PyModule_AddObjectRef(module, "FAILPOINTS", Py_True) < 0) return -1;
+#else
+    if (PyModule_AddObjectRef(module, "FAILPOINTS", Py_False) < 0) return -1;
+#endif
+    return PyModule_AddStringConstant(module, "VERSION", hr_version());
+}
+
+PyMODINIT_FUNC PyInit__core(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (!module) return NULL;
+    WorkerDied = PyErr_NewExceptionWithDoc("headrace._core.WorkerDied", "A worker process died; args[0] is its number.",
+                                           PyExc_RuntimeError, NULL);
+    if (!WorkerDied || PyModule_AddObjectRef(module, "WorkerDied", WorkerDied) < 0 ||
+        PyModule_AddType(module, &LoaderType) < 0 || PyModule_AddType(module, &PortType) < 0 ||
+        PyModule_AddType(module, &LeaseType) < 0 || add_constants(module) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+#include <errno.h>
+
+/* _core.Port: a worker's end of the arena. */
+struct port {
+    PyObject_HEAD hr_port *port;
+    struct encoder encoder;
+};
+
+static int port_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
+    struct port *port = (struct port *)self;
+    static char *names[] = {"worker", "memory_fd", "trainer_bell_fd", "worker_bell_fd", "life_fd", NULL};
+    struct hr_pass pass;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "Iiiii:Port", names, &pass.worker, &pass.memory_fd,
+                                     &pass.trainer_bell_fd, &pass.worker_bell_fd, &pass.life_fd))
+        return -1;
+    if (port->port) {
+        PyErr_SetString(PyExc_RuntimeError, "headrace: the port is open already");
+        return -1;
+    }
+    if (encoder_init(&port->encoder) < 0) return -1;
+    int r = hr_port_open(&pass, &port->port);
+    if (r < 0) core_raise(r);
+    return r < 0 ? -1 : 0;
+}
+
+static void port_dealloc(PyObject *self) {
+    struct port *port = (struct port *)self;
+    hr_port_close(port->port);
+    encoder_free(&port->encoder);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static hr_port *open_port(struct port *port) {
+    if (!port->port) PyErr_SetString(PyExc_RuntimeError, "headrace: the port is closed");
+    return port->port;
+}
+
+static int take(hr_port *port, struct hr_task *ret_task) {
+    int r;
+    do {
+        Py_BEGIN_ALLOW_THREADS;
+        r = hr_port_take(port, HR_NO_DEADLINE, ret_task);
+        Py_END_ALLOW_THREADS;
+        if (r == -EINTR && PyErr_CheckSignals() < 0) return -1;
+    } while (r == -EINTR);
+    if (r < 0 && r != HR_E_CLOSED) core_raise(r);
+    return r;
+}
+
+static PyObject *port_take(PyObject *self, PyObject *ignored) {
+    struct hr_task task;
+    hr_port *port = open_port((struct port *)self);
+    (void)ignored;
+    if (!port) return NULL;
+    int r = take(port, &task);
+    if (r == HR_E_CLOSED) Py_RETURN_NONE;
+    if (r < 0) return NULL;
+    PyObject *indices = task.payload_bytes ? core_unpack_indices(task.payload, task.payload_bytes) : Py_NewRef(Py_None);
+    return indices ? Py_BuildValue("IKN", task.kind, (unsigned long long)task.task, indices) : NULL;
+}
+
+/* The batch is over the limit: says how much it would take. The slot always has room for that. */
+static int publish_size(hr_port *port, uint64_t bytes) {
+    void *data;
+    int r = hr_port_reserve(port, sizeof bytes, &data);
+    if (r < 0) return r;
+    *(uint64_t *)data = bytes;
+    return hr_port_publish(port, HR_STATUS_TOO_BIG, sizeof bytes);
+}
+
+/* Lays the encoder's batch into the slot and publishes it. Without the GIL: it may wait for memory, and copies. */
+static PyObject *publish(struct port *port, uint32_t status) {
+    uint64_t bytes;
+    void *data = NULL;
+    int r = hr_batch_measure(port->encoder.batch, &bytes);
+    if (r == 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        r = hr_port_reserve(port->port, bytes, &data);
+        if (r == 0) r = hr_batch_write(port->encoder.batch, data, bytes);
+        if (r == 0)
+            r = hr_port_publish(port->port, status, bytes);
+        else if (r == HR_E_TOO_BIG)
+            r = publish_size(port->port, bytes);
+        Py_END_ALLOW_THREADS;
+    }
+    encoder_reset(&port->encoder);
+    if (r < 0 && r != HR_E_CLOSED) return core_raise(r);
+    Py_RETURN_NONE;
+}
+
+static PyObject *port_publish(PyObject *self, PyObject *arguments) {
+    struct port *port = (struct port *)self;
+    PyObject *object;
+    unsigned status;
+    if (!PyArg_ParseTuple(arguments, "IO:publish", &status, &object) || !open_port(port)) return NULL;
+    encoder_reset(&port->encoder);
+    if (encode(&port->encoder, object) == 0) return publish(port, status);
+    encoder_reset(&port->encoder);
+    return NULL;
+}
+
+static PyObject *port_publish_status(PyObject *self, PyObject *argument) {
+    struct port *port = (struct port *)self;
+    unsigned long status = PyLong_AsUnsignedLong(argument);
+    if (PyErr_Occurred() || !open_port(port)) return NULL;
+    int r = hr_port_publish(port->port, (uint32_t)status, 0);
+    if (r < 0) return core_raise(r);
+    Py_RETURN_NONE;
+}
+
+static PyObject *port_collate(PyObject *self, PyObject *arguments) {
+    struct port *port = (struct port *)self;
+    PyObject *samples;
+    int flavor;
+    if (!PyArg_ParseTuple(arguments, "Oi:collate", &samples, &flavor) || !open_port(port)) return NULL;
+    encoder_reset(&port->encoder);
+    enum found found = collate(&port->encoder, samples, (enum hr_flavor)flavor);
+    if (found != FOUND) {
+        encoder_reset(&port->encoder);
+        return found == FOUND_NOT ? Py_NewRef(Py_False) : NULL;
+    }
+    PyObject *done = publish(port, HR_STATUS_BATCH);
+    if (!done) return NULL;
+    Py_DECREF(done);
+    Py_RETURN_TRUE;
+}
+
+static PyObject *port_note(PyObject *self, PyObject *argument) {
+    uint64_t sample = PyLong_AsUnsignedLongLongMask(argument);
+    if (PyErr_Occurred() || !open_port((struct port *)self)) return NULL;
+    hr_port_note(((struct port *)self)->port, sample);
+    Py_RETURN_NONE;
+}
+
+static PyObject *port_close(PyObject *self, PyObject *ignored) {
+    struct port *port = (struct port *)self;
+    (void)ignored;
+    port->port = hr_port_close(port->port);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef port_methods[] = {
+    {"take", port_take, METH_NOARGS,
+     "take() -> tuple[int, int, object] | None\n\nWaits for a task: its kind, number and indices. None: stopped."},
+    {"publish", port_publish, METH_VARARGS,
+     "publish(status, object)\n\nPublishes the current task's result. What is raised while it is encoded (an object "
+     "that cannot be pickled) leaves the task current."},
+    {"publish_status", port_publish_status, METH_O, "publish_status(status)\n\nPublishes a status without a result."},
+    {"collate", port_collate, METH_VARARGS,
+     "collate(samples, flavor) -> bool\n\nPublishes the default collation of a list of samples, as tensors (flavor 0) "
+     "or numpy arrays (1). False: it holds something else, nothing was published."},
+    {"note", port_note, METH_O, "note(sample)\n\nNotes the sample that the worker is at, for reports."},
+    {"close", port_close, METH_NOARGS, "close()\n\nCloses the port. Idempotent."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject PortType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Port",
+    .tp_basicsize = sizeof(struct port),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "A worker's end of the arena. Takes the descriptors of Loader.open_pass over.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = port_init,
+    .tp_dealloc = port_dealloc,
+    .tp_methods = port_methods,
+};

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Array leaves on the trainer's side. A large one looks into the arena and holds a lease on its bytes, which its
+ * deallocator releases, in whatever thread. A small one is a private copy: whoever collects labels must not pin images.
+ */
+enum { SMALL_BYTES = HR_BATCH_LARGE_BYTES, ALIGN = 64 };
+
+/* The memory of one leaf: private bytes behind the struct, or a lease. */
+struct memory {
+    hr_lease *lease;
+    void *data; /* the storage's first byte */
+};
+
+/* Reserves `extra` bytes for the caller in front of the private bytes. The block is freed by memory_release. */
+static void *memory_take(struct hr_delivery *delivery, const struct hr_node *node, size_t extra,
+                         struct memory *ret_memory) {
+    const char *source = (const char *)delivery->data + node->storage_offset;
+    bool is_small = node->storage_bytes < SMALL_BYTES;
+    char *block = malloc(extra + (is_small ? node->storage_bytes + ALIGN : 0));
+    if (!block) return PyErr_NoMemory();
+    *ret_memory = (struct memory){.lease = NULL, .data = (void *)(uintptr_t)source};
+    if (is_small) {
+        ret_memory->data = (void *)(((uintptr_t)block + extra + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
+        memcpy(ret_memory->data, source, node->storage_bytes);
+        return block;
+    }
+    int r = hr_delivery_lease(delivery, node->storage_offset, node->storage_bytes, &ret_memory->lease);
+    if (r == 0) return block;
+    free(block);
+    return core_raise(r);
+}
+
+/* ---- tensors ---- */
+
+struct tensor {
+    union {
+        struct dl_versioned versioned;
+        struct dl_managed managed;
+    } dl;
+    hr_lease *lease;
+    int64_t numbers[]; /* shape, then strides */
+};
+
+static void free_tensor(struct tensor *tensor) {
+    hr_lease_release(tensor->lease);
+    free(tensor);
+}
+
+static void delete_versioned(struct dl_versioned *self) {
+    free_tensor((struct tensor *)self);
+}
+static void delete_managed(struct dl_managed *self) {
+    free_tensor((struct tensor *)self);
+}
+
+static struct tensor *new_tensor(struct hr_delivery *delivery, const struct hr_node *node,
+                                 struct dl_tensor *ret_description) {
+    struct memory memory;
+    struct tensor *tensor =
+        memory_take(delivery, node, sizeof *tensor + 2 * node->ndim * sizeof *tensor->numbers, &memory);
+    if (!tensor) return NULL;
+    tensor->lease = memory.lease;
+    if (node->ndim) {
+        memcpy(tensor->numbers, node->shape, node->ndim * sizeof *tensor->numbers);
+        memcpy(tensor->numbers + node->ndim, node->strides, node->ndim * sizeof *tensor->numbers);
+    }
+    *ret_description = (struct dl_tensor){.data = (char *)memory.data + (node->data_offset - node->storage_offset),
+                                          .device = {DL_CPU, 0},
+                                          .ndim = (int32_t)node->ndim,
+                                          .dtype = {node->dtype.code, node->dtype.bits, node->dtype.lanes},
+                                          .shape = tensor->numbers,
+                                          .strides = tensor->numbers + node->ndim};
+    return tensor;
+}
+
+static void drop_capsule(PyObject *capsule) {
+    struct dl_managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
+    if (managed)
+        managed->deleter(managed);
+    else
+        PyErr_Clear(); /* used up: it is called "used_dltensor" now */
+}
+
+static PyObject *sink_by_capsule(struct tensor *tensor, const struct dl_tensor *description) {
+    tensor->dl.managed = (struct dl_managed){.tensor = *description, .deleter = delete_managed};
+    PyObject *capsule = PyCapsule_New(&tensor->dl.managed, "dltensor", drop_capsule);
+    if (!capsule) {
+        free_tensor(tensor);
+        return NULL;
+    }
+    PyObject *result = PyObject_CallFunctionObjArgs(core.tensor_from_capsule, capsule, NULL);
+    Py_DECREF(capsule);
+    return result;
+}
+
+static PyObject *sink_tensor(struct hr_delivery *delivery, const struct hr_node *node) {
+    struct dl_tensor description;
+    void *result = NULL;
+    if (!core.tensor_type)
+        return PyErr_Format(PyExc_RuntimeError, "headrace: a tensor arrived where torch is not used");
+    struct tensor *tensor = new_tensor(delivery, node, &description);
+    if (!tensor) return NULL;
+    if (!core.exchange) return sink_by_capsule(tensor, &description);
+    tensor->dl.versioned = (struct dl_versioned){
+        .version = {DL_MAJOR_VERSION, DL_MINOR_VERSION}, .deleter = delete_versioned, .tensor = description};
+    return core.exchange->import_managed(&tensor->dl.versioned, &result) < 0 ? NULL : result;
+}
+
+/* ---- buffers ---- */
+
+struct lease {
+    PyObject_HEAD struct memory memory;
+    void *block;
+    Py_ssize_t bytes;
+};
+
+static void lease_dealloc(PyObject *self) {
+    struct lease *lease = (struct lease *)self;
+    hr_lease_release(lease->memory.lease);
+    free(lease->block);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static int lease_get_buffer(PyObject *self, Py_buffer *view, int flags) {
+    struct lease *lease = (struct lease *)self;
+    return PyBuffer_FillInfo(view, self, lease->memory.data, lease->bytes, 0, flags);
+}
+
+static PyBufferProcs lease_buffer = {.bf_getbuffer = lease_get_buffer};
+
+PyTypeObject LeaseType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Lease",
+    .tp_basicsize = sizeof(struct lease),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "Bytes of a batch, as a writable buffer; they live as long as this object and its views.",
+    .tp_dealloc = lease_dealloc,
+    .tp_as_buffer = &lease_buffer,
+};
+
+static PyObject *sink_buffer(struct hr_delivery *delivery, const struct hr_node *node) {
+    struct lease *lease = PyObject_New(struct lease, &LeaseType);
+    if (!lease) return NULL;
+    *lease = (struct lease){.ob_base = lease->ob_base, .bytes = (Py_ssize_t)node->storage_bytes};
+    lease->block = memory_take(delivery, node, 1, &lease->memory);
+    if (lease->block) return (PyObject *)lease;
+    Py_DECREF(lease);
+    return NULL;
+}
+
+/* ---- numpy arrays ---- */
+
+/* numpy's one-letter name of a dtype; 0 where it has none. */
+static char letter_of(struct hr_dtype dtype) {
+    enum { INT = 0, UINT = 1, FLOAT = 2, COMPLEX = 5, BOOL = 6 };
+    static const struct {
+        uint8_t code, bits;
+        char letter;
+    } table[] = {{INT, 8, 'b'},    {INT, 16, 'h'},    {INT, 32, 'i'},     {INT, 64, 'q'},      {UINT, 8, 'B'},
+                 {UINT, 16, 'H'},  {UINT, 32, 'I'},   {UINT, 64, 'Q'},    {FLOAT, 16, 'e'},    {FLOAT, 32, 'f'},
+                 {FLOAT, 64, 'd'}, {FLOAT, 128, 'g'}, {COMPLEX, 64, 'F'}, {COMPLEX, 128, 'D'}, {BOOL, 8, '?'}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (table[i].code == dtype.code && table[i].bits == dtype.bits && dtype.lanes == 1) return table[i].letter;
+    return 0;
+}
+
+/* Borrowed, from a table that is filled as letters are met. */
+static PyObject *dtype_of_letter(char letter) {
+    static PyObject *known[128];
+    if (!known[(int)letter]) known[(int)letter] = PyObject_CallFunction(core.dtype_type, "C", letter);
+    return known[(int)letter];
+}
+
+static PyObject *tuple_of(const int64_t *numbers, uint32_t count, int64_t factor) {
+    PyObject *tuple = PyTuple_New(count);
+    for (uint32_t i = 0; tuple && i < count; i++) {
+        PyObject *number = PyLong_FromLongLong(numbers[i] * factor);
+        if (!number) Py_CLEAR(tuple);
+        if (tuple) PyTuple_SET_ITEM(tuple, i, number);
+    }
+    return tuple;
+}
+
+static PyObject *sink_numpy(struct hr_delivery *delivery, const struct hr_node *node) {
+    char letter = letter_of(node->dtype);
+    if (!letter) return PyErr_Format(PyExc_RuntimeError, "headrace: an array of a dtype that numpy does not have");
+    PyObject *dtype = core_need_numpy() < 0 ? NULL : dtype_of_letter(letter), *result = NULL;
+    if (!dtype) return NULL;
+    PyObject *lease = sink_buffer(delivery, node);
+    PyObject *shape = tuple_of(node->shape, node->ndim, 1);
+    PyObject *strides = tuple_of(node->strides, node->ndim, node->dtype.bits / 8);
+    PyObject *offset = PyLong_FromUnsignedLongLong(node->data_offset - node->storage_offset);
+    if (lease && shape && strides && offset)
+        result = PyObject_CallFunctionObjArgs(core.array_type, shape, dtype, lease, offset, strides, NULL);
+    Py_XDECREF(lease);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    Py_XDECREF(offset);
+    return result;
+}
+
+PyObject *sink_array(struct hr_delivery *delivery, const struct hr_node *node) {
+    if (node->flavor == HR_FLAVOR_TENSOR) return sink_tensor(delivery, node);
+    return node->flavor == HR_FLAVOR_NUMPY ? sink_numpy(delivery, node) : sink_buffer(delivery, node);
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+#include <string.h>
+
+/* ---- what is kept alive ---- */
+
+static void *grow(void *items, size_t count, size_t *room, size_t size) {
+    if (count < *room) return items;
+    size_t larger = *room ? 2 * *room : 16;
+    void *moved = PyMem_Realloc(items, larger * size);
+    if (!moved) return PyErr_NoMemory();
+    *room = larger;
+    return moved;
+}
+
+static Py_buffer *new_buffer(struct sources *sources) {
+    Py_buffer *buffers = grow(sources->buffers, sources->buffer_count, &sources->buffer_room, sizeof *buffers);
+    if (!buffers) return NULL;
+    sources->buffers = buffers;
+    return &buffers[sources->buffer_count];
+}
+
+static int keep_object(struct sources *sources, PyObject *object) {
+    PyObject **objects = grow(sources->objects, sources->object_count, &sources->object_room, sizeof *objects);
+    if (!objects) return -1;
+    sources->objects = objects;
+    objects[sources->object_count++] = Py_NewRef(object);
+    return 0;
+}
+
+void sources_clear(struct sources *sources) {
+    while (sources->buffer_count) PyBuffer_Release(&sources->buffers[--sources->buffer_count]);
+    while (sources->object_count) Py_DECREF(sources->objects[--sources->object_count]);
+}
+
+void sources_free(struct sources *sources) {
+    sources_clear(sources);
+    PyMem_Free(sources->buffers);
+    PyMem_Free(sources->objects);
+    *sources = (struct sources){0};
+}
+
+/* ---- tensors ---- */
+
+bool is_tensor(PyObject *object) {
+    return (PyObject *)Py_TYPE(object) == core.tensor_type;
+}
+
+/* Gradients travel with the pickle, which refuses what torch refuses. -1: exception. */
+static int wants_gradient(PyObject *tensor) {
+    static PyObject *name;
+    if (!name && !(name = PyUnicode_InternFromString("requires_grad"))) return -1;
+    PyObject *value = PyObject_GetAttr(tensor, name);
+    if (!value) return -1;
+    int wants = value == Py_True;
+    Py_DECREF(value);
+    return wants;
+}
+
+/* Conjugated and negated views are lazy: their bytes are not their values. */
+static int is_lazy(PyObject *tensor) {
+    static const char *const methods[] = {"is_conj", "is_neg"};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        PyObject *answer = PyObject_CallMethod(tensor, methods[i], NULL);
+        if (!answer) return -1;
+        Py_DECREF(answer);
+        if (answer == Py_True) return 1;
+    }
+    return 0;
+}
+
+/* The older way in: a capsule. It stays alive with the sources, and the tensor's description with it. */
+static enum found describe_by_capsule(struct sources *sources, PyObject *tensor, struct dl_tensor *ret_tensor) {
+    PyObject *capsule = PyObject_CallMethod(tensor, "__dlpack__", NULL);
+    struct dl_managed *managed = capsule ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
+    if (!managed) {
+        Py_XDECREF(capsule);
+        return FOUND_ERROR;
+    }
+    *ret_tensor = managed->tensor;
+    int r = keep_object(sources, capsule);
+    Py_DECREF(capsule);
+    return r < 0 ? FOUND_ERROR : FOUND;
+}
+
+static enum found describe(struct sources *sources, PyObject *tensor, struct dl_tensor *ret_tensor) {
+    if (!core.exchange) return describe_by_capsule(sources, tensor, ret_tensor);
+    return core.exchange->describe(tensor, ret_tensor) == 0 ? FOUND : FOUND_ERROR;
+}
+
+enum found source_tensor(struct sources *sources, PyObject *object, struct hr_array *ret_array) {
+    enum { COMPLEX = 5, FLOAT = 2 };
+    struct dl_tensor tensor;
+    int gradient = wants_gradient(object);
+    if (gradient != 0) return gradient < 0 ? FOUND_ERROR : FOUND_NOT;
+    if (describe(sources, object, &tensor) != FOUND) {
+        if (PyErr_ExceptionMatches(PyExc_MemoryError)) return FOUND_ERROR;
+        PyErr_Clear(); /* sparse, quantized, meta...: torch's own reductions know what to do */
+        return FOUND_NOT;
+    }
+    if (tensor.device.type != DL_CPU || tensor.dtype.bits * tensor.dtype.lanes % 8) return FOUND_NOT;
+    if (tensor.dtype.code == COMPLEX || tensor.dtype.code == FLOAT) {
+        int lazy = is_lazy(object);
+        if (lazy != 0) return lazy < 0 ? FOUND_ERROR : FOUND_NOT;
+    }
+    if (keep_object(sources, object) < 0) return FOUND_ERROR;
+    *ret_array = (struct hr_array){.data = (const char *)tensor.data + tensor.byte_offset,
+                                   .dtype = {tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes},
+                                   .ndim = (uint32_t)tensor.ndim,
+                                   .shape = tensor.shape,
+                                   .strides = tensor.strides};
+    return FOUND;
+}
+
+/* ---- arrays ---- */
+
+bool is_array(PyObject *object) {
+    return core.array_type && (PyObject *)Py_TYPE(object) == core.array_type;
+}
+
+bool is_numpy(PyObject *object) {
+    return is_array(object) || strncmp(Py_TYPE(object)->tp_name, "numpy.", 6) == 0;
+}
+
+/* The element type of a buffer of plain numbers in this machine's order; false for anything else. */
+static bool dtype_of(const Py_buffer *view, struct hr_dtype *ret_dtype) {
+    enum { INT = 0, UINT = 1, FLOAT = 2, COMPLEX = 5, BOOL = 6 };
+    const char *format = view->format ? view->format : "B";
+    if (*format == '@' || *format == '=') format++;
+    bool is_complex = *format == 'Z';
+    if (is_complex) format++;
+    if (strlen(format) != 1) return false;
+    int code = *format == '?'              ? BOOL
+               : strchr("bhilqn", *format) ? INT
+               : strchr("BHILQN", *format) ? UINT
+               : !strchr("efdg", *format)  ? -1
+               : is_complex                ? COMPLEX
+                                           : FLOAT;
+    if (code < 0 || (is_complex && code != COMPLEX) || view->itemsize > 31) return false;
+    *ret_dtype = (struct hr_dtype){(uint8_t)code, (uint8_t)(8 * view->itemsize), 1};
+    return true;
+}
+
+/* Buffers count strides in bytes; an array whose strides are no whole elements is left to others. */
+static bool has_whole_strides(const Py_buffer *view) {
+    for (int i = 0; i < view->ndim; i++)
+        if (view->strides[i] % view->itemsize) return false;
+    return true;
+}
+
+/* Room for shapes and strides that lives as long as the sources. */
+static int64_t *new_numbers(struct sources *sources, size_t count) {
+    PyObject *keeper = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(int64_t)));
+    int r = keeper ? keep_object(sources, keeper) : -1;
+    Py_XDECREF(keeper);
+    return r < 0 ? NULL : (int64_t *)(void *)PyBytes_AS_STRING(keeper);
+}
+
+enum found source_array(struct sources *sources, PyObject *object, struct hr_array *ret_array) {
+    struct hr_dtype dtype;
+    Py_buffer *view = new_buffer(sources);
+    if (!view) return FOUND_ERROR;
+    if (PyObject_GetBuffer(object, view, PyBUF_STRIDED_RO | PyBUF_FORMAT) < 0) {
+        PyErr_Clear(); /* dates and the like have no buffer */
+        return FOUND_NOT;
+    }
+    sources->buffer_count++;
+    if (!dtype_of(view, &dtype) || !has_whole_strides(view) || view->ndim > HR_BATCH_MAX_NDIM) return FOUND_NOT;
+    size_t ndim = (size_t)view->ndim;
+    int64_t *numbers = new_numbers(sources, 2 * ndim);
+    if (!numbers) return FOUND_ERROR;
+    for (size_t i = 0; i < ndim; i++) {
+        numbers[i] = view->shape[i];
+        numbers[ndim + i] = view->strides[i] / view->itemsize;
+    }
+    *ret_array = (struct hr_array){
+        .data = view->buf, .dtype = dtype, .ndim = (uint32_t)ndim, .shape = numbers, .strides = numbers + ndim};
+    return FOUND;
+}

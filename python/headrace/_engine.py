@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer's side of a loader with worker processes: starts them, submits tasks, receives batches, ends them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from multiprocessing import util
+from typing import Any
+
+from headrace import _core, _forkserver, _pickling, _worker  # noqa: F401
+
+JOIN_S = 5.0  # for a worker to end by itself, after which it is terminated
+KILL_S = 1.0  # after which it is killed
+EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
+
+
+def check_limit(limit: object) -> int:
+    """The arena_limit option as bytes; 0: chosen by the engine. TypeError, ValueError."""
+    if limit is None:
+        return 0
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise TypeError(f"arena_limit should be a number of bytes (int) or None, but got {limit!r}")
+    if not 0 < limit < 2**62:
+        raise ValueError(f"arena_limit should be a positive number of bytes, but got {limit}; None lets headrace choose")
+    return limit
+
+
+def in_units(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+class Engine:
+    """A loader's worker processes and its arena.
+
+    `job_of(worker)` gives what worker number `worker` does (see headrace._worker.Job); it is pickled unless `context`
+    starts processes by fork. The processes are daemons. Errors: OSError when no process, descriptor or memory is to be
+    had; whatever pickling the jobs raises. Whatever fails, nothing is left behind.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        prefetch_factor: int,
+        in_order: bool,
+        limit_bytes: int,
+        context: Any,
+        job_of: Any,
+    ) -> None:
+        self.processes: list[Any] = []
+        self._fds: dict[int, int] = {}
+        self._has_warned = False
+        self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
+        self._prefetch_factor = prefetch_factor
+        self._finalizer = util.Finalize(self, _close, (self._core, self.processes, self._fds), exitpriority=100)
+        try:
+            for worker in range(workers):
+                self._start(worker, context, job_of(worker))
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, worker: int, context: Any, job: _worker.Job) -> None:
+        opener = _worker.Pass(*self._core.open_pass(worker))
+        try:
+            process = context.Process(target=_worker.main, args=(opener, job))
+            process.daemon = True
+            _fail_at("fork")
+            process.start()
+        except OSError as error:
+            raise _explain_start(error) from error
+        finally:
+            opener.close()
+        self.processes.append(process)
+        self._watch(worker, process)
+
+    def _watch(self, worker: int, process: Any) -> None:
+        try:
+            fd = self._fds[worker] = _core.open_pidfd(process.pid)
+        except OSError:
+            fd = process.sentinel  # no pidfd here: multiprocessing's pipe, which closes a little later
+        self._core.watch(worker, fd)
+
+    def begin(self, draw: Callable[[], Any], keep_workers: bool) -> None:
+        """Begins an epoch: `draw()` gives the next task's indices or raises StopIteration. What is outstanding of the
+        last epoch is waited for and dropped. With `keep_workers` workers without data wait for another epoch."""
+        self._draw = draw
+        self._keep_workers = keep_workers
+        self._retired: set[int] = set()
+        self._is_over = False
+        try:
+            self._core.begin(None)
+        except _core.WorkerDied as death:
+            raise self._explain_death(death.args[0]) from None
+        for _ in range(len(self.processes) * self._prefetch_factor):
+            self._submit()
+
+    def _submit(self) -> None:
+        try:
+            indices = self._draw()
+        except StopIteration:
+            return
+        self._core.submit(indices)
+
+    def next(self, timeout: float | None, batch_size: int | None) -> tuple[int, Any] | None:
+        """The next (STATUS_BATCH, batch) or (STATUS_ERROR, wrapped exception); None at the epoch's end.
+
+        One more task is submitted first, so what drawing its indices raises is raised here. TimeoutError; RuntimeError
+        for a dead worker; MemoryError for a batch over the limit."""
+        while not self._is_over:
+            try:
+                answer = self._core.next(timeout)
+            except _core.WorkerDied as death:
+                raise self._explain_death(death.args[0]) from None
+            if answer is None:
+                self._is_over = True
+                break
+            status, _, _, value = answer
+            if status == _core.STATUS_END:
+                self._retire_workers()
+            self._submit()
+            if status == _core.STATUS_TOO_BIG:
+                raise self._explain_size(value, batch_size)
+            if status != _core.STATUS_END:
+                return status, value
+        return None
+
+    def _retire_workers(self) -> None:
+        for worker in range(len(self.processes)):
+            if self._keep_workers or worker in self._retired or self._core.has_data(worker):
+                continue
+            self._retired.add(worker)
+            self._core.watch(worker, -1)
+            self._core.dismiss(worker)
+
+    def report(self) -> dict[str, Any]:
+        return self._core.report()
+
+    def warn_of_copies(self, stacklevel: int) -> None:
+        """One warning per loader when batches had to be copied because the consumer keeps so many."""
+        if self._has_warned:
+            return
+        report = self._core.report()
+        if report["copied"]:
+            self._has_warned = True
+            warnings.warn(
+                f"headrace: {report['held']} batches are held ({in_units(report['held_bytes'])} of shared memory, limit "
+                f"{in_units(report['limit_bytes'])}); further ones arrive as private copies, which is slower. Keep "
+                "fewer batches, clone() what you keep, or raise arena_limit",
+                stacklevel=stacklevel,
+            )
+
+    def _explain_size(self, needed: int, batch_size: int | None) -> MemoryError:
+        report = self._core.report()
+        per_sample = f" (batch_size {batch_size} x {in_units(needed / batch_size)})" if batch_size else ""
+        return MemoryError(
+            f"headrace: a batch of {in_units(needed)}{per_sample} does not fit the limit of "
+            f"{in_units(report['limit_bytes'])} of shared memory, {in_units(report['held_bytes'])} of which are held; "
+            f"lower batch_size, or raise arena_limit (it needs {needed} bytes, the limit is {report['limit_bytes']})"
+        )
+
+    def _explain_death(self, worker: int) -> RuntimeError:
+        process = self.processes[worker]
+        process.join(EXIT_CODE_S)
+        code = process.exitcode
+        if code is not None and code < 0:
+            name = signal.strsignal(-code) or f"signal {-code}"
+            return RuntimeError(
+                f"DataLoader worker (pid {process.pid}) is killed by signal: {name}. "
+                "Rerunning with num_workers=0 may give a better error trace."
+            )
+        return RuntimeError(
+            f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly with exit code {code}. "
+            "Rerunning with num_workers=0 may give a better error trace."
+        )
+
+    def close(self) -> None:
+        """Ends the workers and frees what no batch holds. Idempotent; does nothing in a forked child."""
+        self._finalizer()
+
+
+def _close(core: _core.Loader, processes: list[Any], fds: dict[int, int]) -> None:
+    core.stop()
+    deadline = time.monotonic() + JOIN_S
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+    for end in ("terminate", "kill"):
+        stuck = [process for process in processes if process.exitcode is None]
+        for process in stuck:
+            getattr(process, end)()
+        for process in stuck:
+            process.join(KILL_S)
+    for fd in fds.values():
+        os.close(fd)
+    fds.clear()
+    core.close()
+
+
+def _fail_at(point: str) -> None:
+    """A failpoint for what Python does: $HEADRACE_FAIL="fork:EAGAIN"."""
+    if not _core.FAILPOINTS:
+        return
+    import errno
+
+    for item in os.environ.get("HEADRACE_FAIL", "").split(","):
+        name, _, code = item.partition(":")
+        if name == point:
+            number = getattr(errno, code, errno.EIO)
+            raise OSError(number, os.strerror(number))
+
+
+def _explain_start(error: OSError) -> OSError:
+    return OSError(
+        error.errno,
+        f"headrace: cannot start a worker process: {error.strerror or error}; look at the limits of processes "
+        "(ulimit -u, the cgroup's pids.max), of open files (ulimit -n) and of memory, or lower num_workers",
+    )

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a batch that is no plain tree is pickled: in one piece, its arrays and tensors beside it.
+
+The extension calls `dump` in the worker and `load` in the trainer. A child is a tensor or a buffer: it travels in the
+slot as it is and is not copied into the pickle.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import threading
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from headrace import _core
+
+_HEAD = struct.Struct("<I")  # how many of the children are tensors; the buffers of the pickle follow them
+_loading = threading.local()
+
+
+class Pickler(ForkingPickler):
+    """multiprocessing's pickler with its reductions, protocol 5, and buffers out of band."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        self.tensors: list[Any] = []
+        self.buffers: list[Any] = []
+        super().__init__(file, 5, True, self._keep)
+
+    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
+        self.buffers.append(buffer.raw())
+        return False  # out of band
+
+    def finish(self) -> list[Any]:
+        """The children, once everything is pickled."""
+        return self.tensors + self.buffers
+
+
+class _Kind:
+    """Which pickler dumps: headrace.torch puts its own here."""
+
+    pickler: type[Pickler] = Pickler
+
+
+def use_pickler(pickler: type[Pickler]) -> None:
+    _Kind.pickler = pickler
+
+
+def child(number: int) -> Any:
+    """The tensor of that number, while a pickle is being loaded. Pickles refer to their tensors by it."""
+    return _loading.children[number]
+
+
+def dump(value: object) -> tuple[bytes, list[Any]]:
+    """The value as bytes and children. Raises what pickle raises."""
+    file = io.BytesIO()
+    file.write(_HEAD.pack(0))
+    pickler = _Kind.pickler(file)
+    pickler.dump(value)
+    children = pickler.finish()
+    file.seek(0)
+    file.write(_HEAD.pack(len(pickler.tensors)))
+    return file.getvalue(), children
+
+
+def load(data: bytes, children: list[Any]) -> Any:
+    """What `dump` was given. Only for bytes that a worker of this process made."""
+    (tensors,) = _HEAD.unpack_from(data)
+    outer = getattr(_loading, "children", None)
+    _loading.children = children
+    try:
+        return pickle.loads(memoryview(data)[_HEAD.size :], buffers=children[tensors:])
+    finally:
+        _loading.children = outer
+
+
+_core.configure(dump, load)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imported by the fork server when it starts: loads what workers need, so that they are forked with it.
+
+The script's own main module is loaded too, where that is safe: a child process tries it first, and the server follows
+only if the try raised nothing, started no thread and touched no accelerator. (multiprocessing means to do the same, but
+before Python 3.13 it never passes the module's path on.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from multiprocessing import spawn
+from typing import Any
+
+TRY_S = 60  # for the script's main module to be imported
+
+
+def _import_main(what: dict[str, Any]) -> None:
+    process = multiprocessing.current_process()
+    process._inheriting = True  # type: ignore[attr-defined]  # a script without a main guard raises, as in a worker
+    try:
+        if what["main_name"]:
+            spawn._fixup_main_from_name(what["main_name"])  # type: ignore[attr-defined]
+        else:
+            spawn.import_main_path(what["main_path"])
+    finally:
+        del process._inheriting  # type: ignore[attr-defined]
+
+
+def _thread_count() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _accelerator_is_used() -> bool:
+    torch = sys.modules.get("torch")
+    return bool(torch and torch.cuda.is_initialized())
+
+
+def _try_main(what: dict[str, Any]) -> None:
+    """Runs in a child: exit code 0 means that the server can do the same."""
+    code = 1
+    try:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        signal.alarm(TRY_S)
+        threads = _thread_count()
+        _import_main(what)
+        code = 0 if _thread_count() == threads and not _accelerator_is_used() else 1
+    finally:
+        os._exit(code)
+
+
+def _main_is_safe(what: dict[str, Any]) -> bool:
+    if not (what["main_path"] or what["main_name"]) or not os.path.isdir("/proc/self/task"):
+        return False
+    child = os.fork()
+    if child == 0:
+        _try_main(what)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _load(what: dict[str, Any]) -> None:
+    if what["sys_path"]:
+        sys.path[:] = what["sys_path"]
+    for module in what["modules"]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    if _main_is_safe(what):
+        with contextlib.suppress(Exception):
+            _import_main(what)
+
+
+if os.environ.get("HEADRACE_PRELOAD"):
+    _load(json.loads(os.environ.pop("HEADRACE_PRELOAD")))

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs in a worker process."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing import reduction
+from typing import Any, Protocol
+
+from headrace import _core, _pickling  # noqa: F401  (_pickling: what the extension pickles with)
+
+
+class Job(Protocol):
+    """What a worker does. Sent to it by pickle, except with the start method fork."""
+
+    def prepare(self) -> None:
+        """Runs first, in the worker."""
+
+    def begin_epoch(self) -> None:
+        """Runs before each epoch but the first."""
+
+    def fetch(self, indices: Any) -> Any:
+        """The batch of these indices; with `samples_are_collated_in_c`, the list of samples.
+
+        Raises EndOfData when this worker has no more.
+        """
+
+    def samples_are_collated_in_c(self) -> bool:
+        """May the extension collate the samples? What it does not know comes to `collate`."""
+
+    def collate(self, samples: Any) -> Any:
+        """Collates in Python."""
+
+    def wrap_exception(self) -> object:
+        """The exception being handled, as something that pickles and that the trainer's side raises again."""
+
+    flavor: int
+
+
+class EndOfData(Exception):
+    """An iterable data set has come to its end in this worker."""
+
+
+class Failed(Exception):
+    """An exception of earlier is due now; it stands in args[0], wrapped."""
+
+
+class Pass:
+    """The descriptors that a worker opens its port with: sent by pickle when a process is started."""
+
+    def __init__(self, worker: int, *fds: int) -> None:
+        self.worker = worker
+        self.fds: list[Any] = list(fds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"worker": self.worker, "fds": [reduction.DupFd(fd) for fd in self.fds]}
+
+    def open(self) -> _core.Port:
+        """Opens the port and gives the descriptors over to it."""
+        return _core.Port(self.worker, *(fd if isinstance(fd, int) else fd.detach() for fd in self.fds))
+
+    def close(self) -> None:
+        """The trainer's side: the worker has its own by now."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = []
+
+
+def _answer(port: _core.Port, job: Job, indices: Any) -> bool:
+    """Makes and publishes one batch. False: there is no more data."""
+    try:
+        data = job.fetch(indices)
+        if job.samples_are_collated_in_c():
+            if port.collate(data, job.flavor):
+                return True
+            data = job.collate(data)
+        port.publish(_core.STATUS_BATCH, data)
+    except EndOfData:
+        port.publish_status(_core.STATUS_END)
+        return False
+    except Exception:
+        _publish_exception(port, job)
+    return True
+
+
+def _publish_exception(port: _core.Port, job: Job) -> None:
+    wrapped = job.wrap_exception()
+    try:
+        port.publish(_core.STATUS_ERROR, wrapped)
+    except Exception as error:
+        # The exception's own class cannot be pickled: its text arrives all the same.
+        text = f"{type(error).__name__}: {error}\nwhile sending:\n{getattr(wrapped, 'exc_msg', wrapped)}"
+        port.publish(_core.STATUS_ERROR, text)
+
+
+def _serve(port: _core.Port, job: Job) -> None:
+    has_data = True
+    while (task := port.take()) is not None:
+        kind, _, indices = task
+        if kind == _core.TASK_STOP:
+            return
+        if kind == _core.TASK_EPOCH:
+            job.begin_epoch()
+            has_data = True
+            port.publish_status(_core.STATUS_SKIPPED)
+        elif has_data:
+            has_data = _answer(port, job, indices)
+        else:
+            port.publish_status(_core.STATUS_SKIPPED)
+
+
+def main(opener: Pass, job: Job) -> None:
+    """The worker process's target."""
+    try:
+        port = opener.open()
+        job.prepare()
+        _serve(port, job)
+        port.close()
+    except KeyboardInterrupt:
+        pass  # the trainer raises it too

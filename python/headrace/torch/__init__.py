@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace for torch: `from headrace.torch import DataLoader` is all that a script changes.
+
+Where the engine cannot run, DataLoader is torch's own, after one warning that says why.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+
+def _why_not() -> str | None:
+    """Why the engine cannot run here, or None."""
+    if os.environ.get("HEADRACE_DISABLE", "0") not in ("", "0"):
+        return "HEADRACE_DISABLE is set"
+    if sys.platform != "linux":
+        return f"the engine needs Linux, this is {sys.platform}"
+    try:
+        import headrace._core  # noqa: F401
+    except ImportError as error:
+        return f"its extension cannot be loaded ({error}); reinstall headrace for this Python"
+    return None
+
+
+_reason = _why_not()
+if _reason is None:
+    from headrace.torch._loader import DataLoader
+else:
+    warnings.warn(f"headrace: torch's own DataLoader is used: {_reason}", stacklevel=2)
+    from headrace.torch._fallback import DataLoader  # type: ignore[assignment]
+
+__all__ = ["DataLoader"]

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's own loader, for where the engine cannot run: takes headrace's options and does not use them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch.utils.data
+
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class DataLoader(torch.utils.data.DataLoader[_T_co]):
+    """torch.utils.data.DataLoader."""
+
+    def __init__(self, *args: Any, arena_limit: int | None = None, **kwargs: Any) -> None:
+        self.arena_limit = arena_limit
+        super().__init__(*args, **kwargs)

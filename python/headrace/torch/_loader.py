@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.torch.DataLoader: torch's loader on headrace's engine."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+import torch.utils.data
+from torch.utils.data import _utils
+from torch.utils.data.dataloader import IterDataPipe, MapDataPipe, _BaseDataLoaderIter
+
+from headrace import _core, _engine, _forkserver
+from headrace.torch import _worker
+
+_T_co = TypeVar("_T_co", covariant=True)
+_PRELOAD = ["numpy", "headrace.torch._worker"]
+
+
+class DataLoader(torch.utils.data.DataLoader[_T_co]):
+    """torch.utils.data.DataLoader, with workers that hand batches over without copying them.
+
+    Takes torch's arguments and gives torch's batches, in torch's order, with torch's random numbers and exceptions. With
+    num_workers=0 it is torch's loader.
+
+    Args (headrace's own, keywords):
+        arena_limit: most bytes of memory that workers and held batches share; None: half of what is to spare. A batch
+            that does not fit raises MemoryError. No effect with num_workers=0.
+    """
+
+    def __init__(self, *args: Any, arena_limit: int | None = None, **kwargs: Any) -> None:
+        _engine.check_limit(arena_limit)
+        self.arena_limit = arena_limit
+        super().__init__(*args, **kwargs)
+        if self._uses_engine():
+            _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
+
+    def _uses_engine(self) -> bool:
+        return self.num_workers > 0 and not isinstance(self.dataset, (IterDataPipe, MapDataPipe))
+
+    def _get_iterator(self) -> Any:
+        if not self._uses_engine():
+            return super()._get_iterator()
+        self.check_worker_number_rationality()
+        return _Iterator(self)
+
+
+class _Iterator(_BaseDataLoaderIter):
+    """One pass over a loader with workers, or with persistent workers several."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        _worker.use_torch()
+        self._batch_size = loader.batch_size
+        self._worker_init_fn = loader.worker_init_fn
+        context = loader.multiprocessing_context
+        self._engine = _engine.Engine(
+            workers=self._num_workers,
+            prefetch_factor=loader.prefetch_factor,  # type: ignore[arg-type]
+            in_order=loader.in_order,
+            limit_bytes=_engine.check_limit(loader.arena_limit),
+            context=torch.multiprocessing if context is None else context,
+            job_of=self._job_of,
+        )
+        self._workers = self._engine.processes
+        self._reset(loader, first_iter=True)
+
+    def _job_of(self, worker: int) -> _worker.Job:
+        return _worker.Job(
+            dataset_kind=self._dataset_kind,
+            dataset=self._dataset,
+            auto_collation=self._auto_collation,
+            collate_fn=self._collate_fn,
+            drop_last=self._drop_last,
+            base_seed=self._base_seed,
+            init_fn=self._worker_init_fn,
+            worker=worker,
+            num_workers=self._num_workers,
+        )
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        super()._reset(loader, first_iter)
+        self._engine.begin(self._next_index, keep_workers=self._persistent_workers)
+
+    def _next_data(self) -> Any:
+        try:
+            answer = self._engine.next(self._timeout if self._timeout > 0 else None, self._batch_size)
+        except TimeoutError:
+            raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
+        if answer is None:
+            if not self._persistent_workers:
+                self._shutdown_workers()
+            raise StopIteration
+        status, value = answer
+        if status == _core.STATUS_ERROR:
+            self._reraise(value)
+        return self._deliver(value)
+
+    def _reraise(self, wrapped: Any) -> None:
+        if isinstance(wrapped, str):
+            raise RuntimeError(wrapped)
+        wrapped.reraise()
+
+    def _deliver(self, data: Any) -> Any:
+        self._engine.warn_of_copies(stacklevel=5)
+        if self._pin_memory:
+            return _utils.pin_memory.pin_memory(data, self._pin_memory_device)
+        return data
+
+    def report(self) -> dict[str, Any]:
+        """Counters of this iterator's engine: see headrace.Loader.report."""
+        return self._engine.report()
+
+    def _shutdown_workers(self) -> None:
+        self._engine.close()
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.close()

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "ledger.h"
+#include "os/os.h"
+
+enum {
+    MAX_PREFETCH = 2048,
+    HELD_SLOTS = 1024,   /* slots beyond those for workers: batches that a consumer may keep without copies */
+    FEW_HELD_SLOTS = 16, /* the same where address space is scarce */
+    RING_SPARE = 4,      /* grants beyond prefetch_count: epoch and stop messages */
+    ADDRESS_SHARE = 4,   /* of the address space that is left, an arena takes at most one part in */
+    LIMIT_SHARE = 2,     /* likewise of the memory to spare, where no limit is given */
+};
+#define MOST_ADDRESS_BYTES (UINT64_C(4) << 40)
+#define SCARCE_WINDOW_BYTES (UINT64_C(64) << 20)
+
+static int check_options(const struct hr_arena_options *options) {
+    if (options->worker_count < 1 || options->worker_count > HR_ARENA_MAX_WORKERS)
+        return hr__fail(-EINVAL, "arena: worker_count is %u; 1 to %d are possible", options->worker_count,
+                        HR_ARENA_MAX_WORKERS);
+    if (options->prefetch_count < 1 || options->prefetch_count > MAX_PREFETCH)
+        return hr__fail(-EINVAL, "arena: %u batches in flight (prefetch_factor x workers); 1 to %d are possible",
+                        options->prefetch_count, MAX_PREFETCH);
+    return 0;
+}
+
+static uint32_t power_of_two_from(uint32_t count) {
+    uint32_t power = 2;
+    while (power < count) power *= 2;
+    return power;
+}
+
+/* How many slots of what size: a window as large as the limit where address space allows it. */
+static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, struct hr__layout *ret_layout) {
+    uint64_t address_bytes = hr__min(MOST_ADDRESS_BYTES, hr__address_space_left() / ADDRESS_SHARE);
+    uint64_t enough = hr__round_up(hr__min(limit_bytes, MOST_ADDRESS_BYTES), HR__WINDOW_ALIGN);
+    uint32_t slots = options->prefetch_count + HELD_SLOTS;
+    if (address_bytes / slots < hr__min(enough, SCARCE_WINDOW_BYTES)) slots = options->prefetch_count + FEW_HELD_SLOTS;
+    uint64_t window = hr__min(enough, address_bytes / slots) & ~(uint64_t)(HR__WINDOW_ALIGN - 1);
+    return hr__layout_plan(options->worker_count, slots, power_of_two_from(options->prefetch_count + RING_SPARE),
+                           hr__max(window, HR__WINDOW_ALIGN), ret_layout);
+}
+
+static int open_descriptors(hr_arena *arena) {
+    enum hr__memory_kind kind = HR__MEMORY_MEMFD;
+    int r = hr__memory_create(arena->layout.total_bytes, arena->layout.rings_end, &arena->memory_fd, &kind);
+    if (r < 0)
+        return hr__fail(r,
+                        "arena: no shared memory to be had, neither by memfd_create nor in /dev/shm nor in $TMPDIR: %s",
+                        hr_error_text(r));
+    arena->memory = (enum hr_memory_kind)kind;
+    r = hr__eventfd(&arena->bell_fd);
+    if (r == 0) r = hr__pipe(&arena->life_read_fd, &arena->life_write_fd);
+    for (uint32_t i = 0; r == 0 && i < arena->layout.worker_count; i++) r = hr__eventfd(&arena->peers[i].bell_fd);
+    if (r < 0)
+        return hr__fail(r, "arena: cannot open a descriptor: %s; raise the limit of open files (ulimit -n)",
+                        hr_error_text(r));
+    return 0;
+}
+
+static int allocate(hr_arena *arena) {
+    uint32_t slots = arena->layout.slot_count, workers = arena->layout.worker_count;
+    arena->entries = calloc(slots, sizeof *arena->entries);
+    arena->free_slots = calloc(slots, sizeof *arena->free_slots);
+    arena->peers = calloc(workers, sizeof *arena->peers);
+    arena->wait_fds = calloc(workers + 1, sizeof *arena->wait_fds);
+    arena->wait_ready = calloc(workers + 1, sizeof *arena->wait_ready);
+    for (uint32_t i = 0; arena->peers && i < workers; i++) arena->peers[i].bell_fd = -1;
+    if (!arena->entries || !arena->free_slots || !arena->peers || !arena->wait_fds || !arena->wait_ready)
+        return hr__fail(-ENOMEM, "arena: no memory for the ledger of %u slots", slots);
+    for (uint32_t i = 0; i < workers; i++) arena->wait_fds[i + 1] = -1;
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        arena->entries[slot].windows = 1;
+        arena->entries[slot].worker = HR__NONE;
+        arena->free_slots[slots - 1 - slot] = slot; /* slot 0 on top */
+    }
+    arena->free_count = slots;
+    return 0;
+}
+
+static int map(hr_arena *arena) {
+    void *mapping;
+    int r = hr__map(arena->memory_fd, arena->layout.total_bytes, &mapping);
+    if (r < 0)
+        return hr__fail(r, "arena: cannot map %llu bytes of address space: %s; raise the limit (ulimit -v)",
+                        (unsigned long long)arena->layout.total_bytes, hr_error_text(r));
+    hr__layout_write(&arena->layout, mapping, arena->limit_bytes, hr__pid());
+    for (uint32_t i = 0; i < arena->layout.worker_count; i++) {
+        struct hr__peer *peer = &arena->peers[i];
+        uint32_t capacity = arena->layout.ring_capacity;
+        peer->record = hr__layout_worker(&arena->layout, i);
+        peer->grants = (struct hr__ring){hr__layout_grant_ring(&arena->layout, i), 0, capacity};
+        peer->completions = (struct hr__ring){hr__layout_completion_ring(&arena->layout, i), 0, capacity};
+    }
+    arena->wait_fds[0] = arena->bell_fd;
+    return 0;
+}
+
+int hr_arena_open(const struct hr_arena_options *options, hr_arena **ret_arena) {
+    int r = check_options(options);
+    if (r < 0) return r;
+    hr_arena *arena = calloc(1, sizeof *arena);
+    if (!arena) return hr__fail(-ENOMEM, "arena: no memory");
+    pthread_mutex_init(&arena->lock, NULL);
+    atomic_init(&arena->refs, 1);
+    arena->memory_fd = arena->bell_fd = arena->life_read_fd = arena->life_write_fd = -1;
+    arena->limit_bytes = options->limit_bytes ? options->limit_bytes : hr__memory_to_spare() / LIMIT_SHARE;
+    arena->prefetch_count = options->prefetch_count;
+    hr__spin_init(&arena->spin, options->worker_count + 1);
+
+    r = plan(options, arena->limit_bytes, &arena->layout);
+    if (r < 0) hr__fail(r, "arena: a limit of %llu bytes is too large", (unsigned long long)arena->limit_bytes);
+    if (r == 0) r = allocate(arena);
+    if (r == 0) r = open_descriptors(arena);
+    if (r == 0) r = map(arena);
+    if (r < 0) {
+        hr_arena_close(arena);
+        return r;
+    }
+    hr__fork_register(arena);
+    *ret_arena = arena;
+    return 0;
+}
+
+void hr__arena_close_descriptors(hr_arena *arena) {
+    hr__close(&arena->memory_fd);
+    hr__close(&arena->bell_fd);
+    hr__close(&arena->life_read_fd);
+    hr__close(&arena->life_write_fd);
+    for (uint32_t i = 0; arena->peers && i < arena->layout.worker_count; i++) hr__close(&arena->peers[i].bell_fd);
+}
+
+static void drop_early(hr_arena *arena) {
+    for (uint32_t i = 0; i < arena->layout.worker_count; i++)
+        for (struct hr__hold *hold = arena->peers[i].early_first, *next; hold; hold = next) {
+            next = hold->next;
+            hr_delivery_done(&hold->public);
+        }
+}
+
+hr_arena *hr_arena_close(hr_arena *arena) {
+    if (!arena) return NULL;
+    if (arena->layout.header && !arena->is_orphan) {
+        hr_arena_stop(arena);
+        drop_early(arena);
+        pthread_mutex_lock(&arena->lock);
+        hr__ledger_collect(arena);
+        hr__unmap_unheld(arena, true);
+        atomic_store(&arena->is_closed, true); /* from here on, who releases collects: see return_slot in hold.c */
+        hr__ledger_collect(arena);
+        pthread_mutex_unlock(&arena->lock);
+    }
+    if (!arena->is_orphan) hr__arena_close_descriptors(arena);
+    hr__arena_unref(arena);
+    return NULL;
+}
+
+int hr__arena_check(const hr_arena *arena, uint32_t worker) {
+    if (arena->is_orphan)
+        return hr__fail(HR_E_STATE, "arena: it belongs to the process that forked this one; open one here");
+    if (arena->is_stopped) return hr__fail(HR_E_CLOSED, "arena: it was stopped");
+    if (worker >= arena->layout.worker_count)
+        return hr__fail(-EINVAL, "arena: worker %u of %u", worker, arena->layout.worker_count);
+    return 0;
+}
+
+int hr_arena_pass(hr_arena *arena, uint32_t worker, struct hr_pass *ret_pass) {
+    int r = hr__arena_check(arena, worker);
+    if (r < 0) return r;
+    struct hr_pass pass = {worker, -1, -1, -1, -1};
+    r = hr__dup(arena->memory_fd, &pass.memory_fd);
+    if (r == 0) r = hr__dup(arena->bell_fd, &pass.trainer_bell_fd);
+    if (r == 0) r = hr__dup(arena->peers[worker].bell_fd, &pass.worker_bell_fd);
+    if (r == 0) r = hr__dup(arena->life_read_fd, &pass.life_fd);
+    if (r < 0) {
+        hr_pass_done(&pass);
+        return hr__fail(r, "arena: cannot duplicate descriptors for worker %u: %s; raise the limit (ulimit -n)", worker,
+                        hr_error_text(r));
+    }
+    *ret_pass = pass;
+    return 0;
+}
+
+void hr_pass_done(struct hr_pass *pass) {
+    hr__close(&pass->memory_fd);
+    hr__close(&pass->trainer_bell_fd);
+    hr__close(&pass->worker_bell_fd);
+    hr__close(&pass->life_fd);
+}
+
+int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd) {
+    int r = hr__arena_check(arena, worker);
+    if (r == 0) arena->wait_fds[worker + 1] = fd;
+    return r;
+}
+
+int hr_open_pidfd(int pid, int *ret_fd) {
+    int r = hr__pidfd(pid, ret_fd);
+    return r < 0 ? hr__fail(r, "arena: no pidfd for process %d: %s", pid, hr_error_text(r)) : 0;
+}
+
+uint32_t hr_arena_dead_worker(const hr_arena *arena) {
+    return arena->dead_worker;
+}
+
+void hr_arena_stop(hr_arena *arena) {
+    pthread_mutex_lock(&arena->lock);
+    if (!arena->is_orphan && !arena->is_stopped) {
+        arena->is_stopped = true;
+        atomic_store(&arena->layout.header->stopped, 1); /* pairs with the loads in port.c, as C and B in ring.h */
+        for (uint32_t i = 0; i < arena->layout.worker_count; i++) hr__eventfd_ring(arena->peers[i].bell_fd);
+    }
+    pthread_mutex_unlock(&arena->lock);
+}
+
+void hr_arena_report(hr_arena *arena, struct hr_arena_report *ret_report) {
+    pthread_mutex_lock(&arena->lock);
+    if (!arena->is_orphan && !atomic_load(&arena->is_closed)) hr__ledger_collect(arena);
+    *ret_report = arena->counts;
+    ret_report->memory = arena->memory;
+    ret_report->worker_count = arena->layout.worker_count;
+    ret_report->slot_count = arena->layout.slot_count;
+    ret_report->limit_bytes = arena->limit_bytes;
+    ret_report->window_bytes = arena->layout.window_bytes;
+    pthread_mutex_unlock(&arena->lock);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "layout.h"
+
+#include <errno.h>
+
+#include <headrace/arena.h>
+
+#include "base/error.h"
+#include "ring.h"
+
+/* The one computation of where everything lies. The counts are in range. */
+int hr__layout_plan(uint32_t worker_count, uint32_t slot_count, uint32_t ring_capacity, uint64_t window_bytes,
+                    struct hr__layout *ret_layout) {
+    struct hr__layout plan = {.workers_at = HR__PAGE_BYTES,
+                              .window_bytes = window_bytes,
+                              .worker_count = worker_count,
+                              .slot_count = slot_count,
+                              .ring_capacity = ring_capacity};
+    uint64_t windows_bytes;
+    plan.slots_at = plan.workers_at + (uint64_t)worker_count * sizeof(struct hr__worker);
+    plan.rings_at = plan.slots_at + (uint64_t)slot_count * sizeof(struct hr__slot);
+    plan.rings_end = plan.rings_at + 2 * worker_count * hr__ring_bytes(ring_capacity);
+    plan.windows_at = hr__round_up(plan.rings_end, HR__WINDOW_ALIGN);
+    if (!hr__mul(slot_count, window_bytes, &windows_bytes)) return -EOVERFLOW;
+    if (!hr__add(plan.windows_at, windows_bytes, &plan.total_bytes) || plan.total_bytes > INT64_MAX) return -EOVERFLOW;
+    *ret_layout = plan;
+    return 0;
+}
+
+void hr__layout_write(struct hr__layout *layout, void *mapping, uint64_t limit_bytes, uint32_t trainer_pid) {
+    struct hr__header *header = layout->header = mapping;
+    header->magic = HR__MAGIC;
+    header->abi_version = HR__ABI_VERSION;
+    header->header_bytes = sizeof *header;
+    header->worker_count = layout->worker_count;
+    header->slot_count = layout->slot_count;
+    header->ring_capacity = layout->ring_capacity;
+    header->trainer_pid = trainer_pid;
+    header->total_bytes = layout->total_bytes;
+    header->limit_bytes = limit_bytes;
+    header->window_bytes = layout->window_bytes;
+    atomic_store_explicit(&header->ready, 1, memory_order_release); /* pairs with the load in hr__layout_check */
+}
+
+static bool is_sane(const struct hr__header *header) {
+    uint32_t capacity = header->ring_capacity;
+    return header->worker_count >= 1 && header->worker_count <= HR_ARENA_MAX_WORKERS && header->slot_count >= 1 &&
+           header->slot_count <= HR_ARENA_MAX_SLOTS && capacity >= 2 && capacity <= 2 * HR_ARENA_MAX_SLOTS &&
+           (capacity & (capacity - 1)) == 0 && header->window_bytes > 0 && header->window_bytes % HR__WINDOW_ALIGN == 0;
+}
+
+int hr__layout_check(void *mapping, uint64_t bytes, struct hr__layout *ret_layout) {
+    struct hr__header *header = mapping;
+    if (bytes < HR__PAGE_BYTES)
+        return hr__fail(HR_E_CORRUPT, "arena: %llu bytes are no arena", (unsigned long long)bytes);
+    if (!atomic_load_explicit(&header->ready, memory_order_acquire) || header->magic != HR__MAGIC)
+        return hr__fail(HR_E_CORRUPT, "arena: the descriptor is not that of a headrace arena");
+    if (header->abi_version != HR__ABI_VERSION || header->header_bytes != sizeof *header)
+        return hr__fail(HR_E_VERSION,
+                        "arena: made by headrace with shared-memory layout %u, this one has layout %d; use the same "
+                        "installation in the trainer and in its workers",
+                        header->abi_version, HR__ABI_VERSION);
+
+    struct hr__layout layout;
+    if (!is_sane(header) ||
+        hr__layout_plan(header->worker_count, header->slot_count, header->ring_capacity, header->window_bytes,
+                        &layout) < 0 ||
+        layout.total_bytes != header->total_bytes || layout.total_bytes != bytes)
+        return hr__fail(HR_E_CORRUPT, "arena: the header's sizes contradict each other or the file's %llu bytes",
+                        (unsigned long long)bytes);
+    layout.header = header;
+    *ret_layout = layout;
+    return 0;
+}
+
+static unsigned char *at(const struct hr__layout *layout, uint64_t offset) {
+    return (unsigned char *)layout->header + offset;
+}
+
+struct hr__worker *hr__layout_worker(const struct hr__layout *layout, uint32_t worker) {
+    return (struct hr__worker *)at(layout, layout->workers_at) + worker;
+}
+
+struct hr__slot *hr__layout_slot(const struct hr__layout *layout, uint32_t slot) {
+    return (struct hr__slot *)at(layout, layout->slots_at) + slot;
+}
+
+void *hr__layout_grant_ring(const struct hr__layout *layout, uint32_t worker) {
+    return at(layout, layout->rings_at + 2 * (uint64_t)worker * hr__ring_bytes(layout->ring_capacity));
+}
+
+void *hr__layout_completion_ring(const struct hr__layout *layout, uint32_t worker) {
+    return at(layout, layout->rings_at + (2 * (uint64_t)worker + 1) * hr__ring_bytes(layout->ring_capacity));
+}

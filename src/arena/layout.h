@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HR_ARENA_LAYOUT_H
+#define HR_ARENA_LAYOUT_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/base.h"
+
+/*
+ * What the arena's file looks like.
+ *
+ *     0              header, one page                                      writer: the trainer, `asks` apart
+ *     workers_at     worker records, 128 B each: a line of the worker's,   writer: that worker
+ *                    a line of the trainer's replies                       writer: the trainer
+ *     slots_at       slot words, 64 B each                                 writer: who has the slot now
+ *     rings_at       per worker a grant ring (trainer -> worker)
+ *                    and a completion ring (worker -> trainer)             writers: see ring.h
+ *     windows_at     slot windows, window_bytes each, 2 MiB-aligned        writer: who has the slot now
+ *
+ * Attaching is staged: the file is shorter than a header, not ready, of another version, or ready. `ready` is stored
+ * last. Positions are offsets; the trainer never believes a number that it reads back from here: what it acts on
+ * stands in its private ledger (ledger.h), and a completion is held against that.
+ */
+
+#define HR__MAGIC UINT64_C(0x6563617264616568) /* "headrace" */
+enum {
+    HR__ABI_VERSION = 1,
+    HR__PAGE_BYTES = 4096,
+    HR__WINDOW_ALIGN = 2 << 20,
+    HR__COMMIT_STEP = 64 << 10,
+};
+
+struct hr__header {
+    uint64_t magic;
+    uint32_t abi_version;
+    uint32_t header_bytes;
+    uint32_t worker_count;
+    uint32_t slot_count;
+    uint32_t ring_capacity; /* a power of two */
+    uint32_t trainer_pid;
+    uint64_t total_bytes;
+    uint64_t limit_bytes;
+    uint64_t window_bytes;
+    _Atomic uint32_t ready;   /* stored last, with release; loaded with acquire by hr__layout_check */
+    _Atomic uint32_t stopped; /* 1: no more tasks. A dead trainer's workers are killed by the kernel instead. */
+
+    /* Writers: the workers, by addition. How often one asked for memory, so that the trainer looks at one line instead
+     * of at every worker's. A worker that dies between its ask and the addition has its grants taken back. */
+    _Alignas(HR_CACHE_LINE) _Atomic uint64_t asks;
+};
+
+struct hr__worker {
+    /* The worker's line. If it dies, the values stay as they were: they are for reports, and `ask` is ignored. */
+    _Atomic uint64_t sample;
+    _Atomic uint64_t done_count;
+    _Atomic uint32_t pid;
+    _Atomic uint32_t ask_slot;  /* which of its grants it asks for: earlier ones may be published and not received */
+    _Atomic uint64_t ask;       /* counts this worker's asks; stored last, with release */
+    _Atomic uint64_t ask_bytes; /* what the current grant's slot should hold */
+
+    /* The trainer's line: its reply to the ask of the same number. */
+    _Alignas(HR_CACHE_LINE) _Atomic uint64_t reply; /* stored last, seq_cst: see bell.h */
+    _Atomic uint64_t reply_bytes;                   /* the allowance from now on */
+    _Atomic uint32_t reply_slot;                    /* the slot from now on: another one when one window is too small */
+    _Atomic uint32_t reply_windows;
+    _Atomic uint64_t reply_generation;
+    _Atomic uint32_t reply_refused;
+};
+
+struct hr__slot {
+    _Atomic uint64_t committed_bytes; /* writer: the worker that has the grant; checked by the trainer at publish */
+    _Atomic uint64_t generation;      /* writer: the trainer, at grant */
+    _Atomic uint32_t owner;           /* writer: the trainer, at grant: the worker's number */
+    uint32_t reserved[11];
+};
+
+static_assert(sizeof(struct hr__header) <= HR__PAGE_BYTES, "the header is one page");
+static_assert(sizeof(struct hr__worker) == 2 * HR_CACHE_LINE, "shared layout");
+static_assert(sizeof(struct hr__slot) == HR_CACHE_LINE, "shared layout");
+static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "a lock in shared memory outlives its holder");
+
+/* One process's view of the mapped file. The mapping is borrowed. */
+struct hr__layout {
+    struct hr__header *header;
+    uint64_t workers_at;
+    uint64_t slots_at;
+    uint64_t rings_at;
+    uint64_t rings_end;
+    uint64_t windows_at;
+    uint64_t window_bytes;
+    uint64_t total_bytes;
+    uint32_t worker_count;
+    uint32_t slot_count;
+    uint32_t ring_capacity;
+};
+
+/* Lays out an arena for these numbers: fills `layout` apart from `header`. -EOVERFLOW. */
+int hr__layout_plan(uint32_t worker_count, uint32_t slot_count, uint32_t ring_capacity, uint64_t window_bytes,
+                    struct hr__layout *ret_layout);
+
+/* Writes the header of a fresh mapping and makes it ready. */
+void hr__layout_write(struct hr__layout *layout, void *mapping, uint64_t limit_bytes, uint32_t trainer_pid);
+
+/* Checks a mapping of `bytes` bytes that another process wrote. HR_E_CORRUPT, HR_E_VERSION, with a message. */
+int hr__layout_check(void *mapping, uint64_t bytes, struct hr__layout *ret_layout);
+
+struct hr__worker *hr__layout_worker(const struct hr__layout *layout, uint32_t worker);
+struct hr__slot *hr__layout_slot(const struct hr__layout *layout, uint32_t slot);
+void *hr__layout_grant_ring(const struct hr__layout *layout, uint32_t worker);
+void *hr__layout_completion_ring(const struct hr__layout *layout, uint32_t worker);
+static inline uint64_t hr__layout_window_at(const struct hr__layout *layout, uint32_t slot) {
+    return layout->windows_at + (uint64_t)slot * layout->window_bytes;
+}
+static inline void *hr__layout_window(const struct hr__layout *layout, uint32_t slot) {
+    return (unsigned char *)layout->header + hr__layout_window_at(layout, slot);
+}
+
+#endif

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+
+#include <headrace/arena.h>
+
+#include "base/error.h"
+#include "layout.h"
+#include "os/os.h"
+#include "ring.h"
+#include "spin.h"
+
+/* What this process has in its page table of a slot. */
+struct seen {
+    uint64_t mapped_bytes;
+    uint32_t trims;
+};
+
+struct hr_port {
+    struct hr__layout layout;
+    struct hr_pass pass;
+    int own_life_fd; /* -1 where the kernel cannot be asked to kill us; then waits watch pass.life_fd */
+    struct hr__worker *record;
+    struct hr__ring grants;
+    struct hr__ring completions;
+    struct hr__spin spin;
+    struct seen *seen; /* layout.slot_count */
+    uint64_t asks;
+    bool has_grant;
+    struct hr__record grant; /* the current one */
+};
+
+/* ---- waiting ---- */
+
+/* What a port waits for besides the end: a grant, or the reply to an ask. */
+struct awaited {
+    hr_port *port;
+    bool is_reply;
+};
+
+int hr_port_is_open(const hr_port *port) {
+    return !atomic_load(&port->layout.header->stopped);
+}
+
+static bool has_come(void *context) {
+    const struct awaited *awaited = context;
+    hr_port *port = awaited->port;
+    if (!hr_port_is_open(port)) return true;
+    if (awaited->is_reply) return atomic_load(&port->record->reply) == port->asks;
+    return hr__ring_has_record(&port->grants);
+}
+
+static int sleep_once(hr_port *port, int64_t deadline_ns) {
+    const int fds[] = {port->pass.worker_bell_fd, port->pass.life_fd};
+    bool ready[2] = {false, false};
+    int r = hr__poll(fds, ready, 2, deadline_ns);
+    if (r < 0) return r;
+    if (ready[1]) return hr__fail(HR_E_CLOSED, "arena: the trainer is gone");
+    hr__eventfd_drain(port->pass.worker_bell_fd);
+    return 0;
+}
+
+static int wait_for(hr_port *port, bool is_reply, int64_t deadline_ns) {
+    struct awaited awaited = {port, is_reply};
+    int64_t start_ns = hr__now_ns();
+    int r = 0;
+    while (r == 0 && !hr__spin_until(&port->spin, has_come, &awaited)) {
+        hr__ring_sleep(&port->grants, is_reply ? HR__SLEEPS_UNLESS_URGENT : HR__SLEEPS);
+        if (!has_come(&awaited)) r = sleep_once(port, deadline_ns);
+        hr__ring_sleep(&port->grants, HR__AWAKE);
+    }
+    hr__spin_learn(&port->spin, start_ns);
+    if (r == 0 && !hr_port_is_open(port)) r = hr__fail(HR_E_CLOSED, "arena: the trainer stopped it");
+    return r;
+}
+
+static void wake_trainer(hr_port *port, bool urgent) {
+    if (hr__ring_must_wake(&port->completions, urgent)) hr__eventfd_ring(port->pass.trainer_bell_fd);
+}
+
+/* ---- opening ---- */
+
+static int attach(hr_port *port) {
+    uint64_t bytes;
+    void *mapping;
+    int r = hr__memory_bytes(port->pass.memory_fd, &bytes);
+    if (r == 0 && bytes < HR__PAGE_BYTES)
+        return hr__fail(HR_E_CORRUPT, "arena: a file of %llu bytes is no arena", (unsigned long long)bytes);
+    if (r == 0) r = hr__map(port->pass.memory_fd, bytes, &mapping);
+    if (r < 0) return hr__fail(r, "arena: cannot map the trainer's arena: %s", hr_error_text(r));
+    r = hr__layout_check(mapping, bytes, &port->layout);
+    if (r < 0) {
+        hr__unmap(mapping, bytes);
+        return r;
+    }
+    hr__keep_from_children(mapping, bytes);
+    if (port->pass.worker < port->layout.worker_count) return 0;
+    return hr__fail(-EINVAL, "arena: worker %u of %u", port->pass.worker, port->layout.worker_count);
+}
+
+/* A worker that replaces a dead one goes on where the trainer stands in both rings. */
+static void open_rings(hr_port *port) {
+    uint32_t worker = port->pass.worker, capacity = port->layout.ring_capacity;
+    port->record = hr__layout_worker(&port->layout, worker);
+    port->grants = (struct hr__ring){hr__layout_grant_ring(&port->layout, worker), 0, capacity};
+    port->completions = (struct hr__ring){hr__layout_completion_ring(&port->layout, worker), 0, capacity};
+    port->grants.at = atomic_load(&port->grants.shared->head);
+    port->completions.at = atomic_load(&port->completions.shared->tail);
+    port->asks = atomic_load(&port->record->ask);
+    atomic_store_explicit(&port->record->pid, hr__pid(), memory_order_relaxed);
+}
+
+int hr_port_open(struct hr_pass *pass, hr_port **ret_port) {
+    hr_port *port = calloc(1, sizeof *port);
+    if (!port) return hr__fail(-ENOMEM, "arena: no memory for a port");
+    port->pass = *pass;
+    port->own_life_fd = -1;
+    int r = attach(port);
+    if (r == 0) port->seen = calloc(port->layout.slot_count, sizeof *port->seen);
+    if (r == 0 && !port->seen) r = hr__fail(-ENOMEM, "arena: no memory for a port");
+    if (r < 0) {
+        port->pass = (struct hr_pass){0, -1, -1, -1, -1}; /* they stay the caller's */
+        hr_port_close(port);
+        return r;
+    }
+    if (port->layout.header->trainer_pid != hr__pid()) hr__die_with(port->pass.life_fd, &port->own_life_fd);
+    hr__spin_init(&port->spin, port->layout.worker_count + 1);
+    open_rings(port);
+    *pass = (struct hr_pass){pass->worker, -1, -1, -1, -1};
+    *ret_port = port;
+    return 0;
+}
+
+hr_port *hr_port_close(hr_port *port) {
+    if (!port) return NULL;
+    if (port->layout.header) hr__unmap(port->layout.header, port->layout.total_bytes);
+    hr__close(&port->own_life_fd);
+    hr_pass_done(&port->pass);
+    free(port->seen);
+    free(port);
+    return NULL;
+}
+
+/* ---- taking ---- */
+
+static bool is_possible(const struct hr__layout *layout, const struct hr__record *grant) {
+    return grant->slot < layout->slot_count && grant->windows >= 1 &&
+           grant->windows <= layout->slot_count - grant->slot &&
+           grant->allowance <= grant->windows * layout->window_bytes && grant->bytes <= grant->allowance;
+}
+
+int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_task) {
+    if (port->has_grant) return hr__fail(HR_E_STATE, "arena: publish the current task before taking another");
+    int r = wait_for(port, false, deadline_ns);
+    if (r == 0) r = hr__ring_pop(&port->grants, &port->grant);
+    if (r < 0) return r;
+    if (r == 0 || !is_possible(&port->layout, &port->grant))
+        return hr__fail(HR_E_CORRUPT, "arena: a grant to worker %u cannot be", port->pass.worker);
+    port->has_grant = true;
+    *ret_task = (struct hr_task){.task = port->grant.task,
+                                 .kind = port->grant.kind,
+                                 .payload = hr__layout_window(&port->layout, port->grant.slot),
+                                 .payload_bytes = port->grant.bytes};
+    return 0;
+}
+
+/* ---- writing ---- */
+
+static int refused(hr_port *port, uint64_t bytes) {
+    return hr__fail(HR_E_TOO_BIG, "arena: a batch of %llu bytes does not fit the limit of %llu bytes",
+                    (unsigned long long)bytes, (unsigned long long)port->layout.header->limit_bytes);
+}
+
+/* Asks the trainer for memory and takes over the grant that it replies with, also when it refuses: the slot may be
+ * another one. */
+static int ask(hr_port *port, uint64_t bytes) {
+    struct hr__worker *record = port->record;
+    atomic_store_explicit(&record->ask_bytes, bytes, memory_order_relaxed);
+    atomic_store_explicit(&record->ask_slot, port->grant.slot, memory_order_relaxed);
+    hr__stop_at("port.ask_bytes");
+    atomic_store_explicit(&record->ask, ++port->asks, memory_order_release); /* pairs with note_new_asks in grant.c */
+    hr__stop_at("port.ask");
+    atomic_fetch_add(&port->layout.header->asks, 1); /* as C in ring.h; the partner is has_work in receive.c */
+    hr__stop_at("port.asks");
+    wake_trainer(port, true);
+    int r;
+    do r = wait_for(port, true, HR_NO_DEADLINE);
+    while (r == -EINTR);
+    if (r < 0) return r;
+
+    bool is_refused = atomic_load_explicit(&record->reply_refused, memory_order_relaxed);
+    struct hr__record grant = port->grant;
+    grant.bytes = 0;
+    grant.slot = atomic_load_explicit(&record->reply_slot, memory_order_relaxed);
+    grant.windows = atomic_load_explicit(&record->reply_windows, memory_order_relaxed);
+    grant.generation = atomic_load_explicit(&record->reply_generation, memory_order_relaxed);
+    grant.allowance = atomic_load_explicit(&record->reply_bytes, memory_order_relaxed);
+    if (!is_possible(&port->layout, &grant) || (!is_refused && grant.allowance < bytes))
+        return hr__fail(HR_E_CORRUPT, "arena: the reply to worker %u cannot be", port->pass.worker);
+    if (grant.slot != port->grant.slot) port->seen[grant.slot].mapped_bytes = 0;
+    port->grant = grant;
+    return is_refused ? refused(port, bytes) : 0;
+}
+
+/* Announces, then commits: should this process die in between, the trainer counts too much rather than too little. */
+static int commit(hr_port *port, uint64_t bytes) {
+    struct hr__slot *slot = hr__layout_slot(&port->layout, port->grant.slot);
+    uint64_t has = atomic_load_explicit(&slot->committed_bytes, memory_order_relaxed);
+    uint64_t target = hr__min(hr__round_up(bytes, HR__COMMIT_STEP), port->grant.allowance);
+    if (target <= has) return 0;
+    atomic_store(&slot->committed_bytes, target);
+    hr__stop_at("port.announced");
+    uint64_t window_at = hr__layout_window_at(&port->layout, port->grant.slot);
+    int r = hr__commit(port->pass.memory_fd, window_at + has, target - has);
+    hr__stop_at("port.committed");
+    if (r == 0) return 0;
+    atomic_store(&slot->committed_bytes, has);
+    return hr__fail(r,
+                    "arena: the kernel has no memory for a batch of %llu bytes: %s; lower batch_size or "
+                    "prefetch_factor, or make more memory available",
+                    (unsigned long long)bytes, hr_error_text(r));
+}
+
+static void enter_pages(hr_port *port, uint64_t bytes) {
+    struct seen *seen = &port->seen[port->grant.slot];
+    if (seen->trims != port->grant.trims) *seen = (struct seen){.trims = port->grant.trims};
+    if (seen->mapped_bytes >= bytes) return;
+    unsigned char *window = hr__layout_window(&port->layout, port->grant.slot);
+    hr__populate(window + seen->mapped_bytes, bytes - seen->mapped_bytes);
+    seen->mapped_bytes = bytes;
+}
+
+int hr_port_reserve(hr_port *port, uint64_t bytes, void **ret_data) {
+    if (!port->has_grant) return hr__fail(HR_E_STATE, "arena: take a task first");
+    int r = bytes > port->grant.allowance ? ask(port, bytes) : 0;
+    if (r == 0) r = commit(port, bytes);
+    if (r < 0) return r;
+    enter_pages(port, hr__round_up(bytes, HR__PAGE_BYTES));
+    *ret_data = hr__layout_window(&port->layout, port->grant.slot);
+    return 0;
+}
+
+int hr_port_publish(hr_port *port, uint32_t status, uint64_t bytes) {
+    if (!port->has_grant) return hr__fail(HR_E_STATE, "arena: take a task first");
+    uint64_t committed = atomic_load(&hr__layout_slot(&port->layout, port->grant.slot)->committed_bytes);
+    if (bytes > committed)
+        return hr__fail(-EINVAL, "arena: %llu bytes published, %llu reserved", (unsigned long long)bytes,
+                        (unsigned long long)committed);
+    struct hr__record record = {.task = port->grant.task,
+                                .generation = port->grant.generation,
+                                .bytes = bytes,
+                                .slot = port->grant.slot,
+                                .kind = status};
+    int r = hr__ring_push(&port->completions, &record);
+    if (r < 0) return hr__fail(r, "arena: the completions of worker %u are full", port->pass.worker);
+    port->has_grant = false;
+    atomic_fetch_add_explicit(&port->record->done_count, 1, memory_order_relaxed);
+    hr__stop_at("port.published");
+    wake_trainer(port, false);
+    return 0;
+}
+
+void hr_port_note(hr_port *port, uint64_t sample) {
+    atomic_store_explicit(&port->record->sample, sample, memory_order_relaxed);
+}

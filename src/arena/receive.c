@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+
+#include "base/error.h"
+#include "ledger.h"
+#include "os/os.h"
+
+/* Whose completions the trainer waits for. */
+struct wanted {
+    hr_arena *arena;
+    uint32_t first;
+    uint32_t count;
+};
+
+static struct wanted wanted_of(hr_arena *arena, uint32_t worker) {
+    if (worker == HR_ANY_WORKER) return (struct wanted){arena, arena->next_peer, arena->layout.worker_count};
+    return (struct wanted){arena, worker, 1};
+}
+
+static struct hr__peer *nth(const struct wanted *wanted, uint32_t i) {
+    return &wanted->arena->peers[(wanted->first + i) % wanted->arena->layout.worker_count];
+}
+
+static bool has_work(void *context) {
+    const struct wanted *wanted = context;
+    hr_arena *arena = wanted->arena;
+    for (uint32_t i = 0; i < wanted->count; i++)
+        if (hr__ring_has_record(&nth(wanted, i)->completions)) return true;
+    return atomic_load(&arena->layout.header->asks) != arena->seen_asks;
+}
+
+/* ---- taking a completion ---- */
+
+/* A completion is believed as far as the ledger bears it out. */
+static int check_completion(hr_arena *arena, uint32_t worker, const struct hr__record *record) {
+    if (record->slot >= arena->layout.slot_count)
+        return hr__fail(HR_E_CORRUPT, "arena: worker %u published slot %u of %u", worker, record->slot,
+                        arena->layout.slot_count);
+    struct hr__entry *entry = &arena->entries[record->slot];
+    if (entry->state != HR__GRANTED || entry->worker != worker || entry->generation != record->generation)
+        return hr__fail(HR_E_CORRUPT, "arena: worker %u published slot %u, which it does not have", worker,
+                        record->slot);
+    uint64_t committed = atomic_load(&hr__layout_slot(&arena->layout, record->slot)->committed_bytes);
+    if (committed > hr__max(entry->allowance_bytes, entry->committed_bytes) || record->bytes > committed)
+        return hr__fail(HR_E_CORRUPT, "arena: worker %u published %llu bytes in slot %u, which may hold %llu", worker,
+                        (unsigned long long)record->bytes, record->slot, (unsigned long long)entry->allowance_bytes);
+    entry->committed_bytes = hr__max(entry->committed_bytes, committed);
+    return 0;
+}
+
+static void learn_size(hr_arena *arena, uint64_t bytes) {
+    arena->recent_bytes -= arena->recent_bytes / 256;
+    arena->recent_bytes = hr__max(arena->recent_bytes, bytes);
+}
+
+/* Pops a worker's next completion: 1, 0 when there is none. */
+static int pop(hr_arena *arena, uint32_t worker, struct hr__hold **ret_hold) {
+    struct hr__record record;
+    struct hr__peer *peer = &arena->peers[worker];
+    int r = hr__ring_pop(&peer->completions, &record);
+    if (r <= 0) return r < 0 ? hr__fail_more(r, "arena: in the completions of worker %u", worker) : 0;
+    r = check_completion(arena, worker, &record);
+    if (r < 0) return r;
+    arena->granted_count--;
+    peer->granted_count--;
+    learn_size(arena, record.bytes);
+    *ret_hold = hr__hold_slot(arena, record.slot, &record);
+    return 1;
+}
+
+/* Must the batch be delivered as a private copy, so that the workers keep what prefetching needs? */
+static bool must_copy(const hr_arena *arena, const struct hr__hold *hold) {
+    if (hold->slot == HR__NONE || hold->public.bytes == 0) return false;
+    /* A grant has one window first, and is moved to a run of them when the batch turns out to need it. */
+    uint64_t windows = hr__windows_for(arena, arena->recent_bytes);
+    uint64_t for_workers = arena->prefetch_count * (windows > 1 ? 2 * windows : 1);
+    if (arena->held_windows + for_workers > arena->layout.slot_count) return true;
+    uint64_t reserve = arena->prefetch_count * arena->recent_bytes;
+    return arena->counts.held_bytes + reserve > arena->limit_bytes;
+}
+
+static int take(hr_arena *arena, uint32_t worker, struct hr__hold **ret_hold) {
+    struct hr__peer *peer = &arena->peers[worker];
+    struct hr__hold *hold = peer->early_first;
+    if (hold) {
+        peer->early_first = hold->next;
+        *ret_hold = hold;
+        return 1;
+    }
+    int r = pop(arena, worker, &hold);
+    if (r <= 0) return r;
+    if (must_copy(arena, hold)) hr__hold_privately(&hold); /* without memory for a copy, the slot it is */
+    *ret_hold = hold;
+    return 1;
+}
+
+static int take_wanted(const struct wanted *wanted, struct hr__hold **ret_hold) {
+    hr_arena *arena = wanted->arena;
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < wanted->count; i++) {
+        uint32_t worker = (uint32_t)(nth(wanted, i) - arena->peers);
+        r = take(arena, worker, ret_hold);
+        if (r > 0) arena->next_peer = (worker + 1) % arena->layout.worker_count;
+    }
+    return r;
+}
+
+/* ---- making room ---- */
+
+static void keep_early(struct hr__peer *peer, struct hr__hold *hold) {
+    hold->next = NULL;
+    if (peer->early_first)
+        peer->early_last->next = hold;
+    else
+        peer->early_first = hold;
+    peer->early_last = hold;
+}
+
+void hr__receive_published(hr_arena *arena, uint32_t worker) {
+    struct hr__hold *hold;
+    while (pop(arena, worker, &hold) > 0) keep_early(&arena->peers[worker], hold);
+}
+
+/* Moves batches that were published but are not wanted yet into private memory. Returns how many. */
+static int receive_early(hr_arena *arena) {
+    int moved = 0;
+    for (uint32_t worker = 0; worker < arena->layout.worker_count; worker++) {
+        struct hr__hold *hold;
+        while (pop(arena, worker, &hold) > 0) {
+            moved += hr__hold_privately(&hold) == 0;
+            keep_early(&arena->peers[worker], hold);
+        }
+    }
+    return moved;
+}
+
+/* Could any worker publish something without being given memory first? */
+static bool somebody_works(const hr_arena *arena) {
+    for (uint32_t worker = 0; worker < arena->layout.worker_count; worker++)
+        if (arena->peers[worker].granted_count && !arena->peers[worker].pending_bytes) return true;
+    return false;
+}
+
+/* Does the wanted worker ask for memory that there is not? */
+static bool is_starved(const hr_arena *arena, uint32_t worker) {
+    return worker == HR_ANY_WORKER ? arena->pending_count > 0 : arena->peers[worker].pending_bytes > 0;
+}
+
+/* The wanted worker asks for memory that there is not. Frees what can be freed; when nothing is left that could ever
+ * make room, the ask is refused. */
+static void relieve(hr_arena *arena, uint32_t worker) {
+    while (is_starved(arena, worker)) {
+        bool has_freed = receive_early(arena) > 0;
+        if (!has_freed && somebody_works(arena)) return;
+        if (has_freed || hr__cut_queues(arena))
+            hr__answer_asks(arena);
+        else
+            hr__refuse_ask(arena, worker);
+    }
+}
+
+/* ---- waiting ---- */
+
+static void set_sleep(const struct wanted *wanted, bool is_asleep) {
+    hr_arena *arena = wanted->arena;
+    for (uint32_t i = 0; i < arena->layout.worker_count; i++)
+        hr__ring_sleep(&arena->peers[i].completions, is_asleep ? HR__SLEEPS_UNLESS_URGENT : HR__AWAKE);
+    for (uint32_t i = 0; is_asleep && i < wanted->count; i++) hr__ring_sleep(&nth(wanted, i)->completions, HR__SLEEPS);
+}
+
+/* One sleep, without the lock. HR_E_WORKER_DIED without a message: the caller looks for completions first. */
+static int sleep_once(hr_arena *arena, int64_t deadline_ns) {
+    size_t count = arena->layout.worker_count + 1;
+    arena->counts.slept_count++;
+    pthread_mutex_unlock(&arena->lock);
+    int r = hr__poll(arena->wait_fds, arena->wait_ready, count, deadline_ns);
+    pthread_mutex_lock(&arena->lock);
+    if (r < 0) return r;
+    if (arena->wait_ready[0]) hr__eventfd_drain(arena->bell_fd);
+    for (size_t i = 1; i < count; i++) {
+        if (!arena->wait_ready[i]) continue;
+        arena->dead_worker = (uint32_t)(i - 1);
+        return HR_E_WORKER_DIED;
+    }
+    return 0;
+}
+
+/* While the wanted worker is starved, every worker's batch is of interest: receiving it early may make the room. */
+static int wait_once(hr_arena *arena, uint32_t worker, int64_t deadline_ns) {
+    struct wanted all_or_one = wanted_of(arena, is_starved(arena, worker) ? HR_ANY_WORKER : worker);
+    struct wanted *wanted = &all_or_one;
+    pthread_mutex_unlock(&arena->lock);
+    bool ready = hr__spin_until(&arena->spin, has_work, wanted);
+    pthread_mutex_lock(&arena->lock);
+    if (ready) return 0;
+    set_sleep(wanted, true);
+    int r = has_work(wanted) ? 0 : sleep_once(arena, deadline_ns);
+    set_sleep(wanted, false);
+    return r;
+}
+
+static int died(hr_arena *arena) {
+    return hr__fail(HR_E_WORKER_DIED, "arena: worker %u (pid %u) died", arena->dead_worker,
+                    atomic_load_explicit(&arena->peers[arena->dead_worker].record->pid, memory_order_relaxed));
+}
+
+/* Looks, waits, looks again. What was published before a death wins over the death. */
+static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr__hold **ret_hold) {
+    struct wanted wanted = wanted_of(arena, worker);
+    int64_t start_ns = 0;
+    int r = 0, waited = 0;
+    for (;;) {
+        hr__ledger_collect(arena);
+        hr__answer_asks(arena);
+        r = take_wanted(&wanted, ret_hold);
+        if (r != 0 || waited < 0) break;
+        if (is_starved(arena, worker)) relieve(arena, worker);
+        if (!start_ns) {
+            start_ns = hr__now_ns();
+            arena->counts.waited_count++;
+        }
+        waited = wait_once(arena, worker, deadline_ns);
+    }
+    if (start_ns) {
+        arena->counts.waited_ns += (uint64_t)(hr__now_ns() - start_ns);
+        hr__spin_learn(&arena->spin, start_ns);
+    }
+    if (r == 0) r = waited == HR_E_WORKER_DIED ? died(arena) : waited;
+    return r;
+}
+
+int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
+    struct hr__hold *hold = NULL;
+    pthread_mutex_lock(&arena->lock);
+    int r = hr__arena_check(arena, worker == HR_ANY_WORKER ? 0 : worker);
+    if (r == 0) r = receive(arena, worker, deadline_ns, &hold);
+    if (r > 0) {
+        arena->counts.delivered_count++;
+        arena->counts.delivered_bytes += hold->public.bytes;
+        if (arena->counts.delivered_count % hr__max(16, arena->prefetch_count) == 0) hr__ledger_sweep(arena);
+        *ret_delivery = &hold->public;
+    }
+    pthread_mutex_unlock(&arena->lock);
+    return r > 0 ? 0 : r;
+}

@@ -1,0 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <headrace/version.h>
+
+const char *hr_version(void) {
+    return HR_VERSION; /* from the build */
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HR_BATCH_BUFFER_H
+#define HR_BATCH_BUFFER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Memory that grows and is kept. What is written into the room becomes part of the buffer when `used` is advanced. */
+struct hr__buffer {
+    unsigned char *data;
+    size_t used;
+    size_t capacity;
+};
+
+bool hr__buffer_grow(struct hr__buffer *buffer, uint64_t bytes);
+void hr__buffer_done(struct hr__buffer *buffer);
+
+/* Makes room for `bytes` more and says where; valid until the buffer grows again. NULL, with a message: -ENOMEM. */
+static inline void *hr__buffer_room(struct hr__buffer *buffer, uint64_t bytes) {
+    bool has_room = buffer->data && bytes <= buffer->capacity - buffer->used;
+    return has_room || hr__buffer_grow(buffer, bytes) ? buffer->data + buffer->used : NULL;
+}
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "batch/copy.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include <headrace/batch.h>
+
+/* True when a step of `outer` is the same as walking all of the next inner dimension. */
+static bool continues(const struct hr__dim *outer, int64_t size, int64_t stride_bytes) {
+    int64_t whole;
+    return !__builtin_mul_overflow(size, stride_bytes, &whole) && outer->stride_bytes == whole;
+}
+
+void hr__collapse(uint32_t ndim, const int64_t *shape, const int64_t *strides, uint64_t item_bytes,
+                  struct hr__dim *dims, struct hr__source *source) {
+    uint32_t n = 0;
+    for (uint32_t d = 0; d < ndim; d++) {
+        if (shape[d] == 1) continue; /* its stride is never used and may be anything */
+        int64_t size = shape[d], stride_bytes = strides[d] * (int64_t)item_bytes;
+        if (n && continues(&dims[n - 1], size, stride_bytes)) size *= dims[--n].size;
+        dims[n++] = (struct hr__dim){.size = size, .stride_bytes = stride_bytes};
+    }
+    source->run_bytes = item_bytes;
+    if (n && dims[n - 1].stride_bytes == (int64_t)item_bytes) source->run_bytes *= (uint64_t)dims[--n].size;
+    source->dim_count = n;
+}
+
+/* Runs of a size known to the compiler become single loads and stores. */
+#define COPY_ROW(name, run)                                                                                            \
+    static void name(unsigned char *restrict to, const unsigned char *restrict from, int64_t size, int64_t stride) {   \
+        for (int64_t i = 0; i < size; i++) memcpy(to + i * (run), from + i * stride, (run));                           \
+    }
+COPY_ROW(copy_row_1, 1)
+COPY_ROW(copy_row_2, 2)
+COPY_ROW(copy_row_4, 4)
+COPY_ROW(copy_row_8, 8)
+COPY_ROW(copy_row_16, 16)
+#undef COPY_ROW
+
+static void copy_row(unsigned char *restrict to, const unsigned char *restrict from, const struct hr__dim *dim,
+                     int64_t run) {
+    int64_t size = dim->size, stride = dim->stride_bytes;
+    switch (run) {
+    case 1:
+        copy_row_1(to, from, size, stride);
+        break;
+    case 2:
+        copy_row_2(to, from, size, stride);
+        break;
+    case 4:
+        copy_row_4(to, from, size, stride);
+        break;
+    case 8:
+        copy_row_8(to, from, size, stride);
+        break;
+    case 16:
+        copy_row_16(to, from, size, stride);
+        break;
+    default:
+        for (int64_t i = 0; i < size; i++) memcpy(to + i * run, from + i * stride, (size_t)run);
+    }
+}
+
+/* Moves to the next row. `offset` stays within what the array touches, so that it cannot overflow. */
+static bool next_row(int64_t *index, int64_t *offset, const struct hr__dim *dims, uint32_t outer_count) {
+    for (uint32_t d = outer_count; d-- > 0;) {
+        if (++index[d] < dims[d].size) {
+            *offset += dims[d].stride_bytes;
+            return true;
+        }
+        *offset -= dims[d].stride_bytes * (dims[d].size - 1);
+        index[d] = 0;
+    }
+    return false;
+}
+
+void hr__copy(unsigned char *restrict to, const struct hr__source *source, const struct hr__dim *dims) {
+    if (!source->dim_count) {
+        memcpy(to, source->data, source->run_bytes);
+        return;
+    }
+    dims += source->dim_first;
+    uint32_t outer_count = source->dim_count - 1;
+    const struct hr__dim *inner = &dims[outer_count];
+    int64_t run = (int64_t)source->run_bytes, row_bytes = inner->size * run, offset = 0;
+    int64_t index[HR_BATCH_MAX_NDIM];
+    memset(index, 0, outer_count * sizeof *index);
+    do {
+        copy_row(to, source->data + offset, inner, run);
+        to += row_bytes;
+    } while (next_row(index, &offset, dims, outer_count));
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HR_BATCH_WRITER_H
+#define HR_BATCH_WRITER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <headrace/batch.h>
+
+#include "batch/buffer.h"
+#include "batch/copy.h"
+#include "batch/format.h"
+
+/* A run of bytes in the batch: one or more sources of equal size, or a part of the writer's own `filled`. */
+struct hr__leaf {
+    uint64_t bytes;
+    uint64_t offset; /* from the head; set when the batch is measured */
+    uint64_t first;  /* its first source; or where it lies in `filled` */
+    uint32_t source_count;
+    bool is_filled;
+    bool is_storage;
+};
+
+/* An array record whose offsets are known only when the whole tree is. */
+struct hr__place {
+    uint64_t record_at;
+    uint64_t leaf;
+    uint64_t inside_bytes; /* from the leaf to the array's first element */
+};
+
+struct hr_batch {
+    struct hr__buffer tree; /* as it will be in the batch */
+    struct hr__buffer places, leaves, sources, dims, filled;
+    uint64_t leaf_count, source_count, dim_count;
+    uint64_t node_count;
+    uint64_t total_bytes; /* when measured, else 0 */
+    uint32_t depth;
+    uint64_t missing[HR_BATCH_MAX_DEPTH]; /* children that each open container still waits for */
+};
+
+/* What an array's record says, beside where it lies. */
+struct hr__array_entry {
+    enum hr_flavor flavor;
+    struct hr_dtype dtype;
+    uint32_t ndim;
+    const int64_t *shape;
+    const int64_t *strides;
+    uint64_t leaf;
+    uint64_t leaf_bytes;
+    uint64_t inside_bytes;
+    bool is_shared;
+};
+
+/* Adds an array's node. Its leaf may still be a room to be claimed: nothing is added when this fails. */
+int hr__tree_add_array(struct hr_batch *batch, const struct hr__array_entry *entry);
+
+/* The leaf `index`, and so on. */
+static inline struct hr__leaf *hr__leaf_at(const struct hr_batch *batch, uint64_t index) {
+    return (struct hr__leaf *)(void *)batch->leaves.data + index;
+}
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/base.h"
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+int hr__eventfd(int *ret_fd) {
+    int r = hr__fail_at("eventfd");
+    if (r < 0) return r;
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0) return -errno;
+    *ret_fd = fd;
+    return 0;
+}
+
+int hr__eventfd_ring(int fd) {
+    while (write(fd, &(uint64_t){1}, sizeof(uint64_t)) < 0)
+        if (errno != EINTR) return errno == EAGAIN ? 0 : -errno; /* EAGAIN: rung 2^64-2 times already */
+    return 0;
+}
+
+void hr__eventfd_drain(int fd) {
+    uint64_t rings;
+    while (read(fd, &rings, sizeof rings) < 0 && errno == EINTR) {
+    }
+}
+
+int hr__pipe(int *ret_read_fd, int *ret_write_fd) {
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0) return -errno;
+    *ret_read_fd = fds[0];
+    *ret_write_fd = fds[1];
+    return 0;
+}
+
+int hr__dup(int fd, int *ret_fd) {
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (copy < 0) return -errno;
+    *ret_fd = copy;
+    return 0;
+}
+
+void hr__close(int *fd) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+bool hr__is_readable(int fd) {
+    struct pollfd poller = {.fd = fd, .events = POLLIN};
+    return poll(&poller, 1, 0) > 0;
+}
+
+static int poll_until(struct pollfd *fds, size_t count, int64_t deadline_ns) {
+    struct timespec left, *timeout = NULL;
+    if (deadline_ns != INT64_MAX) {
+        int64_t left_ns = deadline_ns - hr__now_ns();
+        if (left_ns <= 0) left_ns = 0;
+        left = (struct timespec){.tv_sec = left_ns / HR_NS_PER_S, .tv_nsec = left_ns % HR_NS_PER_S};
+        timeout = &left;
+    }
+    int ready = ppoll(fds, count, timeout, NULL);
+    if (ready < 0) return -errno;
+    return ready == 0 ? -ETIMEDOUT : ready;
+}
+
+int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns) {
+    enum { ON_STACK = 64 };
+    struct pollfd small[ON_STACK], *pollers = small;
+    if (count > ON_STACK) {
+        pollers = calloc(count, sizeof *pollers);
+        if (!pollers) return -ENOMEM;
+    }
+    for (size_t i = 0; i < count; i++) pollers[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+    int ready = poll_until(pollers, count, deadline_ns);
+    for (size_t i = 0; ready > 0 && i < count; i++) ret_ready[i] = fds[i] >= 0 && pollers[i].revents != 0;
+    if (pollers != small) free(pollers);
+    return ready;
+}
+
+int hr__pidfd(int pid, int *ret_fd) {
+    int r = hr__fail_at("pidfd_open");
+    if (r < 0) return r;
+    long fd = syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0) return -errno;
+    *ret_fd = (int)fd;
+    return 0;
+}
+
+/* Opening the pipe anew through /proc gives an open file description of this process's own: the owner and the signal
+ * are set on the description, which a dup'ed or inherited descriptor would share with the other workers. */
+static int open_own(int read_fd, int *ret_fd) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", read_fd);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    *ret_fd = fd;
+    return 0;
+}
+
+int hr__die_with(int read_fd, int *ret_own_fd) {
+    int fd = -1;
+    int r = open_own(read_fd, &fd);
+    if (r < 0) return r;
+    if (fcntl(fd, F_SETSIG, SIGKILL) < 0 || fcntl(fd, F_SETOWN, getpid()) < 0 ||
+        fcntl(fd, F_SETFL, O_ASYNC | O_NONBLOCK) < 0) {
+        r = -errno;
+        close(fd);
+        return r;
+    }
+    if (hr__is_readable(fd)) raise(SIGKILL); /* the other end closed before we were armed */
+    *ret_own_fd = fd;
+    return 0;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "os.h"
+
+#ifdef HR_FAILPOINTS
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int errno_by_name(const char *name, size_t length) {
+    static const struct {
+        const char *name;
+        int number;
+    } table[] = {{"EPERM", EPERM},   {"EAGAIN", EAGAIN}, {"ENOSPC", ENOSPC}, {"ENOMEM", ENOMEM},
+                 {"ENOSYS", ENOSYS}, {"EMFILE", EMFILE}, {"EACCES", EACCES}, {"EINVAL", EINVAL}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0) return table[i].number;
+    return EIO;
+}
+
+int hr__fail_at(const char *point) {
+    const char *at = getenv("HEADRACE_FAIL");
+    size_t length = strlen(point);
+    while (at && *at) {
+        size_t item = strcspn(at, ",");
+        if (item > length && at[length] == ':' && memcmp(at, point, length) == 0)
+            return -errno_by_name(at + length + 1, item - length - 1);
+        at += item + (at[item] == ',');
+    }
+    return 0;
+}
+
+void hr__stop_at(const char *point) {
+    static _Atomic unsigned long passed;
+    const char *plan = getenv("HEADRACE_STOP");
+    size_t length = strlen(point);
+    if (!plan || strncmp(plan, point, length) != 0 || plan[length] != ':') return;
+    char *rest;
+    long signal = strtol(plan + length + 1, &rest, 10);
+    unsigned long nth = *rest == ':' ? strtoul(rest + 1, NULL, 10) : 1;
+    if (atomic_fetch_add(&passed, 1) + 1 == nth) raise((int)signal);
+}
+
+#endif

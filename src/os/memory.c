@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/base.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+enum { PAGE_BYTES = 4096, HUGE_BYTES = 2 << 20 };
+
+static int open_memfd(const char *folder, int *ret_fd) {
+    (void)folder;
+    int r = hr__fail_at("memfd_create");
+    if (r < 0) return r;
+    int fd = memfd_create("headrace", MFD_CLOEXEC);
+    if (fd < 0) return -errno;
+    *ret_fd = fd;
+    return 0;
+}
+
+/* A file without a name: it vanishes with the last process that has it open or mapped. */
+static int open_unlinked(const char *folder, int *ret_fd) {
+    int fd = open(folder, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        char path[4096];
+        int length = snprintf(path, sizeof path, "%s/headrace-XXXXXX", folder);
+        if (length < 0 || (size_t)length >= sizeof path) return -ENAMETOOLONG;
+        fd = mkostemp(path, O_CLOEXEC);
+        if (fd < 0) return -errno;
+        unlink(path);
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+static int open_unlinked_shm(const char *folder, int *ret_fd) {
+    int r = hr__fail_at("shm_open");
+    return r < 0 ? r : open_unlinked(folder, ret_fd);
+}
+
+static int open_unlinked_tmp(const char *folder, int *ret_fd) {
+    int r = hr__fail_at("tmp_open");
+    return r < 0 ? r : open_unlinked(folder, ret_fd);
+}
+
+static const char *temporary_folder(void) {
+    const char *folder = getenv("TMPDIR");
+    return folder && *folder ? folder : "/tmp";
+}
+
+static int give_size(int fd, uint64_t bytes, uint64_t head_bytes) {
+    if (ftruncate(fd, (off_t)bytes) < 0) return -errno;
+    return hr__commit(fd, 0, head_bytes);
+}
+
+int hr__memory_create(uint64_t bytes, uint64_t head_bytes, int *ret_fd, enum hr__memory_kind *ret_kind) {
+    const struct {
+        int (*open)(const char *folder, int *ret_fd);
+        const char *folder;
+        enum hr__memory_kind kind;
+    } ways[] = {{open_memfd, "", HR__MEMORY_MEMFD},
+                {open_unlinked_shm, "/dev/shm", HR__MEMORY_SHM},
+                {open_unlinked_tmp, temporary_folder(), HR__MEMORY_TMP}};
+    int r = 0;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        int fd = -1;
+        r = ways[i].open(ways[i].folder, &fd);
+        if (r == 0) r = give_size(fd, bytes, head_bytes);
+        if (r == 0) {
+            *ret_fd = fd;
+            *ret_kind = ways[i].kind;
+            return 0;
+        }
+        hr__close(&fd);
+    }
+    return r;
+}
+
+int hr__memory_bytes(int fd, uint64_t *ret_bytes) {
+    struct stat info;
+    if (fstat(fd, &info) < 0) return -errno;
+    *ret_bytes = (uint64_t)info.st_size;
+    return 0;
+}
+
+/* Reserves address space with room to align, then maps over the aligned part of it. */
+int hr__map(int fd, uint64_t bytes, void **ret_address) {
+    uint64_t room;
+    if (!hr__add(bytes, HUGE_BYTES, &room)) return -EOVERFLOW;
+    unsigned char *reserved = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) return -errno;
+
+    unsigned char *aligned = (unsigned char *)hr__round_up((uint64_t)(uintptr_t)reserved, HUGE_BYTES);
+    void *mapped = mmap(aligned, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    int r = mapped == MAP_FAILED ? -errno : 0;
+    if (aligned > reserved) munmap(reserved, (size_t)(aligned - reserved));
+    uint64_t tail = (uint64_t)(reserved + room - (aligned + bytes));
+    if (tail) munmap(aligned + bytes, tail);
+    if (r < 0) {
+        munmap(aligned, bytes);
+        return r;
+    }
+    madvise(aligned, bytes, MADV_HUGEPAGE); /* where shared memory allows it; else nothing changes */
+    *ret_address = aligned;
+    return 0;
+}
+
+int hr__map_private(uint64_t bytes, void **ret_address) {
+    void *address = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED) return -errno;
+    *ret_address = address;
+    return 0;
+}
+
+void hr__unmap(void *address, uint64_t bytes) {
+    if (address && bytes) munmap(address, bytes);
+}
+
+void hr__keep_from_children(void *address, uint64_t bytes) {
+    madvise(address, bytes, MADV_DONTFORK);
+}
+
+int hr__commit(int fd, uint64_t offset, uint64_t bytes) {
+    int r = hr__fail_at("fallocate");
+    if (r < 0) return r;
+    do r = fallocate(fd, 0, (off_t)offset, (off_t)bytes) < 0 ? -errno : 0;
+    while (r == -EINTR);
+    if (r != -EOPNOTSUPP) return r;
+    do r = -posix_fallocate(fd, (off_t)offset, (off_t)bytes); /* writes, where the file system cannot reserve */
+    while (r == -EINTR);
+    return r;
+}
+
+void hr__populate(void *address, uint64_t bytes) {
+    if (hr__fail_at("populate") == 0 && madvise(address, bytes, MADV_POPULATE_WRITE) == 0) return;
+    volatile unsigned char *page = address;
+    for (uint64_t at = 0; at < bytes; at += PAGE_BYTES) page[at] = page[at];
+}
+
+int hr__punch(void *address, uint64_t bytes) {
+    if (bytes == 0) return 0;
+    return madvise(address, bytes, MADV_REMOVE) < 0 ? -errno : 0;
+}
+
+int hr__make_private(void *address, uint64_t bytes) {
+    void *copy = NULL;
+    int r = hr__map_private(bytes, &copy);
+    if (r < 0) return r;
+    memcpy(copy, address, bytes);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) != MAP_FAILED) return 0;
+    r = -errno;
+    munmap(copy, bytes);
+    return r;
+}

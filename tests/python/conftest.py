@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""After every test: nothing new in /dev/shm, no new process, no new descriptor."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from multiprocessing import forkserver, resource_sharer, resource_tracker
+from typing import Any
+
+import pytest
+from processes import children, until
+
+DEFAULT_TIMEOUT_S = 120
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(DEFAULT_TIMEOUT_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
+    report = yield
+    if report.when == "call":
+        item.stash[_OUTCOME] = report.passed
+    return report
+
+
+_OUTCOME = pytest.StashKey[bool]()
+
+
+def _helpers() -> tuple[set[int], set[int]]:
+    """multiprocessing's own two processes, and the descriptors by which this one keeps them."""
+    server, tracker = forkserver._forkserver, resource_tracker._resource_tracker  # type: ignore[attr-defined]
+    pids = {server._forkserver_pid, tracker._pid}
+    descriptors = {server._forkserver_alive_fd, tracker._fd}
+    return pids - {None}, descriptors - {None}
+
+
+def _state() -> dict[str, set[Any]]:
+    pids, known = _helpers()
+    with os.scandir("/proc/self/fd") as entries:
+        open_now = {int(entry.name) for entry in entries}
+    descriptors = set()
+    for descriptor in open_now - known:
+        try:
+            descriptors.add((descriptor, os.readlink(f"/proc/self/fd/{descriptor}").split(":")[0]))
+        except OSError:
+            continue
+    return {
+        "files in /dev/shm": set(os.listdir("/dev/shm")),
+        "processes": children(os.getpid()) - pids,
+        "descriptors": descriptors,
+    }
+
+
+def _left(before: dict[str, set[Any]]) -> dict[str, set[Any]]:
+    """What is new and stays (somebody else's file of a moment in /dev/shm does not)."""
+    gc.collect()
+    resource_sharer.stop(timeout=5)  # multiprocessing's own, where a test sent a tensor to another process
+    stays: dict[str, set[Any]] = {}
+
+    def gone() -> bool:
+        after = _state()
+        for name in after:
+            new = after[name] - before[name]
+            stays[name] = stays.get(name, new) & new
+        return not any(stays.values())
+
+    until(gone, 8.0)
+    return {name: new for name, new in stays.items() if new}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    gc.collect()
+    before = _state()
+    yield
+    if request.node.stash.get(_OUTCOME, False):
+        assert _left(before) == {}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def collections_are_quick() -> None:
+    """What is imported by now stays: a full collection would visit all of torch after every test."""
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts in processes of their own, and what /proc says."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def until(condition: Callable[[], Any], deadline_s: float = 10.0) -> Any:
+    """Polls a state that no event announces (another process's end) until it is true or the deadline has passed."""
+    end = time.monotonic() + deadline_s
+    while True:
+        found = condition()
+        if found or time.monotonic() > end:
+            return found
+        time.sleep(0.005)
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return []
+    return text[text.rindex(")") + 2 :].split()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    stat = _stat(pid)
+    return bool(stat) and stat[0] not in "ZX"
+
+
+def of_session(session: int) -> list[int]:
+    """The processes of a session that still run."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if (stat := _stat(pid)) and int(stat[3]) == session and stat[0] not in "ZX"]
+
+
+def children(pid: int) -> set[int]:
+    """Child processes, zombies included."""
+    out: set[int] = set()
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            out.update(int(child) for child in (task / "children").read_text().split())
+        except OSError:
+            continue
+    return out
+
+
+def shared_bytes(pids: Iterable[int]) -> int:
+    """Shared memory (memfd, tmpfs) that these processes hold together: the sum of their proportional parts."""
+    total = 0
+    for pid in pids:
+        for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss_Shmem:"):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+def private_bytes(pid: int | str = "self") -> int:
+    """Anonymous memory of a process."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def environment(**changes: str | None) -> dict[str, str]:
+    env = dict(os.environ)
+    env["PYTHONPATH"] = os.pathsep.join([HERE, *filter(None, [env.get("PYTHONPATH")])])
+    for name, value in changes.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    return env
+
+
+class Script:
+    """A Python script that runs in a session of its own; leaving the context ends what is left of it."""
+
+    def __init__(self, folder: pathlib.Path, code: str, prefix: list[str] | None = None, **env: str | None) -> None:
+        path = folder / "script.py"
+        path.write_text(code)
+        self.process = subprocess.Popen(
+            [*(prefix or []), sys.executable, str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(**env),
+            start_new_session=True,
+            cwd=folder,
+        )
+        self.stdout, self.stderr = "", ""
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in of_session(self.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def line(self) -> str:
+        """The next line that the script prints (pytest-timeout is the deadline)."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def finish(self, timeout_s: float = 90.0) -> int:
+        """Waits for its end and returns the exit code."""
+        try:
+            self.stdout, self.stderr = self.process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            left = {pid: pathlib.Path(f"/proc/{pid}/wchan").read_text() for pid in of_session(self.process.pid)}
+            raise AssertionError(f"still running after {timeout_s} s: {left}; said {error.stdout!r}") from None
+        return self.process.returncode
+
+    def left(self) -> list[int]:
+        """Processes that outlived it (10 s of grace)."""
+        until(lambda: not of_session(self.process.pid))
+        return of_session(self.process.pid)
+
+
+def run(folder: pathlib.Path, code: str, prefix: list[str] | None = None, timeout_s: float = 90.0, **env: Any) -> str:
+    """Runs a script that must succeed, say nothing on stderr and leave no process; returns what it printed."""
+    with Script(folder, code, prefix, **env) as script:
+        status = script.finish(timeout_s)
+        assert status == 0, f"exit code {status}\n{script.stdout}\n{script.stderr}"
+        assert script.stderr == ""
+        assert script.left() == []
+    return script.stdout

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the last line of `make test` and `make check` counts."""
+
+import check
+import pytest
+import run_tests
+from common import Tally
+
+CMOCKA = "[==========] 3 test(s) run.\n[  PASSED  ] 2 test(s).\n[  FAILED  ] 1 test(s), listed below:\n"
+
+
+@pytest.mark.parametrize(
+    ("result", "tally"),
+    [
+        ({"result": "OK", "stderr": "[  PASSED  ] 5 test(s).\n"}, Tally(5, 0, 0)),
+        ({"result": "OK", "stdout": "moved 3 arrays\n"}, Tally(1, 0, 0)),
+        ({"result": "FAIL", "stderr": CMOCKA}, Tally(2, 1, 0)),
+        ({"result": "TIMEOUT", "stderr": ""}, Tally(0, 1, 0)),
+        ({"result": "FAIL", "stderr": "[  PASSED  ] 5 test(s).\n"}, Tally(5, 1, 0)),
+        ({"result": "SKIP"}, Tally(0, 0, 1)),
+    ],
+)
+def test_a_program_counts_as_the_tests_in_it(result, tally):
+    assert run_tests.count_program(result) == tally
+
+
+def test_a_run_that_failed_without_a_failed_test_is_a_failure():
+    assert Tally(passed=3).with_status(1) == Tally(3, 1)
+    assert Tally(3, 2).with_status(1) == Tally(3, 2)
+    assert Tally(3).with_status(0) == Tally(3)
+
+
+def test_a_failed_command_shows_what_was_run_and_said():
+    with pytest.raises(check.Failed, match=r"(?s)\$ sh -c .*spilled.*exit status 3"):
+        check.run("sh", "-c", "echo spilled; exit 3")
+
+
+def test_an_unknown_check_is_named_with_what_exists(run_tool):
+    result = run_tool("check.py", "taste")
+    assert result.returncode == 2
+    assert "no check taste; there is files, layers" in result.stderr

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "../support/arena_scene.h"
+
+#include "arena/ledger.h"
+
+/*
+ * A worker that lies. Its completions are written straight into the ring, and the trainer must believe no number that
+ * its ledger does not bear out.
+ */
+
+struct room {
+    struct scene scene;
+    hr_port *port;
+    struct hr__ring forger; /* the producer's end of worker 0's completions */
+    struct hr__record honest;
+};
+
+static void write_honest_record(struct room *room) {
+    hr_arena *arena = room->scene.arena;
+    for (uint32_t slot = 0; slot < arena->layout.slot_count; slot++)
+        if (arena->entries[slot].state == HR__GRANTED)
+            room->honest =
+                (struct hr__record){.generation = arena->entries[slot].generation, .slot = slot, .bytes = 64};
+}
+
+static int open_room(void **state) {
+    struct room *room = calloc(1, sizeof *room);
+    set_scene(&room->scene, 2, 4, UINT64_C(1) << 30);
+    room->port = open_port_here(&room->scene, 0);
+    room->forger = room->scene.arena->peers[0].completions;
+    must(order(&room->scene, 0, 5, 64));
+    write_honest_record(room);
+    *state = room;
+    return 0;
+}
+
+static int close_room(void **state) {
+    struct room *room = *state;
+    hr_port_close(room->port);
+    hr_arena_close(room->scene.arena);
+    free(room);
+    return 0;
+}
+
+static int receive_forged(struct room *room, struct hr__record record) {
+    struct hr_delivery *delivery = NULL;
+    assert_int_equal(hr__ring_push(&room->forger, &record), 0);
+    int r = hr_arena_receive(room->scene.arena, 0, in_s(10), &delivery);
+    if (r < 0) assert_null(delivery);
+    hr_delivery_done(delivery);
+    return r;
+}
+
+static void an_honest_record_is_believed(void **state) {
+    struct room *room = *state;
+    assert_int_equal(receive_forged(room, room->honest), 0);
+}
+
+static void a_slot_that_is_not_the_workers_is_corrupt(void **state) {
+    struct room *room = *state;
+    const uint32_t slots[] = {room->honest.slot + 1, room->scene.arena->layout.slot_count, UINT32_MAX};
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) {
+        struct hr__record record = room->honest;
+        record.slot = slots[i];
+        assert_int_equal(receive_forged(room, record), HR_E_CORRUPT);
+        assert_non_null(strstr(hr_error_message(), "worker 0"));
+    }
+    assert_int_equal(receive_forged(room, room->honest), 0);
+}
+
+static void another_generation_is_corrupt(void **state) {
+    struct room *room = *state;
+    struct hr__record record = room->honest;
+    record.generation++;
+    assert_int_equal(receive_forged(room, record), HR_E_CORRUPT);
+    record.generation = 0;
+    assert_int_equal(receive_forged(room, record), HR_E_CORRUPT);
+}
+
+static void the_same_batch_twice_is_corrupt(void **state) {
+    struct room *room = *state;
+    assert_int_equal(receive_forged(room, room->honest), 0);
+    assert_int_equal(receive_forged(room, room->honest), HR_E_CORRUPT);
+}
+
+static void a_length_beyond_what_is_committed_is_corrupt(void **state) {
+    struct room *room = *state;
+    const uint64_t lengths[] = {64 * KIB + 1, UINT64_C(1) << 40, UINT64_MAX};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        struct hr__record record = room->honest;
+        record.bytes = lengths[i];
+        assert_int_equal(receive_forged(room, record), HR_E_CORRUPT);
+    }
+}
+
+static void committed_bytes_beyond_the_allowance_are_corrupt(void **state) {
+    struct room *room = *state;
+    struct hr__slot *slot = hr__layout_slot(&room->scene.arena->layout, room->honest.slot);
+    struct hr__record record = room->honest;
+    atomic_store(&slot->committed_bytes, UINT64_C(1) << 40);
+    record.bytes = UINT64_C(1) << 39;
+    assert_int_equal(receive_forged(room, record), HR_E_CORRUPT);
+}
+
+static void another_workers_slot_is_corrupt(void **state) {
+    struct room *room = *state;
+    room->forger = room->scene.arena->peers[1].completions;
+    struct hr_delivery *delivery = NULL;
+    assert_int_equal(hr__ring_push(&room->forger, &room->honest), 0);
+    assert_int_equal(hr_arena_receive(room->scene.arena, 1, in_s(10), &delivery), HR_E_CORRUPT);
+    assert_null(delivery);
+}
+
+static void a_damaged_index_is_corrupt_and_names_the_worker(void **state) {
+    struct room *room = *state;
+    struct hr_delivery *delivery = NULL;
+    atomic_store(&room->forger.shared->tail, UINT64_C(1) << 50);
+    assert_int_equal(hr_arena_receive(room->scene.arena, HR_ANY_WORKER, in_s(10), &delivery), HR_E_CORRUPT);
+    assert_non_null(strstr(hr_error_message(), "worker 0"));
+}
+
+static void an_ask_without_a_grant_changes_nothing(void **state) {
+    struct room *room = *state;
+    struct hr__worker *record = hr__layout_worker(&room->scene.arena->layout, 1);
+    struct hr_delivery *delivery;
+    atomic_store(&record->ask_bytes, UINT64_C(1) << 20);
+    atomic_store(&record->ask, 7);
+    atomic_fetch_add(&room->scene.arena->layout.header->asks, 1);
+    uint64_t used = report_of(&room->scene).used_bytes;
+    assert_int_equal(hr_arena_receive(room->scene.arena, 1, now_ns() + 2000000, &delivery), -ETIMEDOUT);
+    assert_int_equal(report_of(&room->scene).used_bytes, used);
+    must(work_once(room->port, in_s(10)));
+    hr_delivery_done(expect(&room->scene, 0, 5, 64));
+}
+
+/* ---- and a trainer that lies ---- */
+
+static int take_forged(struct room *room, struct hr__record record) {
+    struct hr_task task;
+    hr__ring_push(&room->scene.arena->peers[1].grants, &record);
+    hr_port *port = open_port_here(&room->scene, 1);
+    int r = hr_port_take(port, in_s(10), &task);
+    hr_port_close(port);
+    return r;
+}
+
+static void a_grant_that_cannot_be_is_corrupt(void **state) {
+    struct room *room = *state;
+    uint32_t slots = room->scene.arena->layout.slot_count;
+    const struct hr__record forged[] = {
+        {.slot = slots, .windows = 1},
+        {.slot = 0, .windows = 0},
+        {.slot = slots - 1, .windows = 2},
+        {.slot = 0, .windows = 1, .allowance = UINT64_MAX},
+        {.slot = 0, .windows = 1, .allowance = 64, .bytes = 65},
+    };
+    for (size_t i = 0; i < sizeof forged / sizeof *forged; i++)
+        assert_int_equal(take_forged(room, forged[i]), HR_E_CORRUPT);
+}
+
+static void a_port_on_something_else_is_refused_and_the_descriptors_stay_the_callers(void **state) {
+    struct room *room = *state;
+    struct hr_pass pass;
+    hr_port *port = (hr_port *)room;
+    FILE *file = tmpfile();
+    int before = count_descriptors();
+    must(hr_arena_pass(room->scene.arena, 0, &pass));
+    int memory_fd = pass.memory_fd;
+    pass.memory_fd = fileno(file);
+    assert_int_equal(hr_port_open(&pass, &port), HR_E_CORRUPT); /* empty */
+    assert_int_equal(ftruncate(fileno(file), 1 << 20), 0);
+    assert_int_equal(hr_port_open(&pass, &port), HR_E_CORRUPT); /* zeros */
+    pass.memory_fd = memory_fd;
+    pass.worker = 2;
+    assert_int_equal(hr_port_open(&pass, &port), -EINVAL);
+    assert_ptr_equal(port, room);
+    assert_int_equal(count_descriptors(), before + 4);
+    hr_pass_done(&pass);
+    assert_int_equal(count_descriptors(), before);
+    fclose(file);
+}
+
+static void a_note_and_the_process_are_there_for_reports(void **state) {
+    struct room *room = *state;
+    struct hr__worker *record = hr__layout_worker(&room->scene.arena->layout, 0);
+    hr_port_note(room->port, 4711);
+    assert_int_equal(atomic_load(&record->sample), 4711);
+    assert_int_equal(atomic_load(&record->pid), getpid());
+    must(work_once(room->port, in_s(10)));
+    assert_int_equal(atomic_load(&record->done_count), 1);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_room, close_room)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(an_honest_record_is_believed),
+        TEST(a_slot_that_is_not_the_workers_is_corrupt),
+        TEST(another_generation_is_corrupt),
+        TEST(the_same_batch_twice_is_corrupt),
+        TEST(a_length_beyond_what_is_committed_is_corrupt),
+        TEST(committed_bytes_beyond_the_allowance_are_corrupt),
+        TEST(another_workers_slot_is_corrupt),
+        TEST(a_damaged_index_is_corrupt_and_names_the_worker),
+        TEST(an_ask_without_a_grant_changes_nothing),
+        TEST(a_grant_that_cannot_be_is_corrupt),
+        TEST(a_port_on_something_else_is_refused_and_the_descriptors_stay_the_callers),
+        TEST(a_note_and_the_process_are_there_for_reports),
+    };
+    return cmocka_run_group_tests_name("port", tests, NULL, NULL);
+}

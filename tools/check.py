@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that `make check` proves, one line per check, and a line that counts them.
+
+check.py NAME... runs these only (`make check ONLY="format tidy"`); --list says what there is.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from common import ROOT, Tally, list_files
+
+BUILD = ROOT / "build"
+TOOLS = ROOT / "tools"
+DEV_LIBRARY = BUILD / "dev/src/libheadrace.a"
+FUZZ_SECONDS = 10
+COLOUR = re.compile("\x1b\\[[0-9;]*m")
+C_OPTIONS = ["-Dwerror=true", "-Dfailpoints=true", "-Dtests=enabled"]
+SANITIZER_OPTIONS = [*C_OPTIONS, "-Dpython=disabled", "-Db_lundef=false", "-Db_ndebug=false"]
+
+
+class Failed(Exception):
+    """A check that does not hold; its text is what to show."""
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
+    words = [str(word) for word in command]
+    everything = {**os.environ, **(env or {})}
+    try:
+        result = subprocess.run(words, cwd=ROOT, env=everything, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as error:
+        raise Failed(f"$ {' '.join(words)}\n{error}") from error
+    output = COLOUR.sub("", result.stdout.decode(errors="replace"))
+    if result.returncode:
+        raise Failed(f"$ {' '.join(words)}\n{output.rstrip()}\n(exit status {result.returncode})")
+    return output
+
+
+def run_script(name: str, *arguments: str | Path) -> None:
+    run(sys.executable, TOOLS / name, *arguments)
+
+
+def list_c_files() -> list[Path]:
+    return [path for path in list_files(ROOT) if path.suffix in (".c", ".h")]
+
+
+def build_with_clang(name: str, *options: str) -> Path:
+    """A build folder of its own, configured anew when its options have changed, and built."""
+    folder = BUILD / name
+    stamp = folder / "options.txt"
+    wanted = "\n".join(options)
+    if not stamp.exists() or stamp.read_text() != wanted:
+        wipe = ["--wipe"] if (folder / "meson-private").exists() else []
+        run("meson", "setup", folder, *wipe, *options, env={"CC": "clang"})
+        stamp.write_text(wanted)
+    run("meson", "compile", "-C", folder)
+    return folder
+
+
+def run_c_tests(folder: Path, *options: str, prefix: tuple[str, ...] = ()) -> None:
+    run(*prefix, "meson", "test", "-C", folder, "--no-rebuild", "--print-errorlogs", *options)
+
+
+def format_c() -> None:
+    run("clang-format", "--dry-run", "-Werror", *list_c_files())
+
+
+def build_clang() -> Path:
+    return build_with_clang("clang", *C_OPTIONS, "-Dpython=enabled", "-Dbench=true")
+
+
+def clang() -> None:
+    run_c_tests(build_clang())
+
+
+def tidy() -> None:
+    run("run-clang-tidy", "-quiet", "-j2", "-p", build_clang(), "^(?!.*/(tests|bench|examples|fuzz)/).*\\.c$")
+
+
+def asan() -> None:
+    run_c_tests(build_with_clang("asan", *SANITIZER_OPTIONS, "-Db_sanitize=address,undefined"))
+
+
+def tsan() -> None:
+    folder = build_with_clang("tsan", *SANITIZER_OPTIONS, "-Db_sanitize=thread")
+    still = ("setarch", "-R")  # older ThreadSanitizers cannot place their shadow under a much randomised layout
+    can_hold_still = subprocess.run([*still, "true"], capture_output=True).returncode == 0
+    run_c_tests(folder, "--no-suite", "without-tsan", prefix=still if can_hold_still else ())
+
+
+def fuzz() -> None:
+    folder = build_with_clang("fuzz", "-Dpython=disabled", "-Dfuzz=true", "-Db_lundef=false", "-Db_sanitize=address")
+    for program in sorted(path for path in (folder / "fuzz").glob("fuzz_*") if path.is_file()):
+        corpus = folder / "corpus" / program.name
+        corpus.mkdir(parents=True, exist_ok=True)
+        limits = [f"-max_total_time={FUZZ_SECONDS}", "-timeout=10", f"-artifact_prefix={corpus.parent}/{program.name}-"]
+        run(program, *limits, corpus)
+
+
+def headers() -> None:
+    run_script("check_headers.py")
+
+
+def layers() -> None:
+    run_script("check_layers.py")
+
+
+def files() -> None:
+    run_script("check_files.py")
+
+
+def symbols() -> None:
+    packages = Path(sysconfig.get_path("platlib")) / "headrace"
+    for extension in packages.glob("_core.*.so"):
+        run_script("check_symbols.py", DEV_LIBRARY, extension)
+        return
+    raise Failed(f"no extension in {packages}")
+
+
+def lint_python() -> None:
+    run("ruff", "check", "--no-cache")
+
+
+def format_python() -> None:
+    run("ruff", "format", "--check", "--no-cache")
+
+
+def run_mypy(module: str, *arguments: str | Path) -> None:
+    run(sys.executable, "-m", module, *arguments, env={"MYPY_CACHE_DIR": str(BUILD / module)})
+
+
+def types() -> None:
+    run_mypy("mypy")  # pyproject.toml says: the package, strictly
+    run_mypy("mypy", *sorted(TOOLS.glob("*.py")), ROOT / "bench/run.py")
+
+
+def stubs() -> None:
+    run_mypy("mypy.stubtest", "headrace._core")
+
+
+def package() -> None:
+    run_script("check_package.py")
+
+
+CHECKS: list[Callable[[], None]] = [
+    files,
+    layers,
+    headers,
+    format_c,
+    format_python,
+    lint_python,
+    symbols,
+    types,
+    stubs,
+    clang,
+    tidy,
+    asan,
+    tsan,
+    fuzz,
+    package,
+]
+BY_NAME = {check.__name__.replace("_", "-"): check for check in CHECKS}
+
+
+def run_check(name: str) -> bool:
+    start = time.monotonic()
+    try:
+        BY_NAME[name]()
+    except Failed as failure:
+        print(f"FAIL  {name}\n{failure}", flush=True)
+        return False
+    print(f"ok    {name} ({time.monotonic() - start:.1f} s)", flush=True)
+    return True
+
+
+def main(names: list[str]) -> int:
+    if names == ["--list"]:
+        print("\n".join(BY_NAME))
+        return 0
+    if unknown := [name for name in names if name not in BY_NAME]:
+        print(f"check.py: no check {', '.join(unknown)}; there is {', '.join(BY_NAME)}", file=sys.stderr)
+        return 2
+    tally = Tally()
+    for name in names or BY_NAME:
+        tally += Tally(passed=1) if run_check(name) else Tally(failed=1)
+    return tally.finish("check")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles each public header alone, as C11 and as C++17.
+
+check_headers.py [INCLUDE_FOLDER]
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from common import ROOT
+
+COMPILERS = [
+    ["gcc", "-xc", "-std=c11", "-pedantic", "-Wall", "-Wextra", "-Wstrict-prototypes", "-Werror"],
+    ["g++", "-xc++", "-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror"],
+]
+
+
+def compile_alone(include: Path, header: Path) -> list[str]:
+    """What the compilers say; included twice, so that a missing guard is seen."""
+    text = f"#include <{header.relative_to(include)}>\n" * 2 + "extern int not_empty;\n"
+    complaints = []
+    for compiler in COMPILERS:
+        command = [*compiler, "-fsyntax-only", f"-I{include}", "-"]
+        result = subprocess.run(command, input=text, capture_output=True, text=True)
+        if result.returncode:
+            complaints.append(f"{header.name} does not compile alone with {' '.join(compiler)}\n{result.stderr}")
+    return complaints
+
+
+def main(include: Path) -> int:
+    headers = sorted(include.rglob("*.h"))
+    complaints = [complaint for header in headers for complaint in compile_alone(include, header)]
+    print("\n".join(complaints))
+    return 1 if complaints or not headers else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "include"))

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scripts in tools/ share: the repository's files, and the count that ends a run."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# The tools of the virtual environment that runs this, activated or not.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def list_files(root: Path) -> list[Path]:
+    """The files of the repository, tracked or new and not ignored; of a folder that is none, all files."""
+    if not (root / ".git").exists():
+        return sorted(path for path in root.rglob("*") if path.is_file())
+    command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard"]
+    names = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+    paths = (root / name for name in sorted(set(names.split("\0"))) if name)
+    return [path for path in paths if path.is_file()]
+
+
+@dataclass(frozen=True)
+class Tally:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+
+    def with_status(self, status: int) -> "Tally":
+        """A run that failed with no failed test (it crashed, or found no tests) counts as one failure."""
+        return self + Tally(failed=1) if status and not self.failed else self
+
+    def finish(self, name: str) -> int:
+        """Prints the last line of a run, leaves it for .ci/run, and returns the exit status."""
+        line = f"{self.passed} passed, {self.failed} failed"
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        print(f"make {name}: {line}{skipped}", flush=True)
+        (ROOT / f"build/{name}.tally").write_text(f"{self.passed} {self.failed}\n")
+        return 1 if self.failed else 0

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes this machine ready:
+#   tools/setup.sh packages demo|test|check   the system's packages: asks the system, installs only what it lacks
+#   tools/setup.sh venv                       the virtual environment in .venv
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+missing=()
+
+# need PACKAGE COMMAND...: without the package, the command fails.
+need() {
+    local package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+
+compiles() { echo '#include <stdio.h>' | cc -E -; }
+
+python_fits() { "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))'; }
+
+python_has_headers() {
+    "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
+}
+
+has_sanitizers() {
+    echo 'int main(void) { return 0; }' | clang -x c -fsanitize=address,undefined -o /dev/null -
+}
+
+find_missing() {
+    missing=()
+    need gcc command -v cc
+    need libc6-dev compiles
+    need python3 command -v "$python"
+    need python3-venv python_fits
+    need python3-dev python_has_headers
+    [ "$1" = demo ] && return
+    need pkg-config command -v pkg-config
+    need libcmocka-dev pkg-config --exists cmocka
+    [ "$1" = test ] && return
+    need git command -v git
+    need binutils command -v nm
+    need g++ command -v g++
+    need clang command -v clang
+    need clang-format command -v clang-format
+    need clang-tidy command -v clang-tidy
+    need libclang-rt-dev has_sanitizers
+}
+
+# Older releases have the sanitizers in a package that clang itself brings.
+drop_unknown() {
+    local known=() package
+    for package in "${missing[@]}"; do
+        if apt-cache show "$package" >/dev/null 2>&1; then known+=("$package"); fi
+    done
+    missing=("${known[@]}")
+}
+
+install_packages() {
+    find_missing "$1"
+    [ ${#missing[@]} -eq 0 ] && return
+    if ! command -v apt-get >/dev/null; then
+        echo "headrace needs these packages (Debian's names): ${missing[*]}" >&2
+        exit 1
+    fi
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "headrace needs packages; run this, then make again: sudo apt-get install -y ${missing[*]}" >&2
+        exit 1
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -q || true # what is known already may do
+    drop_unknown
+    apt-get install -y -q --no-install-recommends "${missing[@]}"
+    find_missing "$1"
+    [ ${#missing[@]} -eq 0 ] && return
+    echo "still missing after apt-get: ${missing[*]} (is $python at least Python 3.11? PYTHON=... names another)" >&2
+    exit 1
+}
+
+pin() { grep -E "^$1==" requirements-dev.txt; }
+
+make_venv() {
+    .venv/bin/python -c '' 2>/dev/null || "$python" -m venv --clear .venv
+    .venv/bin/python -m pip install -q --disable-pip-version-check "$(pin torch)"
+    .venv/bin/python -m pip install -q --disable-pip-version-check "$(pin uv)"
+    .venv/bin/uv pip install -q --python .venv/bin/python -r requirements-dev.txt
+}
+
+case "${1:-} ${2:-}" in
+"packages demo" | "packages test" | "packages check") install_packages "$2" ;;
+"venv ") make_venv ;;
+*)
+    echo "usage: tools/setup.sh packages demo|test|check, or tools/setup.sh venv" >&2
+    exit 2
+    ;;
+esac
