@@ -13,6 +13,8 @@ from typing import Any
 
 from headrace import _core, _forkserver, _pickling, _worker  # noqa: F401
 
+Draw = Callable[[], Any]
+
 JOIN_S = 5.0  # for a worker to end by itself, after which it is terminated
 KILL_S = 1.0  # after which it is killed
 EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
@@ -59,6 +61,7 @@ class Engine:
         self.processes: list[Any] = []
         self._fds: dict[int, int] = {}
         self._has_warned = False
+        self._last_report: dict[str, Any] = {}
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
         self._prefetch_factor = prefetch_factor
         self._finalizer = util.Finalize(self, _close, (self._core, self.processes, self._fds), exitpriority=100)
@@ -90,10 +93,11 @@ class Engine:
             fd = process.sentinel  # no pidfd here: multiprocessing's pipe, which closes a little later
         self._core.watch(worker, fd)
 
-    def begin(self, draw: Callable[[], Any], keep_workers: bool) -> None:
+    # `draw` is an argument and not kept: it belongs to the iterator, which must die with its last reference.
+
+    def begin(self, draw: Draw, keep_workers: bool) -> None:
         """Begins an epoch: `draw()` gives the next task's indices or raises StopIteration. What is outstanding of the
         last epoch is waited for and dropped. With `keep_workers` workers without data wait for another epoch."""
-        self._draw = draw
         self._keep_workers = keep_workers
         self._retired: set[int] = set()
         self._is_over = False
@@ -102,16 +106,16 @@ class Engine:
         except _core.WorkerDied as death:
             raise self._explain_death(death.args[0]) from None
         for _ in range(len(self.processes) * self._prefetch_factor):
-            self._submit()
+            self._submit(draw)
 
-    def _submit(self) -> None:
+    def _submit(self, draw: Draw) -> None:
         try:
-            indices = self._draw()
+            indices = draw()
         except StopIteration:
             return
         self._core.submit(indices)
 
-    def next(self, timeout: float | None, batch_size: int | None) -> tuple[int, Any] | None:
+    def next(self, draw: Draw, timeout: float | None, batch_size: int | None) -> tuple[int, Any] | None:
         """The next (STATUS_BATCH, batch) or (STATUS_ERROR, wrapped exception); None at the epoch's end.
 
         One more task is submitted first, so what drawing its indices raises is raised here. TimeoutError; RuntimeError
@@ -127,7 +131,7 @@ class Engine:
             status, _, _, value = answer
             if status == _core.STATUS_END:
                 self._retire_workers()
-            self._submit()
+            self._submit(draw)
             if status == _core.STATUS_TOO_BIG:
                 raise self._explain_size(value, batch_size)
             if status != _core.STATUS_END:
@@ -143,7 +147,8 @@ class Engine:
             self._core.dismiss(worker)
 
     def report(self) -> dict[str, Any]:
-        return self._core.report()
+        """Counters, also after close: see headrace.Loader.report."""
+        return self._core.report() if self._finalizer.still_active() else self._last_report
 
     def warn_of_copies(self, stacklevel: int) -> None:
         """One warning per loader when batches had to be copied because the consumer keeps so many."""
@@ -152,10 +157,11 @@ class Engine:
         report = self._core.report()
         if report["copied"]:
             self._has_warned = True
+            held, limit = in_units(report["held_bytes"]), in_units(report["limit_bytes"])
             warnings.warn(
-                f"headrace: {report['held']} batches are held ({in_units(report['held_bytes'])} of shared memory, limit "
-                f"{in_units(report['limit_bytes'])}); further ones arrive as private copies, which is slower. Keep "
-                "fewer batches, clone() what you keep, or raise arena_limit",
+                f"headrace: batches arrive as private copies, which is slower: {report['held']} batches are held in "
+                f"{held} of shared memory, whose limit is {limit}. Keep fewer batches, clone() what you keep, lower "
+                "prefetch_factor, or raise arena_limit",
                 stacklevel=stacklevel,
             )
 
@@ -185,6 +191,8 @@ class Engine:
 
     def close(self) -> None:
         """Ends the workers and frees what no batch holds. Idempotent; does nothing in a forked child."""
+        if self._finalizer.still_active():
+            self._last_report = self._core.report()
         self._finalizer()
 
 

@@ -32,6 +32,12 @@ class Pickler(ForkingPickler):
         self.buffers.append(buffer.raw())
         return False  # out of band
 
+    def reducer_override(self, value: Any) -> Any:
+        # numpy turns an array of foreign byte order into a native one, unless its buffer travels out of band.
+        if type(value).__name__ == "ndarray" and not getattr(value.dtype, "isnative", True):
+            return value.__reduce__()
+        return NotImplemented
+
     def finish(self) -> list[Any]:
         """The children, once everything is pickled."""
         return self.tensors + self.buffers

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "spin.h"
 
+#include "base/base.h"
 #include "os/os.h"
 
 enum {
-    PAUSES = 16,       /* between two looks */
-    BUSY_NS = 2000,    /* look without giving the core away for this long */
-    SHORT_NS = 5000,   /* when waits last long: what a wake-up costs */
-    LONG_NS = 50000,   /* never look for longer */
-    CROWDED_NS = 1000, /* more processes than cores */
-    WEIGHT = 8         /* of the past, in the moving average */
+    SHORT_NS = 5000,    /* when waits last long: what a wake-up costs */
+    LONG_NS = 50000,    /* never look for longer */
+    CROWDED_NS = 5000,  /* more processes than cores */
+    SHARED_NS = 3000,   /* a yield that lasts so long let another process run on this core */
+    PLACE_NS = 1000000, /* then one wait in so long is slept */
+    WEIGHT = 8          /* of the past, in the moving average */
 };
 
 void hr__spin_init(struct hr__spin *spin, uint32_t process_count) {
@@ -18,19 +19,28 @@ void hr__spin_init(struct hr__spin *spin, uint32_t process_count) {
 
 static int64_t bound_ns(const struct hr__spin *spin) {
     if (spin->is_crowded) return CROWDED_NS;
-    return spin->expected_ns < LONG_NS ? 2 * spin->expected_ns + SHORT_NS : SHORT_NS;
+    return spin->expected_ns < LONG_NS ? hr__min((uint64_t)(2 * spin->expected_ns + SHORT_NS), LONG_NS) : SHORT_NS;
 }
 
-bool hr__spin_until(const struct hr__spin *spin, bool (*is_ready)(void *context), void *context) {
+/* The kernel chooses a core for a process that wakes up, and seldom moves one that runs: two that yield to each other
+ * may share a core for seconds while another core idles. */
+static bool must_sleep(struct hr__spin *spin, int64_t start_ns) {
+    if (!spin->shares_core || start_ns - spin->placed_ns < PLACE_NS) return false;
+    spin->shares_core = false;
+    spin->placed_ns = start_ns;
+    return true;
+}
+
+bool hr__spin_until(struct hr__spin *spin, bool (*is_ready)(void *context), void *context) {
+    if (is_ready(context)) return true;
     int64_t start_ns = hr__now_ns(), bound = bound_ns(spin), lasted_ns = 0;
-    if (bound > LONG_NS) bound = LONG_NS;
+    if (must_sleep(spin, start_ns)) return false;
     while (!is_ready(context)) {
         if (lasted_ns >= bound) return false;
-        if (spin->is_crowded || lasted_ns > BUSY_NS)
-            hr__yield();
-        else
-            for (int i = 0; i < PAUSES; i++) hr__pause();
-        lasted_ns = hr__now_ns() - start_ns;
+        hr__yield(); /* costs little on a core of one's own, and everything to the other where there is only one */
+        int64_t now_ns = hr__now_ns() - start_ns;
+        spin->shares_core |= now_ns - lasted_ns > SHARED_NS;
+        lasted_ns = now_ns;
     }
     return true;
 }

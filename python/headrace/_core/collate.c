@@ -6,7 +6,8 @@
  * Whatever is not of these types or not uniform is FOUND_NOT, and torch's own function decides what it means.
  */
 
-static enum found collate_column(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor);
+static enum found collate_column(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor,
+                                 enum hr_node_kind column_kind);
 
 /* Are all of exactly the type of the first? */
 static bool is_uniform(PyObject **items, uint32_t count) {
@@ -81,8 +82,10 @@ static enum found collate_bools(struct encoder *encoder, PyObject **items, uint3
     return found;
 }
 
-static enum found collate_strings(struct encoder *encoder, PyObject **items, uint32_t count) {
-    enum found found = encode_result(hr_batch_open(encoder->batch, HR_NODE_LIST, count));
+/* torch hands strings on in the column that it gathered them in: a list, or a tuple where zip gathered them. */
+static enum found collate_strings(struct encoder *encoder, PyObject **items, uint32_t count,
+                                  enum hr_node_kind column_kind) {
+    enum found found = encode_result(hr_batch_open(encoder->batch, column_kind, count));
     for (uint32_t i = 0; found == FOUND && i < count; i++) found = encode_node(encoder, items[i], 1);
     return found;
 }
@@ -103,7 +106,7 @@ static enum found collate_dicts(struct encoder *encoder, PyObject **items, uint3
             column[i] = PyDict_GetItemWithError(items[i], key);
             if (!column[i]) found = PyErr_Occurred() ? FOUND_ERROR : FOUND_NOT;
         }
-        if (found == FOUND) found = collate_column(encoder, column, count, flavor);
+        if (found == FOUND) found = collate_column(encoder, column, count, flavor, HR_NODE_LIST);
     }
     PyMem_Free(column);
     return found;
@@ -123,13 +126,14 @@ static enum found collate_sequences(struct encoder *encoder, PyObject **items, u
     if (found == FOUND && is_named && encode_class(encoder, (PyObject *)Py_TYPE(items[0])) < 0) found = FOUND_ERROR;
     for (Py_ssize_t place = 0; found == FOUND && place < width; place++) {
         for (uint32_t i = 0; i < count; i++) column[i] = PySequence_Fast_GET_ITEM(items[i], place);
-        found = collate_column(encoder, column, count, flavor);
+        found = collate_column(encoder, column, count, flavor, HR_NODE_TUPLE);
     }
     PyMem_Free(column);
     return found;
 }
 
-static enum found collate_column(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
+static enum found collate_column(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor,
+                                 enum hr_node_kind column_kind) {
     PyObject *first = items[0];
     if (!is_uniform(items, count) || Py_EnterRecursiveCall(" in collate")) {
         PyErr_Clear(); /* too deep for us: let Python say so */
@@ -145,7 +149,8 @@ static enum found collate_column(struct encoder *encoder, PyObject **items, uint
     else if (PyLong_CheckExact(first))
         found = collate_ints(encoder, items, count, flavor);
     else if (PyUnicode_CheckExact(first) || PyBytes_CheckExact(first))
-        found = collate_strings(encoder, items, count);
+
+        found = collate_strings(encoder, items, count, column_kind);
     else if (PyDict_CheckExact(first))
         found = collate_dicts(encoder, items, count, flavor);
     else if (PyList_CheckExact(first) || PyTuple_CheckExact(first) || (PyTuple_Check(first) && is_named_tuple(first)))
@@ -158,5 +163,5 @@ enum found collate(struct encoder *encoder, PyObject *samples, enum hr_flavor fl
     if (!PyList_CheckExact(samples)) return FOUND_NOT;
     Py_ssize_t count = PyList_GET_SIZE(samples);
     if (count == 0 || count > INT32_MAX) return FOUND_NOT;
-    return collate_column(encoder, PySequence_Fast_ITEMS(samples), (uint32_t)count, flavor);
+    return collate_column(encoder, PySequence_Fast_ITEMS(samples), (uint32_t)count, flavor, HR_NODE_LIST);
 }

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pickle
+import warnings
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +17,14 @@ from headrace.torch import _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
 _PRELOAD = ["numpy", "headrace.torch._worker"]
+# In torch's words: filters that users have set keep matching.
+_NOT_PICKLED = (
+    "Got pickle error when attempting to start a worker Process. "
+    "This might be because the worker Process arguments are not picklable. "
+    "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+    "to 'forkserver', which requires the worker Process arguments to be picklable. "
+    "You can also try multiprocessing.set_start_method('fork')."
+)
 
 
 class DataLoader(torch.utils.data.DataLoader[_T_co]):
@@ -53,15 +63,21 @@ class _Iterator(_BaseDataLoaderIter):
         _worker.use_torch()
         self._batch_size = loader.batch_size
         self._worker_init_fn = loader.worker_init_fn
+        if loader.prefetch_factor is None or loader.prefetch_factor <= 0:
+            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         context = loader.multiprocessing_context
-        self._engine = _engine.Engine(
-            workers=self._num_workers,
-            prefetch_factor=loader.prefetch_factor,  # type: ignore[arg-type]
-            in_order=loader.in_order,
-            limit_bytes=_engine.check_limit(loader.arena_limit),
-            context=torch.multiprocessing if context is None else context,
-            job_of=self._job_of,
-        )
+        try:
+            self._engine = _engine.Engine(
+                workers=self._num_workers,
+                prefetch_factor=loader.prefetch_factor,
+                in_order=loader.in_order,
+                limit_bytes=_engine.check_limit(loader.arena_limit),
+                context=torch.multiprocessing if context is None else context,
+                job_of=self._job_of,
+            )
+        except (TypeError, AttributeError, pickle.PicklingError):
+            warnings.warn(_NOT_PICKLED, stacklevel=2)
+            raise
         self._workers = self._engine.processes
         self._reset(loader, first_iter=True)
 
@@ -84,7 +100,7 @@ class _Iterator(_BaseDataLoaderIter):
 
     def _next_data(self) -> Any:
         try:
-            answer = self._engine.next(self._timeout if self._timeout > 0 else None, self._batch_size)
+            answer = self._engine.next(self._next_index, self._timeout or None, self._batch_size)
         except TimeoutError:
             raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
         if answer is None:

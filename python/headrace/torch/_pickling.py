@@ -72,7 +72,7 @@ class Pickler(_pickling.Pickler):
             number, part = self._part_of(value)
             part.add(0, value.nbytes())
             return _rebuild_storage, (number,)
-        return NotImplemented
+        return super().reducer_override(value)
 
     def finish(self) -> list[Any]:
         """The first child says where each part starts in its storage: that is not known before all is pickled."""
