@@ -9,19 +9,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace._collate import default_collate as default_collate
     from headrace._loader import Loader as Loader
+    from headrace._loader import WorkerInfo as WorkerInfo
+    from headrace._loader import get_worker_info as get_worker_info
 
     __version__: str
 
-__all__ = ["Loader", "__version__"]
+__all__ = ["Loader", "WorkerInfo", "__version__", "default_collate", "get_worker_info"]
+
+_LATE = {
+    "Loader": "headrace._loader",
+    "WorkerInfo": "headrace._loader",
+    "get_worker_info": "headrace._loader",
+    "default_collate": "headrace._collate",
+}
 
 
 def __getattr__(name: str) -> object:
     # Late, so that headrace.torch can fall back to torch's loader where the extension cannot be loaded.
-    if name == "Loader":
-        from headrace._loader import Loader
+    if name in _LATE:
+        from importlib import import_module
 
-        return Loader
+        return getattr(import_module(_LATE[name]), name)
     if name == "__version__":
         from importlib.metadata import version
 

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a batch costs through torch's DataLoader, through headrace's, and in-process.
+
+The samples are made beforehand, so that what is measured is collating and crossing. Rivals take turns in each round;
+a number is the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.utils.data
+from measure import QUICK, ROUNDS, Cost, Goal, Key, Row, finish, in_words, measure, medians, options
+
+import headrace.torch
+
+SECONDS = 0.15 if QUICK else 0.35
+WARM_COUNT = 16
+ENDLESS = 1 << 40
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Ready(torch.utils.data.Dataset[Any]):
+    """An endless data set of samples that are there already."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return ENDLESS
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index % len(self.samples)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`samples()` makes the data set; `options` are the loader's. `bytes`: what memcpy copies beside it."""
+
+    name: str
+    samples: Callable[[], list[Any]]
+    options: dict[str, Any] = field(default_factory=dict)
+    keep: int = 1
+    bytes: int = 0
+    in_quick: bool = False
+
+
+def stack(samples: list[Any]) -> Any:
+    """A user's own collate_fn."""
+    return torch.stack([image for image, _ in samples]), torch.tensor([label for _, label in samples])
+
+
+def images(dtype: torch.dtype, side: int = 224, count: int = 64) -> list[Any]:
+    return [torch.ones(3, side, side, dtype=dtype) for _ in range(count)]
+
+
+def floats(bytes_each: int, count: int, samples: int = 4) -> list[Any]:
+    """Samples of `count` float32 tensors."""
+    made = [[torch.ones(bytes_each // 4) for _ in range(count)] for _ in range(samples)]
+    return made if count > 1 else [sample[0] for sample in made]
+
+
+TINY = "2 samples of 4 floats and an int"
+UINT8, FLOAT32 = "64 x 3x224x224 uint8", "64 x 3x224x224 float32"
+MANY, FEW = "114 float32 tensors, 16 MiB", "4 float32 tensors, 16 MiB"
+PART = 16 * MIB // 114 // 4 * 4
+IMAGES_BYTES = 64 * 3 * 224 * 224
+
+CASES = [
+    Case(TINY, lambda: [(torch.ones(4), i) for i in range(64)], {"batch_size": 2}, in_quick=True),
+    Case(UINT8, lambda: images(torch.uint8), {"batch_size": 64}, bytes=IMAGES_BYTES, in_quick=True),
+    Case(FLOAT32, lambda: images(torch.float32), {"batch_size": 64}, bytes=4 * IMAGES_BYTES, in_quick=True),
+    Case(MANY, lambda: floats(PART, 114), {"batch_size": None}, bytes=114 * PART, in_quick=True),
+    Case(FEW, lambda: floats(114 * PART // 16 * 4, 4), {"batch_size": None}, bytes=114 * PART, in_quick=True),
+    Case("8 KiB tensor", lambda: floats(8 * KIB, 1), {"batch_size": None}, bytes=8 * KIB),
+    Case("64 KiB tensor", lambda: floats(64 * KIB, 1), {"batch_size": None}, bytes=64 * KIB),
+    Case("1 MiB tensor", lambda: floats(MIB, 1), {"batch_size": None}, bytes=MIB),
+    Case("38 MB tensor", lambda: floats(38_000_000, 1), {"batch_size": None}, bytes=38_000_000),
+    Case(
+        "64 x (3x32x32 float32, int), own collate_fn",
+        lambda: [(image, i) for i, image in enumerate(images(torch.float32, 32))],
+        {"batch_size": 64, "collate_fn": stack},
+    ),
+    Case("64 x 3x224x224 uint8, 50 batches kept", lambda: images(torch.uint8), {"batch_size": 64}, keep=50),
+]
+
+
+def at_most(bound: float, work: str, workers: int, against: str, text: str = "") -> Goal:
+    at = Key(work, against, workers if against in ("torch", "headrace") else 0)
+    text = text or f"{work}, {workers} worker{'s' * (workers > 1)}, of {against}"
+    return Goal(text, Key(work, "headrace", workers), bound, at)
+
+
+def counted(name: str, what: str, bound: float, unit: str, works: list[str]) -> list[Goal]:
+    return [
+        Goal(f"{work}, {workers} worker{'s' * (workers > 1)}, {what}", Key(work, "headrace", workers, name), bound,
+             unit=unit)
+        for work in works
+        for workers in (1, 2)
+    ]  # fmt: skip
+
+
+GOALS = [
+    at_most(1 / 60, TINY, 1, "torch"),
+    at_most(1 / 50, TINY, 2, "torch"),
+    at_most(1, TINY, 1, "in-process", f"{TINY}, 1 worker, of in-process (the aim)"),
+    at_most(1, TINY, 2, "in-process", f"{TINY}, 2 workers, of in-process (the aim)"),
+    *counted("cpu_us", "trainer's CPU", 15, "us", [TINY]),
+    at_most(1.3, UINT8, 1, "in-process"),
+    at_most(1 / 4, FLOAT32, 1, "torch"),
+    at_most(1.3, FLOAT32, 1, "memcpy"),
+    Goal("114 tensors, 1 worker, of 4 tensors", Key(MANY, "headrace", 1), 1.1, Key(FEW, "headrace", 1)),
+    Goal("114 tensors, 2 workers, of 4 tensors", Key(MANY, "headrace", 2), 1.1, Key(FEW, "headrace", 2)),
+    # Less than one in 50 batches: an allocator, a timer or a log may touch a page now and then.
+    *counted("faults", "page faults in the trainer", 0.02, "", [TINY, UINT8, FLOAT32, MANY]),
+    *counted("worker_faults", "page faults in workers", 0.02, "", [TINY, UINT8, FLOAT32, MANY]),
+]
+
+# ---- rivals: each opens a case with so many workers, and gives its batches and the workers' pids ----
+
+Opened = contextlib.AbstractContextManager[tuple[Iterator[Any], list[int]]]
+
+
+@contextlib.contextmanager
+def open_loader(kind: Any, case: Case, data: Ready, workers: int) -> Iterator[tuple[Iterator[Any], list[int]]]:
+    batches = iter(kind(data, num_workers=workers, **case.options))
+    processes = getattr(batches, "_workers", [])
+    try:
+        yield batches, [process.pid for process in processes]
+    finally:
+        if processes:
+            batches._shutdown_workers()
+
+
+@contextlib.contextmanager
+def open_memcpy(case: Case, data: Ready, workers: int) -> Iterator[tuple[Iterator[Any], list[int]]]:
+    source, target = (ctypes.create_string_buffer(b"\1" * case.bytes, case.bytes) for _ in range(2))
+    yield iter(lambda: ctypes.memmove(target, source, case.bytes), None), []
+
+
+@dataclass(frozen=True)
+class Rival:
+    name: str
+    open: Callable[[Case, Ready, int], Opened]
+    workers: tuple[int, ...] = (1, 2)
+    takes: Callable[[Case], bool] = lambda case: True
+
+
+RIVALS = [
+    Rival("memcpy", open_memcpy, (0,), lambda case: case.bytes > 0),
+    Rival("in-process", lambda *opened: open_loader(torch.utils.data.DataLoader, *opened), (0,)),
+    Rival("torch", lambda *opened: open_loader(torch.utils.data.DataLoader, *opened)),
+    Rival("headrace", lambda *opened: open_loader(headrace.torch.DataLoader, *opened)),
+]
+
+
+def run_one(rival: Rival, case: Case, data: Ready, workers: int) -> Cost:
+    with rival.open(case, data, workers) as (batches, pids):
+        return measure(batches, pids, seconds=SECONDS, warm_count=WARM_COUNT + case.keep, keep=case.keep)
+
+
+def run_case(case: Case) -> list[Row]:
+    data = Ready(case.samples())
+    turns = [(rival, workers) for workers in (0, 1, 2) for rival in RIVALS if workers in rival.workers]
+    turns = [(rival, workers) for rival, workers in turns if rival.takes(case)]
+    costs: dict[tuple[str, int], list[Cost]] = {(rival.name, workers): [] for rival, workers in turns}
+    for _ in range(ROUNDS):
+        for rival, workers in turns:
+            costs[rival.name, workers].append(run_one(rival, case, data, workers))
+    found = {key: medians(of_key) for key, of_key in costs.items()}
+    return [Row(case.name, name, workers, cost.us, "us", cost) for (name, workers), cost in found.items()]
+
+
+def show(rows: list[Row]) -> None:
+    print(f"{rows[0].work}\n  {'':12}{'workers':>8}{'us':>11}{'ratio':>8}"
+          f"{'CPU us':>9}{'faults':>9}{'switches':>9}   in workers:{'CPU us':>9}{'faults':>9}{'switches':>9}")  # fmt: skip
+    rival_us = {row.workers: row.value for row in rows if row.rival == "torch"}
+    for row in rows:
+        cost = row.cost
+        ratio = in_words(row.value / rival_us[row.workers]) if row.rival == "headrace" else ""
+        print(f"  {row.rival:12}{row.workers or '':>8}{row.value:11.1f}{ratio:>8}"
+              f"{cost.cpu_us:9.1f}{cost.faults:9.2f}{cost.switches:9.2f}"
+              f"{cost.worker_cpu_us:23.1f}{cost.worker_faults:9.2f}{cost.worker_switches:9.2f}", flush=True)  # fmt: skip
+
+
+def main() -> None:
+    args = options(__doc__ or "")
+    rows: list[Row] = []
+    for case in CASES:
+        if args.only in case.name and (case.in_quick or not QUICK):
+            of_case = run_case(case)
+            show(of_case)
+            rows += of_case
+    finish(rows, GOALS, args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the measurements in Python share: reading the kernel's counters, rounds in turn, medians, goals, tables."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+QUICK = os.environ.get("QUICK", "0") not in ("", "0")
+ROUNDS = 3 if QUICK else 5
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The counters of the trainer and of its workers, all threads, since each started."""
+
+    cpu_us: float
+    faults: float
+    switches: float
+    worker_cpu_us: float
+    worker_faults: float
+    worker_switches: float
+
+
+@dataclass(frozen=True)
+class Cost(Usage):
+    """The same per batch, and the time that a batch took."""
+
+    us: float
+
+
+def _of_worker(pid: int) -> tuple[float, float, float]:
+    process = Path("/proc") / str(pid)
+    faults = float((process / "stat").read_text().rpartition(")")[2].split()[7])
+    cpu_ns = switches = 0.0
+    for task in (process / "task").iterdir():
+        with contextlib.suppress(OSError):  # a thread may end while we look
+            cpu_ns += float((task / "schedstat").read_text().split()[0])
+            lines = (task / "status").read_text().splitlines()
+            switches += sum(float(line.split()[1]) for line in lines if "ctxt_switches" in line)
+    return cpu_ns / 1e3, faults, switches
+
+
+def read_usage(pids: Sequence[int]) -> Usage:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    workers = [sum(column) for column in zip((0.0, 0.0, 0.0), *map(_of_worker, pids), strict=True)]
+    cpu_us = 1e6 * (own.ru_utime + own.ru_stime)
+    return Usage(cpu_us, own.ru_minflt, own.ru_nvcsw + own.ru_nivcsw, *workers)
+
+
+def consume(batches: Iterator[Any], count: int, seconds: float, kept: deque[Any]) -> int:
+    """Takes at least `count` batches and for at least `seconds`; returns how many."""
+    end = time.perf_counter() + seconds
+    taken = 0
+    for batch in batches:
+        kept.append(batch)
+        taken += 1
+        if taken >= count and time.perf_counter() >= end:
+            break
+    return taken
+
+
+def measure(batches: Iterator[Any], pids: Sequence[int], *, seconds: float, warm_count: int, keep: int = 1) -> Cost:
+    """The cost of a batch once everything is warm, for a consumer that holds the last `keep` batches."""
+    kept: deque[Any] = deque(maxlen=keep)
+    consume(batches, warm_count, seconds / 3, kept)
+    before, start = read_usage(pids), time.perf_counter()
+    taken = consume(batches, 8, seconds, kept)
+    us, after = 1e6 * (time.perf_counter() - start), read_usage(pids)
+    used = {f.name: (getattr(after, f.name) - getattr(before, f.name)) / taken for f in fields(Usage)}
+    return Cost(us=us / taken, **used)
+
+
+def medians(costs: Sequence[Cost]) -> Cost:
+    return Cost(**{f.name: statistics.median(getattr(cost, f.name) for cost in costs) for f in fields(Cost)})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One result: `value` in `unit`; the smaller the better."""
+
+    work: str
+    rival: str
+    workers: int
+    value: float
+    unit: str
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True)
+class Key:
+    """Names one number of the results."""
+
+    work: str
+    rival: str
+    workers: int = 0
+    field: str = "us"  # of Cost
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What to reach: `value` at most `bound` x `against`, or at most `bound` (in `unit`)."""
+
+    text: str
+    value: Key
+    bound: float
+    against: Key | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    text: str
+    measured: str
+    bound: str
+    reached: str
+
+
+def _find(rows: Sequence[Row], key: Key) -> float | None:
+    for row in rows:
+        if (row.work, row.rival, row.workers) == (key.work, key.rival, key.workers):
+            return getattr(row.cost, key.field) if row.cost else row.value
+    return None
+
+
+def in_words(ratio: float) -> str:
+    """A ratio for people: 1/60 rather than 0.0167."""
+    return f"1/{1 / ratio:.3g}" if 0 < ratio < 0.5 else f"{ratio:.2f}"
+
+
+def judge(rows: Sequence[Row], goal: Goal) -> Verdict | None:
+    """None where a part of it was not measured."""
+    value = _find(rows, goal.value)
+    against = _find(rows, goal.against) if goal.against else 1.0
+    if value is None or against is None:
+        return None
+    ratio = value / against
+    say: Callable[[float], str] = in_words if goal.against else lambda number: f"{number:.3g} {goal.unit}".rstrip()
+    reached = "yes" if ratio <= goal.bound else f"no: {ratio / goal.bound:.2f} x over" if goal.bound else "no"
+    return Verdict(goal.text, say(ratio), f"<= {say(goal.bound)}", reached)
+
+
+def options(description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--only", default="", help="only work whose name has this in it")
+    return parser.parse_args()
+
+
+def finish(rows: Sequence[Row], goals: Sequence[Goal], path: Path | None) -> None:
+    """Prints what was to reach, and writes everything to `path`."""
+    verdicts = [verdict for goal in goals if (verdict := judge(rows, goal))]
+    for verdict in verdicts:
+        print(f"goal: {verdict.text}: {verdict.measured} (to reach {verdict.bound}): {verdict.reached}")
+    if path:
+        results = {"rows": [asdict(row) for row in rows], "verdicts": [asdict(verdict) for verdict in verdicts]}
+        path.write_text(json.dumps(results, indent=1))

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How samples become a batch without torch. The extension does the same in C for exact types (collate.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def default_collate(samples: list[Any]) -> Any:
+    """A batch of samples of one structure.
+
+    Arrays and numpy scalars are stacked along a new first dimension; int, float, bool and complex become an array of
+    shape (batch size,); str and bytes stay a list; mappings, named tuples and sequences are collated entry by entry, a
+    tuple into a list.
+
+    Raises:
+        TypeError: for other types.
+        ValueError: for samples of different lengths or shapes.
+    """
+    import numpy as np
+
+    first = samples[0]
+    if isinstance(first, (np.ndarray, np.generic)):
+        return np.stack(samples)
+    if isinstance(first, (bool, int, float, complex)):
+        return np.array(samples)
+    if isinstance(first, (str, bytes)):
+        return samples
+    if isinstance(first, Mapping):
+        return {key: default_collate([sample[key] for sample in samples]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return _collate_entries(samples)
+    raise TypeError(
+        f"headrace: default_collate takes numpy arrays, numbers, strings, mappings and sequences, but found "
+        f"{type(first).__module__}.{type(first).__qualname__}; give the loader a collate_fn"
+    )
+
+
+def _collate_entries(samples: list[Any]) -> Any:
+    first = samples[0]
+    if any(len(sample) != len(first) for sample in samples):
+        raise ValueError("headrace: the samples of a batch have different lengths; give the loader a collate_fn")
+    columns = [default_collate(list(column)) for column in zip(*samples, strict=True)]
+    return type(first)(*columns) if hasattr(first, "_fields") else columns

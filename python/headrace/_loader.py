@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.Loader: the engine for people without torch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import secrets
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace import _core, _engine, _forkserver, _worker
+from headrace._collate import default_collate
+
+_PRELOAD = ["numpy", "headrace._loader"]
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """Who a worker process is: its number `id` of `num_workers`, its `seed`, and its copy of the data set."""
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+_worker_info: WorkerInfo | None = None
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """In a worker of a Loader: who it is, for an iterable data set to take its part. Elsewhere None."""
+    return _worker_info
+
+
+@dataclass
+class WorkerError:
+    """An exception of a worker on its way to the trainer."""
+
+    type: type[BaseException]
+    text: str
+
+    def reraise(self) -> None:
+        """Raises an exception of the same type with the worker's traceback as its message."""
+        try:
+            error = self.type(self.text)
+        except Exception:  # a class whose constructor takes other arguments
+            error = RuntimeError(self.text)
+        raise error
+
+
+class _Fetcher:
+    """Makes batches of a data set: of given indices, or of what an iterator gives next."""
+
+    def __init__(self, dataset: Any, is_iterable: bool, batched: bool, drop_last: bool) -> None:
+        self._dataset = dataset
+        self._iterator = iter(dataset) if is_iterable else None
+        self._batched = batched
+        self._drop_last = drop_last
+
+    def fetch(self, indices: Any) -> Any:
+        """The samples of a batch, or the one sample without batches. EndOfData from an iterable."""
+        if self._iterator is None:
+            return [self._dataset[index] for index in indices] if self._batched else self._dataset[indices]
+        if not self._batched:
+            return self._take_one()
+        samples = [sample for _, sample in zip(indices, self._iterator, strict=False)]
+        if not samples or (self._drop_last and len(samples) < len(indices)):
+            raise _worker.EndOfData
+        return samples
+
+    def _take_one(self) -> Any:
+        for sample in self._iterator or ():
+            return sample
+        raise _worker.EndOfData
+
+
+def _seed_all(seed: int, epoch: int, worker: int) -> None:
+    """Seeds random and, where it is imported already, numpy: from the loader's seed, the epoch and the worker."""
+    random.seed(f"{seed} {epoch} {worker}")
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        np.random.seed(np.random.SeedSequence([seed, epoch, worker]).generate_state(8))
+
+
+@dataclass
+class _Job:
+    """See headrace._worker.Job."""
+
+    dataset: Any
+    is_iterable: bool
+    batched: bool
+    drop_last: bool
+    collate_fn: Callable[[list[Any]], Any] | None
+    init_fn: Callable[[int], None] | None
+    seed: int
+    epoch: int
+    worker: int
+    num_workers: int
+
+    flavor = _core.FLAVOR_NUMPY
+
+    def prepare(self) -> None:
+        global _worker_info
+        _core.use_numpy()
+        _worker_info = WorkerInfo(self.worker, self.num_workers, self.seed, self.dataset)
+        self._first_error: WorkerError | None = None
+        self._begin(self.init_fn)
+
+    def begin_epoch(self) -> None:
+        self.epoch += 1
+        self._begin(None)
+
+    def _begin(self, init_fn: Callable[[int], None] | None) -> None:
+        _seed_all(self.seed, self.epoch, self.worker)
+        try:
+            if init_fn is not None:
+                init_fn(self.worker)
+            self._fetcher = _Fetcher(self.dataset, self.is_iterable, self.batched, self.drop_last)
+        except Exception:
+            self._first_error = self._wrap()
+
+    def fetch(self, indices: Any) -> Any:
+        if self._first_error is not None:
+            raise _worker.Failed(self._first_error)
+        samples = self._fetcher.fetch(indices)
+        return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
+
+    def samples_are_collated_in_c(self) -> bool:
+        return self.batched and self.collate_fn is None
+
+    def collate(self, samples: Any) -> Any:
+        return default_collate(samples)
+
+    def _wrap(self) -> WorkerError:
+        kind, error, trace = sys.exc_info()
+        assert kind is not None
+        text = "".join(traceback.format_exception(kind, error, trace))
+        return WorkerError(kind, f"Caught {kind.__name__} in Loader worker process {self.worker}.\nOriginal {text}")
+
+    def wrap_exception(self) -> object:
+        first, self._first_error = self._first_error, None
+        return first if first is not None else self._wrap()
+
+
+class Loader:
+    """Batches of numpy arrays from worker processes, handed over without a copy.
+
+    Args:
+        dataset: something with `__getitem__` and `__len__`, or an iterable (each worker iterates over its own copy: see
+            headrace.get_worker_info).
+        batch_size: samples per batch; None: samples as they are.
+        shuffle: another order each epoch, from `seed` and the epoch. Not for an iterable.
+        sampler: indices in order, instead of shuffle. batch_sampler: lists of indices, instead of batch_size too.
+        num_workers: processes; 0: in this one.
+        collate_fn: samples to batch; None: headrace.default_collate.
+        drop_last: leave a last, smaller batch out.
+        timeout: most seconds to wait for a batch; 0: no limit.
+        worker_init_fn: called with the worker's number in each worker, after seeding.
+        multiprocessing_context: a start method's name or a context; None: the interpreter's default.
+        prefetch_factor: batches in flight per worker.
+        persistent_workers: workers stay for the next epoch.
+        in_order: deliver in order; else as they come.
+        seed: of shuffling and of random and numpy in the workers; None: drawn once.
+        arena_limit: most bytes of shared memory; None: half of what is to spare.
+
+    Large arrays of a batch are views of shared memory, writable, and yours for as long as you keep them.
+
+    Raises:
+        TypeError, ValueError: for options that do not go together. While iterating: what the data set raises, with the
+        worker's traceback; RuntimeError for a worker that died; TimeoutError; MemoryError for a batch over the limit.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool = False,
+        *,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        prefetch_factor: int = 2,
+        persistent_workers: bool = False,
+        in_order: bool = True,
+        seed: int | None = None,
+        arena_limit: int | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.num_workers = num_workers
+        self.collate_fn = collate_fn
+        self.drop_last = drop_last
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.prefetch_factor = prefetch_factor
+        self.persistent_workers = persistent_workers
+        self.in_order = in_order
+        self.seed = secrets.randbits(63) if seed is None else seed
+        self.arena_limit = arena_limit
+        self.epoch = 0
+        self._is_iterable = not hasattr(dataset, "__getitem__")
+        self._iterator: _WorkerIterator | None = None
+        self._check()
+        self.multiprocessing_context = _context_of(multiprocessing_context)
+        if num_workers > 0:
+            _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
+
+    def _check(self) -> None:
+        _engine.check_limit(self.arena_limit)
+        for name in ("num_workers", "timeout"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} should not be negative, but got {getattr(self, name)}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size should be at least 1, or None for no batches, but got {self.batch_size}")
+        if self.prefetch_factor < 1:
+            raise ValueError(f"prefetch_factor should be at least 1, but got {self.prefetch_factor}")
+        if self._is_iterable and (self.shuffle or self.sampler is not None or self.batch_sampler is not None):
+            raise ValueError("shuffle, sampler and batch_sampler need a data set with __getitem__, this is an iterable")
+        if self.shuffle and self.sampler is not None:
+            raise ValueError("sampler and shuffle exclude each other")
+        if self.batch_sampler is not None and (self.batch_size not in (1, None) or self.shuffle or self.sampler):
+            raise ValueError("batch_sampler excludes batch_size, shuffle and sampler")
+
+    @property
+    def _batched(self) -> bool:
+        return self.batch_size is not None or self.batch_sampler is not None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch: with `seed` it decides the order and the workers' random numbers."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """The number of batches of an epoch. TypeError where the data set has no length."""
+        if self.batch_sampler is not None:
+            return len(self.batch_sampler)  # type: ignore[arg-type]
+        count = len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
+        if self.batch_size is None:
+            return count
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def _order(self) -> Iterable[Any]:
+        if self._is_iterable:
+            return iter(lambda: None, 0)  # without end: the workers say when they are through
+        if self.sampler is not None:
+            return self.sampler
+        if not self.shuffle:
+            return range(len(self.dataset))
+        import numpy as np
+
+        generator = np.random.default_rng([self.seed, self.epoch])
+        return map(int, generator.permutation(len(self.dataset)))
+
+    def _tasks(self) -> Iterator[Any]:
+        """The indices of one batch after the other."""
+        if self.batch_sampler is not None:
+            yield from self.batch_sampler
+        elif self.batch_size is None:
+            yield from self._order()
+        else:
+            yield from _batches(self._order(), self.batch_size, self.drop_last)
+
+    def __iter__(self) -> Iterator[Any]:
+        tasks = self._tasks()
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        if self.num_workers == 0:
+            return self._iterate_here(tasks, epoch)
+        if self._iterator is not None and self.persistent_workers:
+            self._iterator.begin(tasks)
+            return self._iterator
+        iterator = _WorkerIterator(self, epoch)
+        iterator.begin(tasks)
+        if self.persistent_workers:
+            self._iterator = iterator
+        return iterator
+
+    def _iterate_here(self, tasks: Iterator[Any], epoch: int) -> Iterator[Any]:
+        fetcher = _Fetcher(self.dataset, self._is_iterable, self._batched, self.drop_last)
+        collate = self.collate_fn or default_collate
+        for indices in tasks:
+            try:
+                samples = fetcher.fetch(indices)
+            except _worker.EndOfData:
+                return
+            yield collate(samples) if self._batched else samples
+
+    def _job_of(self, worker: int, epoch: int) -> _Job:
+        return _Job(
+            dataset=self.dataset,
+            is_iterable=self._is_iterable,
+            batched=self._batched,
+            drop_last=self.drop_last,
+            collate_fn=self.collate_fn,
+            init_fn=self.worker_init_fn,
+            seed=self.seed,
+            epoch=epoch,
+            worker=worker,
+            num_workers=self.num_workers,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_iterator": None, "multiprocessing_context": self._method}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.multiprocessing_context = _context_of(state["multiprocessing_context"])
+
+    @property
+    def _method(self) -> str | None:
+        context = self.multiprocessing_context
+        return None if context is None else context.get_start_method()
+
+
+def _batches(order: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    batch: list[Any] = []
+    for index in order:
+        batch.append(index)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch and not drop_last:
+        yield batch
+
+
+def _context_of(context: Any) -> Any:
+    if context is None or not isinstance(context, str):
+        return context
+    methods = multiprocessing.get_all_start_methods()
+    if context not in methods:
+        raise ValueError(f"multiprocessing_context should be one of {methods} or a context, but got {context!r}")
+    return multiprocessing.get_context(context)
+
+
+class _WorkerIterator:
+    """Epochs of a Loader with workers."""
+
+    def __init__(self, loader: Loader, epoch: int) -> None:
+        self._timeout = loader.timeout or None
+        self._batch_size = loader.batch_size
+        self._keep_workers = loader.persistent_workers
+        self._engine = _engine.Engine(
+            workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            in_order=loader.in_order,
+            limit_bytes=_engine.check_limit(loader.arena_limit),
+            context=loader.multiprocessing_context or multiprocessing,
+            job_of=lambda worker: loader._job_of(worker, epoch),
+        )
+
+    def begin(self, tasks: Iterator[Any]) -> None:
+        self._tasks = tasks
+        self._engine.begin(self._draw, self._keep_workers)
+
+    def _draw(self) -> Any:
+        return next(self._tasks)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        answer = self._engine.next(self._draw, self._timeout, self._batch_size)
+        if answer is None:
+            if not self._keep_workers:
+                self._engine.close()
+            raise StopIteration
+        status, value = answer
+        if status == _core.STATUS_ERROR:
+            _reraise(value)
+        self._engine.warn_of_copies(stacklevel=3)
+        return value
+
+    def report(self) -> dict[str, Any]:
+        """Counters: `memory` (where the shared memory is: memfd, shm or tmp), `workers`, `slots`, `limit_bytes`,
+        `used_bytes`, `held` and `held_bytes` (batches that the consumer holds), `batches` and `bytes` delivered,
+        `copied` (as private copies), `asked` (workers asked for more memory), `trimmed`, `waits` and `waited_s` (of the
+        trainer), `sleeps`."""
+        return self._engine.report()
+
+    def close(self) -> None:
+        """Ends the workers now; batches stay readable."""
+        self._engine.close()
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.close()
+
+
+def _reraise(error: Any) -> None:
+    if isinstance(error, WorkerError):
+        error.reraise()
+    raise RuntimeError(error)

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.Loader: the engine without torch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+
+METHODS = ["fork", "spawn", "forkserver"]
+Pair = namedtuple("Pair", "x y")
+
+
+class Squares:
+    """A sample has one of each kind that the default collate knows."""
+
+    def __len__(self) -> int:
+        return 23
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        if not 0 <= i < len(self):
+            raise IndexError(i)
+        return {
+            "array": np.full((3, 2), i * i, dtype=np.float32),
+            "int": i,
+            "float": i / 2,
+            "bool": i % 2 == 0,
+            "scalar": np.int16(i),
+            "text": str(i),
+            "bytes": bytes([i]),
+            "pair": Pair(np.arange(i, i + 2), i),
+            "list": [i, np.float64(i)],
+        }
+
+
+class Numbers:
+    """An iterable data set that the workers share out."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Any:
+        info = headrace.get_worker_info()
+        number, step = (0, 1) if info is None else (info.id, info.num_workers)
+        yield from range(number, self.count, step)
+
+
+class Random:
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> tuple[float, float]:
+        return random.random(), float(np.random.random())
+
+
+class Raises:
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> int:
+        if i == 3:
+            raise KeyError("no sample three")
+        return i
+
+
+class Large:
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, i: int) -> Any:
+        return np.full((512, 512), i, dtype=np.uint8), i
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    assert type(a) is type(b)
+    if isinstance(a, np.ndarray):
+        assert a.dtype == b.dtype and a.shape == b.shape and a.strides == b.strides
+        np.testing.assert_array_equal(a, b)
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_equal(a[key], b[key])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_equal(x, y)
+    else:
+        assert a == b
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_batches_are_those_of_a_loader_without_workers(method: str, workers: int) -> None:
+    here = list(headrace.Loader(Squares(), batch_size=4))
+    there = list(headrace.Loader(Squares(), batch_size=4, num_workers=workers, multiprocessing_context=method))
+    assert_equal(there, here)
+    assert here[0]["array"].shape == (4, 3, 2) and here[-1]["int"].tolist() == [20, 21, 22]
+
+
+def test_shuffling_follows_seed_and_epoch_and_not_the_workers() -> None:
+    def order(workers: int, epoch: int) -> list[int]:
+        loader = headrace.Loader(Squares(), 4, True, num_workers=workers, seed=7)
+        loader.set_epoch(epoch)
+        return [i for batch in loader for i in batch["int"].tolist()]
+
+    assert order(0, 0) == order(2, 0) != order(2, 1) == order(1, 1)
+    assert sorted(order(2, 0)) == list(range(23))
+
+
+def test_an_epoch_counts_itself() -> None:
+    loader = headrace.Loader(Squares(), 4, True, num_workers=1, seed=7, persistent_workers=True)
+    first, second = ([b["int"].tolist() for b in loader] for _ in range(2))
+    loader.set_epoch(0)
+    assert [b["int"].tolist() for b in loader] == first != second
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_an_iterable_data_set_is_delivered_once(workers: int) -> None:
+    batches = list(headrace.Loader(Numbers(17), batch_size=2, num_workers=workers))
+    assert sorted(int(i) for batch in batches for i in batch) == list(range(17))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_every_sample_comes_in_and_out_of_order(in_order: bool) -> None:
+    loader = headrace.Loader(Squares(), batch_size=3, num_workers=2, in_order=in_order)
+    assert sorted(int(i) for batch in loader for i in batch["int"]) == list(range(23))
+
+
+def test_workers_random_numbers_follow_the_seed() -> None:
+    def draw(seed: int) -> list[float]:
+        loader = headrace.Loader(Random(), batch_size=2, num_workers=2, seed=seed, multiprocessing_context="spawn")
+        return [x for a, b in loader for x in [*a.tolist(), *b.tolist()]]
+
+    assert draw(1) == draw(1) != draw(2)
+    assert len(set(draw(1))) == 16
+
+
+def test_an_exception_arrives_with_its_type_and_the_workers_traceback_and_the_loop_goes_on() -> None:
+    iterator = iter(headrace.Loader(Raises(), batch_size=2, num_workers=2))
+    assert next(iterator).tolist() == [0, 1]
+    with pytest.raises(KeyError, match="no sample three"):
+        next(iterator)
+    assert next(iterator).tolist() == [4, 5]
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_large_arrays_are_views_that_outlive_the_loader() -> None:
+    loader = headrace.Loader(Large(), batch_size=2, num_workers=2)
+    iterator = iter(loader)
+    kept = list(iterator)
+    assert iterator.report()["batches"] == 6  # type: ignore[attr-defined]
+    del iterator, loader
+    for number, (images, labels) in enumerate(kept):
+        assert not images.flags.owndata and images.flags.writeable
+        assert labels.tolist() == [2 * number, 2 * number + 1]
+        np.testing.assert_array_equal(images[1], 2 * number + 1)
+        images += 1
+    assert int(kept[0][0][0, 0, 0]) == 1
+
+
+def test_a_batch_crosses_dlpack() -> None:
+    images, _ = next(iter(headrace.Loader(Large(), batch_size=2, num_workers=1)))
+    np.testing.assert_array_equal(np.from_dlpack(images), images)
+
+
+def test_an_object_that_is_no_array_is_pickled() -> None:
+    loader = headrace.Loader(Squares(), 4, num_workers=1, collate_fn=_as_set)
+    assert next(iter(loader)) == ({0, 1, 2, 3}, np.datetime64("2026-01-01"))
+
+
+def _as_set(samples: list[Any]) -> Any:
+    return {sample["int"] for sample in samples}, np.datetime64("2026-01-01")
+
+
+def _init(worker: int) -> None:
+    raise OSError(f"worker {worker} has no disk")
+
+
+def test_an_exception_of_worker_init_fn_is_the_first_batchs() -> None:
+    with pytest.raises(OSError, match="worker 0 has no disk"):
+        next(iter(headrace.Loader(Squares(), num_workers=1, worker_init_fn=_init)))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"num_workers": -1}, ValueError, "num_workers"),
+        ({"batch_size": 0}, ValueError, "batch_size"),
+        ({"prefetch_factor": 0}, ValueError, "prefetch_factor"),
+        ({"multiprocessing_context": "thread"}, ValueError, "multiprocessing_context"),
+        ({"shuffle": True, "sampler": [1]}, ValueError, "exclude"),
+        ({"batch_sampler": [[1]], "batch_size": 2}, ValueError, "batch_sampler"),
+        ({"arena_limit": 0}, ValueError, "arena_limit"),
+        ({"arena_limit": "2G"}, TypeError, "arena_limit"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(options: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        headrace.Loader(Squares(), **options)
+
+
+def test_a_loader_pickles() -> None:
+    loader = headrace.Loader(Squares(), 4, num_workers=1, multiprocessing_context="spawn", persistent_workers=True)
+    first = next(iter(loader))["int"].tolist()
+    assert next(iter(pickle.loads(pickle.dumps(loader))))["int"].tolist() == first
+
+
+def test_it_does_not_import_torch() -> None:
+    script = (
+        "import sys, headrace\n"
+        "class D:\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, i): return i\n"
+        "if __name__ == '__main__':\n"
+        "    print([b.tolist() for b in headrace.Loader(D(), 2, num_workers=1, multiprocessing_context='fork')])\n"
+        "    print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[[0, 1], [2, 3]]\nFalse\n"
+
+
+def test_a_kept_batch_is_read_by_a_process_that_forks_later() -> None:
+    iterator = iter(headrace.Loader(Large(), batch_size=1, num_workers=1))
+    images, _ = next(iterator)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(write)
+        os.read(read, 1)  # until the parent has gone on
+        os._exit(0 if (images == 0).all() else 1)
+    os.close(read)
+    del images
+    rest = [int(labels[0]) for _, labels in iterator]
+    os.close(write)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert rest == list(range(1, 12))
+
+
+def test_the_defaults_start_method_is_not_settled_by_a_loader() -> None:
+    script = (
+        "import multiprocessing, headrace\n"
+        "headrace.Loader([1, 2], num_workers=1)\n"
+        "print(multiprocessing.get_start_method(allow_none=True))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "None\n"
+    assert multiprocessing.get_all_start_methods()

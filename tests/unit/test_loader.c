@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "../support/arena_scene.h"
+
+/*
+ * The loader's workers are ports in this process and thread. What is delivered and to whom tasks go is held against a
+ * transcription of torch's _MultiProcessingDataLoaderIter (torch/utils/data/dataloader.py, torch 2.13): _try_put_index,
+ * _next_data and _process_data, without their pin_memory and shutdown.
+ */
+
+enum { WORKERS_MAX = 4, TASKS_MAX = 400, NONE = -1 };
+
+/* ---- torch ---- */
+
+struct torch {
+    int workers, prefetch, in_order;
+    int index_count, next_index; /* the sampler */
+    int send_idx, rcvd_idx, outstanding, cycle;
+    int status[WORKERS_MAX], num_tasks[WORKERS_MAX];
+    int owner[TASKS_MAX];  /* of a task; NONE: deleted */
+    int index[TASKS_MAX];  /* that the task is about */
+    bool has_data[TASKS_MAX];
+    int left[WORKERS_MAX]; /* batches that the worker's data set still has */
+};
+
+static void try_put_index(struct torch *t) {
+    int max_tasks = t->prefetch * t->workers, active = 0, worker = NONE;
+    if (t->next_index == t->index_count) return;
+    int index = t->next_index++;
+    for (int i = 0; i < t->workers; i++) active += t->status[i];
+    for (int i = 0; i < t->workers; i++) {
+        int candidate = t->cycle;
+        t->cycle = (t->cycle + 1) % t->workers;
+        if (!t->status[candidate]) continue;
+        if (!t->in_order && t->num_tasks[candidate] >= max_tasks / active) continue;
+        worker = candidate;
+        break;
+    }
+    if (worker == NONE) return;
+    t->owner[t->send_idx] = worker;
+    t->index[t->send_idx] = index;
+    t->num_tasks[worker]++;
+    t->outstanding++;
+    t->send_idx++;
+}
+
+static void reset(struct torch *t) {
+    for (int i = 0; i < t->workers; i++) t->status[i] = 1;
+    for (int i = 0; i < t->prefetch * t->workers; i++) try_put_index(t);
+}
+
+static int process_data(struct torch *t, int task) {
+    t->num_tasks[t->owner[task]]--;
+    int index = t->index[task];
+    t->owner[task] = NONE;
+    try_put_index(t);
+    return index;
+}
+
+/* The oldest task of a worker that it has not worked on. */
+static int next_task_of(const struct torch *t, int worker) {
+    for (int task = 0; task < t->send_idx; task++)
+        if (t->owner[task] == worker && !t->has_data[task]) return task;
+    return NONE;
+}
+
+/* _next_data, with `choose` for the arrival of the next result. The index of the batch, or NONE at the end. */
+static int next_data(struct torch *t, int (*choose)(struct torch *t)) {
+    for (;;) {
+        for (; t->rcvd_idx < t->send_idx; t->rcvd_idx++) {
+            int owner = t->owner[t->rcvd_idx];
+            if (owner != NONE && (t->has_data[t->rcvd_idx] || t->status[owner])) break;
+        }
+        if (t->rcvd_idx == t->send_idx) return NONE;
+        if (t->has_data[t->rcvd_idx]) return process_data(t, t->rcvd_idx++);
+        int task = choose(t), worker = t->owner[task];
+        t->outstanding--;
+        if (t->left[worker] == 0) {
+            t->status[worker] = 0;
+            t->owner[task] = NONE;
+            try_put_index(t);
+            continue;
+        }
+        t->left[worker]--;
+        if (task == t->rcvd_idx) {
+            t->rcvd_idx++;
+            return process_data(t, task);
+        }
+        if (!t->in_order) return process_data(t, task);
+        t->has_data[task] = true;
+    }
+}
+
+static int choose_in_order(struct torch *t) {
+    return t->rcvd_idx;
+}
+
+static uint64_t random_state;
+static uint32_t next_random(uint32_t below) {
+    random_state = random_state * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (uint32_t)(random_state >> 33) % below;
+}
+
+static int chosen_worker; /* the same for torch's model and for ours */
+
+static int choose_any(struct torch *t) {
+    for (;;) {
+        chosen_worker = (int)next_random((uint32_t)t->workers);
+        int task = t->status[chosen_worker] ? next_task_of(t, chosen_worker) : NONE;
+        if (task != NONE) return task;
+    }
+}
+
+/* ---- ours ---- */
+
+struct room {
+    hr_loader *loader;
+    struct scene scene;
+    hr_port *ports[WORKERS_MAX];
+    int left[WORKERS_MAX];
+    bool ended[WORKERS_MAX];
+};
+
+static void open_room(struct room *room, int workers, int prefetch, int out_of_order) {
+    struct hr_loader_options options = {.worker_count = (uint32_t)workers,
+                                        .prefetch_factor = (uint32_t)prefetch,
+                                        .out_of_order = out_of_order,
+                                        .limit_bytes = UINT64_C(1) << 30};
+    *room = (struct room){.loader = NULL};
+    must(hr_loader_open(&options, &room->loader));
+    room->scene = (struct scene){.arena = hr_loader_arena(room->loader), .worker_count = (uint32_t)workers};
+    for (int i = 0; i < workers; i++) room->ports[i] = open_port_here(&room->scene, (uint32_t)i);
+}
+
+static void close_room(struct room *room) {
+    for (uint32_t i = 0; i < room->scene.worker_count; i++) hr_port_close(room->ports[i]);
+    hr_loader_close(room->loader);
+}
+
+/* Worker `i` answers its next task, if it has one: with a batch, its end, or nothing. */
+static bool work(struct room *room, int i) {
+    struct hr_task task;
+    void *data;
+    if (hr_port_take(room->ports[i], 0, &task) == -ETIMEDOUT) return false;
+    int64_t index = NONE;
+    if (task.kind == HR_TASK_MAKE) memcpy(&index, task.payload, sizeof index);
+    must(hr_port_reserve(room->ports[i], sizeof index, &data));
+    memcpy(data, &index, sizeof index);
+    uint32_t status = HR_STATUS_BATCH;
+    if (task.kind == HR_TASK_EPOCH) {
+        room->ended[i] = false;
+        status = HR_STATUS_SKIPPED;
+    } else if (room->ended[i]) {
+        status = HR_STATUS_SKIPPED;
+    } else if (room->left[i] == 0) {
+        room->ended[i] = true;
+        status = HR_STATUS_END;
+    } else {
+        room->left[i]--;
+    }
+    must(hr_port_publish(room->ports[i], status, sizeof index));
+    return true;
+}
+
+static void work_off(struct room *room) {
+    for (uint32_t i = 0; i < room->scene.worker_count; i++)
+        while (work(room, (int)i)) continue;
+}
+
+static int submit(struct room *room, int *next_index, int index_count) {
+    if (*next_index == index_count) return 0;
+    int64_t index = (*next_index)++;
+    int r = hr_loader_submit(room->loader, &index, sizeof index);
+    must(r);
+    return r;
+}
+
+static void prime(struct room *room, int prefetch, int *next_index, int index_count) {
+    for (uint32_t i = 0; i < room->scene.worker_count * (uint32_t)prefetch; i++) submit(room, next_index, index_count);
+}
+
+/* ---- the comparison ---- */
+
+static void compare_in_order(uint64_t seed) {
+    struct room room;
+    random_state = seed;
+    int workers = 1 + (int)next_random(WORKERS_MAX), prefetch = 1 + (int)next_random(4), next_index = 0;
+    struct torch torch = {
+        .workers = workers, .prefetch = prefetch, .in_order = 1, .index_count = (int)next_random(100)};
+    open_room(&room, workers, prefetch, 0);
+    for (int i = 0; i < workers; i++) torch.left[i] = room.left[i] = (int)next_random(3) ? (int)next_random(30) : 1000;
+    reset(&torch);
+    must(hr_loader_begin(room.loader, in_s(10)));
+    prime(&room, prefetch, &next_index, torch.index_count);
+    for (;;) {
+        struct hr_delivery *delivery = NULL;
+        work_off(&room);
+        int r = hr_loader_next(room.loader, in_s(10), &delivery);
+        if (r == 1) {
+            submit(&room, &next_index, torch.index_count);
+            continue;
+        }
+        int expected = next_data(&torch, choose_in_order);
+        if (r == HR_E_END) {
+            assert_int_equal(expected, NONE);
+            break;
+        }
+        must(r);
+        assert_int_equal(*(int64_t *)delivery->data, expected);
+        submit(&room, &next_index, torch.index_count);
+        hr_delivery_done(delivery);
+    }
+    for (int i = 0; i < workers; i++) assert_int_equal(hr_loader_has_data(room.loader, (uint32_t)i), torch.status[i]);
+    close_room(&room);
+}
+
+static void in_order_tasks_and_batches_are_torchs(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 150; seed++) compare_in_order(seed);
+}
+
+/* The next answer comes from the worker that torch's model chose; a worker that has ended skips what it still has. */
+static void compare_out_of_order(uint64_t seed) {
+    struct room room;
+    random_state = seed;
+    int workers = 1 + (int)next_random(WORKERS_MAX), prefetch = 1 + (int)next_random(4), next_index = 0;
+    struct torch torch = {.workers = workers, .prefetch = prefetch, .index_count = (int)next_random(100)};
+    open_room(&room, workers, prefetch, 1);
+    for (int i = 0; i < workers; i++) torch.left[i] = room.left[i] = (int)next_random(3) ? (int)next_random(30) : 1000;
+    reset(&torch);
+    must(hr_loader_begin(room.loader, in_s(10)));
+    prime(&room, prefetch, &next_index, torch.index_count);
+    uint64_t random_before = random_state;
+    for (int expected; (expected = next_data(&torch, choose_any)) != NONE;) {
+        struct hr_delivery *delivery = NULL;
+        struct torch *model = &torch;
+        uint64_t random_after = random_state;
+        random_state = random_before;
+        for (;;) { /* replay the arrivals up to this batch */
+            int worker = (int)next_random((uint32_t)model->workers);
+            if (!hr_loader_has_data(room.loader, (uint32_t)worker) || !work(&room, worker)) continue;
+            int r = hr_loader_next(room.loader, in_s(10), &delivery);
+            must(r);
+            submit(&room, &next_index, torch.index_count);
+            if (r == 0) break;
+        }
+        assert_int_equal(*(int64_t *)delivery->data, expected);
+        hr_delivery_done(delivery);
+        assert_int_equal(random_state, random_after);
+        random_before = random_after;
+    }
+    close_room(&room);
+}
+
+static void out_of_order_tasks_and_batches_are_torchs(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 150; seed++) compare_out_of_order(seed);
+}
+
+/* ---- the rest ---- */
+
+static void more_tasks_than_agreed_are_refused(void **state) {
+    (void)state;
+    struct room room;
+    int64_t index = 0;
+    open_room(&room, 2, 3, 0);
+    must(hr_loader_begin(room.loader, in_s(10)));
+    for (int i = 0; i < 6; i++) assert_int_equal(hr_loader_submit(room.loader, &index, sizeof index), 1);
+    assert_int_equal(hr_loader_submit(room.loader, &index, sizeof index), -EAGAIN);
+    assert_non_null(strstr(hr_error_message(), "6 tasks"));
+    close_room(&room);
+}
+
+static void without_tasks_the_epoch_is_over_at_once(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_delivery *delivery;
+    open_room(&room, 2, 2, 0);
+    must(hr_loader_begin(room.loader, in_s(10)));
+    assert_int_equal(hr_loader_next(room.loader, in_s(10), &delivery), HR_E_END);
+    close_room(&room);
+}
+
+static void an_epoch_that_was_broken_off_is_dropped_and_the_next_is_whole(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room, 3, 2, 0);
+    for (int epoch = 0; epoch < 4; epoch++) {
+        int next_index = 0;
+        int r = hr_loader_begin(room.loader, now_ns());
+        if (epoch > 0) assert_int_equal(r, -ETIMEDOUT); /* the workers have not answered yet */
+        work_off(&room);
+        if (r < 0) must(hr_loader_begin(room.loader, in_s(10)));
+        for (int i = 0; i < 3; i++) assert_true(hr_loader_has_data(room.loader, (uint32_t)i));
+        for (int i = 0; i < 3; i++) room.left[i] = epoch == 2 ? 1 : 1000;
+        prime(&room, 2, &next_index, 20);
+        for (int expected = 0; expected < (epoch == 3 ? 20 : 3); expected++) {
+            struct hr_delivery *delivery;
+            work_off(&room);
+            while ((r = hr_loader_next(room.loader, in_s(10), &delivery)) == 1) submit(&room, &next_index, 20);
+            must(r);
+            assert_int_equal(*(int64_t *)delivery->data, expected);
+            submit(&room, &next_index, 20);
+            hr_delivery_done(delivery);
+        }
+    }
+    close_room(&room);
+}
+
+static void a_dismissed_worker_gets_its_last_task_after_the_others(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_task task;
+    int64_t index = 5;
+    open_room(&room, 1, 2, 0);
+    room.left[0] = 9;
+    must(hr_loader_begin(room.loader, in_s(10)));
+    must(hr_loader_submit(room.loader, &index, sizeof index));
+    must(hr_loader_dismiss(room.loader, 0));
+    assert_true(work(&room, 0));
+    must(hr_port_take(room.ports[0], in_s(10), &task));
+    assert_int_equal(task.kind, HR_TASK_STOP);
+    close_room(&room);
+}
+
+static void options_out_of_range_are_refused(void **state) {
+    (void)state;
+    hr_loader *loader = (hr_loader *)&state;
+    assert_int_equal(hr_loader_open(&(struct hr_loader_options){0, 2, 0, 0}, &loader), -EINVAL);
+    assert_int_equal(hr_loader_open(&(struct hr_loader_options){2, 0, 0, 0}, &loader), -EINVAL);
+    assert_int_equal(hr_loader_open(&(struct hr_loader_options){2, UINT32_MAX, 0, 0}, &loader), -EINVAL);
+    assert_ptr_equal(loader, &state);
+    assert_null(hr_loader_close(NULL));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(in_order_tasks_and_batches_are_torchs),
+        cmocka_unit_test(out_of_order_tasks_and_batches_are_torchs),
+        cmocka_unit_test(more_tasks_than_agreed_are_refused),
+        cmocka_unit_test(without_tasks_the_epoch_is_over_at_once),
+        cmocka_unit_test(an_epoch_that_was_broken_off_is_dropped_and_the_next_is_whole),
+        cmocka_unit_test(a_dismissed_worker_gets_its_last_task_after_the_others),
+        cmocka_unit_test(options_out_of_range_are_refused),
+    };
+    return cmocka_run_group_tests_name("loader", tests, NULL, NULL);
+}
