@@ -21,22 +21,17 @@ ROUNDS = 3 if QUICK else 5
 
 
 @dataclass(frozen=True)
-class Usage:
-    """The counters of the trainer and of its workers, all threads, since each started."""
+class Cost:
+    """Of one batch, in the trainer and in its workers together, all threads: user and system time, minor page faults,
+    context switches. `us` is the time that passed."""
 
+    us: float
     cpu_us: float
     faults: float
     switches: float
     worker_cpu_us: float
     worker_faults: float
     worker_switches: float
-
-
-@dataclass(frozen=True)
-class Cost(Usage):
-    """The same per batch, and the time that a batch took."""
-
-    us: float
 
 
 def _of_worker(pid: int) -> tuple[float, float, float]:
@@ -51,11 +46,13 @@ def _of_worker(pid: int) -> tuple[float, float, float]:
     return cpu_ns / 1e3, faults, switches
 
 
-def read_usage(pids: Sequence[int]) -> Usage:
+def _of_workers(pids: Sequence[int]) -> list[float]:
+    return [sum(column) for column in zip((0.0, 0.0, 0.0), *map(_of_worker, pids), strict=True)]
+
+
+def _of_trainer() -> list[float]:
     own = resource.getrusage(resource.RUSAGE_SELF)
-    workers = [sum(column) for column in zip((0.0, 0.0, 0.0), *map(_of_worker, pids), strict=True)]
-    cpu_us = 1e6 * (own.ru_utime + own.ru_stime)
-    return Usage(cpu_us, own.ru_minflt, own.ru_nvcsw + own.ru_nivcsw, *workers)
+    return [1e6 * (own.ru_utime + own.ru_stime), own.ru_minflt, own.ru_nvcsw + own.ru_nivcsw]
 
 
 def consume(batches: Iterator[Any], count: int, seconds: float, kept: deque[Any]) -> int:
@@ -74,11 +71,12 @@ def measure(batches: Iterator[Any], pids: Sequence[int], *, seconds: float, warm
     """The cost of a batch once everything is warm, for a consumer that holds the last `keep` batches."""
     kept: deque[Any] = deque(maxlen=keep)
     consume(batches, warm_count, seconds / 3, kept)
-    before, start = read_usage(pids), time.perf_counter()
+    # The trainer's own counters are read next to its clock: reading those of the workers costs it something.
+    of_workers, of_trainer, start = _of_workers(pids), _of_trainer(), time.perf_counter()
     taken = consume(batches, 8, seconds, kept)
-    us, after = 1e6 * (time.perf_counter() - start), read_usage(pids)
-    used = {f.name: (getattr(after, f.name) - getattr(before, f.name)) / taken for f in fields(Usage)}
-    return Cost(us=us / taken, **used)
+    after = [1e6 * time.perf_counter(), *_of_trainer(), *_of_workers(pids)]
+    before = [1e6 * start, *of_trainer, *of_workers]
+    return Cost(*((late - early) / taken for early, late in zip(before, after, strict=True)))
 
 
 def medians(costs: Sequence[Cost]) -> Cost:

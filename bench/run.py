@@ -1,37 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the measurements: the C programs of build/release/bench, then the bench/bench_*.py.
 
-run.py NAME... runs these only: `arena` is bench_arena.
+run.py NAME... runs these only: `arena` is bench_arena. QUICK=1 in the environment: about a minute, for a first look.
+What was measured stands in build/bench.md afterwards; `run.py --docs` puts it into docs/benchmarks.md too.
 """
 
+from __future__ import annotations
+
+import argparse
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
+from report import Section, fill, markdown
+
 HERE = Path(__file__).resolve().parent
-C_PROGRAMS = HERE.parent / "build/release/bench"
+ROOT = HERE.parent
+C_PROGRAMS = ROOT / "build/release/bench"
+RESULTS = ROOT / "build"
+DOCS = ROOT / "docs/benchmarks.md"
 
 
 def list_commands() -> dict[str, list[str]]:
     programs = (path for path in sorted(C_PROGRAMS.glob("bench_*")) if path.is_file() and os.access(path, os.X_OK))
     commands = {path.name.removeprefix("bench_"): [str(path)] for path in programs}
     for script in sorted(HERE.glob("bench_*.py")):
-        commands[script.stem.removeprefix("bench_")] = [sys.executable, str(script)]
+        name = script.stem.removeprefix("bench_")
+        commands[name] = [sys.executable, str(script), "--json", str(results_of(name))]
     return commands
 
 
-def main(names: list[str]) -> int:
+def results_of(name: str) -> Path:
+    return RESULTS / f"bench_{name}.json"
+
+
+def said_by(*command: str) -> str:
+    """The first line that a command prints; empty where there is no such command."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    except OSError:
+        return ""
+    return done.stdout.partition("\n")[0].strip()
+
+
+def cpu_model() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def describe_machine() -> dict[str, str]:
+    import torch
+
+    changed = " with changes" if said_by("git", "status", "--porcelain", "--untracked-files=no") else ""
+    return {
+        "machine": f"{len(os.sched_getaffinity(0))} cores, {cpu_model()}, Linux {platform.release()}",
+        "Python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "compiler": said_by(os.environ.get("CC", "cc"), "--version"),
+        "headrace": f"git {said_by('git', 'rev-parse', '--short', 'HEAD')}{changed}",
+        "load before": " ".join(f"{load:.1f}" for load in os.getloadavg()),
+    }
+
+
+def run(name: str, command: list[str]) -> Section:
+    """Runs one measurement, and lets its lines through."""
+    print(f"---- {name}", flush=True)
+    results_of(name).unlink(missing_ok=True)
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line)
+    return Section(name, process.returncode, lines, results_of(name))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--docs", action="store_true", help="put the results into docs/benchmarks.md")
+    args = parser.parse_args()
     commands = list_commands()
-    if unknown := [name for name in names if name not in commands]:
+    if unknown := [name for name in args.names if name not in commands]:
         print(f"run.py: no measurement {', '.join(unknown)}; there is {', '.join(commands)}", file=sys.stderr)
         return 2
-    failed = 0
-    for name in names or commands:
-        print(f"---- {name}", flush=True)
-        failed += subprocess.run(commands[name]).returncode != 0
-    return 1 if failed else 0
+    machine = describe_machine()
+    for what, value in machine.items():
+        print(f"{what}: {value}")
+    sections = [run(name, commands[name]) for name in args.names or commands]
+    text = markdown(machine, sections)
+    (RESULTS / "bench.md").write_text(text)
+    if args.docs:
+        DOCS.write_text(fill(DOCS.read_text(), text))
+    return 1 if any(section.returncode for section in sections) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -27,7 +27,9 @@ def check_limit(limit: object) -> int:
     if not isinstance(limit, int) or isinstance(limit, bool):
         raise TypeError(f"arena_limit should be a number of bytes (int) or None, but got {limit!r}")
     if not 0 < limit < 2**62:
-        raise ValueError(f"arena_limit should be a positive number of bytes, but got {limit}; None lets headrace choose")
+        raise ValueError(
+            f"arena_limit should be a positive number of bytes, but got {limit}; None lets headrace choose"
+        )
     return limit
 
 

@@ -41,7 +41,7 @@ def warm_up(context: Any, modules: list[str]) -> None:
     """Starts the fork server if `context` will use one. Never raises: a failure shows when a worker is started."""
     if start_method_of(context) != "forkserver" or multiprocessing.parent_process() is not None:
         return
-    server = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     with _lock:
         if server._forkserver_pid is not None:
             return

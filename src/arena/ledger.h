@@ -150,8 +150,8 @@ void hr__ledger_sweep(hr_arena *arena);
 
 /* Answers workers that ask for memory, as far as there is room. */
 void hr__answer_asks(hr_arena *arena);
-/* Cuts the grants that stand in the queues of asking workers down to their payload: hot slots behind a batch that has no
- * room. All that was published has been received. False when there was nothing to cut. */
+/* Cuts the grants that stand in the queues of asking workers down to their payload: hot slots behind a batch that has
+ * no room. All that was published has been received. False when there was nothing to cut. */
 bool hr__cut_queues(hr_arena *arena);
 /* As a last resort: answers worker `worker` (or the first that asks) that its batch does not fit. */
 void hr__refuse_ask(hr_arena *arena, uint32_t worker);

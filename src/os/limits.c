@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -100,12 +101,24 @@ uint64_t hr__memory_to_spare(void) {
     return hr__min(available, cgroup_headroom());
 }
 
-uint64_t hr__address_space_left(void) {
+static uint64_t limited_address_space(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_AS, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
     uint64_t used_pages = read_number("/proc/self/statm");
     uint64_t used = used_pages == UINT64_MAX ? 0 : used_pages * (uint64_t)sysconf(_SC_PAGESIZE);
     return minus(limit.rlim_cur, used);
+}
+
+/* A processor may have far less than 47 bits of it (39 on many an arm64), and what is free may lie in pieces. */
+uint64_t hr__address_space_left(void) {
+    uint64_t left = hr__min(limited_address_space(), UINT64_C(1) << 44);
+    for (; left; left -= left / 8 + 1) {
+        void *address = mmap(NULL, left, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (address == MAP_FAILED) continue;
+        munmap(address, left);
+        break;
+    }
+    return left;
 }
 
 uint32_t hr__core_count(void) {

@@ -66,7 +66,7 @@ int hr__die_with(int read_fd, int *ret_own_fd);
 /* ---- limits.c ---- */
 
 uint64_t hr__memory_to_spare(void);    /* bytes: the least of MemAvailable and the cgroups' headroom */
-uint64_t hr__address_space_left(void); /* bytes under RLIMIT_AS; UINT64_MAX when unlimited */
+uint64_t hr__address_space_left(void); /* bytes that can be mapped in one piece, of 16 TiB at most */
 uint32_t hr__core_count(void);         /* cores that this process may run on; at least 1 */
 uint32_t hr__pid(void);
 

@@ -8,15 +8,10 @@
  * is alive, so that a leak shows. A sanitizer brings its own malloc: there the test is skipped.
  */
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
-#define CAN_INTERPOSE 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define CAN_INTERPOSE 0
-#endif
-#endif
-#ifndef CAN_INTERPOSE
+#if defined(__GLIBC__) && !IS_SANITIZED
 #define CAN_INTERPOSE 1
+#else
+#define CAN_INTERPOSE 0
 #endif
 
 static _Atomic long countdown, alive;

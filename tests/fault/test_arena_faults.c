@@ -22,8 +22,7 @@ static int count_again(void **state) {
 
 static int try_to_open(uint32_t workers) {
     hr_arena *arena = NULL;
-    struct hr_arena_options options = {
-        .worker_count = workers, .prefetch_count = 4, .limit_bytes = UINT64_C(1) << 30};
+    struct hr_arena_options options = {.worker_count = workers, .prefetch_count = 4, .limit_bytes = UINT64_C(1) << 30};
     int r = hr_arena_open(&options, &arena);
     if (r < 0) assert_null(arena);
     hr_arena_close(arena);

@@ -9,8 +9,8 @@ enum { BATCH = 1 << 20, TASKS = 4 };
 #define LIMIT (UINT64_C(40) << 20)
 
 static const char *const points[] = {
-    "ring.pop",       "ring.head",      "port.ask_bytes", "port.ask",  "port.asks",      "port.announced",
-    "port.committed", "ring.push",      "ring.record",    "ring.tail", "port.published", "ring.sleeping",
+    "ring.pop",       "ring.head", "port.ask_bytes", "port.ask",  "port.asks",      "port.announced",
+    "port.committed", "ring.push", "ring.record",    "ring.tail", "port.published", "ring.sleeping",
 };
 enum { POINTS = sizeof points / sizeof *points };
 

@@ -3,17 +3,6 @@
 
 #include <sys/resource.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define IS_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define IS_SANITIZED 1
-#endif
-#endif
-#ifndef IS_SANITIZED
-#define IS_SANITIZED 0
-#endif
-
 /* The trainer's loop: tasks dealt round robin, `keep` is told of each batch and owns it. */
 static void run_epoch(struct scene *scene, uint64_t count, uint64_t prefetch, uint64_t bytes,
                       void (*keep)(struct hr_delivery *delivery, uint64_t task)) {

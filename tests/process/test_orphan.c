@@ -81,8 +81,7 @@ static void be_stopped(struct hr_pass *pass) {
     for (;;) pause();
 }
 
-static void (*const lives[WORKERS])(struct hr_pass *) = {be_waiting, be_busy,    be_deaf,
-                                                         be_asking,  be_full, be_stopped};
+static void (*const lives[WORKERS])(struct hr_pass *) = {be_waiting, be_busy, be_deaf, be_asking, be_full, be_stopped};
 static const char *const life_names[WORKERS] = {"waiting", "busy", "deaf", "asking", "full", "stopped"};
 
 static _Noreturn void be_trainer(void) {
@@ -206,8 +205,8 @@ static _Noreturn void be_trainer_that_dies_at_a_point(void) {
 static void a_trainer_killed_at_any_store_takes_its_workers_along(void **state) {
     (void)state;
 #ifdef HR_FAILPOINTS
-    const char *const stops[] = {"ring.push:9:5",    "ring.record:9:5",  "ring.tail:9:5",    "ring.pop:9:3",
-                                 "ring.head:9:3",    "reply.fields:9:1", "reply.stored:9:2", "ring.sleeping:9:1"};
+    const char *const stops[] = {"ring.push:9:5", "ring.record:9:5",  "ring.tail:9:5",    "ring.pop:9:3",
+                                 "ring.head:9:3", "reply.fields:9:1", "reply.stored:9:2", "ring.sleeping:9:1"};
     int64_t longest = 0;
     for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
         int status;

@@ -12,10 +12,9 @@ import sys
 from collections import namedtuple
 from typing import Any
 
+import headrace
 import numpy as np
 import pytest
-
-import headrace
 
 METHODS = ["fork", "spawn", "forkserver"]
 Pair = namedtuple("Pair", "x y")

@@ -28,6 +28,17 @@
  * words that follow from the task's number.
  */
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define IS_SANITIZED 1
+#endif
+#endif
+#ifndef IS_SANITIZED
+#define IS_SANITIZED 0
+#endif
+
 enum { CREW_MAX = 8, KIB = 1024, MIB = 1024 * 1024, SKIP_CODE = 77, TOO_BIG = 100 };
 
 struct order {
@@ -179,8 +190,7 @@ static inline void assert_child_succeeds(pid_t pid) {
 }
 
 static inline void set_scene(struct scene *scene, uint32_t workers, uint32_t prefetch, uint64_t limit_bytes) {
-    struct hr_arena_options options = {
-        .worker_count = workers, .prefetch_count = prefetch, .limit_bytes = limit_bytes};
+    struct hr_arena_options options = {.worker_count = workers, .prefetch_count = prefetch, .limit_bytes = limit_bytes};
     *scene = (struct scene){.worker_count = workers};
     must(hr_arena_open(&options, &scene->arena));
 }

@@ -67,7 +67,8 @@ static void the_parts_of_an_arena_lie_one_after_another(void **state) {
     const struct hr__layout *plan = &room->plan;
     unsigned char *base = (unsigned char *)plan->header;
     assert_ptr_equal(hr__layout_worker(plan, 0), base + HR__PAGE_BYTES);
-    assert_true((unsigned char *)(hr__layout_worker(plan, WORKERS - 1) + 1) <= (unsigned char *)hr__layout_slot(plan, 0));
+    assert_true((unsigned char *)(hr__layout_worker(plan, WORKERS - 1) + 1) <=
+                (unsigned char *)hr__layout_slot(plan, 0));
     assert_true((unsigned char *)(hr__layout_slot(plan, SLOTS - 1) + 1) <=
                 (unsigned char *)hr__layout_grant_ring(plan, 0));
     for (uint32_t worker = 0; worker < WORKERS; worker++) {

@@ -16,8 +16,8 @@ struct torch {
     int index_count, next_index; /* the sampler */
     int send_idx, rcvd_idx, outstanding, cycle;
     int status[WORKERS_MAX], num_tasks[WORKERS_MAX];
-    int owner[TASKS_MAX];  /* of a task; NONE: deleted */
-    int index[TASKS_MAX];  /* that the task is about */
+    int owner[TASKS_MAX]; /* of a task; NONE: deleted */
+    int index[TASKS_MAX]; /* that the task is about */
     bool has_data[TASKS_MAX];
     int left[WORKERS_MAX]; /* batches that the worker's data set still has */
 };

@@ -95,7 +95,7 @@ static enum found collate_strings(struct encoder *encoder, PyObject **items, uin
 static enum found collate_dicts(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
-    PyObject **column = PyMem_Malloc(count * sizeof *column);
+    PyObject **column = PyMem_Malloc(count * sizeof(PyObject *));
     enum found found = column ? FOUND : FOUND_ERROR;
     if (!column) PyErr_NoMemory();
     if (found == FOUND)
@@ -118,7 +118,7 @@ static enum found collate_sequences(struct encoder *encoder, PyObject **items, u
     for (uint32_t i = 1; i < count; i++)
         if (PySequence_Fast_GET_SIZE(items[i]) != width) return FOUND_NOT;
     bool is_named = PyTuple_Check(items[0]) && !PyTuple_CheckExact(items[0]);
-    PyObject **column = PyMem_Malloc(count * sizeof *column);
+    PyObject **column = PyMem_Malloc(count * sizeof(PyObject *));
     enum found found = column ? FOUND : FOUND_ERROR;
     if (!column) PyErr_NoMemory();
     if (found == FOUND)

@@ -60,7 +60,7 @@ static void delete_managed(struct dl_managed *self) {
 
 static struct tensor *new_tensor(struct hr_delivery *delivery, const struct hr_node *node,
                                  struct dl_tensor *ret_description) {
-    struct memory memory;
+    struct memory memory = {0};
     struct tensor *tensor =
         memory_take(delivery, node, sizeof *tensor + 2 * node->ndim * sizeof *tensor->numbers, &memory);
     if (!tensor) return NULL;

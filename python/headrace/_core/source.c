@@ -22,7 +22,7 @@ static Py_buffer *new_buffer(struct sources *sources) {
 }
 
 static int keep_object(struct sources *sources, PyObject *object) {
-    PyObject **objects = grow(sources->objects, sources->object_count, &sources->object_room, sizeof *objects);
+    PyObject **objects = grow(sources->objects, sources->object_count, &sources->object_room, sizeof(PyObject *));
     if (!objects) return -1;
     sources->objects = objects;
     objects[sources->object_count++] = Py_NewRef(object);

@@ -9,11 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data import _utils
-from torch.utils.data.dataloader import IterDataPipe, MapDataPipe, _BaseDataLoaderIter
 
 from headrace import _core, _engine, _forkserver
-from headrace.torch import _worker
+from headrace.torch import _internals, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
 _PRELOAD = ["numpy", "headrace.torch._worker"]
@@ -30,8 +28,8 @@ _NOT_PICKLED = (
 class DataLoader(torch.utils.data.DataLoader[_T_co]):
     """torch.utils.data.DataLoader, with workers that hand batches over without copying them.
 
-    Takes torch's arguments and gives torch's batches, in torch's order, with torch's random numbers and exceptions. With
-    num_workers=0 it is torch's loader.
+    Takes torch's arguments and gives torch's batches, in torch's order, with torch's random numbers and exceptions.
+    With num_workers=0 it is torch's loader.
 
     Args (headrace's own, keywords):
         arena_limit: most bytes of memory that workers and held batches share; None: half of what is to spare. A batch
@@ -46,7 +44,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
     def _uses_engine(self) -> bool:
-        return self.num_workers > 0 and not isinstance(self.dataset, (IterDataPipe, MapDataPipe))
+        return self.num_workers > 0 and not isinstance(self.dataset, _internals.DataPipes)
 
     def _get_iterator(self) -> Any:
         if not self._uses_engine():
@@ -55,7 +53,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         return _Iterator(self)
 
 
-class _Iterator(_BaseDataLoaderIter):
+class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
     """One pass over a loader with workers, or with persistent workers several."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -120,7 +118,7 @@ class _Iterator(_BaseDataLoaderIter):
     def _deliver(self, data: Any) -> Any:
         self._engine.warn_of_copies(stacklevel=5)
         if self._pin_memory:
-            return _utils.pin_memory.pin_memory(data, self._pin_memory_device)
+            return _internals.pin_memory.pin_memory(data, self._pin_memory_device)
         return data
 
     def report(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from headrace import _pickling
+from headrace.torch import _internals
 
 _ALIGN = 16  # the largest item size: a storage's part starts at a multiple of it
 
@@ -26,17 +27,17 @@ class _Part:
         self.end = max(self.end, end)
 
     def as_tensor(self) -> torch.Tensor:
-        whole = torch.empty(0, dtype=torch.uint8).set_(self.storage)  # type: ignore[call-overload]
+        whole = torch.empty(0, dtype=torch.uint8).set_(self.storage)
         return whole[self.start : max(self.start, self.end)]
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """The bytes of its storage that a strided tensor looks at: [start, end)."""
     item = tensor.element_size()
-    start = tensor.storage_offset() * item
+    start = int(tensor.storage_offset()) * item
     if tensor.numel() == 0:
         return start, start
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum((size - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (last + 1) * item
 
 
@@ -58,9 +59,10 @@ class Pickler(_pickling.Pickler):
         self.parts: dict[int, tuple[int, _Part]] = {}
 
     def _part_of(self, storage: torch.UntypedStorage) -> tuple[int, _Part]:
-        found = self.parts.get(storage._cdata)
+        key = _internals.storage_key(storage)
+        found = self.parts.get(key)
         if found is None:
-            found = self.parts[storage._cdata] = (len(self.parts), _Part(storage))
+            found = self.parts[key] = (len(self.parts), _Part(storage))
         return found
 
     def reducer_override(self, value: Any) -> Any:
@@ -92,4 +94,4 @@ def _rebuild_tensor(
 ) -> torch.Tensor:
     empty = torch.empty(0, dtype=dtype)
     start = int(_pickling.child(0)[number]) // empty.element_size()
-    return empty.set_(_rebuild_storage(number), offset - start, size, stride)  # type: ignore[call-overload, no-any-return]
+    return empty.set_(_rebuild_storage(number), offset - start, size, stride)

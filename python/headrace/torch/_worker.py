@@ -3,40 +3,35 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._utils import ExceptionWrapper
-from torch.utils.data import _utils
-from torch.utils.data.dataloader import _DatasetKind
 
 from headrace import _core, _pickling, _worker
+from headrace.torch import _internals
 from headrace.torch import _pickling as _torch_pickling
 
-_DEFAULT_FNS = dict(_utils.collate.default_collate_fn_map)
+_DEFAULT_FNS = dict(_internals.collate.default_collate_fn_map)
 
 
 def use_torch() -> None:
     """Tells the extension about torch: once per process."""
-    table = None if _wants_capsules() else getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    # $HEADRACE_DLPACK=capsule: as with a torch that has no exchange table.
+    table = None if os.environ.get("HEADRACE_DLPACK") == "capsule" else _internals.exchange_table
     _core.use_torch(torch.Tensor, torch.utils.dlpack.from_dlpack, table)
-    if _utils.worker.HAS_NUMPY:
+    if _internals.worker.HAS_NUMPY:
         _core.use_numpy()
     _pickling.use_pickler(_torch_pickling.Pickler)
 
 
-def _wants_capsules() -> bool:
-    """$HEADRACE_DLPACK=capsule: as with a torch that has no exchange table."""
-    import os
-
-    return os.environ.get("HEADRACE_DLPACK") == "capsule"
-
-
 def _collate_is_torchs(collate_fn: object) -> bool:
     """Is it torch's default_collate, without additions of the user's?"""
-    return collate_fn is _utils.collate.default_collate and _utils.collate.default_collate_fn_map == _DEFAULT_FNS
+    return (
+        collate_fn is _internals.collate.default_collate and _internals.collate.default_collate_fn_map == _DEFAULT_FNS
+    )
 
 
 def _as_is(samples: Any) -> Any:
@@ -61,11 +56,11 @@ class Job:
 
     def prepare(self) -> None:
         use_torch()
-        _utils.signal_handling._set_worker_signal_handlers()
-        torch.multiprocessing._set_thread_name("pt_data_worker")
+        _internals.signal_handling._set_worker_signal_handlers()
+        _internals.set_thread_name("pt_data_worker")
         torch.set_num_threads(1)
         self._seed()
-        self._first_exception: ExceptionWrapper | None = None
+        self._first_exception: Any = None
         try:
             if self.init_fn is not None:
                 self.init_fn(self.worker)
@@ -77,18 +72,18 @@ class Job:
         seed = self.base_seed + self.worker
         random.seed(seed)
         torch.manual_seed(seed)
-        if _utils.worker.HAS_NUMPY:
+        if _internals.worker.HAS_NUMPY:
             import numpy as np
 
-            np.random.seed(_utils.worker._generate_state(self.base_seed, self.worker))
-        _utils.worker._worker_info = _utils.worker.WorkerInfo(
+            np.random.seed(_internals.worker._generate_state(self.base_seed, self.worker))
+        _internals.worker._worker_info = _internals.worker.WorkerInfo(
             id=self.worker, num_workers=self.num_workers, seed=seed, dataset=self.dataset
         )
 
     def _new_fetcher(self) -> Any:
         self._in_c = self.auto_collation and _collate_is_torchs(self.collate_fn)
         collate_fn = _as_is if self._in_c else self.collate_fn
-        return _DatasetKind.create_fetcher(
+        return _internals.DatasetKind.create_fetcher(
             self.dataset_kind, self.dataset, self.auto_collation, collate_fn, self.drop_last
         )
 
@@ -104,7 +99,7 @@ class Job:
         try:
             return self._fetcher.fetch(indices)
         except StopIteration:
-            if self.dataset_kind == _DatasetKind.Iterable:
+            if self.dataset_kind == _internals.DatasetKind.Iterable:
                 raise _worker.EndOfData from None
             raise
 
@@ -114,8 +109,8 @@ class Job:
     def collate(self, samples: Any) -> Any:
         return self.collate_fn(samples)
 
-    def _wrap(self) -> ExceptionWrapper:
-        return ExceptionWrapper(where=f"in DataLoader worker process {self.worker}")
+    def _wrap(self) -> Any:
+        return _internals.ExceptionWrapper(where=f"in DataLoader worker process {self.worker}")
 
     def wrap_exception(self) -> object:
         first, self._first_exception = self._first_exception, None

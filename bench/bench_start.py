@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the first batch of an epoch takes with each start method, and closing a loader in the middle of one.
+
+Each turn is a process of its own, which runs start_script.py: a server of multiprocessing's serves one process.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from measure import QUICK, ROUNDS, Goal, Key, Row, finish, in_words, options
+
+SCRIPT = Path(__file__).resolve().parent / "start_script.py"
+LIBRARIES = ("torch", "headrace")
+METHODS = ("fork", "forkserver", "spawn")
+PHASES = {"first": "first batch", "later": "later epochs' first batch", "close": "close in mid-epoch"}
+Seconds = dict[str, dict[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    count: int
+    later_epochs: int
+    rounds: int
+    in_quick: bool = False
+
+
+SMALL, LARGE = "small data set", "2 million paths"
+CASES = [Case(SMALL, 1000, 2, 1 if QUICK else ROUNDS, True), Case(LARGE, 2_000_000, 1, 1)]
+
+
+def work_of(case: str, method: str, phase: str) -> str:
+    return f"{case}, {method}: {PHASES[phase]}"
+
+
+def goals() -> list[Goal]:
+    later = Key(work_of(SMALL, "forkserver", "later"), "headrace", 1)
+    found = [Goal(later.work, later, 50, unit="ms")]
+    for case in (SMALL, LARGE):
+        for method in METHODS:
+            work = work_of(case, method, "first")
+            found.append(Goal(f"{work}, of torch", Key(work, "headrace", 1), 1, Key(work, "torch", 1)))
+    work = work_of(LARGE, "forkserver", "later")
+    bound = Key(f"{LARGE}: 1.1 x (dumps + loads) + 0.1 s", "headrace", 1)
+    found.append(Goal(f"{work}, of 1.1 x (dumps + loads) + 0.1 s", Key(work, "headrace", 1), 1, bound))
+    closes = [Key(work_of(SMALL, method, "close"), "headrace", 1) for method in METHODS]
+    return found + [Goal(key.work, key, 10, unit="ms") for key in closes]
+
+
+def run_script(library: str, case: Case) -> Seconds:
+    command = [sys.executable, str(SCRIPT), library, str(case.count), str(case.later_epochs)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: Seconds = json.loads(done.stdout)
+    return found
+
+
+def run_case(case: Case) -> list[Row]:
+    runs: dict[str, list[Seconds]] = {library: [] for library in LIBRARIES}
+    for _ in range(case.rounds):
+        for library in LIBRARIES:
+            runs[library].append(run_script(library, case))
+
+    def median_ms(library: str, method: str, phase: str) -> float:
+        return 1e3 * statistics.median(s for run in runs[library] for s in run[method][phase])
+
+    rows = [
+        Row(work_of(case.name, method, phase), library, 1, median_ms(library, method, phase), "ms")
+        for phase in PHASES
+        for method in METHODS
+        for library in LIBRARIES
+    ]
+    bound_ms = 1.1 * median_ms("headrace", "forkserver", "pickle") + 100
+    return [*rows, Row(f"{case.name}: 1.1 x (dumps + loads) + 0.1 s", "headrace", 1, bound_ms, "ms")]
+
+
+def show(rows: list[Row]) -> None:
+    for torchs, ours in zip(rows[0:-1:2], rows[1:-1:2], strict=True):
+        ratio = in_words(ours.value / torchs.value)
+        print(
+            f"{ours.work:58} torch {torchs.value:8.1f} ms   headrace {ours.value:8.1f} ms   ratio {ratio}", flush=True
+        )
+
+
+def main() -> None:
+    args = options(__doc__ or "")
+    rows: list[Row] = []
+    for case in CASES:
+        if args.only in case.name and (case.in_quick or not QUICK):
+            of_case = run_case(case)
+            show(of_case)
+            rows += of_case
+    finish(rows, goals(), args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every private name of torch's that headrace uses, in one place: what to look at when torch changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch._utils import ExceptionWrapper as _ExceptionWrapper
+from torch.utils.data import _utils, dataloader
+
+BaseIterator: Any = dataloader._BaseDataLoaderIter
+DatasetKind: Any = dataloader._DatasetKind
+DataPipes: Any = (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe)
+ExceptionWrapper: Any = _ExceptionWrapper
+
+collate: Any = _utils.collate
+worker: Any = _utils.worker
+signal_handling: Any = _utils.signal_handling
+pin_memory: Any = _utils.pin_memory
+set_thread_name: Any = torch.multiprocessing._set_thread_name
+exchange_table: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """One number per storage, while it is alive."""
+    key: int = storage._cdata
+    return key
