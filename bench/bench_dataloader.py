@@ -19,8 +19,8 @@ import torch
 import torch.utils.data
 from measure import QUICK, ROUNDS, Cost, Goal, Key, Row, finish, in_words, measure, medians, options
 
-SECONDS = 0.12 if QUICK else 0.25
-WARM_COUNT = 16
+SECONDS = 0.08 if QUICK else 0.2
+WARM_COUNT = 32
 ENDLESS = 1 << 40
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -124,8 +124,18 @@ GOALS = [
     at_most(1.3, UINT8, 1, "in-process"),
     at_most(1 / 4, FLOAT32, 1, "torch"),
     at_most(1.3, FLOAT32, 1, "memcpy"),
-    Goal("114 tensors, 1 worker, of 4 tensors", Key(MANY, "headrace", 1), 1.1, Key(FEW, "headrace", 1)),
-    Goal("114 tensors, 2 workers, of 4 tensors", Key(MANY, "headrace", 2), 1.1, Key(FEW, "headrace", 2)),
+    Goal(
+        "114 tensors, 1 worker, of 4 tensors (the data set's own 60 us included)",
+        Key(MANY, "headrace", 1),
+        1.1,
+        Key(FEW, "headrace", 1),
+    ),
+    Goal(
+        "114 tensors, 2 workers, of 4 tensors (the data set's own 60 us included)",
+        Key(MANY, "headrace", 2),
+        1.1,
+        Key(FEW, "headrace", 2),
+    ),
     # Less than one in 50 batches: an allocator, a timer or a log may touch a page now and then.
     *counted("faults", "page faults in the trainer", 0.02, "", [TINY, UINT8, FLOAT32, MANY]),
     *counted("worker_faults", "page faults in workers", 0.02, "", [TINY, UINT8, FLOAT32, MANY]),

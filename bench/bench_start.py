@@ -32,7 +32,7 @@ class Case:
 
 
 SMALL, LARGE = "small data set", "2 million paths"
-CASES = [Case(SMALL, 1000, 2, 1 if QUICK else ROUNDS, True), Case(LARGE, 2_000_000, 1, 1)]
+CASES = [Case(SMALL, 1000, 1, 1 if QUICK else ROUNDS, True), Case(LARGE, 2_000_000, 1, 1)]
 
 
 def work_of(case: str, method: str, phase: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -70,7 +71,8 @@ def consume(batches: Iterator[Any], count: int, seconds: float, kept: deque[Any]
 def measure(batches: Iterator[Any], pids: Sequence[int], *, seconds: float, warm_count: int, keep: int = 1) -> Cost:
     """The cost of a batch once everything is warm, for a consumer that holds the last `keep` batches."""
     kept: deque[Any] = deque(maxlen=keep)
-    consume(batches, warm_count, seconds / 3, kept)
+    consume(batches, warm_count, seconds / 4, kept)
+    gc.collect()  # touches every object once: a fork has made their pages copy-on-write
     # The trainer's own counters are read next to its clock: reading those of the workers costs it something.
     of_workers, of_trainer, start = _of_workers(pids), _of_trainer(), time.perf_counter()
     taken = consume(batches, 8, seconds, kept)

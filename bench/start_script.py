@@ -6,6 +6,7 @@ construction to the first batch, from iter() to the first batch of later epochs,
 of an epoch, and dumps + loads of the data set.
 """
 
+import importlib
 import json
 import pickle
 import sys
@@ -14,7 +15,7 @@ import time
 import torch.utils.data
 
 
-class Paths(torch.utils.data.Dataset):
+class Paths(torch.utils.data.Dataset[int]):
     def __init__(self, count: int) -> None:
         self.paths = [f"/data/train/n{i % 1000:08}/{i:08}.jpeg" for i in range(count)]
 
@@ -28,7 +29,7 @@ class Paths(torch.utils.data.Dataset):
 IDLE_S = 0.1  # after which a worker has made what it may
 
 
-def run_epoch(loader: torch.utils.data.DataLoader) -> tuple[float, float]:
+def run_epoch(loader: "torch.utils.data.DataLoader[int]") -> tuple[float, float]:
     """Seconds to the first batch, and to close."""
     start = time.perf_counter()
     batches = iter(loader)
@@ -60,13 +61,10 @@ def run_method(kind: type, data: Paths, method: str, later_epochs: int) -> dict[
 
 
 def main(library: str, count: str, later_epochs: str) -> None:
-    if library == "headrace":
-        from headrace.torch import DataLoader
-    else:
-        from torch.utils.data import DataLoader
+    kind = importlib.import_module({"torch": "torch.utils.data", "headrace": "headrace.torch"}[library]).DataLoader
     data = Paths(int(count))
     methods = ("fork", "forkserver", "spawn")
-    print(json.dumps({method: run_method(DataLoader, data, method, int(later_epochs)) for method in methods}))
+    print(json.dumps({method: run_method(kind, data, method, int(later_epochs)) for method in methods}))
 
 
 if __name__ == "__main__":

@@ -55,8 +55,9 @@ int main(void) {
         sum += values[0];
         hr_delivery_done(delivery);
     }
-    hr_loader_close(loader);
+    hr_arena_stop(hr_loader_arena(loader));
     while (wait(NULL) > 0) continue;
+    hr_loader_close(loader);
     printf("%d rows of %d doubles, sum of the first column %.0f\n", (int)row, WIDTH, sum);
     return row == ROWS ? 0 : 1;
 }

@@ -53,7 +53,8 @@ struct hr_arena_options {
 HR_API int hr_arena_open(const struct hr_arena_options *options, hr_arena **ret_arena);
 
 /* Ends the arena for the trainer: workers are told (hr_port_take gives HR_E_CLOSED), descriptors are closed, memory
- * that no lease holds is freed now, the rest as leases are released. NULL is fine; returns NULL. */
+ * that no lease holds is freed now, the rest as leases are released. A worker that still runs then is killed, as when
+ * the trainer dies: hr_arena_stop, wait for the workers, close. NULL is fine; returns NULL. */
 HR_API hr_arena *hr_arena_close(hr_arena *arena);
 
 /* What a worker needs to open its port: descriptors, close-on-exec. They may travel by fork, by SCM_RIGHTS, or under

@@ -44,9 +44,15 @@ static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, st
                            hr__max(window, HR__WINDOW_ALIGN), ret_layout);
 }
 
+static int no_descriptor(int code) {
+    return hr__fail(code, "arena: cannot open a descriptor: %s; raise the limit of open files (ulimit -n)",
+                    hr_error_text(code));
+}
+
 static int open_descriptors(hr_arena *arena) {
     enum hr__memory_kind kind = HR__MEMORY_MEMFD;
     int r = hr__memory_create(arena->layout.total_bytes, arena->layout.rings_end, &arena->memory_fd, &kind);
+    if (r == -EMFILE || r == -ENFILE) return no_descriptor(r);
     if (r < 0)
         return hr__fail(r,
                         "arena: no shared memory to be had, neither by memfd_create nor in /dev/shm nor in $TMPDIR: %s",
@@ -55,10 +61,7 @@ static int open_descriptors(hr_arena *arena) {
     r = hr__eventfd(&arena->bell_fd);
     if (r == 0) r = hr__pipe(&arena->life_read_fd, &arena->life_write_fd);
     for (uint32_t i = 0; r == 0 && i < arena->layout.worker_count; i++) r = hr__eventfd(&arena->peers[i].bell_fd);
-    if (r < 0)
-        return hr__fail(r, "arena: cannot open a descriptor: %s; raise the limit of open files (ulimit -n)",
-                        hr_error_text(r));
-    return 0;
+    return r < 0 ? no_descriptor(r) : 0;
 }
 
 static int allocate(hr_arena *arena) {

@@ -81,8 +81,8 @@ static void wake_trainer(hr_port *port, bool urgent) {
 /* ---- opening ---- */
 
 static int attach(hr_port *port) {
-    uint64_t bytes;
-    void *mapping;
+    uint64_t bytes = 0;
+    void *mapping = NULL;
     int r = hr__memory_bytes(port->pass.memory_fd, &bytes);
     if (r == 0 && bytes < HR__PAGE_BYTES)
         return hr__fail(HR_E_CORRUPT, "arena: a file of %llu bytes is no arena", (unsigned long long)bytes);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
 #include <errno.h>
 
 #include "base/error.h"
@@ -18,7 +19,8 @@ static struct wanted wanted_of(hr_arena *arena, uint32_t worker) {
 }
 
 static struct hr__peer *nth(const struct wanted *wanted, uint32_t i) {
-    return &wanted->arena->peers[(wanted->first + i) % wanted->arena->layout.worker_count];
+    uint32_t worker = wanted->first + i, count = wanted->arena->layout.worker_count;
+    return &wanted->arena->peers[worker < count ? worker : worker - count];
 }
 
 static bool has_work(void *context) {
@@ -235,6 +237,7 @@ int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, stru
     int r = hr__arena_check(arena, worker == HR_ANY_WORKER ? 0 : worker);
     if (r == 0) r = receive(arena, worker, deadline_ns, &hold);
     if (r > 0) {
+        assert(hold);
         arena->counts.delivered_count++;
         arena->counts.delivered_bytes += hold->public.bytes;
         if (arena->counts.delivered_count % hr__max(16, arena->prefetch_count) == 0) hr__ledger_sweep(arena);

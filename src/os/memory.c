@@ -116,13 +116,6 @@ int hr__map(int fd, uint64_t bytes, void **ret_address) {
     return 0;
 }
 
-int hr__map_private(uint64_t bytes, void **ret_address) {
-    void *address = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (address == MAP_FAILED) return -errno;
-    *ret_address = address;
-    return 0;
-}
-
 void hr__unmap(void *address, uint64_t bytes) {
     if (address && bytes) munmap(address, bytes);
 }
@@ -154,9 +147,9 @@ int hr__punch(void *address, uint64_t bytes) {
 }
 
 int hr__make_private(void *address, uint64_t bytes) {
-    void *copy = NULL;
-    int r = hr__map_private(bytes, &copy);
-    if (r < 0) return r;
+    int r;
+    void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED) return -errno;
     memcpy(copy, address, bytes);
     if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) != MAP_FAILED) return 0;
     r = -errno;

@@ -27,7 +27,6 @@ int hr__memory_create(uint64_t bytes, uint64_t head_bytes, int *ret_fd, enum hr_
 int hr__memory_bytes(int fd, uint64_t *ret_bytes);
 
 int hr__map(int fd, uint64_t bytes, void **ret_address);    /* shared, read and write, 2 MiB-aligned */
-int hr__map_private(uint64_t bytes, void **ret_address);    /* anonymous, zeroed */
 void hr__unmap(void *address, uint64_t bytes);              /* NULL is fine */
 void hr__keep_from_children(void *address, uint64_t bytes); /* a later fork's child does not have the mapping */
 
