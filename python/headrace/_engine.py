@@ -154,18 +154,17 @@ class Engine:
 
     def warn_of_copies(self, stacklevel: int) -> None:
         """One warning per loader when batches had to be copied because the consumer keeps so many."""
-        if self._has_warned:
+        if self._has_warned or not self._core.copied():
             return
+        self._has_warned = True
         report = self._core.report()
-        if report["copied"]:
-            self._has_warned = True
-            held, limit = in_units(report["held_bytes"]), in_units(report["limit_bytes"])
-            warnings.warn(
-                f"headrace: batches arrive as private copies, which is slower: {report['held']} batches are held in "
-                f"{held} of shared memory, whose limit is {limit}. Keep fewer batches, clone() what you keep, lower "
-                "prefetch_factor, or raise arena_limit",
-                stacklevel=stacklevel,
-            )
+        held, limit = in_units(report["held_bytes"]), in_units(report["limit_bytes"])
+        warnings.warn(
+            f"headrace: batches arrive as private copies, which is slower: {report['held']} batches are held in "
+            f"{held} of shared memory, whose limit is {limit}. Keep fewer batches, clone() what you keep, lower "
+            "prefetch_factor, or raise arena_limit",
+            stacklevel=stacklevel,
+        )
 
     def _explain_size(self, needed: int, batch_size: int | None) -> MemoryError:
         report = self._core.report()

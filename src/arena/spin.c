@@ -47,5 +47,6 @@ bool hr__spin_until(struct hr__spin *spin, bool (*is_ready)(void *context), void
 
 void hr__spin_learn(struct hr__spin *spin, int64_t start_ns) {
     int64_t lasted_ns = hr__now_ns() - start_ns;
+    if (lasted_ns > 2 * LONG_NS) lasted_ns = 2 * LONG_NS; /* one long wait is forgotten after a few short ones */
     spin->expected_ns += (lasted_ns - spin->expected_ns) / WEIGHT;
 }

@@ -28,6 +28,9 @@
 
 /* What Python tells the extension once (configure); owned references, NULL until told. */
 struct core {
+    struct {
+        PyObject *requires_grad, *is_conj, *is_neg, *untyped_storage, *data_ptr;
+    } names;                       /* interned; set when the module is made */
     PyObject *tensor_type;         /* torch.Tensor */
     struct dl_exchange *exchange;  /* its table; NULL: capsules are used */
     PyObject *tensor_from_capsule; /* callable: a capsule "dltensor" -> torch.Tensor */
@@ -83,6 +86,7 @@ struct encoder {
     PyObject *seen_types; /* dict: named tuple class -> its pickle, bytes */
     const void **seen;    /* containers and tensors met in this batch, a hash set */
     size_t seen_count, seen_room;
+    PyObject *lone_tensor; /* the first tensor, whose storage is not among `seen` until there is a second. Borrowed */
 };
 int encoder_init(struct encoder *encoder);
 void encoder_free(struct encoder *encoder);

@@ -28,6 +28,7 @@ void encoder_reset(struct encoder *encoder) {
     sources_clear(&encoder->sources);
     if (encoder->seen_count) memset(encoder->seen, 0, encoder->seen_room * sizeof *encoder->seen);
     encoder->seen_count = 0;
+    encoder->lone_tensor = NULL;
 }
 
 enum found encode_result(int code) {
@@ -70,15 +71,28 @@ static enum found meet(struct encoder *encoder, const void *object) {
     return 2 * encoder->seen_count > encoder->seen_room && grow_seen(encoder) < 0 ? FOUND_ERROR : FOUND;
 }
 
-/* Two tensors that look into one storage must arrive so: FOUND_NOT at the second. */
 static enum found meet_storage(struct encoder *encoder, PyObject *tensor) {
-    PyObject *storage = PyObject_CallMethod(tensor, "untyped_storage", NULL);
-    PyObject *address = storage ? PyObject_CallMethod(storage, "data_ptr", NULL) : NULL;
+    PyObject *storage = PyObject_CallMethodNoArgs(tensor, core.names.untyped_storage);
+    PyObject *address = storage ? PyObject_CallMethodNoArgs(storage, core.names.data_ptr) : NULL;
     void *pointer = address ? PyLong_AsVoidPtr(address) : NULL;
     Py_XDECREF(storage);
     Py_XDECREF(address);
     if (PyErr_Occurred()) return FOUND_ERROR;
     return pointer ? meet(encoder, (const char *)pointer + 1) : FOUND; /* odd: no object has such an address */
+}
+
+/* Two tensors that look into one storage must arrive so: FOUND_NOT at the second. */
+static enum found meet_storage_of(struct encoder *encoder, PyObject *tensor) {
+    if (!encoder->lone_tensor) {
+        encoder->lone_tensor = tensor;
+        return FOUND;
+    }
+    if (encoder->lone_tensor != Py_None) {
+        enum found found = meet_storage(encoder, encoder->lone_tensor);
+        encoder->lone_tensor = Py_None; /* it is not alone, and has been looked at */
+        if (found != FOUND) return found;
+    }
+    return meet_storage(encoder, tensor);
 }
 
 /* ---- leaves ---- */
@@ -131,7 +145,7 @@ static enum found encode_tensor(struct encoder *encoder, PyObject *object) {
     enum { WASTE = 4 };
     struct hr_array array;
     enum found found = source_tensor(&encoder->sources, object, &array);
-    if (found == FOUND) found = meet_storage(encoder, object);
+    if (found == FOUND) found = meet_storage_of(encoder, object);
     if (found != FOUND) return found;
     uint64_t span = is_c_order(&array) ? 0 : span_bytes(&array);
     if (span == 0 || span / WASTE > compact_bytes(&array))

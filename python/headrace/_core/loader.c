@@ -182,6 +182,15 @@ static PyObject *loader_report(PyObject *self, PyObject *ignored) {
                          (unsigned long long)r.slept_count);
 }
 
+static PyObject *loader_copied(PyObject *self, PyObject *ignored) {
+    struct hr_arena_report report;
+    hr_loader *loader = open_loader(self);
+    (void)ignored;
+    if (!loader) return NULL;
+    hr_arena_report(hr_loader_arena(loader), &report);
+    return PyLong_FromUnsignedLongLong(report.copied_count);
+}
+
 static PyMethodDef loader_methods[] = {
     {"open_pass", loader_open_pass, METH_O,
      "open_pass(worker) -> (worker, memory_fd, trainer_bell_fd, worker_bell_fd, life_fd)\n\nDuplicates of what a "
@@ -202,6 +211,7 @@ static PyMethodDef loader_methods[] = {
     {"dismiss", loader_dismiss, METH_O, "dismiss(worker)\n\nSends a worker its last task."},
     {"stop", loader_stop, METH_NOARGS, "stop()\n\nTells all workers to end. Idempotent."},
     {"close", loader_close, METH_NOARGS, "close()\n\nCloses the loader; what was received stays readable. Idempotent."},
+    {"copied", loader_copied, METH_NOARGS, "copied() -> int\n\nThe report's count of batches delivered as copies."},
     {"report", loader_report, METH_NOARGS, "report() -> dict\n\nCounters: see struct hr_arena_report."},
     {NULL, NULL, 0, NULL},
 };

@@ -83,6 +83,15 @@ static struct PyModuleDef definition = {
     .m_methods = methods,
 };
 
+static int intern_names(void) {
+    core.names.requires_grad = PyUnicode_InternFromString("requires_grad");
+    core.names.is_conj = PyUnicode_InternFromString("is_conj");
+    core.names.is_neg = PyUnicode_InternFromString("is_neg");
+    core.names.untyped_storage = PyUnicode_InternFromString("untyped_storage");
+    core.names.data_ptr = PyUnicode_InternFromString("data_ptr");
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static int add_constants(PyObject *module) {
     static const struct {
         const char *name;
@@ -107,7 +116,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     if (!module) return NULL;
     WorkerDied = PyErr_NewExceptionWithDoc("headrace._core.WorkerDied", "A worker process died; args[0] is its number.",
                                            PyExc_RuntimeError, NULL);
-    if (!WorkerDied || PyModule_AddObjectRef(module, "WorkerDied", WorkerDied) < 0 ||
+    if (!WorkerDied || intern_names() < 0 || PyModule_AddObjectRef(module, "WorkerDied", WorkerDied) < 0 ||
         PyModule_AddType(module, &LoaderType) < 0 || PyModule_AddType(module, &PortType) < 0 ||
         PyModule_AddType(module, &LeaseType) < 0 || add_constants(module) < 0) {
         Py_DECREF(module);

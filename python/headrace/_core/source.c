@@ -47,27 +47,22 @@ bool is_tensor(PyObject *object) {
     return (PyObject *)Py_TYPE(object) == core.tensor_type;
 }
 
-/* Gradients travel with the pickle, which refuses what torch refuses. -1: exception. */
-static int wants_gradient(PyObject *tensor) {
-    static PyObject *name;
-    if (!name && !(name = PyUnicode_InternFromString("requires_grad"))) return -1;
-    PyObject *value = PyObject_GetAttr(tensor, name);
-    if (!value) return -1;
-    int wants = value == Py_True;
-    Py_DECREF(value);
-    return wants;
+/* Is what was asked for True? Steals the reference. -1: exception. */
+static int is_true(PyObject *answer) {
+    if (!answer) return -1;
+    Py_DECREF(answer);
+    return answer == Py_True;
 }
 
-/* Conjugated and negated views are lazy: their bytes are not their values. */
-static int is_lazy(PyObject *tensor) {
-    static const char *const methods[] = {"is_conj", "is_neg"};
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
-        PyObject *answer = PyObject_CallMethod(tensor, methods[i], NULL);
-        if (!answer) return -1;
-        Py_DECREF(answer);
-        if (answer == Py_True) return 1;
-    }
-    return 0;
+/* Gradients travel with the pickle, which refuses what torch refuses. -1: exception. */
+static int wants_gradient(PyObject *tensor) {
+    return is_true(PyObject_GetAttr(tensor, core.names.requires_grad));
+}
+
+/* Conjugated and negated views are lazy: their bytes are not their values. -1: exception. */
+static int is_lazy(PyObject *tensor, bool is_complex) {
+    int lazy = is_complex ? is_true(PyObject_CallMethodNoArgs(tensor, core.names.is_conj)) : 0;
+    return lazy ? lazy : is_true(PyObject_CallMethodNoArgs(tensor, core.names.is_neg));
 }
 
 /* The older way in: a capsule. It stays alive with the sources, and the tensor's description with it. */
@@ -101,7 +96,7 @@ enum found source_tensor(struct sources *sources, PyObject *object, struct hr_ar
     }
     if (tensor.device.type != DL_CPU || tensor.dtype.bits * tensor.dtype.lanes % 8) return FOUND_NOT;
     if (tensor.dtype.code == COMPLEX || tensor.dtype.code == FLOAT) {
-        int lazy = is_lazy(object);
+        int lazy = is_lazy(object, tensor.dtype.code == COMPLEX);
         if (lazy != 0) return lazy < 0 ? FOUND_ERROR : FOUND_NOT;
     }
     if (keep_object(sources, object) < 0) return FOUND_ERROR;

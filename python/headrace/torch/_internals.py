@@ -20,7 +20,13 @@ worker: Any = _utils.worker
 signal_handling: Any = _utils.signal_handling
 pin_memory: Any = _utils.pin_memory
 set_thread_name: Any = torch.multiprocessing._set_thread_name
+profiler: Any = torch.autograd.profiler
 exchange_table: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+
+def profiler_is_on() -> bool:
+    """Does a profiler record? True where torch does not say."""
+    return bool(getattr(profiler, "_is_profiler_enabled", True))
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:

@@ -96,6 +96,14 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         super()._reset(loader, first_iter)
         self._engine.begin(self._next_index, keep_workers=self._persistent_workers)
 
+    def __next__(self) -> Any:
+        # torch's __next__ opens a profiler's record for each batch, which costs more than many a batch.
+        if _internals.profiler_is_on() or self._IterableDataset_len_called is not None:
+            return super().__next__()
+        data = self._next_data()
+        self._num_yielded += 1
+        return data
+
     def _next_data(self) -> Any:
         try:
             answer = self._engine.next(self._next_index, self._timeout or None, self._batch_size)
