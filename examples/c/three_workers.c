@@ -45,7 +45,7 @@ int main(void) {
     int64_t submitted = 0, row = 0;
     double sum = 0;
     struct hr_delivery *delivery;
-    check(hr_loader_begin(loader, HR_NO_DEADLINE));
+    check(hr_loader_begin(loader, NULL, 0, HR_NO_DEADLINE));
     for (; submitted < WORKERS * PREFETCH; submitted++) check(hr_loader_submit(loader, &submitted, sizeof submitted));
     for (; hr_loader_next(loader, HR_NO_DEADLINE, &delivery) == 0; row++) {
         if (submitted < ROWS) check(hr_loader_submit(loader, &submitted, sizeof submitted));

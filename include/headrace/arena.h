@@ -36,7 +36,7 @@ typedef struct hr_arena hr_arena; /* the trainer's end */
 typedef struct hr_port hr_port;   /* a worker's end */
 typedef struct hr_lease hr_lease; /* a hold on a part of a delivered batch */
 
-enum { HR_ARENA_MAX_WORKERS = 1024, HR_ARENA_MAX_SLOTS = 4096 };
+enum { HR_ARENA_MAX_WORKERS = 1024, HR_ARENA_MAX_SLOTS = 1 << 16 };
 #define HR_ANY_WORKER UINT32_MAX
 #define HR_NO_DEADLINE INT64_MAX
 
@@ -44,7 +44,7 @@ enum { HR_ARENA_MAX_WORKERS = 1024, HR_ARENA_MAX_SLOTS = 4096 };
 
 struct hr_arena_options {
     uint32_t worker_count;   /* 1 to HR_ARENA_MAX_WORKERS */
-    uint32_t prefetch_count; /* most grants outstanding at a time: the slots that are kept for workers. 1 to 2048 */
+    uint32_t prefetch_count; /* most grants outstanding at a time: the slots that are kept for workers. 1 to HR_ARENA_MAX_SLOTS / 2 */
     uint64_t limit_bytes;    /* most bytes of shared memory; 0: half of what the machine and the cgroup have to spare */
 };
 
@@ -109,7 +109,8 @@ HR_API uint32_t hr_arena_dead_worker(const hr_arena *arena);
  * batches can still be received. Returns the number of grants taken back. */
 HR_API int hr_arena_take_back(hr_arena *arena, uint32_t worker);
 
-/* Tells all workers to stop taking tasks; idle ones are woken. Idempotent. */
+/* Tells all workers to stop taking tasks; idle ones are woken, and a thread that waits in hr_arena_receive, which gets
+ * HR_E_CLOSED. Any thread. Idempotent. */
 HR_API void hr_arena_stop(hr_arena *arena);
 
 /* Ends the receiver's own hold; leases keep what they cover. NULL is fine. */

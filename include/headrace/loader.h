@@ -56,9 +56,10 @@ HR_API hr_loader *hr_loader_close(hr_loader *loader); /* NULL is fine; returns N
 HR_API hr_arena *hr_loader_arena(hr_loader *loader);
 
 /* Begins an epoch: task numbers start at 0 again and every worker has data again. What is outstanding of an epoch that
- * was broken off is waited for and dropped. From the second epoch on each worker gets an HR_TASK_EPOCH first.
+ * was broken off is waited for and dropped. From the second epoch on each worker gets an HR_TASK_EPOCH first, with the
+ * payload (any bytes; NULL with 0).
  * Errors as hr_arena_receive; call again after -EINTR. */
-HR_API int hr_loader_begin(hr_loader *loader, int64_t deadline_ns);
+HR_API int hr_loader_begin(hr_loader *loader, const void *payload, size_t payload_bytes, int64_t deadline_ns);
 
 /* Submits the next task. The caller submits prefetch_factor x worker_count of them after hr_loader_begin, and one after
  * each hr_loader_next that returned 0 or 1. Every task is answered once, in the order of its worker's tasks.

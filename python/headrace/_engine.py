@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 import signal
 import time
@@ -14,6 +16,7 @@ from typing import Any
 from headrace import _core, _forkserver, _pickling, _worker  # noqa: F401
 
 Draw = Callable[[], Any]
+_LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # what starting a process fails with
 
 JOIN_S = 5.0  # for a worker to end by itself, after which it is terminated
 KILL_S = 1.0  # after which it is killed
@@ -40,6 +43,21 @@ def in_units(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} GiB"
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Why the engine cannot run in this process (a sandbox that refuses what it needs), or None. Tried once."""
+    try:
+        _core.Loader(1, 1, True, 1 << 20).close()
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
+            return str(error.strerror)
+    return None
+
+
+class Timeout(Exception):
+    """No batch came in time. A class of its own: a sampler's TimeoutError is none."""
 
 
 class Engine:
@@ -82,6 +100,8 @@ class Engine:
             _fail_at("fork")
             process.start()
         except OSError as error:
+            if error.errno not in _LIMITS:
+                raise
             raise _explain_start(error) from error
         finally:
             opener.close()
@@ -97,18 +117,28 @@ class Engine:
 
     # `draw` is an argument and not kept: it belongs to the iterator, which must die with its last reference.
 
-    def begin(self, draw: Draw, keep_workers: bool) -> None:
+    def begin(self, draw: Draw, epoch: object, timeout: float | None, keep_workers: bool) -> None:
         """Begins an epoch: `draw()` gives the next task's indices or raises StopIteration. What is outstanding of the
-        last epoch is waited for and dropped. With `keep_workers` workers without data wait for another epoch."""
+        last epoch is waited for and dropped; workers that made it are sent `epoch`. With `keep_workers` workers without
+        data wait for another epoch. Timeout; RuntimeError for a dead worker."""
         self._keep_workers = keep_workers
         self._retired: set[int] = set()
         self._is_over = False
-        try:
-            self._core.begin(None)
-        except _core.WorkerDied as death:
-            raise self._explain_death(death.args[0]) from None
+        self._wait(lambda: self._core.begin(epoch, timeout))
         for _ in range(len(self.processes) * self._prefetch_factor):
             self._submit(draw)
+
+    def _wait(self, wait: Callable[[], int | None]) -> int | None:
+        try:
+            return wait()
+        except _core.WorkerDied as death:
+            raise self._explain_death(death.args[0]) from None
+        except TimeoutError as error:
+            raise Timeout(str(error)) from None
+        except RuntimeError:
+            if util.is_exiting():
+                raise SystemExit from None  # a daemon thread whose loader was closed under it: it ends in silence
+            raise
 
     def _submit(self, draw: Draw) -> None:
         try:
@@ -120,24 +150,22 @@ class Engine:
     def next(self, draw: Draw, timeout: float | None, batch_size: int | None) -> tuple[int, Any] | None:
         """The next (STATUS_BATCH, batch) or (STATUS_ERROR, wrapped exception); None at the epoch's end.
 
-        One more task is submitted first, so what drawing its indices raises is raised here. TimeoutError; RuntimeError
-        for a dead worker; MemoryError for a batch over the limit."""
+        One more task is submitted first, so what drawing its indices raises is raised here. Timeout; RuntimeError for a
+        dead worker; MemoryError for a batch over the limit; what rebuilding the batch raises."""
         while not self._is_over:
-            try:
-                answer = self._core.next(timeout)
-            except _core.WorkerDied as death:
-                raise self._explain_death(death.args[0]) from None
-            if answer is None:
+            status = self._wait(lambda: self._core.wait(timeout))
+            if status is None:
                 self._is_over = True
                 break
-            status, _, _, value = answer
             if status == _core.STATUS_END:
                 self._retire_workers()
             self._submit(draw)
+            if status == _core.STATUS_END:
+                continue
+            value = self._core.take()
             if status == _core.STATUS_TOO_BIG:
                 raise self._explain_size(value, batch_size)
-            if status != _core.STATUS_END:
-                return status, value
+            return status, value
         return None
 
     def _retire_workers(self) -> None:
@@ -218,8 +246,6 @@ def _fail_at(point: str) -> None:
     """A failpoint for what Python does: $HEADRACE_FAIL="fork:EAGAIN"."""
     if not _core.FAILPOINTS:
         return
-    import errno
-
     for item in os.environ.get("HEADRACE_FAIL", "").split(","):
         name, _, code = item.partition(":")
         if name == point:

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from headrace import _core, _engine, _forkserver, _worker
 from headrace._collate import default_collate
@@ -111,8 +111,8 @@ class _Job:
         self._first_error: WorkerError | None = None
         self._begin(self.init_fn)
 
-    def begin_epoch(self) -> None:
-        self.epoch += 1
+    def begin_epoch(self, epoch: Any) -> None:
+        self.epoch = epoch
         self._begin(None)
 
     def _begin(self, init_fn: Callable[[int], None] | None) -> None:
@@ -231,7 +231,9 @@ class Loader:
             raise ValueError("shuffle, sampler and batch_sampler need a data set with __getitem__, this is an iterable")
         if self.shuffle and self.sampler is not None:
             raise ValueError("sampler and shuffle exclude each other")
-        if self.batch_sampler is not None and (self.batch_size not in (1, None) or self.shuffle or self.sampler):
+        if self.batch_sampler is not None and (
+            self.batch_size not in (1, None) or self.shuffle or self.sampler is not None
+        ):
             raise ValueError("batch_sampler excludes batch_size, shuffle and sampler")
 
     @property
@@ -278,10 +280,10 @@ class Loader:
         if self.num_workers == 0:
             return self._iterate_here(tasks, epoch)
         if self._iterator is not None and self.persistent_workers:
-            self._iterator.begin(tasks)
+            self._iterator.begin(tasks, epoch)
             return self._iterator
         iterator = _WorkerIterator(self, epoch)
-        iterator.begin(tasks)
+        iterator.begin(tasks, epoch)
         if self.persistent_workers:
             self._iterator = iterator
         return iterator
@@ -359,9 +361,15 @@ class _WorkerIterator:
             job_of=lambda worker: loader._job_of(worker, epoch),
         )
 
-    def begin(self, tasks: Iterator[Any]) -> None:
+    def begin(self, tasks: Iterator[Any], epoch: int) -> None:
         self._tasks = tasks
-        self._engine.begin(self._draw, self._keep_workers)
+        try:
+            self._engine.begin(self._draw, epoch, self._timeout, self._keep_workers)
+        except _engine.Timeout:
+            self._raise_timeout()
+
+    def _raise_timeout(self) -> NoReturn:
+        raise TimeoutError(f"headrace: no batch came within {self._timeout} seconds") from None
 
     def _draw(self) -> Any:
         return next(self._tasks)
@@ -370,7 +378,10 @@ class _WorkerIterator:
         return self
 
     def __next__(self) -> Any:
-        answer = self._engine.next(self._draw, self._timeout, self._batch_size)
+        try:
+            answer = self._engine.next(self._draw, self._timeout, self._batch_size)
+        except _engine.Timeout:
+            self._raise_timeout()
         if answer is None:
             if not self._keep_workers:
                 self._engine.close()

@@ -26,11 +26,13 @@ class Pickler(ForkingPickler):
     def __init__(self, file: io.BytesIO) -> None:
         self.tensors: list[Any] = []
         self.buffers: list[Any] = []
-        super().__init__(file, 5, True, self._keep)
+        buffers = self.buffers
 
-    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-        self.buffers.append(buffer.raw())
-        return False  # out of band
+        def keep(buffer: pickle.PickleBuffer) -> bool:  # no method: a cycle would keep alive what was sent
+            buffers.append(buffer.raw())
+            return False  # out of band
+
+        super().__init__(file, 5, True, keep)
 
     def reducer_override(self, value: Any) -> Any:
         # numpy turns an array of foreign byte order into a native one, unless its buffer travels out of band.

@@ -2,8 +2,8 @@
 """Imported by the fork server when it starts: loads what workers need, so that they are forked with it.
 
 The script's own main module is loaded too, where that is safe: a child process tries it first, and the server follows
-only if the try raised nothing, started no thread and touched no accelerator. (multiprocessing means to do the same, but
-before Python 3.13 it never passes the module's path on.)
+only if the try raised nothing, started no thread, opened no file and touched no accelerator. (multiprocessing means to
+do the same, but before Python 3.13 it never passes the module's path on.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from multiprocessing import spawn
+from multiprocessing import spawn, util
 from typing import Any
 
 TRY_S = 60  # for the script's main module to be imported
@@ -37,6 +37,14 @@ def _thread_count() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
+def _open_files() -> set[tuple[str, str]]:
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
+    return found
+
+
 def _accelerator_is_used() -> bool:
     torch = sys.modules.get("torch")
     return bool(torch and torch.cuda.is_initialized())
@@ -50,9 +58,10 @@ def _try_main(what: dict[str, Any]) -> None:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         signal.alarm(TRY_S)
-        threads = _thread_count()
+        threads, files = _thread_count(), _open_files()
         _import_main(what)
-        code = 0 if _thread_count() == threads and not _accelerator_is_used() else 1
+        # A file opened once and inherited by all would have one position for all.
+        code = 0 if (_thread_count(), _open_files()) == (threads, files) and not _accelerator_is_used() else 1
     finally:
         os._exit(code)
 
@@ -67,6 +76,7 @@ def _main_is_safe(what: dict[str, Any]) -> bool:
 
 
 def _load(what: dict[str, Any]) -> None:
+    util._close_stdin()  # type: ignore[attr-defined]  # the server's own, before anything of the user's can read it
     if what["sys_path"]:
         sys.path[:] = what["sys_path"]
     for module in what["modules"]:

@@ -20,7 +20,7 @@ class Job(Protocol):
     def prepare(self) -> None:
         """Runs first, in the worker."""
 
-    def begin_epoch(self) -> None:
+    def begin_epoch(self, epoch: Any) -> None:
         """Runs before each epoch but the first."""
 
     def fetch(self, indices: Any) -> Any:
@@ -100,15 +100,15 @@ def _publish_exception(port: _core.Port, job: Job) -> None:
 def _serve(port: _core.Port, job: Job) -> None:
     has_data = True
     while (task := port.take()) is not None:
-        kind, _, indices = task
+        kind, _, payload = task
         if kind == _core.TASK_STOP:
             return
         if kind == _core.TASK_EPOCH:
-            job.begin_epoch()
+            job.begin_epoch(payload)
             has_data = True
             port.publish_status(_core.STATUS_SKIPPED)
         elif has_data:
-            has_data = _answer(port, job, indices)
+            has_data = _answer(port, job, payload)
         else:
             port.publish_status(_core.STATUS_SKIPPED)
 

@@ -7,7 +7,7 @@
 #include "os/os.h"
 
 enum {
-    MAX_PREFETCH = 2048,
+    MAX_PREFETCH = HR_ARENA_MAX_SLOTS / 2,
     HELD_SLOTS = 1024,   /* slots beyond those for workers: batches that a consumer may keep without copies */
     FEW_HELD_SLOTS = 16, /* the same where address space is scarce */
     RING_SPARE = 4,      /* grants beyond prefetch_count: epoch and stop messages */
@@ -45,6 +45,8 @@ static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, st
 }
 
 static int no_descriptor(int code) {
+    if (code != -EMFILE && code != -ENFILE)
+        return hr__fail(code, "arena: cannot open an eventfd or a pipe: %s", hr_error_text(code));
     return hr__fail(code, "arena: cannot open a descriptor: %s; raise the limit of open files (ulimit -n)",
                     hr_error_text(code));
 }
@@ -215,6 +217,7 @@ void hr_arena_stop(hr_arena *arena) {
         arena->is_stopped = true;
         atomic_store(&arena->layout.header->stopped, 1); /* pairs with the loads in port.c, as C and B in ring.h */
         for (uint32_t i = 0; i < arena->layout.worker_count; i++) hr__eventfd_ring(arena->peers[i].bell_fd);
+        hr__eventfd_ring(arena->bell_fd); /* for a thread that waits in hr_arena_receive */
     }
     pthread_mutex_unlock(&arena->lock);
 }

@@ -26,6 +26,7 @@ struct hr_port {
     struct hr__spin spin;
     struct seen *seen; /* layout.slot_count */
     uint64_t asks;
+    uint32_t own_pid;
     bool has_grant;
     struct hr__record grant; /* the current one */
 };
@@ -115,6 +116,7 @@ int hr_port_open(struct hr_pass *pass, hr_port **ret_port) {
     if (!port) return hr__fail(-ENOMEM, "arena: no memory for a port");
     port->pass = *pass;
     port->own_life_fd = -1;
+    port->own_pid = hr__pid();
     int r = attach(port);
     if (r == 0) port->seen = calloc(port->layout.slot_count, sizeof *port->seen);
     if (r == 0 && !port->seen) r = hr__fail(-ENOMEM, "arena: no memory for a port");
@@ -133,7 +135,8 @@ int hr_port_open(struct hr_pass *pass, hr_port **ret_port) {
 
 hr_port *hr_port_close(hr_port *port) {
     if (!port) return NULL;
-    if (port->layout.header) hr__unmap(port->layout.header, port->layout.total_bytes);
+    /* A child of this process does not have the mapping, and may have another in its place. */
+    if (port->layout.header && port->own_pid == hr__pid()) hr__unmap(port->layout.header, port->layout.total_bytes);
     hr__close(&port->own_life_fd);
     hr_pass_done(&port->pass);
     free(port->seen);

@@ -215,6 +215,7 @@ static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct
         hr__ledger_collect(arena);
         hr__answer_asks(arena);
         r = take_wanted(&wanted, ret_hold);
+        if (r == 0 && arena->is_stopped) r = hr__arena_check(arena, 0);
         if (r != 0 || waited < 0) break;
         if (is_starved(arena, worker)) relieve(arena, worker);
         if (!start_ns) {

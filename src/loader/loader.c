@@ -100,19 +100,19 @@ static int drain(hr_loader *loader, int64_t deadline_ns) {
     return 0;
 }
 
-static int announce(hr_loader *loader) {
+static int announce(hr_loader *loader, const void *payload, size_t payload_bytes) {
     for (uint32_t i = 0; i < loader->worker_count; i++) {
-        int r = hr_arena_grant(loader->arena, i, HR_TASK_EPOCH, loader->epoch, NULL, 0);
+        int r = hr_arena_grant(loader->arena, i, HR_TASK_EPOCH, loader->epoch, payload, payload_bytes);
         if (r < 0) return r;
         loader->peers[i].unanswered_count++;
     }
     return 0;
 }
 
-int hr_loader_begin(hr_loader *loader, int64_t deadline_ns) {
+int hr_loader_begin(hr_loader *loader, const void *payload, size_t payload_bytes, int64_t deadline_ns) {
     int r = 0;
     if (loader->epoch > 0) {
-        if (!loader->is_draining) r = announce(loader);
+        if (!loader->is_draining) r = announce(loader, payload, payload_bytes);
         loader->is_draining = true;
         if (r == 0) r = drain(loader, deadline_ns);
         if (r < 0) return r;

@@ -132,6 +132,27 @@ def test_memfd_refused_and_dev_shm_read_only_falls_back_to_tmpdir(tmp_path: path
     assert os.listdir(folder) == []
 
 
+REFUSED = """
+import warnings
+import datasets as d
+from loaders import Headrace
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    loader = Headrace(d.Images(8, side=8), 4, num_workers=1, multiprocessing_context="fork")
+    for _ in range(2):
+        print([labels.tolist() for _, labels in loader])
+print([str(warning.message) for warning in caught if "headrace" in str(warning.message)])
+"""
+
+
+@needs_failpoints
+@pytest.mark.parametrize("refused", ["memfd_create:EPERM,shm_open:EPERM,tmp_open:EPERM", "eventfd:EPERM"])
+def test_a_sandbox_that_refuses_what_the_engine_needs_gets_torchs_loader(tmp_path: pathlib.Path, refused: str) -> None:
+    lines = run(tmp_path, REFUSED, HEADRACE_FAIL=refused).splitlines()
+    assert lines[0] == lines[1] == "[[0, 1, 2, 3], [4, 5, 6, 7]]"
+    assert lines[2] == '["headrace: torch\'s own DataLoader is used: Operation not permitted"]'
+
+
 KILLED = """
 import os, signal, time
 import datasets as d

@@ -37,6 +37,7 @@ def is_image(batch: torch.Tensor, index: int) -> bool:
 
 def consume(queue_in: Any, queue_out: Any) -> None:
     """In another process: what of a received batch is left of it after the sender dropped its own."""
+    torch.set_num_threads(1)  # a forked child of a process with OpenMP threads must not start its own
     for _ in range(3):
         image, labels = queue_in.get()
         queue_out.put((image.unique().tolist(), labels.tolist()))

@@ -36,14 +36,12 @@ def unbatched(dataset: Any, **options: Any) -> Any:
     return Headrace(dataset, **{**fixed, **options})
 
 
-@pytest.mark.xfail(reason="sink.c names 64-bit integers q and Q", strict=True)
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
 def test_elements_of_an_array_have_the_type_that_they_were_sent_with(dtype: str) -> None:
     (array,) = unbatched(Calls(lambda _: np.arange(3, dtype=dtype), 1))
     assert type(array[0]) is np.dtype(dtype).type
 
 
-@pytest.mark.xfail(reason="the exchange table describes them as whole bytes", strict=True)
 @pytest.mark.parametrize("dtype", [torch.int4, torch.uint4, torch.uint1])
 def test_a_dtype_below_one_byte_stays_itself(dtype: torch.dtype) -> None:
     (tensor,) = unbatched(Calls(lambda _: torch.zeros(16, dtype=torch.uint8).view(dtype), 1))
@@ -61,13 +59,11 @@ class Late:
         return 5
 
 
-@pytest.mark.xfail(reason="_next_data takes every TimeoutError for its own", strict=True)
 def test_a_timeout_of_the_sampler_is_the_samplers() -> None:
     with pytest.raises(TimeoutError, match="the store did not answer"):
         list(Headrace(d.Squares(9), sampler=Late(), num_workers=1, multiprocessing_context="fork"))
 
 
-@pytest.mark.xfail(reason="decode.c keeps the classes of named tuples by their names for ever", strict=True)
 @only_headrace
 def test_a_named_tuple_class_that_is_defined_anew_is_the_new_one() -> None:
     def one() -> tuple[Any, type]:
@@ -89,7 +85,6 @@ class NoDatabase:
         raise ConnectionError("no database today")
 
 
-@pytest.mark.xfail(reason="_start takes every OSError for a lack of processes", strict=True)
 def test_an_oserror_of_the_data_sets_pickling_is_the_data_sets() -> None:
     with pytest.raises(ConnectionError, match=r"^no database today$"):
         list(Headrace([NoDatabase()], num_workers=1, multiprocessing_context="spawn"))
@@ -100,7 +95,6 @@ class Unreadable:
         return int, ("x",)
 
 
-@pytest.mark.xfail(reason="Engine.next submits no task after a batch that cannot be decoded", strict=True)
 @only_headrace
 def test_batches_that_cannot_be_decoded_do_not_end_the_epoch_early() -> None:
     iterator = iter(unbatched(Calls(lambda i: Unreadable() if i < 2 else i, 8)))
@@ -112,7 +106,6 @@ def test_batches_that_cannot_be_decoded_do_not_end_the_epoch_early() -> None:
     assert got == [2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.xfail(reason="Engine.begin waits without the loader's timeout", strict=True)
 @pytest.mark.timeout(30)
 def test_a_timeout_ends_the_wait_of_a_second_epoch_for_a_stuck_worker() -> None:
     event = multiprocessing.get_context("fork").Event()
@@ -143,7 +136,6 @@ print("end")
 """
 
 
-@pytest.mark.xfail(reason="_close calls into a loader in which another thread waits", strict=False)
 def test_a_daemon_thread_that_waits_for_a_batch_lets_the_interpreter_exit_in_silence(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, DAEMON) == "end\n"
 
@@ -156,7 +148,6 @@ print(*Headrace([1, 2], batch_size=2, num_workers=1, multiprocessing_context="fo
 """
 
 
-@pytest.mark.xfail(reason="_DEFAULT_FNS is what the map holds when headrace is imported", strict=True)
 def test_a_replacement_in_the_collate_map_made_before_the_import_is_used(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, COLLATE_MAP) == "the user's\n"
 
@@ -177,7 +168,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.xfail(reason="_preload takes a main module that opens files for safe", strict=True)
 def test_a_file_that_the_main_module_opens_is_each_workers_own(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, SHARED_FILE) == "[0, 0]\n"
 
@@ -203,6 +193,5 @@ print(most < private_bytes() + 200_000_000)
 """
 
 
-@pytest.mark.xfail(reason="a pickler refers to itself by its buffer callback, and keeps its tensors", strict=False)
 def test_a_worker_keeps_no_tensor_of_a_pickled_batch_that_is_sent(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, BIG) == "True\n"

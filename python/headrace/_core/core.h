@@ -29,9 +29,10 @@
 /* What Python tells the extension once (configure); owned references, NULL until told. */
 struct core {
     struct {
-        PyObject *requires_grad, *is_conj, *is_neg, *untyped_storage, *data_ptr;
+        PyObject *requires_grad, *dtype, *is_conj, *is_neg, *untyped_storage, *data_ptr;
     } names;                       /* interned; set when the module is made */
     PyObject *tensor_type;         /* torch.Tensor */
+    PyObject *int8, *uint8;        /* the torch.dtypes */
     struct dl_exchange *exchange;  /* its table; NULL: capsules are used */
     PyObject *tensor_from_capsule; /* callable: a capsule "dltensor" -> torch.Tensor */
     PyObject *dump;                /* callable: object -> (pickle bytes, list of children) */
@@ -109,8 +110,9 @@ enum found collate(struct encoder *encoder, PyObject *samples, enum hr_flavor fl
 
 extern PyTypeObject LeaseType; /* _core.Lease: a buffer over leased or private memory */
 
-/* Decodes one delivery; stays valid after hr_delivery_done. New reference. */
-PyObject *decode(struct hr_delivery *delivery);
+/* Decodes one delivery; stays valid after hr_delivery_done. `types` is a dict that remembers classes for one loader.
+ * New reference. */
+PyObject *decode(struct hr_delivery *delivery, PyObject *types);
 /* One array leaf, at `node->data_offset` of the delivery. New reference. */
 PyObject *sink_array(struct hr_delivery *delivery, const struct hr_node *node);
 
@@ -120,6 +122,7 @@ extern PyTypeObject LoaderType;
 extern PyTypeObject PortType;
 extern PyObject *WorkerDied; /* _core.WorkerDied, an exception */
 
+int64_t core_now_ns(void); /* CLOCK_MONOTONIC */
 /* Seconds (or None) as a monotonic deadline; -1 with an exception. */
 int core_deadline(PyObject *seconds, int64_t *ret_deadline_ns);
 

@@ -4,6 +4,7 @@
 struct decoder {
     struct hr_delivery *delivery;
     struct hr_batch_reader reader;
+    PyObject *types; /* borrowed: named tuple classes by their pickle */
 };
 
 static PyObject *decode_node(struct decoder *decoder);
@@ -37,24 +38,22 @@ static PyObject *decode_dict(struct decoder *decoder, uint32_t count) {
     return dict;
 }
 
-/* Borrowed: the class that a pickle names. The table keeps classes by their pickle. */
-static PyObject *class_of(PyObject *pickle) {
-    static PyObject *known;
-    if (!known && !(known = PyDict_New())) return NULL;
-    PyObject *type = PyDict_GetItemWithError(known, pickle);
+/* Borrowed: the class that a pickle names. */
+static PyObject *class_of(struct decoder *decoder, PyObject *pickle) {
+    PyObject *type = PyDict_GetItemWithError(decoder->types, pickle);
     if (type || PyErr_Occurred()) return type;
     PyObject *none = PyList_New(0);
     type = none ? PyObject_CallFunctionObjArgs(core.load, pickle, none, NULL) : NULL;
     Py_XDECREF(none);
     if (!type) return NULL;
-    int r = PyDict_SetItem(known, pickle, type);
+    int r = PyDict_SetItem(decoder->types, pickle, type);
     Py_DECREF(type);
     return r < 0 ? NULL : type;
 }
 
 static PyObject *decode_named(struct decoder *decoder, uint32_t count) {
     PyObject *pickle = decode_node(decoder);
-    PyObject *type = pickle ? class_of(pickle) : NULL;
+    PyObject *type = pickle ? class_of(decoder, pickle) : NULL;
     PyObject *fields = type ? decode_tuple(decoder, count) : NULL;
     PyObject *result = NULL;
     if (fields && PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)) {
@@ -119,8 +118,8 @@ static PyObject *decode_node(struct decoder *decoder) {
     return object;
 }
 
-PyObject *decode(struct hr_delivery *delivery) {
-    struct decoder decoder = {.delivery = delivery};
+PyObject *decode(struct hr_delivery *delivery, PyObject *types) {
+    struct decoder decoder = {.delivery = delivery, .types = types};
     int r = hr_batch_read(&decoder.reader, delivery->data, delivery->bytes);
     return r < 0 ? core_raise(r) : decode_node(&decoder);
 }

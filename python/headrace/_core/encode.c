@@ -12,6 +12,7 @@ int encoder_init(struct encoder *encoder) {
     if (r < 0) core_raise(r);
     encoder->seen = PyMem_Calloc(FIRST_ROOM, sizeof *encoder->seen);
     encoder->seen_room = FIRST_ROOM;
+    if (!encoder->seen) PyErr_NoMemory();
     return r < 0 || !encoder->seen_types || !encoder->seen ? -1 : 0;
 }
 
@@ -168,18 +169,28 @@ static enum found encode_array(struct encoder *encoder, PyObject *object) {
 static enum found encode_items(struct encoder *encoder, PyObject *sequence, int depth) {
     enum found found = FOUND;
     Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence);
-    for (Py_ssize_t i = 0; found == FOUND && i < count; i++)
-        found = encode_node(encoder, PySequence_Fast_GET_ITEM(sequence, i), depth + 1);
+    for (Py_ssize_t i = 0; found == FOUND && i < count; i++) {
+        if (PySequence_Fast_GET_SIZE(sequence) != count) return FOUND_NOT; /* another thread changes it */
+        PyObject *item = Py_NewRef(PySequence_Fast_GET_ITEM(sequence, i));
+        found = encode_node(encoder, item, depth + 1);
+        Py_DECREF(item);
+    }
     return found;
 }
 
 static enum found encode_dict(struct encoder *encoder, PyObject *dict, int depth) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
-    enum found found = encode_result(hr_batch_open(encoder->batch, HR_NODE_DICT, (uint32_t)PyDict_GET_SIZE(dict)));
+    Py_ssize_t count = PyDict_GET_SIZE(dict);
+    enum found found = encode_result(hr_batch_open(encoder->batch, HR_NODE_DICT, (uint32_t)count));
     while (found == FOUND && PyDict_Next(dict, &at, &key, &value)) {
+        Py_INCREF(key);
+        Py_INCREF(value);
         found = encode_node(encoder, key, depth + 1);
         if (found == FOUND) found = encode_node(encoder, value, depth + 1);
+        Py_DECREF(key);
+        Py_DECREF(value);
+        if (PyDict_GET_SIZE(dict) != count) return FOUND_NOT; /* another thread changes it */
     }
     return found;
 }

@@ -27,13 +27,17 @@ void *core_raise(int code) {
     return NULL;
 }
 
+int64_t core_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
 int core_deadline(PyObject *seconds, int64_t *ret_deadline_ns) {
     *ret_deadline_ns = HR_NO_DEADLINE;
     if (seconds == Py_None) return 0;
     double wait_s = PyFloat_AsDouble(seconds);
     if (wait_s == -1.0 && PyErr_Occurred()) return -1;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (wait_s < 1e9) *ret_deadline_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec + (int64_t)(wait_s * 1e9);
+    if (wait_s < 1e9) *ret_deadline_ns = core_now_ns() + (int64_t)(wait_s * 1e9);
     return 0;
 }

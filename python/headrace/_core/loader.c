@@ -2,11 +2,14 @@
 #include "core.h"
 
 #include <errno.h>
+#include <time.h>
 
 /* _core.Loader: the trainer's end of a loader. */
 struct loader {
     PyObject_HEAD hr_loader *loader;
-    bool is_busy; /* a thread is inside, without the GIL */
+    bool is_busy;                 /* a thread is inside, without the GIL */
+    struct hr_delivery *received; /* waited for, not taken yet */
+    PyObject *types;              /* see decode */
 };
 
 PyObject *WorkerDied;
@@ -24,6 +27,7 @@ static int loader_init(PyObject *self, PyObject *arguments, PyObject *keywords) 
         PyErr_SetString(PyExc_RuntimeError, "headrace: the loader is open already");
         return -1;
     }
+    if (!loader->types && !(loader->types = PyDict_New())) return -1;
     options.out_of_order = !in_order;
     options.limit_bytes = limit_bytes;
     int r = hr_loader_open(&options, &loader->loader);
@@ -31,19 +35,35 @@ static int loader_init(PyObject *self, PyObject *arguments, PyObject *keywords) 
     return r < 0 ? -1 : 0;
 }
 
+static void drop_received(struct loader *loader) {
+    hr_delivery_done(loader->received);
+    loader->received = NULL;
+}
+
 static void loader_dealloc(PyObject *self) {
-    hr_loader_close(((struct loader *)self)->loader);
+    struct loader *loader = (struct loader *)self;
+    drop_received(loader);
+    hr_loader_close(loader->loader);
+    Py_XDECREF(loader->types);
     Py_TYPE(self)->tp_free(self);
 }
 
+/* For what any thread may do at any time. */
 static hr_loader *open_loader(PyObject *self) {
-    struct loader *loader = (struct loader *)self;
-    if (!loader->loader) return (void *)PyErr_Format(PyExc_RuntimeError, "headrace: the loader is closed");
-    if (loader->is_busy)
-        return (void *)PyErr_Format(
-            PyExc_RuntimeError, "headrace: another thread is waiting for this loader's next batch; give each thread an "
-                                "iterator of its own, or a lock");
-    return loader->loader;
+    hr_loader *loader = ((struct loader *)self)->loader;
+    if (!loader) PyErr_SetString(PyExc_RuntimeError, "headrace: the loader is closed");
+    return loader;
+}
+
+/* For what one thread may do at a time. */
+static hr_loader *idle_loader(PyObject *self) {
+    if (((struct loader *)self)->is_busy) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "headrace: another thread is waiting for this loader's next batch; give each "
+                        "thread an iterator of its own, or a lock");
+        return NULL;
+    }
+    return open_loader(self);
 }
 
 static PyObject *loader_open_pass(PyObject *self, PyObject *argument) {
@@ -75,31 +95,55 @@ static void *raise_wait(hr_loader *loader, int code) {
     return NULL;
 }
 
-/* Calls `wait` without the GIL until it is not interrupted by a signal, whose Python handler may raise. */
-static int wait_for(struct loader *self, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
+enum { LOOK_NS = 500000000 }; /* a signal that came just before the wait is served after this long at the latest */
+
+/* What a wait is for: the next batch, or an epoch's beginning with this payload. */
+struct waited {
+    struct hr_delivery **ret_delivery;
+    const void *payload;
+    size_t payload_bytes;
+};
+
+static int wait_once(struct loader *self, const struct waited *waited, int64_t deadline_ns) {
     int r;
-    do {
-        self->is_busy = true;
-        Py_BEGIN_ALLOW_THREADS;
-        r = ret_delivery ? hr_loader_next(self->loader, deadline_ns, ret_delivery)
-                         : hr_loader_begin(self->loader, deadline_ns);
-        Py_END_ALLOW_THREADS;
-        self->is_busy = false;
-    } while (r == -EINTR && PyErr_CheckSignals() == 0);
+    self->is_busy = true;
+    Py_BEGIN_ALLOW_THREADS;
+    r = waited->ret_delivery ? hr_loader_next(self->loader, deadline_ns, waited->ret_delivery)
+                             : hr_loader_begin(self->loader, waited->payload, waited->payload_bytes, deadline_ns);
+    Py_END_ALLOW_THREADS;
+    self->is_busy = false;
     return r;
 }
 
-static PyObject *loader_begin(PyObject *self, PyObject *timeout) {
+/* Waits without the GIL, serving signals, whose Python handlers may raise: -EINTR then, with their exception. */
+static int wait_for(struct loader *self, const struct waited *waited, int64_t deadline_ns) {
+    for (;;) {
+        int64_t look_ns = core_now_ns() + LOOK_NS;
+        int r = wait_once(self, waited, look_ns < deadline_ns ? look_ns : deadline_ns);
+        if (r != -EINTR && r != -ETIMEDOUT) return r;
+        if (PyErr_CheckSignals() < 0) return -EINTR;
+        if (r == -ETIMEDOUT && core_now_ns() >= deadline_ns) return r;
+    }
+}
+
+static PyObject *loader_begin(PyObject *self, PyObject *arguments) {
     int64_t deadline_ns;
-    if (!open_loader(self) || core_deadline(timeout, &deadline_ns) < 0) return NULL;
-    int r = wait_for((struct loader *)self, deadline_ns, NULL);
+    PyObject *epoch, *timeout;
+    if (!PyArg_ParseTuple(arguments, "OO:begin", &epoch, &timeout) || !idle_loader(self)) return NULL;
+    if (core_deadline(timeout, &deadline_ns) < 0) return NULL;
+    drop_received((struct loader *)self);
+    PyObject *payload = core_pack_indices(epoch);
+    if (!payload) return NULL;
+    struct waited waited = {.payload = PyBytes_AS_STRING(payload), .payload_bytes = (size_t)PyBytes_GET_SIZE(payload)};
+    int r = wait_for((struct loader *)self, &waited, deadline_ns);
+    Py_DECREF(payload);
     if (r == -EINTR) return NULL;
     if (r < 0) return raise_wait(((struct loader *)self)->loader, r);
     Py_RETURN_NONE;
 }
 
 static PyObject *loader_submit(PyObject *self, PyObject *indices) {
-    hr_loader *loader = open_loader(self);
+    hr_loader *loader = idle_loader(self);
     PyObject *payload = loader ? core_pack_indices(indices) : NULL;
     if (!payload) return NULL;
     int r = hr_loader_submit(loader, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload));
@@ -107,29 +151,32 @@ static PyObject *loader_submit(PyObject *self, PyObject *indices) {
     return r < 0 ? core_raise(r) : PyBool_FromLong(r);
 }
 
-static PyObject *result_of(struct hr_delivery *delivery) {
+static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
+    struct loader *loader = (struct loader *)self;
+    struct waited waited = {.ret_delivery = &loader->received};
+    int64_t deadline_ns;
+    if (!idle_loader(self) || core_deadline(timeout, &deadline_ns) < 0) return NULL;
+    drop_received(loader);
+    int r = wait_for(loader, &waited, deadline_ns);
+    if (r == -EINTR) return NULL;
+    if (r == HR_E_END) Py_RETURN_NONE;
+    if (r < 0) return raise_wait(loader->loader, r);
+    return PyLong_FromLong(r == 1 ? HR_STATUS_END : (long)loader->received->status);
+}
+
+static PyObject *loader_take(PyObject *self, PyObject *ignored) {
+    struct loader *loader = (struct loader *)self;
+    struct hr_delivery *delivery = loader->received;
     PyObject *object;
+    (void)ignored;
+    if (!delivery) return PyErr_Format(PyExc_RuntimeError, "headrace: nothing was received");
+    loader->received = NULL;
     if (delivery->status == HR_STATUS_TOO_BIG && delivery->bytes == sizeof(uint64_t))
         object = PyLong_FromUnsignedLongLong(*(const uint64_t *)delivery->data);
     else
-        object = decode(delivery);
-    return object
-               ? Py_BuildValue("IKIN", delivery->status, (unsigned long long)delivery->task, delivery->worker, object)
-               : NULL;
-}
-
-static PyObject *loader_next(PyObject *self, PyObject *timeout) {
-    struct hr_delivery *delivery = NULL;
-    int64_t deadline_ns;
-    if (!open_loader(self) || core_deadline(timeout, &deadline_ns) < 0) return NULL;
-    int r = wait_for((struct loader *)self, deadline_ns, &delivery);
-    if (r == -EINTR) return NULL;
-    if (r == HR_E_END) Py_RETURN_NONE;
-    if (r == 1) return Py_BuildValue("IKIO", HR_STATUS_END, 0ULL, 0U, Py_None);
-    if (r < 0) return raise_wait(((struct loader *)self)->loader, r);
-    PyObject *result = result_of(delivery);
+        object = decode(delivery, loader->types);
     hr_delivery_done(delivery);
-    return result;
+    return object;
 }
 
 static PyObject *loader_has_data(PyObject *self, PyObject *argument) {
@@ -156,10 +203,22 @@ static PyObject *loader_stop(PyObject *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
+/* At the interpreter's exit a daemon thread may still wait; hr_arena_stop has told it to return. */
+static bool wait_until_idle(const struct loader *loader) {
+    enum { STEP_NS = 1000000, STEPS = 1000 };
+    for (int i = 0; loader->is_busy && i < STEPS; i++) {
+        Py_BEGIN_ALLOW_THREADS;
+        nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
+        Py_END_ALLOW_THREADS;
+    }
+    return !loader->is_busy;
+}
+
 static PyObject *loader_close(PyObject *self, PyObject *ignored) {
     struct loader *loader = (struct loader *)self;
     (void)ignored;
-    if (loader->loader && !open_loader(self)) return NULL;
+    if (!wait_until_idle(loader)) Py_RETURN_NONE; /* its thread never returns: the process's end frees all */
+    drop_received(loader);
     loader->loader = hr_loader_close(loader->loader);
     Py_RETURN_NONE;
 }
@@ -198,15 +257,18 @@ static PyMethodDef loader_methods[] = {
      "needs for its Port. The caller owns and closes them."},
     {"watch", loader_watch, METH_VARARGS,
      "watch(worker, fd)\n\nA descriptor that becomes readable when the worker ends; -1: do not watch it. Borrowed."},
-    {"begin", loader_begin, METH_O,
-     "begin(timeout)\n\nBegins an epoch. See hr_loader_begin. WorkerDied, TimeoutError."},
+    {"begin", loader_begin, METH_VARARGS,
+     "begin(epoch, timeout)\n\nBegins an epoch; workers that go on from an earlier one are sent `epoch`, any object. "
+     "See "
+     "hr_loader_begin. WorkerDied, TimeoutError."},
     {"submit", loader_submit, METH_O,
      "submit(indices) -> bool\n\nSubmits the next task. False: no worker has data any more, and it was dropped."},
-    {"next", loader_next, METH_O,
-     "next(timeout) -> (status, task, worker, object) | None\n\nThe next result in the loader's order; None when "
-     "nothing "
-     "is outstanding. STATUS_END: a worker has no more data. STATUS_TOO_BIG: the object is the bytes that it needs. "
-     "WorkerDied, TimeoutError."},
+    {"wait", loader_wait, METH_O,
+     "wait(timeout) -> int | None\n\nWaits for the next result in the loader's order, and tells its status; None when "
+     "nothing is outstanding. STATUS_END: a worker has no more data, nothing to take. WorkerDied, TimeoutError."},
+    {"take", loader_take, METH_NOARGS,
+     "take() -> object\n\nThe result that was waited for. STATUS_TOO_BIG: the bytes that the batch needs. Raises what "
+     "rebuilding it raises."},
     {"has_data", loader_has_data, METH_O, "has_data(worker) -> bool\n\nHas the worker data left in this epoch?"},
     {"dismiss", loader_dismiss, METH_O, "dismiss(worker)\n\nSends a worker its last task."},
     {"stop", loader_stop, METH_NOARGS, "stop()\n\nTells all workers to end. Idempotent."},

@@ -43,14 +43,16 @@ static struct dl_exchange *find_table(PyObject *capsule) {
 }
 
 static PyObject *use_torch(PyObject *module, PyObject *arguments) {
-    PyObject *type, *from_capsule, *table;
+    PyObject *type, *int8, *uint8, *from_capsule, *table;
     struct dl_exchange *exchange = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOO:use_torch", &type, &from_capsule, &table)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "OOOOO:use_torch", &type, &int8, &uint8, &from_capsule, &table)) return NULL;
     if (table != Py_None) exchange = find_table(table);
     if (PyErr_Occurred()) return NULL;
     core.exchange = exchange;
     set(&core.tensor_type, type);
+    set(&core.int8, int8);
+    set(&core.uint8, uint8);
     set(&core.tensor_from_capsule, from_capsule);
     return PyBool_FromLong(exchange != NULL);
 }
@@ -69,7 +71,8 @@ static PyMethodDef methods[] = {
      "load(bytes, children) -> object; a child is a tensor or a buffer."},
     {"use_numpy", use_numpy, METH_NOARGS, "use_numpy()\n\nTreat numpy arrays as leaves. ImportError."},
     {"use_torch", use_torch, METH_VARARGS,
-     "use_torch(Tensor, from_capsule, exchange_table) -> bool\n\nTreat torch tensors as leaves. exchange_table: the "
+     "use_torch(Tensor, int8, uint8, from_capsule, exchange_table) -> bool\n\nTreat torch tensors as leaves. "
+     "exchange_table: the "
      "type's DLPack exchange capsule or None. True: the table is used; False: DLPack capsules are."},
     {"open_pidfd", open_pidfd, METH_O, "open_pidfd(pid) -> int\n\nA pidfd, owned by the caller. OSError."},
     {NULL, NULL, 0, NULL},
@@ -85,6 +88,7 @@ static struct PyModuleDef definition = {
 
 static int intern_names(void) {
     core.names.requires_grad = PyUnicode_InternFromString("requires_grad");
+    core.names.dtype = PyUnicode_InternFromString("dtype");
     core.names.is_conj = PyUnicode_InternFromString("is_conj");
     core.names.is_neg = PyUnicode_InternFromString("is_neg");
     core.names.untyped_storage = PyUnicode_InternFromString("untyped_storage");

@@ -79,11 +79,9 @@ static struct tensor *new_tensor(struct hr_delivery *delivery, const struct hr_n
 }
 
 static void drop_capsule(PyObject *capsule) {
+    if (!PyCapsule_IsValid(capsule, "dltensor")) return; /* used up: it is called "used_dltensor" now */
     struct dl_managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
-    if (managed)
-        managed->deleter(managed);
-    else
-        PyErr_Clear(); /* used up: it is called "used_dltensor" now */
+    managed->deleter(managed);
 }
 
 static PyObject *sink_by_capsule(struct tensor *tensor, const struct dl_tensor *description) {
@@ -154,25 +152,28 @@ static PyObject *sink_buffer(struct hr_delivery *delivery, const struct hr_node 
 
 /* ---- numpy arrays ---- */
 
-/* numpy's one-letter name of a dtype; 0 where it has none. */
-static char letter_of(struct hr_dtype dtype) {
-    enum { INT = 0, UINT = 1, FLOAT = 2, COMPLEX = 5, BOOL = 6 };
-    static const struct {
-        uint8_t code, bits;
-        char letter;
-    } table[] = {{INT, 8, 'b'},    {INT, 16, 'h'},    {INT, 32, 'i'},     {INT, 64, 'q'},      {UINT, 8, 'B'},
-                 {UINT, 16, 'H'},  {UINT, 32, 'I'},   {UINT, 64, 'Q'},    {FLOAT, 16, 'e'},    {FLOAT, 32, 'f'},
-                 {FLOAT, 64, 'd'}, {FLOAT, 128, 'g'}, {COMPLEX, 64, 'F'}, {COMPLEX, 128, 'D'}, {BOOL, 8, '?'}};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (table[i].code == dtype.code && table[i].bits == dtype.bits && dtype.lanes == 1) return table[i].letter;
-    return 0;
+/* numpy's name of a dtype by kind and bytes, as in "f4"; false where it has none. */
+static bool name_of(struct hr_dtype dtype, char name[8]) {
+    static const char kinds[] = {'i', 'u', 'f', 0, 0, 'c', 'b'};
+    char kind = dtype.code < sizeof kinds ? kinds[dtype.code] : 0;
+    if (!kind || dtype.lanes != 1) return false;
+    snprintf(name, 8, "%c%d", kind, dtype.bits / 8);
+    return true;
 }
 
-/* Borrowed, from a table that is filled as letters are met. */
-static PyObject *dtype_of_letter(char letter) {
-    static PyObject *known[128];
-    if (!known[(int)letter]) known[(int)letter] = PyObject_CallFunction(core.dtype_type, "C", letter);
-    return known[(int)letter];
+/* Borrowed, from a table that is filled as dtypes are met. */
+static PyObject *numpy_dtype_of(struct hr_dtype dtype) {
+    static PyObject *known;
+    char name[8];
+    if (!name_of(dtype, name))
+        return PyErr_Format(PyExc_RuntimeError, "headrace: an array of a dtype that numpy does not have");
+    if (core_need_numpy() < 0 || (!known && !(known = PyDict_New()))) return NULL;
+    PyObject *found = PyDict_GetItemString(known, name);
+    if (found) return found;
+    PyObject *made = PyObject_CallFunction(core.dtype_type, "s", name);
+    int r = made ? PyDict_SetItemString(known, name, made) : -1;
+    Py_XDECREF(made);
+    return r < 0 ? NULL : made;
 }
 
 static PyObject *tuple_of(const int64_t *numbers, uint32_t count, int64_t factor) {
@@ -186,9 +187,7 @@ static PyObject *tuple_of(const int64_t *numbers, uint32_t count, int64_t factor
 }
 
 static PyObject *sink_numpy(struct hr_delivery *delivery, const struct hr_node *node) {
-    char letter = letter_of(node->dtype);
-    if (!letter) return PyErr_Format(PyExc_RuntimeError, "headrace: an array of a dtype that numpy does not have");
-    PyObject *dtype = core_need_numpy() < 0 ? NULL : dtype_of_letter(letter), *result = NULL;
+    PyObject *dtype = numpy_dtype_of(node->dtype), *result = NULL;
     if (!dtype) return NULL;
     PyObject *lease = sink_buffer(delivery, node);
     PyObject *shape = tuple_of(node->shape, node->ndim, 1);

@@ -65,6 +65,16 @@ static int is_lazy(PyObject *tensor, bool is_complex) {
     return lazy ? lazy : is_true(PyObject_CallMethodNoArgs(tensor, core.names.is_neg));
 }
 
+/* DLPack describes torch's int1 to int7 and uint1 to uint7 as if they were of 8 bits. -1: exception. */
+static int is_disguised(PyObject *tensor, struct dl_dtype described) {
+    enum { INT = 0, UINT = 1 };
+    if (described.bits != 8 || described.code > UINT) return 0;
+    PyObject *dtype = PyObject_GetAttr(tensor, core.names.dtype);
+    if (!dtype) return -1;
+    Py_DECREF(dtype); /* dtypes live for ever */
+    return dtype != (described.code == INT ? core.int8 : core.uint8);
+}
+
 /* The older way in: a capsule. It stays alive with the sources, and the tensor's description with it. */
 static enum found describe_by_capsule(struct sources *sources, PyObject *tensor, struct dl_tensor *ret_tensor) {
     PyObject *capsule = PyObject_CallMethod(tensor, "__dlpack__", NULL);
@@ -90,7 +100,7 @@ enum found source_tensor(struct sources *sources, PyObject *object, struct hr_ar
     int gradient = wants_gradient(object);
     if (gradient != 0) return gradient < 0 ? FOUND_ERROR : FOUND_NOT;
     if (describe(sources, object, &tensor) != FOUND) {
-        if (PyErr_ExceptionMatches(PyExc_MemoryError)) return FOUND_ERROR;
+        if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return FOUND_ERROR;
         PyErr_Clear(); /* sparse, quantized, meta...: torch's own reductions know what to do */
         return FOUND_NOT;
     }
@@ -99,6 +109,8 @@ enum found source_tensor(struct sources *sources, PyObject *object, struct hr_ar
         int lazy = is_lazy(object, tensor.dtype.code == COMPLEX);
         if (lazy != 0) return lazy < 0 ? FOUND_ERROR : FOUND_NOT;
     }
+    int disguised = is_disguised(object, tensor.dtype);
+    if (disguised != 0) return disguised < 0 ? FOUND_ERROR : FOUND_NOT;
     if (keep_object(sources, object) < 0) return FOUND_ERROR;
     *ret_array = (struct hr_array){.data = (const char *)tensor.data + tensor.byte_offset,
                                    .dtype = {tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes},

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import warnings
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.utils.data
@@ -23,6 +24,12 @@ _NOT_PICKLED = (
     "to 'forkserver', which requires the worker Process arguments to be picklable. "
     "You can also try multiprocessing.set_start_method('fork')."
 )
+
+
+@functools.cache
+def _warn_of_torchs(reason: str) -> None:
+    """Once per process."""
+    warnings.warn(f"headrace: torch's own DataLoader is used: {reason}", stacklevel=4)
 
 
 class DataLoader(torch.utils.data.DataLoader[_T_co]):
@@ -48,6 +55,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _get_iterator(self) -> Any:
         if not self._uses_engine():
+            return super()._get_iterator()
+        if reason := _engine.why_not():
+            _warn_of_torchs(reason)
             return super()._get_iterator()
         self.check_worker_number_rationality()
         return _Iterator(self)
@@ -94,7 +104,10 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
-        self._engine.begin(self._next_index, keep_workers=self._persistent_workers)
+        try:
+            self._engine.begin(self._next_index, None, self._timeout or None, self._persistent_workers)
+        except _engine.Timeout:
+            self._raise_timeout()
 
     def __next__(self) -> Any:
         # torch's __next__ opens a profiler's record for each batch, which costs more than many a batch.
@@ -107,8 +120,8 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
     def _next_data(self) -> Any:
         try:
             answer = self._engine.next(self._next_index, self._timeout or None, self._batch_size)
-        except TimeoutError:
-            raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
+        except _engine.Timeout:
+            self._raise_timeout()
         if answer is None:
             if not self._persistent_workers:
                 self._shutdown_workers()
@@ -117,6 +130,9 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         if status == _core.STATUS_ERROR:
             self._reraise(value)
         return self._deliver(value)
+
+    def _raise_timeout(self) -> NoReturn:
+        raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
 
     def _reraise(self, wrapped: Any) -> None:
         if isinstance(wrapped, str):

@@ -14,14 +14,12 @@ from headrace import _core, _pickling, _worker
 from headrace.torch import _internals
 from headrace.torch import _pickling as _torch_pickling
 
-_DEFAULT_FNS = dict(_internals.collate.default_collate_fn_map)
-
 
 def use_torch() -> None:
     """Tells the extension about torch: once per process."""
     # $HEADRACE_DLPACK=capsule: as with a torch that has no exchange table.
     table = None if os.environ.get("HEADRACE_DLPACK") == "capsule" else _internals.exchange_table
-    _core.use_torch(torch.Tensor, torch.utils.dlpack.from_dlpack, table)
+    _core.use_torch(torch.Tensor, torch.int8, torch.uint8, torch.utils.dlpack.from_dlpack, table)
     if _internals.worker.HAS_NUMPY:
         _core.use_numpy()
     _pickling.use_pickler(_torch_pickling.Pickler)
@@ -29,9 +27,20 @@ def use_torch() -> None:
 
 def _collate_is_torchs(collate_fn: object) -> bool:
     """Is it torch's default_collate, without additions of the user's?"""
-    return (
-        collate_fn is _internals.collate.default_collate and _internals.collate.default_collate_fn_map == _DEFAULT_FNS
-    )
+    collate = _internals.collate
+    if collate_fn is not collate.default_collate:
+        return False
+    functions = collate.default_collate_fn_map
+    plain = {
+        torch.Tensor: collate.collate_tensor_fn,
+        float: collate.collate_float_fn,
+        int: collate.collate_int_fn,
+        str: collate.collate_str_fn,
+        bytes: collate.collate_str_fn,
+    }
+    numpys = (collate.collate_numpy_array_fn, collate.collate_numpy_scalar_fn)
+    others = [functions[key] for key in functions if key not in plain]
+    return all(functions.get(key) is plain[key] for key in plain) and all(other in numpys for other in others)
 
 
 def _as_is(samples: Any) -> Any:
@@ -87,7 +96,7 @@ class Job:
             self.dataset_kind, self.dataset, self.auto_collation, collate_fn, self.drop_last
         )
 
-    def begin_epoch(self) -> None:
+    def begin_epoch(self, epoch: Any) -> None:
         try:
             self._fetcher = self._new_fetcher()
         except Exception:
