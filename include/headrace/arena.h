@@ -44,7 +44,8 @@ enum { HR_ARENA_MAX_WORKERS = 1024, HR_ARENA_MAX_SLOTS = 1 << 16 };
 
 struct hr_arena_options {
     uint32_t worker_count;   /* 1 to HR_ARENA_MAX_WORKERS */
-    uint32_t prefetch_count; /* most grants outstanding at a time: the slots that are kept for workers. 1 to HR_ARENA_MAX_SLOTS / 2 */
+    uint32_t prefetch_count; /* most grants outstanding at a time: the slots that are kept for workers. 1 to
+                                HR_ARENA_MAX_SLOTS / 2 */
     uint64_t limit_bytes;    /* most bytes of shared memory; 0: half of what the machine and the cgroup have to spare */
 };
 

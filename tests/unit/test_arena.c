@@ -188,7 +188,7 @@ static void options_out_of_range_are_refused(void **state) {
     const struct hr_arena_options bad[] = {{.worker_count = 0, .prefetch_count = 1},
                                            {.worker_count = HR_ARENA_MAX_WORKERS + 1, .prefetch_count = 1},
                                            {.worker_count = 1, .prefetch_count = 0},
-                                           {.worker_count = 1, .prefetch_count = 2049}};
+                                           {.worker_count = 1, .prefetch_count = HR_ARENA_MAX_SLOTS / 2 + 1}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(hr_arena_open(&bad[i], &arena), -EINVAL);
     assert_ptr_equal(arena, &state);
     assert_null(hr_arena_close(NULL));
