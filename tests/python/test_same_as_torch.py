@@ -53,6 +53,17 @@ def test_the_whole_zoo_crosses_in_order_with_two_workers() -> None:
     assert len(found.events[0]) == len(d.ZOO_NAMES) + 1
 
 
+@pytest.mark.parametrize("collated", [False, True])
+def test_the_zoo_crosses_by_dlpack_capsules_too(monkeypatch: pytest.MonkeyPatch, collated: bool) -> None:
+    """As with a torch that has no exchange table: trainer and worker read the variable when they begin."""
+    monkeypatch.setenv("HEADRACE_DLPACK", "capsule")
+    if collated:
+        for name in d.SAMPLES:
+            assert_same(lambda kind, name=name: forked(kind, d.Samples(name), batch_size=4, num_workers=1))
+    else:
+        assert_same(lambda kind: unbatched(kind, d.Zoo(), prefetch_factor=3))
+
+
 def test_the_whole_zoo_in_one_batch_arrives_as_torch_sends_it() -> None:
     assert_same(lambda kind: forked(kind, d.Zoo(), batch_size=200, collate_fn=d.identity, num_workers=1))
 

@@ -25,9 +25,10 @@ static bool are_alike(const struct hr_array *a, const struct hr_array *b) {
     return true;
 }
 
-/* What torch.as_tensor takes: it refuses negative strides and long doubles, with its own words. */
-static bool is_for_torch(const struct hr_array *array) {
-    enum { COMPLEX = 5 };
+/* What torch.as_tensor takes: it refuses negative strides, long doubles and scalars of np.uint64, with its own words. */
+static bool is_for_torch(const struct hr_array *array, bool is_array) {
+    enum { UINT = 1, COMPLEX = 5 };
+    if (!is_array && array->dtype.code == UINT && array->dtype.bits == 64) return false;
     for (uint32_t i = 0; i < array->ndim; i++)
         if (array->strides[i] < 0) return false;
     return array->dtype.bits <= (array->dtype.code == COMPLEX ? 128 : 64);
@@ -45,7 +46,8 @@ static enum found collate_arrays(struct encoder *encoder, PyObject **items, uint
     for (uint32_t i = 0; found == FOUND && i < count; i++) {
         found = source(&encoder->sources, items[i], &arrays[i]);
         if (found != FOUND) break;
-        if (flavor == HR_FLAVOR_TENSOR && !is_for_torch(&arrays[i])) found = FOUND_NOT;
+        if (flavor == HR_FLAVOR_TENSOR && !is_for_torch(&arrays[i], is_tensor(items[0]) || is_array(items[0])))
+            found = FOUND_NOT;
         if (i && !are_alike(&arrays[0], &arrays[i])) found = FOUND_NOT;
     }
     if (found == FOUND) found = encode_result(hr_batch_add_stack(encoder->batch, flavor, arrays, count));
