@@ -25,7 +25,8 @@ static bool are_alike(const struct hr_array *a, const struct hr_array *b) {
     return true;
 }
 
-/* What torch.as_tensor takes: it refuses negative strides, long doubles and scalars of np.uint64, with its own words. */
+/* What torch.as_tensor takes: it refuses negative strides, long doubles and scalars of np.uint64, with its own words.
+ */
 static bool is_for_torch(const struct hr_array *array, bool is_array) {
     enum { UINT = 1, COMPLEX = 5 };
     if (!is_array && array->dtype.code == UINT && array->dtype.bits == 64) return false;

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch.utils.data
@@ -16,3 +18,17 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def __init__(self, *args: Any, arena_limit: int | None = None, **kwargs: Any) -> None:
         self.arena_limit = arena_limit
         super().__init__(*args, **kwargs)
+
+
+def install() -> None:
+    """Does nothing: there is no engine to put under torch's loader."""
+
+
+def uninstall() -> None:
+    """Does nothing."""
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Does nothing."""
+    yield

@@ -15,6 +15,8 @@ DatasetKind: Any = dataloader._DatasetKind
 DataPipes: Any = (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe)
 ExceptionWrapper: Any = _ExceptionWrapper
 
+torchs_iterator: Any = torch.utils.data.DataLoader._get_iterator  # before install() puts another in its place
+
 collate: Any = _utils.collate
 worker: Any = _utils.worker
 signal_handling: Any = _utils.signal_handling
@@ -22,6 +24,15 @@ pin_memory: Any = _utils.pin_memory
 set_thread_name: Any = torch.multiprocessing._set_thread_name
 profiler: Any = torch.autograd.profiler
 exchange_table: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+
+def set_iterator_factory(factory: Any) -> None:
+    """What makes the iterators of all of torch's loaders, subclasses that do not bring their own included."""
+    torch.utils.data.DataLoader._get_iterator = factory  # type: ignore[method-assign]
+
+
+def iterator_factory() -> Any:
+    return torch.utils.data.DataLoader._get_iterator
 
 
 def profiler_is_on() -> bool:

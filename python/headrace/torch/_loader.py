@@ -47,26 +47,33 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         _engine.check_limit(arena_limit)
         self.arena_limit = arena_limit
         super().__init__(*args, **kwargs)
-        if self._uses_engine():
+        if _uses_engine(self):
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
-    def _uses_engine(self) -> bool:
-        return self.num_workers > 0 and not isinstance(self.dataset, _internals.DataPipes)
-
     def _get_iterator(self) -> Any:
-        if not self._uses_engine():
-            return super()._get_iterator()
-        if reason := _engine.why_not():
-            _warn_of_torchs(reason)
-            return super()._get_iterator()
-        self.check_worker_number_rationality()
-        return _Iterator(self)
+        return get_iterator(self)
+
+
+def _uses_engine(loader: torch.utils.data.DataLoader[Any]) -> bool:
+    return loader.num_workers > 0 and not isinstance(loader.dataset, _internals.DataPipes)
+
+
+def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
+    """The iterator of any of torch's loaders: the engine's where it can run, else torch's."""
+    if not _uses_engine(loader):
+        return _internals.torchs_iterator(loader)
+    if reason := _engine.why_not():
+        _warn_of_torchs(reason)
+        return _internals.torchs_iterator(loader)
+    loader.check_worker_number_rationality()
+    _forkserver.warm_up(loader.multiprocessing_context, _PRELOAD)
+    return _Iterator(loader)
 
 
 class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
     """One pass over a loader with workers, or with persistent workers several."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         super().__init__(loader)
         _worker.use_torch()
         self._batch_size = loader.batch_size
@@ -79,7 +86,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
                 workers=self._num_workers,
                 prefetch_factor=loader.prefetch_factor,
                 in_order=loader.in_order,
-                limit_bytes=_engine.check_limit(loader.arena_limit),
+                limit_bytes=_engine.check_limit(getattr(loader, "arena_limit", None)),
                 context=torch.multiprocessing if context is None else context,
                 job_of=self._job_of,
             )

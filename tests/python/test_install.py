@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.torch.install: the engine under torch's own loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import datasets as d
+import headrace.torch
+import pytest
+import torch.utils.data
+
+
+class Sub(torch.utils.data.DataLoader[Any]):
+    """A framework's own loader."""
+
+
+@pytest.fixture(autouse=True)
+def torchs_engine_afterwards() -> Iterator[None]:
+    yield
+    headrace.torch.uninstall()
+
+
+def engine_of(loader: Any) -> str:
+    iterator = iter(loader)
+    assert len(list(iterator)) == 5
+    return type(iterator).__module__.partition(".")[0]
+
+
+def make(kind: Any) -> Any:
+    return kind(d.Images(10, side=8), batch_size=2, num_workers=1, multiprocessing_context="fork")
+
+
+def test_a_loader_that_was_made_before_gets_the_engine_and_gives_it_back() -> None:
+    loader, sub = make(torch.utils.data.DataLoader), make(Sub)
+    assert engine_of(loader) == engine_of(sub) == "torch"
+    headrace.torch.install()
+    assert engine_of(loader) == engine_of(sub) == "headrace"
+    headrace.torch.uninstall()
+    assert engine_of(loader) == engine_of(sub) == "torch"
+
+
+def test_headraces_own_loader_is_the_same_with_and_without() -> None:
+    loader = make(headrace.torch.DataLoader)
+    assert engine_of(loader) == "headrace"
+    headrace.torch.install()
+    assert engine_of(loader) == "headrace"
+
+
+def test_a_with_block_restores_what_was_there() -> None:
+    loader = make(torch.utils.data.DataLoader)
+    with headrace.torch.installed():
+        with headrace.torch.installed():
+            assert engine_of(loader) == "headrace"
+        assert engine_of(loader) == "headrace"
+    assert engine_of(loader) == "torch"
+
+
+def test_a_loader_without_workers_stays_torchs() -> None:
+    with headrace.torch.installed():
+        iterator = iter(torch.utils.data.DataLoader(d.Images(4, side=8)))
+        assert type(iterator).__module__ == "torch.utils.data.dataloader"
+
+
+def test_iterating_twice_at_once_and_batches_are_as_ever() -> None:
+    loader = make(torch.utils.data.DataLoader)
+    theirs = [labels.tolist() for _, labels in loader]
+    with headrace.torch.installed():
+        assert [a[1].tolist() for a, b in zip(loader, loader, strict=True)] == theirs
