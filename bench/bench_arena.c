@@ -6,36 +6,15 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <headrace/headrace.h>
 
+#include "bench.h"
+
 /* What it costs to move bytes through a slot, beside a plain memcpy. Lines: "name: value unit (ratio x)". */
 
 enum { REPETITIONS = 5, ROUNDS = 20, WARM_UP = 10 };
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static void check(int result) {
-    if (result >= 0) return;
-    fprintf(stderr, "bench_arena: %d, %s\n", result, hr_error_message());
-    exit(1);
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, compare);
-    return values[count / 2];
-}
 
 static long count_faults(void) {
     struct rusage usage;

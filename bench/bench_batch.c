@@ -2,9 +2,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <headrace/batch.h>
+
+#include "bench.h"
 
 /* What a batch costs, beside what must be copied at any rate. Lines: "name: value unit (ratio x)". */
 
@@ -12,32 +13,10 @@ enum { REPETITIONS = 5, TINY_ROUNDS = 200000, STACK_COUNT = 64, STACK_BYTES = 60
 
 static const struct hr_dtype float32 = {2, 32, 1};
 
-static double now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double time_us(void (*run)(void *), void *argument) {
-    double start = now_us();
+    int64_t start_ns = now_ns();
     run(argument);
-    return now_us() - start;
-}
-
-static double median(double *times) {
-    qsort(times, REPETITIONS, sizeof *times, compare);
-    return times[REPETITIONS / 2];
-}
-
-static void check(int result) {
-    if (result >= 0) return;
-    fprintf(stderr, "bench_batch: a call returned %d\n", result);
-    exit(1);
+    return (double)(now_ns() - start_ns) / 1e3;
 }
 
 struct scene {
@@ -119,7 +98,7 @@ static void bench_stack(struct scene *scene, const char *name, uint32_t count, u
         plain[i] = time_us(run_memcpy, scene);
         ours[i] = time_us(run_stack, scene);
     }
-    double plain_us = median(plain), us = median(ours);
+    double plain_us = median(plain, REPETITIONS), us = median(ours, REPETITIONS);
     printf("%s: %.2f GB/s (%.2f x memcpy)\n", name, (double)(count * bytes) / us / 1e3, plain_us / us);
 }
 
@@ -134,7 +113,7 @@ int main(void) {
 
     double tiny[REPETITIONS];
     for (int i = 0; i < REPETITIONS; i++) tiny[i] = time_us(run_tiny, &scene) / TINY_ROUNDS;
-    printf("tiny batch, add+measure+write+read: %.3f us\n", median(tiny));
+    printf("tiny batch, add+measure+write+read: %.3f us\n", median(tiny, REPETITIONS));
     bench_stack(&scene, "stack of 64 x 602112 bytes", STACK_COUNT, STACK_BYTES, NULL);
     bench_stack(&scene, "1 x 32 MiB", 1, BIG_BYTES / 12 * 12, NULL);
     bench_stack(&scene, "stack of 64 x 602112 bytes, channels last", STACK_COUNT, STACK_BYTES, (const int64_t[]){1, 3});

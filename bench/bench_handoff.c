@@ -4,36 +4,15 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <headrace/headrace.h>
 
+#include "bench.h"
+
 /* What it costs to hand an empty slot to a worker and to have it back. Lines: "name: value unit (ratio x)". */
 
 enum { REPETITIONS = 5, ROUNDS = 20000, SLEEPY_ROUNDS = 100, IDLE_NS = 2000000, BUSY_NS = 5000, WORKERS = 2 };
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static void check(int result) {
-    if (result >= 0) return;
-    fprintf(stderr, "bench_handoff: %d, %s\n", result, hr_error_message());
-    exit(1);
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, compare);
-    return values[count / 2];
-}
 
 static void be_busy(int64_t ns) {
     int64_t until = now_ns() + ns;

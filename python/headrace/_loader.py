@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from headrace import _core, _engine, _forkserver, _worker
 from headrace._collate import default_collate
 
-_PRELOAD = ["numpy", "headrace._loader"]
+_PRELOAD = ["numpy.random", "headrace._loader"]
 
 
 @dataclass(frozen=True)

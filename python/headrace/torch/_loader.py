@@ -15,7 +15,7 @@ from headrace import _core, _engine, _forkserver
 from headrace.torch import _internals, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
-_PRELOAD = ["numpy", "headrace.torch._worker"]
+_PRELOAD = ["numpy.random", "headrace.torch._worker"]
 # In torch's words: filters that users have set keep matching.
 _NOT_PICKLED = (
     "Got pickle error when attempting to start a worker Process. "

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ def use_torch() -> None:
     _core.use_torch(torch.Tensor, torch.int8, torch.uint8, torch.utils.dlpack.from_dlpack, table)
     if _internals.worker.HAS_NUMPY:
         _core.use_numpy()
+        importlib.import_module("numpy.random")  # numpy loads it late: here once, instead of in each forked worker
     _pickling.use_pickler(_torch_pickling.Pickler)
 
 
