@@ -186,6 +186,8 @@ ZOO: dict[str, Callable[[], Any]] = {
     "0-d bool": lambda: torch.tensor(True),
     "empty": lambda: torch.empty(0),
     "empty in the middle": lambda: torch.empty(2, 0, 3, dtype=torch.int32),
+    "empty with strides of its own": lambda: torch.arange(12.0).reshape(3, 4).t()[1:1],
+    "empty over numpy": lambda: torch.as_tensor(np.empty((0,), dtype=bool)),
     "one element of many dimensions": lambda: torch.ones(1, 1, 1, 1, 1, 1, 1, 1, 1, 1),
     "expanded": lambda: torch.arange(3.0)[:, None].expand(3, 4),
     "large expanded": lambda: torch.arange(3000.0)[:, None].expand(3000, 40),

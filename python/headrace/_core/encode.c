@@ -117,7 +117,6 @@ static enum found encode_text(struct encoder *encoder, PyObject *object) {
 static bool is_c_order(const struct hr_array *array) {
     int64_t expected = 1;
     for (uint32_t i = array->ndim; i-- > 0;) {
-        if (array->shape[i] == 0) return true;
         if (array->shape[i] != 1 && array->strides[i] != expected) return false;
         expected *= array->shape[i];
     }
@@ -140,16 +139,16 @@ static uint64_t compact_bytes(const struct hr_array *array) {
     return bytes;
 }
 
-/* A tensor that is not in C order travels as the run of memory that it spans and keeps its strides, unless it picks so
- * little out of so much that the run would be mostly waste. */
+/* A tensor that is not in C order travels as the run of memory that it spans and keeps its strides, also when it is
+ * empty, unless it picks so little out of so much that the run would be mostly waste. */
 static enum found encode_tensor(struct encoder *encoder, PyObject *object) {
     enum { WASTE = 4 };
     struct hr_array array;
     enum found found = source_tensor(&encoder->sources, object, &array);
     if (found == FOUND) found = meet_storage_of(encoder, object);
     if (found != FOUND) return found;
-    uint64_t span = is_c_order(&array) ? 0 : span_bytes(&array);
-    if (span == 0 || span / WASTE > compact_bytes(&array))
+    uint64_t span = span_bytes(&array);
+    if (is_c_order(&array) || span / WASTE > compact_bytes(&array))
         return encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_TENSOR, &array));
     uint32_t storage;
     found = encode_result(hr_batch_add_storage(encoder->batch, array.data, span, &storage));
