@@ -30,11 +30,17 @@ static void work(struct hr_pass *pass) {
     exit(0);
 }
 
+/* The pidfd stays open: a worker that dies is noticed by it. */
 static void start(hr_arena *arena, uint32_t worker) {
     struct hr_pass pass;
+    int pidfd;
     check(hr_arena_pass(arena, worker, &pass));
-    if (fork() == 0) work(&pass);
+    pid_t pid = fork();
+    if (pid < 0) exit(1);
+    if (pid == 0) work(&pass);
     hr_pass_done(&pass);
+    check(hr_open_pidfd(pid, &pidfd));
+    check(hr_arena_watch(arena, worker, pidfd));
 }
 
 int main(void) {
@@ -47,7 +53,8 @@ int main(void) {
     struct hr_delivery *delivery;
     check(hr_loader_begin(loader, NULL, 0, HR_NO_DEADLINE));
     for (; submitted < WORKERS * PREFETCH; submitted++) check(hr_loader_submit(loader, &submitted, sizeof submitted));
-    for (; hr_loader_next(loader, HR_NO_DEADLINE, &delivery) == 0; row++) {
+    int r;
+    for (; (r = hr_loader_next(loader, HR_NO_DEADLINE, &delivery)) == 0; row++) {
         if (submitted < ROWS) check(hr_loader_submit(loader, &submitted, sizeof submitted));
         submitted++;
         const double *values = delivery->data;
@@ -55,6 +62,7 @@ int main(void) {
         sum += values[0];
         hr_delivery_done(delivery);
     }
+    if (r != HR_E_END) check(r);
     hr_arena_stop(hr_loader_arena(loader));
     while (wait(NULL) > 0) continue;
     hr_loader_close(loader);

@@ -18,7 +18,7 @@ extern "C" {
  * have data. In order: task k is delivered after task k - 1. Out of order: as they come, and a worker gets a task only
  * while it has fewer than its share outstanding. These are the rules of torch.utils.data.DataLoader.
  *
- * Threads and fork: as the arena's.
+ * Threads and fork: as the arena's. The death of a worker is noticed if it is watched (hr_arena_watch), else never.
  */
 
 typedef struct hr_loader hr_loader;

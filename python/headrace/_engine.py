@@ -18,6 +18,16 @@ from headrace import _core, _forkserver, _pickling, _worker  # noqa: F401
 Draw = Callable[[], Any]
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # what starting a process fails with
 
+_ADVICE = "Rerunning with num_workers=0 may give a better error trace."
+_OOM_ADVICE = (
+    "Often that is the kernel, out of memory (dmesg says so): lower num_workers, prefetch_factor or batch_size. "
+    + _ADVICE
+)
+_START_ADVICE = (
+    "It ended before its first batch; if it failed to start, its own error stands above. With spawn and forkserver the "
+    "script must be a file that can be imported, what it does under `if __name__ == '__main__':`. " + _ADVICE
+)
+
 JOIN_S = 5.0  # for a worker to end by itself, after which it is terminated
 KILL_S = 1.0  # after which it is killed
 EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
@@ -30,9 +40,7 @@ def check_limit(limit: object) -> int:
     if not isinstance(limit, int) or isinstance(limit, bool):
         raise TypeError(f"arena_limit should be a number of bytes (int) or None, but got {limit!r}")
     if not 0 < limit < 2**62:
-        raise ValueError(
-            f"arena_limit should be a positive number of bytes, but got {limit}; None lets headrace choose"
-        )
+        raise ValueError(f"arena_limit should be from 1 to 2**62 - 1 bytes, or None, but got {limit}")
     return limit
 
 
@@ -81,6 +89,7 @@ class Engine:
         self.processes: list[Any] = []
         self._fds: dict[int, int] = {}
         self._has_warned = False
+        self._has_received = False
         self._last_report: dict[str, Any] = {}
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
         self._prefetch_factor = prefetch_factor
@@ -162,6 +171,7 @@ class Engine:
             self._submit(draw)
             if status == _core.STATUS_END:
                 continue
+            self._has_received = True
             value = self._core.take()
             if status == _core.STATUS_TOO_BIG:
                 raise self._explain_size(value, batch_size)
@@ -188,9 +198,9 @@ class Engine:
         report = self._core.report()
         held, limit = in_units(report["held_bytes"]), in_units(report["limit_bytes"])
         warnings.warn(
-            f"headrace: batches arrive as private copies, which is slower: {report['held']} batches are held in "
-            f"{held} of shared memory, whose limit is {limit}. Keep fewer batches, clone() what you keep, lower "
-            "prefetch_factor, or raise arena_limit",
+            f"headrace: batches arrive as private copies, which is slower: {report['held']} batches that are held "
+            f"({held}) and those in flight do not fit {limit} of shared memory. Raise arena_limit, lower "
+            "prefetch_factor, or keep fewer batches",
             stacklevel=stacklevel,
         )
 
@@ -209,13 +219,11 @@ class Engine:
         code = process.exitcode
         if code is not None and code < 0:
             name = signal.strsignal(-code) or f"signal {-code}"
-            return RuntimeError(
-                f"DataLoader worker (pid {process.pid}) is killed by signal: {name}. "
-                "Rerunning with num_workers=0 may give a better error trace."
-            )
+            advice = _OOM_ADVICE if code == -signal.SIGKILL else _ADVICE
+            return RuntimeError(f"DataLoader worker (pid {process.pid}) is killed by signal: {name}. {advice}")
+        advice = _ADVICE if self._has_received else _START_ADVICE
         return RuntimeError(
-            f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly with exit code {code}. "
-            "Rerunning with num_workers=0 may give a better error trace."
+            f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly with exit code {code}. {advice}"
         )
 
     def close(self) -> None:

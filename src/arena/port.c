@@ -153,6 +153,7 @@ static bool is_possible(const struct hr__layout *layout, const struct hr__record
 }
 
 int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_task) {
+    if (!hr_port_is_open(port)) return hr__fail(HR_E_CLOSED, "arena: the trainer stopped it");
     if (port->has_grant) return hr__fail(HR_E_STATE, "arena: publish the current task before taking another");
     int r = wait_for(port, false, deadline_ns);
     if (r == 0) r = hr__ring_pop(&port->grants, &port->grant);

@@ -195,3 +195,24 @@ print(most < private_bytes() + 200_000_000)
 
 def test_a_worker_keeps_no_tensor_of_a_pickled_batch_that_is_sent(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, BIG) == "True\n"
+
+
+STARVED = """
+import datasets as d
+from loaders import Headrace
+if __name__ == "__main__":
+    loader = Headrace(d.Images(64, side=1024), 1, num_workers=2, prefetch_factor=4, arena_limit=6 << 20, {method})
+    for _, (image, _) in zip(range(2), loader):
+        assert image.nbytes >= 1 << 20
+    print("end")
+"""
+
+
+def test_a_break_while_workers_wait_for_memory_is_silent(tmp_path: pathlib.Path) -> None:
+    code = STARVED.format(method="multiprocessing_context='fork'").replace("import datasets", SILENT)
+    assert run(tmp_path, code) == "end\n"
+
+
+SILENT = """import warnings
+warnings.filterwarnings("ignore", "headrace: batches arrive as private copies")
+import datasets"""
