@@ -30,6 +30,7 @@ def _what_to_load(modules: list[str]) -> str:
     return json.dumps(
         {
             "sys_path": data.get("sys_path"),
+            "sys_argv": data.get("sys_argv"),
             "main_path": data.get("init_main_from_path"),
             "main_name": data.get("init_main_from_name"),
             "modules": modules,

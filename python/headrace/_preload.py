@@ -3,7 +3,7 @@
 
 The script's own main module is loaded too, where that is safe: a child process tries it first, and the server follows
 only if the try raised nothing, started no thread, opened no file and touched no accelerator. (multiprocessing means to
-do the same, but before Python 3.13 it never passes the module's path on.)
+do the same, but before late 2025's releases it never passes the module's path on.)
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def _load(what: dict[str, Any]) -> None:
     for module in what["modules"]:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    sys.argv = what["sys_argv"] or sys.argv
     if _main_is_safe(what):
         with contextlib.suppress(Exception):
             _import_main(what)

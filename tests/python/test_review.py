@@ -216,3 +216,19 @@ def test_a_break_while_workers_wait_for_memory_is_silent(tmp_path: pathlib.Path)
 SILENT = """import warnings
 warnings.filterwarnings("ignore", "headrace: batches arrive as private copies")
 import datasets"""
+
+
+WITHOUT_TORCH = """
+import sys
+
+sys.modules["torch"] = None
+try:
+    import headrace.torch
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+
+def test_without_torch_the_import_says_what_to_do(tmp_path: pathlib.Path) -> None:
+    said = run(tmp_path, WITHOUT_TORCH)
+    assert said.startswith("headrace.torch needs torch") and "pip install torch" in said and "headrace.Loader" in said

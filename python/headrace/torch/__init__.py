@@ -24,6 +24,17 @@ def _why_not() -> str | None:
     return None
 
 
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "headrace.torch needs torch, which is not installed in this Python: pip install torch; without torch, "
+        "headrace.Loader gives numpy arrays",
+        name="torch",
+    ) from None
+
 _reason = _why_not()
 if _reason is None:
     from headrace.torch._install import install, installed, uninstall

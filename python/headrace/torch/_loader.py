@@ -32,6 +32,13 @@ def _warn_of_torchs(reason: str) -> None:
     warnings.warn(f"headrace: torch's own DataLoader is used: {reason}", stacklevel=4)
 
 
+@functools.cache
+def _warn_of_accelerate() -> None:
+    """Once per process."""
+    rebuilt = "accelerate's prepare rebuilds the loader as its own class, which uses torch's engine"
+    warnings.warn(f"headrace: {rebuilt}; call headrace.torch.install() to keep headrace's", stacklevel=8)
+
+
 class DataLoader(torch.utils.data.DataLoader[_T_co]):
     """torch.utils.data.DataLoader, with workers that hand batches over without copying them.
 
@@ -52,6 +59,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _get_iterator(self) -> Any:
         return get_iterator(self)
+
+    @functools.cached_property  # not a property: who sets it to True, to keep accelerate away, still can
+    def _is_accelerate_prepared(self) -> bool:
+        """accelerate asks for it, and nobody else does, before it rebuilds a loader."""
+        if _uses_engine(self) and not _engine.why_not() and _internals.iterator_factory() is not get_iterator:
+            _warn_of_accelerate()
+        return False
 
 
 def _uses_engine(loader: torch.utils.data.DataLoader[Any]) -> bool:

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds a wheel for each interpreter and tests headrace.Loader with it, without torch, in a temporary folder.
+#
+#   tests/other_pythons.sh [INTERPRETER...]    without arguments: python3.10 to python3.14, those that are on PATH
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+try() { # INTERPRETER FOLDER
+    "$1" -m venv "$2/venv" &&
+        "$2/venv/bin/pip" install -q --disable-pip-version-check numpy pytest pytest-timeout &&
+        "$2/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps -w "$2" \
+            --config-settings=build-dir="$2/build" --config-settings=setup-args=-Dwerror=true "$root" &&
+        "$2/venv/bin/pip" install -q --disable-pip-version-check --no-deps "$2"/headrace-*.whl &&
+        mkdir "$2/tests" && cp "$root"/tests/python/{conftest,processes,test_loader_numpy}.py "$2/tests" &&
+        (cd "$2/tests" && ../venv/bin/python -m pytest -q)
+}
+
+if [ $# -eq 0 ]; then
+    for name in python3.{10..14}; do
+        if "$name" -c '' 2>/dev/null; then set -- "$@" "$name"; fi
+    done
+fi
+[ $# -gt 0 ] || { echo "no interpreter found: name some as arguments" >&2; exit 2; }
+
+failed=()
+for python in "$@"; do
+    version=$("$python" -c 'import platform; print(platform.python_version())')
+    echo "== $python ($version)"
+    try "$python" "$(mktemp -d "$folder/$version-XXXX")" || failed+=("$python")
+done
+[ ${#failed[@]} -eq 0 ] || { echo "failed: ${failed[*]}" >&2; exit 1; }

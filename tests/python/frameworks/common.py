@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scripts that try headrace under frameworks share: a data set, a model, a witness and a way to report.
+
+test_frameworks.py runs the scripts in processes of their own (what a framework changes in its process stays there) and
+looks at what they report.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+import warnings
+from typing import Any
+
+import torch
+import torch.utils.data
+
+COUNT, BATCH = 24, 4
+SMALL = 1 << 26  # bytes: an arena_limit that is not the default
+
+engines: list[str] = []  # of every iterator that was made in this process: "torch" or "headrace"
+
+
+class Numbers(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """index -> (4 floats, the index)."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.linspace(0, 1, 4) * index, index
+
+
+def watch() -> None:
+    """From now on `engines` grows with every iterator that a loader of torch's, or of a subclass, makes."""
+    make = torch.utils.data.DataLoader.__iter__
+
+    def watched(loader: Any) -> Any:
+        iterator = make(loader)
+        engines.append(type(iterator).__module__.partition(".")[0])
+        return iterator
+
+    torch.utils.data.DataLoader.__iter__ = watched  # type: ignore[method-assign]
+
+
+def taken(values: list[Any]) -> list[Any]:
+    """What was in a list, which is empty afterwards."""
+    was = values[:]
+    values.clear()
+    return was
+
+
+def bits(model: torch.nn.Module) -> str:
+    """All of a model's parameters, exactly."""
+    return " ".join(x.hex() for p in model.parameters() for x in p.detach().double().flatten().tolist())
+
+
+def of_headrace(caught: list[warnings.WarningMessage]) -> list[tuple[str, str]]:
+    """headrace's warnings: their text, and the file that they point to."""
+    return [(str(w.message), pathlib.Path(w.filename).name) for w in caught if "headrace" in str(w.message)]
+
+
+def report(name: str, **facts: Any) -> None:
+    """Leaves facts for the test, which named the folder in the first argument."""
+    path = pathlib.Path(sys.argv[1]) / f"{name}.json"
+    assert not path.exists(), f"{name} is reported twice"
+    path.write_text(json.dumps(facts))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""accelerate's prepare, alone and in 2 processes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import headrace.torch
+import torch.utils.data
+from accelerate import Accelerator, debug_launcher, skip_first_batches
+from accelerate.data_loader import DataLoaderShard
+from common import BATCH, SMALL, Numbers, engines, of_headrace, report, taken, watch
+
+
+def make(kind: Any, workers: int = 2, **options: Any) -> Any:
+    return kind(Numbers(), batch_size=BATCH, shuffle=True, num_workers=workers, **options)
+
+
+def batches(loader: Any) -> list[Any]:
+    torch.manual_seed(1)
+    return [[leaf.tolist() for leaf in batch] for batch in loader]
+
+
+def alone() -> None:
+    accelerator = Accelerator(cpu=True)
+    loader = accelerator.prepare(make(torch.utils.data.DataLoader))
+    theirs, their_engines = batches(loader), taken(engines)
+    with headrace.torch.installed():
+        ours, our_engines = batches(loader), taken(engines)
+        rest, rest_engines = batches(skip_first_batches(loader, 2)), taken(engines)
+    report(
+        "alone",
+        rebuilt=type(loader) is DataLoaderShard,
+        theirs=theirs,
+        ours=ours,
+        rest=rest,
+        engines=[their_engines, our_engines, rest_engines],
+    )
+
+
+def prepared(accelerator: Any, loader: Any) -> list[tuple[str, str]]:
+    """headrace's warnings of accelerate's prepare."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        batches(accelerator.prepare(loader))
+    return of_headrace(caught)
+
+
+def warned() -> None:
+    accelerator = Accelerator(cpu=True)
+    with headrace.torch.installed():
+        installed = prepared(accelerator, make(headrace.torch.DataLoader))
+    in_process = prepared(accelerator, make(headrace.torch.DataLoader, workers=0))
+    torchs = prepared(accelerator, make(torch.utils.data.DataLoader))
+    kept = make(headrace.torch.DataLoader)
+    kept._is_accelerate_prepared = True
+    left_alone = accelerator.prepare(kept) is kept
+    taken(engines)
+    first = prepared(accelerator, make(headrace.torch.DataLoader, arena_limit=SMALL))
+    second = prepared(accelerator, make(headrace.torch.DataLoader))
+    report(
+        "warned",
+        none=[installed, in_process, torchs],
+        left_alone=left_alone,
+        first=first,
+        second=second,
+        engines=taken(engines),
+    )
+
+
+def rank() -> None:
+    accelerator = Accelerator(cpu=True)
+    torch.manual_seed(3)
+    with headrace.torch.installed():
+        loader = accelerator.prepare(make(headrace.torch.DataLoader, workers=1))
+        seen = [index for _, indices in loader for index in indices.tolist()]
+        total = accelerator.gather(torch.tensor([len(seen)])).tolist()
+    report(f"rank{accelerator.process_index}", seen=seen, total=total, engines=taken(engines))
+
+
+if __name__ == "__main__":
+    watch()
+    debug_launcher(rank, num_processes=2)  # before this process is an accelerator's itself: it forks
+    alone()
+    warned()

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lightning's Trainer: fit and validate on 1 device, with torch's loader and with headrace's, then on 2.
+
+For 2 devices Lightning starts this script again with LOCAL_RANK=1, and gives every loader a distributed sampler: it
+makes a new one of the loader's class from the loader's attributes, or from its recorded arguments where a hook made it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import headrace.torch
+import lightning.pytorch as pl
+import torch
+import torch.utils.data
+from common import BATCH, SMALL, Numbers, bits, engines, report, taken, watch
+
+
+class Model(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        self.seen: dict[str, list[int]] = {"train": [], "val": []}
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        self.seen["train"] += batch[1].tolist()
+        return (self.layer(batch[0])[:, 0] - batch[1]).square().mean()
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        self.seen["val"] += batch[1].tolist()
+        self.log("loss", self.layer(batch[0]).mean(), sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+class WithHooks(Model):
+    """Its loaders are made in Lightning's hooks, with positional and with keyword arguments."""
+
+    def train_dataloader(self) -> Any:
+        return headrace.torch.DataLoader(Numbers(), BATCH, shuffle=True, num_workers=1, arena_limit=SMALL)
+
+    def val_dataloader(self) -> Any:
+        return headrace.torch.DataLoader(dataset=Numbers(), batch_size=BATCH, num_workers=1, arena_limit=SMALL)
+
+
+def trainer(**options: Any) -> Any:
+    return pl.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
+    )
+
+
+def make(kind: Any, **options: Any) -> Any:
+    return kind(Numbers(), batch_size=BATCH, num_workers=1, **options)
+
+
+def fit(kind: Any, **options: Any) -> dict[str, Any]:
+    pl.seed_everything(11, verbose=False)
+    model, one = Model(), trainer(devices=1)
+    val = make(kind, **options)
+    one.fit(model, make(kind, shuffle=True, **options), val)
+    validated = one.validate(model, val, verbose=False)
+    return {"seen": model.seen, "weights": bits(model), "loss": validated[0]["loss"].hex(), "engines": taken(engines)}
+
+
+def what(loader: Any) -> dict[str, Any]:
+    return {
+        "kind": f"{type(loader).__module__}.{type(loader).__name__}",
+        "sampler": type(loader.sampler).__name__,
+        "arena_limit": loader.arena_limit,
+        "batch_size": loader.batch_size,
+        "num_workers": loader.num_workers,
+    }
+
+
+def fit_on_two(model: Any, *loaders: Any) -> dict[str, Any]:
+    two = trainer(devices=2, strategy="ddp")
+    two.fit(model, *loaders)
+    made = [what(two.train_dataloader), what(two.val_dataloaders)]
+    return {"seen": model.seen, "loaders": made, "engines": taken(engines)}
+
+
+def on_two() -> None:
+    pl.seed_everything(13, verbose=False)
+    kind = headrace.torch.DataLoader
+    given = fit_on_two(Model(), make(kind, shuffle=True, arena_limit=SMALL), make(kind, arena_limit=SMALL))
+    hooks = fit_on_two(WithHooks())
+    report(f"rank{os.environ.get('LOCAL_RANK', '0')}", given=given, hooks=hooks)
+
+
+if __name__ == "__main__":
+    watch()
+    if "LOCAL_RANK" not in os.environ:
+        report("torchs", **fit(torch.utils.data.DataLoader))
+        report("ours", **fit(headrace.torch.DataLoader, arena_limit=SMALL))
+        with headrace.torch.installed():
+            report("installed", **fit(torch.utils.data.DataLoader))
+    on_two()
