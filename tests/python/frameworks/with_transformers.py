@@ -16,7 +16,7 @@ STEPS, LENGTH, WORDS = 10, 8, 32
 
 
 class Texts(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """index -> tokens, which a generator of the worker's draws from: the workers' seeds are part of what is compared."""
+    """index -> tokens that a generator of the worker's draws: the seeds are part of what is compared."""
 
     def __len__(self) -> int:
         return 64
