@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts that try headrace under frameworks share: a data set, a model, a witness and a way to report.
+"""What the scripts that try headrace under frameworks share: a data set, a witness and a way to report.
 
-test_frameworks.py runs the scripts in processes of their own (what a framework changes in its process stays there) and
-looks at what they report.
+test_frameworks.py runs the scripts in processes of their own, where what a framework changes stays, and looks at what
+they report. They are in a folder of their own because transformers would take ../datasets.py for the package datasets.
 """
 
 from __future__ import annotations
 
 import json
 import pathlib
-import sys
 import warnings
 from typing import Any
 
@@ -51,9 +50,9 @@ def taken(values: list[Any]) -> list[Any]:
     return was
 
 
-def bits(model: torch.nn.Module) -> str:
+def bits(model: torch.nn.Module) -> list[str]:
     """All of a model's parameters, exactly."""
-    return " ".join(x.hex() for p in model.parameters() for x in p.detach().double().flatten().tolist())
+    return [value.hex() for p in model.parameters() for value in p.detach().flatten().tolist()]
 
 
 def of_headrace(caught: list[warnings.WarningMessage]) -> list[tuple[str, str]]:
@@ -62,7 +61,7 @@ def of_headrace(caught: list[warnings.WarningMessage]) -> list[tuple[str, str]]:
 
 
 def report(name: str, **facts: Any) -> None:
-    """Leaves facts for the test, which named the folder in the first argument."""
-    path = pathlib.Path(sys.argv[1]) / f"{name}.json"
+    """Leaves facts for the test, which has started this process in a folder of its own."""
+    path = pathlib.Path(f"{name}.json")
     assert not path.exists(), f"{name} is reported twice"
     path.write_text(json.dumps(facts))

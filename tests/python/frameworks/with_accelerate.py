@@ -61,7 +61,7 @@ def warned() -> None:
     second = prepared(accelerator, make(headrace.torch.DataLoader))
     report(
         "warned",
-        none=[installed, in_process, torchs],
+        none={"installed": installed, "in process": in_process, "torch's": torchs},
         left_alone=left_alone,
         first=first,
         second=second,

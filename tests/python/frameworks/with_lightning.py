@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's Trainer: fit and validate on 1 device, with torch's loader and with headrace's, then on 2.
+"""Lightning's Trainer: fit, validate and predict on 1 device, with torch's loader and with headrace's, and fit on 2.
 
-For 2 devices Lightning starts this script again with LOCAL_RANK=1, and gives every loader a distributed sampler: it
-makes a new one of the loader's class from the loader's attributes, or from its recorded arguments where a hook made it.
+To predict and on 2 devices it gives every loader another sampler: it makes a new one of the loader's class, from the
+loader's attributes, or from its recorded arguments where a hook made it. It starts this script again with LOCAL_RANK=1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Model(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(4, 1)
-        self.seen: dict[str, list[int]] = {"train": [], "val": []}
+        self.seen: dict[str, list[int]] = {"train": [], "val": [], "predict": []}
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
         self.seen["train"] += batch[1].tolist()
@@ -30,6 +30,9 @@ class Model(pl.LightningModule):
     def validation_step(self, batch: Any, _: int) -> None:
         self.seen["val"] += batch[1].tolist()
         self.log("loss", self.layer(batch[0]).mean(), sync_dist=True)
+
+    def predict_step(self, batch: Any, _: int) -> None:
+        self.seen["predict"] += batch[1].tolist()
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=1e-3)
@@ -68,7 +71,14 @@ def fit(kind: Any, **options: Any) -> dict[str, Any]:
     val = make(kind, **options)
     one.fit(model, make(kind, shuffle=True, **options), val)
     validated = one.validate(model, val, verbose=False)
-    return {"seen": model.seen, "weights": bits(model), "loss": validated[0]["loss"].hex(), "engines": taken(engines)}
+    one.predict(model, val)
+    return {
+        "seen": model.seen,
+        "weights": bits(model),
+        "loss": validated[0]["loss"].hex(),
+        "limit": getattr(one.predict_dataloaders, "arena_limit", None),
+        "engines": taken(engines),
+    }
 
 
 def what(loader: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import headrace.torch
@@ -31,7 +30,7 @@ class Recording(Trainer):
 
     def compute_loss(self, *args: Any, **options: Any) -> Any:
         out = super().compute_loss(*args, **options)
-        self.losses.append(float(out[0] if isinstance(out, tuple) else out).hex())
+        self.losses.append((out[0] if isinstance(out, tuple) else out).item().hex())
         return out
 
 
@@ -41,7 +40,7 @@ def train() -> dict[str, Any]:
         GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     )
     arguments = TrainingArguments(
-        output_dir=sys.argv[1],
+        output_dir="out",
         max_steps=STEPS,
         per_device_train_batch_size=4,
         per_device_eval_batch_size=16,
@@ -58,6 +57,7 @@ def train() -> dict[str, Any]:
     evaluated = trainer.evaluate()
     return {
         "losses": trainer.losses,
+        "steps": trained.global_step,
         "training_loss": trained.training_loss.hex(),
         "eval_loss": evaluated["eval_loss"].hex(),
         "weights": bits(model),
