@@ -17,7 +17,7 @@ import headrace.torch
 import numpy as np
 import torch
 import torch.utils.data
-from measure import QUICK, ROUNDS, Cost, Goal, Key, Row, finish, in_words, measure, medians, options
+from measure import QUICK, ROUNDS, Cost, Goal, Key, Row, in_words, measure, medians, run_all
 
 SECONDS = 0.08 if QUICK else 0.2
 WARM_COUNT = 32
@@ -212,14 +212,7 @@ def show(rows: list[Row]) -> None:
 
 
 def main() -> None:
-    args = options(__doc__ or "")
-    rows: list[Row] = []
-    for case in CASES:
-        if args.only in case.name and (case.in_quick or not QUICK):
-            of_case = run_case(case)
-            show(of_case)
-            rows += of_case
-    finish(rows, GOALS, args.json)
+    run_all(__doc__ or "", CASES, run_case, show, lambda: GOALS)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import QUICK, ROUNDS, Goal, Key, Row, finish, in_words, options
+from measure import QUICK, ROUNDS, Goal, Key, Row, in_words, run_all
 
 SCRIPT = Path(__file__).resolve().parent / "start_script.py"
 LIBRARIES = ("torch", "headrace")
@@ -88,14 +88,7 @@ def show(rows: list[Row]) -> None:
 
 
 def main() -> None:
-    args = options(__doc__ or "")
-    rows: list[Row] = []
-    for case in CASES:
-        if args.only in case.name and (case.in_quick or not QUICK):
-            of_case = run_case(case)
-            show(of_case)
-            rows += of_case
-    finish(rows, goals(), args.json)
+    run_all(__doc__ or "", CASES, run_case, show, goals)
 
 
 if __name__ == "__main__":

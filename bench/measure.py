@@ -165,3 +165,21 @@ def finish(rows: Sequence[Row], goals: Sequence[Goal], path: Path | None) -> Non
     if path:
         results = {"rows": [asdict(row) for row in rows], "verdicts": [asdict(verdict) for verdict in verdicts]}
         path.write_text(json.dumps(results, indent=1))
+
+
+def run_all(
+    description: str,
+    cases: Sequence[Any],
+    run_case: Callable[[Any], list[Row]],
+    show: Callable[[list[Row]], None],
+    goals: Callable[[], Sequence[Goal]],
+) -> None:
+    """The main function of a script of cases: each has a `name` and says by `in_quick` whether a quick run has it."""
+    args = options(description)
+    rows: list[Row] = []
+    for case in cases:
+        if args.only in case.name and (case.in_quick or not QUICK):
+            of_case = run_case(case)
+            show(of_case)
+            rows += of_case
+    finish(rows, goals(), args.json)
