@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# make demo    a training run, compared with torch's own loader
-# make test    all tests
-# make check   formatting, linters, types, layers, symbols, other compilers, sanitizers, fuzzers, packages
-# make bench   measurements, of a release build
-# make format  formats C and Python
-# make clean   removes build/; the virtual environment in .venv stays
+# make demo      a training run, compared with torch's own loader
+# make test      all tests but those of jax
+# make test-jax  these: they need half a gigabyte more
+# make check     formatting, linters, types, layers, symbols, other compilers, sanitizers, fuzzers, packages
+# make bench     measurements, of a release build
+# make format    formats C and Python
+# make clean     removes build/; the virtual environment in .venv stays
 #
 # Each sets up what it needs. Two builds: build/dev (failpoints, -Werror) is installed into .venv for the tests;
 # build/release is installed into build/site for the demo and the measurements.
@@ -20,7 +21,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check bench format clean packages-demo packages-test packages-check
+.PHONY: demo test test-jax check bench format clean packages-demo packages-test packages-check
 
 demo: build/release.stamp
 	PYTHONPATH=$(CURDIR)/build/site .venv/bin/python examples/demo.py
@@ -28,11 +29,15 @@ demo: build/release.stamp
 test: build/dev.stamp
 	.venv/bin/python tools/run_tests.py
 
+test-jax: build/dev.stamp build/jax.stamp
+	PYTHONPATH=$(CURDIR)/build/jax .venv/bin/python -m pytest -q tests/python/test_jax.py
+
 check: packages-check build/dev.stamp
 	.venv/bin/python tools/check.py $(ONLY)
 
 bench: build/release.stamp
-	PYTHONPATH=$(CURDIR)/build/site .venv/bin/python bench/run.py
+	@$(MAKE) -s build/rivals.stamp || echo "bench: the rivals cannot be installed; measuring without them"
+	PYTHONPATH=$(CURDIR)/build/site:$(CURDIR)/build/rivals .venv/bin/python bench/run.py
 
 format: packages-check .venv/stamp
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
@@ -51,6 +56,16 @@ packages-demo packages-test packages-check: packages-%:
 build/dev.stamp: .venv/stamp $(SOURCES) | packages-test
 	mkdir -p build
 	$(INSTALL) $(call config,build/dev,$(DEV_OPTIONS)) .
+	touch $@
+
+build/jax.stamp: requirements-jax.txt .venv/stamp
+	rm -rf build/jax
+	uv pip install -q --python .venv/bin/python --no-deps --target build/jax -r $<
+	touch $@
+
+build/rivals.stamp: requirements-bench.txt .venv/stamp
+	rm -rf build/rivals
+	uv pip install -q --python .venv/bin/python --no-deps --target build/rivals -r $<
 	touch $@
 
 build/release.stamp: .venv/stamp $(SOURCES) $(wildcard bench/*.c bench/meson.build) | packages-demo

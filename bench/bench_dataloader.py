@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch costs through torch's DataLoader, through headrace's, and in-process.
+"""What a batch costs through headrace's loader, through others, and in-process.
 
 The samples are made beforehand, so that what is measured is collating and crossing. Rivals take turns in each round;
 a number is the median of the rounds.
@@ -7,57 +7,20 @@ a number is the median of the rounds.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, field
+import functools
+import multiprocessing
+from dataclasses import astuple
 from typing import Any
 
-import headrace.torch
+import headrace
 import numpy as np
 import torch
-import torch.utils.data
 from measure import QUICK, ROUNDS, Cost, Goal, Key, Row, in_words, measure, medians, run_all
+from rivals import MIB, RIVALS, Case, New, Ready, Rival
 
 SECONDS = 0.08 if QUICK else 0.2
 WARM_COUNT = 32
-ENDLESS = 1 << 40
-KIB, MIB = 1 << 10, 1 << 20
-
-
-class Ready(torch.utils.data.Dataset[Any]):
-    """An endless data set of samples that are there already."""
-
-    def __init__(self, samples: list[Any]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return ENDLESS
-
-    def __getitem__(self, index: int) -> Any:
-        return self.samples[index % len(self.samples)]
-
-
-class New(Ready):
-    """The same as new tensors over numpy arrays that are there already: torch would move a tensor that it meets again
-    into shared memory once and for all, which no data set that reads its samples gives it the chance to. Costs 0.6 us
-    per tensor, which is the in-process row."""
-
-    def __getitem__(self, index: int) -> Any:
-        sample = self.samples[index % len(self.samples)]
-        return list(map(torch.from_numpy, sample)) if isinstance(sample, list) else torch.from_numpy(sample)
-
-
-@dataclass(frozen=True)
-class Case:
-    """`make()` gives the data set; `options` are the loader's. `bytes`: what memcpy copies beside it."""
-
-    name: str
-    make: Callable[[], Ready]
-    options: dict[str, Any] = field(default_factory=dict)
-    keep: int = 1
-    bytes: int = 0
-    in_quick: bool = False
+KIB = 1 << 10
 
 
 def stack(samples: list[Any]) -> Any:
@@ -75,7 +38,14 @@ def floats(bytes_each: int, count: int = 1, samples: int = 4) -> New:
     return New(made if count > 1 else [sample[0] for sample in made])
 
 
+def arrays(bytes_each: int, samples: int = 4) -> Ready:
+    """Samples that are one numpy array each."""
+    return Ready([np.ones(bytes_each // 4, np.float32) for _ in range(samples)])
+
+
 TINY = "2 samples of 4 floats and an int"
+KEPT = "64 x 3x224x224 uint8, 50 batches kept"
+ARRAYS = {"64 B numpy array": 64, "2 MiB numpy array": 2 * MIB, "32 MiB numpy array": 32 * MIB}
 UINT8, FLOAT32 = "64 x 3x224x224 uint8", "64 x 3x224x224 float32"
 MANY, FEW = "114 float32 tensors, 16 MiB", "4 float32 tensors, 16 MiB"
 PART = 16 * MIB // 114 // 4 * 4
@@ -96,12 +66,23 @@ CASES = [
         lambda: Ready([(image, i) for i, image in enumerate(images(torch.float32, 32))]),
         {"batch_size": 64, "collate_fn": stack},
     ),
-    Case("64 x 3x224x224 uint8, 50 batches kept", lambda: Ready(images(torch.uint8)), {"batch_size": 64}, keep=50),
+    Case(KEPT, lambda: Ready(images(torch.uint8)), {"batch_size": 64}, keep=50, bytes=IMAGES_BYTES),
+    *(
+        Case(
+            name,
+            lambda size=size: arrays(size),
+            {"batch_size": None},
+            bytes=size,
+            loader=headrace.Loader,
+            in_quick=True,
+        )
+        for name, size in ARRAYS.items()
+    ),
 ]
 
 
 def at_most(bound: float, work: str, workers: int, against: str, text: str = "") -> Goal:
-    at = Key(work, against, workers if against in ("torch", "headrace") else 0)
+    at = Key(work, against, 0 if against in ("in-process", "memcpy") else workers)
     text = text or f"{work}, {workers} worker{'s' * (workers > 1)}, of {against}"
     return Goal(text, Key(work, "headrace", workers), bound, at)
 
@@ -136,57 +117,35 @@ GOALS = [
         1.1,
         Key(FEW, "headrace", 2),
     ),
+    *(at_most(bound, work, 1, "SPDL pool") for work, bound in zip(ARRAYS, (1 / 20, 1 / 4, 1 / 1.7), strict=True)),
     # Less than one in 50 batches: an allocator, a timer or a log may touch a page now and then.
     *counted("faults", "page faults in the trainer", 0.02, "", [TINY, UINT8, FLOAT32, MANY]),
     *counted("worker_faults", "page faults in workers", 0.02, "", [TINY, UINT8, FLOAT32, MANY]),
 ]
 
-# ---- rivals: each opens a case with so many workers, and gives its batches and the workers' pids ----
-
-Opened = contextlib.AbstractContextManager[tuple[Iterator[Any], list[int]]]
-
-
-@contextlib.contextmanager
-def open_loader(kind: Any, case: Case, data: Ready, workers: int) -> Iterator[tuple[Iterator[Any], list[int]]]:
-    batches = iter(kind(data, num_workers=workers, **case.options))
-    processes = getattr(batches, "_workers", [])
-    try:
-        yield batches, [process.pid for process in processes]
-    finally:
-        if processes:
-            batches._shutdown_workers()
-
-
-@contextlib.contextmanager
-def open_memcpy(case: Case, data: Ready, workers: int) -> Iterator[tuple[Iterator[Any], list[int]]]:
-    source, target = (ctypes.create_string_buffer(b"\1" * case.bytes, case.bytes) for _ in range(2))
-    yield iter(lambda: ctypes.memmove(target, source, case.bytes), None), []
-
-
-@dataclass(frozen=True)
-class Rival:
-    name: str
-    open: Callable[[Case, Ready, int], Opened]
-    workers: tuple[int, ...] = (1, 2)
-    takes: Callable[[Case], bool] = lambda case: True
-
-
-RIVALS = [
-    Rival("memcpy", open_memcpy, (0,), lambda case: case.bytes > 0),
-    Rival("in-process", lambda *opened: open_loader(torch.utils.data.DataLoader, *opened), (0,)),
-    Rival("torch", lambda *opened: open_loader(torch.utils.data.DataLoader, *opened)),
-    Rival("headrace", lambda *opened: open_loader(headrace.torch.DataLoader, *opened)),
-]
-
 
 def run_one(rival: Rival, case: Case, data: Ready, workers: int) -> Cost:
-    with rival.open(case, data, workers) as (batches, pids):
-        return measure(batches, pids, seconds=SECONDS, warm_count=WARM_COUNT + case.keep, keep=case.keep)
+    before = {process.pid for process in multiprocessing.active_children()}
+    batches = rival.open(case, data, workers)
+    next(batches)  # some start their workers only now
+    pids = [process.pid for process in multiprocessing.active_children() if process.pid not in before]
+    return measure(batches, pids, seconds=SECONDS, warm_count=WARM_COUNT + case.keep, keep=case.keep)
+
+
+@functools.cache
+def rivals_here() -> list[Rival]:
+    """Those to measure; says why not the others."""
+    rivals = [rival for rival in RIVALS if rival.in_quick or not QUICK]
+    reasons = {rival.name: rival.why_not() for rival in rivals}
+    for name, reason in reasons.items():
+        if reason:
+            print(f"{name} is not measured: {reason}")
+    return [rival for rival in rivals if not reasons[rival.name]]
 
 
 def run_case(case: Case) -> list[Row]:
     data = case.make()
-    turns = [(rival, workers) for workers in (0, 1, 2) for rival in RIVALS if workers in rival.workers]
+    turns = [(rival, workers) for workers in (0, 1, 2) for rival in rivals_here() if workers in rival.workers]
     turns = [(rival, workers) for rival, workers in turns if rival.takes(case)]
     costs: dict[tuple[str, int], list[Cost]] = {(rival.name, workers): [] for rival, workers in turns}
     for _ in range(ROUNDS):

@@ -52,13 +52,22 @@ def _compared(rows: list[Json]) -> list[tuple[Json, Json]]:
     return [(our, torchs) for our, torchs in pairs if torchs]
 
 
+def _others(rows: list[Json]) -> list[str]:
+    """The rivals beside headrace and torch; those without workers last."""
+    names = dict.fromkeys(row["rival"] for row in sorted(rows, key=lambda row: row["workers"] == 0))
+    return [name for name in names if name not in ("headrace", "torch")]
+
+
 def time_table(rows: list[Json]) -> list[str]:
     cells = []
     for our, torchs in _compared(rows):
-        alone = [in_time(_pick(rows, our["work"], rival, 0)) for rival in ("in-process", "memcpy")]
         ratio = in_words(our["value"] / torchs["value"])
-        cells.append([our["work"], str(our["workers"]), in_time(our), in_time(torchs), ratio, *alone])
-    return table(["work", "workers", "headrace", "torch", "ratio", "in-process", "memcpy"], cells)
+        others = [
+            in_time(_pick(rows, our["work"], rival, our["workers"]) or _pick(rows, our["work"], rival, 0))
+            for rival in _others(rows)
+        ]
+        cells.append([our["work"], str(our["workers"]), in_time(our), in_time(torchs), ratio, *others])
+    return table(["work", "workers", "headrace", "torch", "ratio", *_others(rows)], cells)
 
 
 def _counts(our: Json, torchs: Json, name: str, form: str) -> str:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the measurements: the C programs of build/release/bench, then the bench/bench_*.py.
 
-run.py NAME... runs these only: `arena` is bench_arena. QUICK=1 in the environment: about a minute, for a first look.
-What was measured stands in build/bench.md afterwards; `run.py --docs` puts it into docs/benchmarks.md too.
+run.py NAME... runs these only: `arena` is bench_arena. QUICK=1 in the environment: about two minutes, for a first look.
+What was measured stands in build/bench.md afterwards; `run.py --docs` puts it into docs/benchmarks.md too, and draws
+docs/benchmarks.svg.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import subprocess
@@ -21,6 +23,7 @@ ROOT = HERE.parent
 C_PROGRAMS = ROOT / "build/release/bench"
 RESULTS = ROOT / "build"
 DOCS = ROOT / "docs/benchmarks.md"
+PICTURE, PICTURED = ROOT / "docs/benchmarks.svg", "dataloader"
 
 
 def list_commands() -> dict[str, list[str]]:
@@ -76,6 +79,20 @@ def run(name: str, command: list[str]) -> Section:
     return Section(name, process.returncode, lines, results_of(name))
 
 
+def write_docs(text: str, sections: list[Section]) -> None:
+    """The results into the page, and the picture anew if what it shows was measured."""
+    DOCS.write_text(fill(DOCS.read_text(), text))
+    shown = next((section for section in sections if section.name == PICTURED and section.results.exists()), None)
+    if shown is None:
+        return
+    try:
+        from picture import draw
+    except ImportError as error:
+        print(f"run.py: {PICTURE.name} is an old one, for nothing here can draw it: {error}", file=sys.stderr)
+        return
+    draw(json.loads(shown.results.read_text())["rows"], PICTURE)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
@@ -92,7 +109,7 @@ def main() -> int:
     text = markdown(machine, sections)
     (RESULTS / "bench.md").write_text(text)
     if args.docs:
-        DOCS.write_text(fill(DOCS.read_text(), text))
+        write_docs(text, sections)
     return 1 if any(section.returncode for section in sections) else 0
 
 

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import signal
+import sys
 import time
 import warnings
-from collections.abc import Callable
-from multiprocessing import util
+from collections.abc import Callable, Iterable
+from multiprocessing import connection, util
 from typing import Any
 
-from headrace import _core, _forkserver, _pickling, _worker  # noqa: F401
+from headrace import _core, _forkserver, _interrupt, _pickling, _worker  # noqa: F401
 
 Draw = Callable[[], Any]
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # what starting a process fails with
@@ -23,6 +25,10 @@ _OOM_ADVICE = (
     "Often that is the kernel, out of memory (dmesg says so): lower num_workers, prefetch_factor or batch_size. "
     + _ADVICE
 )
+_TAKEN = (
+    "; how is not known, for this process ignores SIGCHLD, or waits for any child (os.wait or os.waitpid(-1) in a "
+    "SIGCHLD handler or a thread) and took the exit code"
+)
 _START_ADVICE = (
     "It ended before its first batch; if it failed to start, its own error stands above. With spawn and forkserver the "
     "script must be a file that can be imported, what it does under `if __name__ == '__main__':`. " + _ADVICE
@@ -31,17 +37,6 @@ _START_ADVICE = (
 JOIN_S = 5.0  # for a worker to end by itself, after which it is terminated
 KILL_S = 1.0  # after which it is killed
 EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
-
-
-def check_limit(limit: object) -> int:
-    """The arena_limit option as bytes; 0: chosen by the engine. TypeError, ValueError."""
-    if limit is None:
-        return 0
-    if not isinstance(limit, int) or isinstance(limit, bool):
-        raise TypeError(f"arena_limit should be a number of bytes (int) or None, but got {limit!r}")
-    if not 0 < limit < 2**62:
-        raise ValueError(f"arena_limit should be from 1 to 2**62 - 1 bytes, or None, but got {limit}")
-    return limit
 
 
 def in_units(count: float) -> str:
@@ -62,6 +57,21 @@ def why_not() -> str | None:
         if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
             return str(error.strerror)
     return None
+
+
+def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
+    """The most bytes that an arena may have, and what sets that limit."""
+    mapped = report["slots"] * report["window_bytes"]
+    if mapped < report["limit_bytes"]:
+        return mapped, "the limit of address space (ulimit -v)"
+    return report["limit_bytes"], "arena_limit"
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Adds a note to an exception, where that can be: some classes refuse to be changed."""
+    if sys.version_info >= (3, 11) and note:
+        with contextlib.suppress(Exception):
+            error.add_note(note)
 
 
 class Timeout(Exception):
@@ -104,17 +114,19 @@ class Engine:
     def _start(self, worker: int, context: Any, job: _worker.Job) -> None:
         opener = _worker.Pass(*self._core.open_pass(worker))
         try:
-            process = context.Process(target=_worker.main, args=(opener, job))
+            args = (opener, job, not _interrupt.is_blocked())
+            process = context.Process(target=_worker.main, args=args)
             process.daemon = True
             _fail_at("fork")
-            process.start()
+            with _interrupt.blocked(context):
+                process.start()
+                self.processes.append(process)
         except OSError as error:
             if error.errno not in _LIMITS:
                 raise
             raise _explain_start(error) from error
         finally:
             opener.close()
-        self.processes.append(process)
         self._watch(worker, process)
 
     def _watch(self, worker: int, process: Any) -> None:
@@ -187,7 +199,7 @@ class Engine:
             self._core.dismiss(worker)
 
     def report(self) -> dict[str, Any]:
-        """Counters, also after close: see headrace.Loader.report."""
+        """Counters, after close as they were then: see headrace._loader._WorkerIterator.report."""
         return self._core.report() if self._finalizer.still_active() else self._last_report
 
     def warn_of_copies(self, stacklevel: int) -> None:
@@ -196,35 +208,36 @@ class Engine:
             return
         self._has_warned = True
         report = self._core.report()
-        held, limit = in_units(report["held_bytes"]), in_units(report["limit_bytes"])
+        limit, what = _limit_of(report)
+        held = in_units(report["held_bytes"])
         warnings.warn(
             f"headrace: batches arrive as private copies, which is slower: {report['held']} batches that are held "
-            f"({held}) and those in flight do not fit {limit} of shared memory. Raise arena_limit, lower "
+            f"({held}) and those in flight do not fit {in_units(limit)} of shared memory. Raise {what}, lower "
             "prefetch_factor, or keep fewer batches",
             stacklevel=stacklevel,
         )
 
     def _explain_size(self, needed: int, batch_size: int | None) -> MemoryError:
         report = self._core.report()
+        limit, what = _limit_of(report)
         per_sample = f" (batch_size {batch_size} x {in_units(needed / batch_size)})" if batch_size else ""
         return MemoryError(
             f"headrace: a batch of {in_units(needed)}{per_sample} does not fit the limit of "
-            f"{in_units(report['limit_bytes'])} of shared memory, {in_units(report['held_bytes'])} of which are held; "
-            f"lower batch_size, or raise arena_limit (it needs {needed} bytes, the limit is {report['limit_bytes']})"
+            f"{in_units(limit)} of shared memory, {in_units(report['held_bytes'])} of which are held; "
+            f"lower batch_size, or raise {what} (it needs {needed} bytes, the limit is {limit})"
         )
 
     def _explain_death(self, worker: int) -> RuntimeError:
         process = self.processes[worker]
-        process.join(EXIT_CODE_S)
+        _join(process, self._fds.get(worker), EXIT_CODE_S)
         code = process.exitcode
         if code is not None and code < 0:
             name = signal.strsignal(-code) or f"signal {-code}"
             advice = _OOM_ADVICE if code == -signal.SIGKILL else _ADVICE
             return RuntimeError(f"DataLoader worker (pid {process.pid}) is killed by signal: {name}. {advice}")
         advice = _ADVICE if self._has_received else _START_ADVICE
-        return RuntimeError(
-            f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly with exit code {code}. {advice}"
-        )
+        how = _TAKEN if code is None else f" with exit code {code}"
+        return RuntimeError(f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly{how}. {advice}")
 
     def close(self) -> None:
         """Ends the workers and frees what no batch holds. Idempotent; does nothing in a forked child."""
@@ -235,19 +248,38 @@ class Engine:
 
 def _close(core: _core.Loader, processes: list[Any], fds: dict[int, int]) -> None:
     core.stop()
-    deadline = time.monotonic() + JOIN_S
     for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
+        if _interrupt.is_starting(process.pid):
+            process.terminate()  # it would see only after its imports that it shall end
+    deadline = time.monotonic() + JOIN_S
+    stuck = _still_running(enumerate(processes), fds, deadline)
     for end in ("terminate", "kill"):
-        stuck = [process for process in processes if process.exitcode is None]
-        for process in stuck:
+        for _, process in stuck:
             getattr(process, end)()
-        for process in stuck:
-            process.join(KILL_S)
+        stuck = _still_running(stuck, fds, time.monotonic() + KILL_S)
     for fd in fds.values():
         os.close(fd)
     fds.clear()
     core.close()
+
+
+def _still_running(workers: Iterable[Any], fds: dict[int, int], deadline: float) -> list[Any]:
+    return [
+        (worker, process)
+        for worker, process in workers
+        if not _join(process, fds.get(worker), max(0.0, deadline - time.monotonic()))
+    ]
+
+
+def _join(process: Any, pidfd: int | None, timeout: float) -> bool:
+    """Waits for a process to end, and reaps it. False: it still runs.
+
+    Process.join alone waits in vain for a worker that left a child behind, which keeps the sentinel open, and no exit
+    code comes where somebody else has reaped the worker."""
+    has_ended = bool(connection.wait([process.sentinel if pidfd is None else pidfd], timeout))
+    if has_ended and process.is_alive():
+        process.join(EXIT_CODE_S)
+    return has_ended or not process.is_alive()
 
 
 def _fail_at(point: str) -> None:

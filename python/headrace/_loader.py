@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from headrace import _core, _engine, _forkserver, _worker
+from headrace import _core, _engine, _forkserver, _options, _unpicklable, _worker
 from headrace._collate import default_collate
 
 _PRELOAD = ["numpy.random", "headrace._loader"]
@@ -43,12 +43,14 @@ class WorkerError:
     type: type[BaseException]
     text: str
 
-    def reraise(self) -> None:
-        """Raises an exception of the same type with the worker's traceback as its message."""
+    def reraise(self, note: str) -> None:
+        """Raises an exception of the same type with the worker's traceback as its message, and with the note."""
+        text = self.text if sys.version_info >= (3, 11) or not note else f"{self.text.rstrip()}\n{note}"
         try:
-            error = self.type(self.text)
+            error = self.type(text)
         except Exception:  # a class whose constructor takes other arguments
-            error = RuntimeError(self.text)
+            error = RuntimeError(text)
+        _engine.add_note(error, note)
         raise error
 
 
@@ -122,11 +124,12 @@ class _Job:
                 init_fn(self.worker)
             self._fetcher = _Fetcher(self.dataset, self.is_iterable, self.batched, self.drop_last)
         except Exception:
-            self._first_error = self._wrap()
+            self._first_error = self.wrap_exception()
 
     def fetch(self, indices: Any) -> Any:
-        if self._first_error is not None:
-            raise _worker.Failed(self._first_error)
+        first, self._first_error = self._first_error, None
+        if first is not None:
+            raise _worker.Failed(first)
         samples = self._fetcher.fetch(indices)
         return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
 
@@ -136,15 +139,11 @@ class _Job:
     def collate(self, samples: Any) -> Any:
         return default_collate(samples)
 
-    def _wrap(self) -> WorkerError:
+    def wrap_exception(self) -> WorkerError:
         kind, error, trace = sys.exc_info()
         assert kind is not None
         text = "".join(traceback.format_exception(kind, error, trace))
         return WorkerError(kind, f"Caught {kind.__name__} in Loader worker process {self.worker}.\nOriginal {text}")
-
-    def wrap_exception(self) -> object:
-        first, self._first_error = self._first_error, None
-        return first if first is not None else self._wrap()
 
 
 class Loader:
@@ -166,7 +165,8 @@ class Loader:
         persistent_workers: workers stay for the next epoch.
         in_order: deliver in order; else as they come.
         seed: of shuffling and of random and numpy in the workers; None: drawn once.
-        arena_limit: most bytes of shared memory; None: half of what is to spare.
+        arena_limit: most bytes of shared memory, at least 64 KiB; None: half of what is to spare. The attribute may be
+            set later, for the next iteration; not while persistent workers run.
 
     Large arrays of a batch are views of shared memory, writable, and yours for as long as you keep them.
 
@@ -174,6 +174,8 @@ class Loader:
         TypeError, ValueError: for options that do not go together. While iterating: what the data set raises, with the
         worker's traceback; RuntimeError for a worker that died; TimeoutError; MemoryError for a batch over the limit.
     """
+
+    arena_limit = _options.ArenaLimit()
 
     def __init__(
         self,
@@ -219,7 +221,6 @@ class Loader:
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
     def _check(self) -> None:
-        _engine.check_limit(self.arena_limit)
         for name in ("num_workers", "timeout"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} should not be negative, but got {getattr(self, name)}")
@@ -352,14 +353,18 @@ class _WorkerIterator:
         self._timeout = loader.timeout or None
         self._batch_size = loader.batch_size
         self._keep_workers = loader.persistent_workers
-        self._engine = _engine.Engine(
-            workers=loader.num_workers,
-            prefetch_factor=loader.prefetch_factor,
-            in_order=loader.in_order,
-            limit_bytes=_engine.check_limit(loader.arena_limit),
-            context=loader.multiprocessing_context or multiprocessing,
-            job_of=lambda worker: loader._job_of(worker, epoch),
-        )
+        try:
+            self._engine = _engine.Engine(
+                workers=loader.num_workers,
+                prefetch_factor=loader.prefetch_factor,
+                in_order=loader.in_order,
+                limit_bytes=_options.check_limit(loader.arena_limit),
+                context=loader.multiprocessing_context or multiprocessing,
+                job_of=lambda worker: loader._job_of(worker, epoch),
+            )
+        except _unpicklable.ERRORS as error:
+            _unpicklable.name_argument(error, loader)
+            raise
 
     def begin(self, tasks: Iterator[Any], epoch: int) -> None:
         self._tasks = tasks
@@ -388,7 +393,7 @@ class _WorkerIterator:
             raise StopIteration
         status, value = answer
         if status == _core.STATUS_ERROR:
-            _reraise(value)
+            _reraise(*value)
         self._engine.warn_of_copies(stacklevel=3)
         return value
 
@@ -396,7 +401,8 @@ class _WorkerIterator:
         """Counters: `memory` (where the shared memory is: memfd, shm or tmp), `workers`, `slots`, `limit_bytes`,
         `used_bytes`, `held` and `held_bytes` (batches that the consumer holds), `batches` and `bytes` delivered,
         `copied` (as private copies), `asked` (workers asked for more memory), `trimmed`, `waits` and `waited_s` (of the
-        trainer), `sleeps`."""
+        trainer), `sleeps`. After close, and after the epoch's end if the workers are not persistent, they stay as
+        they were at that moment: `held` does not fall any more."""
         return self._engine.report()
 
     def close(self) -> None:
@@ -409,7 +415,7 @@ class _WorkerIterator:
             engine.close()
 
 
-def _reraise(error: Any) -> None:
+def _reraise(error: Any, note: str) -> None:
     if isinstance(error, WorkerError):
-        error.reraise()
+        error.reraise(note)
     raise RuntimeError(error)

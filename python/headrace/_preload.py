@@ -70,10 +70,14 @@ def _try_main(what: dict[str, Any]) -> None:
 def _main_is_safe(what: dict[str, Any]) -> bool:
     if not (what["main_path"] or what["main_name"]) or not os.path.isdir("/proc/self/task"):
         return False
+    inherited = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where the trainer ignores it, there is no exit code
     child = os.fork()
     if child == 0:
         _try_main(what)
-    return os.waitpid(child, 0)[1] == 0
+    try:
+        return os.waitpid(child, 0)[1] == 0
+    finally:
+        signal.signal(signal.SIGCHLD, inherited)
 
 
 def _end(server: int) -> None:
@@ -83,6 +87,15 @@ def _end(server: int) -> None:
 
 
 def _load(what: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the server itself does, after this
+    try:
+        _load_modules(what)
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # and not a handler of the script's
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # what the server gives its children
+
+
+def _load_modules(what: dict[str, Any]) -> None:
     util._close_stdin()  # type: ignore[attr-defined]  # the server's own, before anything of the user's can read it
     if what["sys_path"]:
         sys.path[:] = what["sys_path"]

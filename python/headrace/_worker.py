@@ -7,11 +7,12 @@ import atexit
 import contextlib
 import multiprocessing
 import os
+import reprlib
 import sys
 from multiprocessing import reduction, util
 from typing import Any, Protocol
 
-from headrace import _core, _pickling  # noqa: F401  (_pickling: what the extension pickles with)
+from headrace import _core, _interrupt, _pickling  # noqa: F401  (_pickling: what the extension pickles with)
 
 
 class Job(Protocol):
@@ -39,6 +40,7 @@ class Job(Protocol):
         """The exception being handled, as something that pickles and that the trainer's side raises again."""
 
     flavor: int
+    worker: int
 
 
 class EndOfData(Exception):
@@ -70,7 +72,24 @@ class Pass:
         self.fds = []
 
 
-def _answer(port: _core.Port, job: Job, indices: Any) -> bool:
+_short = reprlib.Repr()
+_short.maxlist = _short.maxtuple = 8
+
+
+def _note(worker: int, batch: int, indices: Any) -> str:
+    """Where an exception came from: the batch's number in the epoch, and the indices where the data set has some."""
+    is_batch = isinstance(indices, (list, tuple))
+    if not is_batch and indices is not None:
+        samples = f", sample {_short.repr(indices)}"
+    elif is_batch and any(index is not None for index in indices):
+        count = f", {len(indices)} in all" if len(indices) > _short.maxlist else ""
+        samples = f", samples {_short.repr(indices)}{count}"
+    else:
+        samples = ""
+    return f"headrace: batch {batch}{samples} (worker {worker})"
+
+
+def _answer(port: _core.Port, job: Job, number: int, indices: Any) -> bool:
     """Makes and publishes one batch. False: there is no more data."""
     try:
         data = job.fetch(indices)
@@ -82,25 +101,26 @@ def _answer(port: _core.Port, job: Job, indices: Any) -> bool:
     except EndOfData:
         port.publish_status(_core.STATUS_END)
         return False
+    except Failed as error:
+        _publish_exception(port, error.args[0], "")
     except Exception:
-        _publish_exception(port, job)
+        _publish_exception(port, job.wrap_exception(), _note(job.worker, number, indices))
     return True
 
 
-def _publish_exception(port: _core.Port, job: Job) -> None:
-    wrapped = job.wrap_exception()
+def _publish_exception(port: _core.Port, wrapped: Any, note: str) -> None:
     try:
-        port.publish(_core.STATUS_ERROR, wrapped)
+        port.publish(_core.STATUS_ERROR, (wrapped, note))
     except Exception as error:
         # The exception's own class cannot be pickled: its text arrives all the same.
         text = f"{type(error).__name__}: {error}\nwhile sending:\n{getattr(wrapped, 'exc_msg', wrapped)}"
-        port.publish(_core.STATUS_ERROR, text)
+        port.publish(_core.STATUS_ERROR, (text, note))
 
 
 def _serve(port: _core.Port, job: Job) -> None:
     has_data = True
     while (task := port.take()) is not None:
-        kind, _, payload = task
+        kind, number, payload = task
         if kind == _core.TASK_STOP:
             return
         if kind == _core.TASK_EPOCH:
@@ -108,15 +128,18 @@ def _serve(port: _core.Port, job: Job) -> None:
             has_data = True
             port.publish_status(_core.STATUS_SKIPPED)
         elif has_data:
-            has_data = _answer(port, job, payload)
+            has_data = _answer(port, job, number, payload)
         else:
             port.publish_status(_core.STATUS_SKIPPED)
 
 
-def main(opener: Pass, job: Job) -> None:
-    """The worker process's target."""
+def main(opener: Pass, job: Job, is_interrupted: bool) -> None:
+    """The worker process's target. `is_interrupted`: a Ctrl-C ends it."""
     try:
+        if is_interrupted:
+            _interrupt.unblock()
         port = opener.open()
+        os.register_at_fork(after_in_child=port.close)  # what the data set forks has no business with the arena
         job.prepare()
         _serve(port, job)
         port.close()

@@ -51,10 +51,23 @@ static bool has_come(void *context) {
     return hr__ring_has_record(&port->grants);
 }
 
+/* A data set may have closed all descriptors, and may have opened files of its own under their numbers. The arena's
+ * file is known by its size. */
+static int check_descriptors(const hr_port *port) {
+    uint64_t bytes = 0;
+    int r = hr__memory_bytes(port->pass.memory_fd, &bytes);
+    if (r == 0 && bytes == port->layout.total_bytes) return 0;
+    return hr__fail(-EBADF,
+                    "arena: the arena's descriptors were closed in worker %u; close only what you have opened there "
+                    "(no os.closerange)",
+                    port->pass.worker);
+}
+
 static int sleep_once(hr_port *port, int64_t deadline_ns) {
     const int fds[] = {port->pass.worker_bell_fd, port->pass.life_fd};
     bool ready[2] = {false, false};
-    int r = hr__poll(fds, ready, 2, deadline_ns);
+    int r = check_descriptors(port);
+    if (r == 0) r = hr__poll(fds, ready, 2, deadline_ns);
     if (r < 0) return r;
     if (ready[1]) return hr__fail(HR_E_CLOSED, "arena: the trainer is gone");
     hr__eventfd_drain(port->pass.worker_bell_fd);
@@ -76,7 +89,8 @@ static int wait_for(hr_port *port, bool is_reply, int64_t deadline_ns) {
 }
 
 static void wake_trainer(hr_port *port, bool urgent) {
-    if (hr__ring_must_wake(&port->completions, urgent)) hr__eventfd_ring(port->pass.trainer_bell_fd);
+    if (hr__ring_must_wake(&port->completions, urgent) && check_descriptors(port) == 0)
+        hr__eventfd_ring(port->pass.trainer_bell_fd);
 }
 
 /* ---- opening ---- */
@@ -212,10 +226,12 @@ static int commit(hr_port *port, uint64_t bytes) {
     uint64_t has = atomic_load_explicit(&slot->committed_bytes, memory_order_relaxed);
     uint64_t target = hr__min(hr__round_up(bytes, HR__COMMIT_STEP), port->grant.allowance);
     if (target <= has) return 0;
+    int r = check_descriptors(port);
+    if (r < 0) return r;
     atomic_store(&slot->committed_bytes, target);
     hr__stop_at("port.announced");
     uint64_t window_at = hr__layout_window_at(&port->layout, port->grant.slot);
-    int r = hr__commit(port->pass.memory_fd, window_at + has, target - has);
+    r = hr__commit(port->pass.memory_fd, window_at + has, target - has);
     hr__stop_at("port.committed");
     if (r == 0) return 0;
     atomic_store(&slot->committed_bytes, has);

@@ -31,6 +31,8 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _tensor(value: torch.Tensor) -> tuple[Any, ...]:
+    if value.is_nested:
+        return (_type(value), str(value.layout), [describe(part) for part in value.unbind()])
     grad = (value.requires_grad, value.is_leaf)
     value = value.detach()
     head = (_type(value), str(value.dtype), tuple(value.shape), str(value.layout), str(value.device), *grad)
@@ -133,7 +135,7 @@ def states() -> tuple[bytes, float, float]:
 
 # torch says these once per process, whoever comes first
 _ONCE = re.compile(
-    "ComplexHalf support is experimental|Sparse invariant checks|Sparse CSR tensor|quantized|TypedStorage"
+    "ComplexHalf support is experimental|Sparse invariant checks|Sparse CSR tensor|quantized|TypedStorage|nested tensor"
 )
 
 

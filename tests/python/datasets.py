@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import dataclasses
 import datetime
 import decimal
@@ -14,7 +15,9 @@ import multiprocessing
 import os
 import pathlib
 import random
+import resource
 import signal
+import subprocess
 import sys
 import threading
 import typing
@@ -208,6 +211,8 @@ ZOO: dict[str, Callable[[], Any]] = {
     "sparse csr": lambda: torch.eye(3).to_sparse_csr(),
     "meta": lambda: torch.empty(3, 4, device="meta"),
     "quantized": lambda: torch.quantize_per_tensor(torch.arange(6.0).view(2, 3), 0.5, 3, torch.quint8),
+    "nested": lambda: torch.nested.nested_tensor([torch.arange(2.0), torch.arange(3.0)]),
+    "nested jagged": lambda: torch.nested.nested_tensor([torch.arange(2.0), torch.arange(3.0)], layout=torch.jagged),
     "subclass": lambda: torch.arange(6.0).view(2, 3).as_subclass(MyTensor),
     "two views of one storage": two_views,
     "one tensor twice": one_twice,
@@ -309,6 +314,10 @@ SAMPLES: dict[str, Callable[[int], Any]] = {
     "one tensor that requires grad": lambda i: torch.full((2,), float(i)).requires_grad_(False),
     "tensor subclass": lambda i: torch.full((2,), float(i)).as_subclass(MyTensor),
     "sparse tensor": lambda i: (torch.eye(2) * i).to_sparse(),
+    "quantized tensor": lambda i: torch.quantize_per_tensor(torch.full((2,), float(i)), 0.5, 3, torch.quint8),
+    "meta tensor": lambda i: torch.empty(2, 3, device="meta"),
+    "nested tensor": lambda i: torch.nested.nested_tensor([torch.ones(2), torch.full((3,), float(i))]),
+    "packed sequence": lambda i: pack_sequence([torch.arange(i + 2.0), torch.arange(i + 1.0)]),
     "mixed dtypes": lambda i: torch.ones(2, dtype=torch.float64 if i % 2 else torch.float32),
     "mixed dtypes of numpy": lambda i: np.ones(2, dtype="i4" if i % 2 else "f8"),
     "unequal tensors": lambda i: torch.ones(i % 3 + 1),
@@ -958,3 +967,143 @@ class DrawnIterable(IterableDataset):  # type: ignore[type-arg]
         for index in range(self.drawn.count):
             if owners and owners[index % len(owners)] == info.id:
                 yield self.drawn[index]
+
+
+# ---- data sets that meddle with their worker ----
+
+
+class Acts(Dataset):  # type: ignore[type-arg]
+    """index -> (index, what `act(index)` gave, `side` x `side` floats of the index)."""
+
+    def __init__(self, act: Callable[[int], Any], count: int = 8, side: int = 256) -> None:
+        self.act, self.count, self.side = act, count, side
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[int, Any, torch.Tensor]:
+        return index, self.act(index), torch.full((self.side, self.side), float(index))
+
+
+@dataclasses.dataclass(frozen=True)
+class Unchangeable(Exception):
+    text: str
+
+
+def act_raise_unchangeable(index: int) -> None:
+    raise Unchangeable("frozen")
+
+
+def act_thread(index: int) -> int:
+    """A thread that outlives the worker's last sample."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return threading.active_count() > 1
+
+
+def act_pool(index: int) -> int:
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        return sum(pool.map(int, ["1", "2", str(index)]))
+
+
+def act_subprocess(index: int) -> int:
+    return int(subprocess.run(["echo", str(index)], capture_output=True, check=True).stdout)
+
+
+def act_fork(index: int) -> int:
+    child = os.fork()
+    if child == 0:
+        os._exit(index)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def act_process(index: int) -> None:
+    multiprocessing.Process(target=print).start()
+
+
+def act_leave_a_child(index: int) -> int:
+    """A forked child that outlives the worker, until its own session is killed."""
+    child = os.fork() if index == 1 else 0
+    if index == 1 and child == 0:
+        signal.pause()
+    return child
+
+
+def act_fork_that_returns(index: int) -> int:
+    """In the child too: it goes on as if it were the worker."""
+    child = os.fork() if index == 3 else 0
+    if child:
+        os.waitpid(child, 0)
+    elif index == 3:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    return index
+
+
+def close_all(_: Any = None) -> None:
+    os.closerange(3, 1000)
+
+
+def act_close_all(index: int) -> int:
+    if index == 4:
+        close_all()
+    return index
+
+
+def act_reuse_numbers(index: int) -> int:
+    """Files of the data set's own under the numbers of all descriptors that it has closed; $HEADRACE_TEST_FOLDER."""
+    if index == 4:
+        close_all()
+        for number in range(40):
+            os.open(pathlib.Path(os.environ["HEADRACE_TEST_FOLDER"], f"own {number}"), os.O_CREAT | os.O_RDWR)
+    return index
+
+
+def act_reuse_numbers_for_pipes(index: int) -> int:
+    if index == 4:
+        close_all()
+        for _ in range(40):
+            os.pipe()
+    return index
+
+
+def init_allows_no_more_address_space(number: int) -> None:
+    used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used, used))
+
+
+class Mixture(Dataset):  # type: ignore[type-arg]
+    """Another type for each index."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return [0, torch.ones(2, 2), "s", {"a": 3}, None, np.ones(5), (6, 6), b"x"][index]
+
+
+class CollateInPlace:
+    """Returns the same objects each time, with another content."""
+
+    def __init__(self) -> None:
+        self.large, self.small, self.list = torch.zeros(200, 200), torch.zeros(2), [0]
+        self.array = np.zeros(9000)
+
+    def __call__(self, batch: list[Any]) -> list[Any]:
+        for tensor in (self.large, self.small, self.array):
+            tensor += 1
+        self.list[0] += 1
+        return [self.large, self.small, self.list, self.array]
+
+
+class Huge(Dataset):  # type: ignore[type-arg]
+    """One tensor of `total_bytes`, zero but for its last byte and the one at 4 GiB."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        out = torch.zeros(self.total_bytes, dtype=torch.uint8)
+        out[-1], out[1 << 32] = 7, 5
+        return out

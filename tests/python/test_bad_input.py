@@ -223,16 +223,42 @@ def test_a_batch_above_the_limit_says_both_numbers_and_what_to_change() -> None:
 
 
 @only_headrace
-def test_a_limit_of_one_byte_says_what_to_change() -> None:
-    with pytest.raises((MemoryError, ValueError), match="arena_limit"):
-        list(forked(Headrace, d.Images(4, side=256), batch_size=2, arena_limit=1))
-
-
-@only_headrace
-@pytest.mark.parametrize("limit", [-1, 0, "1 GB", 1.5, [1]], ids=repr)
+@pytest.mark.parametrize("limit", [-1, 0, 1, (64 << 10) - 1, 2**62, "1 GB", 1.5, [1]], ids=repr)
 def test_an_absurd_limit_is_refused_at_construction(limit: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="arena_limit"):
         forked(Headrace, d.Squares(4), arena_limit=limit)
+
+
+@only_headrace
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_smallest_limit_that_is_taken_works(workers: int) -> None:
+    loader = forked(Headrace, d.Squares(40), batch_size=4, num_workers=workers, arena_limit=64 << 10)
+    assert [index for batch, _ in loader for index in batch.tolist()] == list(range(40))
+
+
+def limit_of(iterator: Any) -> Any:
+    return iterator.report()["limit_bytes"]
+
+
+@only_headrace
+def test_a_limit_that_is_set_later_is_that_of_the_next_iteration() -> None:
+    loader = forked(Headrace, d.Squares(4), arena_limit=8 * MB)
+    assert limit_of(iter(loader)) == 8 * MB
+    loader.arena_limit = 16 * MB
+    assert limit_of(iter(loader)) == 16 * MB
+    with pytest.raises(ValueError, match="arena_limit"):
+        loader.arena_limit = 1
+    assert loader.arena_limit == 16 * MB
+
+
+@only_headrace
+def test_a_limit_is_not_changed_under_persistent_workers() -> None:
+    loader = forked(Headrace, d.Squares(4), persistent_workers=True)
+    loader.arena_limit = 8 * MB
+    iterator = iter(loader)
+    with pytest.raises(ValueError, match="persistent"):
+        loader.arena_limit = 16 * MB
+    assert loader.arena_limit == limit_of(iterator) == 8 * MB
 
 
 @only_headrace
@@ -303,6 +329,26 @@ def test_headrace_disable_gives_torchs_loader_and_one_warning(tmp_path: pathlib.
 def test_headrace_disable_of_nothing_disables_nothing(tmp_path: pathlib.Path, value: str) -> None:
     found = json.loads(run(tmp_path, OFF.format(before=""), HEADRACE_DISABLE=value))
     assert found["iterator"] != "_MultiProcessingDataLoaderIter" and found["warned"] == []
+
+
+CHECKED = """
+import inspect, warnings
+warnings.simplefilter("ignore")
+from headrace.torch import DataLoader, install
+print(str(inspect.signature(DataLoader)).endswith("arena_limit: 'int | None' = None)"))
+for limit in ("1 GB", 1):
+    for use in (lambda: DataLoader([1], arena_limit=limit), lambda: install(arena_limit=limit)):
+        try:
+            use()
+        except (TypeError, ValueError) as error:
+            print(type(error).__name__, "arena_limit" in str(error))
+"""
+
+
+@only_headrace
+def test_options_are_checked_where_the_engine_is_off_too(tmp_path: pathlib.Path) -> None:
+    said = run(tmp_path, CHECKED, HEADRACE_DISABLE="1").splitlines()
+    assert said == ["True", "TypeError True", "TypeError True", "ValueError True", "ValueError True"]
 
 
 @only_headrace

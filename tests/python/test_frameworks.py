@@ -6,7 +6,6 @@ Each is tried once, by a script in frameworks/; the tests look at what it report
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -19,18 +18,18 @@ SCRIPTS = pathlib.Path(HERE) / "frameworks"
 INDICES = list(range(24))
 SMALL = 1 << 26
 
+pytestmark = pytest.mark.timeout(240)  # a script takes up to 20 s where its framework is imported for the first time
+
 Facts = dict[str, Any]
 
 
 def facts_of(package: str, folder: pathlib.Path) -> Facts:
     """What the package's script reported, by the report's name."""
-    if importlib.util.find_spec(package) is None:  # importing it here would change this process, and takes seconds
-        pytest.skip(f"{package} is not installed: uv pip install {package} to run this")
     path = os.pathsep.join([str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     code = (SCRIPTS / f"with_{package}.py").read_text()
     with Script(folder, code, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="", **env) as script:
-        status = script.finish(100)
+        status = script.finish(200)
         assert status == 0, f"exit code {status}\n{script.stdout}\n{script.stderr}"
         assert script.left() == []
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
@@ -84,9 +83,19 @@ def test_accelerate_taking_the_engine_away_is_said_once_and_where_it_happens(acc
     assert facts["second"] == []
 
 
+def test_accelerate_dropping_the_limit_is_said_once_and_install_sets_one(accelerate: Facts) -> None:
+    facts = accelerate["warned"]
+    [[(text, file)], second] = facts["limit_lost"]
+    assert "accelerate's prepare rebuilds the loader" in text
+    assert "headrace.torch.install(arena_limit=...)" in text
+    assert file == "script.py"
+    assert second == []
+    assert facts["limits"] == [SMALL]
+
+
 def test_nothing_is_said_where_accelerate_takes_nothing_away(accelerate: Facts) -> None:
     facts = accelerate["warned"]
-    assert facts["none"] == {"installed": [], "in process": [], "torch's": []}
+    assert facts["none"] == {"installed": [], "limit given": [], "in process": [], "torch's": []}
     assert facts["left_alone"]
 
 
@@ -103,9 +112,13 @@ def test_lightning_fits_validates_and_predicts_as_with_torchs_loader(lightning: 
     assert sorted(theirs["seen"]["train"]) == theirs["seen"]["predict"] == INDICES
 
 
-def test_a_loader_that_lightning_rebuilt_to_predict_keeps_its_limit(lightning: Facts) -> None:
-    assert lightning["ours"]["limit"] == SMALL
-    assert lightning["installed"]["limit"] is None
+def test_all_options_of_headraces_own_are_tried(lightning: Facts) -> None:
+    assert sorted(lightning["options"]["tried"]) == sorted(lightning["options"]["own"])
+
+
+def test_a_loader_that_lightning_rebuilt_to_predict_keeps_its_options(lightning: Facts) -> None:
+    assert lightning["ours"]["options"] == lightning["options"]["tried"]
+    assert lightning["ours"]["limits"] == [SMALL] * 4
 
 
 @pytest.mark.parametrize("made", ["given", "hooks"])
@@ -116,17 +129,18 @@ def test_loaders_that_lightning_rebuilt_for_two_devices_are_headraces_and_keep_t
     loader = {
         "kind": "headrace.torch._loader.DataLoader",
         "sampler": "DistributedSampler",
-        "arena_limit": SMALL,
         "batch_size": 4,
         "num_workers": 1,
+        **lightning["options"]["tried"],
     }
     for rank in ranks:
-        assert rank["loaders"] == [loader, loader]
-        assert rank["engines"] == ["headrace", "headrace"]
-    for stage in ("train", "val"):
+        assert rank["loaders"] == [loader] * 3  # to fit: two; to validate
+        assert rank["engines"] == ["headrace"] * 3
+        assert rank["limits"] == [SMALL] * 3
+    for stage, passes in ("train", 1), ("val", 2):
         halves = [rank["seen"][stage] for rank in ranks]
-        assert [len(half) for half in halves] == [12, 12]
-        assert sorted(halves[0] + halves[1]) == INDICES
+        assert [len(half) for half in halves] == [12 * passes] * 2
+        assert sorted(halves[0] + halves[1]) == sorted(INDICES * passes)
 
 
 # ---- transformers ----

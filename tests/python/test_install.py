@@ -11,6 +11,8 @@ import headrace.torch
 import pytest
 import torch.utils.data
 
+MB = 1 << 20
+
 
 class Sub(torch.utils.data.DataLoader[Any]):
     """A framework's own loader."""
@@ -28,8 +30,8 @@ def engine_of(loader: Any) -> str:
     return type(iterator).__module__.partition(".")[0]
 
 
-def make(kind: Any) -> Any:
-    return kind(d.Images(10, side=8), batch_size=2, num_workers=1, multiprocessing_context="fork")
+def make(kind: Any, **options: Any) -> Any:
+    return kind(d.Images(10, side=8), batch_size=2, num_workers=1, multiprocessing_context="fork", **options)
 
 
 def test_a_loader_that_was_made_before_gets_the_engine_and_gives_it_back() -> None:
@@ -55,6 +57,27 @@ def test_a_with_block_restores_what_was_there() -> None:
             assert engine_of(loader) == "headrace"
         assert engine_of(loader) == "headrace"
     assert engine_of(loader) == "torch"
+
+
+def limit_of(loader: Any) -> int:
+    iterator = iter(loader)
+    assert len(list(iterator)) == 5
+    return iterator.report()["limit_bytes"]  # type: ignore[no-any-return]
+
+
+def test_the_limit_that_install_is_given_is_for_loaders_without_one_of_their_own() -> None:
+    theirs, ours = make(torch.utils.data.DataLoader), make(headrace.torch.DataLoader)
+    own = make(headrace.torch.DataLoader, arena_limit=64 * MB)
+    with headrace.torch.installed(arena_limit=32 * MB):
+        assert [limit_of(loader) for loader in (theirs, ours, own)] == [32 * MB, 32 * MB, 64 * MB]
+        with headrace.torch.installed():
+            assert limit_of(theirs) > 64 * MB
+        assert limit_of(theirs) == 32 * MB
+        with pytest.raises(ValueError, match="arena_limit"):
+            headrace.torch.install(arena_limit=0)
+        assert limit_of(theirs) == 32 * MB
+        headrace.torch.uninstall()
+        assert limit_of(ours) > 64 * MB
 
 
 def test_a_loader_without_workers_stays_torchs() -> None:

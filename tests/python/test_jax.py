@@ -13,7 +13,7 @@ import pytest
 from processes import run
 
 if find_spec("jax") is None:
-    pytest.skip("jax is not installed", allow_module_level=True)
+    pytest.skip("jax is not installed: make test-jax runs this", allow_module_level=True)
 
 SCRIPT = """
 import gc

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import pickle
@@ -201,12 +202,36 @@ def test_an_exception_of_worker_init_fn_is_the_first_batchs() -> None:
         ({"shuffle": True, "sampler": [1]}, ValueError, "exclude"),
         ({"batch_sampler": [[1]], "batch_size": 2}, ValueError, "batch_sampler"),
         ({"arena_limit": 0}, ValueError, "arena_limit"),
+        ({"arena_limit": 1}, ValueError, "arena_limit"),
         ({"arena_limit": "2G"}, TypeError, "arena_limit"),
     ],
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         headrace.Loader(Squares(), **options)
+
+
+def test_a_limit_is_set_between_iterations_and_not_under_persistent_workers() -> None:
+    loader = headrace.Loader(Squares(), num_workers=1, multiprocessing_context="fork", persistent_workers=True)
+    loader.arena_limit = 8 << 20
+    iterator = iter(loader)
+    with pytest.raises(ValueError, match="persistent"):
+        loader.arena_limit = 16 << 20
+    assert iterator.report()["limit_bytes"] == 8 << 20
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions take no notes before Python 3.11")
+def test_an_argument_that_cannot_be_pickled_is_named() -> None:
+    loader = headrace.Loader(Squares(), num_workers=1, multiprocessing_context="spawn", collate_fn=lambda batch: batch)
+    with pytest.raises(Exception, match="lambda") as caught:
+        iter(loader)
+    assert any("collate_fn cannot be pickled" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_of_a_loader_keeps_its_limit(how: Any) -> None:
+    loader = headrace.Loader(Squares(), num_workers=1, arena_limit=8 << 20)
+    assert how(loader).arena_limit == 8 << 20 and type(how(loader)) is headrace.Loader
 
 
 def test_a_loader_pickles() -> None:

@@ -4,18 +4,25 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import multiprocessing
+import os
 import pathlib
+import re
+import signal
+import sys
 import threading
+import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import datasets as d
 import numpy as np
 import pytest
 import torch
-from loaders import Headrace, only_headrace
-from processes import run
+from loaders import Headrace, Torch, only_headrace
+from processes import Script, run
 
 
 class Calls:
@@ -232,3 +239,145 @@ except ModuleNotFoundError as error:
 def test_without_torch_the_import_says_what_to_do(tmp_path: pathlib.Path) -> None:
     said = run(tmp_path, WITHOUT_TORCH)
     assert said.startswith("headrace.torch needs torch") and "pip install torch" in said and "headrace.Loader" in said
+
+
+def long_epoch(kind: Any, profiled: bool) -> list[tuple[str, int, str]]:
+    """Where the warnings of an epoch that is longer than was said point to."""
+    loader = kind(d.SizedCount(4, 2), batch_size=None, num_workers=1, multiprocessing_context="fork")
+    assert len(loader) == 2
+    with warnings.catch_warnings(record=True) as caught, torch.profiler.profile() if profiled else nullcontext():
+        warnings.simplefilter("always")
+        assert len(list(zip(loader, range(4), strict=True))) == 4
+    return [(w.filename, w.lineno, str(w.message)) for w in caught if "IterableDataset" in str(w.message)]
+
+
+@pytest.mark.parametrize("profiled", [False, True])
+def test_a_warning_of_a_wrong_length_names_the_users_line_as_torchs_does(profiled: bool) -> None:
+    found = long_epoch(Headrace, profiled)
+    assert [file for file, _, _ in found] == [__file__] * 2
+    assert found == long_epoch(Torch, profiled)
+
+
+@only_headrace
+@pytest.mark.parametrize("profiled", [False, True])
+def test_a_warning_of_copies_names_the_users_line(profiled: bool) -> None:
+    loader = Headrace(d.Images(8, side=1024), num_workers=1, multiprocessing_context="fork", arena_limit=6 << 20)
+    with torch.profiler.profile() if profiled else nullcontext():
+        with pytest.warns(UserWarning, match="private copies") as caught:
+            assert len(list(loader)) == 8
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 2.0}, {"num_workers": 1, "prefetch_factor": 1.5}], ids=repr)
+@pytest.mark.filterwarnings("error")
+def test_an_option_of_a_wrong_type_does_not_warn_of_pickling(options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        iter(Headrace(d.Squares(4), **options))
+
+
+WITH_EVENT = """
+import multiprocessing, threading, warnings
+import datasets as d
+from loaders import Headrace
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    context = multiprocessing.get_context({method!r})
+    gate = d.Gate(4, 1, context.Event())
+    for options in ({{"dataset": [threading.Lock()]}}, {{"collate_fn": lambda batch: batch}},
+                    {{"worker_init_fn": threading.Lock().acquire}},
+                    {{"dataset": d.Gate(4, 1, multiprocessing.get_context("fork").Event())}}):
+        try:
+            iter(Headrace(**{{"dataset": gate, **options}}, num_workers=1, multiprocessing_context=context))
+        except Exception as error:
+            print(*error.__notes__)
+"""
+
+
+@only_headrace
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions take no notes before Python 3.11")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_the_argument_that_cannot_be_pickled_is_named(tmp_path: pathlib.Path, method: str) -> None:
+    said = run(tmp_path, WITH_EVENT.format(method=method)).splitlines()
+    names = ["dataset", "collate_fn", "worker_init_fn", "dataset"]
+    assert [line.partition(" cannot be pickled")[0] for line in said] == [f"headrace: {name}" for name in names]
+
+
+@only_headrace
+def test_the_signature_has_torchs_names_and_headraces() -> None:
+    ours, theirs = inspect.signature(Headrace), inspect.signature(Torch)
+    assert list(ours.parameters) == [*theirs.parameters, "arena_limit"]
+    assert inspect.signature(Headrace.__init__).parameters.keys() == {"self", *ours.parameters}
+    assert ours.parameters["arena_limit"].kind is inspect.Parameter.KEYWORD_ONLY
+
+    class Sub(Headrace):  # type: ignore[type-arg]
+        def __init__(self, path: str) -> None:
+            super().__init__(path)
+
+    assert list(inspect.signature(Sub).parameters) == ["path"]
+
+
+INTERRUPTED = """
+import multiprocessing, multiprocessing.process
+import datasets as d
+from loaders import Headrace
+if __name__ == "__main__":
+    start = multiprocessing.process.BaseProcess.start
+    def start_and_tell(process):
+        start(process)
+        print("started", flush=True)
+    multiprocessing.process.BaseProcess.start = start_and_tell
+    context = multiprocessing.get_context({method!r})
+    for _ in Headrace(d.Gate(9, 0, context.Event()), num_workers=1, multiprocessing_context=context):
+        pass
+"""
+
+
+@only_headrace
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_ctrl_c_while_workers_start_is_the_trainers_alone(tmp_path: pathlib.Path, method: str) -> None:
+    with Script(tmp_path, INTERRUPTED.format(method=method)) as script:
+        assert script.line() == "started"
+        os.killpg(script.process.pid, signal.SIGINT)
+        assert script.finish() == -signal.SIGINT
+        assert re.findall("^KeyboardInterrupt", script.stderr, re.MULTILINE) == ["KeyboardInterrupt"]
+        assert 'File "<string>"' not in script.stderr and "Process-" not in script.stderr
+        assert script.left() == []
+
+
+SLOW_IMPORT = """
+import threading, time
+from loaders import Headrace
+if __name__ != "__main__":
+    threading.Event().wait()
+else:
+    iterator = iter(Headrace([1, 2], num_workers=2, multiprocessing_context="spawn"))
+    before = time.monotonic()
+    del iterator
+    print(time.monotonic() - before < 4)
+"""
+
+
+@only_headrace
+def test_workers_that_still_import_are_not_waited_for(tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, SLOW_IMPORT) == "True\n"
+
+
+BLOCKED = """
+import signal
+from loaders import Headrace
+class Mask:
+    def __len__(self):
+        return 1
+    def __getitem__(self, index):
+        return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+if __name__ == "__main__":
+    for how in (signal.SIG_UNBLOCK, signal.SIG_BLOCK):
+        signal.pthread_sigmask(how, {{signal.SIGINT}})
+        loader = Headrace(Mask(), batch_size=None, num_workers=1, multiprocessing_context={method!r})
+        print(*loader, Mask()[0])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_has_sigint_blocked_if_the_trainer_has(tmp_path: pathlib.Path, method: str) -> None:
+    assert run(tmp_path, BLOCKED.format(method=method)) == "False False\nTrue True\n"

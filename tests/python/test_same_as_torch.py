@@ -565,7 +565,9 @@ def test_a_loader_can_be_pickled_and_copied() -> None:
     assert_same(remade(lambda loader: pickle.loads(pickle.dumps(loader))), epochs=2)
     assert_same(remade(copy.copy), epochs=2)
     assert_same(remade(copy.deepcopy), epochs=2)
-    assert type(pickle.loads(pickle.dumps(Headrace(d.Squares(1))))) is Headrace
+    for how in (copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))):
+        again = how(Headrace(d.Squares(1), arena_limit=1 << 26))
+        assert type(again) is Headrace and again.arena_limit == 1 << 26
 
 
 def test_a_subclass_of_the_loader_works() -> None:

@@ -77,7 +77,7 @@ class Job:
                 self.init_fn(self.worker)
             self._fetcher = self._new_fetcher()
         except Exception:
-            self._first_exception = self._wrap()
+            self._first_exception = self.wrap_exception()
 
     def _seed(self) -> None:
         seed = self.base_seed + self.worker
@@ -102,11 +102,12 @@ class Job:
         try:
             self._fetcher = self._new_fetcher()
         except Exception:
-            self._first_exception = self._wrap()
+            self._first_exception = self.wrap_exception()
 
     def fetch(self, indices: Any) -> Any:
-        if self._first_exception is not None:
-            raise _worker.Failed(self._first_exception)
+        first, self._first_exception = self._first_exception, None
+        if first is not None:
+            raise _worker.Failed(first)
         try:
             return self._fetcher.fetch(indices)
         except StopIteration:
@@ -120,9 +121,5 @@ class Job:
     def collate(self, samples: Any) -> Any:
         return self.collate_fn(samples)
 
-    def _wrap(self) -> Any:
-        return _internals.ExceptionWrapper(where=f"in DataLoader worker process {self.worker}")
-
     def wrap_exception(self) -> object:
-        first, self._first_exception = self._first_exception, None
-        return first if first is not None else self._wrap()
+        return _internals.ExceptionWrapper(where=f"in DataLoader worker process {self.worker}")

@@ -16,9 +16,11 @@ import torch
 import torch.utils.data
 
 COUNT, BATCH = 24, 4
-SMALL = 1 << 26  # bytes: an arena_limit that is not the default
+SMALL = 1 << 26  # bytes
+OPTIONS = {"arena_limit": SMALL}  # every option that is headrace's own, with a value that is not its default
 
 engines: list[str] = []  # of every iterator that was made in this process: "torch" or "headrace"
+limits: list[int] = []  # of those of headrace: bytes
 
 
 class Numbers(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -32,12 +34,14 @@ class Numbers(torch.utils.data.Dataset):  # type: ignore[type-arg]
 
 
 def watch() -> None:
-    """From now on `engines` grows with every iterator that a loader of torch's, or of a subclass, makes."""
+    """From now on `engines`, `limits` grow with every iterator that a loader of torch's, or of a subclass, makes."""
     make = torch.utils.data.DataLoader.__iter__
 
     def watched(loader: Any) -> Any:
         iterator = make(loader)
         engines.append(type(iterator).__module__.partition(".")[0])
+        if engines[-1] == "headrace":
+            limits.append(iterator.report()["limit_bytes"])
         return iterator
 
     torch.utils.data.DataLoader.__iter__ = watched  # type: ignore[method-assign]

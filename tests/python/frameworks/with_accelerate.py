@@ -10,7 +10,7 @@ import headrace.torch
 import torch.utils.data
 from accelerate import Accelerator, debug_launcher, skip_first_batches
 from accelerate.data_loader import DataLoaderShard
-from common import BATCH, SMALL, Numbers, engines, of_headrace, report, taken, watch
+from common import BATCH, OPTIONS, SMALL, Numbers, engines, limits, of_headrace, report, taken, watch
 
 
 def make(kind: Any, workers: int = 2, **options: Any) -> Any:
@@ -51,17 +51,23 @@ def warned() -> None:
     accelerator = Accelerator(cpu=True)
     with headrace.torch.installed():
         installed = prepared(accelerator, make(headrace.torch.DataLoader))
+        limit_lost = [prepared(accelerator, make(headrace.torch.DataLoader, **OPTIONS)) for _ in range(2)]
+    taken(limits)
+    with headrace.torch.installed(arena_limit=SMALL):
+        limit_given = prepared(accelerator, make(headrace.torch.DataLoader, **OPTIONS))
     in_process = prepared(accelerator, make(headrace.torch.DataLoader, workers=0))
     torchs = prepared(accelerator, make(torch.utils.data.DataLoader))
     kept = make(headrace.torch.DataLoader)
     kept._is_accelerate_prepared = True
     left_alone = accelerator.prepare(kept) is kept
     taken(engines)
-    first = prepared(accelerator, make(headrace.torch.DataLoader, arena_limit=SMALL))
+    first = prepared(accelerator, make(headrace.torch.DataLoader, **OPTIONS))
     second = prepared(accelerator, make(headrace.torch.DataLoader))
     report(
         "warned",
-        none={"installed": installed, "in process": in_process, "torch's": torchs},
+        none={"installed": installed, "limit given": limit_given, "in process": in_process, "torch's": torchs},
+        limit_lost=limit_lost,
+        limits=taken(limits),
         left_alone=left_alone,
         first=first,
         second=second,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's Trainer: fit, validate and predict on 1 device, with torch's loader and with headrace's, and fit on 2.
+"""Lightning's Trainer: fit, validate and predict on 1 device, with torch's loader and headrace's; the first two on 2.
 
 To predict and on 2 devices it gives every loader another sampler: it makes a new one of the loader's class, from the
 loader's attributes, or from its recorded arguments where a hook made it. It starts this script again with LOCAL_RANK=1.
@@ -7,6 +7,7 @@ loader's attributes, or from its recorded arguments where a hook made it. It sta
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import Any
 
@@ -14,7 +15,7 @@ import headrace.torch
 import lightning.pytorch as pl
 import torch
 import torch.utils.data
-from common import BATCH, SMALL, Numbers, bits, engines, report, taken, watch
+from common import BATCH, OPTIONS, Numbers, bits, engines, limits, report, taken, watch
 
 
 class Model(pl.LightningModule):
@@ -42,10 +43,10 @@ class WithHooks(Model):
     """Its loaders are made in Lightning's hooks, with positional and with keyword arguments."""
 
     def train_dataloader(self) -> Any:
-        return headrace.torch.DataLoader(Numbers(), BATCH, shuffle=True, num_workers=1, arena_limit=SMALL)
+        return headrace.torch.DataLoader(Numbers(), BATCH, shuffle=True, num_workers=1, **OPTIONS)
 
     def val_dataloader(self) -> Any:
-        return headrace.torch.DataLoader(dataset=Numbers(), batch_size=BATCH, num_workers=1, arena_limit=SMALL)
+        return headrace.torch.DataLoader(dataset=Numbers(), batch_size=BATCH, num_workers=1, **OPTIONS)
 
 
 def trainer(**options: Any) -> Any:
@@ -59,6 +60,14 @@ def trainer(**options: Any) -> Any:
         enable_model_summary=False,
         **options,
     )
+
+
+def own_options() -> list[str]:
+    """The names of those that torch's loader does not have."""
+    theirs, ours = (
+        inspect.signature(kind.__init__).parameters for kind in (torch.utils.data.DataLoader, headrace.torch.DataLoader)
+    )
+    return [name for name in ours if name not in theirs and ours[name].kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def make(kind: Any, **options: Any) -> Any:
@@ -76,8 +85,9 @@ def fit(kind: Any, **options: Any) -> dict[str, Any]:
         "seen": model.seen,
         "weights": bits(model),
         "loss": validated[0]["loss"].hex(),
-        "limit": getattr(one.predict_dataloaders, "arena_limit", None),
+        "options": {name: getattr(one.predict_dataloaders, name, None) for name in OPTIONS},
         "engines": taken(engines),
+        "limits": taken(limits),
     }
 
 
@@ -85,9 +95,9 @@ def what(loader: Any) -> dict[str, Any]:
     return {
         "kind": f"{type(loader).__module__}.{type(loader).__name__}",
         "sampler": type(loader.sampler).__name__,
-        "arena_limit": loader.arena_limit,
         "batch_size": loader.batch_size,
         "num_workers": loader.num_workers,
+        **{name: getattr(loader, name) for name in OPTIONS},
     }
 
 
@@ -95,13 +105,15 @@ def fit_on_two(model: Any, *loaders: Any) -> dict[str, Any]:
     two = trainer(devices=2, strategy="ddp")
     two.fit(model, *loaders)
     made = [what(two.train_dataloader), what(two.val_dataloaders)]
-    return {"seen": model.seen, "loaders": made, "engines": taken(engines)}
+    two.validate(model, *loaders[1:], verbose=False)
+    made.append(what(two.val_dataloaders))
+    return {"seen": model.seen, "loaders": made, "engines": taken(engines), "limits": taken(limits)}
 
 
 def on_two() -> None:
     pl.seed_everything(13, verbose=False)
     kind = headrace.torch.DataLoader
-    given = fit_on_two(Model(), make(kind, shuffle=True, arena_limit=SMALL), make(kind, arena_limit=SMALL))
+    given = fit_on_two(Model(), make(kind, shuffle=True, **OPTIONS), make(kind, **OPTIONS))
     hooks = fit_on_two(WithHooks())
     report(f"rank{os.environ.get('LOCAL_RANK', '0')}", given=given, hooks=hooks)
 
@@ -109,8 +121,9 @@ def on_two() -> None:
 if __name__ == "__main__":
     watch()
     if "LOCAL_RANK" not in os.environ:
+        report("options", own=own_options(), tried=OPTIONS)
         report("torchs", **fit(torch.utils.data.DataLoader))
-        report("ours", **fit(headrace.torch.DataLoader, arena_limit=SMALL))
+        report("ours", **fit(headrace.torch.DataLoader, **OPTIONS))
         with headrace.torch.installed():
             report("installed", **fit(torch.utils.data.DataLoader))
     on_two()

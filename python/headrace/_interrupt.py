@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C while workers start: the trainer raises KeyboardInterrupt, and no worker prints a traceback of its imports.
+
+A worker that is started by fork or spawn is born with SIGINT blocked, and unblocks it where it can end in silence. A
+fork server ignores SIGINT itself, and its children print nothing before they are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from typing import Any
+
+from headrace import _forkserver
+
+
+def is_blocked() -> bool:
+    """Has the user blocked SIGINT in this thread? Then workers keep it so."""
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@contextlib.contextmanager
+def blocked(context: Any) -> Iterator[None]:
+    """Blocks SIGINT in this thread while it starts a process. A Ctrl-C of meanwhile is raised afterwards,
+    unless another thread of a trainer with several takes it."""
+    method = _forkserver.start_method_of(context)
+    if method == "forkserver":  # a server that is started here would pass the block on to what others start by it
+        yield
+        return
+    if method == "spawn":
+        resource_tracker.ensure_running()  # starting it unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def is_starting(pid: int) -> bool:
+    """Is the worker that was started here still on its way to `unblock`? False for a fork server's."""
+    if is_blocked():
+        return False
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            masks = [int(line.split()[1], 16) for line in status if line.startswith("SigBlk:")]
+    except OSError:
+        return False
+    return any(mask >> (signal.SIGINT - 1) & 1 for mask in masks)
+
+
+def unblock() -> None:
+    """In a worker: KeyboardInterrupt from here on, also for a Ctrl-C of earlier."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
