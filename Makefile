@@ -4,6 +4,7 @@
 # make test-jax  these: they need half a gigabyte more
 # make check     formatting, linters, types, layers, symbols, other compilers, sanitizers, fuzzers, packages
 # make bench     measurements, of a release build
+# make soak      random kills, KILLS=10000 of them, drawn from SEED: docs/reliability.md
 # make format    formats C and Python
 # make clean     removes build/; the virtual environment in .venv stays
 #
@@ -11,6 +12,7 @@
 # build/release is installed into build/site for the demo and the measurements.
 
 PYTHON ?= python3
+KILLS ?= 10000
 export PYTHON
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -21,7 +23,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-jax check bench format clean packages-demo packages-test packages-check
+.PHONY: demo test test-jax check bench soak format clean packages-demo packages-test packages-check
 
 demo: build/release.stamp
 	PYTHONPATH=$(CURDIR)/build/site .venv/bin/python examples/demo.py
@@ -38,6 +40,9 @@ check: packages-check build/dev.stamp
 bench: build/release.stamp
 	@$(MAKE) -s build/rivals.stamp || echo "bench: the rivals cannot be installed; measuring without them"
 	PYTHONPATH=$(CURDIR)/build/site:$(CURDIR)/build/rivals .venv/bin/python bench/run.py
+
+soak: build/dev.stamp
+	build/dev/tests/soak_kills $(KILLS) $(SEED)
 
 format: packages-check .venv/stamp
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i

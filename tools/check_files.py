@@ -22,7 +22,7 @@ LISTED = {
     "src/meson.build": r"src/(.+\.c)",
     "include/headrace/meson.build": r"include/headrace/(.+\.h)",
     "python/meson.build": r"python/(.+\.(?:c|py|pyi|typed))",
-    "tests/meson.build": r"(?:tests/\w+/test_|examples/c/)(\w+)\.c",
+    "tests/meson.build": r"(?:tests/\w+/(?:test|soak)_|examples/c/)(\w+)\.c",
     "fuzz/meson.build": r"fuzz/fuzz_(\w+)\.c",
     "bench/meson.build": r"bench/bench_(\w+)\.c",
 }

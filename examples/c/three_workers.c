@@ -4,10 +4,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { WORKERS = 3, PREFETCH = 2, ROWS = 1000, WIDTH = 4096 };
+#define STOP_NS INT64_C(5000000000)
 
 static void check(int code) {
     if (code >= 0) return;
@@ -15,10 +14,9 @@ static void check(int code) {
     exit(1);
 }
 
-static void work(struct hr_pass *pass) {
-    hr_port *port;
+static int work(hr_port *port, void *context) {
     struct hr_task task;
-    check(hr_port_open(pass, &port));
+    (void)context;
     while (hr_port_take(port, HR_NO_DEADLINE, &task) == 0) {
         int64_t row = *(const int64_t *)task.payload;
         void *data;
@@ -26,27 +24,13 @@ static void work(struct hr_pass *pass) {
         for (int i = 0; i < WIDTH; i++) ((double *)data)[i] = (double)row * (double)row + i;
         check(hr_port_publish(port, HR_STATUS_BATCH, WIDTH * sizeof(double)));
     }
-    hr_port_close(port);
-    exit(0);
-}
-
-/* The pidfd stays open: a worker that dies is noticed by it. */
-static void start(hr_arena *arena, uint32_t worker) {
-    struct hr_pass pass;
-    int pidfd;
-    check(hr_arena_pass(arena, worker, &pass));
-    pid_t pid = fork();
-    if (pid < 0) exit(1);
-    if (pid == 0) work(&pass);
-    hr_pass_done(&pass);
-    check(hr_open_pidfd(pid, &pidfd));
-    check(hr_arena_watch(arena, worker, pidfd));
+    return 0;
 }
 
 int main(void) {
     hr_loader *loader;
     check(hr_loader_open(&(struct hr_loader_options){.worker_count = WORKERS, .prefetch_factor = PREFETCH}, &loader));
-    for (uint32_t i = 0; i < WORKERS; i++) start(hr_loader_arena(loader), i);
+    for (uint32_t i = 0; i < WORKERS; i++) check(hr_crew_fork(hr_loader_crew(loader), i, work, NULL));
 
     int64_t submitted = 0, row = 0;
     double sum = 0;
@@ -63,8 +47,7 @@ int main(void) {
         hr_delivery_done(delivery);
     }
     if (r != HR_E_END) check(r);
-    hr_arena_stop(hr_loader_arena(loader));
-    while (wait(NULL) > 0) continue;
+    hr_crew_stop(hr_loader_crew(loader), STOP_NS);
     hr_loader_close(loader);
     printf("%d rows of %d doubles, sum of the first column %.0f\n", (int)row, WIDTH, sum);
     return row == ROWS ? 0 : 1;

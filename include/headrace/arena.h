@@ -58,6 +58,29 @@ HR_API int hr_arena_open(const struct hr_arena_options *options, hr_arena **ret_
  * the trainer dies: hr_arena_stop, wait for the workers, close. NULL is fine; returns NULL. */
 HR_API hr_arena *hr_arena_close(hr_arena *arena);
 
+/* What a worker does at the moment. */
+enum hr_phase {
+    HR_PHASE_WAIT = 0,    /* for a task, or not started yet */
+    HR_PHASE_FETCH = 1,   /* it reads samples: from hr_port_take on */
+    HR_PHASE_COLLATE = 2, /* it lays the batch out and writes it: from hr_port_reserve or hr_port_enter on */
+    HR_PHASE_COUNT = 3
+};
+
+#define HR_NO_SAMPLE UINT64_MAX
+
+/* A worker as its record shows it, alive or dead. A snapshot: its numbers may be of different moments. */
+struct hr_vitals {
+    uint32_t pid; /* as it sees itself; 0: it never opened its port */
+    uint32_t starts;
+    enum hr_phase phase;
+    int64_t phase_since_ns; /* CLOCK_MONOTONIC */
+    uint64_t task;          /* the one that it has or had last */
+    uint64_t sample;        /* hr_port_note's; HR_NO_SAMPLE: none was noted since it took its task */
+    uint64_t done_count;
+    uint64_t phase_ns[HR_PHASE_COUNT]; /* time in each phase, over all processes that were this worker */
+    uint64_t rss_bytes;                /* resident memory when last looked at; 0: never */
+};
+
 /* What a worker needs to open its port: descriptors, close-on-exec. They may travel by fork, by SCM_RIGHTS, or under
  * other numbers after an exec. */
 struct hr_pass {
@@ -66,6 +89,7 @@ struct hr_pass {
     int trainer_bell_fd;
     int worker_bell_fd;
     int life_fd; /* reads end-of-file when the trainer is gone */
+    int box_fd;  /* a file for the worker's last words (headrace/crew.h), or -1 */
 };
 
 /* Duplicates for worker `worker`, owned by the caller (hr_pass_done closes them). -EINVAL, -EMFILE. */
@@ -105,6 +129,9 @@ HR_API int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_n
 
 /* The worker that the last HR_E_WORKER_DIED was about. */
 HR_API uint32_t hr_arena_dead_worker(const hr_arena *arena);
+
+/* Reads the record of worker `worker`. -EINVAL. */
+HR_API int hr_arena_vitals(const hr_arena *arena, uint32_t worker, struct hr_vitals *ret_vitals);
 
 /* Takes back whatever worker `worker` was granted and has not published: it is dead, and seen to be. Its published
  * batches can still be received. Returns the number of grants taken back. */
@@ -172,8 +199,14 @@ HR_API int hr_port_reserve(hr_port *port, uint64_t bytes, void **ret_data);
 /* Publishes the first `bytes` bytes of the slot (at most what is reserved) with a status of the caller's. */
 HR_API int hr_port_publish(hr_port *port, uint32_t status, uint64_t bytes);
 
-/* Notes which sample the worker is at, for reports. Costs a store. */
+/* Notes which sample the worker is at, for reports. Costs a store. HR_NO_SAMPLE when a task is taken. */
 HR_API void hr_port_note(hr_port *port, uint64_t sample);
+
+/* Notes that the worker enters a phase. hr_port_take, hr_port_reserve and hr_port_publish do so by themselves. */
+HR_API void hr_port_enter(hr_port *port, enum hr_phase phase);
+
+/* The pass's box_fd, borrowed; -1: none. */
+HR_API int hr_port_box_fd(const hr_port *port);
 
 /* 1 until the trainer stopped the arena. */
 HR_API int hr_port_is_open(const hr_port *port);

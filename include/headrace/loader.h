@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <headrace/arena.h>
+#include <headrace/crew.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,7 +19,11 @@ extern "C" {
  * have data. In order: task k is delivered after task k - 1. Out of order: as they come, and a worker gets a task only
  * while it has fewer than its share outstanding. These are the rules of torch.utils.data.DataLoader.
  *
- * Threads and fork: as the arena's. The death of a worker is noticed if it is watched (hr_arena_watch), else never.
+ * Threads and fork: as the arena's. The death of a worker is noticed if it is watched, as the crew's are, and is
+ * HR_E_WORKER_DIED of hr_loader_begin or hr_loader_next. Then either close the loader, or replace the worker and go on:
+ *
+ *     hr_loader_replace(loader, hr_arena_dead_worker(arena), &succession);
+ *     hr_crew_fork(hr_loader_crew(loader), worker, ...);
  */
 
 typedef struct hr_loader hr_loader;
@@ -55,6 +60,9 @@ HR_API hr_loader *hr_loader_close(hr_loader *loader); /* NULL is fine; returns N
 /* The loader's arena, borrowed: for hr_arena_pass, hr_arena_watch and hr_arena_report. */
 HR_API hr_arena *hr_loader_arena(hr_loader *loader);
 
+/* The loader's crew, borrowed: its worker processes. */
+HR_API hr_crew *hr_loader_crew(hr_loader *loader);
+
 /* Begins an epoch: task numbers start at 0 again and every worker has data again. What is outstanding of an epoch that
  * was broken off is waited for and dropped. From the second epoch on each worker gets an HR_TASK_EPOCH first, with the
  * payload (any bytes; NULL with 0).
@@ -73,10 +81,32 @@ HR_API int hr_loader_submit(hr_loader *loader, const void *payload, size_t paylo
  *         HR_E_END: nothing is outstanding; errors as hr_arena_receive. */
 HR_API int hr_loader_next(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **ret_delivery);
 
+/* Where the successor of a dead worker begins. All 0 in the middle of hr_loader_begin: at the new epoch's beginning. */
+struct hr_succession {
+    uint64_t delivered_count; /* answers of the worker that were delivered in this epoch */
+    uint64_t published_count; /* further ones that it left, and that will be */
+    uint64_t granted_count;   /* tasks that are its successor's now: granted anew, in their order */
+};
+
+/* Worker `worker` is dead, and seen to be: grants anew, to the process that is started next under its number, what it
+ * was granted and has not published. No batch is lost, none is delivered twice. Call it before that process opens its
+ * port. Errors as hr_arena_grant; call again after one. */
+HR_API int hr_loader_replace(hr_loader *loader, uint32_t worker, struct hr_succession *ret_succession);
+
+/* The worker whose answer hr_loader_next waits for: HR_ANY_WORKER out of order. HR_E_END: nothing is outstanding. In
+ * the middle of hr_loader_begin, HR_ANY_WORKER. */
+HR_API int hr_loader_awaited(const hr_loader *loader, uint32_t *ret_worker);
+
+/* The outstanding task number `nth` (0: the oldest) of worker `worker`; the payload is borrowed until the next call.
+ * HR_E_END: it has no more than that. */
+HR_API int hr_loader_outstanding(const hr_loader *loader, uint32_t worker, uint32_t nth, uint64_t *ret_task,
+                                 const void **ret_payload, size_t *ret_payload_bytes);
+
 /* 1 while worker `worker` has data in this epoch. */
 HR_API int hr_loader_has_data(const hr_loader *loader, uint32_t worker);
 
-/* Sends worker `worker` its last task: it ends after what it was granted before. */
+/* Sends worker `worker` its last task: it ends after what it was granted before, and its end is no death once it has
+ * answered all that. It takes no part in a later epoch. */
 HR_API int hr_loader_dismiss(hr_loader *loader, uint32_t worker);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer's side of a loader with worker processes: starts them, submits tasks, receives batches, ends them."""
+"""The trainer's side of a loader with worker processes: submits tasks, receives batches."""
 
 from __future__ import annotations
 
@@ -7,45 +7,19 @@ import contextlib
 import errno
 import functools
 import os
-import signal
+import pickle
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
-from multiprocessing import connection, util
-from typing import Any
+from collections.abc import Callable
+from multiprocessing import util
+from typing import Any, Protocol
 
-from headrace import _core, _forkserver, _interrupt, _pickling, _worker  # noqa: F401
+from headrace import _core, _crew, _forkserver, _pickling, _reports, _restart  # noqa: F401
+from headrace._options import Policy
 
-Draw = Callable[[], Any]
-_LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # what starting a process fails with
-
-_ADVICE = "Rerunning with num_workers=0 may give a better error trace."
-_OOM_ADVICE = (
-    "Often that is the kernel, out of memory (dmesg says so): lower num_workers, prefetch_factor or batch_size. "
-    + _ADVICE
-)
-_TAKEN = (
-    "; how is not known, for this process ignores SIGCHLD, or waits for any child (os.wait or os.waitpid(-1) in a "
-    "SIGCHLD handler or a thread) and took the exit code"
-)
-_START_ADVICE = (
-    "It ended before its first batch; if it failed to start, its own error stands above. With spawn and forkserver the "
-    "script must be a file that can be imported, what it does under `if __name__ == '__main__':`. " + _ADVICE
-)
-
-JOIN_S = 5.0  # for a worker to end by itself, after which it is terminated
-KILL_S = 1.0  # after which it is killed
-EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
-
-
-def in_units(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
+SLICE_S = 1.0  # a wait is looked at this often
 
 
 @functools.cache
@@ -78,129 +52,187 @@ class Timeout(Exception):
     """No batch came in time. A class of its own: a sampler's TimeoutError is none."""
 
 
+class Host(_crew.Host, Protocol):
+    """The iterator that an engine works for. It is passed to each call and not kept: it must die with its last
+    reference."""
+
+    def draw(self) -> Any:
+        """The next task's indices. StopIteration."""
+
+
 class Engine:
     """A loader's worker processes and its arena.
 
-    `job_of(worker)` gives what worker number `worker` does (see headrace._worker.Job); it is pickled unless `context`
-    starts processes by fork. The processes are daemons. Errors: OSError when no process, descriptor or memory is to be
-    had; whatever pickling the jobs raises. Whatever fails, nothing is left behind.
+    Errors: OSError when no process, descriptor or memory is to be had; whatever pickling the jobs raises. Whatever
+    fails, nothing is left behind. `way`: how a worker's data set is continued by another (headrace._restart), or None.
     """
 
     def __init__(
         self,
+        host: Host,
         *,
         workers: int,
         prefetch_factor: int,
         in_order: bool,
         limit_bytes: int,
         context: Any,
-        job_of: Any,
+        policy: Policy,
+        way: str | None,
+        epoch: int,
     ) -> None:
-        self.processes: list[Any] = []
-        self._fds: dict[int, int] = {}
         self._has_warned = False
-        self._has_received = False
+        self._pid = os.getpid()
         self._last_report: dict[str, Any] = {}
+        self._bad: list[Any] = []
+        self._policy = policy
+        self._slice_s = min(SLICE_S, policy.stall_after / 4)
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
         self._prefetch_factor = prefetch_factor
-        self._finalizer = util.Finalize(self, _close, (self._core, self.processes, self._fds), exitpriority=100)
+        self._crew = _crew.Crew(self._core, workers, context, policy, way)
+        self.processes = self._crew.processes
+        arguments = (self._core, self.processes, policy.shutdown_timeout)
+        self._finalizer = util.Finalize(self, _crew.close, arguments, exitpriority=100)
         try:
-            for worker in range(workers):
-                self._start(worker, context, job_of(worker))
+            self._crew.start(host, epoch)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, worker: int, context: Any, job: _worker.Job) -> None:
-        opener = _worker.Pass(*self._core.open_pass(worker))
-        try:
-            args = (opener, job, not _interrupt.is_blocked())
-            process = context.Process(target=_worker.main, args=args)
-            process.daemon = True
-            _fail_at("fork")
-            with _interrupt.blocked(context):
-                process.start()
-                self.processes.append(process)
-        except OSError as error:
-            if error.errno not in _LIMITS:
-                raise
-            raise _explain_start(error) from error
-        finally:
-            opener.close()
-        self._watch(worker, process)
-
-    def _watch(self, worker: int, process: Any) -> None:
-        try:
-            fd = self._fds[worker] = _core.open_pidfd(process.pid)
-        except OSError:
-            fd = process.sentinel  # no pidfd here: multiprocessing's pipe, which closes a little later
-        self._core.watch(worker, fd)
-
-    # `draw` is an argument and not kept: it belongs to the iterator, which must die with its last reference.
-
-    def begin(self, draw: Draw, epoch: object, timeout: float | None, keep_workers: bool) -> None:
-        """Begins an epoch: `draw()` gives the next task's indices or raises StopIteration. What is outstanding of the
-        last epoch is waited for and dropped; workers that made it are sent `epoch`. With `keep_workers` workers without
-        data wait for another epoch. Timeout; RuntimeError for a dead worker."""
+    def begin(self, host: Host, epoch: int, timeout: float | None, keep_workers: bool) -> None:
+        """Begins an epoch. What is outstanding of the last one is waited for and dropped; workers that made it are told.
+        With `keep_workers` workers without data wait for another epoch. Timeout; RuntimeError for a dead
+        worker."""
         self._keep_workers = keep_workers
         self._retired: set[int] = set()
         self._is_over = False
-        self._wait(lambda: self._core.begin(epoch, timeout))
+        self._owed = 0  # tasks to be submitted for batches that were taken ahead
+        self._bad = []
+        beginning = self._crew.begin_epoch(epoch)
+        self._wait(host, lambda seconds: self._core.begin(beginning, seconds), timeout)
         for _ in range(len(self.processes) * self._prefetch_factor):
-            self._submit(draw)
+            self._submit(host)
 
-    def _wait(self, wait: Callable[[], int | None]) -> int | None:
-        try:
-            return wait()
-        except _core.WorkerDied as death:
-            raise self._explain_death(death.args[0]) from None
-        except TimeoutError as error:
-            raise Timeout(str(error)) from None
-        except RuntimeError:
-            if util.is_exiting():
-                raise SystemExit from None  # a daemon thread whose loader was closed under it: it ends in silence
-            raise
+    def _wait(self, host: Host, wait: Callable[[float], int | None], timeout: float | None) -> int | None:
+        """Waits in slices, so that a stall is seen; what passed while this process was stopped is one slice."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        stalled_s, patience_s, progress = 0.0, self._policy.stall_after, None
+        while True:
+            seconds = self._slice_s
+            if deadline is not None:
+                seconds = min(seconds, max(0.0, deadline - time.monotonic()))
+            try:
+                return wait(seconds)
+            except _core.WorkerDied as death:
+                dead = death.args[0]
+            except TimeoutError:
+                dead = None
+            except RuntimeError:
+                if os.getpid() != self._pid:
+                    raise RuntimeError(
+                        "headrace: this iterator belongs to the process that forked this one; iterate over the loader "
+                        "anew here"
+                    ) from None
+                if util.is_exiting() and threading.current_thread().daemon:
+                    raise SystemExit from None  # a daemon thread whose loader was closed under it: it ends in silence
+                raise
+            # No exception is being handled any more: a forked successor would find it in its tracebacks.
+            if dead is not None:
+                self._crew.replace(dead, host)
+                continue
+            if deadline is not None and time.monotonic() >= deadline:
+                raise Timeout
+            before, progress = progress, self._crew.progress()
+            if progress != before and before is not None:
+                stalled_s, patience_s = 0.0, self._policy.stall_after
+            stalled_s += seconds
+            if stalled_s >= patience_s:
+                self._crew.report_stall(stalled_s)
+                patience_s = 2 * stalled_s
 
-    def _submit(self, draw: Draw) -> None:
+    def _submit(self, host: Host) -> None:
         try:
-            indices = draw()
+            indices = host.draw()
         except StopIteration:
             return
         self._core.submit(indices)
 
-    def next(self, draw: Draw, timeout: float | None, batch_size: int | None) -> tuple[int, Any] | None:
-        """The next (STATUS_BATCH, batch) or (STATUS_ERROR, wrapped exception); None at the epoch's end.
+    def next(self, host: Host, timeout: float | None, batch_size: int | None) -> tuple[int, Any] | None:
+        """The next (STATUS_BATCH, batch) or (STATUS_ERROR, (wrapped exception, note)); None at the epoch's end.
 
         One more task is submitted first, so what drawing its indices raises is raised here. Timeout; RuntimeError for a
         dead worker; MemoryError for a batch over the limit; what rebuilding the batch raises."""
+        while self._owed:
+            self.submit_owed(host)
         while not self._is_over:
-            status = self._wait(lambda: self._core.wait(timeout))
+            status = self._wait(host, self._core.wait, timeout)
             if status is None:
-                self._is_over = True
+                self._end_epoch()
                 break
             if status == _core.STATUS_END:
                 self._retire_workers()
-            self._submit(draw)
-            if status == _core.STATUS_END:
-                continue
-            self._has_received = True
-            value = self._core.take()
-            if status == _core.STATUS_TOO_BIG:
-                raise self._explain_size(value, batch_size)
-            return status, value
+            self._submit(host)
+            if status != _core.STATUS_END:
+                return self._take(status, batch_size)
         return None
+
+    def next_if_ready(self, batch_size: int | None) -> tuple[int, Any] | None:
+        """As next, ahead of the consumer: None when the next batch has not arrived yet, or when only next can tell what
+        comes. Nothing is drawn: the task that is due for it is submitted by submit_owed, when it is handed on."""
+        while not self._is_over:
+            try:
+                status = self._core.wait(0.0)
+            except (TimeoutError, _core.WorkerDied):
+                return None
+            if status is None:
+                return None
+            self._owed += 1
+            if status != _core.STATUS_END:
+                return self._take(status, batch_size)
+            self._retire_workers()
+        return None
+
+    def submit_owed(self, host: Host) -> None:
+        """Submits one of the tasks that next_if_ready left due."""
+        self._owed -= 1
+        self._submit(host)
+
+    def _take(self, status: int, batch_size: int | None) -> tuple[int, Any]:
+        value = self._core.take()
+        if status == _core.STATUS_TOO_BIG:
+            raise self._explain_size(value, batch_size)
+        if status == _core.STATUS_NOTED:
+            notes, value = value
+            self._heed(pickle.loads(notes))
+            status = _core.STATUS_BATCH
+        return status, value
+
+    def _heed(self, notes: _restart.Notes) -> None:
+        self._bad += notes.bad
+        if notes.state is not None:
+            self._crew.keep_state(notes)
+
+    def _end_epoch(self) -> None:
+        self._is_over = True
+        if self._bad:
+            _crew.tell(_reports.of_bad_samples(self._bad))
 
     def _retire_workers(self) -> None:
         for worker in range(len(self.processes)):
             if self._keep_workers or worker in self._retired or self._core.has_data(worker):
                 continue
             self._retired.add(worker)
-            self._core.watch(worker, -1)
             self._core.dismiss(worker)
 
     def report(self) -> dict[str, Any]:
-        """Counters, after close as they were then: see headrace._loader._WorkerIterator.report."""
-        return self._core.report() if self._finalizer.still_active() else self._last_report
+        """Counters, after close as they were then: see headrace.Loader.report."""
+        return self._report() if self._finalizer.still_active() else self._last_report
+
+    def _report(self) -> dict[str, Any]:
+        report = self._core.report()
+        report["restarts"] = self._crew.restarts
+        report["bad_samples"] = list(self._bad)
+        report["per_worker"] = [_vitals(self._core.look(worker)) for worker in range(len(self.processes))]
+        return report
 
     def warn_of_copies(self, stacklevel: int) -> None:
         """One warning per loader when batches had to be copied because the consumer keeps so many."""
@@ -209,10 +241,10 @@ class Engine:
         self._has_warned = True
         report = self._core.report()
         limit, what = _limit_of(report)
-        held = in_units(report["held_bytes"])
+        held = _reports.in_units(report["held_bytes"])
         warnings.warn(
             f"headrace: batches arrive as private copies, which is slower: {report['held']} batches that are held "
-            f"({held}) and those in flight do not fit {in_units(limit)} of shared memory. Raise {what}, lower "
+            f"({held}) and those in flight do not fit {_reports.in_units(limit)} of shared memory. Raise {what}, lower "
             "prefetch_factor, or keep fewer batches",
             stacklevel=stacklevel,
         )
@@ -220,82 +252,24 @@ class Engine:
     def _explain_size(self, needed: int, batch_size: int | None) -> MemoryError:
         report = self._core.report()
         limit, what = _limit_of(report)
-        per_sample = f" (batch_size {batch_size} x {in_units(needed / batch_size)})" if batch_size else ""
+        held = _reports.in_units(report["held_bytes"])
+        per_sample = f" (batch_size {batch_size} x {_reports.in_units(needed / batch_size)})" if batch_size else ""
         return MemoryError(
-            f"headrace: a batch of {in_units(needed)}{per_sample} does not fit the limit of "
-            f"{in_units(limit)} of shared memory, {in_units(report['held_bytes'])} of which are held; "
+            f"headrace: a batch of {_reports.in_units(needed)}{per_sample} does not fit the limit of "
+            f"{_reports.in_units(limit)} of shared memory, {held} of which are held; "
             f"lower batch_size, or raise {what} (it needs {needed} bytes, the limit is {limit})"
         )
 
-    def _explain_death(self, worker: int) -> RuntimeError:
-        process = self.processes[worker]
-        _join(process, self._fds.get(worker), EXIT_CODE_S)
-        code = process.exitcode
-        if code is not None and code < 0:
-            name = signal.strsignal(-code) or f"signal {-code}"
-            advice = _OOM_ADVICE if code == -signal.SIGKILL else _ADVICE
-            return RuntimeError(f"DataLoader worker (pid {process.pid}) is killed by signal: {name}. {advice}")
-        advice = _ADVICE if self._has_received else _START_ADVICE
-        how = _TAKEN if code is None else f" with exit code {code}"
-        return RuntimeError(f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly{how}. {advice}")
-
     def close(self) -> None:
         """Ends the workers and frees what no batch holds. Idempotent; does nothing in a forked child."""
+        if os.getpid() != self._pid:
+            return
         if self._finalizer.still_active():
-            self._last_report = self._core.report()
+            self._last_report = self._report()
         self._finalizer()
 
 
-def _close(core: _core.Loader, processes: list[Any], fds: dict[int, int]) -> None:
-    core.stop()
-    for process in processes:
-        if _interrupt.is_starting(process.pid):
-            process.terminate()  # it would see only after its imports that it shall end
-    deadline = time.monotonic() + JOIN_S
-    stuck = _still_running(enumerate(processes), fds, deadline)
-    for end in ("terminate", "kill"):
-        for _, process in stuck:
-            getattr(process, end)()
-        stuck = _still_running(stuck, fds, time.monotonic() + KILL_S)
-    for fd in fds.values():
-        os.close(fd)
-    fds.clear()
-    core.close()
-
-
-def _still_running(workers: Iterable[Any], fds: dict[int, int], deadline: float) -> list[Any]:
-    return [
-        (worker, process)
-        for worker, process in workers
-        if not _join(process, fds.get(worker), max(0.0, deadline - time.monotonic()))
-    ]
-
-
-def _join(process: Any, pidfd: int | None, timeout: float) -> bool:
-    """Waits for a process to end, and reaps it. False: it still runs.
-
-    Process.join alone waits in vain for a worker that left a child behind, which keeps the sentinel open, and no exit
-    code comes where somebody else has reaped the worker."""
-    has_ended = bool(connection.wait([process.sentinel if pidfd is None else pidfd], timeout))
-    if has_ended and process.is_alive():
-        process.join(EXIT_CODE_S)
-    return has_ended or not process.is_alive()
-
-
-def _fail_at(point: str) -> None:
-    """A failpoint for what Python does: $HEADRACE_FAIL="fork:EAGAIN"."""
-    if not _core.FAILPOINTS:
-        return
-    for item in os.environ.get("HEADRACE_FAIL", "").split(","):
-        name, _, code = item.partition(":")
-        if name == point:
-            number = getattr(errno, code, errno.EIO)
-            raise OSError(number, os.strerror(number))
-
-
-def _explain_start(error: OSError) -> OSError:
-    return OSError(
-        error.errno,
-        f"headrace: cannot start a worker process: {error.strerror or error}; look at the limits of processes "
-        "(ulimit -u, the cgroup's pids.max), of open files (ulimit -n) and of memory, or lower num_workers",
-    )
+def _vitals(look: dict[str, Any]) -> dict[str, Any]:
+    """Of a look at a worker, what a report shows."""
+    names = ("pid", "is_alive", "starts", "batches", "waiting_s", "fetching_s", "collating_s", "rss_bytes")
+    return {name: look[name] for name in names}

@@ -7,8 +7,10 @@ fork server ignores SIGINT itself, and its children print nothing before they ar
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from typing import Any
@@ -48,6 +50,18 @@ def is_starting(pid: int) -> bool:
     except OSError:
         return False
     return any(mask >> (signal.SIGINT - 1) & 1 for mask in masks)
+
+
+@contextlib.contextmanager
+def raised_later() -> Iterator[None]:
+    """For a __del__, where a KeyboardInterrupt would be lost: it is raised again when the __del__ has ended."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        # The thread runs once this one lets go of the interpreter.
+        main = threading.main_thread().ident
+        assert main is not None
+        _thread.start_new_thread(signal.pthread_kill, (main, signal.SIGINT))
 
 
 def unblock() -> None:

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import multiprocessing
+import operator
+import pickle
 import random
 import secrets
 import sys
@@ -12,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from headrace import _core, _engine, _forkserver, _options, _unpicklable, _worker
+from headrace import _core, _crew, _engine, _forkserver, _interrupt, _options, _restart, _unpicklable, _witness, _worker
 from headrace._collate import default_collate
+from headrace._samples import SampleMaker
 
 _PRELOAD = ["numpy.random", "headrace._loader"]
 
@@ -55,7 +60,7 @@ class WorkerError:
 
 
 class _Fetcher:
-    """Makes batches of a data set: of given indices, or of what an iterator gives next."""
+    """Makes batches of a data set: of given indices (an iterable of them), or of what an iterator gives next."""
 
     def __init__(self, dataset: Any, is_iterable: bool, batched: bool, drop_last: bool) -> None:
         self._dataset = dataset
@@ -68,16 +73,20 @@ class _Fetcher:
         if self._iterator is None:
             return [self._dataset[index] for index in indices] if self._batched else self._dataset[indices]
         if not self._batched:
-            return self._take_one()
-        samples = [sample for _, sample in zip(indices, self._iterator, strict=False)]
+            return self._take_one(self._iterator)
+        samples = []
+        with contextlib.suppress(StopIteration):
+            for _ in indices:
+                samples.append(next(self._iterator))
         if not samples or (self._drop_last and len(samples) < len(indices)):
             raise _worker.EndOfData
         return samples
 
-    def _take_one(self) -> Any:
-        for sample in self._iterator or ():
-            return sample
-        raise _worker.EndOfData
+    def _take_one(self, iterator: Iterator[Any]) -> Any:
+        try:
+            return next(iterator)
+        except StopIteration:
+            raise _worker.EndOfData from None
 
 
 def _seed_all(seed: int, epoch: int, worker: int) -> None:
@@ -100,38 +109,65 @@ class _Job:
     collate_fn: Callable[[list[Any]], Any] | None
     init_fn: Callable[[int], None] | None
     seed: int
-    epoch: int
     worker: int
     num_workers: int
+    policy: _options.Policy
 
     flavor = _core.FLAVOR_NUMPY
 
-    def prepare(self) -> None:
+    def prepare(self, port: _core.Port, beginning: _restart.Beginning) -> None:
         global _worker_info
+        _witness.arm(port)
         _core.use_numpy()
+        _crew.calm_opencv()
         _worker_info = WorkerInfo(self.worker, self.num_workers, self.seed, self.dataset)
         self._first_error: WorkerError | None = None
-        self._begin(self.init_fn)
+        self._maker: SampleMaker | None = None
+        if not self.is_iterable:
+            self._maker = SampleMaker(port, self.dataset, self.policy, beginning, self.seed, self.worker)
+        way = _restart.way_of(self.dataset, self.is_iterable)
+        self._state_is_wanted = way == _restart.STATE and self.policy.max_restarts > 0
+        self._begin(beginning, self.init_fn)
 
-    def begin_epoch(self, epoch: Any) -> None:
-        self.epoch = epoch
-        self._begin(None)
+    def begin_epoch(self, beginning: _restart.Beginning) -> None:
+        if self._maker is not None:
+            self._maker.begin_epoch(beginning)
+        self._begin(beginning, None)
 
-    def _begin(self, init_fn: Callable[[int], None] | None) -> None:
-        _seed_all(self.seed, self.epoch, self.worker)
+    def _begin(self, beginning: _restart.Beginning, init_fn: Callable[[int], None] | None) -> None:
+        self._made = beginning.made
+        _seed_all(self.seed, beginning.epoch, self.worker)
         try:
             if init_fn is not None:
                 init_fn(self.worker)
+            if beginning.state is not None:
+                self.dataset.load_state_dict(pickle.loads(beginning.state))
             self._fetcher = _Fetcher(self.dataset, self.is_iterable, self.batched, self.drop_last)
         except Exception:
             self._first_error = self.wrap_exception()
 
     def fetch(self, indices: Any) -> Any:
+        self._made += 1
         first, self._first_error = self._first_error, None
         if first is not None:
             raise _worker.Failed(first)
-        samples = self._fetcher.fetch(indices)
+        samples = self._samples(indices)
         return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
+
+    def _samples(self, indices: Any) -> Any:
+        if self._maker is None:
+            return self._fetcher.fetch(indices)
+        if self._maker.makes(indices, self.batched):
+            return self._maker.make(indices) if self.batched else self._maker.make_one(indices)
+        return self._fetcher.fetch(self._maker.noted(indices, self.batched))
+
+    def notes(self) -> _restart.Notes | None:
+        if self._state_is_wanted:
+            return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
+        if self._maker is None or not self._maker.bad:
+            return None
+        bad, self._maker.bad = self._maker.bad, []
+        return _restart.Notes(self.worker, bad=bad)
 
     def samples_are_collated_in_c(self) -> bool:
         return self.batched and self.collate_fn is None
@@ -167,6 +203,18 @@ class Loader:
         seed: of shuffling and of random and numpy in the workers; None: drawn once.
         arena_limit: most bytes of shared memory, at least 64 KiB; None: half of what is to spare. The attribute may be
             set later, for the next iteration; not while persistent workers run.
+        max_restarts: dead workers that are replaced in the life of an iterator, their batches made again. An iterable
+            data set is continued by its state_dict and load_state_dict, or from its start if it has a true attribute
+            `replayable`; else its worker's death raises.
+        rng: "worker": a worker's random numbers run on from sample to sample; "sample": random and numpy are seeded
+            anew for each sample, by seed, epoch and index, so that it is the same whichever worker makes it.
+        on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another,
+            drawn by the seed, takes its place; or callable(index, exception) that gives one of these words. The number
+            of batches stays the same. Bad samples are listed at the epoch's end, and in report().
+        stall_after: seconds without progress, while the loop waits, after which a worker's stacks are shown.
+        on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
+            with the first two.
+        shutdown_timeout: most seconds that closing takes, whatever the workers do.
 
     Large arrays of a batch are views of shared memory, writable, and yours for as long as you keep them.
 
@@ -196,6 +244,12 @@ class Loader:
         in_order: bool = True,
         seed: int | None = None,
         arena_limit: int | None = None,
+        max_restarts: int = 3,
+        rng: str = "worker",
+        on_bad_sample: str | Callable[[Any, Exception], str] = "raise",
+        stall_after: float = 30.0,
+        on_stall: str = "wait",
+        shutdown_timeout: float = 5.0,
     ) -> None:
         self.dataset = dataset
         self.batch_size = batch_size
@@ -210,11 +264,18 @@ class Loader:
         self.prefetch_factor = prefetch_factor
         self.persistent_workers = persistent_workers
         self.in_order = in_order
-        self.seed = secrets.randbits(63) if seed is None else seed
+        self.seed = secrets.randbits(63) if seed is None else _options.check_seed(seed)
         self.arena_limit = arena_limit
+        self.max_restarts = max_restarts
+        self.rng = rng
+        self.on_bad_sample = on_bad_sample
+        self.stall_after = stall_after
+        self.on_stall = on_stall
+        self.shutdown_timeout = shutdown_timeout
         self.epoch = 0
         self._is_iterable = not hasattr(dataset, "__getitem__")
         self._iterator: _WorkerIterator | None = None
+        self._engine: _engine.Engine | None = None  # the newest
         self._check()
         self.multiprocessing_context = _context_of(multiprocessing_context)
         if num_workers > 0:
@@ -230,6 +291,7 @@ class Loader:
             raise ValueError(f"prefetch_factor should be at least 1, but got {self.prefetch_factor}")
         if self._is_iterable and (self.shuffle or self.sampler is not None or self.batch_sampler is not None):
             raise ValueError("shuffle, sampler and batch_sampler need a data set with __getitem__, this is an iterable")
+        _options.Policy.of(self, self._is_iterable, {})
         if self.shuffle and self.sampler is not None:
             raise ValueError("sampler and shuffle exclude each other")
         if self.batch_sampler is not None and (
@@ -243,7 +305,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch: with `seed` it decides the order and the workers' random numbers."""
-        self.epoch = epoch
+        self.epoch = operator.index(epoch)
 
     def __len__(self) -> int:
         """The number of batches of an epoch. TypeError where the data set has no length."""
@@ -299,22 +361,22 @@ class Loader:
                 return
             yield collate(samples) if self._batched else samples
 
-    def _job_of(self, worker: int, epoch: int) -> _Job:
-        return _Job(
-            dataset=self.dataset,
-            is_iterable=self._is_iterable,
-            batched=self._batched,
-            drop_last=self.drop_last,
-            collate_fn=self.collate_fn,
-            init_fn=self.worker_init_fn,
-            seed=self.seed,
-            epoch=epoch,
-            worker=worker,
-            num_workers=self.num_workers,
-        )
+    def report(self) -> dict[str, Any]:
+        """Counters of the newest iterator; after its end they stay as they were then.
+
+        `memory` (where the shared memory is: memfd, shm or tmp), `workers`, `slots`, `limit_bytes`, `used_bytes`,
+        `held` and `held_bytes` (batches that the consumer holds), `batches` and `bytes` delivered, `copied` (as private
+        copies), `asked` (workers asked for more memory), `trimmed`, `waits` and `waited_s` (of the trainer), `sleeps`,
+        `restarts`, `bad_samples` (of this epoch: `index`, `error`, `worker`), and `per_worker`: `pid`, `is_alive`,
+        `starts`, `batches`, seconds `waiting_s` for tasks, `fetching_s` in the data set, `collating_s`, `rss_bytes`.
+
+        RuntimeError before the first iteration with workers."""
+        if self._engine is None:
+            raise RuntimeError("headrace: there is no report before the first iteration with workers")
+        return self._engine.report()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None, "multiprocessing_context": self._method}
+        return {**self.__dict__, "_iterator": None, "_engine": None, "multiprocessing_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -353,14 +415,30 @@ class _WorkerIterator:
         self._timeout = loader.timeout or None
         self._batch_size = loader.batch_size
         self._keep_workers = loader.persistent_workers
+        policy = _options.Policy.of(loader, loader._is_iterable, {})
+        self._job = _Job(
+            dataset=loader.dataset,
+            is_iterable=loader._is_iterable,
+            batched=loader._batched,
+            drop_last=loader.drop_last,
+            collate_fn=loader.collate_fn,
+            init_fn=loader.worker_init_fn,
+            seed=loader.seed,
+            worker=-1,
+            num_workers=loader.num_workers,
+            policy=policy,
+        )
         try:
-            self._engine = _engine.Engine(
+            self._engine = loader._engine = _engine.Engine(
+                self,
                 workers=loader.num_workers,
                 prefetch_factor=loader.prefetch_factor,
                 in_order=loader.in_order,
                 limit_bytes=_options.check_limit(loader.arena_limit),
                 context=loader.multiprocessing_context or multiprocessing,
-                job_of=lambda worker: loader._job_of(worker, epoch),
+                policy=policy,
+                way=_restart.way_of(loader.dataset, loader._is_iterable),
+                epoch=epoch,
             )
         except _unpicklable.ERRORS as error:
             _unpicklable.name_argument(error, loader)
@@ -369,22 +447,25 @@ class _WorkerIterator:
     def begin(self, tasks: Iterator[Any], epoch: int) -> None:
         self._tasks = tasks
         try:
-            self._engine.begin(self._draw, epoch, self._timeout, self._keep_workers)
+            self._engine.begin(self, epoch, self._timeout, self._keep_workers)
         except _engine.Timeout:
             self._raise_timeout()
 
     def _raise_timeout(self) -> NoReturn:
         raise TimeoutError(f"headrace: no batch came within {self._timeout} seconds") from None
 
-    def _draw(self) -> Any:
+    def draw(self) -> Any:
         return next(self._tasks)
+
+    def job_of(self, worker: int) -> _Job:
+        return dataclasses.replace(self._job, worker=worker)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         try:
-            answer = self._engine.next(self._draw, self._timeout, self._batch_size)
+            answer = self._engine.next(self, self._timeout, self._batch_size)
         except _engine.Timeout:
             self._raise_timeout()
         if answer is None:
@@ -398,11 +479,7 @@ class _WorkerIterator:
         return value
 
     def report(self) -> dict[str, Any]:
-        """Counters: `memory` (where the shared memory is: memfd, shm or tmp), `workers`, `slots`, `limit_bytes`,
-        `used_bytes`, `held` and `held_bytes` (batches that the consumer holds), `batches` and `bytes` delivered,
-        `copied` (as private copies), `asked` (workers asked for more memory), `trimmed`, `waits` and `waited_s` (of the
-        trainer), `sleeps`. After close, and after the epoch's end if the workers are not persistent, they stay as
-        they were at that moment: `held` does not fall any more."""
+        """Counters: see headrace.Loader.report."""
         return self._engine.report()
 
     def close(self) -> None:
@@ -412,7 +489,8 @@ class _WorkerIterator:
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
         if engine is not None:
-            engine.close()
+            with _interrupt.raised_later():
+                engine.close()
 
 
 def _reraise(error: Any, note: str) -> None:

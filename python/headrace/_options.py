@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 _MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): what the first task takes
@@ -48,3 +51,89 @@ def shown_with(theirs: Callable[..., None]) -> Callable[[_Init], _Init]:
         return ours
 
     return show
+
+
+def _check_number(name: str, value: object, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} should be a number, but got {value!r}")
+    if not value >= least:
+        raise ValueError(f"{name} should be at least {least:g}, but got {value}")
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} should be an int, but got {value!r}")
+    if value < 0:
+        raise ValueError(f"{name} should not be negative, but got {value}")
+
+
+def check_seed(seed: Any) -> int:
+    """The seed option: an int, also numpy's. TypeError, ValueError."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise TypeError(f"seed should be an int or None, but got {seed!r}")
+    _check_count("seed", operator.index(seed))
+    return operator.index(seed)
+
+
+def _check_word(name: str, value: object, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise ValueError(f"{name} should be one of {', '.join(map(repr, words))}, but got {value!r}")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a loader does when a worker dies, stalls, or cannot make a sample.
+
+    max_restarts: workers that are replaced in the life of an iterator; their batches are made again.
+    rng: "worker": a worker's generators run on from sample to sample; "sample": they are seeded anew for each sample,
+        by seed, epoch and index, so that it does not matter which worker makes it.
+    on_bad_sample: "raise"; "skip": the batch is smaller; "refill": another sample takes its place; or callable(index,
+        exception) that gives one of these words.
+    stall_after: seconds without progress while the trainer waits until that is reported. on_stall: "wait" on, "raise",
+        or "restart": kill and replace the worker.
+    shutdown_timeout: most seconds that closing takes.
+    """
+
+    max_restarts: int = 0
+    rng: str = "worker"
+    on_bad_sample: Any = "raise"
+    stall_after: float = 30.0
+    on_stall: str = "wait"
+    shutdown_timeout: float = 5.0
+
+    def __post_init__(self) -> None:
+        _check_count("max_restarts", self.max_restarts)
+        _check_number("stall_after", self.stall_after, 0.001)
+        _check_number("shutdown_timeout", self.shutdown_timeout, 0.1)
+        if not math.isfinite(self.shutdown_timeout):
+            raise ValueError(f"shutdown_timeout should be a number of seconds, but got {self.shutdown_timeout}")
+        _check_word("rng", self.rng, ("worker", "sample"))
+        _check_word("on_stall", self.on_stall, ("wait", "raise", "restart"))
+        if not callable(self.on_bad_sample):
+            _check_word("on_bad_sample", self.on_bad_sample, ("raise", "skip", "refill"))
+
+    @classmethod
+    def of(cls, loader: Any, is_iterable: bool, others: Mapping[str, Any]) -> Policy:
+        """The options as they stand in a loader's attributes; what it does not have, from `others`."""
+        found = {name: getattr(loader, name, others.get(name, default)) for name, default in vars(cls()).items()}
+        policy = cls(**found)
+        if is_iterable and (policy.rng != "worker" or policy.on_bad_sample != "raise"):
+            raise ValueError('rng="sample" and on_bad_sample need a data set with __getitem__, this is an iterable one')
+        return policy
+
+    @property
+    def is_per_sample(self) -> bool:
+        """Are samples made one by one here, and not by a fetcher of all?"""
+        return self.rng == "sample" or self.on_bad_sample != "raise"
+
+
+DEFAULTS = {"arena_limit": None, "seed": None, **vars(Policy())}  # of headrace.torch.DataLoader's own options
+
+
+def check_own(options: Mapping[str, Any]) -> None:
+    """TypeError, ValueError for options that are none of headrace.torch.DataLoader's own, or bad ones."""
+    for name in options:
+        if name not in DEFAULTS:
+            raise TypeError(f"{name} is no option of headrace's own; those are {', '.join(DEFAULTS)}")
+    check_limit(options.get("arena_limit"))
+    Policy(**{name: value for name, value in options.items() if name not in ("arena_limit", "seed")})

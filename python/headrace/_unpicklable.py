@@ -11,7 +11,7 @@ from typing import Any
 from headrace import _engine
 
 ERRORS = (TypeError, AttributeError, RuntimeError, pickle.PicklingError)  # what pickling fails with
-_ARGUMENTS = ("dataset", "collate_fn", "worker_init_fn")
+_ARGUMENTS = ("dataset", "collate_fn", "worker_init_fn", "on_bad_sample")
 
 
 class _NoProcess:
@@ -39,7 +39,7 @@ def _error_of(part: object) -> Exception | None:
 def name_argument(error: Exception, loader: Any) -> bool:
     """If pickling one of the loader's arguments raises `error` again: adds a note that names it. Whether it did."""
     for name in _ARGUMENTS:
-        same = _error_of(getattr(loader, name))
+        same = _error_of(getattr(loader, name, None))
         if type(same) is type(error) and str(same) == str(error):
             _engine.add_note(error, f"headrace: {name} cannot be pickled; only workers started by fork need no pickle")
             return True

@@ -7,22 +7,23 @@ import atexit
 import contextlib
 import multiprocessing
 import os
-import reprlib
+import pickle
 import sys
+import threading
 from multiprocessing import reduction, util
 from typing import Any, Protocol
 
-from headrace import _core, _interrupt, _pickling  # noqa: F401  (_pickling: what the extension pickles with)
+from headrace import _core, _interrupt, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
 
 
 class Job(Protocol):
     """What a worker does. Sent to it by pickle, except with the start method fork."""
 
-    def prepare(self) -> None:
+    def prepare(self, port: _core.Port, beginning: _restart.Beginning) -> None:
         """Runs first, in the worker."""
 
-    def begin_epoch(self, epoch: Any) -> None:
-        """Runs before each epoch but the first."""
+    def begin_epoch(self, beginning: _restart.Beginning) -> None:
+        """Runs before each further epoch."""
 
     def fetch(self, indices: Any) -> Any:
         """The batch of these indices; with `samples_are_collated_in_c`, the list of samples.
@@ -35,6 +36,9 @@ class Job(Protocol):
 
     def collate(self, samples: Any) -> Any:
         """Collates in Python."""
+
+    def notes(self) -> _restart.Notes | None:
+        """What is to be said of the batch that was fetched last, beside it."""
 
     def wrap_exception(self) -> object:
         """The exception being handled, as something that pickles and that the trainer's side raises again."""
@@ -72,39 +76,38 @@ class Pass:
         self.fds = []
 
 
-_short = reprlib.Repr()
-_short.maxlist = _short.maxtuple = 8
+def _note(worker: int, batch: int, indices: Any, position: int | None) -> str:
+    """Where an exception came from."""
+    text = f"headrace: {_reports.name_sample(batch, indices, position)} (worker {worker})"
+    replay = _reports.replay(indices, position)
+    return f"{text}\nheadrace: {replay}" if replay else text
 
 
-def _note(worker: int, batch: int, indices: Any) -> str:
-    """Where an exception came from: the batch's number in the epoch, and the indices where the data set has some."""
-    is_batch = isinstance(indices, (list, tuple))
-    if not is_batch and indices is not None:
-        samples = f", sample {_short.repr(indices)}"
-    elif is_batch and any(index is not None for index in indices):
-        count = f", {len(indices)} in all" if len(indices) > _short.maxlist else ""
-        samples = f", samples {_short.repr(indices)}{count}"
-    else:
-        samples = ""
-    return f"headrace: batch {batch}{samples} (worker {worker})"
-
-
-def _answer(port: _core.Port, job: Job, number: int, indices: Any) -> bool:
-    """Makes and publishes one batch. False: there is no more data."""
-    try:
-        data = job.fetch(indices)
-        if job.samples_are_collated_in_c():
-            if port.collate(data, job.flavor):
-                return True
-            data = job.collate(data)
+def _publish_batch(port: _core.Port, job: Job, indices: Any) -> None:
+    data = job.fetch(indices)
+    notes = job.notes()
+    if job.samples_are_collated_in_c():
+        if notes is None and port.collate(data, job.flavor):
+            return
+        data = job.collate(data)
+    if notes is None:
         port.publish(_core.STATUS_BATCH, data)
+    else:
+        port.publish(_core.STATUS_NOTED, (pickle.dumps(notes), data))
+
+
+def _answer(port: _core.Port, job: Job, number: int, indices: Any, discard: int) -> bool:
+    """Makes and publishes one batch, after `discard` for nothing. False: there is no more data."""
+    try:
+        _discard(job, discard, indices)
+        _publish_batch(port, job, indices)
     except EndOfData:
         port.publish_status(_core.STATUS_END)
         return False
     except Failed as error:
         _publish_exception(port, error.args[0], "")
     except Exception:
-        _publish_exception(port, job.wrap_exception(), _note(job.worker, number, indices))
+        _publish_exception(port, job.wrap_exception(), _note(job.worker, number, indices, port.noted))
     return True
 
 
@@ -117,7 +120,18 @@ def _publish_exception(port: _core.Port, wrapped: Any, note: str) -> None:
         port.publish(_core.STATUS_ERROR, (text, note))
 
 
-def _serve(port: _core.Port, job: Job) -> None:
+def _discard(job: Job, count: int, indices: Any) -> None:
+    """Makes batches that a dead worker has made before, for nothing."""
+    for _ in range(count):
+        try:
+            job.fetch(indices)
+        except (EndOfData, Failed):
+            raise
+        except Exception:
+            continue  # as before
+
+
+def _serve(port: _core.Port, job: Job, discard: int) -> None:
     has_data = True
     while (task := port.take()) is not None:
         kind, number, payload = task
@@ -125,23 +139,25 @@ def _serve(port: _core.Port, job: Job) -> None:
             return
         if kind == _core.TASK_EPOCH:
             job.begin_epoch(payload)
-            has_data = True
+            has_data, discard = True, 0
             port.publish_status(_core.STATUS_SKIPPED)
-        elif has_data:
-            has_data = _answer(port, job, number, payload)
+            continue
+        if has_data:
+            has_data = _answer(port, job, number, payload, discard)
+            discard = 0
         else:
             port.publish_status(_core.STATUS_SKIPPED)
 
 
-def main(opener: Pass, job: Job, is_interrupted: bool) -> None:
+def main(opener: Pass, job: Job, beginning: _restart.Beginning, is_interrupted: bool) -> None:
     """The worker process's target. `is_interrupted`: a Ctrl-C ends it."""
     try:
         if is_interrupted:
             _interrupt.unblock()
         port = opener.open()
         os.register_at_fork(after_in_child=port.close)  # what the data set forks has no business with the arena
-        job.prepare()
-        _serve(port, job)
+        job.prepare(port, beginning)
+        _serve(port, job, beginning.discard)
         port.close()
     except KeyboardInterrupt:
         pass  # the trainer raises it too
@@ -153,6 +169,7 @@ def _leave() -> None:
     which with torch takes longer than many an epoch. Only a spawned worker needs this."""
     if getattr(multiprocessing.current_process(), "_start_method", None) != "spawn":
         return
+    threading._shutdown()  # type: ignore[attr-defined]
     util._exit_function()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

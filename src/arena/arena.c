@@ -88,6 +88,7 @@ static int allocate(hr_arena *arena) {
 
 static int map(hr_arena *arena) {
     void *mapping;
+    hr__stop_at(HR__AT_ARENA_CREATED);
     int r = hr__map(arena->memory_fd, arena->layout.total_bytes, &mapping);
     if (r < 0)
         return hr__fail(r, "arena: cannot map %llu bytes of address space: %s; raise the limit (ulimit -v)",
@@ -154,28 +155,35 @@ hr_arena *hr_arena_close(hr_arena *arena) {
         pthread_mutex_lock(&arena->lock);
         hr__ledger_collect(arena);
         hr__unmap_unheld(arena, true);
+        hr__stop_at(HR__AT_ARENA_UNMAPPED);
         atomic_store(&arena->is_closed, true); /* from here on, who releases collects: see return_slot in hold.c */
         hr__ledger_collect(arena);
         pthread_mutex_unlock(&arena->lock);
     }
     if (!arena->is_orphan) hr__arena_close_descriptors(arena);
+    hr__stop_at(HR__AT_ARENA_CLOSED);
     hr__arena_unref(arena);
     return NULL;
 }
 
-int hr__arena_check(const hr_arena *arena, uint32_t worker) {
+/* What is also asked of an arena that was stopped. */
+static int check_worker(const hr_arena *arena, uint32_t worker) {
     if (arena->is_orphan)
         return hr__fail(HR_E_STATE, "arena: it belongs to the process that forked this one; open one here");
-    if (arena->is_stopped) return hr__fail(HR_E_CLOSED, "arena: it was stopped");
     if (worker >= arena->layout.worker_count)
         return hr__fail(-EINVAL, "arena: worker %u of %u", worker, arena->layout.worker_count);
     return 0;
 }
 
+int hr__arena_check(const hr_arena *arena, uint32_t worker) {
+    int r = check_worker(arena, worker);
+    return r == 0 && arena->is_stopped ? hr__fail(HR_E_CLOSED, "arena: it was stopped") : r;
+}
+
 int hr_arena_pass(hr_arena *arena, uint32_t worker, struct hr_pass *ret_pass) {
     int r = hr__arena_check(arena, worker);
     if (r < 0) return r;
-    struct hr_pass pass = {worker, -1, -1, -1, -1};
+    struct hr_pass pass = hr__empty_pass(worker);
     r = hr__dup(arena->memory_fd, &pass.memory_fd);
     if (r == 0) r = hr__dup(arena->bell_fd, &pass.trainer_bell_fd);
     if (r == 0) r = hr__dup(arena->peers[worker].bell_fd, &pass.worker_bell_fd);
@@ -194,10 +202,11 @@ void hr_pass_done(struct hr_pass *pass) {
     hr__close(&pass->trainer_bell_fd);
     hr__close(&pass->worker_bell_fd);
     hr__close(&pass->life_fd);
+    hr__close(&pass->box_fd);
 }
 
 int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd) {
-    int r = hr__arena_check(arena, worker);
+    int r = check_worker(arena, worker);
     if (r == 0) arena->wait_fds[worker + 1] = fd;
     return r;
 }
@@ -205,6 +214,26 @@ int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd) {
 int hr_open_pidfd(int pid, int *ret_fd) {
     int r = hr__pidfd(pid, ret_fd);
     return r < 0 ? hr__fail(r, "arena: no pidfd for process %d: %s", pid, hr_error_text(r)) : 0;
+}
+
+int hr_arena_vitals(const hr_arena *arena, uint32_t worker, struct hr_vitals *ret_vitals) {
+    int r = check_worker(arena, worker);
+    if (r < 0) return r;
+    const struct hr__worker *record = arena->peers[worker].record;
+    struct hr_vitals vitals = {
+        .phase = (enum hr_phase)(atomic_load_explicit(&record->phase, memory_order_acquire) % HR_PHASE_COUNT),
+        .pid = atomic_load_explicit(&record->pid, memory_order_relaxed),
+        .starts = atomic_load_explicit(&record->starts, memory_order_relaxed),
+        .phase_since_ns = (int64_t)atomic_load_explicit(&record->phase_since_ns, memory_order_relaxed),
+        .task = atomic_load_explicit(&record->task, memory_order_relaxed),
+        .sample = atomic_load_explicit(&record->sample, memory_order_relaxed),
+        .done_count = atomic_load_explicit(&record->done_count, memory_order_relaxed),
+        .rss_bytes = atomic_load_explicit(&record->rss_bytes, memory_order_relaxed),
+    };
+    for (int i = 0; i < HR_PHASE_COUNT; i++)
+        vitals.phase_ns[i] = atomic_load_explicit(&record->phase_ns[i], memory_order_relaxed);
+    *ret_vitals = vitals;
+    return 0;
 }
 
 uint32_t hr_arena_dead_worker(const hr_arena *arena) {
@@ -216,6 +245,7 @@ void hr_arena_stop(hr_arena *arena) {
     if (!arena->is_orphan && !arena->is_stopped) {
         arena->is_stopped = true;
         atomic_store(&arena->layout.header->stopped, 1); /* pairs with the loads in port.c, as C and B in ring.h */
+        hr__stop_at(HR__AT_ARENA_STOPPED);
         for (uint32_t i = 0; i < arena->layout.worker_count; i++) hr__eventfd_ring(arena->peers[i].bell_fd);
         hr__eventfd_ring(arena->bell_fd); /* for a thread that waits in hr_arena_receive */
     }

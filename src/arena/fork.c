@@ -84,6 +84,7 @@ static void before_fork_of(hr_arena *arena) {
 static void before_fork(void) {
     pthread_mutex_lock(&registry_lock);
     for (hr_arena *arena = registry; arena; arena = arena->next) before_fork_of(arena);
+    hr__stop_at(HR__AT_FORK_BEFORE);
 }
 
 static void after_fork_in_parent(void) {
@@ -92,6 +93,7 @@ static void after_fork_in_parent(void) {
         pthread_mutex_unlock(&arena->lock);
     }
     pthread_mutex_unlock(&registry_lock);
+    hr__stop_at(HR__AT_FORK_PARENT);
 }
 
 static bool copy_held(hr_arena *arena) {
@@ -131,6 +133,7 @@ static void after_fork_in_child(void) {
         pthread_mutex_unlock(&arena->lock);
     }
     pthread_mutex_unlock(&registry_lock);
+    hr__stop_at(HR__AT_FORK_CHILD);
 }
 
 static void install(void) {

@@ -38,6 +38,7 @@ static int commit_payload(hr_arena *arena, uint32_t slot, uint64_t bytes) {
     if (r < 0)
         return hr__fail(r, "arena: no memory for a task of %llu bytes: %s", (unsigned long long)bytes,
                         hr_error_text(r));
+    hr__stop_at(HR__AT_GRANT_COMMITTED);
     entry->committed_bytes = target;
     hr__ledger_charge(arena, entry, target);
     return 0;
@@ -65,6 +66,7 @@ static int push_grant(hr_arena *arena, uint32_t worker, uint32_t slot, uint64_t 
     atomic_store_explicit(&shared->generation, entry->generation, memory_order_relaxed);
     atomic_store_explicit(&shared->owner, worker, memory_order_relaxed);
     atomic_store_explicit(&shared->committed_bytes, entry->committed_bytes, memory_order_relaxed);
+    hr__stop_at(HR__AT_GRANT_SLOT);
     struct hr__record record = {.task = entry->task,
                                 .generation = entry->generation,
                                 .bytes = payload_bytes,
@@ -84,11 +86,13 @@ static int grant(hr_arena *arena, uint32_t worker, uint32_t kind, uint64_t task,
     int r = hr__ledger_take(arena, worker, hr__windows_for(arena, bytes), &slot);
     if (r < 0) return r;
     struct hr__entry *entry = &arena->entries[slot];
+    hr__stop_at(HR__AT_GRANT_TAKEN);
     entry->task = task;
     entry->kind = kind;
     r = commit_payload(arena, slot, bytes);
     if (r == 0) {
         if (bytes) memcpy(hr__layout_window(&arena->layout, slot), payload, bytes);
+        hr__stop_at(HR__AT_GRANT_PAYLOAD);
         promise(arena, entry);
         r = push_grant(arena, worker, slot, bytes);
     }
@@ -98,6 +102,7 @@ static int grant(hr_arena *arena, uint32_t worker, uint32_t kind, uint64_t task,
     }
     arena->granted_count++;
     arena->peers[worker].granted_count++;
+    hr__stop_at(HR__AT_GRANT_GRANTED);
     wake(&arena->peers[worker], false);
     return 0;
 }
@@ -133,6 +138,7 @@ static void take_back(hr_arena *arena, uint32_t slot) {
 /* On behalf of the dead worker: what it did not take is not there for its successor, nor is what it asked for. */
 static void forget_worker(hr_arena *arena, struct hr__peer *peer) {
     atomic_store_explicit(&peer->grants.shared->head, peer->grants.at, memory_order_release);
+    hr__stop_at(HR__AT_TAKE_BACK_HEAD);
     peer->answered_asks = atomic_load_explicit(&peer->record->ask, memory_order_relaxed);
     arena->granted_count -= peer->granted_count;
     peer->granted_count = 0;
@@ -144,9 +150,11 @@ int hr_arena_take_back(hr_arena *arena, uint32_t worker) {
     pthread_mutex_lock(&arena->lock);
     int r = hr__arena_check(arena, worker), count = 0;
     if (r == 0) hr__receive_published(arena, worker);
+    hr__stop_at(HR__AT_TAKE_BACK_PUBLISHED);
     for (uint32_t slot = 0; r == 0 && slot < arena->layout.slot_count; slot++) {
         if (arena->entries[slot].state != HR__GRANTED || arena->entries[slot].worker != worker) continue;
         take_back(arena, slot);
+        hr__stop_at(HR__AT_TAKE_BACK_SLOT);
         count++;
     }
     if (r == 0) forget_worker(arena, &arena->peers[worker]);
@@ -173,11 +181,11 @@ static void reply(hr_arena *arena, uint32_t worker, bool is_refused) {
     atomic_store_explicit(&record->reply_generation, entry->generation, memory_order_relaxed);
     atomic_store_explicit(&record->reply_bytes, entry->allowance_bytes, memory_order_relaxed);
     atomic_store_explicit(&record->reply_refused, is_refused, memory_order_relaxed);
-    hr__stop_at("reply.fields");
+    hr__stop_at(HR__AT_REPLY_FIELDS);
     atomic_store(&record->reply, peer->answered_asks); /* the partner is the load in port.c; then as in ring.h */
     if (peer->pending_bytes) arena->pending_count--;
     peer->pending_bytes = 0;
-    hr__stop_at("reply.stored");
+    hr__stop_at(HR__AT_REPLY_STORED);
     wake(peer, true);
 }
 
@@ -197,6 +205,7 @@ static bool move_grant(hr_arena *arena, uint32_t worker, uint32_t windows) {
     atomic_store_explicit(&shared->generation, to->generation, memory_order_relaxed);
     atomic_store_explicit(&shared->owner, worker, memory_order_relaxed);
     atomic_store_explicit(&shared->committed_bytes, to->committed_bytes, memory_order_relaxed);
+    hr__stop_at(HR__AT_GRANT_MOVED);
     hr__ledger_give(arena, *slot);
     *slot = larger;
     return true;
@@ -245,6 +254,7 @@ static void note_new_asks(hr_arena *arena) {
         peer->pending_bytes = hr__max(1, atomic_load_explicit(&peer->record->ask_bytes, memory_order_relaxed));
         peer->pending_slot = atomic_load_explicit(&peer->record->ask_slot, memory_order_relaxed);
         arena->counts.asked_count++;
+        hr__stop_at(HR__AT_ASK_NOTED);
     }
 }
 
@@ -259,6 +269,7 @@ void hr__refuse_ask(hr_arena *arena, uint32_t worker) {
         struct hr__peer *peer = &arena->peers[i];
         if ((worker != HR_ANY_WORKER && i != worker) || !peer->pending_bytes) continue;
         if (asking_grant(arena, i)) {
+            hr__stop_at(HR__AT_ASK_REFUSED);
             reply(arena, i, true);
         } else { /* not an ask of ours */
             peer->pending_bytes = 0;
@@ -281,6 +292,7 @@ static bool cut(hr_arena *arena, struct hr__peer *peer, uint32_t slot) {
     struct hr__record *record = &peer->grants.shared->records[entry->ring_at & (peer->grants.capacity - 1)];
     record->allowance = entry->allowance_bytes;
     record->trims = entry->trims;
+    hr__stop_at(HR__AT_GRANT_CUT);
     return true;
 }
 

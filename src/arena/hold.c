@@ -49,6 +49,7 @@ int hr__hold_privately(struct hr__hold **hold) {
     atomic_init(&copy->refs, 1);
     atomic_fetch_add_explicit(&copy->arena->refs, 1, memory_order_relaxed);
     copy->arena->counts.copied_count++;
+    hr__stop_at(HR__AT_HOLD_COPIED);
     hr_delivery_done(&shared->public);
     hr__ledger_collect(copy->arena);
     *hold = copy;
@@ -70,6 +71,7 @@ static void return_slot(hr_arena *arena, struct hr__hold *hold) {
     struct hr__hold *first = atomic_load_explicit(&arena->returned, memory_order_relaxed);
     do hold->next = first;
     while (!atomic_compare_exchange_weak(&arena->returned, &first, hold));
+    hr__stop_at(HR__AT_HOLD_RETURNED);
     if (!atomic_load(&arena->is_closed)) return;
     pthread_mutex_lock(&arena->lock);
     hr__ledger_collect(arena);
@@ -90,6 +92,7 @@ void hr_delivery_done(struct hr_delivery *delivery) {
     if (!delivery) return;
     struct hr__hold *hold = (struct hr__hold *)delivery;
     atomic_store_explicit(&hold->is_done, true, memory_order_release); /* pairs with hr__ledger_sweep */
+    hr__stop_at(HR__AT_HOLD_DONE);
     unref(hold);
 }
 
@@ -103,6 +106,7 @@ int hr_delivery_lease(struct hr_delivery *delivery, uint64_t offset, uint64_t by
     *lease = (hr_lease){.hold = hold, .next = hold->leases, .offset = offset, .bytes = bytes};
     hold->leases = lease;
     atomic_fetch_add_explicit(&hold->refs, 1, memory_order_relaxed);
+    hr__stop_at(HR__AT_LEASE_TAKEN);
     *ret_lease = lease;
     return 0;
 }
@@ -111,6 +115,7 @@ void hr_lease_release(hr_lease *lease) {
     if (!lease) return;
     struct hr__hold *hold = lease->hold;
     atomic_store_explicit(&lease->is_released, true, memory_order_release); /* pairs with hr__ledger_sweep */
+    hr__stop_at(HR__AT_LEASE_RELEASED);
     unref(hold);
 }
 
@@ -150,6 +155,7 @@ void hr__hold_retire(hr_arena *arena, uint32_t slot) {
     uint64_t bytes = held_bytes(&entry->hold);
     if (!arena->is_orphan) hr__punch(entry->hold.public.data, bytes);
     hr__unmap(entry->hold.public.data, bytes);
+    hr__stop_at(HR__AT_HOLD_RETIRED);
     entry->state = HR__FREE;
 }
 

@@ -6,6 +6,7 @@
 #include <headrace/arena.h>
 
 #include "base/error.h"
+#include "os/os.h"
 #include "ring.h"
 
 /* The one computation of where everything lies. The counts are in range. */
@@ -39,7 +40,9 @@ void hr__layout_write(struct hr__layout *layout, void *mapping, uint64_t limit_b
     header->total_bytes = layout->total_bytes;
     header->limit_bytes = limit_bytes;
     header->window_bytes = layout->window_bytes;
+    hr__stop_at(HR__AT_ARENA_WRITTEN);
     atomic_store_explicit(&header->ready, 1, memory_order_release); /* pairs with the load in hr__layout_check */
+    hr__stop_at(HR__AT_ARENA_READY);
 }
 
 static bool is_sane(const struct hr__header *header) {

@@ -6,13 +6,15 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include <headrace/arena.h>
+
 #include "base/base.h"
 
 /*
  * What the arena's file looks like.
  *
  *     0              header, one page                                      writer: the trainer, `asks` apart
- *     workers_at     worker records, 128 B each: a line of the worker's,   writer: that worker
+ *     workers_at     worker records, 192 B each: two lines of the worker's,  writer: that worker
  *                    a line of the trainer's replies                       writer: the trainer
  *     slots_at       slot words, 64 B each                                 writer: who has the slot now
  *     rings_at       per worker a grant ring (trainer -> worker)
@@ -26,7 +28,7 @@
 
 #define HR__MAGIC UINT64_C(0x6563617264616568) /* "headrace" */
 enum {
-    HR__ABI_VERSION = 1,
+    HR__ABI_VERSION = 2,
     HR__PAGE_BYTES = 4096,
     HR__WINDOW_ALIGN = 2 << 20,
     HR__COMMIT_STEP = 64 << 10,
@@ -49,6 +51,14 @@ struct hr__header {
     /* Writers: the workers, by addition. How often one asked for memory, so that the trainer looks at one line instead
      * of at every worker's. A worker that dies between its ask and the addition has its grants taken back. */
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t asks;
+
+    /* Writer: the trainer, at each delivery: struct hr_arena_report's, for tools that look from outside. */
+    _Alignas(HR_CACHE_LINE) _Atomic uint64_t delivered_count;
+    _Atomic uint64_t delivered_bytes;
+    _Atomic uint64_t copied_count;
+    _Atomic uint64_t waited_ns;
+    _Atomic uint64_t held_bytes;
+    _Atomic uint32_t held_count;
 };
 
 struct hr__worker {
@@ -59,6 +69,14 @@ struct hr__worker {
     _Atomic uint32_t ask_slot;  /* which of its grants it asks for: earlier ones may be published and not received */
     _Atomic uint64_t ask;       /* counts this worker's asks; stored last, with release */
     _Atomic uint64_t ask_bytes; /* what the current grant's slot should hold */
+
+    /* The worker's second line, its vitals: for reports only. */
+    _Alignas(HR_CACHE_LINE) _Atomic uint32_t phase; /* enum hr_phase */
+    _Atomic uint32_t starts;                        /* processes that opened this worker's port so far */
+    _Atomic uint64_t task;                          /* the one that it has or had last */
+    _Atomic uint64_t phase_since_ns;
+    _Atomic uint64_t phase_ns[HR_PHASE_COUNT]; /* in all, over these processes */
+    _Atomic uint64_t rss_bytes;                /* as it was at most a second before the last task's end */
 
     /* The trainer's line: its reply to the ask of the same number. */
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t reply; /* stored last, seq_cst: see bell.h */
@@ -77,9 +95,14 @@ struct hr__slot {
 };
 
 static_assert(sizeof(struct hr__header) <= HR__PAGE_BYTES, "the header is one page");
-static_assert(sizeof(struct hr__worker) == 2 * HR_CACHE_LINE, "shared layout");
+static_assert(sizeof(struct hr__worker) == 3 * HR_CACHE_LINE, "shared layout");
 static_assert(sizeof(struct hr__slot) == HR_CACHE_LINE, "shared layout");
 static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "a lock in shared memory outlives its holder");
+
+/* A pass without descriptors. */
+static inline struct hr_pass hr__empty_pass(uint32_t worker) {
+    return (struct hr_pass){worker, -1, -1, -1, -1, -1};
+}
 
 /* One process's view of the mapped file. The mapping is borrowed. */
 struct hr__layout {

@@ -61,8 +61,10 @@ void hr__ledger_trim(hr_arena *arena, uint32_t slot, uint64_t keep_bytes) {
     if (entry->committed_bytes <= keep_bytes) return;
     unsigned char *window = hr__layout_window(&arena->layout, slot);
     if (hr__punch(window + keep_bytes, entry->committed_bytes - keep_bytes) < 0) return;
+    hr__stop_at(HR__AT_LEDGER_PUNCHED);
     entry->committed_bytes = keep_bytes;
     atomic_store_explicit(&hr__layout_slot(&arena->layout, slot)->committed_bytes, keep_bytes, memory_order_relaxed);
+    hr__stop_at(HR__AT_LEDGER_TRIMMED);
     entry->trims++;
     arena->counts.trimmed_count++;
     if (entry->state == HR__FREE) hr__ledger_charge(arena, entry, keep_bytes);
@@ -145,6 +147,7 @@ static bool free_if_not_lent(hr_arena *arena, struct hr__hold *hold) {
         hr__hold_retire(arena, hold->slot);
     else
         hr__ledger_give(arena, hold->slot);
+    hr__stop_at(HR__AT_LEDGER_FREED);
     return true;
 }
 
@@ -158,6 +161,7 @@ void hr__ledger_collect(hr_arena *arena) {
     }
     hold = NULL;
     if (atomic_load_explicit(&arena->returned, memory_order_relaxed)) hold = atomic_exchange(&arena->returned, NULL);
+    if (hold) hr__stop_at(HR__AT_LEDGER_COLLECTED);
     for (; hold; hold = next) {
         next = hold->next;
         end_hold(arena, hold);
@@ -222,5 +226,6 @@ void hr__ledger_sweep(hr_arena *arena) {
         if (released == entry->swept_count) continue;
         entry->swept_count = released;
         punch_unleased(arena, entry);
+        hr__stop_at(HR__AT_LEDGER_SWEPT);
     }
 }

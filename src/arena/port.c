@@ -27,6 +27,8 @@ struct hr_port {
     struct seen *seen; /* layout.slot_count */
     uint64_t asks;
     uint32_t own_pid;
+    int64_t phase_since_ns;
+    int64_t rss_looked_ns;
     bool has_grant;
     struct hr__record grant; /* the current one */
 };
@@ -109,6 +111,7 @@ static int attach(hr_port *port) {
         return r;
     }
     hr__keep_from_children(mapping, bytes);
+    hr__stop_at(HR__AT_PORT_MAPPED);
     if (port->pass.worker < port->layout.worker_count) return 0;
     return hr__fail(-EINVAL, "arena: worker %u of %u", port->pass.worker, port->layout.worker_count);
 }
@@ -122,7 +125,55 @@ static void open_rings(hr_port *port) {
     port->grants.at = atomic_load(&port->grants.shared->head);
     port->completions.at = atomic_load(&port->completions.shared->tail);
     port->asks = atomic_load(&port->record->ask);
+    /* Before the pid: what the one before it was at is not this process's. */
+    atomic_store_explicit(&port->record->phase, HR_PHASE_WAIT, memory_order_relaxed);
     atomic_store_explicit(&port->record->pid, hr__pid(), memory_order_relaxed);
+    hr__stop_at(HR__AT_PORT_PID);
+    atomic_fetch_add_explicit(&port->record->starts, 1, memory_order_relaxed);
+    hr__stop_at(HR__AT_PORT_STARTS);
+    port->phase_since_ns = hr__now_ns();
+    hr__stop_at(HR__AT_PORT_OPENED);
+}
+
+/* ---- vitals ---- */
+
+void hr_port_enter(hr_port *port, enum hr_phase phase) {
+    struct hr__worker *record = port->record;
+    uint32_t from = atomic_load_explicit(&record->phase, memory_order_relaxed);
+    if (from == (uint32_t)phase || from >= HR_PHASE_COUNT) return;
+    int64_t now_ns = hr__now_ns();
+    uint64_t spent_ns = atomic_load_explicit(&record->phase_ns[from], memory_order_relaxed);
+    spent_ns += (uint64_t)(now_ns - port->phase_since_ns);
+    atomic_store_explicit(&record->phase_ns[from], spent_ns, memory_order_relaxed);
+    hr__stop_at(HR__AT_PORT_PHASE_NS);
+    atomic_store_explicit(&record->phase_since_ns, (uint64_t)now_ns, memory_order_relaxed);
+    atomic_store_explicit(&record->phase, (uint32_t)phase, memory_order_release); /* pairs with hr_arena_vitals */
+    port->phase_since_ns = now_ns;
+    hr__stop_at(HR__AT_PORT_PHASE);
+}
+
+void hr_port_note(hr_port *port, uint64_t sample) {
+    atomic_store_explicit(&port->record->sample, sample, memory_order_relaxed);
+    hr__stop_at(HR__AT_PORT_NOTED);
+}
+
+int hr_port_box_fd(const hr_port *port) {
+    return port->pass.box_fd;
+}
+
+static void enter_task(hr_port *port) {
+    atomic_store_explicit(&port->record->task, port->grant.task, memory_order_relaxed);
+    hr__stop_at(HR__AT_PORT_TASK);
+    hr_port_note(port, HR_NO_SAMPLE);
+    hr_port_enter(port, HR_PHASE_FETCH);
+}
+
+static void leave_task(hr_port *port) {
+    hr_port_enter(port, HR_PHASE_WAIT);
+    if (port->phase_since_ns - port->rss_looked_ns < HR_NS_PER_S) return;
+    port->rss_looked_ns = port->phase_since_ns;
+    atomic_store_explicit(&port->record->rss_bytes, hr__resident_bytes((int)port->own_pid), memory_order_relaxed);
+    hr__stop_at(HR__AT_PORT_RSS);
 }
 
 int hr_port_open(struct hr_pass *pass, hr_port **ret_port) {
@@ -135,14 +186,15 @@ int hr_port_open(struct hr_pass *pass, hr_port **ret_port) {
     if (r == 0) port->seen = calloc(port->layout.slot_count, sizeof *port->seen);
     if (r == 0 && !port->seen) r = hr__fail(-ENOMEM, "arena: no memory for a port");
     if (r < 0) {
-        port->pass = (struct hr_pass){0, -1, -1, -1, -1}; /* they stay the caller's */
+        port->pass = hr__empty_pass(0); /* they stay the caller's */
         hr_port_close(port);
         return r;
     }
     if (port->layout.header->trainer_pid != hr__pid()) hr__die_with(port->pass.life_fd, &port->own_life_fd);
+    hr__stop_at(HR__AT_PORT_ARMED);
     hr__spin_init(&port->spin, port->layout.worker_count + 1);
     open_rings(port);
-    *pass = (struct hr_pass){pass->worker, -1, -1, -1, -1};
+    *pass = hr__empty_pass(pass->worker);
     *ret_port = port;
     return 0;
 }
@@ -151,10 +203,12 @@ hr_port *hr_port_close(hr_port *port) {
     if (!port) return NULL;
     /* A child of this process does not have the mapping, and may have another in its place. */
     if (port->layout.header && port->own_pid == hr__pid()) hr__unmap(port->layout.header, port->layout.total_bytes);
+    hr__stop_at(HR__AT_PORT_UNMAPPED);
     hr__close(&port->own_life_fd);
     hr_pass_done(&port->pass);
     free(port->seen);
     free(port);
+    hr__stop_at(HR__AT_PORT_CLOSED);
     return NULL;
 }
 
@@ -175,10 +229,12 @@ int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_task) {
     if (r == 0 || !is_possible(&port->layout, &port->grant))
         return hr__fail(HR_E_CORRUPT, "arena: a grant to worker %u cannot be", port->pass.worker);
     port->has_grant = true;
+    hr__stop_at(HR__AT_PORT_TAKEN);
     *ret_task = (struct hr_task){.task = port->grant.task,
                                  .kind = port->grant.kind,
                                  .payload = hr__layout_window(&port->layout, port->grant.slot),
                                  .payload_bytes = port->grant.bytes};
+    enter_task(port);
     return 0;
 }
 
@@ -195,16 +251,17 @@ static int ask(hr_port *port, uint64_t bytes) {
     struct hr__worker *record = port->record;
     atomic_store_explicit(&record->ask_bytes, bytes, memory_order_relaxed);
     atomic_store_explicit(&record->ask_slot, port->grant.slot, memory_order_relaxed);
-    hr__stop_at("port.ask_bytes");
+    hr__stop_at(HR__AT_PORT_ASK_BYTES);
     atomic_store_explicit(&record->ask, ++port->asks, memory_order_release); /* pairs with note_new_asks in grant.c */
-    hr__stop_at("port.ask");
+    hr__stop_at(HR__AT_PORT_ASK);
     atomic_fetch_add(&port->layout.header->asks, 1); /* as C in ring.h; the partner is has_work in receive.c */
-    hr__stop_at("port.asks");
+    hr__stop_at(HR__AT_PORT_ASKS);
     wake_trainer(port, true);
     int r;
     do r = wait_for(port, true, HR_NO_DEADLINE);
     while (r == -EINTR);
     if (r < 0) return r;
+    hr__stop_at(HR__AT_PORT_REPLIED);
 
     bool is_refused = atomic_load_explicit(&record->reply_refused, memory_order_relaxed);
     struct hr__record grant = port->grant;
@@ -229,12 +286,13 @@ static int commit(hr_port *port, uint64_t bytes) {
     int r = check_descriptors(port);
     if (r < 0) return r;
     atomic_store(&slot->committed_bytes, target);
-    hr__stop_at("port.announced");
+    hr__stop_at(HR__AT_PORT_ANNOUNCED);
     uint64_t window_at = hr__layout_window_at(&port->layout, port->grant.slot);
     r = hr__commit(port->pass.memory_fd, window_at + has, target - has);
-    hr__stop_at("port.committed");
+    hr__stop_at(HR__AT_PORT_COMMITTED);
     if (r == 0) return 0;
     atomic_store(&slot->committed_bytes, has);
+    hr__stop_at(HR__AT_PORT_WITHDRAWN);
     return hr__fail(r,
                     "arena: the kernel has no memory for a batch of %llu bytes: %s; lower batch_size or "
                     "prefetch_factor, or make more memory available",
@@ -247,11 +305,13 @@ static void enter_pages(hr_port *port, uint64_t bytes) {
     if (seen->mapped_bytes >= bytes) return;
     unsigned char *window = hr__layout_window(&port->layout, port->grant.slot);
     hr__populate(window + seen->mapped_bytes, bytes - seen->mapped_bytes);
+    hr__stop_at(HR__AT_PORT_POPULATED);
     seen->mapped_bytes = bytes;
 }
 
 int hr_port_reserve(hr_port *port, uint64_t bytes, void **ret_data) {
     if (!port->has_grant) return hr__fail(HR_E_STATE, "arena: take a task first");
+    hr_port_enter(port, HR_PHASE_COLLATE);
     int r = bytes > port->grant.allowance ? ask(port, bytes) : 0;
     if (r == 0) r = commit(port, bytes);
     if (r < 0) return r;
@@ -274,12 +334,11 @@ int hr_port_publish(hr_port *port, uint32_t status, uint64_t bytes) {
     int r = hr__ring_push(&port->completions, &record);
     if (r < 0) return hr__fail(r, "arena: the completions of worker %u are full", port->pass.worker);
     port->has_grant = false;
+    hr__stop_at(HR__AT_PORT_PUSHED);
     atomic_fetch_add_explicit(&port->record->done_count, 1, memory_order_relaxed);
-    hr__stop_at("port.published");
+    hr__stop_at(HR__AT_PORT_PUBLISHED);
     wake_trainer(port, false);
+    leave_task(port);
+    hr__stop_at(HR__AT_PORT_LEFT);
     return 0;
-}
-
-void hr_port_note(hr_port *port, uint64_t sample) {
-    atomic_store_explicit(&port->record->sample, sample, memory_order_relaxed);
 }

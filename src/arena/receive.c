@@ -65,8 +65,10 @@ static int pop(hr_arena *arena, uint32_t worker, struct hr__hold **ret_hold) {
     if (r < 0) return r;
     arena->granted_count--;
     peer->granted_count--;
+    hr__stop_at(HR__AT_RECEIVE_POPPED);
     learn_size(arena, record.bytes);
     *ret_hold = hr__hold_slot(arena, record.slot, &record);
+    hr__stop_at(HR__AT_HOLD_SLOT);
     return 1;
 }
 
@@ -116,6 +118,7 @@ static void keep_early(struct hr__peer *peer, struct hr__hold *hold) {
     else
         peer->early_first = hold;
     peer->early_last = hold;
+    hr__stop_at(HR__AT_RECEIVE_EARLY);
 }
 
 void hr__receive_published(hr_arena *arena, uint32_t worker) {
@@ -178,10 +181,12 @@ static int sleep_once(hr_arena *arena, int64_t deadline_ns) {
     int r = hr__poll(arena->wait_fds, arena->wait_ready, count, deadline_ns);
     pthread_mutex_lock(&arena->lock);
     if (r < 0) return r;
+    hr__stop_at(HR__AT_RECEIVE_WOKEN);
     if (arena->wait_ready[0]) hr__eventfd_drain(arena->bell_fd);
     for (size_t i = 1; i < count; i++) {
         if (!arena->wait_ready[i]) continue;
         arena->dead_worker = (uint32_t)(i - 1);
+        hr__stop_at(HR__AT_RECEIVE_DIED);
         return HR_E_WORKER_DIED;
     }
     return 0;
@@ -232,6 +237,19 @@ static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct
     return r;
 }
 
+/* Shows the counts to whoever looks at the arena from outside. */
+static void show_counts(const hr_arena *arena) {
+    struct hr__header *header = arena->layout.header;
+    const struct hr_arena_report *counts = &arena->counts;
+    atomic_store_explicit(&header->delivered_count, counts->delivered_count, memory_order_relaxed);
+    atomic_store_explicit(&header->delivered_bytes, counts->delivered_bytes, memory_order_relaxed);
+    atomic_store_explicit(&header->copied_count, counts->copied_count, memory_order_relaxed);
+    atomic_store_explicit(&header->waited_ns, counts->waited_ns, memory_order_relaxed);
+    atomic_store_explicit(&header->held_bytes, counts->held_bytes, memory_order_relaxed);
+    atomic_store_explicit(&header->held_count, counts->held_count, memory_order_relaxed);
+    hr__stop_at(HR__AT_RECEIVE_SHOWN);
+}
+
 int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
     struct hr__hold *hold = NULL;
     pthread_mutex_lock(&arena->lock);
@@ -241,7 +259,9 @@ int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, stru
         assert(hold);
         arena->counts.delivered_count++;
         arena->counts.delivered_bytes += hold->public.bytes;
+        show_counts(arena);
         if (arena->counts.delivered_count % hr__max(16, arena->prefetch_count) == 0) hr__ledger_sweep(arena);
+        hr__stop_at(HR__AT_RECEIVE_DELIVERED);
         *ret_delivery = &hold->public;
     }
     pthread_mutex_unlock(&arena->lock);

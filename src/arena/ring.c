@@ -10,11 +10,11 @@ int hr__ring_push(struct hr__ring *ring, const struct hr__record *record) {
     struct hr__ring_shared *shared = ring->shared;
     uint64_t head = atomic_load_explicit(&shared->head, memory_order_acquire); /* pairs with the store in pop */
     if (ring->at - head >= ring->capacity) return -EAGAIN;
-    hr__stop_at("ring.push");
+    hr__stop_at(HR__AT_RING_PUSH);
     shared->records[ring->at & (ring->capacity - 1)] = *record;
-    hr__stop_at("ring.record");
+    hr__stop_at(HR__AT_RING_RECORD);
     atomic_store(&shared->tail, ++ring->at); /* C; pairs with the loads in pop and has_record */
-    hr__stop_at("ring.tail");
+    hr__stop_at(HR__AT_RING_TAIL);
     return 0;
 }
 
@@ -26,9 +26,9 @@ int hr__ring_pop(struct hr__ring *ring, struct hr__record *ret_record) {
         return hr__fail(HR_E_CORRUPT, "arena: a ring's index is damaged (%llu records in a ring of %u)",
                         (unsigned long long)(tail - ring->at), ring->capacity);
     *ret_record = shared->records[ring->at & (ring->capacity - 1)];
-    hr__stop_at("ring.pop");
+    hr__stop_at(HR__AT_RING_POP);
     atomic_store_explicit(&shared->head, ++ring->at, memory_order_release); /* the producer may overwrite the record */
-    hr__stop_at("ring.head");
+    hr__stop_at(HR__AT_RING_HEAD);
     return 1;
 }
 
@@ -38,7 +38,7 @@ bool hr__ring_has_record(const struct hr__ring *ring) {
 
 void hr__ring_sleep(struct hr__ring *ring, enum hr__sleep level) {
     atomic_store(&ring->shared->sleeping, (uint32_t)level); /* A */
-    hr__stop_at("ring.sleeping");
+    hr__stop_at(HR__AT_RING_SLEEPING);
 }
 
 bool hr__ring_must_wake(const struct hr__ring *ring, bool urgent) {

@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "base/error.h"
 #include "batch/writer.h"
+#include "os/os.h"
 
 static int check_whole(const hr_batch *batch) {
     if (!batch->node_count) return hr__fail(-EINVAL, "batch: nothing was added; add one node at least");
@@ -95,10 +96,13 @@ int hr_batch_write(hr_batch *batch, void *to, uint64_t capacity) {
         .node_count = batch->node_count,
     };
     memcpy(to, &head, sizeof head);
+    hr__stop_at(HR__AT_BATCH_HEAD);
     memcpy((unsigned char *)to + sizeof head, batch->tree.data, batch->tree.used);
+    hr__stop_at(HR__AT_BATCH_TREE);
     for (uint64_t i = 0; i < batch->leaf_count; i++) {
         const struct hr__leaf *leaf = hr__leaf_at(batch, i);
         write_leaf(batch, leaf, (unsigned char *)to + leaf->offset);
+        hr__stop_at(HR__AT_BATCH_LEAF);
     }
     return 0;
 }

@@ -9,15 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/base.h"
-
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
 
 int hr__eventfd(int *ret_fd) {
     int r = hr__fail_at("eventfd");
@@ -29,8 +24,10 @@ int hr__eventfd(int *ret_fd) {
 }
 
 int hr__eventfd_ring(int fd) {
+    hr__stop_at(HR__AT_BELL_RING);
     while (write(fd, &(uint64_t){1}, sizeof(uint64_t)) < 0)
         if (errno != EINTR) return errno == EAGAIN ? 0 : -errno; /* EAGAIN: rung 2^64-2 times already */
+    hr__stop_at(HR__AT_BELL_RUNG);
     return 0;
 }
 
@@ -38,6 +35,7 @@ void hr__eventfd_drain(int fd) {
     uint64_t rings;
     while (read(fd, &rings, sizeof rings) < 0 && errno == EINTR) {
     }
+    hr__stop_at(HR__AT_BELL_DRAINED);
 }
 
 int hr__pipe(int *ret_read_fd, int *ret_write_fd) {
@@ -90,15 +88,6 @@ int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns)
     for (size_t i = 0; ready > 0 && i < count; i++) ret_ready[i] = fds[i] >= 0 && pollers[i].revents != 0;
     if (pollers != small) free(pollers);
     return ready;
-}
-
-int hr__pidfd(int pid, int *ret_fd) {
-    int r = hr__fail_at("pidfd_open");
-    if (r < 0) return r;
-    long fd = syscall(SYS_pidfd_open, pid, 0);
-    if (fd < 0) return -errno;
-    *ret_fd = (int)fd;
-    return 0;
 }
 
 /* Opening the pipe anew through /proc gives an open file description of this process's own: the owner and the signal

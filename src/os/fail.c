@@ -32,11 +32,22 @@ int hr__fail_at(const char *point) {
     return 0;
 }
 
-void hr__stop_at(const char *point) {
+const char *hr__root(void) {
+    const char *root = getenv("HEADRACE_ROOT");
+    return root ? root : "";
+}
+
+#define HR__POINT_ROW(constant, name, side) {name, HR__BY_##side},
+const struct hr__failpoint hr__failpoints[HR__POINT_COUNT] = {HR__FAILPOINTS(HR__POINT_ROW)};
+#undef HR__POINT_ROW
+
+void hr__stop_at(enum hr__point point) {
     static _Atomic unsigned long passed;
     const char *plan = getenv("HEADRACE_STOP");
-    size_t length = strlen(point);
-    if (!plan || strncmp(plan, point, length) != 0 || plan[length] != ':') return;
+    if (!plan) return;
+    const char *name = hr__failpoints[point].name;
+    size_t length = strlen(name);
+    if (strncmp(plan, name, length) != 0 || plan[length] != ':') return;
     char *rest;
     long signal = strtol(plan + length + 1, &rest, 10);
     unsigned long nth = *rest == ':' ? strtoul(rest + 1, NULL, 10) : 1;

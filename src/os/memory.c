@@ -23,7 +23,7 @@ static int open_memfd(const char *folder, int *ret_fd) {
     (void)folder;
     int r = hr__fail_at("memfd_create");
     if (r < 0) return r;
-    int fd = memfd_create("headrace", MFD_CLOEXEC);
+    int fd = memfd_create("headrace", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return -errno;
     *ret_fd = fd;
     return 0;
@@ -155,4 +155,32 @@ int hr__make_private(void *address, uint64_t bytes) {
     r = -errno;
     munmap(copy, bytes);
     return r;
+}
+
+void hr__keep_size(int fd) {
+    fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK);
+}
+
+int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes) {
+    while (bytes) {
+        ssize_t n = pread(fd, data, bytes, (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? -errno : -EIO;
+        data = (char *)data + n;
+        offset += (uint64_t)n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes) {
+    while (bytes) {
+        ssize_t n = pwrite(fd, data, bytes, (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return -errno;
+        data = (const char *)data + n;
+        offset += (uint64_t)n;
+        bytes -= (size_t)n;
+    }
+    return 0;
 }

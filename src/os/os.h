@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "failpoints.h"
+
 /*
  * The platform contract: every raw system call is behind one of these functions, which return a negative errno and
  * set no message (the caller knows what it was doing). Descriptors are close-on-exec from birth. -EINTR is dealt with
@@ -37,6 +39,12 @@ void hr__populate(void *address, uint64_t bytes);
 /* Gives the pages behind a shared mapping back, for all processes; they read as zeros afterwards. */
 int hr__punch(void *address, uint64_t bytes);
 
+/* Keeps the size of memory of hr__memory_create as it is: writing beyond fails. Best effort. */
+void hr__keep_size(int fd);
+/* All of `bytes` bytes at an offset. -EIO: the file is shorter. */
+int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes);
+int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes);
+
 /* Replaces shared pages by private ones with the same contents, at the same address. Async-signal-safe. */
 int hr__make_private(void *address, uint64_t bytes);
 
@@ -56,11 +64,56 @@ bool hr__is_readable(int fd);
  * Returns their number, -ETIMEDOUT, -EINTR or another negative errno. */
 int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns);
 
-int hr__pidfd(int pid, int *ret_fd);
-
 /* Asks the kernel to kill this process (SIGKILL) when the other end of the pipe is closed for good: when the process
  * that holds its write end has died, however. Takes a descriptor of its own. */
 int hr__die_with(int read_fd, int *ret_own_fd);
+
+/* ---- process.c ---- */
+
+int hr__pidfd(int pid, int *ret_fd);
+int hr__fork(int *ret_pid);        /* 0 in the child */
+_Noreturn void hr__exit(int code); /* without atexit handlers */
+/* The signals that end a process; others go by number. */
+enum { HR__TERM = 15, HR__KILL = 9 };
+int hr__send_signal(int pidfd, int pid, int signal); /* pidfd -1: by number */
+
+const char *hr__signal_name(int signal); /* "Killed", ...; NULL: none */
+
+/* How a child of this process ended. */
+struct hr__end {
+    bool is_known;
+    int signal; /* 0: it exited */
+    int exit_code;
+};
+/* -EAGAIN while it runs, -ECHILD when it is no child of this process or somebody else has reaped it. */
+int hr__process_end(int pid, bool reaps, struct hr__end *ret_end);
+
+uint64_t hr__resident_bytes(int pid); /* 0: not known */
+
+/* A process as /proc shows it. */
+struct hr__process {
+    char state; /* as in ps: R, S, D, T (stopped), t (traced), Z */
+    uint32_t thread_count;
+    uint32_t tracer_pid; /* 0: not traced */
+    uint64_t rss_bytes;
+    uint64_t caught_signals;  /* bit n - 1: it has a handler for signal n */
+    char kernel_function[64]; /* that it sleeps in; "" where that is not told */
+    char system_call[128];    /* the line of /proc/PID/syscall: its number and arguments, "running", or "" */
+};
+int hr__process_look(int pid, struct hr__process *ret_process); /* -ESRCH */
+
+/* ---- cgroup.c ---- */
+
+/* The first number in a file; UINT64_MAX for "max" and for a file that is not there. */
+uint64_t hr__read_number(const char *path);
+/* The number after `key` in the line that starts with it; UINT64_MAX if there is none. */
+uint64_t hr__read_field(const char *path, const char *key);
+
+uint64_t hr__cgroup_headroom(void); /* bytes, UINT64_MAX: no limit */
+
+/* How many processes the kernel has killed for want of memory in this process's cgroup, on the machine where there is
+ * none. UINT64_MAX: not known. */
+uint64_t hr__oom_kill_count(void);
 
 /* ---- limits.c ---- */
 
@@ -74,15 +127,21 @@ uint32_t hr__pid(void);
 #ifdef HR_FAILPOINTS
 /* The negative errno that $HEADRACE_FAIL ("memfd_create:EPERM,pidfd_open:EPERM") asks for at `point`, or 0. */
 int hr__fail_at(const char *point);
-/* Raises the signal that $HEADRACE_STOP ("ring.tail:9:3": point, number, passage) asks for when `point` is passed for
- * the nth time. There is a point before and after each store to shared memory. */
-void hr__stop_at(const char *point);
+/* Raises the signal that $HEADRACE_STOP ("ring.tail:9:3": point, number, passage) asks for when this process passes the
+ * point for the nth time. Async-signal-safe but for the environment, which nobody may change meanwhile. */
+void hr__stop_at(enum hr__point point);
+extern const struct hr__failpoint hr__failpoints[HR__POINT_COUNT];
+/* $HEADRACE_ROOT: a folder that stands for / when cgroups and limits are looked up. */
+const char *hr__root(void);
 #else
+static inline const char *hr__root(void) {
+    return "";
+}
 static inline int hr__fail_at(const char *point) {
     (void)point;
     return 0;
 }
-static inline void hr__stop_at(const char *point) {
+static inline void hr__stop_at(enum hr__point point) {
     (void)point;
 }
 #endif

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user types and sees."""
 
+import os
 import re
+import shutil
 import subprocess
-import sysconfig
+import sys
+import venv
 from importlib import metadata
 from pathlib import Path
 
 import pytest
-
-PROGRAM = Path(sysconfig.get_path("scripts")) / "headrace"
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=30)
+from program import PROGRAM, run
 
 
 @pytest.mark.parametrize("option", ["--version", "-V"])
@@ -30,6 +28,7 @@ def test_help_goes_to_standard_output(option: str) -> None:
     assert result.returncode == 0
     assert result.stdout.startswith("Usage: headrace ")
     assert "--version" in result.stdout
+    assert "headrace replay SOURCE INDEX" in result.stdout
     assert result.stderr == ""
 
 
@@ -52,7 +51,7 @@ def test_an_unknown_word_is_named_with_what_exists(arguments: list[str], named: 
     result = run(*arguments)
     assert result.returncode == 2
     assert result.stdout == ""
-    assert result.stderr == f"headrace: {named}; there is --version, --help\n"
+    assert result.stderr == f"headrace: {named}; there is --version, --help, replay\n"
 
 
 def test_an_argument_too_many_is_named() -> None:
@@ -67,3 +66,47 @@ def test_output_that_cannot_be_written_is_a_failure() -> None:
         result = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
     assert result.returncode == 1
     assert re.match("headrace: standard output: .+", result.stderr)
+
+
+@pytest.fixture
+def lone_program(tmp_path: Path) -> Path:
+    """The program in a folder without an interpreter."""
+    return Path(shutil.copy2(PROGRAM, tmp_path))
+
+
+def without_python() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("HEADRACE_", "PYTHON"))}
+
+
+def test_without_an_interpreter_beside_it_the_program_says_so(lone_program: Path) -> None:
+    result = run("replay", "data:dataset", "1", program=lone_program, env=without_python())
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr == (
+        "headrace: replay is written in Python, and there is no interpreter beside this program; name the one that "
+        "headrace is installed in: HEADRACE_PYTHON=python3 headrace replay ...\n"
+    )
+
+
+def test_an_environment_variable_names_the_interpreter(lone_program: Path) -> None:
+    result = run("replay", "--help", program=lone_program, env={**os.environ, "HEADRACE_PYTHON": sys.executable})
+    assert result.returncode == 0
+    assert result.stdout.startswith("usage: headrace replay ")
+
+
+def test_an_interpreter_that_cannot_be_started_is_named(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "python3")
+    result = run("replay", "--help", env={**os.environ, "HEADRACE_PYTHON": nowhere})
+    assert result.returncode == 2
+    assert result.stderr == f"headrace: cannot start the interpreter '{nowhere}': No such file or directory\n"
+
+
+def test_an_interpreter_without_the_package_is_named(tmp_path: Path) -> None:
+    venv.create(tmp_path, symlinks=True)
+    program = Path(shutil.copy2(PROGRAM, tmp_path / "bin"))
+    result = run("replay", "--help", program=program, env=without_python())
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"headrace: {tmp_path}/bin/python3 does not have the package (No module named 'headrace'); install headrace "
+        "there, or name the interpreter that has it in HEADRACE_PYTHON\n"
+    )

@@ -19,6 +19,7 @@ static _Atomic long countdown, alive;
 #if CAN_INTERPOSE
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 void __libc_free(void *memory);
 
@@ -39,6 +40,12 @@ void *malloc(size_t bytes) {
 
 void *calloc(size_t count, size_t bytes) {
     return must_fail() ? NULL : counted(__libc_calloc(count, bytes));
+}
+
+void *realloc(void *memory, size_t bytes) {
+    if (must_fail()) return NULL;
+    void *moved = __libc_realloc(memory, bytes);
+    return memory ? moved : counted(moved);
 }
 
 void *aligned_alloc(size_t alignment, size_t bytes) {
@@ -95,6 +102,14 @@ static int open_loader(void *context) {
     return r;
 }
 
+static int open_crew(void *context) {
+    struct scene *scene = context;
+    hr_crew *crew = NULL;
+    int r = hr_crew_open(scene->arena, 3, &crew);
+    hr_crew_close(crew);
+    return r;
+}
+
 static int open_port(void *context) {
     struct scene *scene = context;
     struct hr_pass pass;
@@ -123,6 +138,28 @@ static void an_arena_opens_or_leaves_nothing(void **state) {
 static void a_loader_opens_or_leaves_nothing(void **state) {
     (void)state;
     assert_in_range(fail_each(NULL, open_loader), 9, MOST);
+}
+
+static void a_crew_opens_or_leaves_nothing(void **state) {
+    (void)state;
+    struct scene scene;
+    set_scene(&scene, 3, 2, UINT64_C(1) << 30);
+    assert_int_equal(fail_each(&scene, open_crew), 4);
+    hr_arena_close(scene.arena);
+}
+
+static void a_task_that_cannot_be_kept_is_refused_and_can_be_submitted_again(void **state) {
+    (void)state;
+    hr_loader *loader = NULL;
+    static const char payload[100];
+    must(hr_loader_open(&(struct hr_loader_options){.worker_count = 1, .prefetch_factor = 2}, &loader));
+    must(hr_loader_begin(loader, NULL, 0, in_s(10)));
+    atomic_store(&countdown, 1);
+    assert_int_equal(hr_loader_submit(loader, payload, sizeof payload), -ENOMEM);
+    assert_non_null(strstr(hr_error_message(), "no memory for a task of 100 bytes"));
+    assert_int_equal(hr_loader_submit(loader, payload, sizeof payload), 1);
+    assert_int_equal(hr_loader_submit(loader, payload, sizeof payload), 1);
+    hr_loader_close(loader);
 }
 
 static void a_port_opens_or_leaves_the_descriptors_to_the_caller(void **state) {
@@ -175,6 +212,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_arena_opens_or_leaves_nothing),
         cmocka_unit_test(a_loader_opens_or_leaves_nothing),
+        cmocka_unit_test(a_crew_opens_or_leaves_nothing),
+        cmocka_unit_test(a_task_that_cannot_be_kept_is_refused_and_can_be_submitted_again),
         cmocka_unit_test(a_port_opens_or_leaves_the_descriptors_to_the_caller),
         cmocka_unit_test(a_lease_is_had_or_not),
         cmocka_unit_test(a_copy_that_cannot_be_made_is_the_slot_itself),

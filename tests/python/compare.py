@@ -135,13 +135,14 @@ def states() -> tuple[bytes, float, float]:
 
 # torch says these once per process, whoever comes first
 _ONCE = re.compile(
-    "ComplexHalf support is experimental|Sparse invariant checks|Sparse CSR tensor|quantized|TypedStorage|nested tensor"
+    "ComplexHalf support is experimental|Sparse invariant checks|Sparse CSR tensor|quantized|TypedStorage|nested tensor|"
+    "headrace: workers are forked from this process"
 )
 
 
 @contextlib.contextmanager
 def recorded() -> Any:
-    """Warnings, but for CPython's own about fork and threads (torch has a thread per queue, headrace none)."""
+    """Warnings, but for CPython's own and headrace's about fork and threads (torch has a thread per queue)."""
     out: list[tuple[str, str]] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

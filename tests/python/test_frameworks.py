@@ -87,7 +87,7 @@ def test_accelerate_dropping_the_limit_is_said_once_and_install_sets_one(acceler
     facts = accelerate["warned"]
     [[(text, file)], second] = facts["limit_lost"]
     assert "accelerate's prepare rebuilds the loader" in text
-    assert "headrace.torch.install(arena_limit=...)" in text
+    assert "headrace.torch.install(arena_limit=..., seed=..., max_restarts=..., rng=..., " in text
     assert file == "script.py"
     assert second == []
     assert facts["limits"] == [SMALL]

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "../support/arena_scene.h"
+#include "loader_scene.h"
 
 /*
  * The loader's workers are ports in this process and thread. What is delivered and to whom tasks go is held against a
@@ -7,7 +7,7 @@
  * _next_data and _process_data, without their pin_memory and shutdown.
  */
 
-enum { WORKERS_MAX = 4, TASKS_MAX = 400, NONE = -1 };
+enum { TASKS_MAX = 400 };
 
 /* ---- torch ---- */
 
@@ -108,74 +108,6 @@ static int choose_any(struct torch *t) {
         int task = t->status[chosen_worker] ? next_task_of(t, chosen_worker) : NONE;
         if (task != NONE) return task;
     }
-}
-
-/* ---- ours ---- */
-
-struct room {
-    hr_loader *loader;
-    struct scene scene;
-    hr_port *ports[WORKERS_MAX];
-    int left[WORKERS_MAX];
-    bool ended[WORKERS_MAX];
-};
-
-static void open_room(struct room *room, int workers, int prefetch, int out_of_order) {
-    struct hr_loader_options options = {.worker_count = (uint32_t)workers,
-                                        .prefetch_factor = (uint32_t)prefetch,
-                                        .out_of_order = out_of_order,
-                                        .limit_bytes = UINT64_C(1) << 30};
-    *room = (struct room){.loader = NULL};
-    must(hr_loader_open(&options, &room->loader));
-    room->scene = (struct scene){.arena = hr_loader_arena(room->loader), .worker_count = (uint32_t)workers};
-    for (int i = 0; i < workers; i++) room->ports[i] = open_port_here(&room->scene, (uint32_t)i);
-}
-
-static void close_room(struct room *room) {
-    for (uint32_t i = 0; i < room->scene.worker_count; i++) hr_port_close(room->ports[i]);
-    hr_loader_close(room->loader);
-}
-
-/* Worker `i` answers its next task, if it has one: with a batch, its end, or nothing. */
-static bool work(struct room *room, int i) {
-    struct hr_task task;
-    void *data;
-    if (hr_port_take(room->ports[i], 0, &task) == -ETIMEDOUT) return false;
-    int64_t index = NONE;
-    if (task.kind == HR_TASK_MAKE) memcpy(&index, task.payload, sizeof index);
-    must(hr_port_reserve(room->ports[i], sizeof index, &data));
-    memcpy(data, &index, sizeof index);
-    uint32_t status = HR_STATUS_BATCH;
-    if (task.kind == HR_TASK_EPOCH) {
-        room->ended[i] = false;
-        status = HR_STATUS_SKIPPED;
-    } else if (room->ended[i]) {
-        status = HR_STATUS_SKIPPED;
-    } else if (room->left[i] == 0) {
-        room->ended[i] = true;
-        status = HR_STATUS_END;
-    } else {
-        room->left[i]--;
-    }
-    must(hr_port_publish(room->ports[i], status, sizeof index));
-    return true;
-}
-
-static void work_off(struct room *room) {
-    for (uint32_t i = 0; i < room->scene.worker_count; i++)
-        while (work(room, (int)i)) continue;
-}
-
-static int submit(struct room *room, int *next_index, int index_count) {
-    if (*next_index == index_count) return 0;
-    int64_t index = (*next_index)++;
-    int r = hr_loader_submit(room->loader, &index, sizeof index);
-    must(r);
-    return r;
-}
-
-static void prime(struct room *room, int prefetch, int *next_index, int index_count) {
-    for (uint32_t i = 0; i < room->scene.worker_count * (uint32_t)prefetch; i++) submit(room, next_index, index_count);
 }
 
 /* ---- the comparison ---- */

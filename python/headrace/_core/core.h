@@ -21,7 +21,8 @@
  *     encode.c   an object as a batch          collate.c  a list of samples as a batch
  *     sink.c     array leaves as tensors and arrays, with their leases
  *     decode.c   a batch as an object
- *     loader.c   _core.Loader, the trainer's end      port.c  _core.Port, a worker's end
+ *     loader.c   _core.Loader, the trainer's end      crew.c  its worker processes
+ *     port.c     _core.Port, a worker's end
  */
 
 /* ---- module.c ---- */
@@ -120,7 +121,11 @@ PyObject *sink_array(struct hr_delivery *delivery, const struct hr_node *node);
 
 extern PyTypeObject LoaderType;
 extern PyTypeObject PortType;
-extern PyObject *WorkerDied; /* _core.WorkerDied, an exception */
+extern PyTypeObject NotingType; /* _core.Port.noting's iterator */
+extern PyObject *WorkerDied;    /* _core.WorkerDied, an exception */
+
+/* The loader of a _core.Loader; NULL with an exception when it is closed. Any thread, at any time. */
+hr_loader *core_open_loader(PyObject *self);
 
 int64_t core_now_ns(void); /* CLOCK_MONOTONIC */
 /* Seconds (or None) as a monotonic deadline; -1 with an exception. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core.h"
+#include "crew.h"
 
 #include <errno.h>
 #include <time.h>
@@ -49,7 +50,7 @@ static void loader_dealloc(PyObject *self) {
 }
 
 /* For what any thread may do at any time. */
-static hr_loader *open_loader(PyObject *self) {
+hr_loader *core_open_loader(PyObject *self) {
     hr_loader *loader = ((struct loader *)self)->loader;
     if (!loader) PyErr_SetString(PyExc_RuntimeError, "headrace: the loader is closed");
     return loader;
@@ -63,27 +64,18 @@ static hr_loader *idle_loader(PyObject *self) {
                         "thread an iterator of its own, or a lock");
         return NULL;
     }
-    return open_loader(self);
+    return core_open_loader(self);
 }
 
 static PyObject *loader_open_pass(PyObject *self, PyObject *argument) {
     struct hr_pass pass;
-    hr_loader *loader = open_loader(self);
+    hr_loader *loader = core_open_loader(self);
     unsigned long worker = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred() || !loader) return NULL;
-    int r = hr_arena_pass(hr_loader_arena(loader), (uint32_t)worker, &pass);
+    int r = hr_crew_pass(hr_loader_crew(loader), (uint32_t)worker, &pass);
     if (r < 0) return core_raise(r);
-    return Py_BuildValue("Iiiii", pass.worker, pass.memory_fd, pass.trainer_bell_fd, pass.worker_bell_fd, pass.life_fd);
-}
-
-static PyObject *loader_watch(PyObject *self, PyObject *arguments) {
-    unsigned worker;
-    int fd;
-    hr_loader *loader = open_loader(self);
-    if (!loader || !PyArg_ParseTuple(arguments, "Ii:watch", &worker, &fd)) return NULL;
-    int r = hr_arena_watch(hr_loader_arena(loader), worker, fd);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return Py_BuildValue("Iiiiii", pass.worker, pass.memory_fd, pass.trainer_bell_fd, pass.worker_bell_fd, pass.life_fd,
+                         pass.box_fd);
 }
 
 /* What a wait of the trainer's ended with, as an exception. */
@@ -180,26 +172,18 @@ static PyObject *loader_take(PyObject *self, PyObject *ignored) {
 }
 
 static PyObject *loader_has_data(PyObject *self, PyObject *argument) {
-    hr_loader *loader = open_loader(self);
+    hr_loader *loader = core_open_loader(self);
     unsigned long worker = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred() || !loader) return NULL;
     return PyBool_FromLong(hr_loader_has_data(loader, (uint32_t)worker));
 }
 
 static PyObject *loader_dismiss(PyObject *self, PyObject *argument) {
-    hr_loader *loader = open_loader(self);
+    hr_loader *loader = core_open_loader(self);
     unsigned long worker = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred() || !loader) return NULL;
     int r = hr_loader_dismiss(loader, (uint32_t)worker);
     if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
-}
-
-static PyObject *loader_stop(PyObject *self, PyObject *ignored) {
-    hr_loader *loader = open_loader(self);
-    (void)ignored;
-    if (!loader) return NULL;
-    hr_arena_stop(hr_loader_arena(loader));
     Py_RETURN_NONE;
 }
 
@@ -226,7 +210,7 @@ static PyObject *loader_close(PyObject *self, PyObject *ignored) {
 static PyObject *loader_report(PyObject *self, PyObject *ignored) {
     static const char *const memories[] = {"memfd", "shm", "tmp"};
     struct hr_arena_report r;
-    hr_loader *loader = open_loader(self);
+    hr_loader *loader = core_open_loader(self);
     (void)ignored;
     if (!loader) return NULL;
     hr_arena_report(hr_loader_arena(loader), &r);
@@ -243,20 +227,81 @@ static PyObject *loader_report(PyObject *self, PyObject *ignored) {
 
 static PyObject *loader_copied(PyObject *self, PyObject *ignored) {
     struct hr_arena_report report;
-    hr_loader *loader = open_loader(self);
+    hr_loader *loader = core_open_loader(self);
     (void)ignored;
     if (!loader) return NULL;
     hr_arena_report(hr_loader_arena(loader), &report);
     return PyLong_FromUnsignedLongLong(report.copied_count);
 }
 
+static PyObject *loader_replace(PyObject *self, PyObject *argument) {
+    struct hr_succession succession;
+    hr_loader *loader = idle_loader(self);
+    unsigned long worker = PyLong_AsUnsignedLong(argument);
+    if (PyErr_Occurred() || !loader) return NULL;
+    int r = hr_loader_replace(loader, (uint32_t)worker, &succession);
+    if (r < 0) return core_raise(r);
+    return Py_BuildValue("KKK", (unsigned long long)succession.delivered_count,
+                         (unsigned long long)succession.published_count, (unsigned long long)succession.granted_count);
+}
+
+static int add_task(PyObject *tasks, uint64_t task, const void *payload, size_t bytes) {
+    PyObject *number = PyLong_FromUnsignedLongLong(task);
+    PyObject *indices = bytes ? core_unpack_indices(payload, bytes) : Py_NewRef(Py_None);
+    int r = number && indices ? PyDict_SetItem(tasks, number, indices) : -1;
+    Py_XDECREF(number);
+    Py_XDECREF(indices);
+    return r;
+}
+
+static PyObject *loader_tasks(PyObject *self, PyObject *argument) {
+    uint64_t task;
+    const void *payload;
+    size_t bytes;
+    hr_loader *loader = idle_loader(self);
+    unsigned long worker = PyLong_AsUnsignedLong(argument);
+    if (PyErr_Occurred() || !loader) return NULL;
+    PyObject *tasks = PyDict_New();
+    int r = 0;
+    for (uint32_t nth = 0; tasks && r == 0; nth++) {
+        r = hr_loader_outstanding(loader, (uint32_t)worker, nth, &task, &payload, &bytes);
+        if (r == 0 && add_task(tasks, task, payload, bytes) < 0) Py_CLEAR(tasks);
+    }
+    if (!tasks || r == HR_E_END) return tasks;
+    Py_DECREF(tasks);
+    return core_raise(r);
+}
+
+static PyObject *loader_awaited(PyObject *self, PyObject *ignored) {
+    uint32_t worker;
+    hr_loader *loader = idle_loader(self);
+    (void)ignored;
+    if (!loader) return NULL;
+    if (hr_loader_awaited(loader, &worker) < 0 || worker == HR_ANY_WORKER) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLong(worker);
+}
+
 static PyMethodDef loader_methods[] = {
     {"open_pass", loader_open_pass, METH_O,
-     "open_pass(worker) -> (worker, memory_fd, trainer_bell_fd, worker_bell_fd, life_fd)\n\nDuplicates of what a "
-     "worker "
-     "needs for its Port. The caller owns and closes them."},
-    {"watch", loader_watch, METH_VARARGS,
-     "watch(worker, fd)\n\nA descriptor that becomes readable when the worker ends; -1: do not watch it. Borrowed."},
+     "open_pass(worker) -> (worker, memory_fd, trainer_bell_fd, worker_bell_fd, life_fd, box_fd)\n\nWhat a worker "
+     "needs for its Port. The caller owns and closes the descriptors."},
+    {"replace", loader_replace, METH_O,
+     "replace(worker) -> (delivered, published, granted)\n\nGrants a dead worker's tasks anew, for its successor. See "
+     "struct hr_succession."},
+    {"awaited", loader_awaited, METH_NOARGS,
+     "awaited() -> int | None\n\nThe worker whose answer is the next in order; None: any."},
+    {"tasks", loader_tasks, METH_O, "tasks(worker) -> dict\n\nA worker's outstanding tasks: number -> indices."},
+    {"adopt", crew_adopt, METH_VARARGS,
+     "adopt(worker, pid, sentinel)\n\nWatches process `pid` as a worker; `sentinel` is a descriptor that becomes "
+     "readable when it ends, for a kernel without pidfd."},
+    {"look", crew_look, METH_O,
+     "look(worker) -> dict\n\nstruct hr_worker_report by its fields' names, and `text`, `stack`, `said`."},
+    {"signal", crew_signal, METH_VARARGS, "signal(worker, number)\n\nSends a worker a signal. OSError."},
+    {"join", crew_join, METH_VARARGS,
+     "join(worker, timeout) -> bool\n\nWaits until a worker has ended. False: it still runs."},
+    {"stop", crew_stop, METH_O,
+     "stop(timeout) -> int\n\nEnds all workers within `timeout` seconds: tells them, SIGTERM, SIGKILL. How many still "
+     "run."},
     {"begin", loader_begin, METH_VARARGS,
      "begin(epoch, timeout)\n\nBegins an epoch; workers that go on from an earlier one are sent `epoch`, any object. "
      "See "
@@ -271,7 +316,6 @@ static PyMethodDef loader_methods[] = {
      "rebuilding it raises."},
     {"has_data", loader_has_data, METH_O, "has_data(worker) -> bool\n\nHas the worker data left in this epoch?"},
     {"dismiss", loader_dismiss, METH_O, "dismiss(worker)\n\nSends a worker its last task."},
-    {"stop", loader_stop, METH_NOARGS, "stop()\n\nTells all workers to end. Idempotent."},
     {"close", loader_close, METH_NOARGS, "close()\n\nCloses the loader; what was received stays readable. Idempotent."},
     {"copied", loader_copied, METH_NOARGS, "copied() -> int\n\nThe report's count of batches delivered as copies."},
     {"report", loader_report, METH_NOARGS, "report() -> dict\n\nCounters: see struct hr_arena_report."},

@@ -57,14 +57,6 @@ static PyObject *use_torch(PyObject *module, PyObject *arguments) {
     return PyBool_FromLong(exchange != NULL);
 }
 
-static PyObject *open_pidfd(PyObject *module, PyObject *argument) {
-    int fd, pid = (int)PyLong_AsLong(argument);
-    (void)module;
-    if (PyErr_Occurred()) return NULL;
-    int r = hr_open_pidfd(pid, &fd);
-    return r < 0 ? core_raise(r) : PyLong_FromLong(fd);
-}
-
 static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS,
      "configure(dump, load)\n\nHow to pickle what is no plain tree: dump(object) -> (bytes, children) and "
@@ -74,7 +66,6 @@ static PyMethodDef methods[] = {
      "use_torch(Tensor, int8, uint8, from_capsule, exchange_table) -> bool\n\nTreat torch tensors as leaves. "
      "exchange_table: the "
      "type's DLPack exchange capsule or None. True: the table is used; False: DLPack capsules are."},
-    {"open_pidfd", open_pidfd, METH_O, "open_pidfd(pid) -> int\n\nA pidfd, owned by the caller. OSError."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -104,7 +95,10 @@ static int add_constants(PyObject *module) {
                  {"STATUS_END", HR_STATUS_END},         {"STATUS_SKIPPED", HR_STATUS_SKIPPED},
                  {"STATUS_TOO_BIG", HR_STATUS_TOO_BIG}, {"TASK_MAKE", HR_TASK_MAKE},
                  {"TASK_EPOCH", HR_TASK_EPOCH},         {"TASK_STOP", HR_TASK_STOP},
-                 {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},   {"FLAVOR_NUMPY", HR_FLAVOR_NUMPY}};
+                 {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},   {"FLAVOR_NUMPY", HR_FLAVOR_NUMPY},
+                 {"STATUS_NOTED", HR_STATUS_USER},      {"PHASE_WAIT", HR_PHASE_WAIT},
+                 {"PHASE_FETCH", HR_PHASE_FETCH},       {"PHASE_COLLATE", HR_PHASE_COLLATE},
+                 {"BOX_STACK_AT", HR_BOX_STACK_AT}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (PyModule_AddIntConstant(module, table[i].name, table[i].value) < 0) return -1;
 #ifdef HR_FAILPOINTS
@@ -122,7 +116,7 @@ PyMODINIT_FUNC PyInit__core(void) {
                                            PyExc_RuntimeError, NULL);
     if (!WorkerDied || intern_names() < 0 || PyModule_AddObjectRef(module, "WorkerDied", WorkerDied) < 0 ||
         PyModule_AddType(module, &LoaderType) < 0 || PyModule_AddType(module, &PortType) < 0 ||
-        PyModule_AddType(module, &LeaseType) < 0 || add_constants(module) < 0) {
+        PyType_Ready(&NotingType) < 0 || PyModule_AddType(module, &LeaseType) < 0 || add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -7,14 +7,22 @@
 struct port {
     PyObject_HEAD hr_port *port;
     struct encoder encoder;
+    int64_t noted; /* the sample that the worker is at; -1: not noted since the task was taken */
+};
+
+/* Goes through a batch's indices and notes in the worker's record which one is at work. */
+struct noting {
+    PyObject_HEAD struct port *port;
+    PyObject *indices; /* iterator */
+    uint64_t next;
 };
 
 static int port_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
     struct port *port = (struct port *)self;
-    static char *names[] = {"worker", "memory_fd", "trainer_bell_fd", "worker_bell_fd", "life_fd", NULL};
+    static char *names[] = {"worker", "memory_fd", "trainer_bell_fd", "worker_bell_fd", "life_fd", "box_fd", NULL};
     struct hr_pass pass;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "Iiiii:Port", names, &pass.worker, &pass.memory_fd,
-                                     &pass.trainer_bell_fd, &pass.worker_bell_fd, &pass.life_fd))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "Iiiiii:Port", names, &pass.worker, &pass.memory_fd,
+                                     &pass.trainer_bell_fd, &pass.worker_bell_fd, &pass.life_fd, &pass.box_fd))
         return -1;
     if (port->port) {
         PyErr_SetString(PyExc_RuntimeError, "headrace: the port is open already");
@@ -56,6 +64,7 @@ static PyObject *port_take(PyObject *self, PyObject *ignored) {
     (void)ignored;
     if (!port) return NULL;
     int r = take(port, &task);
+    ((struct port *)self)->noted = -1;
     if (r == HR_E_CLOSED) Py_RETURN_NONE;
     if (r < 0) return NULL;
     PyObject *indices = task.payload_bytes ? core_unpack_indices(task.payload, task.payload_bytes) : Py_NewRef(Py_None);
@@ -96,6 +105,7 @@ static PyObject *port_publish(PyObject *self, PyObject *arguments) {
     PyObject *object;
     unsigned status;
     if (!PyArg_ParseTuple(arguments, "IO:publish", &status, &object) || !open_port(port)) return NULL;
+    hr_port_enter(port->port, HR_PHASE_COLLATE);
     encoder_reset(&port->encoder);
     if (encode(&port->encoder, object) == 0) return publish(port, status);
     encoder_reset(&port->encoder);
@@ -116,6 +126,7 @@ static PyObject *port_collate(PyObject *self, PyObject *arguments) {
     PyObject *samples;
     int flavor;
     if (!PyArg_ParseTuple(arguments, "Oi:collate", &samples, &flavor) || !open_port(port)) return NULL;
+    hr_port_enter(port->port, HR_PHASE_COLLATE);
     encoder_reset(&port->encoder);
     enum found found = collate(&port->encoder, samples, (enum hr_flavor)flavor);
     if (found != FOUND) {
@@ -128,11 +139,81 @@ static PyObject *port_collate(PyObject *self, PyObject *arguments) {
     Py_RETURN_TRUE;
 }
 
+static void note(struct port *port, uint64_t sample) {
+    port->noted = (int64_t)sample;
+    if (port->port) hr_port_note(port->port, sample);
+}
+
 static PyObject *port_note(PyObject *self, PyObject *argument) {
     uint64_t sample = PyLong_AsUnsignedLongLongMask(argument);
     if (PyErr_Occurred() || !open_port((struct port *)self)) return NULL;
-    hr_port_note(((struct port *)self)->port, sample);
+    note((struct port *)self, sample);
     Py_RETURN_NONE;
+}
+
+static PyObject *port_noted(PyObject *self, void *ignored) {
+    (void)ignored;
+    if (((struct port *)self)->noted < 0) Py_RETURN_NONE;
+    return PyLong_FromLongLong(((struct port *)self)->noted);
+}
+
+static PyObject *port_noting(PyObject *self, PyObject *indices) {
+    PyObject *iterator = PyObject_GetIter(indices);
+    struct noting *noting = iterator ? PyObject_New(struct noting, &NotingType) : NULL;
+    if (!noting) {
+        Py_XDECREF(iterator);
+        return NULL;
+    }
+    noting->port = (struct port *)Py_NewRef(self);
+    noting->indices = iterator;
+    noting->next = 0;
+    return (PyObject *)noting;
+}
+
+static PyObject *noting_next(PyObject *self) {
+    struct noting *noting = (struct noting *)self;
+    PyObject *index = PyIter_Next(noting->indices);
+    if (index || !PyErr_Occurred()) note(noting->port, noting->next++); /* at the end: one past the last */
+    return index;
+}
+
+static void noting_dealloc(PyObject *self) {
+    Py_DECREF(((struct noting *)self)->port);
+    Py_DECREF(((struct noting *)self)->indices);
+    PyObject_Free(self);
+}
+
+PyTypeObject NotingType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Noting",
+    .tp_basicsize = sizeof(struct noting),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = noting_next,
+    .tp_dealloc = noting_dealloc,
+};
+
+/* "wait", "fetch" or "collate": what a report says of the time from here on. */
+static PyObject *port_enter(PyObject *self, PyObject *phase) {
+    long number = PyLong_AsLong(phase);
+    if (PyErr_Occurred() || !open_port((struct port *)self)) return NULL;
+    if (number < 0 || number >= HR_PHASE_COUNT) return PyErr_Format(PyExc_ValueError, "headrace: no phase %ld", number);
+    hr_port_enter(((struct port *)self)->port, (enum hr_phase)number);
+    Py_RETURN_NONE;
+}
+
+static PyObject *port_say(PyObject *self, PyObject *text) {
+    char *bytes;
+    Py_ssize_t length;
+    if (!open_port((struct port *)self) || PyBytes_AsStringAndSize(text, &bytes, &length) < 0) return NULL;
+    int r = hr_box_say(hr_port_box_fd(((struct port *)self)->port), bytes, (size_t)length);
+    if (r < 0) return core_raise(r);
+    Py_RETURN_NONE;
+}
+
+static PyObject *port_box_fd(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    if (!open_port((struct port *)self)) return NULL;
+    return PyLong_FromLong(hr_port_box_fd(((struct port *)self)->port));
 }
 
 static PyObject *port_close(PyObject *self, PyObject *ignored) {
@@ -153,8 +234,19 @@ static PyMethodDef port_methods[] = {
      "collate(samples, flavor) -> bool\n\nPublishes the default collation of a list of samples, as tensors (flavor 0) "
      "or numpy arrays (1). False: it holds something else, nothing was published."},
     {"note", port_note, METH_O, "note(sample)\n\nNotes the sample that the worker is at, for reports."},
+    {"noting", port_noting, METH_O,
+     "noting(indices) -> iterator\n\nThe indices, noting which one is at work: 0 for the first."},
+    {"enter", port_enter, METH_O, "enter(phase)\n\nNotes that the worker enters a phase, PHASE_*."},
+    {"say", port_say, METH_O, "say(bytes)\n\nKeeps the end of what the worker says, for reports. OSError."},
+    {"box_fd", port_box_fd, METH_NOARGS,
+     "box_fd() -> int\n\nThe file for the worker's last words, borrowed; stacks go to BOX_STACK_AT."},
     {"close", port_close, METH_NOARGS, "close()\n\nCloses the port. Idempotent."},
     {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef port_attributes[] = {
+    {"noted", port_noted, NULL, "The sample that the worker is at; None: not noted since the task was taken.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 PyTypeObject PortType = {
@@ -166,4 +258,5 @@ PyTypeObject PortType = {
     .tp_init = port_init,
     .tp_dealloc = port_dealloc,
     .tp_methods = port_methods,
+    .tp_getset = port_attributes,
 };

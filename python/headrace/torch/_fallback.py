@@ -20,14 +20,16 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     arena_limit = _options.ArenaLimit()
 
     @_options.shown_with(torch.utils.data.DataLoader.__init__)
-    def __init__(self, *args: Any, arena_limit: int | None = None, **kwargs: Any) -> None:
-        self.arena_limit = arena_limit
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        for name, default in _options.DEFAULTS.items():
+            setattr(self, name, kwargs.pop(name, default))
         super().__init__(*args, **kwargs)
+        _options.Policy.of(self, isinstance(self.dataset, torch.utils.data.IterableDataset), {})
 
 
-def install(arena_limit: int | None = None) -> None:
+def install(**options: Any) -> None:
     """Does nothing: there is no engine to put under torch's loader."""
-    _options.check_limit(arena_limit)
+    _options.check_own(options)
 
 
 def uninstall() -> None:
@@ -35,7 +37,7 @@ def uninstall() -> None:
 
 
 @contextmanager
-def installed(arena_limit: int | None = None) -> Iterator[None]:
+def installed(**options: Any) -> Iterator[None]:
     """Does nothing."""
-    _options.check_limit(arena_limit)
+    _options.check_own(options)
     yield

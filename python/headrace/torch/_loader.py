@@ -3,23 +3,27 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import operator
 import pickle
 import warnings
+import weakref
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.utils.data
 
-from headrace import _core, _engine, _forkserver, _options, _unpicklable
-from headrace.torch import _internals, _worker
+from headrace import _core, _engine, _forkserver, _interrupt, _options, _restart, _unpicklable
+from headrace.torch import _internals, _pinning, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
-default_limit: int | None = None  # install()'s arena_limit
+installed_options: dict[str, Any] = {}  # install()'s, for loaders that have none of their own
 _PRELOAD = ["numpy.random", "headrace.torch._worker"]
 # What accelerate takes away, and how to keep it.
 _ENGINE_LOST = "which uses torch's engine; call headrace.torch.install() to keep headrace's"
-_LIMIT_LOST = "which has no arena_limit; call headrace.torch.install(arena_limit=...) to set it for such loaders"
+_OPTIONS_LOST = "which has no {}; call headrace.torch.install({}) to set that for such loaders"
 # In torch's words: filters that users have set keep matching.
 _NOT_PICKLED = (
     "Got pickle error when attempting to start a worker Process. "
@@ -58,19 +62,64 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         arena_limit: most bytes of memory that workers and held batches share; None: what install() was given, else half
             of what is to spare. A batch that does not fit raises MemoryError. No effect with num_workers=0.
             At least 64 KiB. The attribute may be set later, for the next iteration; not while persistent workers run.
+        max_restarts: dead workers that are replaced in the life of an iterator, their batches made again. 0: a dead
+            worker raises RuntimeError, as with torch. An iterable data set is continued by its state_dict and
+            load_state_dict, or from its start if it has a true attribute `replayable`; else it raises.
+        rng: "worker": a worker's random numbers run on from sample to sample, as with torch; "sample": random, numpy
+            and torch are seeded anew for each sample, by seed, epoch and index, so that it is the same whichever worker
+            makes it. The data set's __getitem__ is called for each sample then, not its __getitems__.
+        seed: of rng="sample" and of refilling; None: the seed that torch draws from `generator` for an iterator.
+        on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another,
+            drawn by the seed, takes its place; or callable(index, exception) that gives one of these words. The number
+            of batches stays the same. Bad samples are listed at the epoch's end, and in report().
+        stall_after: seconds without progress, while the loop waits, after which a worker's stacks are shown.
+        on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
+            with the first two.
+        shutdown_timeout: most seconds that closing takes, whatever the workers do.
     """
 
     arena_limit = _options.ArenaLimit()
 
     @_options.shown_with(torch.utils.data.DataLoader.__init__)
-    def __init__(self, *args: Any, arena_limit: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        arena_limit: int | None = None,
+        max_restarts: int = 0,
+        rng: str = "worker",
+        seed: int | None = None,
+        on_bad_sample: str | Callable[[Any, Exception], str] = "raise",
+        stall_after: float = 30.0,
+        on_stall: str = "wait",
+        shutdown_timeout: float = 5.0,
+        **kwargs: Any,
+    ) -> None:
         self.arena_limit = arena_limit
+        self.max_restarts = max_restarts
+        self.rng = rng
+        self.seed = None if seed is None else _options.check_seed(seed)
+        self.on_bad_sample = on_bad_sample
+        self.stall_after = stall_after
+        self.on_stall = on_stall
+        self.shutdown_timeout = shutdown_timeout
         super().__init__(*args, **kwargs)
+        _policy_of(self)
         if _uses_engine(self):
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
     def _get_iterator(self) -> Any:
         return get_iterator(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch, which rng="sample" and refilling use; else iterations are counted."""
+        _epochs[self] = operator.index(epoch)
+
+    def report(self) -> dict[str, Any]:
+        """Counters of the newest iterator: see headrace.Loader.report. RuntimeError before the first one."""
+        engine = _engines.get(self)
+        if engine is None:
+            raise RuntimeError("headrace: there is no report before the first iteration with workers")
+        return engine.report()
 
     @functools.cached_property  # not a property: who sets it to True, to keep accelerate away, still can
     def _is_accelerate_prepared(self) -> bool:
@@ -78,18 +127,42 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         if _uses_engine(self) and not _engine.why_not():
             if _internals.iterator_factory() is not get_iterator:
                 _warn_of_accelerate(_ENGINE_LOST)
-            elif self.arena_limit is not None and default_limit is None:
-                _warn_of_accelerate(_LIMIT_LOST)
+            elif lost := [name for name, default in _options.DEFAULTS.items() if self._loses(name, default)]:
+                _warn_of_accelerate(_OPTIONS_LOST.format(", ".join(lost), ", ".join(f"{name}=..." for name in lost)))
         return False
+
+    def _loses(self, name: str, default: Any) -> bool:
+        return getattr(self, name) != default and name not in installed_options
 
 
 def _uses_engine(loader: torch.utils.data.DataLoader[Any]) -> bool:
     return loader.num_workers > 0 and not isinstance(loader.dataset, _internals.DataPipes)
 
 
+# By loader, and not in it: torch's own loaders have iterators of headrace's too, and copies start anew.
+_epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # the number of its next epoch
+_engines: weakref.WeakKeyDictionary[Any, _engine.Engine] = weakref.WeakKeyDictionary()  # its newest
+
+
+def _next_epoch(loader: Any) -> int:
+    epoch = _epochs.get(loader, 0)
+    _epochs[loader] = epoch + 1
+    return epoch
+
+
+def _policy_of(loader: Any) -> _options.Policy:
+    is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
+    if isinstance(loader, DataLoader):
+        return _options.Policy.of(loader, is_iterable, {})
+    # torch's: what its attributes are called is its class's business.
+    needs_indices = ("rng", "on_bad_sample") if is_iterable else ()
+    others = {name: value for name, value in installed_options.items() if name not in needs_indices}
+    return _options.Policy.of(None, is_iterable, others)
+
+
 def _limit_of(loader: torch.utils.data.DataLoader[Any]) -> int:
     own = getattr(loader, "arena_limit", None)
-    return _options.check_limit(default_limit if own is None else own)
+    return _options.check_limit(installed_options.get("arena_limit") if own is None else own)
 
 
 def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
@@ -125,14 +198,20 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         if loader.prefetch_factor is None or loader.prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         context = loader.multiprocessing_context
+        self._policy = _policy_of(loader)
+        own_seed = loader.seed if isinstance(loader, DataLoader) else installed_options.get("seed")
+        self._seed = self._base_seed if own_seed is None else own_seed
         try:
             self._engine = _engine.Engine(
+                self,
                 workers=self._num_workers,
                 prefetch_factor=loader.prefetch_factor,
                 in_order=loader.in_order,
                 limit_bytes=_limit_of(loader),
                 context=torch.multiprocessing if context is None else context,
-                job_of=self._job_of,
+                policy=self._policy,
+                way=_restart.way_of(self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable),
+                epoch=_epochs.get(loader, 0),
             )
         except _unpicklable.ERRORS as error:
             is_pickles = _unpicklable.name_argument(error, loader) or isinstance(error, pickle.PicklingError)
@@ -140,9 +219,14 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
                 warnings.warn(_NOT_PICKLED, stacklevel=2)
             raise
         self._workers = self._engine.processes
+        _engines[loader] = self._engine
+        self._pinner: Any = _pinning.Pinner(self._pin_memory_device) if self._pin_memory else None
         self._reset(loader, first_iter=True)
 
-    def _job_of(self, worker: int) -> _worker.Job:
+    def draw(self) -> Any:
+        return self._next_index()
+
+    def job_of(self, worker: int) -> _worker.Job:
         return _worker.Job(
             dataset_kind=self._dataset_kind,
             dataset=self._dataset,
@@ -153,12 +237,18 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
             init_fn=self._worker_init_fn,
             worker=worker,
             num_workers=self._num_workers,
+            policy=self._policy,
+            seed=self._seed,
         )
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
+        # Answers that came while the consumer was busy; a batch's value is with the pinning thread.
+        self._ahead: collections.deque[Any] = collections.deque()
+        if self._pinner is not None:
+            self._pinner.drop_all()
         try:
-            self._engine.begin(self._next_index, None, self._timeout or None, self._persistent_workers)
+            self._engine.begin(self, _next_epoch(loader), self._timeout or None, self._persistent_workers)
         except _engine.Timeout:
             self._raise_timeout()
 
@@ -177,37 +267,65 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         return data
 
     def _next_data(self) -> Any:
+        answer = self._next_pinned() if self._pin_memory else self._next_answer()
+        status, value = answer
+        if status == _core.STATUS_ERROR:
+            _reraise(*value)
+        self._engine.warn_of_copies(stacklevel=4)
+        return value
+
+    def _next_answer(self) -> Any:
         try:
-            answer = self._engine.next(self._next_index, self._timeout or None, self._batch_size)
+            answer = self._engine.next(self, self._timeout or None, self._batch_size)
         except _engine.Timeout:
             self._raise_timeout()
         if answer is None:
             if not self._persistent_workers:
                 self._shutdown_workers()
             raise StopIteration
-        status, value = answer
-        if status == _core.STATUS_ERROR:
-            _reraise(*value)
-        return self._deliver(value)
+        return answer
+
+    def _next_pinned(self) -> Any:
+        if self._ahead:
+            self._engine.submit_owed(self)
+        else:
+            self._put_ahead(self._next_answer())
+        status, value = self._ahead.popleft()
+        if status == _core.STATUS_BATCH:
+            value = self._pinner.take()
+        elif status is None:
+            raise value
+        self._look_ahead()
+        return status, value
+
+    def _look_ahead(self) -> None:
+        """Hands what has arrived to the pinning thread, which works while the consumer does."""
+        try:
+            while (answer := self._engine.next_if_ready(self._batch_size)) is not None:
+                self._put_ahead(answer)
+        except Exception as error:  # due when this batch's turn comes
+            self._ahead.append((None, error))
+
+    def _put_ahead(self, answer: Any) -> None:
+        if answer[0] == _core.STATUS_BATCH:
+            self._pinner.put(answer[1])
+            answer = (_core.STATUS_BATCH, None)
+        self._ahead.append(answer)
 
     def _raise_timeout(self) -> NoReturn:
         raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
 
-    def _deliver(self, data: Any) -> Any:
-        self._engine.warn_of_copies(stacklevel=5)
-        if self._pin_memory:
-            return _internals.pin_memory.pin_memory(data, self._pin_memory_device)
-        return data
-
     def report(self) -> dict[str, Any]:
-        """Counters of this iterator's engine: those that headrace.Loader's iterators have. After the epoch's end they
-        stay as they were at that moment, unless the workers are persistent."""
+        """Counters: see headrace.Loader.report."""
         return self._engine.report()
 
     def _shutdown_workers(self) -> None:
         self._engine.close()
+        if self._pinner is not None:
+            self._pinner.close()
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
         if engine is not None:
-            engine.close()
+            with _interrupt.raised_later():
+                engine.close()

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import random
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from headrace import _core, _pickling, _worker
+from headrace import _core, _crew, _pickling, _restart, _witness, _worker
+from headrace._options import Policy
+from headrace._samples import SampleMaker
 from headrace.torch import _internals
 from headrace.torch import _pickling as _torch_pickling
 
@@ -62,22 +65,39 @@ class Job:
     init_fn: Any
     worker: int
     num_workers: int
+    policy: Policy
+    seed: int  # of samples' own random numbers
 
     flavor = _core.FLAVOR_TENSOR
 
-    def prepare(self) -> None:
+    def prepare(self, port: _core.Port, beginning: _restart.Beginning) -> None:
         use_torch()
         _internals.signal_handling._set_worker_signal_handlers()
+        _witness.arm(port)
         _internals.set_thread_name("pt_data_worker")
         torch.set_num_threads(1)
+        _internals.forget_library_finalizers()
+        _crew.calm_opencv()
         self._seed()
+        self._state_is_wanted = False
+        self._made = beginning.made
+        self._maker: SampleMaker | None = None
         self._first_exception: Any = None
         try:
             if self.init_fn is not None:
                 self.init_fn(self.worker)
-            self._fetcher = self._new_fetcher()
+            self._begin(port, beginning)
         except Exception:
             self._first_exception = self.wrap_exception()
+
+    def _begin(self, port: _core.Port, beginning: _restart.Beginning) -> None:
+        if self.dataset_kind == _internals.DatasetKind.Map:
+            self._maker = SampleMaker(port, self.dataset, self.policy, beginning, self.seed, self.worker)
+        elif self.policy.max_restarts:
+            self._state_is_wanted = _restart.way_of(self.dataset, True) == _restart.STATE
+            if beginning.state is not None:
+                self.dataset.load_state_dict(pickle.loads(beginning.state))
+        self._fetcher = self._new_fetcher()
 
     def _seed(self) -> None:
         seed = self.base_seed + self.worker
@@ -98,22 +118,44 @@ class Job:
             self.dataset_kind, self.dataset, self.auto_collation, collate_fn, self.drop_last
         )
 
-    def begin_epoch(self, epoch: Any) -> None:
+    def begin_epoch(self, beginning: _restart.Beginning) -> None:
+        self._made = 0
         try:
+            if self._maker is not None:
+                self._maker.begin_epoch(beginning)
             self._fetcher = self._new_fetcher()
         except Exception:
             self._first_exception = self.wrap_exception()
 
     def fetch(self, indices: Any) -> Any:
+        self._made += 1
         first, self._first_exception = self._first_exception, None
         if first is not None:
             raise _worker.Failed(first)
+        if self._maker is not None:
+            if self._maker.makes(indices, self.auto_collation):
+                return self._make(self._maker, indices)
+            indices = self._maker.noted(indices, self.auto_collation)
         try:
             return self._fetcher.fetch(indices)
         except StopIteration:
             if self.dataset_kind == _internals.DatasetKind.Iterable:
                 raise _worker.EndOfData from None
             raise
+
+    def _make(self, maker: SampleMaker, indices: Any) -> Any:
+        if not self.auto_collation:
+            return self.collate_fn(maker.make_one(indices))
+        samples = maker.make(indices)
+        return samples if self._in_c else self.collate_fn(samples)
+
+    def notes(self) -> _restart.Notes | None:
+        if self._state_is_wanted:
+            return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
+        if self._maker is None or not self._maker.bad:
+            return None
+        bad, self._maker.bad = self._maker.bad, []
+        return _restart.Notes(self.worker, bad=bad)
 
     def samples_are_collated_in_c(self) -> bool:
         return self._in_c

@@ -17,7 +17,16 @@ import torch.utils.data
 
 COUNT, BATCH = 24, 4
 SMALL = 1 << 26  # bytes
-OPTIONS = {"arena_limit": SMALL}  # every option that is headrace's own, with a value that is not its default
+OPTIONS = {  # every option that is headrace's own, with a value that is not its default
+    "arena_limit": SMALL,
+    "max_restarts": 1,
+    "rng": "sample",
+    "seed": 7,
+    "on_bad_sample": "skip",
+    "stall_after": 60.0,
+    "on_stall": "raise",
+    "shutdown_timeout": 4.0,
+}
 
 engines: list[str] = []  # of every iterator that was made in this process: "torch" or "headrace"
 limits: list[int] = []  # of those of headrace: bytes

@@ -53,7 +53,7 @@ def warned() -> None:
         installed = prepared(accelerator, make(headrace.torch.DataLoader))
         limit_lost = [prepared(accelerator, make(headrace.torch.DataLoader, **OPTIONS)) for _ in range(2)]
     taken(limits)
-    with headrace.torch.installed(arena_limit=SMALL):
+    with headrace.torch.installed(**OPTIONS):
         limit_given = prepared(accelerator, make(headrace.torch.DataLoader, **OPTIONS))
     in_process = prepared(accelerator, make(headrace.torch.DataLoader, workers=0))
     torchs = prepared(accelerator, make(torch.utils.data.DataLoader))

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker processes of a loader: multiprocessing starts them, libheadrace watches, describes and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import multiprocessing.process
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+import weakref
+from typing import Any, Protocol
+
+from headrace import _core, _interrupt, _reports, _restart, _samples, _witness, _worker
+from headrace._options import Policy
+
+_LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine's or the user's
+EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
+STACK_S = 1.0  # for a worker to write its stacks
+PIN_THREAD = "headrace-pin"  # name of the threads that pin batches, which hold no lock of the user's
+DEATHS_OF_A_SAMPLE = 2  # after which it is not tried again
+
+_HERE = os.path.dirname(__file__) + os.sep
+_TORCHS = os.path.join("torch", "utils", "data", "dataloader.py")
+log = logging.getLogger("headrace")
+
+
+class Host(Protocol):
+    """What a crew asks of the iterator that it works for, without keeping it."""
+
+    def job_of(self, worker: int) -> _worker.Job:
+        """What worker number `worker` does; pickled unless it is started by fork."""
+
+
+def _level_of_user() -> int:
+    """The stacklevel that makes a warning of `tell` name the line that iterates a loader."""
+    frame, level = sys._getframe(2), 2
+    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _is_inside(path: str) -> bool:
+    return path.startswith(_HERE) or path.endswith(_TORCHS)
+
+
+def tell(text: str) -> None:
+    """For people: as a warning, and for the logger `headrace`."""
+    log.info(text)
+    warnings.warn(text, stacklevel=_level_of_user())
+
+
+class Crew:
+    """Starts worker processes, replaces dead ones as the policy allows, and ends all. OSError where none can be
+    started; whatever pickling a job raises. The processes are daemons."""
+
+    def __init__(self, core: _core.Loader, workers: int, context: Any, policy: Policy, way: str | None) -> None:
+        self.processes: list[Any] = []
+        self.restarts = 0
+        self._core = core
+        self._count = workers
+        self._context = context
+        self._policy = policy
+        self._way = way
+        self._deaths: dict[str, int] = {}  # in this epoch, by what the worker was at
+        self._banned: dict[str, str] = {}  # see headrace._restart.Beginning
+        self._states: dict[int, _restart.Notes] = {}
+        self._threads = 0  # of this process, when it last forked a worker
+        self._stalled: set[int] = set()  # pids of workers that were killed for that
+
+    def start(self, host: Host, epoch: int) -> None:
+        self._epoch = epoch
+        warn_of_fork(self._context)
+        for worker in range(self._count):
+            self._start(worker, host, _restart.Beginning(epoch=epoch))
+
+    def begin_epoch(self, epoch: int) -> _restart.Beginning:
+        """Iterable data sets start anew. Returns what the workers that go on are to be told."""
+        self._epoch = epoch
+        self._deaths.clear()
+        self._states.clear()
+        return _restart.Beginning(epoch=epoch, banned=self._banned)
+
+    def keep_state(self, notes: _restart.Notes) -> None:
+        """The state of a worker's iterable data set, after the batch that was delivered last."""
+        self._states[notes.worker] = notes
+
+    # ---- starting ----
+
+    def _start(self, worker: int, host: Host, beginning: _restart.Beginning) -> None:
+        opener = _worker.Pass(*self._core.open_pass(worker))
+        try:
+            args = (opener, host.job_of(worker), beginning, not _interrupt.is_blocked())
+            process = self._context.Process(target=_worker.main, args=args)
+            process.daemon = True
+            _fail_at("fork")
+            self._threads = len(os.listdir("/proc/self/task"))
+            with _interrupt.blocked(self._context):
+                process.start()
+                _workers.add(process)
+                self.processes[worker : worker + 1] = [process]
+        except OSError as error:
+            if error.errno not in _LIMITS:
+                raise
+            raise _explain_start(error) from error
+        finally:
+            opener.close()
+        self._core.adopt(worker, process.pid, process.sentinel)
+
+    # ---- a death ----
+
+    def replace(self, worker: int, host: Host) -> None:
+        """Worker `worker` is dead: starts another in its place. RuntimeError with the reason of its death where the
+        policy, or the data set, does not allow that."""
+        look = self._core.look(worker)
+        exit_code = self._reap(worker, look)
+        tasks = self._core.tasks(worker)
+        has_stalled = look["pid"] in self._stalled and exit_code == -signal.SIGKILL
+        self._stalled.discard(look["pid"])
+        report = _reports.of_end_of_stall(look) if has_stalled else _reports.of_death(look, exit_code, tasks)
+        report += self._suspect(look, tasks)
+        if why_not := self._why_not_again():
+            raise RuntimeError(report + why_not)
+        delivered, published, _ = self._core.replace(worker)
+        self.restarts += 1
+        beginning = _restart.Beginning(epoch=self._epoch, banned=self._banned)
+        if worker in self._states:
+            beginning.state, beginning.made = self._states[worker].state, self._states[worker].made
+        if self._way != _restart.REDO:
+            beginning.discard = delivered + published - beginning.made
+        try:
+            self._start(worker, host, beginning)
+        finally:
+            tell(f"{report}\n  headrace replaces it (restart {self.restarts} of {self._policy.max_restarts})")
+
+    def _reap(self, worker: int, look: dict[str, Any]) -> int | None:
+        process = self.processes[worker]
+        if process.is_alive():
+            process.join(EXIT_CODE_S)
+        if process.exitcode is not None:
+            return int(process.exitcode)
+        if look["is_end_known"]:
+            return -look["signal"] if look["signal"] else int(look["exit_code"])
+        return None
+
+    def _suspect(self, look: dict[str, Any], tasks: dict[int, Any]) -> str:
+        """Counts the deaths of a sample, and bans one that died often enough."""
+        task, position, indices = look["task"], look["sample"], tasks.get(look["task"])
+        is_fetching = look["own_pid"] == look["pid"] and look["phase"] == _core.PHASE_FETCH
+        if not is_fetching or not _reports.has_indices(indices):
+            return ""
+        if not isinstance(indices, (list, tuple)):
+            text, name = _samples.text_of(indices), f"sample {_reports.shorten(indices)}"
+        elif position is None:
+            text, name = _samples.text_of(indices), f"batch {task}, of {_reports.shorten(indices)},"
+        elif position < len(indices):
+            text, name = _samples.text_of(indices[position]), f"sample {_reports.shorten(indices[position])}"
+        else:
+            return ""  # it was collating
+        deaths = self._deaths[text] = self._deaths.get(text, 0) + 1
+        if deaths < DEATHS_OF_A_SAMPLE:
+            return ""
+        reason = f"making {name} killed its worker {deaths} times"
+        self._banned[text] = reason
+        return f"\n  {reason}: it is not tried again"
+
+    def _why_not_again(self) -> str:
+        if self._way is None:
+            return (
+                "\n  headrace cannot replace it: an iterable data set is continued only if it has state_dict and "
+                "load_state_dict, or an attribute `replayable` that is true (then it is iterated from the start again)"
+            )
+        if self.restarts < self._policy.max_restarts:
+            return ""
+        if self._policy.max_restarts:
+            return f"\n  headrace cannot replace it: max_restarts={self._policy.max_restarts} are used up"
+        return "\n  max_restarts=N lets headrace replace up to N workers and go on"
+
+    # ---- a stall ----
+
+    def progress(self) -> list[tuple[Any, ...]]:
+        """Changes as long as the workers that are waited for get on."""
+        return [(look["pid"], look["batches"], look["task"], look["phase"], look["sample"]) for look in self._awaited()]
+
+    def _awaited(self) -> list[dict[str, Any]]:
+        awaited = self._core.awaited()
+        return [self._core.look(worker) for worker in (range(self._count) if awaited is None else [awaited])]
+
+    def report_stall(self, seconds: float) -> None:
+        """Says what keeps the worker that is waited for, then does as the policy says."""
+        busy = [look for look in self._awaited() if look["phase"] != _core.PHASE_WAIT] or self._awaited()
+        look = min(busy, key=lambda one: one["phase_since_ns"])
+        start = len(look["stack"])
+        is_halted = _reports.is_halted(look)
+        if not is_halted:
+            look = self._with_stacks(look)
+        tasks = self._core.tasks(look["worker"])
+        report = _reports.of_stall(look, seconds, tasks, start, self._hazards())
+        if self._policy.on_stall == "restart":
+            self._kill(look, report)
+        elif is_halted:
+            tell(f'{report}\n  headrace waits on (on_stall="restart" would replace it)')
+        elif self._policy.on_stall == "raise":
+            raise RuntimeError(report)
+        else:
+            tell(f'{report}\n  headrace waits on (on_stall="wait"; "raise" and "restart" would not)')
+
+    def _kill(self, look: dict[str, Any], report: str) -> None:
+        if why_not := self._why_not_again():
+            raise RuntimeError(report + why_not)
+        tell(f'{report}\n  headrace kills and replaces it (on_stall="restart")')
+        self._stalled.add(look["pid"])
+        with contextlib.suppress(OSError):  # it has just ended by itself
+            self._core.signal(look["worker"], signal.SIGKILL)
+
+    def _with_stacks(self, look: dict[str, Any]) -> dict[str, Any]:
+        """The same look, with what the worker writes on STACK_SIGNAL; the signal may let it go on."""
+        worker = look["worker"]
+        if not look["caught_signals"] >> (_witness.STACK_SIGNAL - 1) & 1:
+            return look  # nobody listens: the signal would kill it
+        with contextlib.suppress(OSError):  # it has just ended
+            self._core.signal(worker, _witness.STACK_SIGNAL)
+        deadline = time.monotonic() + STACK_S
+        before = last = look["stack"]
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            now = self._core.look(worker)["stack"]
+            if now != before and now == last:
+                break
+            last = now
+        return {**look, "stack": last, "stack_is_cut": self._core.look(worker)["stack_is_cut"]}
+
+    def _hazards(self) -> list[str]:
+        if self._context.get_start_method() != "fork" or self._threads < 2:
+            return []
+        return [
+            f"it was forked from a process with {self._threads} threads: a lock that one of them held then stays held "
+            "in the worker, and thread pools (OpenCV, OpenMP, BLAS) may wait for threads that it does not have; "
+            'multiprocessing_context="forkserver" avoids that'
+        ]
+
+
+def close(core: _core.Loader, processes: list[Any], timeout: float) -> None:
+    """Ends the workers within `timeout` seconds and frees what no batch holds. A Ctrl-C of meanwhile is raised
+    afterwards."""
+    deadline = time.monotonic() + timeout
+    interrupt = None
+    while True:
+        try:
+            _close(core, processes, deadline)
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:
+    for process in processes:
+        if _interrupt.is_starting(process.pid):
+            process.terminate()  # it would see only after its imports that it shall end
+    running = core.stop(max(0.1, deadline - time.monotonic()))
+    for process in processes:
+        if process.is_alive() and not running:
+            process.join(EXIT_CODE_S)  # the fork server tells exit codes a moment later
+    core.close()
+
+
+_workers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    """In a forked child, whose multiprocessing would terminate the trainer's workers at its exit as if they were its
+    own."""
+    multiprocessing.process._children.difference_update(_workers)  # type: ignore[attr-defined]
+
+
+os.register_at_fork(after_in_child=_disown)
+
+
+def _fail_at(point: str) -> None:
+    """A failpoint for what Python does: $HEADRACE_FAIL="fork:EAGAIN"."""
+    if not _core.FAILPOINTS:
+        return
+    for item in os.environ.get("HEADRACE_FAIL", "").split(","):
+        name, _, code = item.partition(":")
+        if name == point:
+            number = getattr(errno, code, errno.EIO)
+            raise OSError(number, os.strerror(number))
+
+
+def _explain_start(error: OSError) -> OSError:
+    return OSError(
+        error.errno,
+        f"headrace: cannot start a worker process: {error.strerror or error}; look at the limits of processes "
+        "(ulimit -u, the cgroup's pids.max), of open files (ulimit -n) and of memory, or lower num_workers",
+    )
+
+
+def calm_opencv() -> None:
+    """In a worker: OpenCV uses one thread, unless the user has set how many."""
+    cv2 = sys.modules.get("cv2")
+    if cv2 is not None and cv2.getNumThreads() == cv2.getNumberOfCPUs():
+        cv2.setNumThreads(1)
+
+
+def warn_of_fork(context: Any) -> None:
+    """Once per process: what this one has that forked workers may hang or fail by."""
+    if context.get_start_method() != "fork":
+        return
+    torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
+    hazards = []
+    if torch is not None and torch.cuda.is_initialized():
+        hazards.append("CUDA is initialised, and forked processes cannot use it")
+    own = (threading.main_thread().name, threading.current_thread().name, PIN_THREAD)
+    names = [thread.name for thread in threading.enumerate() if thread.name not in own]
+    if names:
+        others = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        hazards.append(
+            f"other threads run ({others}), and a lock that one of them holds now stays locked in the workers"
+        )
+    if cv2 is not None and cv2.getNumThreads() > 1:
+        hazards.append("OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that)")
+    if hazards and not _warned:
+        _warned.append(True)
+        tell(
+            f"headrace: workers are forked from this process, where {'; '.join(hazards)}. "
+            'multiprocessing_context="forkserver" avoids this'
+        )
+
+
+_warned: list[bool] = []

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace replay: makes samples of a data set in this process, to see why one fails."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import difflib
+import faulthandler
+import importlib
+import itertools
+import os
+import pdb
+import pickle
+import re
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+_DESCRIPTION = """\
+Makes samples of a data set in the foreground: calls dataset[index] in this
+process, without workers, and prints one line for each. The first one that
+raises ends it, with the whole traceback and exit code 1.
+
+SOURCE is one of
+  module:name          a data set; or a loader, for its data set; or what gives
+                       one of these when it is called without arguments. The
+                       name may be dotted; the current folder is importable.
+  path/script.py:name  the same in a script, whose main guard does not run
+  path/data.pkl        a file that pickle.dump(dataset, file) has written.
+                       Loading it runs what it says: only files that you trust.
+
+INDEX is an integer, another Python literal ('"a key"', '(1, 2)'), or a range
+10:20, from 10 to 19. Of an iterable data set it is how many items to take
+first: 0 shows the first item, 10 the eleventh.
+"""
+
+_RANGE = re.compile(r"(-?\d+):(-?\d+)")
+_MOST_ENTRIES = 8  # of a container, in the line of a sample
+_MOST_LEVELS = 3
+
+
+class _Failed(Exception):
+    """Ends the command: with a text for the user or none, and the traceback of its cause if it has one."""
+
+    def __init__(self, text: str | None, code: int = 2) -> None:
+        super().__init__(text)
+        self.text = text
+        self.code = code
+
+
+# ---- what is asked for ----
+
+
+def _indices(text: str) -> Sequence[Any]:
+    if match := _RANGE.fullmatch(text):
+        indices = range(int(match[1]), int(match[2]))
+        if not indices:
+            raise argparse.ArgumentTypeError(f"the range {text} is empty: it should rise, as 10:20 does")
+        return indices
+    try:
+        return [ast.literal_eval(text)]
+    except (ValueError, SyntaxError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither an integer nor a range such as 10:20 nor a Python literal; "
+            f"a key that is a string needs quotes of its own: '\"{text}\"'"
+        ) from None
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"should be a positive integer, but got {text!r}")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "headrace replay", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("source", metavar="SOURCE", help="where the data set is")
+    parser.add_argument("indices", metavar="INDEX", nargs="+", type=_indices, help="which samples to make")
+    parser.add_argument("--seed", type=int, help='seed the generators before each sample as rng="sample" does')
+    parser.add_argument("--epoch", type=int, help="the epoch that is seeded for (default: 0)")
+    parser.add_argument("--pdb", action="store_true", help="debug an exception, where it was raised")
+    parser.add_argument("--repeat", type=_positive, default=1, metavar="N", help="make all samples N times")
+    return parser
+
+
+# ---- where the data set comes from ----
+
+
+@contextlib.contextmanager
+def _blaming(text: str) -> Iterator[None]:
+    """Where code of the user's runs: what it raises is shown, then the text."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, _Failed):
+            raise
+        raise _Failed(text) from error
+
+
+def _load(source: str) -> Any:
+    sys.argv[:] = [source]  # what parses its arguments on import should not find ours
+    sys.path.insert(0, "")  # the current folder
+    if os.path.isfile(source) and not source.endswith(".py"):
+        return _unpickle(source)
+    place, _, name = source.rpartition(":")
+    if not (place and name):
+        raise _Failed(
+            f"{source} is neither a file with a pickled data set nor module:name nor path/script.py:name"
+            + (f"; which of its names is the data set? {source}:NAME" if source.endswith(".py") else "")
+        )
+    with _blaming(f"{place} cannot be imported"):
+        module = _run_script(place) if place.endswith(".py") else _import(place)
+    with _blaming(f"{source} cannot be looked up"):
+        return _look_up(module, name)
+
+
+def _unpickle(path: str) -> Any:
+    with _blaming(
+        f"{path} cannot be unpickled; it should be written by pickle.dump(dataset, file), and what it names should be "
+        "importable from here (a class in a script is not: replay path/script.py:name)"
+    ):
+        with open(path, "rb") as file:
+            return pickle.load(file)
+
+
+def _import(name: str) -> types.ModuleType:
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):  # another module, that this one imports
+            raise
+        raise _Failed(
+            f"{error}; looked in the current folder and on the path of {sys.executable}. SOURCE should be module:name, "
+            "path/script.py:name, or a file with a pickled data set"
+        ) from None
+    return sys.modules[name]
+
+
+def _run_script(path: str) -> types.ModuleType:
+    """The script as a module that spawn's workers would know: its main guard does not run, and it is the main module
+    for what it pickles."""
+    if not os.path.isfile(path):
+        raise _Failed(f"there is no script {path}")
+    module = types.ModuleType("__mp_main__")
+    module.__file__ = os.path.abspath(path)
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    sys.path.insert(0, os.path.dirname(module.__file__))
+    with open(path, "rb") as file:
+        code = compile(file.read(), module.__file__, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
+    return module
+
+
+def _look_up(module: types.ModuleType, name: str) -> Any:
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            close = difflib.get_close_matches(part, dir(value), 1)
+            where = getattr(module, "__file__", None) or module.__name__
+            raise _Failed(f"{where} has no {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        value = getattr(value, part)
+    return value
+
+
+class _Items:
+    """An iterable data set, with its items by number: one pass as long as the numbers rise. `taken` counts them."""
+
+    def __init__(self, dataset: Iterable[Any]) -> None:
+        self._dataset = dataset
+        self._iterator = iter(dataset)
+        self.taken = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, int) or index < 0:
+            raise _Failed(f"index {index!r}: the data set is an iterable, and its items have the numbers 0, 1, 2, ...")
+        if index < self.taken:
+            self._iterator = iter(self._dataset)
+            self.taken = 0
+        for item in self._iterator:
+            self.taken += 1
+            if self.taken > index:
+                return item
+        raise _Failed(f"the data set ends after {self.taken} items: there is no item {index}")
+
+
+def _is_iterable_only(value: Any) -> bool:
+    torch_data = sys.modules.get("torch.utils.data")
+    if isinstance(value, getattr(torch_data, "IterableDataset", ())):  # its base class has a __getitem__ that raises
+        return True
+    return hasattr(value, "__iter__") and not hasattr(value, "__getitem__")
+
+
+def _is_loader(value: Any) -> bool:
+    """A subset of a data set has a `dataset` too, and a data set that wraps an iterable one."""
+    return hasattr(value, "dataset") and hasattr(value, "sampler") and not hasattr(value, "__getitem__")
+
+
+def _dataset_of(value: Any, source: str) -> Any:
+    """What has samples by index: the value, what calling it gives, or what that loads."""
+    is_dataset = hasattr(value, "__getitem__") or hasattr(value, "__iter__")
+    if isinstance(value, type) or (callable(value) and not is_dataset):
+        value = value()
+    if _is_loader(value):
+        value = value.dataset
+    if _is_iterable_only(value):
+        return _Items(value)
+    if not hasattr(value, "__getitem__"):
+        raise _Failed(f"{source} gives no data set: {type(value).__name__} has neither __getitem__ nor __iter__")
+    return value
+
+
+# ---- samples ----
+
+
+def _describe(value: Any, level: int = 0) -> str:
+    """The type, with shape and dtype of arrays, and the same of what a container has."""
+    name = type(value).__name__
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{name} {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"{name} {{{_describe_all(value.items(), len(value), level)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"{name} ({_describe_all(((None, item) for item in value), len(value), level)})"
+    if isinstance(value, (str, bytes)):
+        return f"{name} of {len(value)}"
+    if isinstance(value, (int, float)):
+        return f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value!r}"
+    return name
+
+
+def _describe_all(entries: Iterable[tuple[Any, Any]], count: int, level: int) -> str:
+    if level == _MOST_LEVELS:
+        return f"{count} entries"
+    words = [
+        ("" if key is None else f"{key}: ") + _describe(value, level + 1)
+        for key, value in itertools.islice(entries, _MOST_ENTRIES)
+    ]
+    if count > _MOST_ENTRIES:
+        words.append(f"{count - _MOST_ENTRIES} more")
+    return ", ".join(words)
+
+
+def _length_passed(dataset: Any, index: Any, error: BaseException) -> int | None:
+    """The length of the data set, if the error is that the index is beyond it."""
+    if not isinstance(error, (IndexError, KeyError)) or not isinstance(index, int) or isinstance(dataset, Mapping):
+        return None
+    try:
+        length = len(dataset)
+    except Exception:  # a data set may have no length, or no opinion on it
+        return None
+    return None if -length <= index < length else length
+
+
+def _failure(dataset: Any, index: Any, error: BaseException) -> _Failed:
+    if isinstance(error, KeyboardInterrupt):
+        return _Failed(None, code=130)
+    if (length := _length_passed(dataset, index, error)) is not None:
+        return _Failed(f"index {index} is out of range: the data set has {length} samples")
+    if isinstance(dataset, _Items) and dataset.taken < index:
+        return _Failed(f"it was item {dataset.taken} that raised, on the way to item {index}", code=1)
+    return _Failed(None, code=1)
+
+
+def _make(dataset: Any, index: Any) -> None:
+    print(f"{index!r}  ", end="", flush=True)  # before it can hang or crash
+    start = time.perf_counter()
+    try:
+        sample = dataset[index]
+        seconds = time.perf_counter() - start
+        description = _describe(sample)
+    except _Failed:
+        print("there is none", flush=True)
+        raise
+    except BaseException as error:
+        print(f"raised {type(error).__name__}  {time.perf_counter() - start:.6f} s", flush=True)
+        raise _failure(dataset, index, error) from error
+    print(f"{description}  {seconds:.6f} s", flush=True)
+
+
+def _seeder(seed: int | None, epoch: int) -> Callable[[Any], None]:
+    if seed is None:
+        return lambda index: None
+    from headrace._samples import seed_all
+
+    return lambda index: seed_all(seed, epoch, index)
+
+
+def _replay(asked: argparse.Namespace) -> None:
+    value = _load(asked.source)
+    with _blaming(f"{asked.source} gives no data set; what can be called is called without arguments"):
+        dataset = _dataset_of(value, asked.source)
+    if asked.seed is not None and isinstance(dataset, _Items):
+        raise _Failed("--seed: samples of an iterable data set have no random numbers of their own")
+    seed_for = _seeder(asked.seed, asked.epoch or 0)
+    for _ in range(asked.repeat):
+        for index in itertools.chain(*asked.indices):
+            seed_for(index)
+            _make(dataset, index)
+
+
+# ---- what the user sees when something fails ----
+
+
+def _users_part(error: BaseException) -> types.TracebackType | None:
+    """The traceback without the calls that lead from here to the user's code."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((__file__, "<frozen importlib")):
+        trace = trace.tb_next
+    return trace
+
+
+def _show(error: BaseException) -> None:
+    traceback.print_exception(type(error), error, _users_part(error))
+
+
+def _post_mortem(error: BaseException) -> None:
+    """In the debugger that PYTHONBREAKPOINT names, if it has a post_mortem; else in pdb."""
+    debugger = os.environ.get("PYTHONBREAKPOINT", "").rpartition(".")[0]
+    try:
+        debug = importlib.import_module(debugger).post_mortem
+    except (ImportError, ValueError, AttributeError):
+        debug = pdb.post_mortem
+    debug(_users_part(error) or error.__traceback__)
+
+
+def _report(failed: _Failed, debug: bool) -> int:
+    if failed.__cause__ is not None:
+        _show(failed.__cause__)
+    if failed.text:
+        print(f"headrace replay: {failed.text}", file=sys.stderr)
+    if failed.__cause__ is not None and debug:
+        _post_mortem(failed.__cause__)
+    return failed.code
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command; returns its exit code: 0, 1 where a sample raises, 2 where something else is wrong, 130 after
+    an interrupt."""
+    parser = _parser()
+    asked = parser.parse_intermixed_args(arguments)
+    if asked.epoch is not None and asked.seed is None:
+        parser.error("--epoch has a meaning with --seed only")
+    faulthandler.enable()
+    try:
+        _replay(asked)
+        return 0
+    except _Failed as failed:
+        return _report(failed, asked.pdb)
+    except KeyboardInterrupt as error:
+        _show(error)
+        return 130
+    except OSError as error:  # what the user's code raises is _Failed: this is of a print
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still in the buffer is flushed at the end
+        print(f"headrace replay: standard output: {error.strerror}", file=sys.stderr)
+        return 1

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a worker begins that takes a dead one's place, and whether its data set lets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+STATE = "state"
+REPLAY = "replay"
+REDO = "redo"
+
+
+def way_of(dataset: Any, is_iterable: bool) -> str | None:
+    """How another worker goes on with a data set: REDO, for one with indices. An iterable one: STATE, by state_dict and
+    load_state_dict; REPLAY, by iterating from the start again, if it has a true attribute `replayable`; None: not at
+    all."""
+    if not is_iterable:
+        return REDO
+    if hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
+        return STATE
+    return REPLAY if getattr(dataset, "replayable", False) else None
+
+
+@dataclass
+class Beginning:
+    """Where a worker begins: for a first one, with nothing.
+
+    epoch: the iterator's epochs so far. banned: samples, or batches as a whole, that are not to be tried, and why; by
+    headrace._samples.text_of their indices. state: of an iterable data set, to be loaded before it is iterated. made:
+    batches that it had given by then. discard: further ones that were made before and are made again for nothing.
+    """
+
+    epoch: int = 0
+    banned: dict[str, str] = field(default_factory=dict)
+    state: bytes | None = None
+    made: int = 0
+    discard: int = 0
+
+
+@dataclass
+class Notes:
+    """What a worker says of a batch beside it."""
+
+    worker: int
+    state: bytes | None = None  # of an iterable data set, after the batch
+    made: int = 0  # batches that it had given by then in this epoch
+    bad: list[Any] = field(default_factory=list)  # headrace._samples.BadSample

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples one by one: with random numbers of their own, and with a policy for those that cannot be made."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import operator
+import random
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from headrace import _core, _restart
+from headrace._options import Policy
+
+REFILLS = 10  # other samples that are tried in the place of a bad one
+
+
+class SampleKilledWorker(RuntimeError):
+    """Making this sample killed its worker before: it is not tried again."""
+
+
+def text_of(index: object) -> str:
+    """A sample by its index: 3 and numpy's 3 are the same one."""
+    with contextlib.suppress(TypeError):
+        index = operator.index(index)  # type: ignore[arg-type]
+    return repr(index)
+
+
+def _key(seed: int, epoch: int, index: object, *more: object) -> int:
+    text = repr((seed, epoch, text_of(index), *more))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def seed_all(seed: int, epoch: int, index: object) -> None:
+    """Seeds random and, where they are imported, numpy's and torch's default generators: a pure function of the
+    arguments (BLAKE2b of them, 64 bits)."""
+    key = _key(seed, epoch, index)
+    random.seed(key)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed([key & 0xFFFFFFFF, key >> 32])
+    if torch is not None:
+        torch.default_generator.manual_seed(key)
+
+
+@dataclass
+class BadSample:
+    """A sample that could not be made: its index, the exception as text, and the worker."""
+
+    index: Any
+    error: str
+    worker: int
+
+
+class SampleMaker:
+    """Makes the samples of a map-style data set one by one, in a worker, where the policy or a ban asks for that; a
+    fetcher of whole batches does otherwise.
+
+    `bad` lists what was bad in the batch that was made last.
+    """
+
+    def __init__(
+        self, port: _core.Port, dataset: Any, policy: Policy, beginning: _restart.Beginning, seed: int, worker: int
+    ) -> None:
+        self._port = port
+        self._dataset = dataset
+        self._policy = policy
+        self._banned = beginning.banned
+        self._epoch = beginning.epoch
+        self._seed = seed
+        self._worker = worker
+        self.bad: list[BadSample] = []
+
+    def begin_epoch(self, beginning: _restart.Beginning) -> None:
+        self._epoch = beginning.epoch
+        self._banned = beginning.banned
+
+    def makes(self, indices: Any, is_batch: bool) -> bool:
+        """Is this batch, or this sample, to be made here?"""
+        if self._policy.is_per_sample or not self._banned:
+            return self._policy.is_per_sample
+        return any(text_of(one) in self._banned for one in ([indices, *indices] if is_batch else [indices]))
+
+    def noted(self, indices: Any, is_batch: bool) -> Any:
+        """The indices as a fetcher should get them: of a batch noting which one is at work, unless the data set takes
+        all at once."""
+        if not is_batch or getattr(self._dataset, "__getitems__", None):
+            return indices
+        return self._port.noting(indices)
+
+    def make(self, indices: Any) -> list[Any]:
+        """The samples of a batch. At least one is made, by refilling if need be: an empty batch is none."""
+        ban = self._banned.get(text_of(indices))
+        self.bad = []
+        samples: list[Any] = []
+        for index in self._port.noting(indices):
+            samples += self._make(index, ban)
+        if not samples and self.bad:
+            samples.append(self._refill(self.bad[0].index))
+        return samples
+
+    def make_one(self, index: Any) -> Any:
+        """The sample of a loader without batches: a bad one is refilled, for there is no smaller batch."""
+        self.bad = []
+        samples = self._make(index, None)
+        return samples[0] if samples else self._refill(index)
+
+    def _make(self, index: Any, ban: str | None) -> list[Any]:
+        try:
+            if ban := ban or self._banned.get(text_of(index)):
+                raise SampleKilledWorker(ban)
+            return [self._get(index)]
+        except Exception as error:
+            word = self._decide(index, error)
+            if word == "raise":
+                raise
+            self._note(index, error)
+        return [self._refill(index)] if word == "refill" else []
+
+    def _get(self, index: Any) -> Any:
+        if self._policy.rng == "sample":
+            seed_all(self._seed, self._epoch, index)
+        return self._dataset[index]
+
+    def _decide(self, index: Any, error: Exception) -> str:
+        word = self._policy.on_bad_sample
+        if callable(word):
+            word = word(index, error)
+        if word not in ("raise", "skip", "refill"):
+            raise ValueError(
+                f'headrace: on_bad_sample should give "raise", "skip" or "refill", not {word!r}, for sample {index!r}'
+            ) from error
+        return str(word)
+
+    def _note(self, index: Any, error: Exception) -> None:
+        self.bad.append(BadSample(index, f"{type(error).__name__}: {error}", self._worker))
+
+    def _refill(self, index: Any) -> Any:
+        """Another sample, drawn by the seed, the epoch and the bad one's index."""
+        try:
+            count = len(self._dataset)
+        except TypeError:
+            raise TypeError(
+                f"headrace: sample {index!r} is bad, and no other can take its place: the data set has no length"
+            ) from None
+        for attempt in range(REFILLS):
+            other = random.Random(_key(self._seed, self._epoch, index, attempt)).randrange(count)
+            try:
+                return self._get(other)
+            except Exception as error:
+                self._note(other, error)
+        raise RuntimeError(
+            f"headrace: sample {index!r} is bad, and so are {REFILLS} others that were tried in its place; "
+            f"the last: {self.bad[-1].index!r}, {self.bad[-1].error}"
+        )

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <headrace/crew.h>
+
+#include "base/base.h"
+#include "base/error.h"
+#include "box.h"
+#include "os/os.h"
+
+struct member {
+    int pid;     /* 0: never started */
+    int pidfd;   /* own; -1: the kernel has none */
+    int watched; /* the pidfd or what the adopter gave; -1: nothing tells its end */
+    bool is_forked;
+    bool is_reaped;
+    struct hr__end end;
+    uint64_t oom_kills; /* of the cgroup, when it was started */
+    struct hr__box box;
+};
+
+struct hr_crew {
+    hr_arena *arena;
+    uint32_t count;
+    uint32_t own_pid;
+    struct member *members;
+    int *fds; /* scratch of hr_crew_stop */
+    bool *ready;
+};
+
+int hr_crew_open(hr_arena *arena, uint32_t worker_count, hr_crew **ret_crew) {
+    hr_crew *crew = calloc(1, sizeof *crew);
+    if (crew) {
+        crew->arena = arena;
+        crew->own_pid = hr__pid();
+        crew->members = calloc(worker_count, sizeof *crew->members);
+        crew->fds = calloc(worker_count, sizeof *crew->fds);
+        crew->ready = calloc(worker_count, sizeof *crew->ready);
+    }
+    if (!crew || !crew->members || !crew->fds || !crew->ready) {
+        hr_crew_close(crew);
+        return hr__fail(-ENOMEM, "crew: no memory for %u workers", worker_count);
+    }
+    crew->count = worker_count;
+    for (uint32_t i = 0; i < worker_count; i++) crew->members[i].pidfd = crew->members[i].watched = -1;
+    *ret_crew = crew;
+    return 0;
+}
+
+static void forget(hr_crew *crew, uint32_t worker) {
+    struct member *member = &crew->members[worker];
+    hr_arena_watch(crew->arena, worker, -1);
+    hr__close(&member->pidfd);
+    member->watched = -1;
+}
+
+hr_crew *hr_crew_close(hr_crew *crew) {
+    if (!crew) return NULL;
+    for (uint32_t i = 0; i < crew->count; i++) {
+        forget(crew, i);
+        /* A child does not have the mapping, and may have another in its place. */
+        if (crew->own_pid == hr__pid()) hr__box_close(&crew->members[i].box);
+    }
+    hr__stop_at(HR__AT_CREW_CLOSED);
+    free(crew->members);
+    free(crew->fds);
+    free(crew->ready);
+    free(crew);
+    return NULL;
+}
+
+static int find(hr_crew *crew, uint32_t worker, struct member **ret_member) {
+    if (worker >= crew->count) return hr__fail(-EINVAL, "crew: worker %u of %u", worker, crew->count);
+    *ret_member = &crew->members[worker];
+    return 0;
+}
+
+/* ---- starting ---- */
+
+int hr_crew_pass(hr_crew *crew, uint32_t worker, struct hr_pass *ret_pass) {
+    struct member *member;
+    struct hr_pass pass;
+    int r = find(crew, worker, &member);
+    if (r == 0) r = hr_arena_pass(crew->arena, worker, &pass);
+    if (r < 0) return r;
+    r = hr__box_open(&member->box, &pass.box_fd);
+    hr__stop_at(HR__AT_CREW_PASS);
+    if (r < 0) {
+        hr_pass_done(&pass);
+        return hr__fail(r, "crew: no file for worker %u's last words: %s; raise the limit of open files (ulimit -n)",
+                        worker, hr_error_text(r));
+    }
+    *ret_pass = pass;
+    return 0;
+}
+
+int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
+    struct member *member;
+    int r = find(crew, worker, &member), pidfd = -1;
+    if (r < 0) return r;
+    r = hr__pidfd(pid, &pidfd);
+    if (r < 0 && sentinel_fd < 0)
+        return hr__fail(r, "crew: no pidfd for process %d, worker %u: %s", pid, worker, hr_error_text(r));
+    forget(crew, worker);
+    member->pid = pid;
+    member->pidfd = pidfd;
+    member->watched = pidfd >= 0 ? pidfd : sentinel_fd;
+    member->is_forked = member->is_reaped = false;
+    member->end = (struct hr__end){0};
+    member->oom_kills = hr__oom_kill_count();
+    hr__stop_at(HR__AT_CREW_ADOPTED);
+    return hr_arena_watch(crew->arena, worker, member->watched);
+}
+
+static _Noreturn void be_worker(struct hr_pass *pass, hr_work *work, void *context) {
+    enum { CANNOT_OPEN = 127 };
+    hr_port *port;
+    if (hr_port_open(pass, &port) < 0) {
+        hr_box_say(pass->box_fd, hr_error_message(), strlen(hr_error_message()));
+        hr__exit(CANNOT_OPEN);
+    }
+    int code = work(port, context);
+    hr_port_close(port);
+    hr__exit(code);
+}
+
+int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context) {
+    struct hr_pass pass;
+    int pid = -1;
+    int r = hr_crew_pass(crew, worker, &pass);
+    if (r < 0) return r;
+    hr__stop_at(HR__AT_CREW_FORK);
+    r = hr__fork(&pid);
+    if (r == 0 && pid == 0) be_worker(&pass, work, context);
+    hr_pass_done(&pass);
+    if (r < 0)
+        return hr__fail(r,
+                        "crew: cannot fork worker %u: %s; look at the limits of processes (ulimit -u, the cgroup's "
+                        "pids.max) and of memory",
+                        worker, hr_error_text(r));
+    hr__stop_at(HR__AT_CREW_FORKED);
+    r = hr_crew_adopt(crew, worker, pid, -1);
+    if (r < 0) {
+        struct hr__end end;
+        hr__send_signal(-1, pid, HR__KILL);
+        while (hr__process_end(pid, true, &end) == -EAGAIN) hr__yield();
+        return r;
+    }
+    crew->members[worker].is_forked = true;
+    return 0;
+}
+
+int hr_crew_expect_end(hr_crew *crew, uint32_t worker) {
+    struct member *member;
+    int r = find(crew, worker, &member);
+    return r < 0 ? r : hr_arena_watch(crew->arena, worker, -1);
+}
+
+/* ---- looking ---- */
+
+static bool has_ended(const struct member *member) {
+    return member->is_reaped || member->pid == 0 || (member->watched >= 0 && hr__is_readable(member->watched));
+}
+
+/* Learns how a member ended while its process can still be asked. */
+static void note_end(struct member *member) {
+    if (member->is_reaped || member->pid == 0) return;
+    struct hr__end end;
+    if (hr__process_end(member->pid, member->is_forked, &end) < 0) return;
+    member->end = end;
+    member->is_reaped = member->is_forked;
+    hr__stop_at(HR__AT_CREW_REAPED);
+}
+
+static void look_at_process(const struct member *member, struct hr_worker_report *report) {
+    struct hr__process process;
+    if (hr__process_look(member->pid, &process) < 0) return;
+    report->state = process.state;
+    report->thread_count = process.thread_count;
+    report->tracer_pid = process.tracer_pid;
+    report->rss_bytes = process.rss_bytes;
+    report->caught_signals = process.caught_signals;
+    memcpy(report->kernel_function, process.kernel_function, sizeof report->kernel_function);
+    memcpy(report->system_call, process.system_call, sizeof report->system_call);
+}
+
+int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_report) {
+    struct member *member;
+    int r = find(crew, worker, &member);
+    if (r < 0) return r;
+    struct hr_worker_report report = {.worker = worker, .pid = member->pid, .is_alive = !has_ended(member)};
+    if (report.is_alive)
+        look_at_process(member, &report);
+    else
+        note_end(member);
+    report.is_end_known = member->end.is_known;
+    report.signal = member->end.signal;
+    report.exit_code = member->end.exit_code;
+    uint64_t oom_kills = hr__oom_kill_count();
+    report.oom_kills = oom_kills != UINT64_MAX && oom_kills > member->oom_kills ? oom_kills - member->oom_kills : 0;
+    /* After the process, so that a dead one's are its last, and a live one's no older than its state. */
+    r = hr_arena_vitals(crew->arena, worker, &report.vitals);
+    if (r < 0) return r;
+    if (!report.rss_bytes) report.rss_bytes = report.vitals.rss_bytes;
+    *ret_report = report;
+    return 0;
+}
+
+int hr_crew_stack(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
+    struct member *member;
+    int r = find(crew, worker, &member);
+    if (r == 0) hr__box_stack(&member->box, ret_text, ret_bytes);
+    return r;
+}
+
+int hr_crew_said(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
+    struct member *member;
+    int r = find(crew, worker, &member);
+    if (r == 0) hr__box_said(&member->box, ret_text, ret_bytes);
+    return r;
+}
+
+/* ---- ending ---- */
+
+int hr_crew_signal(hr_crew *crew, uint32_t worker, int signal) {
+    struct member *member;
+    int r = find(crew, worker, &member);
+    if (r == 0) r = has_ended(member) ? -ESRCH : hr__send_signal(member->pidfd, member->pid, signal);
+    return r < 0 ? hr__fail(r, "crew: cannot send signal %d to worker %u: %s", signal, worker, hr_error_text(r)) : 0;
+}
+
+int hr_crew_wait(hr_crew *crew, uint32_t worker, int64_t deadline_ns) {
+    struct member *member;
+    bool ready;
+    int r = find(crew, worker, &member);
+    if (r < 0) return r;
+    if (!has_ended(member)) {
+        r = hr__poll(&member->watched, &ready, 1, deadline_ns);
+        if (r < 0) return hr__fail(r, "crew: worker %u (pid %d) has not ended", worker, member->pid);
+    }
+    note_end(member);
+    return 0;
+}
+
+/* Waits for all until the deadline. Returns how many still run. */
+static int wait_all(hr_crew *crew, int64_t deadline_ns) {
+    for (;;) {
+        int running = 0;
+        for (uint32_t i = 0; i < crew->count; i++) {
+            bool runs = !has_ended(&crew->members[i]);
+            crew->fds[i] = runs ? crew->members[i].watched : -1;
+            running += runs;
+            if (!runs) note_end(&crew->members[i]);
+        }
+        if (running == 0) return 0;
+        int r = hr__poll(crew->fds, crew->ready, crew->count, deadline_ns);
+        if (r < 0 && r != -EINTR) return running;
+    }
+}
+
+static void signal_all(hr_crew *crew, int signal) {
+    for (uint32_t i = 0; i < crew->count; i++)
+        if (!has_ended(&crew->members[i])) hr__send_signal(crew->members[i].pidfd, crew->members[i].pid, signal);
+}
+
+int hr_crew_stop(hr_crew *crew, int64_t timeout_ns) {
+    enum { PARTS = 10, TERM_AT = 8, KILL_AT = 9 };
+    int64_t start_ns = hr__now_ns(), part_ns = timeout_ns / PARTS;
+    for (uint32_t i = 0; i < crew->count; i++) hr_arena_watch(crew->arena, i, -1);
+    hr_arena_stop(crew->arena);
+    hr__stop_at(HR__AT_CREW_STOPPED);
+    int running = wait_all(crew, start_ns + TERM_AT * part_ns);
+    if (running > 0) {
+        signal_all(crew, HR__TERM);
+        hr__stop_at(HR__AT_CREW_TERM);
+        running = wait_all(crew, start_ns + KILL_AT * part_ns);
+    }
+    if (running > 0) {
+        signal_all(crew, HR__KILL);
+        hr__stop_at(HR__AT_CREW_KILL);
+        running = wait_all(crew, start_ns + timeout_ns);
+    }
+    hr__stop_at(HR__AT_CREW_ENDED);
+    return running;
+}

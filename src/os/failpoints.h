@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HR_OS_FAILPOINTS_H
+#define HR_OS_FAILPOINTS_H
+
+/*
+ * Every place at which a test can have this process killed or stopped: around each store to shared memory, and at each
+ * step of starting, granting, taking, writing, publishing, delivering, releasing, replacing, stopping and closing.
+ *
+ * POINT(constant, name, side): `name` is what $HEADRACE_STOP says (hr__stop_at in os.h), `side` is who passes it. The
+ * numbers are those of enum hr__point. tests/process/test_sweep.c goes over the table, so a point that nothing passes
+ * is a failing test.
+ */
+#define HR__FAILPOINTS(POINT)                                                                                          \
+    /* start */                                                                                                        \
+    POINT(ARENA_CREATED, "arena.created", TRAINER)                                                                     \
+    POINT(ARENA_WRITTEN, "arena.written", TRAINER)                                                                     \
+    POINT(ARENA_READY, "arena.ready", TRAINER)                                                                         \
+    POINT(CREW_PASS, "crew.pass", TRAINER)                                                                             \
+    POINT(CREW_FORK, "crew.fork", TRAINER)                                                                             \
+    POINT(FORK_BEFORE, "fork.before", TRAINER)                                                                         \
+    POINT(FORK_PARENT, "fork.parent", TRAINER)                                                                         \
+    POINT(FORK_CHILD, "fork.child", WORKER)                                                                            \
+    POINT(CREW_FORKED, "crew.forked", TRAINER)                                                                         \
+    POINT(CREW_ADOPTED, "crew.adopted", TRAINER)                                                                       \
+    POINT(PORT_MAPPED, "port.mapped", WORKER)                                                                          \
+    POINT(PORT_ARMED, "port.armed", WORKER)                                                                            \
+    POINT(PORT_PID, "port.pid", WORKER)                                                                                \
+    POINT(PORT_STARTS, "port.starts", WORKER)                                                                          \
+    POINT(PORT_OPENED, "port.opened", WORKER)                                                                          \
+    /* grant */                                                                                                        \
+    POINT(LOADER_KEPT, "loader.kept", TRAINER)                                                                         \
+    POINT(GRANT_TAKEN, "grant.taken", TRAINER)                                                                         \
+    POINT(GRANT_COMMITTED, "grant.committed", TRAINER)                                                                 \
+    POINT(GRANT_PAYLOAD, "grant.payload", TRAINER)                                                                     \
+    POINT(GRANT_SLOT, "grant.slot", TRAINER)                                                                           \
+    POINT(GRANT_GRANTED, "grant.granted", TRAINER)                                                                     \
+    POINT(LOADER_SUBMITTED, "loader.submitted", TRAINER)                                                               \
+    POINT(LOADER_ANNOUNCED, "loader.announced", TRAINER)                                                               \
+    POINT(LOADER_DRAINED, "loader.drained", TRAINER)                                                                   \
+    POINT(LOADER_DISMISSED, "loader.dismissed", TRAINER)                                                               \
+    /* the rings and the bells */                                                                                      \
+    POINT(RING_PUSH, "ring.push", BOTH)                                                                                \
+    POINT(RING_RECORD, "ring.record", BOTH)                                                                            \
+    POINT(RING_TAIL, "ring.tail", BOTH)                                                                                \
+    POINT(RING_POP, "ring.pop", BOTH)                                                                                  \
+    POINT(RING_HEAD, "ring.head", BOTH)                                                                                \
+    POINT(RING_SLEEPING, "ring.sleeping", BOTH)                                                                        \
+    POINT(BELL_RING, "bell.ring", BOTH)                                                                                \
+    POINT(BELL_RUNG, "bell.rung", BOTH)                                                                                \
+    POINT(BELL_DRAINED, "bell.drained", BOTH)                                                                          \
+    /* take and write */                                                                                               \
+    POINT(PORT_TAKEN, "port.taken", WORKER)                                                                            \
+    POINT(PORT_TASK, "port.task", WORKER)                                                                              \
+    POINT(PORT_NOTED, "port.noted", WORKER)                                                                            \
+    POINT(PORT_PHASE_NS, "port.phase_ns", WORKER)                                                                      \
+    POINT(PORT_PHASE, "port.phase", WORKER)                                                                            \
+    POINT(PORT_ASK_BYTES, "port.ask_bytes", WORKER)                                                                    \
+    POINT(PORT_ASK, "port.ask", WORKER)                                                                                \
+    POINT(PORT_ASKS, "port.asks", WORKER)                                                                              \
+    POINT(PORT_REPLIED, "port.replied", WORKER)                                                                        \
+    POINT(PORT_ANNOUNCED, "port.announced", WORKER)                                                                    \
+    POINT(PORT_COMMITTED, "port.committed", WORKER)                                                                    \
+    POINT(PORT_WITHDRAWN, "port.withdrawn", WORKER)                                                                    \
+    POINT(PORT_POPULATED, "port.populated", WORKER)                                                                    \
+    POINT(BATCH_HEAD, "batch.head", WORKER)                                                                            \
+    POINT(BATCH_TREE, "batch.tree", WORKER)                                                                            \
+    POINT(BATCH_LEAF, "batch.leaf", WORKER)                                                                            \
+    POINT(BOX_WRITTEN, "box.written", WORKER)                                                                          \
+    POINT(BOX_SAID, "box.said", WORKER)                                                                                \
+    /* publish */                                                                                                      \
+    POINT(PORT_PUSHED, "port.pushed", WORKER)                                                                          \
+    POINT(PORT_PUBLISHED, "port.published", WORKER)                                                                    \
+    POINT(PORT_RSS, "port.rss", WORKER)                                                                                \
+    POINT(PORT_LEFT, "port.left", WORKER)                                                                              \
+    /* asks, in the trainer */                                                                                         \
+    POINT(ASK_NOTED, "ask.noted", TRAINER)                                                                             \
+    POINT(GRANT_MOVED, "grant.moved", TRAINER)                                                                         \
+    POINT(GRANT_CUT, "grant.cut", TRAINER)                                                                             \
+    POINT(ASK_REFUSED, "ask.refused", TRAINER)                                                                         \
+    POINT(REPLY_FIELDS, "reply.fields", TRAINER)                                                                       \
+    POINT(REPLY_STORED, "reply.stored", TRAINER)                                                                       \
+    /* deliver */                                                                                                      \
+    POINT(RECEIVE_POPPED, "receive.popped", TRAINER)                                                                   \
+    POINT(HOLD_SLOT, "hold.slot", TRAINER)                                                                             \
+    POINT(HOLD_COPIED, "hold.copied", TRAINER)                                                                         \
+    POINT(RECEIVE_EARLY, "receive.early", TRAINER)                                                                     \
+    POINT(RECEIVE_WOKEN, "receive.woken", TRAINER)                                                                     \
+    POINT(RECEIVE_DIED, "receive.died", TRAINER)                                                                       \
+    POINT(RECEIVE_SHOWN, "receive.shown", TRAINER)                                                                     \
+    POINT(RECEIVE_DELIVERED, "receive.delivered", TRAINER)                                                             \
+    POINT(LOADER_DELIVERED, "loader.delivered", TRAINER)                                                               \
+    /* release */                                                                                                      \
+    POINT(LEASE_TAKEN, "lease.taken", TRAINER)                                                                         \
+    POINT(LEASE_RELEASED, "lease.released", TRAINER)                                                                   \
+    POINT(HOLD_DONE, "hold.done", TRAINER)                                                                             \
+    POINT(HOLD_RETURNED, "hold.returned", TRAINER)                                                                     \
+    POINT(LEDGER_COLLECTED, "ledger.collected", TRAINER)                                                               \
+    POINT(LEDGER_FREED, "ledger.freed", TRAINER)                                                                       \
+    POINT(LEDGER_PUNCHED, "ledger.punched", TRAINER)                                                                   \
+    POINT(LEDGER_TRIMMED, "ledger.trimmed", TRAINER)                                                                   \
+    POINT(LEDGER_SWEPT, "ledger.swept", TRAINER)                                                                       \
+    /* replace */                                                                                                      \
+    POINT(TAKE_BACK_PUBLISHED, "take_back.published", TRAINER)                                                         \
+    POINT(TAKE_BACK_SLOT, "take_back.slot", TRAINER)                                                                   \
+    POINT(TAKE_BACK_HEAD, "take_back.head", TRAINER)                                                                   \
+    POINT(LOADER_TAKEN_BACK, "loader.taken_back", TRAINER)                                                             \
+    POINT(LOADER_GRANTED_AGAIN, "loader.granted_again", TRAINER)                                                       \
+    POINT(CREW_REAPED, "crew.reaped", TRAINER)                                                                         \
+    /* stop and close */                                                                                               \
+    POINT(ARENA_STOPPED, "arena.stopped", TRAINER)                                                                     \
+    POINT(CREW_STOPPED, "crew.stopped", TRAINER)                                                                       \
+    POINT(CREW_TERM, "crew.term", TRAINER)                                                                             \
+    POINT(CREW_KILL, "crew.kill", TRAINER)                                                                             \
+    POINT(CREW_ENDED, "crew.ended", TRAINER)                                                                           \
+    POINT(PORT_UNMAPPED, "port.unmapped", WORKER)                                                                      \
+    POINT(PORT_CLOSED, "port.closed", WORKER)                                                                          \
+    POINT(CREW_CLOSED, "crew.closed", TRAINER)                                                                         \
+    POINT(ARENA_UNMAPPED, "arena.unmapped", TRAINER)                                                                   \
+    POINT(ARENA_CLOSED, "arena.closed", TRAINER)                                                                       \
+    POINT(HOLD_RETIRED, "hold.retired", TRAINER)
+
+#define HR__POINT_CONSTANT(constant, name, side) HR__AT_##constant,
+enum hr__point { HR__FAILPOINTS(HR__POINT_CONSTANT) HR__POINT_COUNT };
+#undef HR__POINT_CONSTANT
+
+enum hr__side { HR__BY_TRAINER = 1, HR__BY_WORKER = 2, HR__BY_BOTH = HR__BY_TRAINER | HR__BY_WORKER };
+
+struct hr__failpoint {
+    const char *name;
+    enum hr__side side;
+};
+
+#endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "os.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/base.h"
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+#ifndef SYS_pidfd_send_signal
+#define SYS_pidfd_send_signal 424
+#endif
+
+int hr__pidfd(int pid, int *ret_fd) {
+    int r = hr__fail_at("pidfd_open");
+    if (r < 0) return r;
+    long fd = syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0) return -errno;
+    *ret_fd = (int)fd;
+    return 0;
+}
+
+int hr__fork(int *ret_pid) {
+    int r = hr__fail_at("fork");
+    if (r < 0) return r;
+    pid_t pid = fork();
+    if (pid < 0) return -errno;
+    *ret_pid = pid;
+    return 0;
+}
+
+_Noreturn void hr__exit(int code) {
+    _exit(code);
+}
+
+int hr__send_signal(int pidfd, int pid, int signal) {
+    if (pidfd >= 0 && syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0) == 0) return 0;
+    if (pidfd >= 0 && errno != ENOSYS && errno != EPERM) return -errno;
+    return kill(pid, signal) < 0 ? -errno : 0;
+}
+
+const char *hr__signal_name(int signal) {
+    static_assert(HR__TERM == SIGTERM && HR__KILL == SIGKILL, "the kernel's numbers");
+    return signal > 0 && signal < SIGRTMIN ? strsignal(signal) : NULL;
+}
+
+static void tell_end(const siginfo_t *info, struct hr__end *ret_end) {
+    bool has_exited = info->si_code == CLD_EXITED;
+    *ret_end = (struct hr__end){
+        .is_known = true, .signal = has_exited ? 0 : info->si_status, .exit_code = has_exited ? info->si_status : 0};
+}
+
+int hr__process_end(int pid, bool reaps, struct hr__end *ret_end) {
+    siginfo_t info = {0};
+    int flags = WEXITED | WNOHANG | (reaps ? 0 : WNOWAIT);
+    while (waitid(P_PID, (id_t)pid, &info, flags) < 0)
+        if (errno != EINTR) return -errno;
+    if (info.si_pid == 0) return -EAGAIN;
+    tell_end(&info, ret_end);
+    return 0;
+}
+
+/* ---- /proc ---- */
+
+static size_t read_proc(int pid, const char *name, char *text, size_t bytes) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+    FILE *file = fopen(path, "re");
+    size_t length = file ? fread(text, 1, bytes - 1, file) : 0;
+    if (file) fclose(file);
+    text[length] = '\0';
+    return length;
+}
+
+uint64_t hr__resident_bytes(int pid) {
+    char text[128], *second;
+    if (!read_proc(pid, "statm", text, sizeof text) || !(second = strchr(text, ' '))) return 0;
+    return strtoull(second + 1, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The value of a line "Name:<tab>value" of /proc/PID/status. */
+static const char *status_of(const char *status, const char *name) {
+    const char *line = strstr(status, name);
+    return line ? line + strlen(name) + strspn(line + strlen(name), " \t") : "";
+}
+
+static void copy_line(char *to, size_t bytes, const char *from) {
+    snprintf(to, bytes, "%.*s", (int)strcspn(from, "\n"), from);
+}
+
+int hr__process_look(int pid, struct hr__process *ret_process) {
+    enum { KIB = 1024 };
+    char status[4096], text[256];
+    struct hr__process process = {0};
+    if (!read_proc(pid, "status", status, sizeof status)) return -ESRCH;
+    process.state = *status_of(status, "\nState:");
+    process.thread_count = (uint32_t)strtoul(status_of(status, "\nThreads:"), NULL, 10);
+    process.tracer_pid = (uint32_t)strtoul(status_of(status, "\nTracerPid:"), NULL, 10);
+    process.rss_bytes = strtoull(status_of(status, "\nVmRSS:"), NULL, 10) * KIB;
+    process.caught_signals = strtoull(status_of(status, "\nSigCgt:"), NULL, 16);
+    read_proc(pid, "wchan", text, sizeof text);
+    copy_line(process.kernel_function, sizeof process.kernel_function, strcmp(text, "0") ? text : "");
+    read_proc(pid, "syscall", text, sizeof text);
+    copy_line(process.system_call, sizeof process.system_call, text);
+    *ret_process = process;
+    return 0;
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "../support/crew_scene.h"
+
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+
+#include "arena/layout.h"
+#include "os/os.h"
+
+/* How workers are started, watched and told about. */
+
+/* ---- lives of workers ---- */
+
+static int die_by(hr_port *port, void *context) {
+    (void)port;
+    int number = *(int *)context;
+    signal(number, SIG_DFL); /* a sanitizer has a handler for some */
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    raise(number);
+    return 0;
+}
+
+static int be_traced(hr_port *port, void *context) {
+    if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0) return 77;
+    raise(SIGSTOP);
+    return serve(port, context);
+}
+
+/* Reads sample 7 of its task until it may go on. */
+static int be_slow(hr_port *port, void *context) {
+    struct hr_task task;
+    void *data;
+    must(hr_port_take(port, in_s(20), &task));
+    hr_port_note(port, 7);
+    be_ready();
+    while (!atomic_load(&board->may_go)) poll(NULL, 0, 1);
+    must(hr_port_reserve(port, 8, &data));
+    fill(data, 8, task.task);
+    must(hr_port_publish(port, HR_STATUS_BATCH, 8));
+    return serve(port, context);
+}
+
+/* ---- how one ended ---- */
+
+static void exit_codes_and_signals_are_told_right(void **state) {
+    (void)state;
+    struct room room;
+    const int codes[] = {0, 3}, signals[] = {SIGKILL, SIGSEGV};
+    open_room(&room);
+    for (uint32_t i = 0; i < 2; i++) must(hr_crew_fork(room.crew, i, end_with, (void *)&codes[i]));
+    for (uint32_t i = 0; i < 2; i++) must(hr_crew_fork(room.crew, 2 + i, die_by, (void *)&signals[i]));
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        struct hr_worker_report report = await_end(&room, i);
+        assert_false(report.is_alive);
+        assert_true(report.is_end_known && report.worker == i && report.pid > 0);
+        assert_int_equal(report.exit_code, i < 2 ? codes[i] : 0);
+        assert_int_equal(report.signal, i < 2 ? 0 : signals[i - 2]);
+        assert_int_equal(waitpid(report.pid, NULL, WNOHANG), -1); /* reaped */
+    }
+    struct hr_worker_report report = look(&room, 1); /* again: it is known for good */
+    assert_text(&report, "worker N (pid N) exited with code N; it was waiting for a task");
+    report = look(&room, 2);
+    assert_text(&report, "worker N (pid N) was killed by signal N (Killed); it was waiting for a task");
+    report = look(&room, 3);
+    assert_text(&report, "worker N (pid N) was killed by signal N (Segmentation fault); it was waiting for a task");
+    close_room(&room);
+}
+
+static void a_worker_that_somebody_else_reaped_ended_we_do_not_know_how(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    must(hr_crew_fork(room.crew, 0, serve, NULL));
+    pid_t pid = look(&room, 0).pid;
+    await_state(&room, 0, 'S');
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    struct hr_worker_report report = await_end(&room, 0);
+    assert_false(report.is_alive);
+    assert_false(report.is_end_known);
+    assert_text(&report, "worker N (pid N) ended, and how is not known here; it was waiting for a task");
+    close_room(&room);
+}
+
+static void a_worker_that_never_opened_its_port_is_told_as_such(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    assert_int_equal(look(&room, 0).pid, 0);
+    assert_false(look(&room, 0).is_alive);
+    pid_t pid = fork();
+    if (pid == 0) _exit(1);
+    must(hr_crew_adopt(room.crew, 0, pid, -1));
+    struct hr_worker_report report = await_end(&room, 0);
+    assert_int_equal(report.exit_code, 1);
+    assert_text(&report, "worker N (pid N) exited with code N; it had not opened its port yet");
+    assert_int_equal(waitpid(pid, NULL, WNOHANG), pid); /* it is its adopter's to reap */
+    close_room(&room);
+}
+
+static void a_worker_that_cannot_open_its_port_says_why(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_pass pass;
+    const char *said;
+    size_t bytes;
+    const uint32_t version = 1;
+    char text[512];
+    open_room(&room);
+    must(hr_arena_pass(room.arena, 0, &pass));
+    must(hr__write_at(pass.memory_fd, offsetof(struct hr__header, abi_version), &version, sizeof version));
+    hr_pass_done(&pass);
+    must(hr_crew_fork(room.crew, 0, serve, NULL));
+    assert_int_equal(await_end(&room, 0).exit_code, 127);
+    must(hr_crew_said(room.crew, 0, &said, &bytes));
+    snprintf(text, sizeof text, "%.*s", (int)bytes, said);
+    assert_non_null(strstr(text, "arena: made by headrace with shared-memory layout 1, this one has layout"));
+    close_room(&room);
+}
+
+static void a_dead_worker_is_replaced_by_one_with_the_same_number(void **state) {
+    (void)state;
+    struct room room;
+    int signal = SIGKILL;
+    struct hr_delivery *delivery;
+    open_room(&room);
+    must(hr_crew_fork(room.crew, 0, die_by, &signal));
+    assert_int_equal(hr_arena_receive(room.arena, 0, in_s(20), &delivery), HR_E_WORKER_DIED);
+    assert_int_equal(hr_arena_dead_worker(room.arena), 0);
+    int first_pid = look(&room, 0).pid;
+    must(hr_arena_take_back(room.arena, 0));
+    must(hr_crew_fork(room.crew, 0, serve, NULL));
+    struct scene scene = {.arena = room.arena};
+    must(order(&scene, 0, 1, 1000));
+    hr_delivery_done(expect(&scene, 0, 1, 1000));
+    struct hr_worker_report report = look(&room, 0);
+    assert_true(report.is_alive && report.pid != first_pid);
+    assert_int_equal(report.vitals.starts, 2);
+    assert_int_equal(report.vitals.pid, report.pid);
+    close_room(&room);
+}
+
+static void an_end_that_is_expected_is_not_reported(void **state) {
+    (void)state;
+    struct room room;
+    int code = 0;
+    struct hr_delivery *delivery;
+    open_room(&room);
+    must(hr_crew_fork(room.crew, 0, end_with, &code));
+    must(hr_crew_expect_end(room.crew, 0));
+    await_end(&room, 0);
+    assert_int_equal(hr_arena_receive(room.arena, HR_ANY_WORKER, now_ns() + 10000000, &delivery), -ETIMEDOUT);
+    close_room(&room);
+}
+
+/* ---- what a live one does ---- */
+
+/* What depends on the kernel, and on a sanitizer, which has a thread of its own. */
+static void blank(struct hr_worker_report *report) {
+    report->kernel_function[0] = report->system_call[0] = '\0';
+    report->thread_count = 1;
+}
+
+static void a_stopped_worker_is_named_as_that(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    must(hr_crew_fork(room.crew, 0, be_stopped, NULL));
+    struct hr_worker_report report = await_state(&room, 0, 'T');
+    assert_true(report.is_alive);
+    if (!IS_SANITIZED) assert_int_equal(report.thread_count, 1);
+    blank(&report);
+    assert_text(&report, "worker N (pid N) is stopped (Ctrl-Z or SIGSTOP; SIGCONT lets it go on); it was waiting for a "
+                         "task; it has N.N MiB of memory");
+    must(hr_crew_signal(room.crew, 0, SIGCONT));
+    await_state(&room, 0, 'S');
+    close_room(&room);
+}
+
+static void a_traced_worker_is_named_as_that(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    must(hr_crew_fork(room.crew, 0, be_traced, NULL));
+    int64_t deadline = in_s(20);
+    struct hr_worker_report report;
+    do report = look(&room, 0);
+    while (report.is_alive && report.state != 't' && now_ns() < deadline);
+    bool can_trace = report.is_alive;
+    if (can_trace) {
+        assert_int_equal(report.state, 't');
+        assert_int_equal(report.tracer_pid, getpid());
+        blank(&report);
+        assert_text(&report, "worker N (pid N) is traced by process N (a debugger); it was waiting for a task; it has "
+                             "N.N MiB of memory");
+        must(hr_crew_signal(room.crew, 0, SIGKILL));
+        assert_int_equal(await_end(&room, 0).signal, SIGKILL);
+    }
+    close_room(&room);
+    if (!can_trace) skip(); /* a sandbox that allows no ptrace */
+}
+
+static void phases_times_and_memory_move(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    struct scene scene = {.arena = room.arena};
+    must(order(&scene, 0, 5, 8));
+    must(hr_crew_fork(room.crew, 0, be_slow, NULL));
+    await_ready(1);
+    int64_t start = now_ns();
+    struct hr_worker_report before = await_state(&room, 0, 'S');
+    assert_int_equal(before.vitals.phase, HR_PHASE_FETCH);
+    assert_int_equal(before.vitals.task, 5);
+    assert_int_equal(before.vitals.sample, 7);
+    assert_int_equal(before.vitals.done_count, 0);
+    assert_in_range(before.vitals.phase_since_ns, 1, start);
+    assert_in_range(before.rss_bytes, 100 * KIB, UINT64_C(1) << 44);
+    blank(&before);
+    assert_text(&before, "worker N (pid N) waits; it was in the data set, at task N; it has N.N MiB of memory");
+    while (now_ns() - start < 20000000) poll(NULL, 0, 1);
+    atomic_store(&board->may_go, true);
+    hr_delivery_done(expect(&scene, 0, 5, 8));
+    struct hr_worker_report after = await_state(&room, 0, 'S');
+    assert_int_equal(after.vitals.phase, HR_PHASE_WAIT);
+    assert_int_equal(after.vitals.done_count, 1);
+    assert_true(after.vitals.phase_ns[HR_PHASE_FETCH] >= 20000000);
+    assert_true(after.vitals.phase_ns[HR_PHASE_COLLATE] > 0);
+    assert_true(after.vitals.phase_since_ns >= start);
+    must(hr_crew_signal(room.crew, 0, SIGKILL));
+    struct hr_worker_report dead = await_end(&room, 0);
+    assert_true(dead.rss_bytes > 100 * KIB && dead.rss_bytes == dead.vitals.rss_bytes); /* as it noted it itself */
+    assert_text(&dead, "worker N (pid N) was killed by signal N (Killed); it was waiting for a task; it had N.N MiB of "
+                       "memory when last seen");
+    assert_int_equal(hr_crew_signal(room.crew, 0, SIGKILL), -ESRCH);
+    close_room(&room);
+}
+
+static int say_and_die(hr_port *port, void *context) {
+    must(hr_box_say(hr_port_box_fd(port), "last words", 10));
+    return die_by(port, context);
+}
+
+static void last_words_outlive_their_worker(void **state) {
+    (void)state;
+    struct room room;
+    int signal = SIGKILL;
+    open_room(&room);
+    must(hr_crew_fork(room.crew, 0, say_and_die, &signal));
+    await_end(&room, 0);
+    assert_said(&room, "last words", 10);
+    close_room(&room);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exit_codes_and_signals_are_told_right),
+        cmocka_unit_test(a_worker_that_somebody_else_reaped_ended_we_do_not_know_how),
+        cmocka_unit_test(a_worker_that_never_opened_its_port_is_told_as_such),
+        cmocka_unit_test(a_worker_that_cannot_open_its_port_says_why),
+        cmocka_unit_test(a_dead_worker_is_replaced_by_one_with_the_same_number),
+        cmocka_unit_test(an_end_that_is_expected_is_not_reported),
+        cmocka_unit_test(a_stopped_worker_is_named_as_that),
+        cmocka_unit_test(a_traced_worker_is_named_as_that),
+        cmocka_unit_test(phases_times_and_memory_move),
+        cmocka_unit_test(last_words_outlive_their_worker),
+    };
+    set_board();
+    return cmocka_run_group_tests_name("crew", tests, NULL, NULL);
+}

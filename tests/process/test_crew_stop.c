@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "../support/crew_scene.h"
+
+#include <fcntl.h>
+
+/* How workers are ended, and what is refused. */
+
+/* ---- the end ---- */
+
+static void idle_workers_end_by_themselves_and_soon(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    for (uint32_t i = 0; i < WORKERS; i++) must(hr_crew_fork(room.crew, i, serve, NULL));
+    for (uint32_t i = 0; i < WORKERS; i++) await_state(&room, i, 'S');
+    int64_t start = now_ns();
+    assert_int_equal(hr_crew_stop(room.crew, INT64_C(5000000000)), 0);
+    print_message("%d idle workers ended in %.1f ms (wanted: 100)\n", WORKERS, (double)(now_ns() - start) / 1e6);
+    assert_true(now_ns() - start < 1000000000);
+    for (uint32_t i = 0; i < WORKERS; i++) assert_true(look(&room, i).is_end_known && look(&room, i).signal == 0);
+    close_room(&room);
+}
+
+static void workers_that_do_not_end_are_signalled_within_the_deadline(void **state) {
+    (void)state;
+    struct room room;
+    hr_work *const lives[WORKERS] = {serve, be_busy, be_deaf, be_stopped};
+    const int signals[WORKERS] = {0, SIGTERM, SIGKILL, SIGKILL};
+    open_room(&room);
+    for (uint32_t i = 0; i < WORKERS; i++) must(hr_crew_fork(room.crew, i, lives[i], NULL));
+    await_ready(3);
+    await_state(&room, 3, 'T');
+    int64_t start = now_ns();
+    assert_int_equal(hr_crew_stop(room.crew, 2000000000), 0);
+    assert_in_range(now_ns() - start, 1600000000, 2500000000); /* 2 s, and what the machine was late */
+    for (uint32_t i = 0; i < WORKERS; i++) assert_int_equal(look(&room, i).signal, signals[i]);
+    close_room(&room);
+}
+
+static void a_stop_without_time_tells_how_many_still_run(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    assert_int_equal(hr_crew_stop(room.crew, 0), 0);
+    close_room(&room);
+    open_room(&room);
+    must(hr_crew_fork(room.crew, 0, be_deaf, NULL));
+    await_ready(1);
+    int running = hr_crew_stop(room.crew, 0);
+    assert_in_range(running, 0, 1); /* it was sent SIGKILL */
+    assert_int_equal(await_end(&room, 0).is_alive, 0);
+    close_room(&room);
+}
+
+static void a_closed_crew_leaves_its_workers_running(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    must(hr_crew_fork(room.crew, 0, serve, NULL));
+    pid_t pid = look(&room, 0).pid;
+    hr_crew_close(room.crew);
+    struct scene scene = {.arena = room.arena};
+    must(order(&scene, 0, 1, 1000));
+    hr_delivery_done(expect(&scene, 0, 1, 1000));
+    must(hr_crew_open(room.arena, WORKERS, &room.crew));
+    must(hr_crew_adopt(room.crew, 0, pid, -1));
+    assert_int_equal(hr_crew_stop(room.crew, INT64_C(5000000000)), 0);
+    assert_int_equal(reap_pid(pid), 0);
+    close_room(&room);
+}
+
+static void a_childs_close_leaves_the_parents_crew_as_it_is(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_pass pass;
+    open_room(&room);
+    must(hr_crew_pass(room.crew, 0, &pass));
+    must(hr_box_say(pass.box_fd, "said", 4));
+    hr_pass_done(&pass);
+    must(hr_crew_fork(room.crew, 1, serve, NULL));
+    pid_t pid = fork();
+    if (pid == 0) {
+        hr_crew_close(room.crew);
+        _exit(0);
+    }
+    assert_child_succeeds(pid);
+    assert_said(&room, "said", 4);
+    assert_true(look(&room, 1).is_alive);
+    close_room(&room);
+}
+
+/* ---- what is refused ---- */
+
+static void workers_out_of_range_are_refused(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_pass pass;
+    struct hr_worker_report report;
+    const char *text;
+    size_t bytes;
+    open_room(&room);
+    assert_int_equal(hr_crew_pass(room.crew, WORKERS, &pass), -EINVAL);
+    assert_int_equal(hr_crew_fork(room.crew, WORKERS, serve, NULL), -EINVAL);
+    assert_int_equal(hr_crew_adopt(room.crew, WORKERS, getpid(), -1), -EINVAL);
+    assert_int_equal(hr_crew_look(room.crew, WORKERS, &report), -EINVAL);
+    assert_int_equal(hr_crew_wait(room.crew, WORKERS, 0), -EINVAL);
+    assert_int_equal(hr_crew_signal(room.crew, WORKERS, SIGTERM), -EINVAL);
+    assert_int_equal(hr_crew_expect_end(room.crew, WORKERS), -EINVAL);
+    assert_int_equal(hr_crew_stack(room.crew, WORKERS, &text, &bytes), -EINVAL);
+    assert_int_equal(hr_crew_said(room.crew, WORKERS, &text, &bytes), -EINVAL);
+    assert_non_null(strstr(hr_error_message(), "worker 4 of 4"));
+    assert_null(hr_crew_close(NULL));
+    close_room(&room);
+}
+
+static void a_wait_for_a_worker_that_runs_ends_at_its_deadline(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    must(hr_crew_fork(room.crew, 0, serve, NULL));
+    assert_int_equal(hr_crew_wait(room.crew, 0, now_ns() + 1000000), -ETIMEDOUT);
+    must(hr_crew_wait(room.crew, 1, 0)); /* was never started */
+    close_room(&room);
+}
+
+#ifdef HR_FAILPOINTS
+static void a_fork_that_is_refused_says_what_to_look_at_and_leaves_nothing(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    int descriptors = count_descriptors();
+    setenv("HEADRACE_FAIL", "fork:EAGAIN", 1);
+    assert_int_equal(hr_crew_fork(room.crew, 0, serve, NULL), -EAGAIN);
+    unsetenv("HEADRACE_FAIL");
+    assert_non_null(strstr(hr_error_message(), "cannot fork worker 0"));
+    assert_non_null(strstr(hr_error_message(), "ulimit -u"));
+    assert_int_equal(count_descriptors(), descriptors);
+    must(hr_crew_fork(room.crew, 0, serve, NULL));
+    close_room(&room);
+}
+
+static void without_a_pidfd_a_forked_worker_is_refused_and_gone(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    int descriptors = count_descriptors();
+    setenv("HEADRACE_FAIL", "pidfd_open:EPERM", 1);
+    assert_int_equal(hr_crew_fork(room.crew, 0, serve, NULL), -EPERM);
+    unsetenv("HEADRACE_FAIL");
+    assert_non_null(strstr(hr_error_message(), "no pidfd for process"));
+    assert_int_equal(count_descriptors(), descriptors);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(look(&room, 0).pid, 0);
+    close_room(&room);
+}
+
+static void without_a_pidfd_a_sentinel_tells_the_end(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_pass pass;
+    struct hr_delivery *delivery;
+    hr_port *port;
+    int sentinel[2];
+    open_room(&room);
+    setenv("HEADRACE_FAIL", "pidfd_open:EPERM", 1);
+    must(hr_crew_pass(room.crew, 0, &pass));
+    assert_int_equal(pipe2(sentinel, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(sentinel[0]);
+        _exit(hr_port_open(&pass, &port) < 0 ? 99 : serve(port, NULL));
+    }
+    hr_pass_done(&pass);
+    close(sentinel[1]);
+    assert_int_equal(hr_crew_adopt(room.crew, 0, pid, -1), -EPERM);
+    must(hr_crew_adopt(room.crew, 0, pid, sentinel[0]));
+    assert_true(look(&room, 0).is_alive);
+    struct scene scene = {.arena = room.arena};
+    must(order(&scene, 0, 1, 1000));
+    hr_delivery_done(expect(&scene, 0, 1, 1000));
+    must(hr_crew_signal(room.crew, 0, SIGKILL));
+    assert_int_equal(hr_arena_receive(room.arena, 0, in_s(20), &delivery), HR_E_WORKER_DIED);
+    struct hr_worker_report report = await_end(&room, 0);
+    assert_false(report.is_alive);
+    unsetenv("HEADRACE_FAIL");
+    assert_int_equal(WTERMSIG(reap_pid(pid)), SIGKILL);
+    must(hr_crew_expect_end(room.crew, 0));
+    close(sentinel[0]);
+    close_room(&room);
+}
+
+static void a_worker_that_dies_between_fork_and_port_is_noticed(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_delivery *delivery;
+    open_room(&room);
+    setenv("HEADRACE_STOP", "port.mapped:9", 1);
+    must(hr_crew_fork(room.crew, 0, serve, NULL));
+    unsetenv("HEADRACE_STOP");
+    assert_int_equal(hr_arena_receive(room.arena, 0, in_s(20), &delivery), HR_E_WORKER_DIED);
+    struct hr_worker_report report = look(&room, 0);
+    assert_text(&report, "worker N (pid N) was killed by signal N (Killed); it had not opened its port yet");
+    close_room(&room);
+}
+#endif
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(idle_workers_end_by_themselves_and_soon),
+        cmocka_unit_test(workers_that_do_not_end_are_signalled_within_the_deadline),
+        cmocka_unit_test(a_stop_without_time_tells_how_many_still_run),
+        cmocka_unit_test(a_closed_crew_leaves_its_workers_running),
+        cmocka_unit_test(a_childs_close_leaves_the_parents_crew_as_it_is),
+        cmocka_unit_test(workers_out_of_range_are_refused),
+        cmocka_unit_test(a_wait_for_a_worker_that_runs_ends_at_its_deadline),
+#ifdef HR_FAILPOINTS
+        cmocka_unit_test(a_fork_that_is_refused_says_what_to_look_at_and_leaves_nothing),
+        cmocka_unit_test(without_a_pidfd_a_forked_worker_is_refused_and_gone),
+        cmocka_unit_test(without_a_pidfd_a_sentinel_tells_the_end),
+        cmocka_unit_test(a_worker_that_dies_between_fork_and_port_is_noticed),
+#endif
+    };
+    set_board();
+    return cmocka_run_group_tests_name("crew_stop", tests, NULL, NULL);
+}

@@ -1,0 +1,949 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user reads when a worker dies, stalls or raises: golden texts, as they are shown."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import linecache
+import logging
+import multiprocessing
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import headrace
+import pytest
+import torch
+from headrace import _crew
+from loaders import Headrace, needs_failpoints, only_headrace
+from processes import Script, until
+from torch.utils.data import IterableDataset
+
+pytestmark = only_headrace
+
+HERE = os.path.basename(__file__)
+FORK = multiprocessing.get_context("fork")
+
+
+def masked(text: str) -> str:
+    """Without what differs from run to run: numbers of processes and lines, addresses, times, sizes, folders. Frames of
+    others than this file are one line of dots."""
+    text = re.sub(r"(pids?(?:\(s\))?|-p|--pid|-CONT|by process) \d+", r"\1 N", text)
+    text = re.sub(r"0x[0-9a-f]{4,}(?: \[[^]]*\])?", "0xN", text)
+    text = re.sub(r"\d+\.\d (s|[KMG]iB)\b", r"N \1", text)
+    text = re.sub(r'File "[^"]*/([^"/]+)", line \d+', r'File "\1", line N', text)
+    text = re.sub(rf'(^ *File "(?!{re.escape(HERE)}).*(\n|\Z))+', "      ...\n", text, flags=re.MULTILINE)
+    return re.sub(r"system call \d+", "system call N", text)
+
+
+class Acts:
+    """index -> index; `act` runs at index `at`."""
+
+    def __init__(self, act: Callable[[], Any], at: int = 5, count: int = 16) -> None:
+        self.act, self.at, self.count = act, at, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.at:
+            self.act()
+        return index
+
+
+class ActsOnAll(Acts):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+class Items:
+    """Ten items; `act` runs before the sixth."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self.act = act
+
+    def __iter__(self) -> Iterator[int]:
+        for item in range(10):
+            if item == 5:
+                self.act()
+            yield item
+
+
+class ActsAsIterable(Items, IterableDataset):  # type: ignore[type-arg]
+    pass
+
+
+def nothing() -> None:
+    pass
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def send(number: int) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+def loader_of(dataset: Any, kind: Any = Headrace, **options: Any) -> Any:
+    defaults = {"batch_size": 4, "num_workers": 2, "multiprocessing_context": "fork", "shutdown_timeout": 0.5}
+    return kind(dataset, **{**defaults, **options})
+
+
+def exception_of(loader: Any) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(Exception) as caught:
+            list(loader)
+    return "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+
+
+def death_of(dataset: Any, **options: Any) -> str:
+    return masked(exception_of(loader_of(dataset, **options)))
+
+
+# ---- deaths ----
+
+FIRST_LINES = {
+    "SIGKILL": "is killed by signal: Killed. Some process sent it SIGKILL: most often the kernel, because memory ran "
+    "out (then `dmesg` says so): lower num_workers, prefetch_factor or batch_size.",
+    "SIGTERM": "is killed by signal: Terminated. Some process asked it to end: often the job's scheduler, at a time "
+    "limit or before a preemption.",
+    "SIGUSR1": "is killed by signal: User defined signal 1. Rerunning with num_workers=0 may give a better error "
+    "trace.",
+    "SIGSEGV": "is killed by signal: Segmentation fault. Rerunning with num_workers=0 may give a better error trace.",
+    "SIGBUS": "is killed by signal: Bus error. A memory-mapped file may have become shorter, or the disk or /dev/shm "
+    "be full. Rerunning with num_workers=0 may give a better error trace.",
+    "SIGFPE": "is killed by signal: Floating point exception. Rerunning with num_workers=0 may give a better error "
+    "trace.",
+    "SIGABRT": "is killed by signal: Aborted. Rerunning with num_workers=0 may give a better error trace.",
+    "SIGILL": "is killed by signal: Illegal instruction. Rerunning with num_workers=0 may give a better error trace.",
+}
+PLACE = """
+  worker 1 had been in the data set for N s, at sample 5 of batch 1, [4, 5, 6, 7]
+  it also had batches [3] to make
+"""
+END = """\
+  to make it alone: headrace replay YOUR_MODULE:MAKE_DATASET 5 --pdb
+  max_restarts=N lets headrace replace up to N workers and go on"""
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGUSR1"])
+def test_a_signal_that_ends_a_worker_is_named_with_what_to_do(name: str) -> None:
+    text = death_of(Acts(send(getattr(signal, name))))
+    assert text == f"DataLoader worker (pid N) {FIRST_LINES[name]}{PLACE}{END}"
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGABRT", "SIGILL"])
+def test_a_fatal_signal_shows_the_stack_of_its_moment(name: str) -> None:
+    text = death_of(Acts(send(getattr(signal, name))))
+    said = FIRST_LINES[name].split(": ")[1].split(". ")[0]
+    assert (
+        text
+        == f"""\
+DataLoader worker (pid N) {FIRST_LINES[name]}{PLACE}\
+  its stacks:
+    Fatal Python error: {said}
+
+    Current thread 0xN (most recent call first):
+      File "{HERE}", line N in <lambda>
+      File "{HERE}", line N in __getitem__
+      ...
+{END}"""
+    )
+
+
+@pytest.mark.parametrize(
+    "act, code",
+    [(lambda: os._exit(0), 0), (lambda: os._exit(3), 3), (lambda: sys.exit(4), 4), (lambda: sys.exit("enough"), 1)],
+    ids=["_exit 0", "_exit 3", "SystemExit", "SystemExit with a text"],
+)
+def test_a_worker_that_exits_is_reported_with_its_exit_code(act: Callable[[], Any], code: int) -> None:
+    said = "  the end of its stderr:\n    enough\n" if code == 1 else ""
+    assert death_of(Acts(act)) == (
+        f"DataLoader worker (pid(s) N) exited unexpectedly with exit code {code}. "
+        f"Rerunning with num_workers=0 may give a better error trace.{PLACE}{said}{END}"
+    )
+
+
+STACK = """\
+  its stacks:
+    Fatal Python error: Segmentation fault
+
+    Current thread 0xN (most recent call first):
+      ...
+"""
+NOT_CONTINUED = (
+    "  headrace cannot replace it: an iterable data set is continued only if it has state_dict and load_state_dict, or "
+    "an attribute `replayable` that is true (then it is iterated from the start again)"
+)
+
+
+def act_in_collate(batch: list[int]) -> list[int]:
+    if 5 in batch:
+        segfault()
+    return batch
+
+
+@pytest.mark.parametrize(
+    "dataset, options, place, end",
+    [
+        (ActsOnAll(segfault), {}, "1 had been in the data set for N s, at batch 1, samples [4, 5, 6, 7]\n", END),
+        (Acts(nothing), {"collate_fn": act_in_collate}, "1 had been collating for N s, at batch 1, samples [4, 5, 6, 7]\n",
+         END),
+        (Acts(segfault), {"batch_size": None}, "1 had been in the data set for N s, at sample 5, batch 5\n", END),
+        (Acts(segfault), {"batch_size": 16}, "0 had been in the data set for N s, at sample 5 of batch 0, "
+         "[0, 1, 2, 3, 4, 5, 6, 7, ...], 16 in all\n", END),
+        (ActsAsIterable(segfault), {"num_workers": 1}, "0 had been in the data set for N s, at batch 1\n", NOT_CONTINUED),
+        (ActsAsIterable(segfault), {"num_workers": 1, "max_restarts": 2},
+         "0 had been in the data set for N s, at batch 1\n", NOT_CONTINUED),
+    ],
+    ids=["__getitems__", "collate", "without batches", "many samples", "iterable", "iterable with restarts"],
+)  # fmt: skip
+def test_the_place_of_a_death_is_named(dataset: Any, options: dict[str, Any], place: str, end: str) -> None:
+    text = death_of(dataset, **options)
+    assert f"\n  worker {place}" in text
+    assert "  its stacks:\n    Fatal Python error: Segmentation fault\n" in text
+    is_known = "sample 5" in place
+    assert text.endswith(f"\n{end if is_known or end != END else END.splitlines()[1]}")
+    assert ("headrace replay" in text) == is_known
+
+
+def test_a_worker_that_waits_for_a_task_when_it_dies_is_said_to() -> None:
+    iterator = iter(loader_of(Acts(nothing, count=100), num_workers=1))
+    next(iterator)
+    worker = iterator._workers[0]
+    assert until(lambda: (look := iterator._engine._core.look(0))["batches"] == 3 and look["phase"] == 0)
+    worker.kill()
+    assert masked(exception_of(iterator)) == (
+        f"DataLoader worker (pid N) {FIRST_LINES['SIGKILL']}\n"
+        "  worker 0 had been waiting for a task\n"
+        "  it had batches [3, 4] to make\n"
+        "  memory: N MiB when last seen\n"
+        "  max_restarts=N lets headrace replace up to N workers and go on"
+    )
+
+
+def test_a_worker_that_dies_in_worker_init_fn_shows_its_stack_too() -> None:
+    assert (
+        death_of(Acts(nothing), num_workers=1, worker_init_fn=lambda worker: segfault())
+        == f"""\
+DataLoader worker (pid N) {FIRST_LINES["SIGSEGV"]}
+  worker 0 had been in worker_init_fn, or waiting for its first task
+  it had batches [0, 1] to make
+  its stacks:
+    Fatal Python error: Segmentation fault
+
+    Current thread 0xN (most recent call first):
+      ...
+      File "{HERE}", line N in segfault
+      File "{HERE}", line N in <lambda>
+      ...
+  max_restarts=N lets headrace replace up to N workers and go on"""
+    )
+
+
+OUT_OF_MEMORY = """\
+DataLoader worker (pid N) is killed by signal: Killed. Out of memory: lower num_workers, prefetch_factor or \
+batch_size, or raise the memory limit of the container or of the job.
+  worker 1 had been in the data set for N s, at sample 5 of batch 1, [4, 5, 6, 7]
+  it also had batches [3] to make
+  memory: the kernel killed 2 of this cgroup's processes for want of memory while it ran
+"""
+
+
+@needs_failpoints
+@pytest.mark.parametrize(
+    "group, file, count",
+    [
+        ("0::/job", "sys/fs/cgroup/job/memory.events", 5),
+        ("4:memory:/job", "sys/fs/cgroup/memory/job/memory.oom_control", 5),
+        ("0::/job", "sys/fs/cgroup/job/memory.events", 3),
+    ],
+    ids=["cgroup v2", "cgroup v1", "the counter stays"],
+)
+def test_the_kernels_count_of_memory_kills_is_believed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, group: str, file: str, count: int
+) -> None:
+    for path, text in ("proc/self/cgroup", group), (file, "oom_kill 3"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+    monkeypatch.setenv("HEADRACE_ROOT", str(tmp_path))
+
+    def out_of_memory() -> None:
+        (tmp_path / file).write_text(f"oom_kill {count}\n")
+        send(signal.SIGKILL)()
+
+    killed = f"DataLoader worker (pid N) {FIRST_LINES['SIGKILL']}{PLACE}"
+    assert death_of(Acts(out_of_memory)) == (OUT_OF_MEMORY if count > 3 else killed) + END
+
+
+def write(lines: list[str]) -> Callable[[], None]:
+    return lambda: [print(line, file=sys.stderr) for line in lines] and os._exit(3)
+
+
+@pytest.mark.parametrize(
+    "lines, shown",
+    [
+        (["one", "", "  two"], ["one", "", "  two"]),
+        ([f"línea {number} 日本" for number in range(30)], [f"línea {number} 日本" for number in range(10, 30)]),
+        (["x" * 40_000], ["x" * ((16 << 10) - 1)]),
+        (["é" * 40_000], ["\ufffd" + "é" * ((16 << 10) // 2 - 1)]),
+    ],
+    ids=["short", "many lines", "huge", "huge, cut inside a character"],
+)
+def test_the_end_of_what_a_worker_wrote_to_stderr_is_shown(lines: list[str], shown: list[str]) -> None:
+    text = death_of(Acts(write(lines)))
+    quoted = "".join(f"    {line}\n" if line else "\n" for line in shown)
+    assert text.endswith(f"{PLACE}  the end of its stderr:\n{quoted}{END}")
+
+
+def test_what_a_handler_of_loggings_wrote_before_the_fork_is_shown_too() -> None:
+    handler = logging.StreamHandler()
+    log = logging.getLogger("of a user")
+    log.addHandler(handler)
+
+    def act() -> None:
+        log.error("the index is broken")
+        os._exit(3)
+
+    try:
+        assert "  the end of its stderr:\n    the index is broken\n" in death_of(Acts(act))
+    finally:
+        log.removeHandler(handler)
+
+
+def act_in_many_threads() -> None:
+    begun = threading.Barrier(31)
+
+    def descend(levels: int) -> None:
+        if levels:
+            descend(levels - 1)
+        else:
+            begun.wait()
+            threading.Event().wait()
+
+    for _ in range(30):
+        threading.Thread(target=descend, args=(90,), daemon=True).start()
+    begun.wait()
+    segfault()
+
+
+def test_a_dump_of_stacks_that_does_not_fit_is_marked_as_cut() -> None:
+    text = death_of(Acts(act_in_many_threads))
+    assert "Fatal Python error: Segmentation fault\n\n    Thread 0xN (most recent call first):\n      ...\n" in text
+    assert text.count("Thread 0xN (most recent call first):") > 3
+    assert text.endswith(f"\n    ... (cut at 64 KiB)\n{END}")
+
+
+NO_GUARD = """
+from headrace import Loader
+for _ in Loader([1, 2], num_workers=1, multiprocessing_context="spawn", max_restarts=0):
+    pass
+"""
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path: pathlib.Path) -> None:
+    with Script(tmp_path, NO_GUARD) as script:
+        assert script.finish() == 1
+        text = script.stderr[script.stderr.rindex("RuntimeError: ") :]
+        assert (
+            masked(text)
+            == """\
+RuntimeError: DataLoader worker (pid(s) N) exited unexpectedly with exit code 1. It ended before it could begin, and \
+its own error stands above. With spawn and forkserver the script must be a file that can be imported: what it does \
+belongs under `if __name__ == '__main__':`.
+  worker 0 had been starting: importing modules, or unpickling the data set
+  it had batches [0, 1] to make
+  max_restarts=N lets headrace replace up to N workers and go on
+"""
+        )
+        assert "if __name__ == '__main__':\n" in script.stderr  # multiprocessing's own text
+        assert script.left() == []
+
+
+TAKEN = """
+import os, signal
+from headrace import Loader
+class Dies(list):
+    def __getitem__(self, index):
+        if index == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+def reap(*_):
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, reap)
+    list(Loader(Dies(range(16)), 4, num_workers=2, multiprocessing_context="fork", max_restarts=0))
+"""
+
+
+def test_an_exit_code_that_the_user_took_is_told_as_that(tmp_path: pathlib.Path) -> None:
+    with Script(tmp_path, TAKEN) as script:
+        assert script.finish() == 1
+        assert (
+            masked(script.stderr[script.stderr.rindex("RuntimeError: ") :])
+            == f"""\
+RuntimeError: DataLoader worker (pid(s) N) exited unexpectedly; how is not known, for this process took its exit code \
+(by os.wait or os.waitpid(-1), in a handler of SIGCHLD or a thread) or ignores SIGCHLD. Rerunning with num_workers=0 \
+may give a better error trace.{PLACE}{END}
+"""
+        )
+        assert script.left() == []
+
+
+# ---- what is told, and goes on: warnings that name the user's line, and the logger ----
+
+
+class Told(logging.Handler):
+    """What the logger `headrace` says, and `then` what a test does about it."""
+
+    def __init__(self, then: Callable[[int], Any] = lambda count: None) -> None:
+        super().__init__(logging.INFO)
+        self.texts: list[str] = []
+        self.then = then
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+        self.then(len(self.texts))
+
+
+@contextlib.contextmanager
+def told(then: Callable[[int], Any] = lambda count: None) -> Iterator[list[str]]:
+    """The texts that are told; each was a warning as well, at a line of this file that iterates a loader."""
+    handler, log = Told(then), logging.getLogger("headrace")
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield handler.texts
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+    assert [str(one.message) for one in caught] == handler.texts
+    for one in caught:
+        assert one.filename == __file__
+        assert re.search(r"\b(list|next|iter)\(", linecache.getline(one.filename, one.lineno))
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_a_restart_is_told_and_then_that_all_are_used_up(kind: Any) -> None:
+    with told() as texts:
+        with pytest.raises(RuntimeError) as caught:
+            list(loader_of(Acts(send(signal.SIGKILL)), kind, max_restarts=1))
+    killed = f"DataLoader worker (pid N) {FIRST_LINES['SIGKILL']}{PLACE}{END.splitlines()[0]}\n"
+    assert [masked(text) for text in texts] == [f"{killed}  headrace replaces it (restart 1 of 1)"]
+    assert masked(str(caught.value)) == (
+        f"{killed}  making sample 5 killed its worker 2 times: it is not tried again\n"
+        "  headrace cannot replace it: max_restarts=1 are used up"
+    )
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_a_sample_that_killed_two_workers_raises_and_is_named(kind: Any) -> None:
+    with told() as texts:
+        with pytest.raises(RuntimeError) as caught:
+            list(loader_of(Acts(send(signal.SIGKILL)), kind, max_restarts=5))
+    assert [text.splitlines()[-1] for text in texts] == [f"  headrace replaces it (restart {k} of 5)" for k in (1, 2)]
+    assert texts[1].splitlines()[-2] == "  making sample 5 killed its worker 2 times: it is not tried again"
+    assert str(caught.value).rstrip().endswith("SampleKilledWorker: making sample 5 killed its worker 2 times")
+
+
+def test_a_restart_is_complete_where_warnings_are_errors() -> None:
+    killed = FORK.Event()
+    iterator = iter(loader_of(Acts(lambda: killed.is_set() or killed.set() or os._exit(3)), max_restarts=1))
+    batches = [next(iterator)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match=r"headrace replaces it \(restart 1 of 1\)"):
+            next(iterator)
+    batches += list(iterator)
+    assert torch.cat(batches).tolist() == list(range(16))
+
+
+# ---- exceptions ----
+
+
+def fail() -> None:
+    raise ValueError("bad")
+
+
+class Fails(dict):  # type: ignore[type-arg]
+    def __getitem__(self, index: Any) -> Any:
+        if super().__getitem__(index) is None:
+            fail()
+        return super().__getitem__(index)
+
+
+REPLAY = "headrace: to make it alone: headrace replay YOUR_MODULE:MAKE_DATASET"
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+@pytest.mark.parametrize(
+    "dataset, options, note",
+    [
+        (Acts(fail), {}, ["sample 5 of batch 1, [4, 5, 6, 7] (worker 1)", f"{REPLAY} 5 --pdb"]),
+        (Acts(fail), {"batch_size": None}, ["sample 5, batch 5 (worker 1)", f"{REPLAY} 5 --pdb"]),
+        (Acts(fail), {"batch_size": 16},
+         ["sample 5 of batch 0, [0, 1, 2, 3, 4, 5, 6, 7, ...], 16 in all (worker 0)", f"{REPLAY} 5 --pdb"]),
+        (Acts(nothing), {"collate_fn": lambda batch: 5 in batch and fail()},
+         ["batch 1, samples [4, 5, 6, 7] (worker 1)"]),
+        (Fails({"a b": None}), {"sampler": ["a b"], "batch_size": None},
+         ["sample 'a b', batch 0 (worker 0)", f"{REPLAY} \"'a b'\" --pdb"]),
+        (Acts(fail), {"rng": "sample"}, ["sample 5 of batch 1, [4, 5, 6, 7] (worker 1)", f"{REPLAY} 5 --pdb"]),
+    ],
+    ids=["a sample", "without batches", "many samples", "collate", "a key", "rng=sample"],
+)  # fmt: skip
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before Python 3.11")
+def test_an_exception_says_where_it_came_from(
+    kind: Any, dataset: Any, options: dict[str, Any], note: list[str]
+) -> None:
+    first, *rest = note
+    assert exception_of(loader_of(dataset, kind, **options)).endswith("\n".join([f"headrace: {first}", *rest]))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before Python 3.11")
+def test_an_exception_on_all_samples_at_once_names_the_batch() -> None:
+    text = exception_of(loader_of(ActsOnAll(fail)))
+    assert text.endswith("\nheadrace: batch 1, samples [4, 5, 6, 7] (worker 1)")
+
+
+@pytest.mark.parametrize("kind, dataset", [(Headrace, ActsAsIterable(fail)), (headrace.Loader, Items(fail))])
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before Python 3.11")
+def test_an_exception_of_an_iterable_names_the_batch(kind: Any, dataset: Any) -> None:
+    assert exception_of(loader_of(dataset, kind)).endswith("\nheadrace: batch 2 (worker 0)")
+
+
+# ---- stalls ----
+
+STALL_S = 0.25
+libc = ctypes.PyDLL(None)  # calls keep the GIL
+
+
+class Gate:
+    """A worker that reaches index 5 says so, and does `act`, unless the gate is open. Made of pipes: a killed worker
+    would keep a lock."""
+
+    def __init__(self, act: Callable[[], Any] | None = None) -> None:
+        self._act = act or self.wait
+        (self._is_open, self._open), (self._is_reached, self._reach) = FORK.Pipe(False), FORK.Pipe(False)
+
+    def open(self) -> None:
+        self._open.send_bytes(b"open")
+
+    def wait(self) -> None:
+        self._is_open.poll(60)
+
+    def wait_until_reached(self) -> None:
+        assert self._is_reached.poll(60)
+
+    def __call__(self) -> None:
+        if not self._is_open.poll():
+            self._reach.send_bytes(b"reached")
+            self._act()
+
+
+def stall_of(text: str) -> str:
+    """A report as if no thread had been there when the worker was forked: torch may have started some, or not."""
+    lines = [line for line in masked(text).splitlines() if not line.startswith("  it was forked from a process with ")]
+    return "\n".join(lines)
+
+
+STALLED = """\
+headrace: no batch for N s: worker 1 (pid N) waits; it has been in the data set for N s, at sample 5 of batch 1, \
+[4, 5, 6, 7]
+"""
+WAITS_ON = '  headrace waits on (on_stall="wait"; "raise" and "restart" would not)'
+
+
+def stuck(where: str) -> str:
+    return f"""\
+{STALLED}\
+  its stacks:
+    Current thread 0xN (most recent call first):
+{where}\
+      File "{HERE}", line N in __call__
+      File "{HERE}", line N in __getitem__
+      ...
+"""
+
+
+IN_PYTHON = f'      ...\n      File "{HERE}", line N in wait\n'
+
+
+def test_a_stall_is_reported_again_after_twice_the_time_while_it_is_waited_for() -> None:
+    gate = Gate()
+    with told(lambda count: count == 3 and gate.open()) as texts:
+        assert len(list(loader_of(Acts(gate), stall_after=STALL_S))) == 4
+    assert [stall_of(text) for text in texts] == [stuck(IN_PYTHON) + WAITS_ON] * 3
+    assert [re.search(r"no batch for (\S+) s", text)[1] for text in texts] == ["0.2", "0.5", "1.0"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_a_stall_raises_if_asked_to_and_the_iterator_can_go_on(kind: Any) -> None:
+    gate = Gate()
+    iterator = iter(loader_of(Acts(gate), kind, stall_after=STALL_S, on_stall="raise"))
+    next(iterator)
+    with told() as texts, pytest.raises(RuntimeError) as caught:
+        next(iterator)
+    assert stall_of(str(caught.value)) == stuck(IN_PYTHON).rstrip()
+    assert texts == []
+    gate.open()
+    assert len(list(iterator)) == 3
+
+
+def test_a_stalled_worker_is_killed_and_replaced_if_asked_to() -> None:
+    def get_stuck_once() -> None:
+        gate.open()
+        sleep_for_long()
+
+    gate = Gate(get_stuck_once)
+    with told() as texts:
+        batches = list(loader_of(Acts(gate), stall_after=STALL_S, on_stall="restart", max_restarts=1))
+    assert torch.cat(batches).tolist() == list(range(16))
+    where = "".join(f'      File "{HERE}", line N in {name}\n' for name in ("sleep_for_long", "get_stuck_once"))
+    assert [stall_of(text) for text in texts] == [
+        stuck(where) + '  headrace kills and replaces it (on_stall="restart")',
+        "DataLoader worker (pid N) is killed by signal: Killed. That was headrace, for it had stalled.\n"
+        "  headrace replaces it (restart 1 of 1)",
+    ]
+
+
+def test_a_stalled_worker_that_cannot_be_replaced_raises() -> None:
+    text = exception_of(loader_of(Acts(Gate()), stall_after=STALL_S, on_stall="restart"))
+    assert stall_of(text) == stuck(IN_PYTHON) + "  max_restarts=N lets headrace replace up to N workers and go on"
+
+
+def pause_with_the_gil() -> None:
+    while True:
+        libc.pause()
+
+
+def pause_deafly() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    pause_with_the_gil()
+
+
+def sleep_for_long() -> None:
+    time.sleep(600)
+
+
+def test_a_worker_that_sleeps_shows_its_stack() -> None:
+    text = exception_of(loader_of(Acts(Gate(sleep_for_long)), stall_after=STALL_S, on_stall="raise"))
+    assert stall_of(text) == stuck(f'      File "{HERE}", line N in sleep_for_long\n').rstrip()
+
+
+def test_a_worker_in_a_c_call_that_keeps_the_gil_shows_its_stack() -> None:
+    text = exception_of(loader_of(Acts(Gate(pause_with_the_gil)), stall_after=STALL_S, on_stall="raise"))
+    assert stall_of(text) == stuck(f'      File "{HERE}", line N in pause_with_the_gil\n').rstrip()
+
+
+def test_of_a_worker_that_hears_no_signal_the_kernel_is_asked() -> None:
+    text = exception_of(loader_of(Acts(Gate(pause_deafly)), stall_after=STALL_S, on_stall="raise"))
+    text = re.sub(r"says: (in \w[\w.]*, )?(system call N, )?", "says: ", stall_of(text))  # where /proc may be read
+    assert text == STALLED + (
+        "  it does not write its stacks; the kernel says: 1 thread (`py-spy dump --pid N` or `gdb -p N` may tell more)"
+    )
+
+
+def test_all_threads_of_a_stalled_worker_are_shown_and_what_fork_may_have_done() -> None:
+    def wait_beside_a_thread() -> None:
+        threading.Thread(target=sleep_for_long, daemon=True).start()
+        gate.wait()
+
+    gate, ended = Gate(wait_beside_a_thread), threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    text = masked(exception_of(loader_of(Acts(gate), stall_after=STALL_S, on_stall="raise")))
+    ended.set()
+    thread.join()
+    assert (
+        re.sub(r"with \d+ threads", "with N threads", text)
+        == f"""\
+{STALLED}\
+  its stacks:
+    Thread 0xN (most recent call first):
+      File "{HERE}", line N in sleep_for_long
+      ...
+
+    Current thread 0xN (most recent call first):
+{IN_PYTHON}\
+      File "{HERE}", line N in wait_beside_a_thread
+      File "{HERE}", line N in __call__
+      File "{HERE}", line N in __getitem__
+      ...
+  it was forked from a process with N threads: a lock that one of them held then stays held in the worker, and thread \
+pools (OpenCV, OpenMP, BLAS) may wait for threads that it does not have; multiprocessing_context="forkserver" avoids \
+that"""
+    )
+
+
+@pytest.mark.parametrize("on_stall", ["wait", "raise"])
+def test_a_stopped_worker_is_named_and_not_killed(on_stall: str) -> None:
+    def let_it_go_on(count: int) -> None:
+        gate.open()
+        os.kill(pid, signal.SIGCONT)
+
+    gate = Gate()
+    with told(let_it_go_on) as texts:
+        iterator = iter(loader_of(Acts(gate), stall_after=STALL_S, on_stall=on_stall))
+        next(iterator)
+        pid = iterator._workers[1].pid
+        gate.wait_until_reached()
+        os.kill(pid, signal.SIGSTOP)
+        assert len(list(iterator)) == 3
+    assert masked(texts[0]) == STALLED.replace(
+        "waits", "is stopped (by Ctrl-Z or SIGSTOP; `kill -CONT N` lets it go on)"
+    ) + ('  headrace waits on (on_stall="restart" would replace it)')
+
+
+def test_a_stopped_worker_is_killed_if_asked_to() -> None:
+    def stop_once() -> None:
+        gate.open()
+        send(signal.SIGSTOP)()
+
+    gate = Gate(stop_once)
+    with told() as texts:
+        batches = list(loader_of(Acts(gate), stall_after=STALL_S, on_stall="restart", max_restarts=1))
+    assert torch.cat(batches).tolist() == list(range(16))
+    assert [text.splitlines()[-1] for text in texts] == [
+        '  headrace kills and replaces it (on_stall="restart")',
+        "  headrace replaces it (restart 1 of 1)",
+    ]
+
+
+TRACER = """
+import ctypes, os, sys
+pid, libc = int(sys.argv[1]), ctypes.CDLL(None, use_errno=True)
+ATTACH, DETACH = 16, 17
+attached = libc.ptrace(ATTACH, pid, None, None) == 0
+if attached:
+    os.waitpid(pid, 0)
+print("traced" if attached else os.strerror(ctypes.get_errno()), flush=True)
+sys.stdin.read()
+libc.ptrace(DETACH, pid, None, None)
+"""
+
+
+def test_a_worker_in_a_debugger_is_named_and_not_killed() -> None:
+    def let_it_go_on(count: int) -> None:
+        gate.open()
+        tracer.communicate()
+
+    gate = Gate()
+    with told(let_it_go_on) as texts:
+        iterator = iter(loader_of(Acts(gate), stall_after=STALL_S, on_stall="raise"))
+        next(iterator)
+        gate.wait_until_reached()
+        command = [sys.executable, "-S", "-c", TRACER, str(iterator._workers[1].pid)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tracer:
+            assert tracer.stdout is not None
+            if (said := tracer.stdout.readline().strip()) != "traced":
+                gate.open()
+                pytest.skip(f"ptrace is not permitted: {said}")
+            assert len(list(iterator)) == 3
+    assert masked(texts[0]) == STALLED.replace("waits", "is in a debugger (it is traced by process N)") + (
+        '  headrace waits on (on_stall="restart" would replace it)'
+    )
+
+
+def test_a_stall_out_of_order_names_the_worker_that_is_busy() -> None:
+    text = exception_of(loader_of(Acts(Gate()), stall_after=STALL_S, on_stall="raise", in_order=False))
+    assert stall_of(text) == stuck(IN_PYTHON).rstrip()
+
+
+def test_a_stall_while_a_new_epoch_of_persistent_workers_begins_is_reported() -> None:
+    gate = Gate()
+    loader = loader_of(Acts(gate), stall_after=STALL_S, persistent_workers=True)
+    iterator = iter(loader)
+    next(iterator)
+    gate.wait_until_reached()
+    with told(lambda count: gate.open()) as texts:
+        iterator = iter(loader)
+    assert stall_of(texts[0]) == stuck(IN_PYTHON) + WAITS_ON
+    assert len(list(iterator)) == 4
+
+
+def test_a_stall_of_an_iterable_names_the_batch() -> None:
+    text = exception_of(loader_of(ActsAsIterable(Gate()), num_workers=1, stall_after=STALL_S, on_stall="raise"))
+    assert text.splitlines()[0].endswith(" s, at batch 1")
+
+
+class Slow:
+    """Each sample takes a fraction of what a stall takes, a batch of 16 more than that."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(self.seconds)
+        return index
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_worker_that_gets_on_sample_by_sample_does_not_stall(in_order: bool) -> None:
+    with told() as texts:
+        assert len(list(loader_of(Slow(0.1), batch_size=16, stall_after=1, num_workers=1, in_order=in_order))) == 1
+    assert texts == []
+
+
+def test_a_slow_consumer_is_no_stall() -> None:
+    with told() as texts:
+        for _ in loader_of(Acts(nothing), stall_after=STALL_S):
+            time.sleep(STALL_S)
+    assert texts == []
+
+
+STOPPED = """
+import multiprocessing
+from headrace import Loader
+context = multiprocessing.get_context("fork")
+opened, reached = context.Event(), context.Event()
+class Gate(list):
+    def __getitem__(self, index):
+        if index == 1:
+            reached.set()
+            opened.wait(60)
+        return index
+if __name__ == "__main__":
+    iterator = iter(Loader(Gate(range(3)), None, num_workers=1, stall_after=2, on_stall="raise",
+                           multiprocessing_context=context))
+    next(iterator)
+    reached.wait(60)
+    print("waits", flush=True)
+    print(next(iterator), next(iterator), flush=True)
+"""
+
+
+def test_time_in_which_the_trainer_was_stopped_does_not_count(tmp_path: pathlib.Path) -> None:
+    code = STOPPED.replace(
+        "opened.wait(60)", f"__import__('os').read(os.open({str(tmp_path / 'gate')!r}, os.O_RDONLY), 1)"
+    )
+    os.mkfifo(tmp_path / "gate")
+    with Script(tmp_path, f"import os\n{code}") as script:
+        assert script.line() == "waits"
+        os.kill(script.process.pid, signal.SIGSTOP)
+        time.sleep(3)  # the time that does not count
+        os.kill(script.process.pid, signal.SIGCONT)
+        with open(tmp_path / "gate", "w") as gate:
+            gate.write("x")
+        assert script.finish() == 0, script.stderr
+        assert script.stdout == "1 2\n"
+        assert script.stderr == ""
+
+
+def test_a_timeout_works_beside_a_stall() -> None:
+    with told() as texts, pytest.raises(RuntimeError, match=r"^DataLoader timed out after 1 seconds$"):
+        list(loader_of(Acts(Gate()), stall_after=STALL_S, timeout=1))
+    assert [re.search(r"no batch for (\S+) s", text)[1] for text in texts] == ["0.2", "0.5"]  # type: ignore[index]
+
+
+# ---- what fork may break ----
+
+
+def forked_in(monkeypatch: pytest.MonkeyPatch, method: str = "fork") -> list[str]:
+    """What a process tells that has not warned yet, and makes two loaders."""
+    monkeypatch.setattr(_crew, "_warned", [])
+    with told() as texts:
+        for _ in range(2):
+            list(loader_of(range(4), headrace.Loader, num_workers=1, multiprocessing_context=method))
+    return texts
+
+
+BEGIN, AVOID = (
+    "headrace: workers are forked from this process, where ",
+    '. multiprocessing_context="forkserver" avoids this',
+)
+THREADS = ", and a lock that one of them holds now stays locked in the workers"
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[str], None]]:
+    ended, all_threads = threading.Event(), []
+
+    def start(name: str) -> None:
+        all_threads.append(threading.Thread(target=ended.wait, name=name))
+        all_threads[-1].start()
+
+    yield start
+    ended.set()
+    for thread in all_threads:
+        thread.join()
+
+
+def test_fork_beside_other_threads_warns_once(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:
+    threads("the logger")
+    assert forked_in(monkeypatch) == [f"{BEGIN}other threads run (the logger){THREADS}{AVOID}"]
+    for name in ("two", "three", "four"):
+        threads(name)
+    assert forked_in(monkeypatch) == [f"{BEGIN}other threads run (the logger, two, three, ...){THREADS}{AVOID}"]
+
+
+def test_fork_of_one_thread_does_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert forked_in(monkeypatch) == []
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_only_fork_warns(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None], method: str) -> None:
+    threads("the logger")
+    assert forked_in(monkeypatch, method) == []
+
+
+def test_fork_after_cuda_is_initialised_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert forked_in(monkeypatch) == [f"{BEGIN}CUDA is initialised, and forked processes cannot use it{AVOID}"]
+
+
+class OpenCV(types.ModuleType):
+    """What headrace asks of cv2."""
+
+    threads = 8
+
+    def getNumberOfCPUs(self) -> int:
+        return 8
+
+    def getNumThreads(self) -> int:
+        return self.threads
+
+    def setNumThreads(self, count: int) -> None:
+        self.threads = count
+
+
+class ThreadsOfOpenCV:
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        return sys.modules["cv2"].getNumThreads()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_fork_beside_opencvs_threads_warns_and_workers_use_one(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    cv2 = OpenCV("cv2")
+    monkeypatch.setitem(sys.modules, "cv2", cv2)
+    assert forked_in(monkeypatch) == [
+        f"{BEGIN}OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that){AVOID}"
+    ]
+    for of_trainer, of_worker in (8, 1), (3, 3), (1, 1):
+        cv2.threads = of_trainer
+        assert list(loader_of(ThreadsOfOpenCV(), kind, batch_size=None)) == [of_worker]
+        assert cv2.threads == of_trainer

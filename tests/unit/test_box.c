@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "../support/crew_scene.h"
+
+/* What a worker leaves behind; written by this process in the place of a worker. */
+
+static void the_end_of_what_a_worker_said_is_kept(void **state) {
+    (void)state;
+    enum { PIECE = 1000, PIECES = 100, ALL = PIECE * PIECES };
+    struct room room;
+    struct hr_pass pass;
+    static char said[ALL + HR_BOX_SAID_BYTES];
+    open_room(&room);
+    assert_said(&room, "", 0); /* no pass yet */
+    must(hr_crew_pass(room.crew, 0, &pass));
+    assert_said(&room, "", 0);
+    must(hr_box_say(pass.box_fd, "one\n", 4));
+    must(hr_box_say(pass.box_fd, "two\n", 4));
+    must(hr_box_say(pass.box_fd, "", 0));
+    assert_said(&room, "one\ntwo\n", 8);
+    must(hr_box_say(pass.box_fd, said, HR_BOX_SAID_BYTES - 8)); /* exactly full */
+    for (int i = 0; i < ALL; i++) said[i] = (char)('a' + i % 26 + i / 5000);
+    for (int i = 0; i < PIECES; i++) {
+        must(hr_box_say(pass.box_fd, said + i * PIECE, PIECE));
+        if (i >= 17) assert_said(&room, said + (i + 1) * PIECE - HR_BOX_SAID_BYTES, HR_BOX_SAID_BYTES);
+    }
+    must(hr_box_say(pass.box_fd, said, ALL)); /* more than there is room for, at once */
+    assert_said(&room, said + ALL - HR_BOX_SAID_BYTES, HR_BOX_SAID_BYTES);
+    must(hr_box_say(pass.box_fd, "end", 3));
+    memcpy(said + ALL, "end", 3);
+    assert_said(&room, said + ALL + 3 - HR_BOX_SAID_BYTES, HR_BOX_SAID_BYTES);
+    hr_pass_done(&pass);
+    assert_said(&room, said + ALL + 3 - HR_BOX_SAID_BYTES, HR_BOX_SAID_BYTES);
+    must(hr_crew_pass(room.crew, 0, &pass)); /* a fresh box */
+    assert_said(&room, "", 0);
+    hr_pass_done(&pass);
+    assert_int_equal(hr_box_say(-1, "x", 1), -EBADF);
+    close_room(&room);
+}
+
+static void a_stack_dump_is_cut_at_64_kib_and_the_box_does_not_grow(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_pass pass;
+    struct stat info;
+    const char *text;
+    size_t bytes, written = 0;
+    char line[100];
+    open_room(&room);
+    must(hr_crew_stack(room.crew, 0, &text, &bytes));
+    assert_int_equal(bytes, 0);
+    must(hr_crew_pass(room.crew, 0, &pass));
+    memset(line, 's', sizeof line);
+    while (written < 2 * HR_BOX_STACK_BYTES &&
+           pwrite(pass.box_fd, line, sizeof line, (off_t)(HR_BOX_STACK_AT + written)) == (ssize_t)sizeof line)
+        written += sizeof line;
+    assert_in_range(written, HR_BOX_STACK_BYTES - sizeof line, HR_BOX_STACK_BYTES);
+    assert_int_equal(fstat(pass.box_fd, &info), 0);
+    assert_int_equal(info.st_size, HR_BOX_BYTES);
+    must(hr_crew_stack(room.crew, 0, &text, &bytes));
+    assert_in_range(bytes, written, HR_BOX_STACK_BYTES);
+    for (size_t i = 0; i < bytes; i++) assert_int_equal(text[i], 's');
+    assert_said(&room, "", 0);
+    hr_pass_done(&pass);
+    close_room(&room);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_end_of_what_a_worker_said_is_kept),
+        cmocka_unit_test(a_stack_dump_is_cut_at_64_kib_and_the_box_does_not_grow),
+    };
+    set_board();
+    return cmocka_run_group_tests_name("box", tests, NULL, NULL);
+}
