@@ -99,9 +99,8 @@ class Engine:
             raise
 
     def begin(self, host: Host, epoch: int, timeout: float | None, keep_workers: bool) -> None:
-        """Begins an epoch. What is outstanding of the last one is waited for and dropped; workers that made it are told.
-        With `keep_workers` workers without data wait for another epoch. Timeout; RuntimeError for a dead
-        worker."""
+        """Begins an epoch. What is outstanding of the last one is waited for and dropped, and its workers are told.
+        With `keep_workers` workers without data wait for another epoch. Timeout; RuntimeError for a dead worker."""
         self._keep_workers = keep_workers
         self._retired: set[int] = set()
         self._is_over = False

@@ -51,9 +51,10 @@ struct hr__header {
     /* Writers: the workers, by addition. How often one asked for memory, so that the trainer looks at one line instead
      * of at every worker's. A worker that dies between its ask and the addition has its grants taken back. */
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t asks;
+    uint64_t reserved[7];
 
     /* Writer: the trainer, at each delivery: struct hr_arena_report's, for tools that look from outside. */
-    _Alignas(HR_CACHE_LINE) _Atomic uint64_t delivered_count;
+    _Atomic uint64_t delivered_count;
     _Atomic uint64_t delivered_bytes;
     _Atomic uint64_t copied_count;
     _Atomic uint64_t waited_ns;

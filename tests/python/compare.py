@@ -135,8 +135,8 @@ def states() -> tuple[bytes, float, float]:
 
 # torch says these once per process, whoever comes first
 _ONCE = re.compile(
-    "ComplexHalf support is experimental|Sparse invariant checks|Sparse CSR tensor|quantized|TypedStorage|nested tensor|"
-    "headrace: workers are forked from this process"
+    "ComplexHalf support is experimental|Sparse invariant checks|Sparse CSR tensor|quantized|TypedStorage|"
+    "nested tensor|headrace: workers are forked from this process"
 )
 
 

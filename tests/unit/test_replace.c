@@ -154,7 +154,10 @@ static void the_end_of_a_dismissed_worker_is_no_death_once_it_owes_nothing(void 
     for (int i = 0; i < 2; i++) assert_true(work(&room, 0));
     assert_int_equal(next_index_delivered(&room), 0);
     assert_int_equal(hr_loader_next(room.loader, in_s(10), &delivery), HR_E_WORKER_DIED); /* it owes task 4 */
+    must(hr_arena_watch(room.scene.arena, 0, -1));
+    assert_succession(replace(&room, 0), 1, 1, 1);
     assert_true(work(&room, 0));
+    must(hr_arena_watch(room.scene.arena, 0, bell));
     assert_true(work(&room, 1));
     for (int i = 1; i < 3; i++) assert_int_equal(next_index_delivered(&room), i);
     assert_true(work(&room, 1));

@@ -47,19 +47,19 @@ PyObject *crew_look(PyObject *self, PyObject *argument) {
     const struct hr_vitals *v = &r.vitals;
     char state[2] = {r.state, 0};
     return Py_BuildValue(
-        "{s:I,s:i,s:O,s:O,s:i,s:i,s:K,s:K,s:I,s:I,s:i,s:L,s:K,s:N,s:K,s:d,s:d,s:d,s:s,s:I,s:I,s:N,s:N,s:N,s:O,s:s,s:s,s:K}",
+        "{s:I,s:i,s:O,s:O,s:i,s:i,s:K,s:K,s:I,s:I,s:i,s:L,s:K,s:N,s:K,s:d,s:d,s:d,s:s,s:I,s:I,s:N,s:N,s:N,s:O,s:s,s:s,"
+        "s:K}",
         "worker", r.worker, "pid", r.pid, "is_alive", r.is_alive ? Py_True : Py_False, "is_end_known",
         r.is_end_known ? Py_True : Py_False, "signal", r.signal, "exit_code", r.exit_code, "oom_kills",
         (unsigned long long)r.oom_kills, "rss_bytes", (unsigned long long)r.rss_bytes, "starts", v->starts, "own_pid",
         v->pid, "phase", (int)v->phase, "phase_since_ns", (long long)v->phase_since_ns, "task",
-        (unsigned long long)v->task, "sample", sample_of(v), "batches",
-        (unsigned long long)v->done_count, "waiting_s", (double)v->phase_ns[HR_PHASE_WAIT] / 1e9, "fetching_s",
-        (double)v->phase_ns[HR_PHASE_FETCH] / 1e9, "collating_s", (double)v->phase_ns[HR_PHASE_COLLATE] / 1e9, "state",
-        state, "threads", r.thread_count, "tracer_pid", r.tracer_pid, "text", describe(&r), "stack",
-        text_of(stack, stack_bytes), "said", text_of(said, said_bytes), "stack_is_cut",
-        stack_bytes == HR_BOX_STACK_BYTES ? Py_True : Py_False, "kernel_function", r.kernel_function, "system_call",
-        r.system_call,
-        "caught_signals", (unsigned long long)r.caught_signals);
+        (unsigned long long)v->task, "sample", sample_of(v), "batches", (unsigned long long)v->done_count, "waiting_s",
+        (double)v->phase_ns[HR_PHASE_WAIT] / 1e9, "fetching_s", (double)v->phase_ns[HR_PHASE_FETCH] / 1e9,
+        "collating_s", (double)v->phase_ns[HR_PHASE_COLLATE] / 1e9, "state", state, "threads", r.thread_count,
+        "tracer_pid", r.tracer_pid, "text", describe(&r), "stack", text_of(stack, stack_bytes), "said",
+        text_of(said, said_bytes), "stack_is_cut", stack_bytes == HR_BOX_STACK_BYTES ? Py_True : Py_False,
+        "kernel_function", r.kernel_function, "system_call", r.system_call, "caught_signals",
+        (unsigned long long)r.caught_signals);
 }
 
 PyObject *crew_signal(PyObject *self, PyObject *arguments) {

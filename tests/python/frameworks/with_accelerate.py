@@ -10,7 +10,7 @@ import headrace.torch
 import torch.utils.data
 from accelerate import Accelerator, debug_launcher, skip_first_batches
 from accelerate.data_loader import DataLoaderShard
-from common import BATCH, OPTIONS, SMALL, Numbers, engines, limits, of_headrace, report, taken, watch
+from common import BATCH, OPTIONS, Numbers, engines, limits, of_headrace, report, taken, watch
 
 
 def make(kind: Any, workers: int = 2, **options: Any) -> Any:
