@@ -329,13 +329,13 @@ class Loader:
         return map(int, generator.permutation(len(self.dataset)))
 
     def _tasks(self) -> Iterator[Any]:
-        """The indices of one batch after the other."""
+        """The indices of one batch after the other. No generator of this object's: persistent workers would outlive it
+        where an epoch is broken off."""
         if self.batch_sampler is not None:
-            yield from self.batch_sampler
-        elif self.batch_size is None:
-            yield from self._order()
-        else:
-            yield from _batches(self._order(), self.batch_size, self.drop_last)
+            return iter(self.batch_sampler)
+        if self.batch_size is None:
+            return iter(self._order())
+        return _batches(self._order(), self.batch_size, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         tasks = self._tasks()

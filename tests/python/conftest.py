@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import gc
 import os
+import pathlib
 from collections.abc import Iterator
 from multiprocessing import forkserver, resource_sharer, resource_tracker
 from typing import Any
 
 import pytest
+from mishaps import Marks
 from processes import children, until
 
 DEFAULT_TIMEOUT_S = 120
@@ -81,6 +83,11 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.stash.get(_OUTCOME, False):
         assert _left(before) == {}
+
+
+@pytest.fixture
+def marks(tmp_path: pathlib.Path) -> Marks:
+    return Marks(tmp_path)
 
 
 @pytest.fixture(autouse=True, scope="session")

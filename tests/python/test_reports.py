@@ -199,12 +199,13 @@ def act_in_collate(batch: list[int]) -> list[int]:
     "dataset, options, place, end",
     [
         (ActsOnAll(segfault), {}, "1 had been in the data set for N s, at batch 1, samples [4, 5, 6, 7]\n", END),
-        (Acts(nothing), {"collate_fn": act_in_collate}, "1 had been collating for N s, at batch 1, samples [4, 5, 6, 7]\n",
-         END),
+        (Acts(nothing), {"collate_fn": act_in_collate},
+         "1 had been collating for N s, at batch 1, samples [4, 5, 6, 7]\n", END),
         (Acts(segfault), {"batch_size": None}, "1 had been in the data set for N s, at sample 5, batch 5\n", END),
         (Acts(segfault), {"batch_size": 16}, "0 had been in the data set for N s, at sample 5 of batch 0, "
          "[0, 1, 2, 3, 4, 5, 6, 7, ...], 16 in all\n", END),
-        (ActsAsIterable(segfault), {"num_workers": 1}, "0 had been in the data set for N s, at batch 1\n", NOT_CONTINUED),
+        (ActsAsIterable(segfault), {"num_workers": 1},
+         "0 had been in the data set for N s, at batch 1\n", NOT_CONTINUED),
         (ActsAsIterable(segfault), {"num_workers": 1, "max_restarts": 2},
          "0 had been in the data set for N s, at batch 1\n", NOT_CONTINUED),
     ],

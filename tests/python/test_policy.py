@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of restarts and samples, and what reports say of both."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import pickle
+import random
+from typing import Any
+
+import headrace
+import headrace.torch
+import pytest
+import torch
+import torch.utils.data
+from disturbed import BOTH, COUNT, as_sum, load, undisturbed
+from loaders import only_headrace
+from mishaps import Bad, Marks, Numbers, Plan, Random, Resumable, Stream, epoch
+
+pytestmark = only_headrace
+
+
+# ---- options ----
+
+
+@BOTH
+@pytest.mark.parametrize("options", [{"on_bad_sample": "skip"}, {"rng": "sample"}, {"on_bad_sample": as_sum}])
+def test_options_for_samples_need_a_data_set_with_indices(kind: Any, options: dict[str, Any], marks: Marks) -> None:
+    for dataset in (Stream(COUNT, Plan(marks)), Resumable(COUNT, Plan(marks))):
+        with pytest.raises(ValueError, match='rng="sample" and on_bad_sample need a data set with __getitem__'):
+            load(kind, dataset, **options)
+
+
+WRONG = [
+    ("max_restarts", -1, ValueError),
+    ("max_restarts", "2", TypeError),
+    ("max_restarts", True, TypeError),
+    ("max_restarts", None, TypeError),
+    ("max_restarts", 1.5, TypeError),
+    ("rng", "samples", ValueError),
+    ("rng", None, ValueError),
+    ("seed", "5", TypeError),
+    ("seed", 1.5, TypeError),
+    ("seed", True, TypeError),
+    ("seed", -1, ValueError),
+    ("on_bad_sample", "ignore", ValueError),
+    ("on_bad_sample", None, ValueError),
+    ("stall_after", 0, ValueError),
+    ("stall_after", "30", TypeError),
+    ("stall_after", float("nan"), ValueError),
+    ("on_stall", "kill", ValueError),
+    ("shutdown_timeout", 0, ValueError),
+    ("shutdown_timeout", float("inf"), ValueError),
+    ("shutdown_timeout", [5], TypeError),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("name", "value", "error"), WRONG)
+def test_a_wrong_option_is_refused_by_name(kind: Any, name: str, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"^{name} should ") as caught:
+        load(kind, [1, 2], **{name: value})
+    assert repr(value) in str(caught.value)
+
+
+@BOTH
+def test_an_epoch_that_is_no_number_is_refused(kind: Any) -> None:
+    with pytest.raises(TypeError):
+        load(kind, [1, 2]).set_epoch("1")
+
+
+@BOTH
+def test_options_survive_copies_and_pickle(kind: Any, marks: Marks) -> None:
+    plan = Plan(marks, {7: ["SIGKILL", "SIGKILL"]})
+    options = {
+        "max_restarts": 2,
+        "rng": "sample",
+        "seed": 5,
+        "on_bad_sample": "skip",
+        "stall_after": 20.0,
+        "on_stall": "raise",
+        "shutdown_timeout": 4.0,
+    }
+    loader = load(kind, Random(COUNT, plan), **options)
+    for other in (copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        assert {name: getattr(other, name) for name in options} == options
+    expected = epoch(load(kind, Bad(COUNT, Plan(marks), (7,)), **options))
+    got = epoch(pickle.loads(pickle.dumps(loader)))
+    assert [batch[0] for batch in got] == expected
+
+
+def test_what_a_function_cannot_be_pickled_is_named() -> None:
+    loader = load(headrace.torch.DataLoader, [1, 2], multiprocessing_context="spawn", on_bad_sample=lambda *_: "skip")
+    with pytest.raises(Exception, match="lambda") as caught:
+        epoch(loader)
+    assert any("on_bad_sample" in note for note in caught.value.__notes__)
+
+
+class OfItsOwn(torch.utils.data.DataLoader[Any]):
+    """A user's subclass of torch's loader, with attributes that happen to have the names of options."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.rng = random.Random(3)
+        self.seed = "a word"
+        self.max_restarts = "many"
+
+
+@pytest.mark.parametrize("kind", [torch.utils.data.DataLoader, OfItsOwn])
+def test_torchs_loaders_get_the_defaults_by_install(kind: Any, marks: Marks) -> None:
+    options = {"batch_size": 3, "num_workers": 2, "multiprocessing_context": "fork"}
+    with headrace.torch.installed():
+        assert epoch(kind(Numbers(COUNT, Plan(marks)), **options)) == undisturbed(headrace.torch.DataLoader, "map")
+        with pytest.raises(RuntimeError, match="max_restarts=N lets headrace replace"):
+            epoch(kind(Numbers(COUNT, Plan(marks, {7: ["SIGKILL"]})), **options))
+
+
+@BOTH
+def test_an_option_may_be_set_for_the_next_iteration(kind: Any, marks: Marks) -> None:
+    loader = load(kind, Numbers(COUNT, Plan(marks, {7: ["SIGKILL"], 9: ["SIGKILL"]})), max_restarts=0)
+    with pytest.raises(RuntimeError, match="killed by signal"):
+        epoch(loader)
+    loader.max_restarts = 1
+    assert epoch(loader) == undisturbed(kind, "map")
+    loader.max_restarts = -1
+    with pytest.raises(ValueError, match="max_restarts"):
+        epoch(loader)
+
+
+# ---- reports ----
+
+
+@BOTH
+def test_reports_count_restarts_and_starts(kind: Any, marks: Marks) -> None:
+    loader = load(kind, Numbers(COUNT, Plan(marks, {4: ["SIGKILL"]})), persistent_workers=True)
+    with pytest.raises(RuntimeError, match="no report before the first iteration"):
+        loader.report()
+    iterator = iter(loader)
+    list(iterator)
+    for report in (loader.report(), iterator.report()):
+        assert report["restarts"] == 1
+        assert report["bad_samples"] == []
+        assert [one["starts"] for one in report["per_worker"]] == [1, 2]
+        assert [one["is_alive"] for one in report["per_worker"]] == [True, True]
+        assert sum(one["batches"] for one in report["per_worker"]) == report["batches"] == 14
+        assert len({one["pid"] for one in report["per_worker"]} - {os.getpid()}) == 2
+        for one in report["per_worker"]:
+            assert min(one["waiting_s"], one["fetching_s"], one["collating_s"]) >= 0
+
+
+@BOTH
+def test_a_report_stays_after_the_end(kind: Any, marks: Marks) -> None:
+    loader = load(kind, Numbers(COUNT, Plan(marks, {4: ["SIGKILL"]})))
+    iterator = iter(loader)
+    list(iterator)
+    assert loader.report() == iterator.report()
+    assert (loader.report()["restarts"], loader.report()["batches"]) == (1, 14)
+
+
+def test_an_own_context_starts_the_successors_too(marks: Marks) -> None:
+    context = multiprocessing.get_context("fork")
+    loader = load(headrace.Loader, Numbers(COUNT, Plan(marks, {7: ["SIGKILL"]})), multiprocessing_context=context)
+    assert epoch(loader) == undisturbed(headrace.Loader, "map")

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers by sample, and samples that cannot be made or that kill their worker."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import re
+from typing import Any
+
+import headrace
+import headrace.torch
+import mishaps
+import numpy as np
+import pytest
+import torch
+import torch.utils.data
+from disturbed import BOTH, COUNT, DATASETS, SLOW_METHODS, as_sum, load, pids, undisturbed
+from loaders import needs_failpoints, only_headrace
+from mishaps import Bad, Marks, Numbers, Plan, Random, epoch, kill, told
+
+pytestmark = only_headrace
+
+
+# ---- random numbers by sample ----
+
+
+def numbers(kind: Any, marks: Marks, events: dict[int, list[str]] | None = None, **options: Any) -> Any:
+    return load(kind, Random(COUNT, Plan(marks, events or {})), rng="sample", **{"seed": 5, **options})
+
+
+@BOTH
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_random_numbers_are_the_same_with_any_number_of_workers_and_deaths(
+    kind: Any, batch_size: int | None, marks: Marks
+) -> None:
+    expected = epoch(numbers(kind, marks, num_workers=1, batch_size=batch_size))
+    for workers in (2, 3):
+        assert epoch(numbers(kind, marks, num_workers=workers, batch_size=batch_size)) == expected
+    disturbed = numbers(kind, marks, {2: ["SIGKILL"], 19: ["exit 3"], 40: ["SIGSEGV"]}, batch_size=batch_size)
+    assert epoch(disturbed) == expected
+    assert disturbed.report()["restarts"] == 3
+
+
+@BOTH
+@pytest.mark.parametrize("method", SLOW_METHODS)
+def test_random_numbers_are_the_same_with_every_start_method(kind: Any, method: str, marks: Marks) -> None:
+    disturbed = numbers(kind, marks, {2: ["SIGKILL"]}, multiprocessing_context=method)
+    assert epoch(disturbed) == epoch(numbers(kind, marks))
+
+
+@BOTH
+def test_random_numbers_differ_between_samples_epochs_and_seeds(kind: Any, marks: Marks) -> None:
+    loader = numbers(kind, marks, batch_size=None)
+    drawn = [sample[1:] for _ in range(3) for sample in epoch(loader)]
+    drawn += [sample[1:] for sample in epoch(numbers(kind, marks, batch_size=None, seed=6))]
+    for generator in zip(*drawn, strict=True):
+        assert len(set(generator)) == len(drawn)
+    assert len(drawn[0]) == 3
+
+
+@BOTH
+@pytest.mark.parametrize("persistent", [False, True])
+def test_epochs_are_counted_and_can_be_set(kind: Any, persistent: bool, marks: Marks) -> None:
+    loader = numbers(kind, marks, persistent_workers=persistent)
+    epochs = [epoch(loader) for _ in range(3)]
+    assert len({repr(one) for one in epochs}) == 3
+    loader.set_epoch(1)
+    assert [epoch(loader), epoch(loader)] == epochs[1:]
+    later = numbers(kind, marks, {9: ["SIGKILL"]}, persistent_workers=persistent)
+    later.set_epoch(np.int64(2))
+    assert epoch(later) == epochs[2]
+
+
+@BOTH
+def test_random_numbers_of_a_later_epoch_survive_a_death(kind: Any, marks: Marks) -> None:
+    loader = numbers(kind, marks, persistent_workers=True)
+    expected = [epoch(loader) for _ in range(3)]
+    disturbed = numbers(kind, marks, persistent_workers=True)
+    assert epoch(disturbed) == expected[0]
+    kill(*pids(disturbed))
+    assert [epoch(disturbed), epoch(disturbed)] == expected[1:]
+
+
+def test_the_seed_is_torchs_where_none_is_given(marks: Marks) -> None:
+    def first_epoch(generator: int) -> Any:
+        drawn = torch.Generator()
+        drawn.manual_seed(generator)
+        return epoch(numbers(headrace.torch.DataLoader, marks, seed=None, generator=drawn))
+
+    assert first_epoch(1) == first_epoch(1)
+    assert first_epoch(1) != first_epoch(2)
+
+
+@BOTH
+def test_a_seed_may_be_numpys(kind: Any, marks: Marks) -> None:
+    assert epoch(numbers(kind, marks, seed=np.int64(5))) == epoch(numbers(kind, marks, seed=5))
+
+
+@BOTH
+def test_the_order_of_samples_does_not_matter(kind: Any, marks: Marks) -> None:
+    batches = [[40, 3], [2, 39, 3]]
+    loader = numbers(kind, marks, batch_sampler=batches, batch_size=1)
+    samples = {sample[0]: sample for sample in epoch(numbers(kind, marks, batch_size=None))}
+    assert [list(zip(*batch, strict=True)) for batch in epoch(loader)] == [
+        [tuple(samples[index]) for index in batch] for batch in batches
+    ]
+
+
+def test_the_trainers_own_random_numbers_are_left_alone(marks: Marks) -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    state = random.getstate(), np.random.get_state()[1].tolist()
+    epoch(numbers(headrace.torch.DataLoader, marks))
+    epoch(numbers(headrace.Loader, marks))
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == state
+
+
+# ---- bad samples ----
+
+
+class Decides:
+    """An on_bad_sample that looks at the index."""
+
+    def __init__(self, words: dict[int, Any]) -> None:
+        self.words = words
+
+    def __call__(self, index: int, error: Exception) -> Any:
+        assert str(error) == repr(f"sample {index} is bad")
+        word = self.words[index]
+        if isinstance(word, Exception):
+            raise word
+        return word
+
+
+BAD = (4, 20, 21, 22)  # with batches of 3: one of a batch, and two and one of two
+
+
+def bad(kind: Any, marks: Marks, policy: Any, bad: tuple[int, ...] = BAD, **options: Any) -> Any:
+    return load(kind, Bad(COUNT, Plan(marks), bad), on_bad_sample=policy, **{"seed": 3, **options})
+
+
+@BOTH
+@pytest.mark.parametrize("collate", [None, as_sum])
+def test_skip_makes_a_batch_smaller(kind: Any, collate: Any, marks: Marks) -> None:
+    loader = bad(kind, marks, "skip", collate_fn=collate)
+    expected = [[i for i in range(at, min(at + 3, COUNT)) if i not in BAD] for at in range(0, COUNT, 3)]
+    with told() as texts:
+        assert epoch(loader) == (expected if collate is None else [*map(as_sum, expected)])
+    assert len(expected) == len(loader)
+    assert sorted(one.index for one in loader.report()["bad_samples"]) == list(BAD)
+    (text,) = texts
+    assert text.startswith("headrace: 4 bad samples in this epoch:\n")
+    assert re.search(r"\n  20 \(worker \d\): KeyError: 'sample 20 is bad'", text)
+
+
+@BOTH
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_refill_puts_another_sample_in_its_place(kind: Any, batch_size: int | None, marks: Marks) -> None:
+    loader = bad(kind, marks, "refill", batch_size=batch_size)
+    batches = epoch(loader)
+    samples = list(itertools.chain(*batches)) if batch_size else batches
+    assert len(samples) == COUNT
+    assert [i for i, sample in enumerate(samples) if sample != i] == list(BAD)
+    assert not set(samples) & set(BAD)
+    assert epoch(bad(kind, marks, "refill", batch_size=batch_size, num_workers=3)) == batches
+    assert epoch(bad(kind, marks, "refill", batch_size=batch_size, seed=4)) != batches
+    assert epoch(loader) != batches, "another epoch, other refills"
+    loader.set_epoch(0)
+    assert epoch(loader) == batches
+
+
+@BOTH
+def test_a_function_decides_for_each_sample(kind: Any, marks: Marks) -> None:
+    loader = bad(kind, marks, Decides({4: "skip", 20: "refill", 21: "skip", 22: "skip"}))
+    batches = epoch(loader)
+    assert (batches[1], batches[7]) == ([3, 5], [23])
+    assert len(batches[6]) == 3
+    assert batches[6][:2] == [18, 19]
+    loader = bad(kind, marks, Decides(dict.fromkeys(BAD, "raise")))
+    with pytest.raises(KeyError, match="sample 4 is bad"):
+        epoch(loader)
+
+
+@BOTH
+@pytest.mark.parametrize("word", ["skp", None, 3, ["skip"]])
+def test_a_function_that_gives_another_word_raises(kind: Any, word: Any, marks: Marks) -> None:
+    with pytest.raises(ValueError, match=r"on_bad_sample should give .* not .*, for sample 4") as caught:
+        epoch(bad(kind, marks, Decides({4: word})))
+    assert repr(word) in str(caught.value)
+
+
+@BOTH
+def test_what_the_function_raises_is_raised(kind: Any, marks: Marks) -> None:
+    with pytest.raises(ZeroDivisionError, match="in on_bad_sample") as caught:
+        epoch(bad(kind, marks, Decides({4: ZeroDivisionError("in on_bad_sample")})))
+    assert "sample 4 is bad" in str(caught.value), "why it was called"
+
+
+@BOTH
+def test_a_batch_of_bad_samples_only_gets_a_good_one(kind: Any, marks: Marks) -> None:
+    loader = bad(kind, marks, "skip", bad=(6, 7, 8, 40))
+    with told() as texts:
+        batches = epoch(loader)
+    assert len(batches) == len(loader)
+    assert len(batches[2]) == 1
+    assert batches[2][0] not in (6, 7, 8, 40)
+    assert batches[13] == [39]
+    assert "headrace: 4 bad samples" in texts[0]
+    assert epoch(bad(kind, marks, "skip", bad=(6, 7, 8, 40), num_workers=3)) == batches
+
+
+@BOTH
+@pytest.mark.parametrize("policy", ["skip", "refill"])
+def test_a_data_set_of_bad_samples_only_raises(kind: Any, policy: str, marks: Marks) -> None:
+    with pytest.raises(RuntimeError, match="sample 0 is bad, and so are 10 others that were tried in its place"):
+        epoch(bad(kind, marks, policy, bad=tuple(range(COUNT))))
+
+
+@BOTH
+def test_many_bad_samples_are_cut_short_in_the_warning_only(kind: Any, marks: Marks) -> None:
+    loader = bad(kind, marks, "skip", bad=tuple(range(0, 38, 2)))
+    with told() as texts:
+        epoch(loader)
+    assert "and 9 more: see report()['bad_samples']" in texts[0]
+    assert len(texts[0].splitlines()) == 12
+    assert len(loader.report()["bad_samples"]) == 19
+
+
+@BOTH
+@pytest.mark.parametrize("persistent", [False, True])
+def test_bad_samples_are_those_of_this_epoch(kind: Any, persistent: bool, marks: Marks) -> None:
+    loader = bad(kind, marks, "skip", persistent_workers=persistent)
+    for _ in range(2):
+        with told() as texts:
+            epoch(loader)
+        assert len(texts) == 1
+        assert len(loader.report()["bad_samples"]) == len(BAD)
+
+
+@BOTH
+def test_bad_samples_and_deaths_go_together(kind: Any, marks: Marks) -> None:
+    dataset = Bad(COUNT, Plan(marks, {3: ["SIGKILL"], 23: ["SIGKILL"]}), BAD)
+    loader = load(kind, dataset, on_bad_sample="refill", seed=3)
+    other = bad(kind, marks, "refill")
+    assert epoch(loader) == epoch(other)
+    assert loader.report()["restarts"] == 2
+    both = [[(one.index, one.error) for one in one.report()["bad_samples"]] for one in (loader, other)]
+    assert both[0] == both[1]
+    assert {index for index, _ in both[0]} == set(BAD)
+
+
+class NoLength:
+    def __getitem__(self, index: int) -> int:
+        raise KeyError(index)
+
+
+@BOTH
+def test_refilling_needs_a_length(kind: Any) -> None:
+    loader = load(kind, NoLength(), batch_sampler=[[1, 2]], batch_size=1, on_bad_sample="refill")
+    with pytest.raises(TypeError, match="sample 1 is bad, and no other can take its place: the data set has no length"):
+        epoch(loader)
+
+
+# ---- a sample that kills its worker twice ----
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["map", "getitems"])
+@pytest.mark.parametrize("batch_size", [3, None])
+@pytest.mark.parametrize("policy", ["raise", "skip", "refill"])
+def test_a_sample_that_kills_its_worker_twice_is_not_tried_again(
+    kind: Any, name: str, batch_size: int | None, policy: str, marks: Marks
+) -> None:
+    plan = Plan(marks, {7: ["SIGKILL", "SIGSEGV", "exit 3"]})
+    loader = load(kind, DATASETS[name](plan), batch_size=batch_size, on_bad_sample=policy, seed=1)
+    batches, errors = [], []
+    with told() as texts:
+        iterator = iter(loader)
+        for _ in range(COUNT + 1):
+            try:
+                batches.append(mishaps.plain(next(iterator)))
+            except StopIteration:
+                break
+            except RuntimeError as error:
+                errors.append(error)
+    assert not marks.has("7.2"), "it was tried a third time"
+    assert loader.report()["restarts"] == 2
+    is_whole = name == "getitems" and batch_size and policy == "raise"
+    what = "batch 2, of [6, 7, 8]," if is_whole else "sample 7"
+    assert f"making {what} killed its worker 2 times: it is not tried again" in texts[1]
+    expected = undisturbed(kind, name, batch_size=batch_size)
+    assert len(batches) + len(errors) == len(expected)
+    if policy == "raise":
+        assert len(errors) == 1
+        assert f"making {what} killed its worker 2 times" in str(errors[0])
+        assert batches == [batch for batch in expected if batch not in ([6, 7, 8], 7)]
+        return
+    assert errors == []
+    (bad,) = loader.report()["bad_samples"]
+    assert (bad.index, bad.error) == (7, "SampleKilledWorker: making sample 7 killed its worker 2 times")
+    assert "headrace: 1 bad sample in this epoch:\n  7 (worker " in texts[2]
+    changed = [(got, want) for got, want in zip(batches, expected, strict=True) if got != want]
+    if policy == "skip" and batch_size:
+        assert changed == [([6, 8], [6, 7, 8])]
+    elif batch_size:
+        ((got, want),) = changed
+        assert (got[0], got[2], want) == (6, 8, [6, 7, 8])
+        assert 0 <= got[1] < COUNT
+    else:
+        assert all(want == 7 for _, want in changed)
+
+
+@BOTH
+def test_it_is_not_tried_again_in_a_later_epoch_either(kind: Any, marks: Marks) -> None:
+    plan = Plan(marks, {7: ["SIGKILL", "SIGKILL", "SIGKILL"]})
+    loader = load(kind, Numbers(COUNT, plan), persistent_workers=True, on_bad_sample="skip", shuffle=True, seed=1)
+    epochs = [epoch(loader) for _ in range(4)]
+    assert not marks.has("7.2"), "it was tried a third time"
+    for batches in epochs:
+        assert sorted(itertools.chain(*batches)) == [i for i in range(COUNT) if i != 7]
+        assert len(batches) == len(loader)
+
+
+@BOTH
+def test_samples_that_their_worker_died_beside_are_made(kind: Any, marks: Marks) -> None:
+    """Each dies at a sample of its own, in the same batch: none is given up."""
+    plan = Plan(marks, {6: ["SIGKILL"], 7: ["SIGKILL"], 8: ["SIGKILL"]})
+    loader = load(kind, Numbers(COUNT, plan))
+    assert epoch(loader) == undisturbed(kind, "map")
+    assert loader.report()["restarts"] == 3
+
+
+class OutsideTheDataSet:
+    """A collate function that dies, twice."""
+
+    def __init__(self, marks: Marks) -> None:
+        self.marks = marks
+
+    def __call__(self, samples: list[Any]) -> list[Any]:
+        if 7 in samples and (self.marks.first("collate.0") or self.marks.first("collate.1")):
+            mishaps.die("SIGKILL")
+        return samples
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["map", "replayed", "resumed"])
+def test_a_collate_function_may_die_as_often_as_restarts_allow(kind: Any, name: str, marks: Marks) -> None:
+    loader = load(kind, DATASETS[name](Plan(marks)), collate_fn=OutsideTheDataSet(marks))
+    assert epoch(loader) == undisturbed(kind, name)
+    assert loader.report()["restarts"] == 2
+
+
+@needs_failpoints
+@BOTH
+def test_a_death_before_a_worker_has_begun_is_not_its_samples(kind: Any, marks: Marks) -> None:
+    """The second process dies with the first one's sample still in its record."""
+
+    def arm() -> None:
+        if marks.has("7.0") and marks.first("armed"):
+            os.environ["HEADRACE_STOP"] = "port.pid:9"
+
+    os.register_at_fork(after_in_child=arm)
+    loader = load(kind, Numbers(COUNT, Plan(marks, {7: ["SIGKILL"]})))
+    with told() as texts:
+        assert epoch(loader) == undisturbed(kind, "map")
+    assert loader.report()["restarts"] == 2
+    assert not any("not tried again" in text for text in texts)
