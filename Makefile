@@ -4,7 +4,7 @@
 # make test-jax  these: they need half a gigabyte more
 # make check     formatting, linters, types, layers, symbols, other compilers, sanitizers, fuzzers, packages
 # make bench     measurements, of a release build
-# make soak      random kills, KILLS=10000 of them, drawn from SEED: docs/reliability.md
+# make soak      random kills, drawn from SEED, KILLS=10000 in C and SECONDS=600 of Python: docs/reliability.md
 # make format    formats C and Python
 # make clean     removes build/; the virtual environment in .venv stays
 #
@@ -13,6 +13,7 @@
 
 PYTHON ?= python3
 KILLS ?= 10000
+SECONDS ?= 600
 export PYTHON
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -43,6 +44,7 @@ bench: build/release.stamp
 
 soak: build/dev.stamp
 	build/dev/tests/soak_kills $(KILLS) $(SEED)
+	.venv/bin/python tests/soak/soak_kills.py $(SECONDS) $(SEED)
 
 format: packages-check .venv/stamp
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i

@@ -162,6 +162,8 @@ class Crew:
             text, name = _samples.text_of(indices[position]), f"sample {_reports.shorten(indices[position])}"
         else:
             return ""  # it was collating
+        if text in self._banned:
+            return ""  # it was not trying
         deaths = self._deaths[text] = self._deaths.get(text, 0) + 1
         if deaths < DEATHS_OF_A_SAMPLE:
             return ""

@@ -136,21 +136,32 @@ class _Job:
 
     def _begin(self, beginning: _restart.Beginning, init_fn: Callable[[int], None] | None) -> None:
         self._made = beginning.made
+        self._state = beginning.state
         _seed_all(self.seed, beginning.epoch, self.worker)
         try:
             if init_fn is not None:
                 init_fn(self.worker)
-            if beginning.state is not None:
-                self.dataset.load_state_dict(pickle.loads(beginning.state))
-            self._fetcher = _Fetcher(self.dataset, self.is_iterable, self.batched, self.drop_last)
+            if self._state is None:
+                self._fetcher = self._new_fetcher()
         except Exception:
             self._first_error = self.wrap_exception()
+
+    def _new_fetcher(self) -> _Fetcher:
+        return _Fetcher(self.dataset, self.is_iterable, self.batched, self.drop_last)
+
+    def _load(self, state: bytes) -> None:
+        """Only once there is a task: a data set may keep what it was told for its next pass, whichever that is."""
+        self.dataset.load_state_dict(pickle.loads(state))
+        self._state = None
+        self._fetcher = self._new_fetcher()
 
     def fetch(self, indices: Any) -> Any:
         self._made += 1
         first, self._first_error = self._first_error, None
         if first is not None:
             raise _worker.Failed(first)
+        if self._state is not None:
+            self._load(self._state)
         samples = self._samples(indices)
         return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
 
@@ -159,7 +170,7 @@ class _Job:
             return self._fetcher.fetch(indices)
         if self._maker.makes(indices, self.batched):
             return self._maker.make(indices) if self.batched else self._maker.make_one(indices)
-        return self._fetcher.fetch(self._maker.noted(indices, self.batched))
+        return self._fetcher.fetch(self._maker.noted(indices) if self.batched else indices)
 
     def notes(self) -> _restart.Notes | None:
         if self._state_is_wanted:

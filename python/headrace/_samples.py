@@ -83,11 +83,8 @@ class SampleMaker:
             return self._policy.is_per_sample
         return any(text_of(one) in self._banned for one in ([indices, *indices] if is_batch else [indices]))
 
-    def noted(self, indices: Any, is_batch: bool) -> Any:
-        """The indices as a fetcher should get them: of a batch noting which one is at work, unless the data set takes
-        all at once."""
-        if not is_batch or getattr(self._dataset, "__getitems__", None):
-            return indices
+    def noted(self, indices: Any) -> Any:
+        """A batch's indices for a fetcher that takes one after the other: noting which one is at work."""
         return self._port.noting(indices)
 
     def make(self, indices: Any) -> list[Any]:

@@ -60,13 +60,8 @@ def reap_all(deadline: float) -> bool:
     return False
 
 
-def state() -> set[str]:
-    """Open files, and files in /dev/shm."""
-    return {f"descriptor {fd}" for fd in os.listdir("/proc/self/fd")} | set(os.listdir("/dev/shm"))
-
-
 def run(case: dict[str, Any], folder: str) -> dict[str, Any]:
-    before = state()
+    before = set(os.listdir("/proc/self/fd"))
     pid = os.fork()
     if pid == 0:
         be_trainer(case, folder)
@@ -81,7 +76,7 @@ def run(case: dict[str, Any], folder: str) -> dict[str, Any]:
         "code": os.waitstatus_to_exitcode(status),
         "was_stopped": was_stopped,
         "gone_s": time.monotonic() - start if is_gone else None,
-        "left": sorted(state() - before),
+        "left": sorted(set(os.listdir("/proc/self/fd")) - before),
     }
 
 

@@ -16,7 +16,7 @@ import pytest
 from disturbed import BOTH, COUNT, DATASETS, SLOW_METHODS, as_sum, in_some_order, load, pids, starts, undisturbed
 from loaders import needs_failpoints, only_headrace
 from mishaps import Marks, Numbers, Plan, Replayable, Resumable, Stream, epoch, kill, told
-from processes import alive, run, until
+from processes import run, until
 
 pytestmark = only_headrace
 
@@ -153,18 +153,20 @@ def test_a_worker_may_be_killed_in_an_epoch_that_is_broken_off(kind: Any, name: 
 
 @BOTH
 @pytest.mark.parametrize("name", ["replayed", "resumed"])
-def test_a_worker_that_has_come_to_its_end_may_die_before_the_next_epoch(kind: Any, name: str, marks: Marks) -> None:
-    """It is seen to be dead in the old epoch, and its successor begins in the new one."""
-    plan = Plan(marks, {COUNT - 3: ["kill 1000"]})
-    loader = load(kind, DATASETS[name](plan), persistent_workers=True, batch_size=None)
+@pytest.mark.parametrize(("at", "prefetch"), [(COUNT - 3, 2), (COUNT - 1, 1)])
+def test_a_worker_that_has_come_to_its_end_may_die_before_the_next_epoch(
+    kind: Any, name: str, at: int, prefetch: int, marks: Marks
+) -> None:
+    """It is seen to be dead in the old epoch; its successor, with a task there or none, goes on in the new."""
+    dataset = DATASETS[name](Plan(marks, {at: ["kill 1000"]}))
+    loader = load(kind, dataset, persistent_workers=True, batch_size=None, prefetch_factor=prefetch)
     expected = undisturbed(kind, name, batch_size=None)
     iterator = iter(loader)
-    batches = [mishaps.plain(next(iterator)) for _ in range(4)]
-    victim = pids(loader)[1]
-    marks.write_pid("waits.1000", victim)  # worker 0 kills it, near the end
+    batches = [mishaps.plain(next(iterator)) for _ in range(at)]
+    assert until(lambda: loader.report()["per_worker"][1]["batches"] == COUNT // 2 + 1)
+    marks.write_pid("waits.1000", pids(loader)[1])  # worker 0 kills it
     batches += [mishaps.plain(batch) for batch in iterator]
-    assert sorted(batches) == sorted(expected)
-    assert not alive(victim)
+    assert batches == expected
     assert epoch(loader) == expected
     assert loader.report()["restarts"] == 1
 
@@ -362,7 +364,7 @@ class WrongState(Resumable):
 @pytest.mark.parametrize("prefetch", [1, 4])
 def test_a_state_that_cannot_be_loaded_raises(kind: Any, prefetch: int, marks: Marks) -> None:
     loader = load(kind, WrongState(COUNT, Plan(marks, {6: ["kill 1000"]})), prefetch_factor=prefetch)
-    with pytest.raises(ValueError, match="this state is wrong: 3"):
+    with pytest.raises(ValueError, match=r"this state is wrong: \d"):
         publish_and_die(loader, marks, prefetch, 2)
 
 

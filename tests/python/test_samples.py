@@ -47,7 +47,10 @@ def test_random_numbers_are_the_same_with_any_number_of_workers_and_deaths(
 @pytest.mark.parametrize("method", SLOW_METHODS)
 def test_random_numbers_are_the_same_with_every_start_method(kind: Any, method: str, marks: Marks) -> None:
     disturbed = numbers(kind, marks, {2: ["SIGKILL"]}, multiprocessing_context=method)
-    assert epoch(disturbed) == epoch(numbers(kind, marks))
+    expected, batches = epoch(numbers(kind, marks)), epoch(disturbed)
+    if kind is headrace.Loader:  # nobody imports torch for it
+        expected, batches = [batch[:3] for batch in expected], [batch[:3] for batch in batches]
+    assert batches == expected
 
 
 @BOTH
@@ -288,7 +291,7 @@ def test_a_sample_that_kills_its_worker_twice_is_not_tried_again(
                 errors.append(error)
     assert not marks.has("7.2"), "it was tried a third time"
     assert loader.report()["restarts"] == 2
-    is_whole = name == "getitems" and batch_size and policy == "raise"
+    is_whole = name == "getitems" and kind is not headrace.Loader and batch_size and policy == "raise"
     what = "batch 2, of [6, 7, 8]," if is_whole else "sample 7"
     assert f"making {what} killed its worker 2 times: it is not tried again" in texts[1]
     expected = undisturbed(kind, name, batch_size=batch_size)

@@ -5,6 +5,7 @@ left behind. `soak_kills.py [SECONDS [SEED]]`. What is drawn follows from the se
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -15,6 +16,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -30,7 +32,7 @@ from processes import children, private_bytes, shared_bytes, until  # noqa: E402
 POINTS = re.findall(r'^ *POINT\(\w+, "([\w.]+)", (?!TRAINER)', (HERE / "../../src/os/failpoints.h").read_text(), re.M)
 NOTHING = Plan(Marks(HERE))
 COUNT = 240  # samples of an epoch
-KILL_EVERY_S = 0.06
+KILL_EVERY_S = {"fork": 0.06, "spawn": 5.0, "forkserver": 0.5}  # a worker's start must be shorter
 TRAINER_LIVES_S = 0.3
 GONE_S = 1.0
 TWICE = "killed its worker 2 times"
@@ -60,6 +62,7 @@ class Killer:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.loader: Any = None
+        self.every_s = 1.0
         self.kill_count = 0
         self.killed_at = 0.0
         self.recoveries: list[float] = []
@@ -67,26 +70,33 @@ class Killer:
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork)
         signal.signal(signal.SIGALRM, self._kill)
 
-    def watch(self, loader: Any) -> None:
+    @contextlib.contextmanager
+    def at_work(self, loader: Any) -> Iterator[None]:
         self.loader, self.restarts, self.killed_at = loader, 0, 0.0
+        self.every_s = KILL_EVERY_S[loader.multiprocessing_context.get_start_method()]
         self._wind()
-
-    def rest(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        self.loader = None
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self.loader = None
 
     def _wind(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, self.chance.expovariate(1 / KILL_EVERY_S) + 1e-4)
+        signal.setitimer(signal.ITIMER_REAL, self.chance.expovariate(1 / self.every_s) + 1e-4)
 
     def _kill(self, *_: object) -> None:
-        if self.loader is None:
-            return
-        alive = children(os.getpid()) & {one["pid"] for one in self.loader.report()["per_worker"]}
-        if alive:
+        if alive := self._workers():
             self.killed_at = time.monotonic()
-            os.kill(self.chance.choice(sorted(alive)), signal.SIGKILL)
+            os.kill(self.chance.choice(alive), signal.SIGKILL)
             self.kill_count += 1
         self._wind()
+
+    def _workers(self) -> list[int]:
+        try:
+            workers = self.loader.report()["per_worker"]
+        except RuntimeError:  # it has none yet
+            return []
+        return sorted(children(os.getpid()) & {one["pid"] for one in workers})
 
     def _before_fork(self) -> None:
         if self.loader is not None and self.chance.random() < 0.2:
@@ -138,22 +148,21 @@ def samples_of(batch: Any, is_batched: bool) -> list[Any]:
 
 def run_epoch(loader: Any, killer: Killer) -> tuple[list[Any], int]:
     """The samples, and how many batches were given up because a sample of theirs killed its worker twice."""
-    samples, given_up, iterator = [], 0, iter(loader)
-    killer.watch(loader)
-    while True:
-        try:
-            batch = next(iterator)
-        except StopIteration:
-            break
-        except RuntimeError as error:
-            if TWICE not in str(error):
-                raise
-            given_up += 1
-            continue
-        killer.note_batch()
-        samples += samples_of(batch, loader.batch_size is not None)
-    killer.rest()
-    return samples, given_up
+    samples, given_up = [], 0
+    with killer.at_work(loader):
+        iterator = iter(loader)
+        while True:
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return samples, given_up
+            except RuntimeError as error:
+                if TWICE not in str(error):
+                    raise
+                given_up += 1
+                continue
+            killer.note_batch()
+            samples += samples_of(batch, loader.batch_size is not None)
 
 
 def check_epoch(samples: list[Any], given_up: int, loader: Any, numbers: dict[Any, Any], epoch: int) -> None:

@@ -95,9 +95,9 @@ class Job:
             self._maker = SampleMaker(port, self.dataset, self.policy, beginning, self.seed, self.worker)
         elif self.policy.max_restarts:
             self._state_is_wanted = _restart.way_of(self.dataset, True) == _restart.STATE
-            if beginning.state is not None:
-                self.dataset.load_state_dict(pickle.loads(beginning.state))
-        self._fetcher = self._new_fetcher()
+        self._state = beginning.state
+        if self._state is None:
+            self._fetcher = self._new_fetcher()
 
     def _seed(self) -> None:
         seed = self.base_seed + self.worker
@@ -118,8 +118,15 @@ class Job:
             self.dataset_kind, self.dataset, self.auto_collation, collate_fn, self.drop_last
         )
 
+    def _load(self, state: bytes) -> None:
+        """Only once there is a task: a data set may keep what it was told for its next pass, whichever that is."""
+        self.dataset.load_state_dict(pickle.loads(state))
+        self._state = None
+        self._fetcher = self._new_fetcher()
+
     def begin_epoch(self, beginning: _restart.Beginning) -> None:
         self._made = 0
+        self._state = None
         try:
             if self._maker is not None:
                 self._maker.begin_epoch(beginning)
@@ -132,10 +139,13 @@ class Job:
         first, self._first_exception = self._first_exception, None
         if first is not None:
             raise _worker.Failed(first)
+        if self._state is not None:
+            self._load(self._state)
         if self._maker is not None:
             if self._maker.makes(indices, self.auto_collation):
                 return self._make(self._maker, indices)
-            indices = self._maker.noted(indices, self.auto_collation)
+            if self.auto_collation and not getattr(self.dataset, "__getitems__", None):
+                indices = self._maker.noted(indices)
         try:
             return self._fetcher.fetch(indices)
         except StopIteration:
