@@ -73,7 +73,7 @@ struct hr_vitals {
     uint32_t pid; /* as it sees itself; 0: it never opened its port */
     uint32_t starts;
     enum hr_phase phase;
-    int64_t phase_since_ns; /* CLOCK_MONOTONIC */
+    int64_t phase_since_ns; /* CLOCK_MONOTONIC, to a tick of the kernel's: 1 to 10 ms */
     uint64_t task;          /* the one that it has or had last */
     uint64_t sample;        /* hr_port_note's; HR_NO_SAMPLE: none was noted since it took its task */
     uint64_t done_count;

@@ -122,6 +122,9 @@ class _Job:
         _crew.calm_opencv()
         _worker_info = WorkerInfo(self.worker, self.num_workers, self.seed, self.dataset)
         self._first_error: WorkerError | None = None
+        self._port = port
+        self.notes: _restart.Notes | None = None
+        self.collates_in_c = self.batched and self.collate_fn is None
         self._maker: SampleMaker | None = None
         if not self.is_iterable:
             self._maker = SampleMaker(port, self.dataset, self.policy, beginning, self.seed, self.worker)
@@ -163,6 +166,7 @@ class _Job:
         if self._state is not None:
             self._load(self._state)
         samples = self._samples(indices)
+        self.notes = self._notes()
         return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
 
     def _samples(self, indices: Any) -> Any:
@@ -170,18 +174,15 @@ class _Job:
             return self._fetcher.fetch(indices)
         if self._maker.makes(indices, self.batched):
             return self._maker.make(indices) if self.batched else self._maker.make_one(indices)
-        return self._fetcher.fetch(self._maker.noted(indices) if self.batched else indices)
+        return self._fetcher.fetch(self._port.noting(indices) if self.batched else indices)
 
-    def notes(self) -> _restart.Notes | None:
+    def _notes(self) -> _restart.Notes | None:
         if self._state_is_wanted:
             return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
         if self._maker is None or not self._maker.bad:
             return None
         bad, self._maker.bad = self._maker.bad, []
         return _restart.Notes(self.worker, bad=bad)
-
-    def samples_are_collated_in_c(self) -> bool:
-        return self.batched and self.collate_fn is None
 
     def collate(self, samples: Any) -> Any:
         return default_collate(samples)

@@ -77,15 +77,16 @@ class SampleMaker:
         self._epoch = beginning.epoch
         self._banned = beginning.banned
 
+    @property
+    def is_idle(self) -> bool:
+        """Is no batch of this epoch made here?"""
+        return not self._policy.is_per_sample and not self._banned
+
     def makes(self, indices: Any, is_batch: bool) -> bool:
         """Is this batch, or this sample, to be made here?"""
         if self._policy.is_per_sample or not self._banned:
             return self._policy.is_per_sample
         return any(text_of(one) in self._banned for one in ([indices, *indices] if is_batch else [indices]))
-
-    def noted(self, indices: Any) -> Any:
-        """A batch's indices for a fetcher that takes one after the other: noting which one is at work."""
-        return self._port.noting(indices)
 
     def make(self, indices: Any) -> list[Any]:
         """The samples of a batch. At least one is made, by refilling if need be: an empty batch is none."""

@@ -26,25 +26,19 @@ class Job(Protocol):
         """Runs before each further epoch."""
 
     def fetch(self, indices: Any) -> Any:
-        """The batch of these indices; with `samples_are_collated_in_c`, the list of samples.
-
-        Raises EndOfData when this worker has no more.
-        """
-
-    def samples_are_collated_in_c(self) -> bool:
-        """May the extension collate the samples? What it does not know comes to `collate`."""
+        """The batch of these indices; with `collates_in_c`, the list of samples. Raises EndOfData when this worker has
+        no more."""
 
     def collate(self, samples: Any) -> Any:
         """Collates in Python."""
-
-    def notes(self) -> _restart.Notes | None:
-        """What is to be said of the batch that was fetched last, beside it."""
 
     def wrap_exception(self) -> object:
         """The exception being handled, as something that pickles and that the trainer's side raises again."""
 
     flavor: int
     worker: int
+    collates_in_c: bool  # may the extension collate the samples? What it does not know comes to `collate`
+    notes: _restart.Notes | None  # what is to be said, beside it, of the batch that was fetched last
 
 
 class EndOfData(Exception):
@@ -83,24 +77,22 @@ def _note(worker: int, batch: int, indices: Any, position: int | None) -> str:
     return f"{text}\nheadrace: {replay}" if replay else text
 
 
-def _publish_batch(port: _core.Port, job: Job, indices: Any) -> None:
-    data = job.fetch(indices)
-    notes = job.notes()
-    if job.samples_are_collated_in_c():
-        if notes is None and port.collate(data, job.flavor):
-            return
-        data = job.collate(data)
-    if notes is None:
+def _publish_batch(port: _core.Port, job: Job, data: Any) -> None:
+    if job.notes is not None:
+        data = job.collate(data) if job.collates_in_c else data
+        port.publish(_core.STATUS_NOTED, (pickle.dumps(job.notes), data))
+    elif not job.collates_in_c:
         port.publish(_core.STATUS_BATCH, data)
-    else:
-        port.publish(_core.STATUS_NOTED, (pickle.dumps(notes), data))
+    elif not port.collate(data, job.flavor):
+        port.publish(_core.STATUS_BATCH, job.collate(data))
 
 
 def _answer(port: _core.Port, job: Job, number: int, indices: Any, discard: int) -> bool:
     """Makes and publishes one batch, after `discard` for nothing. False: there is no more data."""
     try:
-        _discard(job, discard, indices)
-        _publish_batch(port, job, indices)
+        if discard:
+            _discard(job, discard, indices)
+        _publish_batch(port, job, job.fetch(indices))
     except EndOfData:
         port.publish_status(_core.STATUS_END)
         return False

@@ -131,7 +131,7 @@ static void open_rings(hr_port *port) {
     hr__stop_at(HR__AT_PORT_PID);
     atomic_fetch_add_explicit(&port->record->starts, 1, memory_order_relaxed);
     hr__stop_at(HR__AT_PORT_STARTS);
-    port->phase_since_ns = hr__now_ns();
+    port->phase_since_ns = hr__coarse_now_ns();
     hr__stop_at(HR__AT_PORT_OPENED);
 }
 
@@ -141,7 +141,7 @@ void hr_port_enter(hr_port *port, enum hr_phase phase) {
     struct hr__worker *record = port->record;
     uint32_t from = atomic_load_explicit(&record->phase, memory_order_relaxed);
     if (from == (uint32_t)phase || from >= HR_PHASE_COUNT) return;
-    int64_t now_ns = hr__now_ns();
+    int64_t now_ns = hr__coarse_now_ns(); /* what is lost and won by it evens out over batches */
     uint64_t spent_ns = atomic_load_explicit(&record->phase_ns[from], memory_order_relaxed);
     spent_ns += (uint64_t)(now_ns - port->phase_since_ns);
     atomic_store_explicit(&record->phase_ns[from], spent_ns, memory_order_relaxed);

@@ -6,10 +6,18 @@
 
 #include "base/base.h"
 
-int64_t hr__now_ns(void) {
+static int64_t read_clock(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (int64_t)t.tv_sec * HR_NS_PER_S + t.tv_nsec;
+}
+
+int64_t hr__now_ns(void) {
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+int64_t hr__coarse_now_ns(void) {
+    return read_clock(CLOCK_MONOTONIC_COARSE);
 }
 
 void hr__pause(void) {

@@ -16,9 +16,10 @@
 
 /* ---- clock.c ---- */
 
-int64_t hr__now_ns(void); /* CLOCK_MONOTONIC */
-void hr__pause(void);     /* one turn of a spin loop, without a system call */
-void hr__yield(void);     /* lets another runnable process have the core */
+int64_t hr__now_ns(void);        /* CLOCK_MONOTONIC */
+int64_t hr__coarse_now_ns(void); /* likewise, of the last tick: up to 10 ms old, at a quarter of the cost */
+void hr__pause(void);            /* one turn of a spin loop, without a system call */
+void hr__yield(void);            /* lets another runnable process have the core */
 
 /* ---- memory.c ---- */
 

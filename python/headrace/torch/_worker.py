@@ -79,10 +79,14 @@ class Job:
         _internals.forget_library_finalizers()
         _crew.calm_opencv()
         self._seed()
+        self.notes: _restart.Notes | None = None
+        self.collates_in_c = False
+        self._port = port
         self._state_is_wanted = False
         self._made = beginning.made
         self._maker: SampleMaker | None = None
         self._first_exception: Any = None
+        self._is_plain = False
         try:
             if self.init_fn is not None:
                 self.init_fn(self.worker)
@@ -112,11 +116,14 @@ class Job:
         )
 
     def _new_fetcher(self) -> Any:
-        self._in_c = self.auto_collation and _collate_is_torchs(self.collate_fn)
-        collate_fn = _as_is if self._in_c else self.collate_fn
-        return _internals.DatasetKind.create_fetcher(
+        self.collates_in_c = self.auto_collation and _collate_is_torchs(self.collate_fn)
+        collate_fn = _as_is if self.collates_in_c else self.collate_fn
+        fetcher = _internals.DatasetKind.create_fetcher(
             self.dataset_kind, self.dataset, self.auto_collation, collate_fn, self.drop_last
         )
+        takes_each = self.auto_collation and not getattr(self.dataset, "__getitems__", None)
+        self._is_plain = takes_each and self._maker is not None and self._maker.is_idle
+        return fetcher
 
     def _load(self, state: bytes) -> None:
         """Only once there is a task: a data set may keep what it was told for its next pass, whichever that is."""
@@ -127,6 +134,7 @@ class Job:
     def begin_epoch(self, beginning: _restart.Beginning) -> None:
         self._made = 0
         self._state = None
+        self._is_plain = False
         try:
             if self._maker is not None:
                 self._maker.begin_epoch(beginning)
@@ -135,17 +143,24 @@ class Job:
             self._first_exception = self.wrap_exception()
 
     def fetch(self, indices: Any) -> Any:
+        if self._is_plain:  # samples one after the other by their indices, and nothing else to do: the usual case
+            return self._fetcher.fetch(self._port.noting(indices))
         self._made += 1
         first, self._first_exception = self._first_exception, None
         if first is not None:
             raise _worker.Failed(first)
         if self._state is not None:
             self._load(self._state)
+        data = self._fetch(indices)
+        self.notes = self._notes()
+        return data
+
+    def _fetch(self, indices: Any) -> Any:
         if self._maker is not None:
             if self._maker.makes(indices, self.auto_collation):
                 return self._make(self._maker, indices)
             if self.auto_collation and not getattr(self.dataset, "__getitems__", None):
-                indices = self._maker.noted(indices)
+                indices = self._port.noting(indices)
         try:
             return self._fetcher.fetch(indices)
         except StopIteration:
@@ -157,18 +172,15 @@ class Job:
         if not self.auto_collation:
             return self.collate_fn(maker.make_one(indices))
         samples = maker.make(indices)
-        return samples if self._in_c else self.collate_fn(samples)
+        return samples if self.collates_in_c else self.collate_fn(samples)
 
-    def notes(self) -> _restart.Notes | None:
+    def _notes(self) -> _restart.Notes | None:
         if self._state_is_wanted:
             return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
         if self._maker is None or not self._maker.bad:
             return None
         bad, self._maker.bad = self._maker.bad, []
         return _restart.Notes(self.worker, bad=bad)
-
-    def samples_are_collated_in_c(self) -> bool:
-        return self._in_c
 
     def collate(self, samples: Any) -> Any:
         return self.collate_fn(samples)
