@@ -126,15 +126,24 @@ void hr__receive_published(hr_arena *arena, uint32_t worker) {
     while (pop(arena, worker, &hold) > 0) keep_early(&arena->peers[worker], hold);
 }
 
+/* A dead worker's batches are kept early in their slots, others' in private memory. */
+static int move_early(struct hr__peer *peer) {
+    int moved = 0;
+    for (struct hr__hold **hold = &peer->early_first; *hold; hold = &(*hold)->next) {
+        struct hr__hold *next = (*hold)->next;
+        if ((*hold)->slot != HR__NONE) moved += hr__hold_privately(hold) == 0;
+        (*hold)->next = next;
+        peer->early_last = *hold;
+    }
+    return moved;
+}
+
 /* Moves batches that were published but are not wanted yet into private memory. Returns how many. */
 static int receive_early(hr_arena *arena) {
     int moved = 0;
     for (uint32_t worker = 0; worker < arena->layout.worker_count; worker++) {
-        struct hr__hold *hold;
-        while (pop(arena, worker, &hold) > 0) {
-            moved += hr__hold_privately(&hold) == 0;
-            keep_early(&arena->peers[worker], hold);
-        }
+        hr__receive_published(arena, worker);
+        moved += move_early(&arena->peers[worker]);
     }
     return moved;
 }

@@ -123,7 +123,7 @@ def draw_loader(chance: random.Random, seed: int, context: str | None = None) ->
         "in_order": chance.random() < 0.7,
         "persistent_workers": chance.random() < 0.5,
         "multiprocessing_context": context or chance.choices(["fork", "spawn", "forkserver"], [98, 1, 1])[0],
-        "arena_limit": chance.choice([None, 8 << 20]),
+        "arena_limit": chance.choice([None, 16 << 20]),
         "collate_fn": list,
         "max_restarts": 1_000_000,
     }
