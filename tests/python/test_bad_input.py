@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
 import pathlib
@@ -335,7 +336,7 @@ CHECKED = """
 import inspect, warnings
 warnings.simplefilter("ignore")
 from headrace.torch import DataLoader, install
-print(str(inspect.signature(DataLoader)).endswith("arena_limit: 'int | None' = None)"))
+print(str(inspect.signature(DataLoader)))
 for limit in ("1 GB", 1):
     for use in (lambda: DataLoader([1], arena_limit=limit), lambda: install(arena_limit=limit)):
         try:
@@ -348,7 +349,13 @@ for limit in ("1 GB", 1):
 @only_headrace
 def test_options_are_checked_where_the_engine_is_off_too(tmp_path: pathlib.Path) -> None:
     said = run(tmp_path, CHECKED, HEADRACE_DISABLE="1").splitlines()
-    assert said == ["True", "TypeError True", "TypeError True", "ValueError True", "ValueError True"]
+    assert said == [
+        str(inspect.signature(Headrace)),
+        "TypeError True",
+        "TypeError True",
+        "ValueError True",
+        "ValueError True",
+    ]
 
 
 @only_headrace

@@ -372,7 +372,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("who", WAITS)
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_who_takes_the_workers_exit_codes_still_hears_of_a_death(tmp_path: pathlib.Path, method: str, who: str) -> None:
-    said = run(tmp_path, REAPED.format(waits=WAITS[who], method=method))
+    said = run(tmp_path, REAPED.format(waits=WAITS[who], method=method), PYTHONWARNINGS="ignore")  # of fork and threads
     assert said.startswith("DataLoader worker (pid(s) ")
     assert ("SIGCHLD" in said and "os.wait" in said) if method == "fork" else "with exit code 3" in said
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -20,9 +20,22 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     arena_limit = _options.ArenaLimit()
 
     @_options.shown_with(torch.utils.data.DataLoader.__init__)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        for name, default in _options.DEFAULTS.items():
-            setattr(self, name, kwargs.pop(name, default))
+    def __init__(
+        self,
+        *args: Any,
+        arena_limit: int | None = None,
+        max_restarts: int = 0,
+        rng: str = "worker",
+        seed: int | None = None,
+        on_bad_sample: str | Callable[[Any, Exception], str] = "raise",
+        stall_after: float = 30.0,
+        on_stall: str = "wait",
+        shutdown_timeout: float = 5.0,
+        **kwargs: Any,
+    ) -> None:
+        given = locals()
+        for name in _options.DEFAULTS:
+            setattr(self, name, given[name])
         super().__init__(*args, **kwargs)
         _options.Policy.of(self, isinstance(self.dataset, torch.utils.data.IterableDataset), {})
 
