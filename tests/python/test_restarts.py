@@ -12,6 +12,7 @@ from typing import Any
 import headrace
 import headrace.torch
 import mishaps
+import numpy as np
 import pytest
 from disturbed import BOTH, COUNT, DATASETS, SLOW_METHODS, as_sum, in_some_order, load, pids, starts, undisturbed
 from loaders import needs_failpoints, only_headrace
@@ -269,6 +270,27 @@ assert len(mishaps.epoch(headrace.Loader(mishaps.Resumable(41, mishaps.Plan(mark
 print(loader.report()["restarts"])
 """
     assert run(tmp_path, code).split() == ["1"]
+
+
+class Large(Numbers):
+    """Sample 0 is ready once the worker that died at 7 has a successor."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.plan.meet(index)
+        if index == 7:
+            self.plan.marks.first("again")
+        if index == 0:
+            assert until(lambda: self.plan.marks.has("again"), mishaps.DEADLINE_S)
+        return np.full(260_000, index)
+
+
+@BOTH
+def test_what_a_dead_worker_had_published_makes_room_for_others(kind: Any, marks: Marks) -> None:
+    """Three batches of 2 MiB, of 8 that there are, lie about while the one that is due asks for as much."""
+    dataset = Large(12, Plan(marks, {7: ["SIGKILL"]}))
+    loader = load(kind, dataset, batch_size=None, prefetch_factor=4, arena_limit=8 << 20)
+    assert [int(array[0]) for array in loader] == list(range(12))
+    assert loader.report()["restarts"] == 1
 
 
 # ---- where no worker takes a dead one's place ----
