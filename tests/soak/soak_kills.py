@@ -62,10 +62,10 @@ class Killer:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.loader: Any = None
-        self.every_s = 1.0
+        self.method = "fork"
         self.kill_count = 0
         self.killed_at = 0.0
-        self.recoveries: list[float] = []
+        self.recoveries: dict[str, list[float]] = {method: [] for method in KILL_EVERY_S}
         self.restarts = 0
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork)
         signal.signal(signal.SIGALRM, self._kill)
@@ -73,7 +73,7 @@ class Killer:
     @contextlib.contextmanager
     def at_work(self, loader: Any) -> Iterator[None]:
         self.loader, self.restarts, self.killed_at = loader, 0, 0.0
-        self.every_s = KILL_EVERY_S[loader.multiprocessing_context.get_start_method()]
+        self.method = loader.multiprocessing_context.get_start_method()
         self._wind()
         try:
             yield
@@ -82,7 +82,7 @@ class Killer:
             self.loader = None
 
     def _wind(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, self.chance.expovariate(1 / self.every_s) + 1e-4)
+        signal.setitimer(signal.ITIMER_REAL, self.chance.expovariate(1 / KILL_EVERY_S[self.method]) + 1e-4)
 
     def _kill(self, *_: object) -> None:
         if alive := self._workers():
@@ -109,7 +109,7 @@ class Killer:
         """A batch was delivered: a recovery, if a worker was replaced since the kill."""
         restarts = self.loader.report()["restarts"]
         if restarts > self.restarts and self.killed_at:
-            self.recoveries.append(time.monotonic() - self.killed_at)
+            self.recoveries[self.method].append(time.monotonic() - self.killed_at)
         self.restarts, self.killed_at = restarts, 0.0
 
 
@@ -239,7 +239,8 @@ def main() -> None:
     assert state() == before, (state(), before)
     print(f"epochs, all exact: {epochs}; batches given up, as a sample killed its worker twice: {given_up}")
     print(f"kills at instants: {killer.kill_count}; workers replaced: {restarts}; trainers killed: {len(orphans)}")
-    print(f"recoveries, {percentiles(killer.recoveries)}")
+    for method, recoveries in killer.recoveries.items():
+        print(f"recoveries, {method}, {percentiles(recoveries)}")
     print(f"workers gone after their trainer, {percentiles(orphans)}")
     more = (private_bytes() - private) >> 20
     print(f"left: shared memory {shared_bytes([os.getpid()])} bytes, private {more} MiB more")
