@@ -219,14 +219,15 @@ static void phases_times_and_memory_move(void **state) {
     assert_in_range(before.rss_bytes, 100 * KIB, UINT64_C(1) << 44);
     blank(&before);
     assert_text(&before, "worker N (pid N) waits; it was in the data set, at task N; it has N.N MiB of memory");
-    while (now_ns() - start < 20000000) poll(NULL, 0, 1);
+    while (now_ns() - start < 60000000) poll(NULL, 0, 1);
     atomic_store(&board->may_go, true);
     hr_delivery_done(expect(&scene, 0, 5, 8));
     struct hr_worker_report after = await_state(&room, 0, 'S');
     assert_int_equal(after.vitals.phase, HR_PHASE_WAIT);
     assert_int_equal(after.vitals.done_count, 1);
-    assert_true(after.vitals.phase_ns[HR_PHASE_FETCH] >= 20000000);
-    assert_true(after.vitals.phase_ns[HR_PHASE_COLLATE] > 0);
+    /* To a tick of the kernel's: 10 ms at the most. */
+    assert_true(after.vitals.phase_ns[HR_PHASE_FETCH] >= 40000000);
+    assert_in_range(after.vitals.phase_ns[HR_PHASE_COLLATE], 0, now_ns() - start);
     assert_true(after.vitals.phase_since_ns >= start);
     must(hr_crew_signal(room.crew, 0, SIGKILL));
     struct hr_worker_report dead = await_end(&room, 0);
