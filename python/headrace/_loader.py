@@ -179,10 +179,7 @@ class _Job:
     def _notes(self) -> _restart.Notes | None:
         if self._state_is_wanted:
             return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
-        if self._maker is None or not self._maker.bad:
-            return None
-        bad, self._maker.bad = self._maker.bad, []
-        return _restart.Notes(self.worker, bad=bad)
+        return None if self._maker is None else self._maker.take_notes()
 
     def collate(self, samples: Any) -> Any:
         return default_collate(samples)

