@@ -25,7 +25,7 @@ from headrace._reports import in_units
 MIB = 1 << 20
 FIRST_S = 1.0  # after a worker's start
 EVERY_S = 2.0  # at most this often, and never so often that looking takes more than 1 / RARE of the time
-RARE = 200
+RARE, CLOSE_RARE = 200, 4
 PATHS, CLOSE_PATHS, FIRST_PATHS = 256, 2048, 64
 LEAST_BYTES = MIB  # of an attribute that is looked at
 WARN_BYTES = 64 * MIB  # of growth in all workers together
@@ -165,7 +165,7 @@ class Watch:
         with contextlib.suppress(OSError):  # a data set may have closed the box
             self._port.tell(self._text(now))
         cost_s = time.perf_counter() - start
-        return self._every_s if self._is_close else max(self._every_s, RARE * cost_s)
+        return max(self._every_s, (CLOSE_RARE if self._is_close else RARE) * cost_s)
 
     def _text(self, now: list[Place]) -> bytes:
         """As JSON, with the things that have grown most as far as there is room."""
@@ -263,6 +263,17 @@ def _is_first_rank() -> bool:
     return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
 
 
+def count_workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
+def matters(grown: list[Growth], spare: float) -> bool:
+    """Is it worth a word, beside the memory that there is?"""
+    total = sum(one.grown_bytes for one in grown)
+    coming = sum(min(one.rest_bytes, spare) for one in grown)
+    return total >= LEAST_BYTES and (total >= WARN_BYTES or total + coming >= WARN_SHARE * spare)
+
+
 def in_words(one: Growth) -> str:
     count = "" if one.count < 0 else f" of {one.count:,}"
     return f"{one.path} ({one.type}{count}, {in_units(one.bytes)})"
@@ -303,16 +314,13 @@ def fix(one: Growth) -> str:
 
 def message(grown: list[Growth], spare: float) -> str | None:
     """What the trainer says at an epoch's end; None: nothing has grown that matters."""
-    total = sum(one.grown_bytes for one in grown)
-    coming = sum(min(one.rest_bytes, spare) for one in grown)
-    if total < LEAST_BYTES or (total < WARN_BYTES and total + coming < WARN_SHARE * spare):
+    if not matters(grown, spare):
         return None
     one = grown[0]
-    workers = "the worker" if one.workers == 1 else f"{one.workers} workers"
     others = ", ".join(in_words(other) for other in grown[1:4] if other.grown_bytes > one.grown_bytes / 10)
     return (
-        f"headrace: the private memory of {workers} grows by {in_words(one)}: {in_units(one.grown_bytes)} so far, "
-        f"{in_units(1000 * one.per_sample)} per 1,000 samples; {when_full(one, spare)}. {fix(one)}"
+        f"headrace: the private memory of {count_workers(one.workers)} grows by {in_words(one)}: "
+        f"{in_units(one.grown_bytes)} so far, {in_units(1000 * one.per_sample)} per 1,000 samples; {when_full(one, spare)}. {fix(one)}"
         + (f". Also growing: {others}" if others else "")
     )
 
