@@ -29,7 +29,7 @@ Exit code 0: nothing is wrong; 1: warnings; 2: errors.
 _GIB = 1 << 30
 _MIB = 1 << 20
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-FDS_OF_A_WORKER = 2  # in the trainer
+FDS_OF_A_WORKER = 4  # in the trainer
 FDS_OF_A_SCRIPT = 64  # of Python, its libraries, a log or two
 
 
@@ -132,7 +132,9 @@ def memory(machine: dict[str, Any]) -> Finding:
     limit, spare = machine["cgroup_limit_bytes"], machine["spare_bytes"]
     total = machine["memory_bytes"]
     is_limited = limit is not None and (total is None or limit < total)
-    by = f"the cgroup's limit of {_in_units(limit)}" if is_limited else f"of {_in_units(total or 0)} in the machine"
+    by = "not known how much there is" if total is None else f"of {_in_units(total)} in the machine"
+    if is_limited:
+        by = f"the cgroup's limit of {_in_units(limit)}"
     if spare >= _GIB:
         severity = "ok"
     else:

@@ -237,7 +237,8 @@ def examine(loader: Any, batches: int) -> tuple[list[Finding], list[Run]]:
     findings += _doctor_batches.order(loader)
     workers = max(1, loader.num_workers)
     with _under_headrace(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="headrace: ")  # it is all said here
+        for said_here in ("headrace: ", "This DataLoader will create"):
+            warnings.filterwarnings("ignore", message=said_here)
         _growth.look_s = 0.0
         try:
             close = run(loader, workers, batches)

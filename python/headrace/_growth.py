@@ -320,8 +320,8 @@ def message(grown: list[Growth], spare: float) -> str | None:
     others = ", ".join(in_words(other) for other in grown[1:4] if other.grown_bytes > one.grown_bytes / 10)
     return (
         f"headrace: the private memory of {count_workers(one.workers)} grows by {in_words(one)}: "
-        f"{in_units(one.grown_bytes)} so far, {in_units(1000 * one.per_sample)} per 1,000 samples; {when_full(one, spare)}. {fix(one)}"
-        + (f". Also growing: {others}" if others else "")
+        f"{in_units(one.grown_bytes)} so far, {in_units(1000 * one.per_sample)} per 1,000 samples; "
+        f"{when_full(one, spare)}. {fix(one)}" + (f". Also growing: {others}" if others else "")
     )
 
 
