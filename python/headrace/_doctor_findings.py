@@ -45,7 +45,7 @@ def in_words(finding: Finding) -> str:
     limit = f"   ({finding.limit})" if finding.limit else ""
     lines = [f"{finding.severity:8} {finding.name:16} {finding.value}{limit}"]
     if finding.consequence:
-        lines.append(_wrapped(finding.consequence, " " * 9))
+        lines += [_wrapped(line, " " * 9) for line in finding.consequence.splitlines()]
     if finding.fix:
         lines.append(f"{' ' * 9}fix: {finding.fix}")
     return "\n".join(lines)

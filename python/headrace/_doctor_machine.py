@@ -381,6 +381,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "headrace doctor", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--machine-help", action="help", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="findings as JSON")
     parser.add_argument("--workers", type=_positive, metavar="N", help="how many workers the machine is judged for")
     parser.add_argument("--run", metavar="SOURCE", help="run this loader")

@@ -22,6 +22,7 @@ _TRY_S = 3.0  # for each number of workers
 _TRY_BATCHES = 200
 _GOOD_ENOUGH = 0.93  # of the best rate: fewer workers are then as good
 _TOO_SLOW = 0.8  # of the best rate: too few workers, or too many
+_STILL_HELPS = 1.15  # of the rate with half as many workers
 _MOST_WORKERS = 32
 
 
@@ -56,24 +57,27 @@ def _under_headrace() -> Iterator[None]:
         return
     from headrace.torch import installed
 
-    with installed():
+    with installed(on_stall="raise"):
         yield
 
 
 @contextlib.contextmanager
 def _with_workers(loader: Any, count: int) -> Iterator[None]:
     """The loader with another number of workers, and none that persist from before."""
-    kept = {name: getattr(loader, name, None) for name in ("num_workers", "prefetch_factor", "_iterator")}
+    names = ["num_workers", "prefetch_factor", *(["on_stall"] if hasattr(loader, "on_stall") else [])]
+    kept = {name: getattr(loader, name) for name in names}
     loader._iterator = None
     loader.num_workers = count
     if loader.prefetch_factor is None:
         loader.prefetch_factor = 2
+    if "on_stall" in kept:
+        loader.on_stall = "raise"
     try:
         yield
     finally:
         loader._iterator = None
-        for name in ("num_workers", "prefetch_factor"):
-            setattr(loader, name, kept[name])
+        for name, value in kept.items():
+            setattr(loader, name, value)
 
 
 def _method_of(loader: Any) -> str:
@@ -165,7 +169,7 @@ def _growth_of(one: Run) -> list[Finding]:
     if not one.report:
         return []
     spare = float(_core.machine()["spare_bytes"])
-    found = [_of_growth(each, spare) for each in grown if each.grown_bytes >= _growth.LEAST_BYTES]
+    found = [_of_growth(each, spare, one.batches) for each in grown if each.grown_bytes >= _growth.LEAST_BYTES]
     named = sum(each.grown_bytes for each in grown)
     if not found:
         value = f"by {in_units(private)} in {_growth.count_workers(one.workers)}" if private else "not seen"
@@ -177,8 +181,10 @@ def _growth_of(one: Run) -> list[Finding]:
     return found
 
 
-def _of_growth(one: _growth.Growth, spare: float) -> Finding:
-    severity = "error" if one.rest_bytes > spare else "warning" if _growth.matters([one], spare) else "note"
+def _of_growth(one: _growth.Growth, spare: float, batches: int) -> Finding:
+    severity = "warning" if _growth.matters([one], spare) else "note"
+    if spare < one.rest_bytes < float("inf"):
+        severity = "error"
     value = (
         f"{one.path} by {in_units(one.grown_bytes)} in {_growth.count_workers(one.workers)}, "
         f"{in_units(1000 * one.per_sample)} per 1,000 samples"
@@ -186,24 +192,26 @@ def _of_growth(one: _growth.Growth, spare: float) -> Finding:
     line = f"{one.path} = headrace.freeze({one.path}), or DataLoader(..., freeze=True)"
     if one.is_added_to:
         line = f"bound {one.path}, or fill it before the workers start"
-    text = f"{_growth.in_words(one)}. {_growth.when_full(one, spare)[0].upper()}{_growth.when_full(one, spare)[1:]}."
+    text = f"{_growth.in_words(one)}: {_growth.when_full(one, spare, batches)}."
     return Finding("growth", severity, value, f"{one.samples:,} samples", text, line)
 
 
-def _candidates(now: int, cores: int) -> list[int]:
-    doubling = [1 << power for power in range(10) if 1 << power <= min(2 * cores, _MOST_WORKERS)]
-    return sorted({*doubling, min(cores, _MOST_WORKERS), max(now, 1)})
+def _candidates(now: int, cores: int, runs: list[Run]) -> Iterator[int]:
+    """Doubling, as long as it helps: beyond the cores too, for workers may wait for a disk. And what the loader has."""
+    present = max(1, now)
+    for count in sorted({*(1 << power for power in range(6)), min(cores, _MOST_WORKERS), present}):
+        best = max((one.rate for one in runs), default=0.0)
+        still_helps = len(runs) < 2 or runs[-1].rate >= _GOOD_ENOUGH * best
+        is_beyond = count > cores and len(runs) > 1 and runs[-1].rate < _STILL_HELPS * runs[-2].rate
+        if count == present or (still_helps and not is_beyond):
+            yield count
 
 
 def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Finding]]:
     """Tries numbers of workers, until more bring nothing."""
     cores = _doctor_machine.usable_cores(_core.machine())
     runs: list[Run] = []
-    for count in _candidates(loader.num_workers, cores):
-        is_asked = count == loader.num_workers
-        best = max((one.rate for one in runs), default=0.0)
-        if len(runs) >= 2 and runs[-1].rate < _GOOD_ENOUGH * best and not is_asked:
-            continue
+    for count in _candidates(loader.num_workers, cores, runs):
         runs.append(run(loader, count, min(batches, _TRY_BATCHES), _TRY_S))
     best = max(one.rate for one in runs)
     if best <= 0:
@@ -231,9 +239,10 @@ def _hazards(loader: Any) -> list[Finding]:
     return _doctor_machine.hazards() if _method_of(loader) == "fork" else []
 
 
-def examine(loader: Any, batches: int) -> tuple[list[Finding], list[Run]]:
-    """All findings of a loader, and the runs that were tried."""
-    findings = _hazards(loader)
+def examine(loader: Any, batches: int, findings: list[Finding]) -> list[Run]:
+    """Adds all findings of a loader, and returns the runs that were tried. What running it raises is raised, after the
+    findings until then."""
+    findings += _hazards(loader)
     findings += _doctor_batches.order(loader)
     workers = max(1, loader.num_workers)
     with _under_headrace(), warnings.catch_warnings():
@@ -249,7 +258,8 @@ def examine(loader: Any, batches: int) -> tuple[list[Finding], list[Run]]:
     asked = next((one for one in runs if one.workers == workers), close)
     findings += _time(asked) + suggestion
     findings.append(_doctor_machine.cores(_core.machine(), workers, None))
-    return findings + _doctor_batches.padding(loader), runs
+    findings += _doctor_batches.padding(loader)
+    return runs
 
 
 def _as_numbers(one: Run) -> dict[str, Any]:
@@ -261,20 +271,34 @@ def _as_numbers(one: Run) -> dict[str, Any]:
     return numbers
 
 
+def _of_failure(error: BaseException) -> Finding:
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else "it says nothing"
+    fix = "headrace replay makes a sample in the foreground"
+    if first.startswith("headrace: no batch for"):
+        return Finding("run", "error", "stalled", "no batch came", text, fix)
+    return Finding("run", "error", type(error).__name__, "raised by the loader", first, fix)
+
+
+def _fail(source: str, error: BaseException) -> None:
+    traceback.print_exception(type(error), error, _replay._users_part(error))
+    print(f"headrace doctor: {source}: its loader cannot be run", file=sys.stderr)
+
+
 def main(source: str, batches: int, is_json: bool) -> int:
     """Runs the command; returns its exit code."""
+    findings: list[Finding] = []
+    runs: list[Run] = []
     try:
-        loader = load(source)
-        findings, runs = examine(loader, batches)
+        runs = examine(load(source), batches, findings)
     except (NoLoader, _replay._Failed) as error:
         if error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
         print(f"headrace doctor: {error}", file=sys.stderr)
         return _doctor_findings.ERRORS
-    except Exception:
-        traceback.print_exc()
-        print(f"headrace doctor: {source} raised; headrace replay makes its samples alone", file=sys.stderr)
-        return _doctor_findings.ERRORS
+    except Exception as error:
+        findings.append(_of_failure(error))
+        _fail(source, error)
     if is_json:
         print(_doctor_findings.as_json(findings, runs=[_as_numbers(one) for one in runs]))
     else:

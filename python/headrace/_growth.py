@@ -29,7 +29,8 @@ RARE, CLOSE_RARE = 200, 4
 PATHS, CLOSE_PATHS, FIRST_PATHS = 256, 2048, 64
 LEAST_BYTES = MIB  # of an attribute that is looked at
 WARN_BYTES = 64 * MIB  # of growth in all workers together
-WARN_SHARE = 0.1  # or of the memory to spare
+WARN_SHARE = 0.1  # or of the memory to spare, with what is to come,
+EPOCHS = 10  # in so many epochs like the first one
 _FEW = 32  # parts of a container that are looked at one by one
 _MOST_LEVELS = 5
 _MOST_PLACES = 64
@@ -270,7 +271,7 @@ def count_workers(count: int) -> str:
 def matters(grown: list[Growth], spare: float) -> bool:
     """Is it worth a word, beside the memory that there is?"""
     total = sum(one.grown_bytes for one in grown)
-    coming = sum(min(one.rest_bytes, spare) for one in grown)
+    coming = sum(min(one.rest_bytes, EPOCHS * one.grown_bytes) for one in grown)
     return total >= LEAST_BYTES and (total >= WARN_BYTES or total + coming >= WARN_SHARE * spare)
 
 
@@ -285,16 +286,17 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def when_full(one: Growth, spare: float) -> str:
-    """When the memory to spare will be used up, if it will."""
+def when_full(one: Growth, spare: float, batches: int = 0) -> str:
+    """When the memory to spare will be used up, if it will. `batches` that these samples were, where that is known."""
     if one.rest_bytes <= spare:
         most = in_units(one.grown_bytes + one.rest_bytes)
         return f"{in_units(spare)} are to spare; once every worker has copied all of it, it takes {most}"
     samples = spare / max(one.per_sample, 1e-9)
     seconds = samples * one.seconds / max(1, one.samples)
+    steps = f" ({samples * batches / max(1, one.samples):,.0f} batches)" if batches else ""
     return (
-        f"{in_units(spare)} are to spare: at this rate memory is full after {samples:,.0f} more samples, in about "
-        f"{_duration(seconds)}"
+        f"{in_units(spare)} are to spare: at this rate memory is full after {samples:,.0f} more samples{steps}, in "
+        f"about {_duration(seconds)}"
     )
 
 
