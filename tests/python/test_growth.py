@@ -77,6 +77,11 @@ def objects() -> Any:
     return numpy.array(paths(), dtype=object)
 
 
+def a_view_of_objects() -> Any:
+    """As a column of a data frame has it."""
+    return objects().reshape(1, -1)
+
+
 MAKERS: dict[str, Callable[[], Any]] = {
     "list of str": paths,
     "list of dict": records,
@@ -89,13 +94,17 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "instances": lambda: [Point(at + 0.5) for at in range(COUNT)],
     "slots": lambda: [Slotted(at + 0.5) for at in range(COUNT)],
     "array of objects": objects,
+    "view of an array of objects": a_view_of_objects,
+    "deque": lambda: collections.deque(paths()),
 }
 
 
 def touch(value: Any) -> None:
     """Reads everything in random order, as a sampler would have it."""
-    if isinstance(value, (set, dict)):
+    if isinstance(value, (set, dict, collections.deque)):
         entries = list(value.items() if isinstance(value, dict) else value)
+    elif hasattr(value, "ravel"):
+        entries = list(value.ravel())
     else:
         entries = [value[at] for at in random.Random(1).sample(range(len(value)), len(value))]
     for entry in entries:
@@ -145,6 +154,8 @@ def test_looking_copies_nothing() -> None:
         ("dict", (130, 260)),
         ("list of bytes", (75, 120)),
         ("slots", (100, 190)),
+        ("deque", (80, 120)),
+        ("array of objects", (80, 120)),
     ],
 )
 def test_the_bytes_are_about_what_is_there(kind: str, per_entry: tuple[int, int]) -> None:

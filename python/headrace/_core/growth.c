@@ -75,17 +75,30 @@ struct array {
     } * descr;
     int flags;
 };
-enum { IS_C_CONTIGUOUS = 1, OWNS_DATA = 4 };
+enum { IS_CONTIGUOUS = 1 | 2 /* in C's order, or in Fortran's */, OWNS_DATA = 4 };
 
-static struct array *owning_array(PyObject *object) {
+/* An array without gaps; NULL: it is none, or it is empty. */
+static struct array *dense_array(PyObject *object) {
     if (!core.array_type || Py_TYPE(object) != (PyTypeObject *)core.array_type) return NULL;
     struct array *array = (struct array *)object;
-    bool is_plain = array->flags & IS_C_CONTIGUOUS && array->flags & OWNS_DATA && array->dimension_count > 0;
-    return is_plain && array->dimensions[0] > 0 ? array : NULL;
+    return array->flags & IS_CONTIGUOUS ? array : NULL;
 }
 
+/* The largest stride is that of the outermost dimension. */
 static uint64_t array_bytes(const struct array *array) {
-    return (uint64_t)array->strides[0] * (uint64_t)array->dimensions[0];
+    uint64_t bytes = 0;
+    for (int i = 0; i < array->dimension_count; i++) {
+        if (array->dimensions[i] == 0) return 0;
+        uint64_t reach = (uint64_t)array->strides[i] * (uint64_t)array->dimensions[i];
+        if (reach > bytes) bytes = reach;
+    }
+    return bytes;
+}
+
+static uint64_t object_count(const struct array *array) {
+    uint64_t count = array->descr->code == 'O' && array->dimension_count > 0;
+    for (int i = 0; i < array->dimension_count; i++) count *= (uint64_t)array->dimensions[i];
+    return count;
 }
 
 /* A further piece of memory that an object has, apart from its own struct. */
@@ -117,8 +130,9 @@ static struct piece table_of(PyObject *object) {
         bool is_inside = set->table == set->smalltable;
         return (struct piece){set->table, is_inside ? 0 : ((uint64_t)set->mask + 1) * sizeof *set->table};
     }
-    struct array *array = owning_array(object);
-    return array ? (struct piece){array->data, array_bytes(array)} : (struct piece){NULL, 0};
+    struct array *array = dense_array(object);
+    bool is_own = array && array->flags & OWNS_DATA;
+    return is_own ? (struct piece){array->data, array_bytes(array)} : (struct piece){NULL, 0};
 }
 
 /* An object's own struct, with what stands behind it. */
@@ -174,8 +188,8 @@ static uint64_t countable(PyObject *object) {
     if (PyTuple_Check(object)) return (uint64_t)PyTuple_GET_SIZE(object);
     if (PyDict_Check(object)) return 2 * (uint64_t)((PyDictObject *)object)->ma_used;
     if (PyAnySet_Check(object)) return (uint64_t)PySet_GET_SIZE(object);
-    struct array *array = owning_array(object);
-    return array && array->descr->code == 'O' ? array_bytes(array) / sizeof(PyObject *) : 0;
+    struct array *array = dense_array(object);
+    return array ? object_count(array) : 0;
 }
 
 static PyObject *member_of_set(struct look *look, PySetObject *set) {
@@ -194,7 +208,7 @@ static PyObject *part(struct look *look, PyObject *object, uint64_t number) {
     if (PyList_Check(object)) return PyList_GET_ITEM(object, (Py_ssize_t)number);
     if (PyTuple_Check(object)) return PyTuple_GET_ITEM(object, (Py_ssize_t)number);
     if (PyAnySet_Check(object)) return member_of_set(look, (PySetObject *)object);
-    if (!PyDict_Check(object)) return ((PyObject **)(void *)owning_array(object)->data)[number];
+    if (!PyDict_Check(object)) return ((PyObject **)(void *)dense_array(object)->data)[number];
     return PyDict_Next(object, &at, &key, &value) ? (number % 2 ? value : key) : NULL;
 }
 
@@ -222,11 +236,45 @@ static void note_object(struct look *look, PyObject *object, double weight) {
     note(look, table.start, table.bytes, weight);
 }
 
-static void walk(struct look *look, PyObject *root, double weight) {
+/* The parts of an object that can only be gone through in order: borrowed, and listed once for all paths. */
+struct list {
+    PyObject **parts;
+    size_t count, room;
+};
+enum { MOST_LISTED = 4 << 20 };
+
+static int list_part(PyObject *object, void *context) {
+    struct list *list = context;
+    if (list->count == list->room) {
+        size_t room = list->room ? 2 * list->room : 1024;
+        PyObject **parts = room <= MOST_LISTED ? realloc(list->parts, room * sizeof *parts) : NULL;
+        if (!parts) return 1; /* those until here, then */
+        list->parts = parts;
+        list->room = room;
+    }
+    list->parts[list->count++] = object;
+    return 0;
+}
+
+static struct list list_of(PyObject *object) {
+    struct list list = {0};
+    bool is_more = !countable(object) && PyObject_IS_GC(object) && Py_TYPE(object)->tp_traverse;
+    if (is_more) Py_TYPE(object)->tp_traverse(object, list_part, &list);
+    return list;
+}
+
+static PyObject *draw_listed(struct look *look, const struct list *list, double *ret_weight) {
+    PyObject *drawn = list->parts[below(look, list->count)];
+    *ret_weight = (double)list->count;
+    return is_common(drawn) ? NULL : drawn;
+}
+
+static void walk(struct look *look, PyObject *root, const struct list *list, double weight) {
     PyObject *object = root;
     for (int level = 0; level < MOST_LEVELS; level++) {
         double likes;
-        object = draw_part(look, object, &likes);
+        bool is_listed = level == 0 && list->count > FEW;
+        object = is_listed ? draw_listed(look, list, &likes) : draw_part(look, object, &likes);
         if (!object || object == root) return;
         weight *= likes / (double)(Py_REFCNT(object) > 1 ? Py_REFCNT(object) : 1);
         note_object(look, object, weight);
@@ -280,7 +328,9 @@ static void collect(struct look *look, PyObject *object, unsigned paths) {
     struct piece table = table_of(object);
     note(look, object, own_bytes(object), 1);
     for (int i = 0; i < TABLE_SPOTS; i++) note(look, table.start, table.bytes, 1.0 / TABLE_SPOTS);
-    for (unsigned i = 0; i < paths; i++) walk(look, object, 1.0 / paths);
+    struct list list = list_of(object);
+    for (unsigned i = 0; i < paths; i++) walk(look, object, &list, 1.0 / paths);
+    free(list.parts);
 }
 
 PyObject *growth_look(PyObject *module, PyObject *arguments) {
