@@ -165,6 +165,21 @@ def test_the_bytes_are_about_what_is_there(kind: str, per_entry: tuple[int, int]
     assert private == pytest.approx(size, rel=0.01)  # no other process has any of it
 
 
+def test_the_bytes_that_a_worker_has_copied_are_those_that_the_kernel_counts() -> None:
+    value = [{"id": at + 1000, "box": [at + 0.5, at + 1.5], "file": f"{at:020}.jpg"} for at in range(COUNT)]
+
+    def work() -> tuple[float, float]:
+        gc.disable()
+        before = _core.private_bytes()
+        for entry in value:
+            entry["file"]
+        return _core.private_bytes() - before, _core.private_share(value, PATHS, 5)[1]
+
+    counted, estimated = told_by_fork(work)
+    assert counted > 20e6
+    assert estimated == pytest.approx(counted, rel=0.15)
+
+
 def test_an_object_that_is_in_two_lists_is_counted_half_in_each() -> None:
     here = [os.urandom(100) for _ in range(COUNT)]
     alone = _core.private_share(here, PATHS, 3)[0]
