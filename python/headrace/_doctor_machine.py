@@ -397,7 +397,11 @@ def main(arguments: list[str]) -> int:
 
         return _doctor_run.main(asked.run, asked.batches, asked.json)
     findings = machine_findings(asked.workers)
-    print(_doctor_findings.as_json(findings) if asked.json else _doctor_findings.as_text(findings))
+    if asked.json:
+        core = sys.modules.get("headrace._core")
+        print(_doctor_findings.as_json(findings, machine=core.machine() if core else None))
+    else:
+        print(_doctor_findings.as_text(findings))
     return _doctor_findings.exit_code(findings)
 
 

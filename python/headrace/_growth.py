@@ -66,15 +66,19 @@ def _attributes(value: object) -> Iterator[tuple[str, Any]]:
                     yield f".{name}", member.__get__(value)
 
 
-def _named_parts(value: object) -> list[tuple[str, Any]] | None:
+def _named_parts(value: Any) -> list[tuple[str, Any]] | None:
     """The parts of a value that can be told apart by names, or None."""
-    if isinstance(value, dict):
-        parts = list(dict.items(value)) if len(value) <= _FEW else []
+    kind = type(value)  # isinstance would ask an object for its __class__, which may be a property
+    if issubclass(kind, dict):
+        parts = list(dict.items(value)) if dict.__len__(value) <= _FEW else []
         is_named = bool(parts) and all(type(key) in (str, int) for key, _ in parts)
         return [(f"[{key!r}]", part) for key, part in parts] if is_named else None
-    if isinstance(value, (list, tuple)):
-        return [(f"[{at}]", part) for at, part in enumerate(value)] if len(value) <= _FEW else None
-    if isinstance(value, _CONTAINERS) or _is_opaque(type(value)):
+    base: Any
+    for base in (list, tuple):
+        if issubclass(kind, base):
+            is_short = base.__len__(value) <= _FEW
+            return [(f"[{at}]", part) for at, part in enumerate(base.__iter__(value))] if is_short else None
+    if issubclass(kind, _CONTAINERS) or _is_opaque(kind):
         return None
     return list(_attributes(value)) or None
 
@@ -85,7 +89,7 @@ def places(dataset: object) -> list[tuple[str, Any]]:
     seen: set[int] = set()
 
     def add(path: str, value: Any, level: int) -> None:
-        if isinstance(value, _NO_PLACES) or id(value) in seen or len(found) >= _MOST_PLACES:
+        if issubclass(type(value), _NO_PLACES) or id(value) in seen or len(found) >= _MOST_PLACES:
             return
         seen.add(id(value))
         parts = _named_parts(value) if level < _MOST_LEVELS else None
@@ -115,7 +119,8 @@ class Place:
 
 
 def _count(value: Any) -> int:
-    return len(value) if isinstance(value, _CONTAINERS) else -1
+    base: Any = next((base for base in _CONTAINERS if issubclass(type(value), base)), None)
+    return -1 if base is None else int(base.__len__(value))
 
 
 def measure(dataset: object, paths: int = CLOSE_PATHS) -> list[Place]:
@@ -158,7 +163,7 @@ class Watch:
         start = time.perf_counter()
         try:
             now = measure(self._dataset, CLOSE_PATHS if self._is_close else PATHS)
-        except (OSError, RuntimeError):  # no /proc, or a thread of the data set's changes what is gone through
+        except Exception:  # no /proc; or a thread of the data set's changes what is gone through
             return None
         if self._first is None:
             self._first = {place.path: place for place in now}

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
+import random
+import types
 from typing import Any
 
 import pytest
+import torch
 from doctors import doctor, findings
+from headrace import _doctor_batches
+from headrace._doctor_findings import Finding
 from loaders import only_headrace
 
 pytestmark = only_headrace
@@ -105,6 +111,15 @@ def padded_in_dict():
 def padded_little():
     return DataLoader(Numbers(4000, lambda index: 90 + index % 10), 16, collate_fn=pad, num_workers=1)
 
+class Borders(Numbers):
+    def __getitem__(self, index):
+        picture = torch.zeros(3, 32, 32)
+        picture[:, :4, :4] = index
+        return picture, index
+
+def black_borders():
+    return DataLoader(Borders(), 16, num_workers=1)
+
 class Slow(Numbers):
     def __getitem__(self, index):
         end = time.perf_counter() + 0.001
@@ -156,6 +171,27 @@ def of(folder: pathlib.Path, name: str, batches: int = 50) -> dict[str, dict[str
     return findings("--run", f"train:{name}", "--batches", str(batches), folder=folder)
 
 
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> types.ModuleType:
+    """The loaders, here: for what the doctor finds without running them."""
+    path = tmp_path_factory.mktemp("train") / "train_here.py"
+    path.write_text(LOADERS)
+    spec = importlib.util.spec_from_file_location("train_here", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def order_of(train: types.ModuleType, name: str) -> dict[str, Finding]:
+    return {finding.name: finding for finding in _doctor_batches.order(getattr(train, name)())}
+
+
+def padding_of(train: types.ModuleType, name: str) -> Finding:
+    (finding,) = _doctor_batches.padding(getattr(train, name)())
+    return finding
+
+
 FINE = ["fine", "fine_headrace", "fine_numpy", "without_workers", "persistent", "spawned", "stream", "instance"]
 
 
@@ -185,49 +221,69 @@ def test_the_number_of_workers_is_found_by_trying(folder: pathlib.Path) -> None:
     assert "tried one after the other: 1: " in found["consequence"]
 
 
-def test_a_sampler_that_repeats_is_named_with_what_does_not_come(folder: pathlib.Path) -> None:
-    found = of(folder, "repeating")["sampler repeats"]
-    assert found["severity"] == "warning"
-    assert "of 4,000 samples do not come" in found["consequence"]
+def test_a_sampler_that_repeats_is_named_with_what_does_not_come(train: types.ModuleType) -> None:
+    found = order_of(train, "repeating")["sampler repeats"]
+    assert found.severity == "warning"
+    assert "of 4,000 samples do not come" in found.consequence
 
 
-def test_torchs_distributed_sampler_is_disjoint_but_needs_set_epoch(folder: pathlib.Path) -> None:
-    found = of(folder, "distributed")
-    assert (found["ranks"]["severity"], found["ranks"]["value"]) == ("ok", "3")
-    assert found["set_epoch"]["severity"] == "warning"
-    assert "loader.sampler.set_epoch(epoch)" in found["set_epoch"]["fix"]
+def test_torchs_distributed_sampler_is_disjoint_but_needs_set_epoch(train: types.ModuleType) -> None:
+    found = order_of(train, "distributed")
+    assert (found["ranks"].severity, found["ranks"].value) == ("ok", "3")
+    assert found["set_epoch"].severity == "warning"
+    assert "loader.sampler.set_epoch(epoch)" in found["set_epoch"].fix
 
 
-def test_without_shuffling_set_epoch_is_not_missed(folder: pathlib.Path) -> None:
-    found = of(folder, "distributed_in_batches")
-    assert found["ranks"]["severity"] == "ok"
-    assert "set_epoch" not in found
+def test_without_shuffling_set_epoch_is_not_missed(train: types.ModuleType) -> None:
+    found = order_of(train, "distributed_in_batches")
+    assert found.keys() == {"ranks"}
+    assert found["ranks"].severity == "ok"
 
 
-def test_ranks_that_all_have_the_same_samples_are_an_error(folder: pathlib.Path) -> None:
-    found = of(folder, "all_ranks_alike")["ranks overlap"]
-    assert (found["severity"], found["value"]) == ("error", "by 12,000 samples")
-    assert doctor("--run", "train:all_ranks_alike", "--batches", "5", folder=folder).returncode == 2
+def test_ranks_that_all_have_the_same_samples_are_an_error(folder: pathlib.Path, train: types.ModuleType) -> None:
+    found = order_of(train, "all_ranks_alike")["ranks overlap"]
+    assert (found.severity, found.value) == ("error", "by 12,000 samples")
+    result = doctor("--run", "train:all_ranks_alike", "--batches", "5", folder=folder)
+    assert result.returncode == 2
+    assert "error    ranks overlap    by 12,000 samples   (4 ranks, simulated)" in result.stdout
 
 
-def test_ranks_that_draw_from_the_processes_own_random_numbers_are_a_warning(folder: pathlib.Path) -> None:
-    found = of(folder, "ranks_of_the_processes_own_seed")
-    assert found["ranks overlap"]["severity"] == "warning"
-    assert "unless all of them are seeded alike" in found["ranks overlap"]["consequence"]
+def test_ranks_that_draw_from_the_processes_own_random_numbers_are_a_warning(train: types.ModuleType) -> None:
+    found = order_of(train, "ranks_of_the_processes_own_seed")
+    assert found["ranks overlap"].severity == "warning"
+    assert "unless all of them are seeded alike" in found["ranks overlap"].consequence
     assert "set_epoch" not in found  # another order each time
 
 
-@pytest.mark.parametrize(("name", "where"), [("padded", "93% of batch"), ("padded_in_dict", "of batch['ids']")])
-def test_a_batch_that_is_mostly_padding_is_a_warning(folder: pathlib.Path, name: str, where: str) -> None:
-    found = of(folder, name)["padding"]
-    assert found["severity"] == "warning"
-    assert where in found["value"]
-    assert "similar length" in found["fix"]
+def test_looking_at_the_order_leaves_the_random_numbers_and_the_sampler_as_they_were(train: types.ModuleType) -> None:
+    loader = train.ranks_of_the_processes_own_seed()
+    before = random.getstate(), torch.get_rng_state(), dict(vars(loader.sampler))
+    _doctor_batches.order(loader)
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert vars(loader.sampler) == before[2]
 
 
-def test_a_little_padding_is_none(folder: pathlib.Path) -> None:
-    found = of(folder, "padded_little")["padding"]
-    assert (found["severity"], found["value"]) == ("ok", "5% of batch")
+@pytest.mark.parametrize(
+    ("name", "severity", "value"),
+    [
+        ("padded", "warning", "93% of batch"),
+        ("padded_in_dict", "warning", "of batch['ids']"),
+        ("padded_little", "ok", "5% of batch"),
+    ],
+)
+def test_padding_is_measured_against_the_samples_lengths(
+    train: types.ModuleType, name: str, severity: str, value: str
+) -> None:
+    found = padding_of(train, name)
+    assert found.severity == severity
+    assert value in found.value
+    assert ("similar length" in found.fix) == (severity == "warning")
+
+
+@pytest.mark.parametrize("name", ["fine", "fine_numpy", "stream", "black_borders"])
+def test_what_is_not_padding_is_not_called_that(train: types.ModuleType, name: str) -> None:
+    assert _doctor_batches.padding(getattr(train, name)()) == []
 
 
 def test_threads_are_a_hazard_where_workers_are_forked_and_else_not(folder: pathlib.Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import collections
 import gc
+import multiprocessing
 import os
 import pathlib
 import random
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -201,6 +203,16 @@ def test_cycles_and_deep_nesting_come_to_an_end() -> None:
         deep = deep[0]
 
 
+def test_whatever_python_holds_can_be_looked_at_and_is_the_same_afterwards() -> None:
+    everything = gc.get_objects()
+    before = [*map(sys.getrefcount, everything)]
+    for one in everything:
+        _core.private_share(one, 4, 1)
+    after = [*map(sys.getrefcount, everything)]
+    changed = sum(one != other for one, other in zip(before, after, strict=True))
+    assert changed < 20  # the interpreter's own, such as what this function holds
+
+
 @needs_failpoints
 def test_without_proc_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_FAIL", "pagemap:EACCES")
@@ -300,6 +312,27 @@ def test_at_the_epochs_end_the_trainer_names_the_attribute_that_grows_and_the_li
     assert "to spare; once every worker has copied all of it, it takes" in lines[0]
     assert "dataset.items = headrace.freeze(dataset.items), or DataLoader(..., freeze=True)" in lines[0]
     assert "neighbour" not in lines[0]
+
+
+def test_the_report_has_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_growth, "look_s", 0.0)
+    loader = headrace.Loader(paths(), 64, num_workers=2, multiprocessing_context="fork", collate_fn=len)
+    assert sum(loader) == COUNT
+    report = loader.report()
+    (grown,) = report["growth"]
+    assert (grown["path"], grown["type"], grown["count"], grown["workers"]) == ("dataset", "list", COUNT, 2)
+    assert grown["samples"] == pytest.approx(COUNT, rel=0.2)
+    assert grown["grown_bytes"] > 5e6
+    assert not grown["is_added_to"]
+    assert report["private_grown_bytes"] > grown["grown_bytes"] / 2
+
+
+def test_where_workers_start_by_default_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_growth, "look_s", 0.0)
+    loader = headrace.Loader(paths(), 64, num_workers=1, collate_fn=len)
+    assert sum(loader) == COUNT
+    is_forked = multiprocessing.get_start_method() == "fork"
+    assert [one["grown_bytes"] > 5e6 for one in loader.report()["growth"]] == [is_forked]
 
 
 def test_without_being_asked_the_workers_look_often_enough(tmp_path: pathlib.Path) -> None:
