@@ -19,6 +19,12 @@
 
 enum { MOST_LEVELS = 16, FEW = 64, MOST_VISITS = 4096, GC_HEAD_BYTES = 16, ALIGNMENT = 16 };
 
+#ifdef Py_GIL_DISABLED
+enum { IS_LOCKED = 0 }; /* other threads may change what is gone through: nothing is looked at */
+#else
+enum { IS_LOCKED = 1 };
+#endif
+
 struct spot {
     uint64_t address;
     double bytes;
@@ -247,7 +253,7 @@ static int list_part(PyObject *object, void *context) {
     struct list *list = context;
     if (list->count == list->room) {
         size_t room = list->room ? 2 * list->room : 1024;
-        PyObject **parts = room <= MOST_LISTED ? realloc(list->parts, room * sizeof *parts) : NULL;
+        PyObject **parts = room <= MOST_LISTED ? realloc(list->parts, room * sizeof(void *)) : NULL;
         if (!parts) return 1; /* those until here, then */
         list->parts = parts;
         list->room = room;
@@ -303,7 +309,7 @@ static int judge(struct look *look, struct sums *ret_sums) {
     uint64_t *addresses = malloc((look->count + 1) * sizeof *addresses);
     unsigned char *pages = calloc(look->count + 1, 1);
     int r = addresses && pages && !look->is_full ? 0 : -ENOMEM;
-    if (r == 0) {
+    if (r == 0 && look->count) {
         qsort(look->spots, look->count, sizeof *look->spots, by_address);
         for (size_t i = 0; i < look->count; i++) addresses[i] = look->spots[i].address;
         r = hr_machine_pages(addresses, look->count, pages);
@@ -342,9 +348,7 @@ PyObject *growth_look(PyObject *module, PyObject *arguments) {
     (void)module;
     if (!PyArg_ParseTuple(arguments, "OIK:private_share", &object, &paths, &seed)) return NULL;
     look.random = seed;
-#ifndef Py_GIL_DISABLED /* without the GIL, other threads may change what is walked over: nothing is looked at */
-    collect(&look, object, paths);
-#endif
+    if (IS_LOCKED) collect(&look, object, paths);
     int r = judge(&look, &sums);
     free(look.spots);
     if (r < 0) return core_raise(r);
