@@ -110,7 +110,7 @@ def _engine_report(iterator: Any) -> dict[str, Any]:
 
 
 def run(loader: Any, workers: int, batches: int, most_s: float = float("inf")) -> Run:
-    """One pass, of so many batches or seconds at most."""
+    """One pass, of so many batches at most, or of so many seconds after the first one."""
     with _with_workers(loader, workers):
         start = time.monotonic()
         iterator = iter(loader)
@@ -120,7 +120,7 @@ def run(loader: Any, workers: int, batches: int, most_s: float = float("inf")) -
             last = time.monotonic()
             count += 1
             first = last if count == 1 else first
-            if last - start > most_s:
+            if last - first > most_s:
                 break
         report = _engine_report(iterator)
         close = getattr(iterator, "close", None) or getattr(iterator, "_shutdown_workers", None)
