@@ -55,10 +55,11 @@ typedef uint64_t hr_value;
 /* A value, read. */
 struct hr_item {
     uint8_t kind;     /* enum hr_kind */
-    uint8_t layout;   /* private: how the items of a list lie */
-    uint8_t is_ascii; /* of a text: all its bytes are below 128. Of a list: it is one of texts, all ASCII */
+    uint8_t layout;   /* private: how its items or bytes lie */
+    uint8_t is_ascii; /* of a text: all its bytes are below 128. Of a packed list of texts: those of all */
     uint8_t is_native; /* of a dict or set: its keys are of kinds that hr_store_find looks up */
-    uint32_t shape;   /* of a record: the number of its shape. Of a list of records: that of all, else UINT32_MAX */
+    uint32_t shape;   /* of a record: the number of its shape. Of a list or tuple: that of all its records, where it is a
+                       * packed list of them, else UINT32_MAX. Otherwise private */
     uint64_t count;   /* items, entries, fields or bytes */
     hr_value value;   /* what hr_store_read makes this item of again; 0 where there is none (an item of a packed list).
                        * Two containers are one object if their values are equal. */
@@ -139,10 +140,15 @@ struct hr_key {
 };
 
 /* The index of a key's entry in a dict, or of an item in a set, whose `is_native` is set. 1 when found, 0 when not;
- * HR_E_CORRUPT, -EINVAL. Looks at hr_key_hash first: the probes are bounded. */
+ * HR_E_CORRUPT, -EINVAL. The probes are bounded by the dict's size. */
 HR_API int hr_store_find(const hr_store *store, const struct hr_item *dict, const struct hr_key *key, uint64_t *ret_index);
-/* Asks the processor to fetch what hr_store_find will read. `stage` 0: the slot; 1: the entry; 2: the key. */
-HR_API void hr_store_prefetch_key(const hr_store *store, const struct hr_item *dict, const struct hr_key *key, int stage);
+
+/* The same in steps, for who looks up many keys at once: all hashes, a round of hints for each stage, then all keys. */
+HR_API uint64_t hr_store_hash(const hr_store *store, const struct hr_key *key);
+/* `stage` 0: the slot; 1: the entry; 2: its key, and what its value refers to. A hint: never fails. */
+HR_API void hr_store_prefetch_hash(const hr_store *store, const struct hr_item *dict, uint64_t hash, int stage);
+HR_API int hr_store_find_hashed(const hr_store *store, const struct hr_item *dict, const struct hr_key *key,
+                                uint64_t hash, uint64_t *ret_index);
 
 /* A shape: what records have in common. */
 enum hr_shape_kind {

@@ -116,6 +116,25 @@ int hr__map(int fd, uint64_t bytes, void **ret_address) {
     return 0;
 }
 
+int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address) {
+    void *mapped = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED) return -errno;
+    *ret_address = mapped;
+    return 0;
+}
+
+int hr__map_grow(int fd, void **address, uint64_t old_bytes, uint64_t bytes) {
+    void *mapped = *address ? mremap(*address, old_bytes, bytes, MREMAP_MAYMOVE)
+                            : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED) return -errno;
+    *address = mapped;
+    return 0;
+}
+
+void hr__forget_pages(void *address, uint64_t bytes) {
+    madvise(address, bytes, MADV_DONTNEED); /* of a shared file mapping: the page table forgets, the file does not */
+}
+
 void hr__unmap(void *address, uint64_t bytes) {
     if (address && bytes) munmap(address, bytes);
 }
