@@ -231,12 +231,12 @@ HR_API int hr_builder_small_ints(hr_builder *builder, enum hr_kind kind, uint64_
 HR_API int hr_builder_floats(hr_builder *builder, enum hr_kind kind, uint64_t count, hr_value *ret_value,
                              double **ret_items);
 
-/* A packed list or tuple of texts (`item_kind` TEXT) or bytes (BYTES): `count` of them with `bytes` bytes in all. They
- * are added in order by hr_texts_add; no other call of the builder may come between. Those never added are empty. */
+/* A packed list or tuple of texts (`item_kind` TEXT) or bytes (BYTES): `count` of them with `bytes` bytes in all. All
+ * are added in order by hr_texts_add; no other call of the builder may come between. */
 struct hr_texts {
     unsigned char *offsets, *bytes; /* private */
-    uint64_t count, room, used;
-    uint32_t width, added;
+    uint64_t count, room, used, added;
+    uint32_t width;
 };
 HR_API int hr_builder_texts(hr_builder *builder, enum hr_kind kind, enum hr_kind item_kind, uint64_t count,
                             uint64_t bytes, int is_ascii, hr_value *ret_value, struct hr_texts *ret_texts);

@@ -61,7 +61,7 @@ static const char *temporary_folder(void) {
 
 static int give_size(int fd, uint64_t bytes, uint64_t head_bytes) {
     if (ftruncate(fd, (off_t)bytes) < 0) return -errno;
-    return hr__commit(fd, 0, head_bytes);
+    return head_bytes ? hr__commit(fd, 0, head_bytes) : 0;
 }
 
 int hr__memory_create(uint64_t bytes, uint64_t head_bytes, int *ret_fd, enum hr__memory_kind *ret_kind) {

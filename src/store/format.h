@@ -170,11 +170,6 @@ int hr__image_at(const struct hr__image *image, const struct hr_item *container,
 int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape_node *ret_shape,
                     const unsigned char **ret_names);
 
-/* store.c */
-uint64_t hr__chunk_sum(const unsigned char *base, uint64_t number, uint64_t sums_at);
-uint64_t hr__header_sum(const struct image_header *header);
-void hr__image_digest(const struct image_header *header, const uint64_t *sums, unsigned char *ret_digest);
-
 /* key.c: keys, and where they are. */
 enum { HR__KEY_PARTS = 64 };
 struct hr__key_room {

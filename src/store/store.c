@@ -10,15 +10,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "os/os.h"
-#include "store/format.h"
-
-struct hr_store {
-    struct hr__image image;
-    uint64_t bytes;
-    int fd; /* -1: the image is somebody else's memory */
-    void *mapped;
-    char name[256]; /* for messages */
-};
+#include "store/store.h"
 
 /* ---- checksums ---- */
 
@@ -126,8 +118,7 @@ int hr_store_open_memory(const void *image, uint64_t bytes, uint32_t flags, hr_s
     return r;
 }
 
-/* Takes the descriptor, failure included. */
-static int open_taken(int fd, const char *name, uint32_t flags, hr_store **ret_store) {
+int hr__store_open_taken(int fd, const char *name, uint32_t flags, hr_store **ret_store) {
     hr_cleanup(drop_store) hr_store *store = new_store(name);
     if (!store) {
         hr__close(&fd);
@@ -150,7 +141,7 @@ int hr_store_open_fd(int fd, const char *name, uint32_t flags, hr_store **ret_st
     int own;
     int r = hr__dup(fd, &own);
     if (r < 0) return hr__fail(r, "store: no descriptor for %s: %s", name, hr_error_text(r));
-    return open_taken(own, name, flags, ret_store);
+    return hr__store_open_taken(own, name, flags, ret_store);
 }
 
 int hr_store_open(const char *path, uint32_t flags, hr_store **ret_store) {
@@ -158,7 +149,7 @@ int hr_store_open(const char *path, uint32_t flags, hr_store **ret_store) {
     int r = hr__file_open(path, &fd);
     if (r == -EINVAL) return refuse(path, r, "is no regular file");
     if (r < 0) return hr__fail(r, "store: cannot open %s: %s", path, hr_error_text(r));
-    r = open_taken(fd, path, flags, ret_store);
+    r = hr__store_open_taken(fd, path, flags, ret_store);
     if (r == 0) hr__close(&(*ret_store)->fd); /* its mapping keeps the file, and its path is how others find it */
     return r;
 }
