@@ -30,22 +30,22 @@ enum hr_kind {
     HR_KIND_NONE = 1,
     HR_KIND_FALSE = 2,
     HR_KIND_TRUE = 3,
-    HR_KIND_INT = 4,       /* of 64 bits */
-    HR_KIND_BIG_INT = 5,   /* bytes: two's complement, little-endian */
-    HR_KIND_FLOAT = 6,     /* of 64 bits, bit for bit */
-    HR_KIND_COMPLEX = 7,   /* two floats */
-    HR_KIND_TEXT = 8,      /* bytes: UTF-8, in which lone surrogates are encoded like other code points */
-    HR_KIND_BYTES = 9,     /* bytes */
+    HR_KIND_INT = 4,     /* of 64 bits */
+    HR_KIND_BIG_INT = 5, /* bytes: two's complement, little-endian */
+    HR_KIND_FLOAT = 6,   /* of 64 bits, bit for bit */
+    HR_KIND_COMPLEX = 7, /* two floats */
+    HR_KIND_TEXT = 8,    /* bytes: UTF-8, in which lone surrogates are encoded like other code points */
+    HR_KIND_BYTES = 9,   /* bytes */
     HR_KIND_BYTE_ARRAY = 10,
-    HR_KIND_PICKLE = 11,   /* bytes that somebody else understands */
-    HR_KIND_LIST = 12,     /* items */
-    HR_KIND_TUPLE = 13,    /* items */
-    HR_KIND_DICT = 14,     /* entries in insertion order, each an item for its key and one for its value */
-    HR_KIND_SET = 15,      /* items */
+    HR_KIND_PICKLE = 11, /* bytes that somebody else understands */
+    HR_KIND_LIST = 12,   /* items */
+    HR_KIND_TUPLE = 13,  /* items */
+    HR_KIND_DICT = 14,   /* entries in insertion order, each an item for its key and one for its value */
+    HR_KIND_SET = 15,    /* items */
     HR_KIND_FROZEN_SET = 16,
-    HR_KIND_RECORD = 17,   /* a row of a shape: fields with names */
-    HR_KIND_ARRAY = 18,    /* raw elements, 64-byte-aligned, with a dtype and dimensions */
-    HR_KIND_TYPED = 19,    /* two items: a name and a value that it gives a meaning to */
+    HR_KIND_RECORD = 17, /* a row of a shape: fields with names */
+    HR_KIND_ARRAY = 18,  /* raw elements, 64-byte-aligned, with a dtype and dimensions */
+    HR_KIND_TYPED = 19,  /* two items: a name and a value that it gives a meaning to */
     HR_KIND_COUNT
 };
 
@@ -54,15 +54,15 @@ typedef uint64_t hr_value;
 
 /* A value, read. */
 struct hr_item {
-    uint8_t kind;     /* enum hr_kind */
-    uint8_t layout;   /* private: how its items or bytes lie */
-    uint8_t is_ascii; /* of a text: all its bytes are below 128. Of a packed list of texts: those of all */
+    uint8_t kind;      /* enum hr_kind */
+    uint8_t layout;    /* private: how its items or bytes lie */
+    uint8_t is_ascii;  /* of a text: all its bytes are below 128. Of a packed list of texts: those of all */
     uint8_t is_native; /* of a dict or set: its keys are of kinds that hr_store_find looks up */
-    uint32_t shape;   /* of a record: the number of its shape. Of a list or tuple: that of all its records, where it is a
-                       * packed list of them, else UINT32_MAX. Otherwise private */
-    uint64_t count;   /* items, entries, fields or bytes */
-    hr_value value;   /* what hr_store_read makes this item of again; 0 where there is none (an item of a packed list).
-                       * Two containers are one object if their values are equal. */
+    uint32_t shape; /* of a record: the number of its shape. Of a list or tuple: that of all its records, where it is a
+                     * packed list of them, else UINT32_MAX. Otherwise private */
+    uint64_t count; /* items, entries, fields or bytes */
+    hr_value value; /* what hr_store_read makes this item of again; 0 where there is none (an item of a packed list).
+                     * Two containers are one object if their values are equal. */
     union {
         int64_t integer;
         double real;
@@ -74,7 +74,8 @@ struct hr_item {
     };
 };
 
-/* The bytes of a text, bytes, byte array, pickle or big integer: `count` of them, borrowed from the item and its store. */
+/* The bytes of a text, bytes, byte array, pickle or big integer: `count` of them, borrowed from the item and its store.
+ */
 HR_API const void *hr_item_bytes(const struct hr_item *item);
 
 /* ---- reading ---- */
@@ -98,13 +99,13 @@ HR_API int hr_store_open_memory(const void *image, uint64_t bytes, uint32_t flag
 HR_API hr_store *hr_store_close(hr_store *store);
 
 struct hr_store_info {
-    uint64_t bytes;        /* of the whole image */
+    uint64_t bytes; /* of the whole image */
     uint32_t version;
     uint32_t shape_count;
     unsigned char id[16];     /* drawn when the image was made: the same id is the same image */
     unsigned char digest[16]; /* of its contents: of all checksums */
-    const void *image;     /* borrowed */
-    int fd;                /* borrowed; -1: opened from memory */
+    const void *image;        /* borrowed */
+    int fd;                   /* borrowed; -1: opened from memory */
 };
 HR_API void hr_store_look(const hr_store *store, struct hr_store_info *ret_info);
 
@@ -118,7 +119,8 @@ HR_API int hr_store_read(const hr_store *store, hr_value value, struct hr_item *
 
 /* The item at `index` of a list, tuple or set, the field of a record, a part of a typed value (0: its name, 1: its
  * value), or an entry's key. -ERANGE: there are not that many. HR_E_CORRUPT. */
-HR_API int hr_store_at(const hr_store *store, const struct hr_item *container, uint64_t index, struct hr_item *ret_item);
+HR_API int hr_store_at(const hr_store *store, const struct hr_item *container, uint64_t index,
+                       struct hr_item *ret_item);
 
 /* The value of a dict's entry at `index`. Errors as hr_store_at. */
 HR_API int hr_store_entry(const hr_store *store, const struct hr_item *dict, uint64_t index, struct hr_item *ret_value);
@@ -134,14 +136,15 @@ struct hr_key {
     union {
         int64_t integer;
         double real;
-        const void *bytes;        /* UTF-8 for a text. Borrowed */
+        const void *bytes;         /* UTF-8 for a text. Borrowed */
         const struct hr_key *keys; /* borrowed */
     };
 };
 
 /* The index of a key's entry in a dict, or of an item in a set, whose `is_native` is set. 1 when found, 0 when not;
  * HR_E_CORRUPT, -EINVAL. The probes are bounded by the dict's size. */
-HR_API int hr_store_find(const hr_store *store, const struct hr_item *dict, const struct hr_key *key, uint64_t *ret_index);
+HR_API int hr_store_find(const hr_store *store, const struct hr_item *dict, const struct hr_key *key,
+                         uint64_t *ret_index);
 
 /* The same in steps, for who looks up many keys at once: all hashes, a round of hints for each stage, then all keys. */
 HR_API uint64_t hr_store_hash(const hr_store *store, const struct hr_key *key);
@@ -218,9 +221,9 @@ HR_API int hr_builder_put(hr_builder *builder, hr_value container, uint64_t inde
 /* Puts the value of a dict's entry. */
 HR_API int hr_builder_put_entry(hr_builder *builder, hr_value dict, uint64_t index, hr_value item);
 
-/* Makes a dict's keys or a set's items findable, once all are put (and the items of those that are tuples). Where one is
- * of a kind that hr_store_find does not know, or NaN, or there twice, the dict stays without an index and is not native.
- * 1: native; 0: not. */
+/* Makes a dict's keys or a set's items findable, once all are put (and the items of those that are tuples). Where one
+ * is of a kind that hr_store_find does not know, or NaN, or there twice, the dict stays without an index and is not
+ * native. 1: native; 0: not. */
 HR_API int hr_builder_index(hr_builder *builder, hr_value dict);
 
 /* A packed list or tuple. The caller fills `*ret_items`, which is borrowed until the next call of the builder. */

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* After wyhash (Wang Yi and others, final version 4, in the public domain): a product of 128 bits, folded, per 16 bytes. */
+/* After wyhash (Wang Yi and others, final version 4, in the public domain): a product of 128 bits, folded, per 16
+ * bytes. */
 static const uint64_t secret[4] = {0x2d358dccaa6c78a5, 0x8bb84b93962eacc9, 0x4b33a62ed433d4a3, 0x4d5a2da51de1aa47};
 
 __extension__ typedef unsigned __int128 product;

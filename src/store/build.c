@@ -106,8 +106,7 @@ int hr_builder_open(const char *path, hr_builder **ret_builder) {
     if (!builder) return hr__fail(-ENOMEM, "store: no memory for a builder");
     *builder = (hr_builder){.fd = -1, .seed = UINT64_C(0x9e3779b97f4a7c15)};
     int r = create(builder, path);
-    if (r < 0)
-        return hr__fail(r, "store: cannot make an image in %s: %s", path ? path : "memory", hr_error_text(r));
+    if (r < 0) return hr__fail(r, "store: cannot make an image in %s: %s", path ? path : "memory", hr_error_text(r));
     uint64_t header;
     r = hr__builder_room(builder, sizeof(struct image_header), 8, &header);
     if (r == 0) *ret_builder = hr_take(builder);
@@ -206,12 +205,18 @@ static int put_text(hr_builder *builder, const unsigned char *bytes, uint64_t co
 int hr_builder_bytes_of(hr_builder *builder, enum hr_kind kind, const void *bytes, uint64_t count,
                         hr_value *ret_value) {
     switch (kind) {
-    case HR_KIND_TEXT: return put_text(builder, bytes, count, ret_value);
-    case HR_KIND_BIG_INT: return put_bytes(builder, TAG_BIG_INT, bytes, count, ret_value);
-    case HR_KIND_BYTES: return put_bytes(builder, TAG_BYTES, bytes, count, ret_value);
-    case HR_KIND_BYTE_ARRAY: return put_bytes(builder, TAG_BYTE_ARRAY, bytes, count, ret_value);
-    case HR_KIND_PICKLE: return put_bytes(builder, TAG_PICKLE, bytes, count, ret_value);
-    default: return hr__fail(-EINVAL, "store: a value of kind %d is not made of bytes", (int)kind);
+    case HR_KIND_TEXT:
+        return put_text(builder, bytes, count, ret_value);
+    case HR_KIND_BIG_INT:
+        return put_bytes(builder, TAG_BIG_INT, bytes, count, ret_value);
+    case HR_KIND_BYTES:
+        return put_bytes(builder, TAG_BYTES, bytes, count, ret_value);
+    case HR_KIND_BYTE_ARRAY:
+        return put_bytes(builder, TAG_BYTE_ARRAY, bytes, count, ret_value);
+    case HR_KIND_PICKLE:
+        return put_bytes(builder, TAG_PICKLE, bytes, count, ret_value);
+    default:
+        return hr__fail(-EINVAL, "store: a value of kind %d is not made of bytes", (int)kind);
     }
 }
 

@@ -89,15 +89,21 @@ static int make_dict(hr_builder *builder, unsigned tag, uint64_t count, hr_value
 
 int hr_builder_container(hr_builder *builder, enum hr_kind kind, uint64_t count, hr_value *ret_value) {
     switch (kind) {
-    case HR_KIND_LIST: return make_words(builder, TAG_LIST, count, ret_value);
-    case HR_KIND_TUPLE: return make_words(builder, TAG_TUPLE, count, ret_value);
-    case HR_KIND_DICT: return make_dict(builder, TAG_DICT, count, ret_value);
-    case HR_KIND_SET: return make_dict(builder, TAG_SET, count, ret_value);
-    case HR_KIND_FROZEN_SET: return make_dict(builder, TAG_FROZEN_SET, count, ret_value);
+    case HR_KIND_LIST:
+        return make_words(builder, TAG_LIST, count, ret_value);
+    case HR_KIND_TUPLE:
+        return make_words(builder, TAG_TUPLE, count, ret_value);
+    case HR_KIND_DICT:
+        return make_dict(builder, TAG_DICT, count, ret_value);
+    case HR_KIND_SET:
+        return make_dict(builder, TAG_SET, count, ret_value);
+    case HR_KIND_FROZEN_SET:
+        return make_dict(builder, TAG_FROZEN_SET, count, ret_value);
     case HR_KIND_TYPED:
         if (count == 2) return make_typed(builder, ret_value);
         return hr__fail(-EINVAL, "store: a typed value has 2 items, not %" PRIu64, count);
-    default: return hr__fail(-EINVAL, "store: a value of kind %d is no container", (int)kind);
+    default:
+        return hr__fail(-EINVAL, "store: a value of kind %d is no container", (int)kind);
     }
 }
 
@@ -225,8 +231,8 @@ int hr_builder_texts(hr_builder *builder, enum hr_kind kind, enum hr_kind item_k
 
 int hr_texts_add(struct hr_texts *texts, const void *bytes, uint64_t count) {
     if (texts->added >= texts->count || count > texts->room - texts->used)
-        return hr__fail(-ERANGE, "store: %" PRIu64 " texts of %" PRIu64 " bytes were announced; this is more", texts->count,
-                        texts->room);
+        return hr__fail(-ERANGE, "store: %" PRIu64 " texts of %" PRIu64 " bytes were announced; this is more",
+                        texts->count, texts->room);
     if (count) memcpy(texts->bytes + texts->used, bytes, count);
     texts->used += count;
     texts->added++;
@@ -286,7 +292,8 @@ int hr_builder_shape(hr_builder *builder, enum hr_shape_kind kind, hr_value type
         hr_value names[HR_STORE_MAX_FIELDS];
     } node;
     if (field_count > HR_STORE_MAX_FIELDS)
-        return hr__fail(-EOVERFLOW, "store: a record has up to %d fields, not %" PRIu32, HR_STORE_MAX_FIELDS, field_count);
+        return hr__fail(-EOVERFLOW, "store: a record has up to %d fields, not %" PRIu32, HR_STORE_MAX_FIELDS,
+                        field_count);
     node.head = (struct shape_node){.kind = (uint32_t)kind, .field_count = field_count, .type = type};
     if (field_count) memcpy(node.names, names, field_count * sizeof *names);
     uint64_t bytes = sizeof node.head + field_count * UINT64_C(8);

@@ -37,8 +37,8 @@
  *     ARRAY                      struct array_node, the dimensions; the elements stand elsewhere
  *     TYPED                      two words
  *
- * A slot is 0, or holds 1 + the number of an entry in its lower 24 (of 4 bytes) or 40 (of 8) bits, and the upper bits of
- * the key's hash above it. The first slot for a key is its hash modulo their number; then come the next ones.
+ * A slot is 0, or holds 1 + the number of an entry in its lower 24 (of 4 bytes) or 40 (of 8) bits, and the upper bits
+ * of the key's hash above it. The first slot for a key is its hash modulo their number; then come the next ones.
  */
 
 enum hr__tag {

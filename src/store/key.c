@@ -16,15 +16,20 @@ static struct hr_key as_number(const struct hr_key *key) {
     struct hr_key number = *key;
     number.kind = HR_KIND_INT;
     switch (key->kind) {
-    case HR_KIND_FALSE: number.integer = 0; return number;
-    case HR_KIND_TRUE: number.integer = 1; return number;
+    case HR_KIND_FALSE:
+        number.integer = 0;
+        return number;
+    case HR_KIND_TRUE:
+        number.integer = 1;
+        return number;
     case HR_KIND_FLOAT:
         if (key->real >= -0x1p63 && key->real < 0x1p63 && (double)(int64_t)key->real == key->real) {
             number.integer = (int64_t)key->real;
             return number;
         }
         return *key;
-    default: return *key;
+    default:
+        return *key;
     }
 }
 
@@ -50,14 +55,18 @@ static uint64_t hash_number(const struct hr_key *key, uint64_t seed) {
 uint64_t hr__key_hash(const struct hr_key *key, uint64_t seed) {
     uint64_t hash = key->count;
     switch (key->kind) {
-    case HR_KIND_TEXT: return hr__hash(key->bytes, key->count, seed + TEXT_SALT);
-    case HR_KIND_BYTES: return hr__hash(key->bytes, key->count, seed + BYTES_SALT);
+    case HR_KIND_TEXT:
+        return hr__hash(key->bytes, key->count, seed + TEXT_SALT);
+    case HR_KIND_BYTES:
+        return hr__hash(key->bytes, key->count, seed + BYTES_SALT);
     case HR_KIND_TUPLE:
         for (uint64_t i = 0; i < key->count; i++)
             hash = hr__hash_word(hash ^ hr__key_hash(&key->keys[i], seed), seed + TUPLE_SALT);
         return hash;
-    case HR_KIND_NONE: return hr__hash_word(0, seed + NONE_SALT);
-    default: return hash_number(key, seed);
+    case HR_KIND_NONE:
+        return hr__hash_word(0, seed + NONE_SALT);
+    default:
+        return hash_number(key, seed);
     }
 }
 
@@ -84,16 +93,23 @@ int hr__key_of(const struct hr__image *image, const struct hr_item *item, struct
     switch (item->kind) {
     case HR_KIND_NONE:
     case HR_KIND_FALSE:
-    case HR_KIND_TRUE: break;
-    case HR_KIND_INT: key.integer = item->integer; break;
+    case HR_KIND_TRUE:
+        break;
+    case HR_KIND_INT:
+        key.integer = item->integer;
+        break;
     case HR_KIND_FLOAT:
         if (!(item->real > -0x1p63 && item->real < 0x1p63)) return 0; /* NaN, or equal to a big integer */
         key.real = item->real;
         break;
     case HR_KIND_TEXT:
-    case HR_KIND_BYTES: key.bytes = hr_item_bytes(item); break;
-    case HR_KIND_TUPLE: return parts_of(image, item, room, ret_key);
-    default: return 0;
+    case HR_KIND_BYTES:
+        key.bytes = hr_item_bytes(item);
+        break;
+    case HR_KIND_TUPLE:
+        return parts_of(image, item, room, ret_key);
+    default:
+        return 0;
     }
     *ret_key = key;
     return 1;

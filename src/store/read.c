@@ -14,13 +14,15 @@
 
 __attribute__((cold)) static int corrupt(const char *what, uint64_t offset) {
     return hr__fail(HR_E_CORRUPT,
-                    "store: %s at byte %" PRIu64 " of the image is damaged; make the image again, or open it with verify "
+                    "store: %s at byte %" PRIu64
+                    " of the image is damaged; make the image again, or open it with verify "
                     "to see how much is",
                     what, offset);
 }
 
 static const unsigned char *span(const struct hr__image *image, uint64_t offset, uint64_t bytes) {
-    if (offset < sizeof(struct image_header) || offset > image->heap_end || bytes > image->heap_end - offset) return NULL;
+    if (offset < sizeof(struct image_header) || offset > image->heap_end || bytes > image->heap_end - offset)
+        return NULL;
     return image->base + offset;
 }
 
@@ -126,7 +128,8 @@ static int read_record(const struct hr__image *image, hr_value word, struct hr_i
     return ret->data ? 0 : corrupt("a record", hr__word_offset(word));
 }
 
-static int read_node(const struct hr__image *image, hr_value word, uint64_t bytes, uint64_t count, struct hr_item *ret) {
+static int read_node(const struct hr__image *image, hr_value word, uint64_t bytes, uint64_t count,
+                     struct hr_item *ret) {
     ret->data = span(image, hr__word_offset(word), bytes);
     ret->count = count;
     return ret->data ? 0 : corrupt("a value", hr__word_offset(word));
@@ -198,28 +201,39 @@ static int read_into(const struct hr__image *image, hr_value word, struct hr_ite
     switch (item->kind) {
     case HR_KIND_NONE:
     case HR_KIND_FALSE:
-    case HR_KIND_TRUE: return 0;
+    case HR_KIND_TRUE:
+        return 0;
     case HR_KIND_INT:
         item->integer = (int64_t)word >> 8;
         return tag == TAG_INT ? 0 : read_fixed(image, word, 8, &item->integer);
     case HR_KIND_FLOAT:
         memcpy(&item->real, &(uint64_t){word & ~UINT64_C(0xFF)}, sizeof item->real);
         return tag == TAG_REAL ? 0 : read_fixed(image, word, 8, &item->real);
-    case HR_KIND_COMPLEX: return read_fixed(image, word, 16, &item->complex);
-    case HR_KIND_TEXT: return tag >= TAG_SHORT ? read_short(word, tag - TAG_SHORT, item) : read_text(image, word, item);
+    case HR_KIND_COMPLEX:
+        return read_fixed(image, word, 16, &item->complex);
+    case HR_KIND_TEXT:
+        return tag >= TAG_SHORT ? read_short(word, tag - TAG_SHORT, item) : read_text(image, word, item);
     case HR_KIND_BIG_INT:
     case HR_KIND_BYTES:
     case HR_KIND_BYTE_ARRAY:
-    case HR_KIND_PICKLE: return find_counted(image, word, 1, item);
-    case HR_KIND_LIST: return read_list(image, word, tag - TAG_LIST, item);
-    case HR_KIND_TUPLE: return read_list(image, word, tag - TAG_TUPLE, item);
+    case HR_KIND_PICKLE:
+        return find_counted(image, word, 1, item);
+    case HR_KIND_LIST:
+        return read_list(image, word, tag - TAG_LIST, item);
+    case HR_KIND_TUPLE:
+        return read_list(image, word, tag - TAG_TUPLE, item);
     case HR_KIND_DICT:
     case HR_KIND_SET:
-    case HR_KIND_FROZEN_SET: return read_dict(image, word, item);
-    case HR_KIND_RECORD: return read_record(image, word, item);
-    case HR_KIND_ARRAY: return read_node(image, word, sizeof(struct array_node), 0, item);
-    case HR_KIND_TYPED: return read_node(image, word, 16, 2, item);
-    default: return corrupt("a value", hr__word_offset(word));
+    case HR_KIND_FROZEN_SET:
+        return read_dict(image, word, item);
+    case HR_KIND_RECORD:
+        return read_record(image, word, item);
+    case HR_KIND_ARRAY:
+        return read_node(image, word, sizeof(struct array_node), 0, item);
+    case HR_KIND_TYPED:
+        return read_node(image, word, 16, 2, item);
+    default:
+        return corrupt("a value", hr__word_offset(word));
     }
 }
 
@@ -245,7 +259,8 @@ static uint64_t load_offset(const unsigned char *from, unsigned width) {
 static int text_at(const struct hr__image *image, const struct hr_item *texts, uint64_t index, struct hr_item *ret) {
     const unsigned char *offsets = texts->data + sizeof(struct texts_node);
     unsigned width = texts->layout == LAYOUT_TEXTS ? 4 : 5;
-    uint64_t begin = load_offset(offsets + index * width, width), end = load_offset(offsets + (index + 1) * width, width);
+    uint64_t begin = load_offset(offsets + index * width, width),
+             end = load_offset(offsets + (index + 1) * width, width);
     uint64_t bytes_at =
         (uint64_t)(offsets - image->base) + hr__round_up((texts->count + 1) * width, 8); /* what was read fits */
     struct texts_node node;
@@ -257,7 +272,8 @@ static int text_at(const struct hr__image *image, const struct hr_item *texts, u
     return ret->data ? 0 : corrupt("a list of texts", (uint64_t)(texts->data - image->base));
 }
 
-static hr_value row_value(const struct hr__image *image, const struct hr_item *rows, uint64_t index, uint64_t row_bytes) {
+static hr_value row_value(const struct hr__image *image, const struct hr_item *rows, uint64_t index,
+                          uint64_t row_bytes) {
     return hr__word(TAG_RECORD, rows->shape, (uint64_t)(rows->data - image->base) + index * row_bytes);
 }
 
@@ -284,9 +300,12 @@ static int list_at(const struct hr__image *image, const struct hr_item *list, ui
         memcpy(&ret->real, list->data + index * 8, sizeof ret->real);
         return 0;
     case LAYOUT_TEXTS:
-    case LAYOUT_WIDE_TEXTS: return text_at(image, list, index, ret);
-    case LAYOUT_ROWS: return row_at(image, list, index, ret);
-    default: return read_into(image, load8(list->data + index * 8), ret);
+    case LAYOUT_WIDE_TEXTS:
+        return text_at(image, list, index, ret);
+    case LAYOUT_ROWS:
+        return row_at(image, list, index, ret);
+    default:
+        return read_into(image, load8(list->data + index * 8), ret);
     }
 }
 
@@ -301,13 +320,20 @@ int hr__image_at(const struct hr__image *image, const struct hr_item *container,
     if (index >= container->count) return out_of_range(container, index);
     switch (container->kind) {
     case HR_KIND_LIST:
-    case HR_KIND_TUPLE: r = list_at(image, container, index, &item); break;
+    case HR_KIND_TUPLE:
+        r = list_at(image, container, index, &item);
+        break;
     case HR_KIND_SET:
     case HR_KIND_FROZEN_SET:
     case HR_KIND_RECORD:
-    case HR_KIND_TYPED: r = read_into(image, load8(container->data + index * 8), &item); break;
-    case HR_KIND_DICT: r = read_into(image, load8(container->data + index * 16), &item); break;
-    default: return hr__fail(-EINVAL, "store: a value of kind %d has no items", container->kind);
+    case HR_KIND_TYPED:
+        r = read_into(image, load8(container->data + index * 8), &item);
+        break;
+    case HR_KIND_DICT:
+        r = read_into(image, load8(container->data + index * 16), &item);
+        break;
+    default:
+        return hr__fail(-EINVAL, "store: a value of kind %d has no items", container->kind);
     }
     if (r == 0) *ret_item = item;
     return r;

@@ -53,12 +53,16 @@ static int check_header(const struct image_header *header, uint64_t bytes, const
                       "is not an image: it does not begin as one. Images are made by headrace.freeze(..., path=...) or "
                       "hr_builder_open, and have their first bytes when they are complete");
     if (header->version != HR_STORE_VERSION)
-        return hr__fail(HR_E_VERSION, "store: %s is an image of format version %" PRIu32 "; this headrace reads %d; make "
-                        "it again with this one", name, header->version, HR_STORE_VERSION);
+        return hr__fail(HR_E_VERSION,
+                        "store: %s is an image of format version %" PRIu32 "; this headrace reads %d; make "
+                        "it again with this one",
+                        name, header->version, HR_STORE_VERSION);
     if (header->checksum != hr__header_sum(header)) return refuse(name, HR_E_CORRUPT, damaged);
     if (header->total_bytes != bytes)
-        return hr__fail(HR_E_CORRUPT, "store: %s has %" PRIu64 " bytes of the %" PRIu64 " that its header speaks of: it "
-                        "was cut off or added to; copy or make it again", name, bytes, header->total_bytes);
+        return hr__fail(HR_E_CORRUPT,
+                        "store: %s has %" PRIu64 " bytes of the %" PRIu64 " that its header speaks of: it "
+                        "was cut off or added to; copy or make it again",
+                        name, bytes, header->total_bytes);
     if (header->header_bytes != sizeof *header || header->heap_end < sizeof *header || header->heap_end > bytes ||
         header->heap_end % 8 || header->shape_count > HR_STORE_MAX_SHAPES || header->chunk_bytes != CHUNK_BYTES ||
         !lies_within(header->shapes_at, header->shape_count, bytes) || header->shapes_at < header->heap_end ||
@@ -176,8 +180,9 @@ int hr_store_verify(const hr_store *store) {
     const uint64_t *sums = (const uint64_t *)(const void *)(store->image.base + header.sums_at);
     for (uint64_t i = 0; i < header.sum_count; i++)
         if (sums[i] != hr__chunk_sum(store->image.base, i, header.sums_at))
-            return hr__fail(HR_E_CORRUPT, "store: %s is damaged between byte %" PRIu64 " and %" PRIu64 "; make it again",
-                            store->name, sizeof header + i * CHUNK_BYTES,
+            return hr__fail(HR_E_CORRUPT,
+                            "store: %s is damaged between byte %" PRIu64 " and %" PRIu64 "; make it again", store->name,
+                            sizeof header + i * CHUNK_BYTES,
                             hr__min(sizeof header + (i + 1) * CHUNK_BYTES, header.sums_at));
     hr__image_digest(&header, sums, digest);
     if (memcmp(digest, header.digest, sizeof digest) != 0)
@@ -262,7 +267,9 @@ void hr_store_prefetch(const hr_store *store, const struct hr_item *container, u
         prefetch_row(store, container, index);
         return;
     }
-    const unsigned char *at = container->data + index * (container->kind == HR_KIND_DICT ? 16 : layout == LAYOUT_INT32 ? 4 : 8);
+    const unsigned char *at = container->data + index * (container->kind == HR_KIND_DICT ? 16
+                                                         : layout == LAYOUT_INT32        ? 4
+                                                                                         : 8);
     if (stage == 0)
         fetch(at);
     else if (layout == LAYOUT_WORDS)

@@ -104,7 +104,8 @@ static inline hr_value build_records(hr_builder *builder, uint64_t count) {
 static inline hr_value build_array(hr_builder *builder) {
     hr_value value;
     void *data;
-    SURE(hr_builder_array(builder, HR_ARRAY_NUMPY, build_text(builder, "<f4"), 4, (uint64_t[]){2, 3}, 2, &value, &data));
+    SURE(
+        hr_builder_array(builder, HR_ARRAY_NUMPY, build_text(builder, "<f4"), 4, (uint64_t[]){2, 3}, 2, &value, &data));
     memcpy(data, (float[]){1, 2, 3, 4, 5, 6}, 24);
     return value;
 }
@@ -147,7 +148,7 @@ static inline hr_value build_each_kind(hr_builder *builder) {
 
 struct toucher {
     const hr_store *store;
-    uint64_t left;         /* items that may still be read */
+    uint64_t left;          /* items that may still be read */
     uint64_t sum, failures; /* of the bytes; reads that failed */
 };
 
@@ -225,16 +226,24 @@ static inline void touch_value(struct toucher *toucher, const struct hr_item *it
     case HR_KIND_TEXT:
     case HR_KIND_BYTES:
     case HR_KIND_BYTE_ARRAY:
-    case HR_KIND_PICKLE: touch_bytes(toucher, hr_item_bytes(item), item->count); break;
-    case HR_KIND_ARRAY: touch_array(toucher, item); break;
-    case HR_KIND_RECORD: touch_shape(toucher, item->shape, depth); /* fall through */
+    case HR_KIND_PICKLE:
+        touch_bytes(toucher, hr_item_bytes(item), item->count);
+        break;
+    case HR_KIND_ARRAY:
+        touch_array(toucher, item);
+        break;
+    case HR_KIND_RECORD:
+        touch_shape(toucher, item->shape, depth); /* fall through */
     case HR_KIND_LIST:
     case HR_KIND_TUPLE:
     case HR_KIND_DICT:
     case HR_KIND_SET:
     case HR_KIND_FROZEN_SET:
-    case HR_KIND_TYPED: touch_items(toucher, item, depth); break;
-    default: break;
+    case HR_KIND_TYPED:
+        touch_items(toucher, item, depth);
+        break;
+    default:
+        break;
     }
 }
 

@@ -48,8 +48,10 @@ static void expect_text(const struct hr_item *item, const char *text) {
 
 static void numbers_come_back_bit_for_bit(void **state) {
     (void)state;
-    static const int64_t ints[] = {0, 1, -1, INT64_C(1) << 54, -(INT64_C(1) << 55), INT64_C(1) << 55, INT64_MAX, INT64_MIN};
-    static const double reals[] = {0.0, -0.0, 0.1, 1.0, -2.5, HUGE_VAL, -HUGE_VAL, 5e-324, 1.7976931348623157e308, 224.24};
+    static const int64_t ints[] = {0,         1,        -1, INT64_C(1) << 54, -(INT64_C(1) << 55), INT64_C(1) << 55,
+                                   INT64_MAX, INT64_MIN};
+    static const double reals[] = {0.0,   -0.0, 0.1, 1.0, -2.5, HUGE_VAL, -HUGE_VAL, 5e-324, 1.7976931348623157e308,
+                                   224.24};
     enum { INTS = sizeof ints / sizeof *ints, REALS = sizeof reals / sizeof *reals };
     hr_builder *builder = open_builder();
     hr_value list, value;
@@ -76,7 +78,8 @@ static void a_list_longer_than_a_word_counts_is_whole(void **state) {
     hr_builder *builder = open_builder();
     hr_value list;
     assert_int_equal(hr_builder_container(builder, HR_KIND_LIST, COUNT, &list), 0);
-    for (int i = 0; i < COUNT; i++) assert_int_equal(hr_builder_put(builder, list, (uint64_t)i, build_int(builder, i)), 0);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(hr_builder_put(builder, list, (uint64_t)i, build_int(builder, i)), 0);
     hr_store *store = finish(builder, list);
     struct hr_item root = read_root(store), item;
     assert_int_equal(root.count, COUNT);
@@ -144,7 +147,8 @@ static void keys_of_all_kinds_are_found(void **state) {
     hr_store *store = finish(builder, build_dict(builder, 24));
     struct hr_item root = read_root(store);
     uint64_t index = 99;
-    struct hr_key parts[2] = {{.kind = HR_KIND_FLOAT, .real = 7.0}, {.kind = HR_KIND_TEXT, .bytes = "short", .count = 5}};
+    struct hr_key parts[2] = {{.kind = HR_KIND_FLOAT, .real = 7.0},
+                              {.kind = HR_KIND_TEXT, .bytes = "short", .count = 5}};
     const struct hr_key zero = {.kind = HR_KIND_FALSE}, eight = {.kind = HR_KIND_FLOAT, .real = 8.0};
     const struct hr_key pair = {.kind = HR_KIND_TUPLE, .keys = parts, .count = 2}, none = {.kind = HR_KIND_NONE};
     assert_int_equal(hr_store_find(store, &root, &zero, &index), 1);
@@ -264,7 +268,7 @@ static void memory_is_sealed_and_seen_by_a_child(void **state) {
 static void the_format_is_that_of_its_version(void **state) {
     (void)state;
     static const unsigned char version_1[16] = {0x51, 0x42, 0x67, 0x12, 0x56, 0x24, 0x3d, 0x11,
-                                                 0xea, 0x61, 0xcd, 0x08, 0x34, 0x21, 0xe5, 0xe9};
+                                                0xea, 0x61, 0xcd, 0x08, 0x34, 0x21, 0xe5, 0xe9};
     hr_builder *builder = open_builder();
     hr_store *store = finish(builder, build_each_kind(builder));
     struct hr_store_info info;
