@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import headrace
 import numpy as np
 from measure import QUICK, ROUNDS, Goal, Key, Row, in_words, run_all
 from store_data import annotations, paths
 from store_memory import first_batches, growth
-
-import headrace
 
 COUNT = 100_000 if QUICK else 1_000_000
 RECORDS = 20_000 if QUICK else 200_000

@@ -147,7 +147,8 @@ static int put_fixed(hr_builder *builder, unsigned tag, const void *bytes, uint6
 }
 
 int hr_builder_int(hr_builder *builder, int64_t integer, hr_value *ret_value) {
-    if ((integer << 8) >> 8 != integer) return put_fixed(builder, TAG_INT64, &integer, 8, ret_value);
+    if (integer < -(INT64_C(1) << 55) || integer >= INT64_C(1) << 55)
+        return put_fixed(builder, TAG_INT64, &integer, 8, ret_value);
     *ret_value = (uint64_t)integer << 8 | TAG_INT;
     return 0;
 }
