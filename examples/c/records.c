@@ -4,7 +4,7 @@
  * Records as one image in a file, which any number of processes can map: written one after the other, read by field and
  * looked up by key.
  *
- *     cc store.c $(pkg-config --cflags --libs --static headrace) -o store && ./store
+ *     cc records.c $(pkg-config --cflags --libs --static headrace) -o records && ./records
  */
 
 #include <headrace/headrace.h>
@@ -17,7 +17,7 @@ enum { RECORDS = 1000 };
 
 static int check(int r, const char *what) {
     if (r >= 0) return r;
-    fprintf(stderr, "store: %s: %s\n", what, *hr_error_message() ? hr_error_message() : hr_error_text(r));
+    fprintf(stderr, "records: %s: %s\n", what, *hr_error_message() ? hr_error_message() : hr_error_text(r));
     exit(1);
 }
 
