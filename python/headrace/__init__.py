@@ -13,16 +13,34 @@ if TYPE_CHECKING:
     from headrace._loader import Loader as Loader
     from headrace._loader import WorkerInfo as WorkerInfo
     from headrace._loader import get_worker_info as get_worker_info
+    from headrace._store import StoreError as StoreError
+    from headrace._store import freeze as freeze
+    from headrace._store import open as open
+    from headrace._store import thaw as thaw
 
     __version__: str
 
-__all__ = ["Loader", "WorkerInfo", "__version__", "default_collate", "get_worker_info"]
+__all__ = [
+    "Loader",
+    "StoreError",
+    "WorkerInfo",
+    "__version__",
+    "default_collate",
+    "freeze",
+    "get_worker_info",
+    "open",
+    "thaw",
+]
 
 _LATE = {
     "Loader": "headrace._loader",
     "WorkerInfo": "headrace._loader",
     "get_worker_info": "headrace._loader",
     "default_collate": "headrace._collate",
+    "StoreError": "headrace._store",
+    "freeze": "headrace._store",
+    "open": "headrace._store",
+    "thaw": "headrace._store",
 }
 
 
