@@ -440,13 +440,13 @@ static PyObject *finish_image(struct freezer *freezer, hr_value root) {
 
 PyObject *core_freeze(PyObject *module, PyObject *arguments, PyObject *keywords) {
     static char *words[] = {"object", "path", "keeps_pickles", "progress", NULL};
-    PyObject *object, *progress = Py_None;
-    const char *path = NULL;
+    PyObject *object, *path = Py_None, *progress = Py_None;
     int keeps_pickles = 0;
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|zpO:freeze", words, &object, &path, &keeps_pickles,
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|OpO:freeze", words, &object, &path, &keeps_pickles,
                                      &progress))
         return NULL;
+    if (path != Py_None && !PyBytes_Check(path)) return PyErr_Format(PyExc_TypeError, "headrace: a path is bytes here");
     struct freezer freezer = {.keeps_pickles = keeps_pickles, .progress = progress == Py_None ? NULL : progress};
     freezer.shapes = PyDict_New();
     freezer.classes = PyDict_New();
@@ -455,7 +455,9 @@ PyObject *core_freeze(PyObject *module, PyObject *arguments, PyObject *keywords)
     PyObject *result = NULL;
     hr_value root;
     bool is_ready = freezer.shapes && freezer.classes && freezer.dtypes && freezer.pickles;
-    if (is_ready && freeze_result(hr_builder_open(path, &freezer.builder)) == 0 && run(&freezer, object, &root) == 0)
+    if (is_ready &&
+        freeze_result(hr_builder_open(path == Py_None ? NULL : PyBytes_AS_STRING(path), &freezer.builder)) == 0 &&
+        run(&freezer, object, &root) == 0)
         result = finish_image(&freezer, root);
     clear(&freezer);
     return result;
