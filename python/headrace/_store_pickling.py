@@ -61,23 +61,22 @@ def _load_inherited(identity: bytes, sent: Any) -> Image:
     return known
 
 
-def _load_from(identity: bytes, pid: int, fd: int) -> Image:
-    """From a process that sent it through a queue or pipe, and still has it."""
+def _load_sent(identity: bytes, sent: Any) -> Image:
+    """From a process that sent it through a queue or pipe: it keeps the descriptor until it is fetched, once."""
     known = _images.get(identity)
-    if known is not None:
-        return known
-    path = f"/proc/{pid}/fd/{fd}"
     try:
-        own = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
+        fd = sent.detach()
+    except (OSError, EOFError) as error:
+        if known is not None:
+            return known
         raise StoreError(
-            f"headrace: the frozen data that process {pid} sent cannot be reached ({error.strerror}); the process must live "
-            "until it has been received, and be of the same user"
+            f"headrace: the frozen data that another process sent cannot be fetched from it ({error}); it must live until "
+            "its message has been received, once"
         ) from error
     try:
-        return _attach(identity, own, f"what process {pid} has")
+        return known or _attach(identity, fd, "what another process sent")
     finally:
-        os.close(own)
+        os.close(fd)
 
 
 def _load_file(path: str, digest: bytes, trust: bool) -> Image:
@@ -122,7 +121,7 @@ def _reduce_image_by_handle(image: Image) -> Any:
         return _load_file, (image.path, image.digest, image.trusted)
     if context.get_spawning_popen() is not None:
         return _load_inherited, (image.id, _pass(image))
-    return _load_from, (image.id, os.getpid(), image.fd)
+    return _load_sent, (image.id, reduction.DupFd(image.fd))
 
 
 def _reduce_image_plainly(image: Image) -> Any:

@@ -52,11 +52,11 @@ def answer(pipe: Any, *views: Any) -> None:
 
 def answer_queue(queue: Any, pipe: Any) -> None:
     for view in iter(queue.get, None):
-        pipe.send(check(view) if isinstance(view, _core.FrozenDict) else repr(view))
+        pipe.send(check(view) if "paths" in view else repr(view[:3]))
 
 
 def maker(pipe: Any) -> None:
-    pipe.send(headrace.freeze(value()))
+    pipe.send(headrace.freeze(value()))  # nobody here keeps it
     pipe.recv()
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -104,12 +104,11 @@ def test_views_go_through_a_queue_and_map_their_image_once(method: str) -> None:
     process.start()
     theirs.close()
     view = headrace.freeze(value())
-    for item in (view, view["paths"][5:8], view["scans"], view["index"], view):
+    for item in (view, view["paths"][5:8], view["scans"][:0], view):
         queue.put(item)
     assert ours.recv() == "2000 Scan"
     assert ours.recv() == "['/data/5.jpg', '/data/6.jpg', '/data/7.jpg']"
-    ours.recv()
-    ours.recv()
+    assert ours.recv() == "[]"
     assert ours.recv() == "2000 Scan"
     maps = pathlib.Path(f"/proc/{process.pid}/maps").read_text()
     assert maps.count("memfd:headrace") - maps.count("rw-s") <= 2, "the tensors' own mapping is the second one"
@@ -134,22 +133,22 @@ def test_data_outlives_the_process_that_made_it(method: str) -> None:
     process.join(DEADLINE_S)
     assert process.exitcode == -signal.SIGKILL
     assert check(view) == "2000 Scan"
-    assert view == headrace.thaw(view) or True  # arrays have no truth; all of it can be read
+    assert list(headrace.thaw(view)["index"].values()) == list(range(2000))
     ours.close()
 
 
 def test_what_cannot_be_reached_any_more_is_told() -> None:
     view = headrace.freeze([1, 2, [3]])
-    data = bytes(ForkingPickler.dumps(view))
-    image = _core.where(view)[0]
-    message = data.replace(image.id, bytes(16))
+    data, again = bytes(ForkingPickler.dumps(view)), bytes(ForkingPickler.dumps(view))
+    identity = _core.where(view)[0].id
     with pytest.raises(headrace.StoreError, match="other frozen data"):
-        pickle.loads(message)
-    identity = image.id
-    del image, view
+        pickle.loads(again.replace(identity, bytes(16)))
+    del view
     gc.collect()
     assert identity not in _store_pickling._images
-    with pytest.raises(headrace.StoreError, match="must live until it has been received|other frozen data"):
+    assert pickle.loads(data) == [1, 2, [3]], "it is kept for who receives it"
+    gc.collect()
+    with pytest.raises(headrace.StoreError, match="must live until its message has been received, once"):
         pickle.loads(data)
 
 
@@ -172,7 +171,7 @@ def test_an_instance_takes_its_views_along() -> None:
     data = bytes(ForkingPickler.dumps(scan))
     assert len(data) < 4000
     assert pickle.loads(data).points == [1, 2] * 1000
-    assert pickle.loads(pickle.dumps(scan)) .points == [1, 2] * 1000
+    assert pickle.loads(pickle.dumps(scan)).points == [1, 2] * 1000
 
 
 class Frozen(torch.utils.data.Dataset[Any]):

@@ -248,17 +248,25 @@ PyObject *view_reduce(PyObject *self, PyObject *protocol) {
     return store_hook("reduce_view", "O", self);
 }
 
+/* The slice of its list that a view is; None: all of it. New reference. */
+static PyObject *part_of(const struct view *view) {
+    if (!is_slice(view)) return Py_NewRef(Py_None);
+    Py_ssize_t end = view->first + view->count * view->stride;
+    PyObject *start = PyLong_FromSsize_t(view->first), *step = PyLong_FromSsize_t(view->stride);
+    PyObject *stop = end < 0 ? Py_NewRef(Py_None) : PyLong_FromSsize_t(end);
+    PyObject *slice = start && stop && step ? PySlice_New(start, stop, step) : NULL;
+    Py_XDECREF(start);
+    Py_XDECREF(stop);
+    Py_XDECREF(step);
+    return slice;
+}
+
 /* _core.where(view): its image, its value, and its slice or None. */
 PyObject *core_where(PyObject *module, PyObject *object) {
     (void)module;
     if (!is_view(object)) return PyErr_Format(PyExc_TypeError, "headrace: a %s is no view", Py_TYPE(object)->tp_name);
     const struct view *view = (const struct view *)object;
     unsigned long long value = view->typed ? view->typed : view->item.value;
-    PyObject *slice = Py_NewRef(Py_None);
-    if (is_slice(view)) {
-        Py_ssize_t end = view->first + view->count * view->stride;
-        Py_SETREF(slice, end < 0 ? Py_BuildValue("nOn", view->first, Py_None, view->stride)
-                                 : Py_BuildValue("nnn", view->first, end, view->stride));
-    }
-    return slice ? Py_BuildValue("OKN", view->image, value, slice) : NULL;
+    PyObject *part = part_of(view);
+    return part ? Py_BuildValue("OKN", view->image, value, part) : NULL;
 }
