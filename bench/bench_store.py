@@ -149,7 +149,7 @@ def of_list() -> list[Row]:
     rows += in_turn(LIST_MANY, at_once)
     own = statistics.mean(sys.getsizeof(path) for path in items[:1000]) + 8
     sizes = {BUILT_IN: own, "pickles": pickles.nbytes() / COUNT, "numpy U": array.nbytes / COUNT}
-    sizes["headrace"] = headrace.nbytes(frozen) / COUNT
+    sizes["headrace"] = headrace.store.nbytes(frozen) / COUNT
     return rows + [Row(PATH_BYTES, rival, 0, value, "bytes") for rival, value in sizes.items()]
 
 
@@ -173,7 +173,8 @@ def of_dict() -> list[Row]:
 def of_records() -> list[Row]:
     records = annotations(RECORDS)
     frozen, pickles = headrace.freeze(records), Pickles(records)
-    order = [random.Random(4).randrange(RECORDS) for _ in range(READS)]
+    draw = random.Random(4)
+    order = [draw.randrange(RECORDS) for _ in range(READS)]
     ways = {
         BUILT_IN: lambda: field_ns(records, order),
         "pickles": lambda: field_ns(pickles, order),
@@ -182,7 +183,7 @@ def of_records() -> list[Row]:
     sizes = {
         BUILT_IN: statistics.mean(map(size_of, records[:1000])) + 8,
         "pickles": pickles.nbytes() / RECORDS,
-        "headrace": headrace.nbytes(frozen) / RECORDS,
+        "headrace": headrace.store.nbytes(frozen) / RECORDS,
     }
     return in_turn(FIELD, ways) + [Row(RECORD_BYTES, rival, 0, value, "bytes") for rival, value in sizes.items()]
 
@@ -205,7 +206,7 @@ def of_building() -> list[Row]:
         "ms",
     )
     before = _peak_kb()
-    image = headrace.nbytes(headrace.freeze(records))
+    image = headrace.store.nbytes(headrace.freeze(records))
     rows.append(Row(PEAK, "the image", 0, float(image), "bytes"))
     rows.append(Row(PEAK, "headrace", 0, 1024.0 * (_peak_kb() - before), "bytes"))
     return rows
