@@ -83,7 +83,8 @@ static int read_rows(const struct hr__image *image, hr_value word, struct hr_ite
     memcpy(&node, at, sizeof node);
     int r = hr__image_shape(image, node.shape, &shape, NULL);
     if (r < 0) return r;
-    if (!hr__mul(node.count, shape.field_count * UINT64_C(8), &bytes) || !span(image, offset + sizeof node, bytes))
+    if (!shape.field_count || !hr__mul(node.count, shape.field_count * UINT64_C(8), &bytes) ||
+        !span(image, offset + sizeof node, bytes))
         return corrupt("a list of records", offset);
     ret->data = at + sizeof node;
     ret->count = node.count;
