@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pickle
 import random
-import resource
 import statistics
 import sys
 import tempfile
@@ -205,20 +204,21 @@ def of_building() -> list[Row]:
         },
         "ms",
     )
-    before = _peak_kb()
-    image = headrace.store.nbytes(headrace.freeze(records))
-    rows.append(Row(PEAK, "the image", 0, float(image), "bytes"))
-    rows.append(Row(PEAK, "headrace", 0, 1024.0 * (_peak_kb() - before), "bytes"))
-    return rows
+    grown, image = _peak_of(lambda: headrace.store.nbytes(headrace.freeze(records)))
+    return [*rows, Row(PEAK, "the image", 0, float(image), "bytes"), Row(PEAK, "headrace", 0, float(grown), "bytes")]
 
 
-def _peak_kb() -> int:
-    """The most memory that this process has had; starts anew with each call where the kernel allows that."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    status = Path("/proc/self/status").read_text()
-    peak = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), peak)
-    Path("/proc/self/clear_refs").write_text("5")
-    return peak
+def _status_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def _peak_of(work: Callable[[], int]) -> tuple[int, int]:
+    """By how much memory (shared memory included) grew at most meanwhile, and what `work` returns."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = _status_bytes("VmRSS")
+    result = work()
+    return _status_bytes("VmHWM") - before, result
 
 
 def _private_bytes() -> int:
