@@ -142,13 +142,17 @@ def classify(cls: type) -> Known:
         return ("typed", "numpy.dtype", dtype_text)
     if numpy is not None and cls is numpy.ndarray:
         return ("typed", "objects", _object_array_parts)
+    if cls.__module__ == "torch" and cls.__name__ == "Tensor":  # the plain ones are arrays
+        return ("unknown", "only plain tensors on the CPU that need no gradient can be; use .detach().cpu()")
     if cls.__module__ == "torch" and cls.__name__ in _TORCH:
         return ("typed", f"torch.{cls.__name__}", _TORCH[cls.__name__])
     if issubclass(cls, tuple):
         return _classify_tuple(cls)
+    if cls.__module__ in ("builtins", "_thread", "_io") and cls.__name__ in _NO_DATA:
+        return ("unknown", _NO_DATA[cls.__name__])
     if cls.__flags__ & (1 << 9) or cls is object:  # Py_TPFLAGS_HEAPTYPE: a class statement makes such
         return _classify_object(cls)
-    return ("unknown", _NO_DATA.get(cls.__name__, f"headrace does not know {cls.__module__}.{cls.__qualname__}"))
+    return ("unknown", f"headrace does not know {cls.__module__}.{cls.__qualname__}")
 
 
 _NO_DATA = {
@@ -166,9 +170,6 @@ def why_not(value: Any) -> str:
     cls = type(value)
     if issubclass(cls, types.FunctionType | types.BuiltinFunctionType | type):
         return "it cannot be imported by its name; define it at its module's top"
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return "only plain tensors on the CPU that need no gradient can be; use .detach().cpu()"
     return f"this one has what {cls.__name__} as such has not"
 
 

@@ -146,6 +146,8 @@ static int begin_record(struct build *build, const struct hr_item *item) {
     const struct shape *shape = image_shape(build->image, item->shape);
     struct step step = {.item = *item, .shape = shape, .value = item->value, .has_name = true};
     if (!shape) return -1;
+    if (item->count != shape->field_count)
+        return refuse("a record has other fields than its shape"); /* a file changed */
     step.how = shape->kind == HR_SHAPE_OBJECT ? HOW_INSTANCE : shape->kind == HR_SHAPE_TUPLE ? HOW_TUPLE : HOW_DICT;
     step.object = step.how == HOW_INSTANCE ? new_instance(shape)
                   : step.how == HOW_TUPLE  ? new_named_tuple(shape)
@@ -261,7 +263,8 @@ static int begin_typed(struct build *build, const struct hr_item *item) {
     step.next = 0;
     step.has_name = items.kind == HR_KIND_RECORD;
     step.shape = step.has_name ? image_shape(build->image, items.shape) : NULL;
-    if (items.count > build->image->bytes) return refuse("a container has more items than the image has bytes");
+    if (items.count > build->image->bytes || (step.shape && items.count != step.shape->field_count))
+        return refuse("a container has more items than there are");
     step.object = new_shell(build->image, item, &extra, items.count);
     if (step.object && step.how == HOW_ELEMENTS) {
         step.parts = PyObject_CallMethod(step.object, "reshape", "i", -1);
@@ -347,7 +350,9 @@ static void set_tuple_item(PyObject *tuple, uint64_t index, PyObject *object) {
 }
 
 static int append(PyObject *deque, PyObject *object) {
-    PyObject *answer = PyObject_CallMethod(deque, "append", "O", object);
+    PyObject *name = PyUnicode_InternFromString("append");
+    PyObject *answer = name ? PyObject_CallMethodOneArg(deque, name, object) : NULL;
+    Py_XDECREF(name);
     Py_XDECREF(answer);
     return answer ? 0 : -1;
 }

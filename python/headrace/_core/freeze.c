@@ -386,7 +386,7 @@ PyObject *freeze_path(struct freezer *freezer) {
 
 /* ---- opening, closing ---- */
 
-int freezer_open(struct freezer *freezer, const char *path, PyObject *progress, bool keeps_pickles) {
+int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bool keeps_pickles) {
     *freezer = (struct freezer){.keeps_pickles = keeps_pickles};
     freezer->progress = progress == Py_None ? NULL : Py_NewRef(progress);
     freezer->shapes = PyDict_New();
@@ -394,7 +394,11 @@ int freezer_open(struct freezer *freezer, const char *path, PyObject *progress, 
     freezer->dtypes = PyDict_New();
     freezer->pickles = PyList_New(0);
     if (!freezer->shapes || !freezer->classes || !freezer->dtypes || !freezer->pickles) return -1;
-    return freeze_result(hr_builder_open(path, &freezer->builder));
+    if (path != Py_None && !PyBytes_Check(path)) {
+        PyErr_SetString(PyExc_TypeError, "headrace: a path is bytes here");
+        return -1;
+    }
+    return freeze_result(hr_builder_open(path == Py_None ? NULL : PyBytes_AS_STRING(path), &freezer->builder));
 }
 
 void freezer_forget(struct freezer *freezer) {

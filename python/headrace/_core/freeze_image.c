@@ -49,13 +49,12 @@ static PyObject *finish_image(struct freezer *freezer, hr_value root) {
 
 PyObject *core_freeze(PyObject *module, PyObject *arguments, PyObject *keywords) {
     static char *words[] = {"object", "path", "keeps_pickles", "progress", NULL};
-    PyObject *object, *progress = Py_None, *result = NULL;
-    const char *path = NULL;
+    PyObject *object, *path = Py_None, *progress = Py_None, *result = NULL;
     int keeps_pickles = 0;
     struct freezer freezer;
     hr_value root;
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|zpO:freeze", words, &object, &path, &keeps_pickles,
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|OpO:freeze", words, &object, &path, &keeps_pickles,
                                      &progress))
         return NULL;
     if (freezer_open(&freezer, path, progress, keeps_pickles) == 0 && freezer_run(&freezer, object, &root) == 0)
@@ -75,10 +74,9 @@ struct builder {
 
 static PyObject *builder_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     static char *words[] = {"path", "keeps_pickles", "progress", NULL};
-    PyObject *progress = Py_None;
-    const char *path = NULL;
+    PyObject *path = Py_None, *progress = Py_None;
     int keeps_pickles = 0;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|zpO:Builder", words, &path, &keeps_pickles, &progress))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|OpO:Builder", words, &path, &keeps_pickles, &progress))
         return NULL;
     struct builder *self = (struct builder *)type->tp_alloc(type, 0);
     if (self && freezer_open(&self->freezer, path, progress, keeps_pickles) < 0) Py_CLEAR(self);

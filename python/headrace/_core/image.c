@@ -16,16 +16,13 @@ void *store_raise(int code) {
 
 PyObject *store_hook(const char *name, const char *format, ...) {
     static PyObject *module;
+    char tuple[32]; /* "(...)": one tuple as the only argument is still one argument */
     va_list values;
     if (!module && !(module = PyImport_ImportModule("headrace._store_types"))) return NULL;
+    PyOS_snprintf(tuple, sizeof tuple, "(%s)", format);
     va_start(values, format);
-    PyObject *arguments = Py_VaBuildValue(format, values), *function = PyObject_GetAttrString(module, name);
+    PyObject *arguments = Py_VaBuildValue(tuple, values), *function = PyObject_GetAttrString(module, name);
     va_end(values);
-    if (arguments && !PyTuple_Check(arguments)) {
-        PyObject *one = PyTuple_Pack(1, arguments);
-        Py_DECREF(arguments);
-        arguments = one;
-    }
     PyObject *result = arguments && function ? PyObject_Call(function, arguments, NULL) : NULL;
     Py_XDECREF(arguments);
     Py_XDECREF(function);

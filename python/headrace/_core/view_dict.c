@@ -229,7 +229,7 @@ static int part_contains(PyObject *self, PyObject *object) {
 
 static PyObject *part_disjoint(PyObject *self, PyObject *other) {
     PyObject *part = part_thaw(self);
-    PyObject *answer = part ? PyObject_CallMethod(part, "isdisjoint", "O", other) : NULL;
+    PyObject *answer = part ? PyObject_CallMethod(part, "isdisjoint", "(O)", other) : NULL;
     Py_XDECREF(part);
     return answer;
 }
