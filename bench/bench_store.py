@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pickle
 import random
-import resource
 import statistics
 import sys
 import tempfile
@@ -149,7 +148,7 @@ def of_list() -> list[Row]:
     rows += in_turn(LIST_MANY, at_once)
     own = statistics.mean(sys.getsizeof(path) for path in items[:1000]) + 8
     sizes = {BUILT_IN: own, "pickles": pickles.nbytes() / COUNT, "numpy U": array.nbytes / COUNT}
-    sizes["headrace"] = headrace.nbytes(frozen) / COUNT
+    sizes["headrace"] = headrace.store.nbytes(frozen) / COUNT
     return rows + [Row(PATH_BYTES, rival, 0, value, "bytes") for rival, value in sizes.items()]
 
 
@@ -173,7 +172,8 @@ def of_dict() -> list[Row]:
 def of_records() -> list[Row]:
     records = annotations(RECORDS)
     frozen, pickles = headrace.freeze(records), Pickles(records)
-    order = [random.Random(4).randrange(RECORDS) for _ in range(READS)]
+    draw = random.Random(4)
+    order = [draw.randrange(RECORDS) for _ in range(READS)]
     ways = {
         BUILT_IN: lambda: field_ns(records, order),
         "pickles": lambda: field_ns(pickles, order),
@@ -182,7 +182,7 @@ def of_records() -> list[Row]:
     sizes = {
         BUILT_IN: statistics.mean(map(size_of, records[:1000])) + 8,
         "pickles": pickles.nbytes() / RECORDS,
-        "headrace": headrace.nbytes(frozen) / RECORDS,
+        "headrace": headrace.store.nbytes(frozen) / RECORDS,
     }
     return in_turn(FIELD, ways) + [Row(RECORD_BYTES, rival, 0, value, "bytes") for rival, value in sizes.items()]
 
@@ -204,20 +204,21 @@ def of_building() -> list[Row]:
         },
         "ms",
     )
-    before = _peak_kb()
-    image = headrace.nbytes(headrace.freeze(records))
-    rows.append(Row(PEAK, "the image", 0, float(image), "bytes"))
-    rows.append(Row(PEAK, "headrace", 0, 1024.0 * (_peak_kb() - before), "bytes"))
-    return rows
+    grown, image = _peak_of(lambda: headrace.store.nbytes(headrace.freeze(records)))
+    return [*rows, Row(PEAK, "the image", 0, float(image), "bytes"), Row(PEAK, "headrace", 0, float(grown), "bytes")]
 
 
-def _peak_kb() -> int:
-    """The most memory that this process has had; starts anew with each call where the kernel allows that."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    status = Path("/proc/self/status").read_text()
-    peak = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), peak)
-    Path("/proc/self/clear_refs").write_text("5")
-    return peak
+def _status_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def _peak_of(work: Callable[[], int]) -> tuple[int, int]:
+    """By how much memory (shared memory included) grew at most meanwhile, and what `work` returns."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = _status_bytes("VmRSS")
+    result = work()
+    return _status_bytes("VmHWM") - before, result
 
 
 def _private_bytes() -> int:

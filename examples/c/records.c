@@ -62,11 +62,11 @@ static hr_store *write_image(const char *path) {
 
 static int64_t size_of(const hr_store *store, const char *name) {
     struct hr_item dict, row, size;
-    uint64_t index;
+    uint64_t place;
     struct hr_key key = {.kind = HR_KIND_TEXT, .bytes = name, .count = strlen(name)};
     check(hr_store_read(store, hr_store_root(store), &dict), "the root");
-    if (!check(hr_store_find(store, &dict, &key, &index), "the key")) return -1;
-    check(hr_store_entry(store, &dict, index, &row), "the record");
+    if (!check(hr_store_find(store, &dict, &key, &place), "the key")) return -1;
+    check(hr_store_value(store, &dict, place, &row), "the record");
     check(hr_store_at(store, &row, 1, &size), "the field");
     return size.integer;
 }

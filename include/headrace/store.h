@@ -124,6 +124,9 @@ HR_API int hr_store_at(const hr_store *store, const struct hr_item *container, u
 
 /* The value of a dict's entry at `index`. Errors as hr_store_at. */
 HR_API int hr_store_entry(const hr_store *store, const struct hr_item *dict, uint64_t index, struct hr_item *ret_value);
+/* The value of a dict's entry at a place, which hr_store_find or hr_store_place gave. HR_E_CORRUPT, -EINVAL. */
+HR_API int hr_store_value(const hr_store *store, const struct hr_item *dict, uint64_t place, struct hr_item *ret_value);
+HR_API int hr_store_place(const hr_store *store, const struct hr_item *dict, uint64_t index, uint64_t *ret_place);
 
 /* Asks the processor to fetch what hr_store_at will read. `stage` 0: the item itself; 1: what it refers to, once stage
  * 0 has arrived. A hint: never fails. */
@@ -141,17 +144,17 @@ struct hr_key {
     };
 };
 
-/* The index of a key's entry in a dict, or of an item in a set, whose `is_native` is set. 1 when found, 0 when not;
- * HR_E_CORRUPT, -EINVAL. The probes are bounded by the dict's size. */
+/* The place of a key's entry in a dict, or the index of an item in a set, whose `is_native` is set. 1 when found, 0
+ * when not; HR_E_CORRUPT, -EINVAL. The probes are bounded by the dict's size. */
 HR_API int hr_store_find(const hr_store *store, const struct hr_item *dict, const struct hr_key *key,
-                         uint64_t *ret_index);
+                         uint64_t *ret_place);
 
 /* The same in steps, for who looks up many keys at once: all hashes, a round of hints for each stage, then all keys. */
 HR_API uint64_t hr_store_hash(const hr_store *store, const struct hr_key *key);
-/* `stage` 0: the slot; 1: the entry; 2: its key, and what its value refers to. A hint: never fails. */
+/* `stage` 0: the slot; 1: the entry; 2: what its key and value refer to. A hint: never fails. */
 HR_API void hr_store_prefetch_hash(const hr_store *store, const struct hr_item *dict, uint64_t hash, int stage);
 HR_API int hr_store_find_hashed(const hr_store *store, const struct hr_item *dict, const struct hr_key *key,
-                                uint64_t hash, uint64_t *ret_index);
+                                uint64_t hash, uint64_t *ret_place);
 
 /* A shape: what records have in common. */
 enum hr_shape_kind {
@@ -189,7 +192,8 @@ typedef struct hr_builder hr_builder;
 
 /*
  * Values are made bottom up or top down: a container is made with its size and room for its items, which are put
- * (hr_builder_put) at any time before the image is finished. An item that was never put is NONE.
+ * (hr_builder_put) at any time before the image is finished. An item that was never put is NONE; a dict's keys must all
+ * be put. A key is best made right before it is put: it is found fastest where it stands next to its entry.
  *
  * Every function that can run out of room returns -ENOSPC, -ENOMEM or what else the file system says; the builder is
  * then of use for hr_builder_close only.

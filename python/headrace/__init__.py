@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace import store as store
+    from headrace._attributes import freeze_attributes as freeze_attributes
     from headrace._collate import default_collate as default_collate
     from headrace._loader import Loader as Loader
     from headrace._loader import WorkerInfo as WorkerInfo
@@ -27,8 +29,10 @@ __all__ = [
     "__version__",
     "default_collate",
     "freeze",
+    "freeze_attributes",
     "get_worker_info",
     "open",
+    "store",
     "thaw",
 ]
 
@@ -39,9 +43,11 @@ _LATE = {
     "default_collate": "headrace._collate",
     "StoreError": "headrace._store",
     "freeze": "headrace._store",
+    "freeze_attributes": "headrace._attributes",
     "open": "headrace._store",
     "thaw": "headrace._store",
 }
+_MODULES = ("store",)
 
 
 def __getattr__(name: str) -> object:
@@ -50,6 +56,10 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         return getattr(import_module(_LATE[name]), name)
+    if name in _MODULES:
+        from importlib import import_module
+
+        return import_module(f"headrace.{name}")
     if name == "__version__":
         from importlib.metadata import version
 

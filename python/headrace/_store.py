@@ -84,6 +84,19 @@ def _know_arrays() -> None:
         importlib.import_module("headrace.torch._worker").use_torch()
 
 
+def prepare(on_unknown: str, progress: Progress) -> Any:
+    """What a build needs: checks the option, makes arrays known, and gives the function that is told of progress."""
+    if on_unknown not in ("raise", "pickle"):
+        raise ValueError(f'headrace.freeze: on_unknown is "raise" or "pickle", not {on_unknown!r}')
+    _know_arrays()
+    return _bar(progress)
+
+
+def end_progress(bar: Any) -> None:
+    if isinstance(bar, _Bar):
+        bar.close()
+
+
 @overload
 def freeze(
     obj: Any,
@@ -116,16 +129,12 @@ def freeze(
     report: also return a Report.
     progress: True, or a function that is called with the bytes written; None: on a terminal, after two seconds.
     """
-    if on_unknown not in ("raise", "pickle"):
-        raise ValueError(f'headrace.freeze: on_unknown is "raise" or "pickle", not {on_unknown!r}')
-    _know_arrays()
-    bar = _bar(progress)
+    bar = prepare(on_unknown, progress)
     file = None if path is None else os.path.abspath(os.fspath(path))
     try:
         image, (kinds, pickles) = _core.freeze(obj, file and os.fsencode(file), on_unknown == "pickle", bar)
     finally:
-        if isinstance(bar, _Bar):
-            bar.close()
+        end_progress(bar)
     _store_pickling.remember(image, file)
     root = image.root()
     return (root, Report(image.bytes, kinds, pickles)) if report else root
@@ -138,3 +147,9 @@ def open(path: str | os.PathLike[str], *, verify: bool = False, trust: bool = Fa
     that it has; without it classes must have been imported already. StoreError: damaged, or of another version.
     """
     return _store_pickling.open_file(os.path.abspath(os.fspath(path)), verify, trust).root()
+
+
+def nbytes(view: Any) -> int:
+    """Bytes of the whole image that a view looks into."""
+    image: _core.Image = _core.where(view)[0]
+    return image.bytes

@@ -14,6 +14,8 @@
 
 enum {
     FIRST_STEP_BYTES = 1 << 16,
+    FIRST_MAPPED_BYTES = 64 << 20,
+    HUGE_BYTES = 2 << 20,
     STEPS = 32, /* an image grows by this part of itself */
     LAST_STEP_BYTES = 64 << 20,
     FORGET_BYTES = 256 << 20,
@@ -28,14 +30,35 @@ static int no_room(const hr_builder *builder, int code, uint64_t bytes) {
                     builder->path ? "free some, or choose another file system" : "write it to a file (path=)");
 }
 
+/* A mapping of at least `bytes`, of which not all need to be there yet. */
+static int map_more(hr_builder *builder, uint64_t bytes) {
+    if (bytes <= builder->mapped_bytes) return 0;
+    uint64_t mapped_bytes = hr__max(2 * bytes, FIRST_MAPPED_BYTES);
+    void *base;
+    int r = hr__map(builder->fd, mapped_bytes, &base);
+    if (r < 0) return r;
+    hr__unmap(builder->base, builder->mapped_bytes);
+    builder->base = base;
+    builder->mapped_bytes = mapped_bytes;
+    return 0;
+}
+
+/* Makes the file or memory `room` bytes long, all of it there: or touching it would raise SIGBUS. */
+static int commit(hr_builder *builder, uint64_t room) {
+    uint64_t begin = builder->room, huge = hr__round_up(begin, HUGE_BYTES);
+    if (builder->path || huge >= room) return hr__commit(builder->fd, begin, room - begin);
+    int r = hr__file_cut(builder->fd, room);
+    if (r == 0 && huge > begin) r = hr__commit(builder->fd, begin, huge - begin);
+    return r < 0 ? r : hr__commit_huge(builder->fd, builder->base, huge, room - huge);
+}
+
 static int grow(hr_builder *builder, uint64_t needed) {
     uint64_t step = hr__min(hr__max(builder->room / STEPS, FIRST_STEP_BYTES), LAST_STEP_BYTES);
-    uint64_t room = hr__round_up(hr__max(needed, builder->room + step), FIRST_STEP_BYTES);
-    void *base = builder->base;
-    int r = hr__commit(builder->fd, builder->room, room - builder->room); /* or touching it would raise SIGBUS */
-    if (r == 0) r = hr__map_grow(builder->fd, &base, builder->room, room);
+    uint64_t room = hr__max(needed, builder->room + step);
+    room = hr__round_up(room, room > HUGE_BYTES ? HUGE_BYTES : FIRST_STEP_BYTES);
+    int r = map_more(builder, room);
+    if (r == 0) r = commit(builder, room);
     if (r < 0) return no_room(builder, r, room);
-    builder->base = base;
     builder->room = room;
     return 0;
 }
@@ -76,7 +99,7 @@ uint64_t hr_builder_bytes(const hr_builder *builder) {
 
 hr_builder *hr_builder_close(hr_builder *builder) {
     if (!builder) return NULL;
-    hr__unmap(builder->base, builder->room);
+    hr__unmap(builder->base, builder->mapped_bytes);
     hr__close(&builder->fd);
     hr__file_remove(builder->temporary);
     hr__free(builder->temporary);
@@ -274,7 +297,7 @@ static int write_sections(hr_builder *builder, hr_value root, struct image_heade
 
 /* The header is written when everything else is where it belongs: an image without one is none. */
 static int publish(hr_builder *builder, const struct image_header *header) {
-    hr__unmap(builder->base, builder->room);
+    hr__unmap(builder->base, builder->mapped_bytes);
     builder->base = NULL;
     int r = hr__file_cut(builder->fd, header->total_bytes);
     if (r == 0 && builder->path) r = hr__file_sync(builder->fd);

@@ -5,14 +5,14 @@
 #include "store/format.h"
 
 /*
- * An image being made: a file (or memory) that grows in steps, all of it mapped. `used` is where the next node goes.
- * The mapping moves when it grows: pointers into it are good until the next allocation.
+ * An image being made: a file (or memory) that grows in steps, all of it mapped. `used` is where the next node goes; up
+ * to `room` memory is committed. The mapping moves when it grows: pointers into it are good until the next allocation.
  */
 enum { LATE_TEXTS = 1 << 14 };
 
 struct hr_builder {
     unsigned char *base;
-    uint64_t used, room;
+    uint64_t used, room, mapped_bytes;
     uint64_t forgotten; /* of a file: up to there its pages were taken out of this process */
     uint64_t seed;
     int fd;

@@ -69,20 +69,19 @@ static unsigned slot_bits_for(uint64_t count) {
 }
 
 static int make_dict(hr_builder *builder, unsigned tag, uint64_t count, hr_value *ret_value) {
-    unsigned each = tag == TAG_DICT ? 16 : 8;
     uint64_t bytes, slots = 0, offset;
     if (count > UINT64_C(1) << 40) return too_large(count);
     struct dict_node node = {.count = count};
     if (count > SCAN_MAX) {
         node.slot_bits = (uint8_t)slot_bits_for(count);
-        node.slot_bytes = count < (1 << SLOT4_INDEX_BITS) - 1 ? 4 : 8;
+        node.slot_bytes = tag != TAG_DICT && count < (1 << SLOT4_INDEX_BITS) - 1 ? 4 : 8;
         slots = hr__round_up((uint64_t)node.slot_bytes << node.slot_bits, 8);
     }
-    bytes = sizeof node + count * each + slots;
+    bytes = sizeof node + count * 8 + slots;
     int r = hr__builder_room(builder, bytes, 8, &offset);
     if (r < 0) return r;
     memcpy(builder->base + offset, &node, sizeof node);
-    fill_with_none(builder->base + offset + sizeof node, count * each / 8);
+    fill_with_none(builder->base + offset + sizeof node, count);
     *ret_value = hr__word(tag, 0, offset);
     return 0;
 }
@@ -107,20 +106,46 @@ int hr_builder_container(hr_builder *builder, enum hr_kind kind, uint64_t count,
     }
 }
 
+static int check_put(const struct hr_item *container, uint64_t index) {
+    bool is_list = container->kind == HR_KIND_LIST || container->kind == HR_KIND_TUPLE;
+    if ((is_list && container->layout != LAYOUT_WORDS) || container->kind < HR_KIND_LIST ||
+        container->kind == HR_KIND_ARRAY)
+        return hr__fail(-EINVAL, "store: nothing can be put into a value of kind %d%s", container->kind,
+                        is_list ? " that is packed" : "");
+    if (index >= container->count)
+        return hr__fail(-ERANGE, "store: item %" PRIu64 " of a container of %" PRIu64, index, container->count);
+    return 0;
+}
+
+/* The offset of a dict's entry, which is made if it is not there yet. */
+static int find_entry(hr_builder *builder, uint64_t word_at, uint64_t *ret_offset) {
+    hr_value word;
+    memcpy(&word, builder->base + word_at, sizeof word);
+    if (hr__word_tag(word) == TAG_ENTRY) {
+        *ret_offset = hr__word_offset(word);
+        return 0;
+    }
+    int r = hr__builder_room(builder, 16, 8, ret_offset);
+    if (r < 0) return r;
+    fill_with_none(builder->base + *ret_offset, 2);
+    word = hr__word(TAG_ENTRY, 0, *ret_offset);
+    memcpy(builder->base + word_at, &word, sizeof word);
+    return 0;
+}
+
+/* `which`: 0: an item, or an entry's key; 8: an entry's value. */
 static int put(hr_builder *builder, hr_value container, uint64_t index, uint64_t which, hr_value item) {
     struct hr__image image = hr__builder_image(builder);
     struct hr_item at;
     int r = hr__image_read(&image, container, &at);
     if (r < 0) return hr__fail_more(-EINVAL, "store: that is no container of this builder");
-    bool is_list = at.kind == HR_KIND_LIST || at.kind == HR_KIND_TUPLE;
-    if ((is_list && at.layout != LAYOUT_WORDS) || at.kind < HR_KIND_LIST || at.kind == HR_KIND_ARRAY ||
-        (which && at.kind != HR_KIND_DICT))
-        return hr__fail(-EINVAL, "store: nothing can be put into a value of kind %d%s", at.kind,
-                        is_list ? " that is packed" : "");
-    if (index >= at.count)
-        return hr__fail(-ERANGE, "store: item %" PRIu64 " of a container of %" PRIu64, index, at.count);
-    uint64_t offset = (uint64_t)(at.data - builder->base) + index * (at.kind == HR_KIND_DICT ? 16 : 8) + which;
-    memcpy(builder->base + offset, &item, sizeof item);
+    r = which && at.kind != HR_KIND_DICT ? hr__fail(-EINVAL, "store: only a dict's entries have values")
+                                         : check_put(&at, index);
+    if (r < 0) return r;
+    uint64_t offset = (uint64_t)(at.data - builder->base) + index * 8;
+    if (at.kind == HR_KIND_DICT) r = find_entry(builder, offset, &offset);
+    if (r < 0) return r;
+    memcpy(builder->base + offset + which, &item, sizeof item);
     return 0;
 }
 
@@ -145,16 +170,17 @@ static int enter(hr_builder *builder, const struct hr__image *image, const struc
     struct hr_item item;
     struct hr_key key;
     room.used = 0;
-    uint64_t found;
-    int r = hr__image_at(image, dict, index, &item);
+    uint64_t place, found;
+    int r = hr__image_place(image, dict, index, &place);
+    if (r == 0) r = hr__image_at(image, dict, index, &item);
     if (r == 0) r = hr__key_of(image, &item, &room, &key);
     if (r <= 0) return r;
-    if (!dict->shape) return hr__key_find(image, dict, &key, 0, &found) == 1 && found == index;
     uint64_t hash = hr__key_hash(&key, builder->seed);
     r = hr__key_find(image, dict, &key, hash, &found);
     if (r < 0) return r;
+    if (!dict->shape) return found == place;
     if (r == 1) return 0;
-    store_slot(builder, dict, found, hr__slot_of(dict->shape, hash, index));
+    store_slot(builder, dict, found, hr__slot_of(dict->shape, hash, place));
     return 1;
 }
 

@@ -31,14 +31,17 @@
  *        INT32, INT64, REAL      [count] 4, 8, 8 bytes each
  *        TEXTS                   struct texts_node, count + 1 offsets of `width` bytes, padding to 8, the bytes
  *        ROWS                    struct rows_node, a row for each: a word for each field
- *     DICT, SET, FROZEN_SET      struct dict_node, entries (a word for the key and, in a dict, one for the value),
- *                                1 << slot_bits slots of `slot_bytes`
+ *     DICT                       struct dict_node, a word for each entry, 1 << slot_bits slots of `slot_bytes`
+ *     ENTRY                      a word for the key and one for the value; a key that is a text stands right before it
+ *     SET, FROZEN_SET            struct dict_node, a word for each item, slots
  *     RECORD                     its row; the word's count is the shape's number
  *     ARRAY                      struct array_node, the dimensions; the elements stand elsewhere
  *     TYPED                      two words
  *
- * A slot is 0, or holds 1 + the number of an entry in its lower 24 (of 4 bytes) or 40 (of 8) bits, and the upper bits
- * of the key's hash above it. The first slot for a key is its hash modulo their number; then come the next ones.
+ * A slot is 0, or holds 1 + a place in its lower 24 (of 4 bytes) or 40 (of 8) bits, and the upper bits of the key's
+ * hash above it. A place is the number of a set's item, or an entry's offset / 8: a dict's key and value are found
+ * without asking for its number first, in one stretch of memory. The first slot for a key is its hash modulo the number
+ * of slots; then come the next ones.
  */
 
 enum hr__tag {
@@ -65,6 +68,7 @@ enum hr__tag {
     TAG_RECORD = 51,
     TAG_ARRAY = 52,
     TAG_TYPED = 53,
+    TAG_ENTRY = 54, /* in dicts only */
 };
 
 enum hr__layout {
@@ -166,6 +170,11 @@ struct hr__image {
 int hr__image_read(const struct hr__image *image, hr_value value, struct hr_item *ret_item);
 int hr__image_at(const struct hr__image *image, const struct hr_item *container, uint64_t index,
                  struct hr_item *ret_item);
+/* The place of item `index` < count of a dict or set, and the words of a place: the key's, and in a dict the value's.
+ */
+int hr__image_place(const struct hr__image *image, const struct hr_item *dict, uint64_t index, uint64_t *ret_place);
+int hr__image_words(const struct hr__image *image, const struct hr_item *dict, uint64_t place, hr_value *ret_key,
+                    hr_value *ret_value);
 /* A shape, all of it within the image; `ret_names` (or NULL): a word for each field's name. */
 int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape_node *ret_shape,
                     const unsigned char **ret_names);
@@ -182,14 +191,14 @@ struct hr__key_room {
 int hr__key_of(const struct hr__image *image, const struct hr_item *item, struct hr__key_room *room,
                struct hr_key *ret_key);
 uint64_t hr__key_hash(const struct hr_key *key, uint64_t seed);
-/* A slot's contents for entry `index`, and the upper bits of a hash alone. */
-uint64_t hr__slot_of(unsigned slot_bytes, uint64_t hash, uint64_t index);
+/* A slot's contents for a place, and the upper bits of a hash alone. */
+uint64_t hr__slot_of(unsigned slot_bytes, uint64_t hash, uint64_t place);
 const unsigned char *hr__slots(const struct hr_item *dict); /* of one that has them */
-/* The index that a slot holds; beyond any dict's size where it is empty. */
-uint64_t hr__slot_index(const unsigned char *slot, unsigned slot_bytes);
-/* 1 and the index of the key's entry; 0 and, where the dict has slots, the empty one at which the search ended in
- * `*ret_index`; HR_E_CORRUPT. */
+/* The place that a slot holds; UINT64_MAX where it is empty. */
+uint64_t hr__slot_place(const unsigned char *slot, unsigned slot_bytes);
+/* 1 and the key's place; 0 and, where the dict has slots, the empty one at which the search ended in `*ret_place`;
+ * HR_E_CORRUPT. */
 int hr__key_find(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
-                 uint64_t *ret_index);
+                 uint64_t *ret_place);
 
 #endif

@@ -144,16 +144,30 @@ static int is_key(const struct hr__image *image, const struct hr_key *key, const
     return 1;
 }
 
+/* A text that is no short one, without making an item of it: the usual case. 1, 0, or -1: look closer. */
+static int is_text(const struct hr__image *image, const struct hr_key *key, hr_value word) {
+    unsigned tag = hr__word_tag(word);
+    uint64_t offset = hr__word_offset(word);
+    if ((tag != TAG_ASCII && tag != TAG_TEXT) || hr__word_count(word) == COUNT_STANDS_BEFORE) return -1;
+    if (key->count != hr__word_count(word)) return 0;
+    if (offset > image->heap_end || key->count > image->heap_end - offset) return -1;
+    return memcmp(key->bytes, image->base + offset, key->count) == 0;
+}
+
 static int is_key_at(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key,
-                     uint64_t index) {
+                     uint64_t place) {
     struct hr_item item;
-    int r = hr__image_at(image, dict, index, &item);
+    hr_value word, value;
+    int r = hr__image_words(image, dict, place, &word, &value);
+    if (r < 0) return r;
+    if (key->kind == HR_KIND_TEXT && (r = is_text(image, key, word)) >= 0) return r;
+    r = hr__image_read(image, word, &item);
     return r < 0 ? r : is_key(image, key, &item);
 }
 
 /* ---- slots ---- */
 
-static unsigned index_bits(unsigned slot_bytes) {
+static unsigned place_bits(unsigned slot_bytes) {
     return slot_bytes == 4 ? SLOT4_INDEX_BITS : SLOT8_INDEX_BITS;
 }
 
@@ -166,38 +180,48 @@ static uint64_t load_slot(const unsigned char *slots, unsigned slot_bytes, uint6
     return slot;
 }
 
-uint64_t hr__slot_of(unsigned slot_bytes, uint64_t hash, uint64_t index) {
-    unsigned bits = index_bits(slot_bytes);
+uint64_t hr__slot_of(unsigned slot_bytes, uint64_t hash, uint64_t place) {
+    unsigned bits = place_bits(slot_bytes);
     uint64_t mark = hash >> (64 - (slot_bytes * 8 - bits));
-    return mark << bits | (index + 1);
+    return mark << bits | (place + 1);
 }
 
-uint64_t hr__slot_index(const unsigned char *slot, unsigned slot_bytes) {
-    return (load_slot(slot, slot_bytes, 0) & ((UINT64_C(1) << index_bits(slot_bytes)) - 1)) - 1;
+static uint64_t place_in(uint64_t slot, unsigned slot_bytes) {
+    return (slot & ((UINT64_C(1) << place_bits(slot_bytes)) - 1)) - 1;
+}
+
+uint64_t hr__slot_place(const unsigned char *slot, unsigned slot_bytes) {
+    return place_in(load_slot(slot, slot_bytes, 0), slot_bytes);
 }
 
 const unsigned char *hr__slots(const struct hr_item *dict) {
-    return dict->data + dict->count * (dict->kind == HR_KIND_DICT ? 16 : 8);
+    return dict->data + dict->count * 8;
+}
+
+/* What a key of this place is compared with, asked for at once: an entry's text stands before it. */
+static void fetch_place(const struct hr__image *image, const struct hr_item *dict, uint64_t place) {
+    if (dict->kind != HR_KIND_DICT || place < sizeof(struct image_header) / 8 || place >= image->heap_end / 8) return;
+    __builtin_prefetch(image->base + place * 8);
+    __builtin_prefetch(image->base + place * 8 - HR_CACHE_LINE);
 }
 
 static int find_slot(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
-                     uint64_t *ret_index) {
-    unsigned slot_bytes = dict->shape, bits = index_bits(slot_bytes);
-    uint64_t mask = (UINT64_C(1) << dict->layout) - 1, index_mask = (UINT64_C(1) << bits) - 1;
-    uint64_t mark = hr__slot_of(slot_bytes, hash, 0) >> bits, number = hash & mask;
+                     uint64_t *ret_place) {
+    unsigned slot_bytes = dict->shape, bits = place_bits(slot_bytes);
+    uint64_t mask = (UINT64_C(1) << dict->layout) - 1, mark = hr__slot_of(slot_bytes, hash, 0) >> bits;
     const unsigned char *slots = hr__slots(dict);
-    for (uint64_t probe = 0; probe <= mask; probe++, number = (number + 1) & mask) {
+    for (uint64_t probe = 0, number = hash & mask; probe <= mask; probe++, number = (number + 1) & mask) {
         uint64_t slot = load_slot(slots, slot_bytes, number);
         if (slot == 0) {
-            *ret_index = number;
+            *ret_place = number;
             return 0;
         }
         if (slot >> bits != mark) continue;
-        uint64_t index = (slot & index_mask) - 1;
-        int r = is_key_at(image, dict, key, index);
-        if (r == -ERANGE) return hr__fail(HR_E_CORRUPT, "store: a dict's index is damaged; make the image again");
+        uint64_t place = place_in(slot, slot_bytes);
+        fetch_place(image, dict, place);
+        int r = is_key_at(image, dict, key, place);
         if (r) {
-            *ret_index = index;
+            *ret_place = place;
             return r;
         }
     }
@@ -205,12 +229,14 @@ static int find_slot(const struct hr__image *image, const struct hr_item *dict, 
 }
 
 int hr__key_find(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
-                 uint64_t *ret_index) {
-    if (dict->shape) return find_slot(image, dict, key, hash, ret_index);
+                 uint64_t *ret_place) {
+    if (dict->shape) return find_slot(image, dict, key, hash, ret_place);
     for (uint64_t i = 0; i < dict->count; i++) {
-        int r = is_key_at(image, dict, key, i);
+        uint64_t place;
+        int r = hr__image_place(image, dict, i, &place);
+        if (r == 0) r = is_key_at(image, dict, key, place);
         if (r) {
-            *ret_index = i;
+            *ret_place = place;
             return r;
         }
     }

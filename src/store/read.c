@@ -83,7 +83,8 @@ static int read_rows(const struct hr__image *image, hr_value word, struct hr_ite
     memcpy(&node, at, sizeof node);
     int r = hr__image_shape(image, node.shape, &shape, NULL);
     if (r < 0) return r;
-    if (!hr__mul(node.count, shape.field_count * UINT64_C(8), &bytes) || !span(image, offset + sizeof node, bytes))
+    if (!shape.field_count || !hr__mul(node.count, shape.field_count * UINT64_C(8), &bytes) ||
+        !span(image, offset + sizeof node, bytes))
         return corrupt("a list of records", offset);
     ret->data = at + sizeof node;
     ret->count = node.count;
@@ -102,12 +103,12 @@ static int read_list(const struct hr__image *image, hr_value word, unsigned layo
 
 static int read_dict(const struct hr__image *image, hr_value word, struct hr_item *ret) {
     struct dict_node node;
-    uint64_t offset = hr__word_offset(word), each = ret->kind == HR_KIND_DICT ? 16 : 8, bytes, slots = 0;
+    uint64_t offset = hr__word_offset(word), bytes, slots = 0;
     const unsigned char *at = span(image, offset, sizeof node);
     if (!at) return corrupt("a dict or set", offset);
     memcpy(&node, at, sizeof node);
     if (node.slot_bytes) slots = node.slot_bits < 48 ? (uint64_t)node.slot_bytes << node.slot_bits : UINT64_MAX;
-    if ((node.slot_bytes && node.slot_bytes != 4 && node.slot_bytes != 8) || !hr__mul(node.count, each, &bytes) ||
+    if ((node.slot_bytes && node.slot_bytes != 4 && node.slot_bytes != 8) || !hr__mul(node.count, 8, &bytes) ||
         !hr__add(bytes, slots, &bytes) || !span(image, offset + sizeof node, bytes))
         return corrupt("a dict or set", offset);
     ret->data = at + sizeof node;
@@ -309,6 +310,34 @@ static int list_at(const struct hr__image *image, const struct hr_item *list, ui
     }
 }
 
+int hr__image_place(const struct hr__image *image, const struct hr_item *dict, uint64_t index, uint64_t *ret_place) {
+    hr_value word = load8(dict->data + index * 8);
+    if (dict->kind == HR_KIND_DICT && hr__word_tag(word) != TAG_ENTRY)
+        return corrupt("a dict", (uint64_t)(dict->data - image->base));
+    *ret_place = dict->kind == HR_KIND_DICT ? hr__word_offset(word) / 8 : index;
+    return 0;
+}
+
+int hr__image_words(const struct hr__image *image, const struct hr_item *dict, uint64_t place, hr_value *ret_key,
+                    hr_value *ret_value) {
+    bool is_dict = dict->kind == HR_KIND_DICT;
+    const unsigned char *at = is_dict               ? span(image, place * 8, 16)
+                              : place < dict->count ? dict->data + place * 8
+                                                    : NULL;
+    if (!at) return corrupt("a dict or set", (uint64_t)(dict->data - image->base));
+    *ret_key = load8(at);
+    if (is_dict) *ret_value = load8(at + 8);
+    return 0;
+}
+
+static int key_at(const struct hr__image *image, const struct hr_item *dict, uint64_t index, struct hr_item *ret) {
+    uint64_t place;
+    hr_value key, value;
+    int r = hr__image_place(image, dict, index, &place);
+    if (r == 0) r = hr__image_words(image, dict, place, &key, &value);
+    return r < 0 ? r : read_into(image, key, ret);
+}
+
 __attribute__((cold)) static int out_of_range(const struct hr_item *container, uint64_t index) {
     return hr__fail(-ERANGE, "store: there is no item %" PRIu64 " among %" PRIu64, index, container->count);
 }
@@ -330,7 +359,7 @@ int hr__image_at(const struct hr__image *image, const struct hr_item *container,
         r = read_into(image, load8(container->data + index * 8), &item);
         break;
     case HR_KIND_DICT:
-        r = read_into(image, load8(container->data + index * 16), &item);
+        r = key_at(image, container, index, &item);
         break;
     default:
         return hr__fail(-EINVAL, "store: a value of kind %d has no items", container->kind);

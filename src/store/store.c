@@ -202,13 +202,25 @@ int hr_store_at(const hr_store *store, const struct hr_item *container, uint64_t
     return hr__image_at(&store->image, container, index, ret_item);
 }
 
-int hr_store_entry(const hr_store *store, const struct hr_item *dict, uint64_t index, struct hr_item *ret_value) {
-    if (dict->kind != HR_KIND_DICT) return hr__fail(-EINVAL, "store: a value of kind %d has no entries", dict->kind);
+int hr_store_place(const hr_store *store, const struct hr_item *dict, uint64_t index, uint64_t *ret_place) {
+    if (dict->kind < HR_KIND_DICT || dict->kind > HR_KIND_FROZEN_SET)
+        return hr__fail(-EINVAL, "store: a value of kind %d has no entries", dict->kind);
     if (index >= dict->count)
         return hr__fail(-ERANGE, "store: there is no entry %" PRIu64 " among %" PRIu64, index, dict->count);
-    hr_value value;
-    memcpy(&value, dict->data + index * 16 + 8, sizeof value);
-    return hr__image_read(&store->image, value, ret_value);
+    return hr__image_place(&store->image, dict, index, ret_place);
+}
+
+int hr_store_value(const hr_store *store, const struct hr_item *dict, uint64_t place, struct hr_item *ret_value) {
+    hr_value key, value;
+    if (dict->kind != HR_KIND_DICT) return hr__fail(-EINVAL, "store: a value of kind %d has no values", dict->kind);
+    int r = hr__image_words(&store->image, dict, place, &key, &value);
+    return r < 0 ? r : hr__image_read(&store->image, value, ret_value);
+}
+
+int hr_store_entry(const hr_store *store, const struct hr_item *dict, uint64_t index, struct hr_item *ret_value) {
+    uint64_t place;
+    int r = hr_store_place(store, dict, index, &place);
+    return r < 0 ? r : hr_store_value(store, dict, place, ret_value);
 }
 
 uint64_t hr_store_hash(const hr_store *store, const struct hr_key *key) {
@@ -216,16 +228,16 @@ uint64_t hr_store_hash(const hr_store *store, const struct hr_key *key) {
 }
 
 int hr_store_find_hashed(const hr_store *store, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
-                         uint64_t *ret_index) {
+                         uint64_t *ret_place) {
     if (!dict->is_native) return hr__fail(-EINVAL, "store: the keys of this value are not indexed; look through all");
-    uint64_t index;
-    int r = hr__key_find(&store->image, dict, key, hash, &index);
-    if (r == 1) *ret_index = index;
+    uint64_t place;
+    int r = hr__key_find(&store->image, dict, key, hash, &place);
+    if (r == 1) *ret_place = place;
     return r;
 }
 
-int hr_store_find(const hr_store *store, const struct hr_item *dict, const struct hr_key *key, uint64_t *ret_index) {
-    return hr_store_find_hashed(store, dict, key, hr_store_hash(store, key), ret_index);
+int hr_store_find(const hr_store *store, const struct hr_item *dict, const struct hr_key *key, uint64_t *ret_place) {
+    return hr_store_find_hashed(store, dict, key, hr_store_hash(store, key), ret_place);
 }
 
 /* ---- hints ---- */
@@ -267,13 +279,18 @@ void hr_store_prefetch(const hr_store *store, const struct hr_item *container, u
         prefetch_row(store, container, index);
         return;
     }
-    const unsigned char *at = container->data + index * (container->kind == HR_KIND_DICT ? 16
-                                                         : layout == LAYOUT_INT32        ? 4
-                                                                                         : 8);
+    const unsigned char *at = container->data + index * (layout == LAYOUT_INT32 ? 4 : 8);
     if (stage == 0)
         fetch(at);
     else if (layout == LAYOUT_WORDS)
         fetch_target(store, at);
+}
+
+/* Where the words of a place are; NULL where there can be none. */
+static const unsigned char *find_place(const hr_store *store, const struct hr_item *dict, uint64_t place) {
+    if (dict->kind != HR_KIND_DICT) return place < dict->count ? dict->data + place * 8 : NULL;
+    bool is_within = place >= sizeof(struct image_header) / 8 && place < store->image.heap_end / 8 - 1;
+    return is_within ? store->image.base + place * 8 : NULL;
 }
 
 void hr_store_prefetch_hash(const hr_store *store, const struct hr_item *dict, uint64_t hash, int stage) {
@@ -283,13 +300,13 @@ void hr_store_prefetch_hash(const hr_store *store, const struct hr_item *dict, u
         fetch(slot);
         return;
     }
-    uint64_t index = hr__slot_index(slot, dict->shape);
-    if (index >= dict->count) return;
-    const unsigned char *entry = dict->data + index * (dict->kind == HR_KIND_DICT ? 16 : 8);
+    const unsigned char *at = find_place(store, dict, hr__slot_place(slot, dict->shape));
+    if (!at) return;
     if (stage == 1) {
-        fetch(entry);
+        fetch(at);
+        fetch(at - HR_CACHE_LINE); /* a text stands before its entry */
         return;
     }
-    fetch_target(store, entry);
-    if (dict->kind == HR_KIND_DICT) fetch_target(store, entry + 8);
+    fetch_target(store, at);
+    if (dict->kind == HR_KIND_DICT) fetch_target(store, at + 8);
 }

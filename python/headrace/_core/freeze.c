@@ -330,7 +330,7 @@ static int finish(struct freezer *freezer, size_t top) {
     return r;
 }
 
-static int run(struct freezer *freezer, PyObject *object, hr_value *ret_root) {
+int freezer_run(struct freezer *freezer, PyObject *object, hr_value *ret_root) {
     int r = freeze_object(freezer, object, true, ret_root);
     while (r == 0 && freezer->frame_count) {
         size_t top = freezer->frame_count - 1;
@@ -384,81 +384,45 @@ PyObject *freeze_path(struct freezer *freezer) {
     return path;
 }
 
-/* ---- _core.freeze ---- */
+/* ---- opening, closing ---- */
 
-static void clear(struct freezer *freezer) {
+int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bool keeps_pickles) {
+    *freezer = (struct freezer){.keeps_pickles = keeps_pickles};
+    freezer->progress = progress == Py_None ? NULL : Py_NewRef(progress);
+    freezer->shapes = PyDict_New();
+    freezer->classes = PyDict_New();
+    freezer->dtypes = PyDict_New();
+    freezer->pickles = PyList_New(0);
+    if (!freezer->shapes || !freezer->classes || !freezer->dtypes || !freezer->pickles) return -1;
+    if (path != Py_None && !PyBytes_Check(path)) {
+        PyErr_SetString(PyExc_TypeError, "headrace: a path is bytes here");
+        return -1;
+    }
+    return freeze_result(hr_builder_open(path == Py_None ? NULL : PyBytes_AS_STRING(path), &freezer->builder));
+}
+
+void freezer_forget(struct freezer *freezer) {
     while (freezer->frame_count) pop(freezer);
+    struct map memo = freezer->memo;
+    freezer->memo = (struct map){0};
+    for (size_t i = 0; i < memo.room; i++)
+        if (memo.entries[i].key) Py_DECREF((PyObject *)(uintptr_t)memo.entries[i].key);
+    map_free(&memo);
+}
+
+void freezer_close(struct freezer *freezer) {
+    freezer_forget(freezer);
     PyMem_Free(freezer->frames);
-    for (size_t i = 0; i < freezer->memo.room; i++)
-        if (freezer->memo.entries[i].key) Py_DECREF((PyObject *)(uintptr_t)freezer->memo.entries[i].key);
-    map_free(&freezer->memo);
+    freezer->frames = NULL;
+    freezer->frame_room = 0;
+    Py_CLEAR(freezer->progress);
     Py_CLEAR(freezer->shapes);
     Py_CLEAR(freezer->classes);
     Py_CLEAR(freezer->dtypes);
     Py_CLEAR(freezer->pickles);
     sources_free(&freezer->sources);
+    freezer->sources = (struct sources){0};
     PyMem_Free(freezer->scratch);
+    freezer->scratch = NULL;
     freezer->builder = hr_builder_close(freezer->builder);
-}
-
-static PyObject *report(struct freezer *freezer) {
-    static const char *const names[HR_KIND_COUNT] = {
-        [HR_KIND_INT] = "int",         [HR_KIND_BIG_INT] = "int",   [HR_KIND_FLOAT] = "float",
-        [HR_KIND_COMPLEX] = "complex", [HR_KIND_TEXT] = "str",      [HR_KIND_BYTES] = "bytes",
-        [HR_KIND_LIST] = "list",       [HR_KIND_TUPLE] = "tuple",   [HR_KIND_DICT] = "dict",
-        [HR_KIND_SET] = "set",         [HR_KIND_ARRAY] = "array",   [HR_KIND_BYTE_ARRAY] = "bytearray",
-        [HR_KIND_RECORD] = "record",   [HR_KIND_PICKLE] = "pickle", [HR_KIND_FROZEN_SET] = "frozenset",
-        [HR_KIND_TYPED] = "other",
-    };
-    PyObject *kinds = PyDict_New();
-    for (int kind = 0; kinds && kind < HR_KIND_COUNT; kind++) {
-        if (!names[kind] || !freezer->counts[kind]) continue;
-        PyObject *pair =
-            Py_BuildValue("KK", (unsigned long long)freezer->counts[kind], (unsigned long long)freezer->bytes[kind]);
-        if (!pair || PyDict_SetItemString(kinds, names[kind], pair) < 0) Py_CLEAR(kinds);
-        Py_XDECREF(pair);
-    }
-    return kinds ? Py_BuildValue("NO", kinds, freezer->pickles) : NULL;
-}
-
-static PyObject *finish_image(struct freezer *freezer, hr_value root) {
-    hr_store *store = NULL;
-    PyObject *told = report(freezer);
-    if (!told) return NULL;
-    hr_builder *builder = freezer->builder;
-    freezer->builder = NULL;
-    int r;
-    Py_BEGIN_ALLOW_THREADS;
-    r = hr_builder_finish(builder, root, &store);
-    Py_END_ALLOW_THREADS;
-    PyObject *image = r < 0 ? store_raise(r) : image_new(store, true);
-    PyObject *result = image ? PyTuple_Pack(2, image, told) : NULL;
-    Py_XDECREF(image);
-    Py_DECREF(told);
-    return result;
-}
-
-PyObject *core_freeze(PyObject *module, PyObject *arguments, PyObject *keywords) {
-    static char *words[] = {"object", "path", "keeps_pickles", "progress", NULL};
-    PyObject *object, *path = Py_None, *progress = Py_None;
-    int keeps_pickles = 0;
-    (void)module;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|OpO:freeze", words, &object, &path, &keeps_pickles,
-                                     &progress))
-        return NULL;
-    if (path != Py_None && !PyBytes_Check(path)) return PyErr_Format(PyExc_TypeError, "headrace: a path is bytes here");
-    struct freezer freezer = {.keeps_pickles = keeps_pickles, .progress = progress == Py_None ? NULL : progress};
-    freezer.shapes = PyDict_New();
-    freezer.classes = PyDict_New();
-    freezer.dtypes = PyDict_New();
-    freezer.pickles = PyList_New(0);
-    PyObject *result = NULL;
-    hr_value root;
-    bool is_ready = freezer.shapes && freezer.classes && freezer.dtypes && freezer.pickles;
-    if (is_ready &&
-        freeze_result(hr_builder_open(path == Py_None ? NULL : PyBytes_AS_STRING(path), &freezer.builder)) == 0 &&
-        run(&freezer, object, &root) == 0)
-        result = finish_image(&freezer, root);
-    clear(&freezer);
-    return result;
 }

@@ -54,8 +54,8 @@ static PyMethodDef methods[] = {
 };
 
 int store_add(PyObject *module) {
-    PyTypeObject *types[] = {&ImageType,     &FrozenListType, &FrozenTupleType, &FrozenDictType,
-                             &FrozenSetType, &FrozenKeysType, &FrozenItemsType, &FrozenValuesType};
+    PyTypeObject *types[] = {&ImageType,      &FrozenListType,  &FrozenTupleType,  &FrozenDictType, &FrozenSetType,
+                             &FrozenKeysType, &FrozenItemsType, &FrozenValuesType, &BuilderType};
     StoreError = PyErr_NewExceptionWithDoc(
         "headrace.StoreError", "An image of frozen data is damaged, of another version, missing, or not trusted.",
         PyExc_RuntimeError, NULL);

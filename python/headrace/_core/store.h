@@ -9,6 +9,7 @@
  *
  *     freeze.c         objects into an image: the work list            freeze_scan.c  lists that can be packed
  *     freeze_leaf.c    texts, numbers, arrays, tensors                 freeze_class.c instances, and what has a name
+ *     freeze_image.c   _core.freeze, _core.Builder
  *     image.c          _core.Image: an open image and what is remembered of it
  *     read.c           an item as an object: a scalar, an array, a view
  *     build.c          instances and ordinary containers out of an image: thaw
@@ -144,9 +145,10 @@ PyObject *list_column(PyObject *self, PyObject *name);
 
 /* ---- view_dict.c ---- */
 
-/* The index of a key in a dict, record or set. 1: found; 0: not; -1: exception. */
-int view_find(struct view *view, PyObject *key, uint64_t *ret_index);
-/* The value of an entry of a dict, or a field of a record. */
+/* The place of a key in a dict or set, or the number of a record's field. 1: found; 0: not; -1: exception. */
+int view_find(struct view *view, PyObject *key, uint64_t *ret_place);
+/* The value at a place that view_find gave, and of an entry of a dict or a field of a record by its number. */
+int view_value(struct view *view, uint64_t place, struct hr_item *ret_value);
 int view_entry(struct view *view, uint64_t index, struct hr_item *ret_value);
 
 /* ---- key.c ---- */
@@ -227,6 +229,15 @@ struct freezer {
     bool keeps_pickles;
 };
 
+/* Opens an image in memory (None) or in file `path` (bytes). -1 with an exception; freezer_close follows in any case. */
+int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bool keeps_pickles);
+/* Writes an object and all that it refers to. */
+int freezer_run(struct freezer *freezer, PyObject *object, hr_value *ret_root);
+/* Forgets the objects that were written: what follows shares nothing with them. */
+void freezer_forget(struct freezer *freezer);
+/* Drops an image that is not finished. Twice is fine. */
+void freezer_close(struct freezer *freezer);
+
 /* -1 with an exception from a negative code, else 0. */
 int freeze_result(int code);
 /* Writes an object, or begins to: pushes a frame. `is_shared`: others may refer to it. -1: exception. */
@@ -264,6 +275,9 @@ int freeze_other(struct freezer *freezer, PyObject *object, bool is_shared, hr_v
 PyObject *freeze_class(struct freezer *freezer, PyTypeObject *type);
 /* An instance's field names and values, new tuples. 1; 0: it has what is no field; -1: exception. */
 int freeze_fields(PyObject *known, PyObject *object, PyObject **ret_names, PyObject **ret_values);
+
+/* freeze_image.c */
+extern PyTypeObject BuilderType; /* _core.Builder */
 
 /* _core.freeze, _core.thaw */
 PyObject *core_freeze(PyObject *module, PyObject *arguments, PyObject *keywords);

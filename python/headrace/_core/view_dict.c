@@ -12,6 +12,13 @@ int view_entry(struct view *view, uint64_t index, struct hr_item *ret_value) {
     return r < 0 ? -1 : 0;
 }
 
+int view_value(struct view *view, uint64_t place, struct hr_item *ret_value) {
+    int r = view->item.kind == HR_KIND_RECORD ? hr_store_at(view->image->store, &view->item, place, ret_value)
+                                              : hr_store_value(view->image->store, &view->item, place, ret_value);
+    if (r < 0) store_raise(r);
+    return r < 0 ? -1 : 0;
+}
+
 /* ---- looking up ---- */
 
 /* Where C cannot look: a dict of the keys, made once per process. Borrowed. */
@@ -35,50 +42,51 @@ static PyObject *lookup_of(struct view *view) {
     return lookup;
 }
 
-static int find_slowly(struct view *view, PyObject *key, uint64_t *ret_index) {
+static int find_slowly(struct view *view, PyObject *key, uint64_t *ret_place) {
     PyObject *lookup = lookup_of(view), *index = lookup ? PyDict_GetItemWithError(lookup, key) : NULL;
     if (!index) return PyErr_Occurred() ? -1 : 0;
-    *ret_index = PyLong_AsUnsignedLongLong(index);
-    return 1;
+    int r = hr_store_place(view->image->store, &view->item, PyLong_AsUnsignedLongLong(index), ret_place);
+    if (r < 0) store_raise(r);
+    return r < 0 ? -1 : 1;
 }
 
-static int find_field(struct view *view, PyObject *key, uint64_t *ret_index) {
+static int find_field(struct view *view, PyObject *key, uint64_t *ret_place) {
     const struct shape *shape = image_shape(view->image, view->item.shape);
     Py_ssize_t index = shape ? shape_find(shape, key) : -2;
-    if (index >= 0) *ret_index = (uint64_t)index;
+    if (index >= 0) *ret_place = (uint64_t)index;
     return index >= 0 ? 1 : index == -1 ? 0 : -1;
 }
 
-static int find_ascii(struct view *view, PyObject *key, uint64_t *ret_index) {
+static int find_ascii(struct view *view, PyObject *key, uint64_t *ret_place) {
     struct hr_key text = {.kind = HR_KIND_TEXT, .count = (uint64_t)PyUnicode_GET_LENGTH(key)};
     text.bytes = PyUnicode_DATA(key);
-    int r = hr_store_find(view->image->store, &view->item, &text, ret_index);
+    int r = hr_store_find(view->image->store, &view->item, &text, ret_place);
     if (r < 0) store_raise(r);
     return r < 0 ? -1 : r;
 }
 
-int view_find(struct view *view, PyObject *key, uint64_t *ret_index) {
+int view_find(struct view *view, PyObject *key, uint64_t *ret_place) {
     struct key_room room;
     struct hr_key told;
     bool never;
-    if (view->item.kind == HR_KIND_RECORD) return find_field(view, key, ret_index);
-    if (!view->item.is_native) return find_slowly(view, key, ret_index);
-    if (PyUnicode_CheckExact(key) && PyUnicode_IS_ASCII(key)) return find_ascii(view, key, ret_index);
+    if (view->item.kind == HR_KIND_RECORD) return find_field(view, key, ret_place);
+    if (!view->item.is_native) return find_slowly(view, key, ret_place);
+    if (PyUnicode_CheckExact(key) && PyUnicode_IS_ASCII(key)) return find_ascii(view, key, ret_place);
     enum found found = key_of(key, &room, &told, &never);
     int r = -1;
     if (found == FOUND) {
-        r = hr_store_find(view->image->store, &view->item, &told, ret_index);
+        r = hr_store_find(view->image->store, &view->item, &told, ret_place);
         if (r < 0) store_raise(r);
     } else if (found == FOUND_NOT) { /* a dict says TypeError of what has no hash */
-        r = PyObject_Hash(key) == -1 ? -1 : never ? 0 : find_slowly(view, key, ret_index);
+        r = PyObject_Hash(key) == -1 ? -1 : never ? 0 : find_slowly(view, key, ret_place);
     }
     key_done(&room);
     return r < 0 ? -1 : r;
 }
 
-static PyObject *value_at(struct view *view, uint64_t index) {
+static PyObject *value_at(struct view *view, uint64_t place) {
     struct hr_item item;
-    return view_entry(view, index, &item) < 0 ? NULL : read_item(view->image, &item);
+    return view_value(view, place, &item) < 0 ? NULL : read_item(view->image, &item);
 }
 
 /* A Counter has 0 of what it does not have. */
@@ -94,23 +102,23 @@ static PyObject *miss(struct view *view, PyObject *key) {
 }
 
 static PyObject *dict_subscript(PyObject *self, PyObject *key) {
-    uint64_t index;
-    int r = view_find((struct view *)self, key, &index);
-    if (r > 0) return value_at((struct view *)self, index);
+    uint64_t place;
+    int r = view_find((struct view *)self, key, &place);
+    if (r > 0) return value_at((struct view *)self, place);
     return r < 0 ? NULL : miss((struct view *)self, key);
 }
 
 static PyObject *dict_get(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
-    uint64_t index;
+    uint64_t place;
     if (count < 1 || count > 2) return PyErr_Format(PyExc_TypeError, "get expected 1 or 2 arguments, got %zd", count);
-    int r = view_find((struct view *)self, arguments[0], &index);
-    if (r > 0) return value_at((struct view *)self, index);
+    int r = view_find((struct view *)self, arguments[0], &place);
+    if (r > 0) return value_at((struct view *)self, place);
     return r < 0 ? NULL : Py_NewRef(count == 2 ? arguments[1] : Py_None);
 }
 
 static int dict_contains(PyObject *self, PyObject *key) {
-    uint64_t index;
-    return view_find((struct view *)self, key, &index);
+    uint64_t place;
+    return view_find((struct view *)self, key, &place);
 }
 
 static Py_ssize_t dict_length(PyObject *self) {
@@ -188,11 +196,11 @@ static PyObject *part_reversed(PyObject *self, PyObject *ignored) {
 }
 
 static int has_pair(struct view *view, PyObject *pair) {
-    uint64_t index;
+    uint64_t place;
     if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) return 0;
-    int r = view_find(view, PyTuple_GET_ITEM(pair, 0), &index);
+    int r = view_find(view, PyTuple_GET_ITEM(pair, 0), &place);
     if (r <= 0) return r;
-    PyObject *value = value_at(view, index);
+    PyObject *value = value_at(view, place);
     r = value ? PyObject_RichCompareBool(value, PyTuple_GET_ITEM(pair, 1), Py_EQ) : -1;
     Py_XDECREF(value);
     return r;

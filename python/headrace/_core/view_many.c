@@ -89,13 +89,13 @@ static int prepare(struct view *view, PyObject **keys, Py_ssize_t count, struct 
 
 static PyObject *look_up(struct view *view, PyObject *key, const struct block *block, Py_ssize_t i,
                          PyObject *otherwise) {
-    uint64_t index;
+    uint64_t place;
     struct hr_item item;
     int r = block->is_known[i]
-                ? hr_store_find_hashed(view->image->store, &view->item, &block->keys[i], block->hashes[i], &index)
-                : view_find(view, key, &index);
+                ? hr_store_find_hashed(view->image->store, &view->item, &block->keys[i], block->hashes[i], &place)
+                : view_find(view, key, &place);
     if (r < 0) return PyErr_Occurred() ? NULL : store_raise(r);
-    if (r > 0) return view_entry(view, index, &item) < 0 ? NULL : read_item(view->image, &item);
+    if (r > 0) return view_value(view, place, &item) < 0 ? NULL : read_item(view->image, &item);
     return otherwise ? Py_NewRef(otherwise) : PyObject_GetItem((PyObject *)view, key); /* a Counter's 0, or KeyError */
 }
 
