@@ -209,7 +209,7 @@ static int has_pair(struct view *view, PyObject *pair) {
 static int has_value(struct view *view, PyObject *value) {
     int r = 0;
     for (Py_ssize_t i = 0; r == 0 && i < view->count; i++) {
-        PyObject *here = value_at(view, (uint64_t)i);
+        PyObject *here = view_part(view, PART_VALUE, (uint64_t)i);
         r = here ? PyObject_RichCompareBool(here, value, Py_EQ) : -1;
         Py_XDECREF(here);
     }
