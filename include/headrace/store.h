@@ -114,7 +114,8 @@ HR_API int hr_store_verify(const hr_store *store);
 
 HR_API hr_value hr_store_root(const hr_store *store);
 
-/* Reads a value. HR_E_CORRUPT. */
+/* Reads a value. HR_E_CORRUPT. Here and below `*ret_item` must be another than the container, and holds anything after
+ * a failure. */
 HR_API int hr_store_read(const hr_store *store, hr_value value, struct hr_item *ret_item);
 
 /* The item at `index` of a list, tuple or set, the field of a record, a part of a typed value (0: its name, 1: its

@@ -239,10 +239,8 @@ static int read_into(const struct hr__image *image, hr_value word, struct hr_ite
 }
 
 int hr__image_read(const struct hr__image *image, hr_value value, struct hr_item *ret_item) {
-    struct hr_item item = {0};
-    int r = read_into(image, value, &item);
-    if (r == 0) *ret_item = item;
-    return r;
+    *ret_item = (struct hr_item){0};
+    return read_into(image, value, ret_item);
 }
 
 const void *hr_item_bytes(const struct hr_item *item) {
@@ -344,28 +342,22 @@ __attribute__((cold)) static int out_of_range(const struct hr_item *container, u
 
 int hr__image_at(const struct hr__image *image, const struct hr_item *container, uint64_t index,
                  struct hr_item *ret_item) {
-    struct hr_item item = {0};
-    int r;
     if (index >= container->count) return out_of_range(container, index);
+    *ret_item = (struct hr_item){0}; /* in place: a copy would wait until all that is written below has landed */
     switch (container->kind) {
     case HR_KIND_LIST:
     case HR_KIND_TUPLE:
-        r = list_at(image, container, index, &item);
-        break;
+        return list_at(image, container, index, ret_item);
     case HR_KIND_SET:
     case HR_KIND_FROZEN_SET:
     case HR_KIND_RECORD:
     case HR_KIND_TYPED:
-        r = read_into(image, load8(container->data + index * 8), &item);
-        break;
+        return read_into(image, load8(container->data + index * 8), ret_item);
     case HR_KIND_DICT:
-        r = key_at(image, container, index, &item);
-        break;
+        return key_at(image, container, index, ret_item);
     default:
         return hr__fail(-EINVAL, "store: a value of kind %d has no items", container->kind);
     }
-    if (r == 0) *ret_item = item;
-    return r;
 }
 
 /* ---- shapes ---- */
