@@ -132,7 +132,7 @@ def freeze(
     bar = prepare(on_unknown, progress)
     file = None if path is None else os.path.abspath(os.fspath(path))
     try:
-        image, (kinds, pickles) = _core.freeze(obj, file and os.fsencode(file), on_unknown == "pickle", bar)
+        image, (kinds, pickles) = _core.freeze(obj, os.fsencode(file) if file else None, on_unknown == "pickle", bar)
     finally:
         end_progress(bar)
     _store_pickling.remember(image, file)

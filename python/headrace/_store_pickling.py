@@ -70,8 +70,8 @@ def _load_sent(identity: bytes, sent: Any) -> Image:
         if known is not None:
             return known
         raise StoreError(
-            f"headrace: the frozen data that another process sent cannot be fetched from it ({error}); it must live until "
-            "its message has been received, once"
+            f"headrace: the frozen data that another process sent cannot be fetched from it ({error}); it must live "
+            "until its message has been received, once"
         ) from error
     try:
         return known or _attach(identity, fd, "what another process sent")
@@ -90,7 +90,9 @@ def _load_file(path: str, digest: bytes, trust: bool) -> Image:
             f"headrace: the frozen file {path}, which this pickle refers to, is missing; bring it there"
         ) from error
     if image.digest != digest:
-        raise StoreError(f"headrace: {path} is another frozen file than this pickle refers to; bring the right one there")
+        raise StoreError(
+            f"headrace: {path} is another frozen file than this pickle refers to; bring the right one there"
+        )
     return image
 
 

@@ -54,7 +54,7 @@ def _find(module: str, qualname: str, may_import: bool) -> Any:
 
 
 def _name(value: Any) -> str | None:
-    """"module:qualified.name" of a class or function, if it is what stands there."""
+    """ "module:qualified.name" of a class or function, if it is what stands there."""
     module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualname, str) or "<" in qualname:
         return None
@@ -173,7 +173,7 @@ def why_not(value: Any) -> str:
     return f"this one has what {cls.__name__} as such has not"
 
 
-def resolve_class(name: str, kind: str, names: tuple[str, ...], trusted: bool) -> type:
+def resolve_class(name: str, kind: str, names: tuple[str, ...], trusted: bool) -> Any:
     """The class of a shape, which must still be a plain one. Raises StoreError."""
     cls = _resolve(name, trusted)
     known = classify(cls) if isinstance(cls, type) else ("unknown", f"{name} is no class")
@@ -224,7 +224,7 @@ _TYPES: dict[type, tuple[str, Callable[[Any], Any]]] = {
     ),
     datetime.timedelta: ("timedelta", lambda value: (value.days, value.seconds, value.microseconds)),
     datetime.timezone: ("timezone", lambda value: value.__getinitargs__()),
-    **{cls: ("Path", _path_parts) for cls in _PATHS},
+    **dict.fromkeys(_PATHS, ("Path", _path_parts)),
     uuid.UUID: ("UUID", lambda value: value.bytes),
     range: ("range", lambda value: (value.start, value.stop, value.step)),
     slice: ("slice", lambda value: (value.start, value.stop, value.step)),
@@ -282,13 +282,11 @@ def _make_torch(name: str) -> Callable[[Any], Any]:
 
 
 def _make_datetime(parts: Any) -> Any:
-    *date, tzinfo, fold = parts
-    return datetime.datetime(*date, tzinfo=tzinfo, fold=fold)
+    return datetime.datetime(*parts[:8], fold=parts[8])
 
 
 def _make_time(parts: Any) -> Any:
-    *clock, tzinfo, fold = parts
-    return datetime.time(*clock, tzinfo=tzinfo, fold=fold)
+    return datetime.time(*parts[:5], fold=parts[5])
 
 
 _MAKERS: dict[str, Callable[[Any], Any]] = {
@@ -323,7 +321,9 @@ def _make_enum(parts: Any, trusted: bool) -> Any:
 
 def _make_named(name: Any, trusted: bool) -> Any:
     if not trusted:
-        raise StoreError(f"headrace: this image refers to {name!r} by its name; open it with trust=True if you trust it")
+        raise StoreError(
+            f"headrace: this image refers to {name!r} by its name; open it with trust=True if you trust it"
+        )
     return _resolve(name, trusted)
 
 
@@ -452,7 +452,7 @@ def scalar_array(value: Any) -> Any:
     if not isinstance(value, numpy.generic):
         return None
     made = numpy.asarray(value)
-    return made if made.dtype.itemsize and not made.dtype.hasobject and made[()] == value or value != value else None
+    return made if (made.dtype.itemsize and not made.dtype.hasobject and made[()] == value) or value != value else None
 
 
 def tensor_dtype(value: Any) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import headrace
+import pytest
 
 
 def records(count: int) -> Iterator[dict[str, Any]]:

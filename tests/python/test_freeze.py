@@ -130,7 +130,8 @@ CONTAINERS: list[Any] = [
     complex(-0.0, math.nan),
 ]
 ARRAYS: list[Any] = [
-    np.arange(6).astype(code).reshape(2, 3) for code in ("?", "i1", "u1", "i2", ">i4", "u8", "f2", "f4", ">f8", "c8", "g")
+    np.arange(6).astype(code).reshape(2, 3)
+    for code in ("?", "i1", "u1", "i2", ">i4", "u8", "f2", "f4", ">f8", "c8", "g")
 ]
 ARRAYS += [
     np.array(["a", "été", ""]),
@@ -193,7 +194,14 @@ def there_and_back(value: Any) -> Any:
 
 @pytest.mark.parametrize("value", NUMBERS + FLOATS + TEXTS + [None, True, False], ids=lambda value: repr(value)[:20])
 def test_a_scalar_comes_back_as_itself(value: Any) -> None:
-    for wrap in (lambda v: v, lambda v: [v], lambda v: [v] * 40, lambda v: {"k": v}, lambda v: {1: v}, lambda v: (v, None)):
+    for wrap in (
+        lambda v: v,
+        lambda v: [v],
+        lambda v: [v] * 40,
+        lambda v: {"k": v},
+        lambda v: {1: v},
+        lambda v: (v, None),
+    ):
         assert look(headrace.thaw(headrace.freeze(wrap(value)))) == look(wrap(value))
 
 
@@ -284,7 +292,14 @@ def test_whatever_is_nested_comes_back_with_types_and_order(value: Any) -> None:
 def test_what_is_shared_is_shared_again() -> None:
     inner, text, data = [1, 2], "t" * 1000, bytearray(b"x")
     values = np.arange(3)
-    value = {"a": [inner, inner], "b": inner, "c": (inner,), "t": [text, text], "d": [data, data], "n": [values, values]}
+    value = {
+        "a": [inner, inner],
+        "b": inner,
+        "c": (inner,),
+        "t": [text, text],
+        "d": [data, data],
+        "n": [values, values],
+    }
     frozen = headrace.freeze(value)
     assert _core.where(frozen)[0].bytes < 4000
     back = headrace.thaw(frozen)
@@ -392,7 +407,7 @@ def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
     with pytest.raises(TypeError, match=r"obj\['a'\] is a OwnReduce.*__reduce__"):
         headrace.freeze({"a": ft.OwnReduce()})
     with pytest.raises(TypeError, match="generator"):
-        headrace.freeze((i for i in range(3)))
+        headrace.freeze(i for i in range(3))
     with pytest.raises(TypeError, match="defined in a function"):
 
         class Local:
@@ -531,7 +546,10 @@ print(type(headrace.open(path, trust=True)[name]).__name__)
 def test_a_file_runs_no_code_unless_it_is_trusted(tmp_path: pathlib.Path, value: Any, why: str, kind: str) -> None:
     path = tmp_path / "x.frozen"
     headrace.freeze({"v": value}, path, on_unknown="pickle")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(ft.__file__), os.environ.get("PYTHONPATH", "")])}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([os.path.dirname(ft.__file__), os.environ.get("PYTHONPATH", "")]),
+    }
     command = [sys.executable, "-c", UNTRUSTED, str(path), "v"]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
     assert done.stdout.splitlines()[-1] == kind, done.stderr

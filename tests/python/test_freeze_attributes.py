@@ -8,9 +8,8 @@ import threading
 from collections import Counter
 from typing import Any
 
-import pytest
-
 import headrace
+import pytest
 
 COUNT = 30_000
 
