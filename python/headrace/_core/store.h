@@ -229,7 +229,8 @@ struct freezer {
     bool keeps_pickles;
 };
 
-/* Opens an image in memory (None) or in file `path` (bytes). -1 with an exception; freezer_close follows in any case. */
+/* Opens an image in memory (None) or in file `path` (bytes). -1 with an exception; freezer_close follows in any case.
+ */
 int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bool keeps_pickles);
 /* Writes an object and all that it refers to. */
 int freezer_run(struct freezer *freezer, PyObject *object, hr_value *ret_root);
