@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import headrace
 from headrace import _core, _crew, _engine, _forkserver, _interrupt, _options, _restart, _unpicklable, _witness, _worker
 from headrace._collate import default_collate
 from headrace._samples import SampleMaker
@@ -224,6 +225,8 @@ class Loader:
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
         shutdown_timeout: most seconds that closing takes, whatever the workers do.
+        freeze: replace the large containers of the data set by views of one image that all processes share, in place,
+            before the workers start: see headrace.freeze_attributes.
 
     Large arrays of a batch are views of shared memory, writable, and yours for as long as you keep them.
 
@@ -259,6 +262,7 @@ class Loader:
         stall_after: float = 30.0,
         on_stall: str = "wait",
         shutdown_timeout: float = 5.0,
+        freeze: bool = False,
     ) -> None:
         self.dataset = dataset
         self.batch_size = batch_size
@@ -281,6 +285,7 @@ class Loader:
         self.stall_after = stall_after
         self.on_stall = on_stall
         self.shutdown_timeout = shutdown_timeout
+        self.freeze = freeze
         self.epoch = 0
         self._is_iterable = not hasattr(dataset, "__getitem__")
         self._iterator: _WorkerIterator | None = None
@@ -425,6 +430,8 @@ class _WorkerIterator:
         self._batch_size = loader.batch_size
         self._keep_workers = loader.persistent_workers
         policy = _options.Policy.of(loader, loader._is_iterable, {})
+        if policy.freeze:
+            headrace.freeze_attributes(loader.dataset)
         self._job = _Job(
             dataset=loader.dataset,
             is_iterable=loader._is_iterable,

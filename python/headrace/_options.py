@@ -92,6 +92,7 @@ class Policy:
     stall_after: seconds without progress while the trainer waits until that is reported. on_stall: "wait" on, "raise",
         or "restart": kill and replace the worker.
     shutdown_timeout: most seconds that closing takes.
+    freeze: freeze_attributes for the data set, before its workers start.
     """
 
     max_restarts: int = 0
@@ -100,6 +101,7 @@ class Policy:
     stall_after: float = 30.0
     on_stall: str = "wait"
     shutdown_timeout: float = 5.0
+    freeze: bool = False
 
     def __post_init__(self) -> None:
         _check_count("max_restarts", self.max_restarts)
@@ -107,6 +109,8 @@ class Policy:
         _check_number("shutdown_timeout", self.shutdown_timeout, 0.1)
         if not math.isfinite(self.shutdown_timeout):
             raise ValueError(f"shutdown_timeout should be a number of seconds, but got {self.shutdown_timeout}")
+        if not isinstance(self.freeze, bool):
+            raise TypeError(f"freeze should be True or False, but got {self.freeze!r}")
         _check_word("rng", self.rng, ("worker", "sample"))
         _check_word("on_stall", self.on_stall, ("wait", "raise", "restart"))
         if not callable(self.on_bad_sample):

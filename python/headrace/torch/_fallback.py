@@ -31,6 +31,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         stall_after: float = 30.0,
         on_stall: str = "wait",
         shutdown_timeout: float = 5.0,
+        freeze: bool = False,
         **kwargs: Any,
     ) -> None:
         given = locals()
