@@ -135,7 +135,11 @@ uint64_t hr__read_number(const char *path);
 /* The number after `key` in the line that starts with it; UINT64_MAX if there is none. */
 uint64_t hr__read_field(const char *path, const char *key);
 
-uint64_t hr__cgroup_headroom(void); /* bytes, UINT64_MAX: no limit */
+/* The least that this process's cgroups, and those above them, allow; UINT64_MAX: no limit. */
+uint64_t hr__cgroup_headroom(void);     /* bytes that may still be used */
+uint64_t hr__cgroup_limit(void);        /* bytes in all */
+uint64_t hr__cgroup_millicores(void);   /* thousandths of a core, by the quota of time */
+uint64_t hr__cgroup_process_room(void); /* processes and threads that may still be started */
 
 /* How many processes the kernel has killed for want of memory in this process's cgroup, on the machine where there is
  * none. UINT64_MAX: not known. */
