@@ -23,6 +23,7 @@
  *     decode.c   a batch as an object
  *     loader.c   _core.Loader, the trainer's end      crew.c  its worker processes
  *     port.c     _core.Port, a worker's end
+ *     walk.c     _core.Walker, for headrace.doctor
  */
 
 /* ---- module.c ---- */
@@ -121,6 +122,7 @@ PyObject *sink_array(struct hr_delivery *delivery, const struct hr_node *node);
 
 extern PyTypeObject LoaderType;
 extern PyTypeObject PortType;
+extern PyTypeObject WalkerType; /* _core.Walker */
 extern PyTypeObject NotingType; /* _core.Port.noting's iterator */
 extern PyObject *WorkerDied;    /* _core.WorkerDied, an exception */
 
