@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from headrace import _core
 from headrace.doctor import _judge, _path, _probe, _reload, _report, _walk, _where
-from headrace.doctor._report import Finding, Report
+from headrace.doctor._report import BATCH, Finding, Report
 
 METHODS = ("spawn", "forkserver", "fork")
 _FIRST_LOOK = 500  # objects to reduce one by one before the pickler, which is faster, is asked whether it matters
@@ -18,9 +19,9 @@ Parts = Sequence[tuple[str, Any]]
 
 def is_loader(value: Any) -> bool:
     """Torch's or headrace's, whose parts are what workers get."""
-    if isinstance(value, type) or not hasattr(type(value), "__iter__"):
-        return False
-    return {"dataset", "collate_fn", "worker_init_fn"} <= vars(value).keys() if hasattr(value, "__dict__") else False
+    own = _core.Walker.attributes(value)
+    is_iterable = not isinstance(value, type) and _where.static(type(value), "__iter__") is not None
+    return is_iterable and own is not None and {"dataset", "collate_fn", "worker_init_fn"} <= own.keys()
 
 
 def parts_of(value: Any, name: str) -> Parts:
@@ -72,7 +73,12 @@ def check_parts(parts: Parts, method: str, name: str, *, load: bool = False, sub
 
 def check_batch(value: Any, name: str = "batch") -> Report:
     """As check, for what a worker sends to the trainer: locks and queues do not pass there."""
-    return Report(name, "batch", _findings(_search([(name, value)], is_batch=True)))
+    found = _findings(_search([(name, value)], is_batch=True))
+    return Report(name, BATCH, tuple(dataclasses.replace(one, fix=_fix_in_batch(one.fix), repair="") for one in found))
+
+
+def _fix_in_batch(fix: str) -> str:
+    return fix if "detach" in fix else "leave it out of the samples, or return what is needed of it as plain values"
 
 
 def _search(parts: Parts, **options: bool) -> _walk.Walk:
@@ -120,9 +126,13 @@ def _unexplained(found: Iterable[Finding], error: Exception, walk: _walk.Walk, p
     yield Finding(name, _judge.type_name(value), verdict.reason, verdict.where, verdict.fix)
 
 
-def start_method_of(context: Any) -> str:
-    method: str = (context or multiprocessing).get_start_method()
-    return method
+def with_subject(report: Report, subject: str) -> Report:
+    """The report, whose text names what is sent by these words."""
+    return dataclasses.replace(report, subject=subject)
 
 
-__all__ = ["Finding", "Report", "check", "check_batch", "check_parts", "is_loader", "parts_of", "start_method_of"]
+def without(report: Report, findings: Iterable[Finding]) -> Report | None:
+    """The report without these; None where no error is left."""
+    left = tuple(one for one in report.findings if one not in findings)
+    rest = dataclasses.replace(report, findings=left)
+    return None if rest.ok else rest

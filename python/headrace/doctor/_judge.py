@@ -196,7 +196,9 @@ def _sentence(error: BaseException) -> str:
 
 def of_class(value: Any, verdict: Verdict) -> Verdict:
     """Of an instance whose class does not pickle."""
-    return verdict._replace(reason=f"its class is {verdict.reason}" if verdict.reason.startswith("a ") else verdict.reason)
+    return verdict._replace(
+        reason=f"its class is {verdict.reason}" if verdict.reason.startswith("a ") else verdict.reason
+    )
 
 
 __all__ = ["Verdict", "is_mains", "main_path", "of_class", "of_main", "of_name", "of_reduction", "type_name"]

@@ -63,7 +63,9 @@ KNOWN: dict[str, Known] = {
     "threading.Barrier": _WITH_LOCK,
     "threading.Thread": Known("a thread runs in one process", _LATE),
     "_thread._localdummy": _WITH_LOCK,
-    "_thread._local": Known("its values belong to the threads of one process", _LATE, "makes an empty one in each worker"),
+    "_thread._local": Known(
+        "its values belong to the threads of one process", _LATE, "makes an empty one in each worker"
+    ),
     "_thread._ThreadHandle": Known("a thread runs in one process", _LATE),
     "concurrent.futures._base.Executor": _POOL,
     "concurrent.futures._base.Future": Known("its result comes to this process", "keep the result()"),
@@ -89,7 +91,9 @@ KNOWN: dict[str, Known] = {
     "select.epoll": Known("a descriptor of this process", _LATE),
     "sqlite3.Connection": _DATABASE,
     "sqlite3.Cursor": Known("a query of an open database", _DATABASE.fix),
-    "h5py._hl.base.HLObject": Known("an open HDF5 file or a part of one", "keep path and key, and open it in the worker"),
+    "h5py._hl.base.HLObject": Known(
+        "an open HDF5 file or a part of one", "keep path and key, and open it in the worker"
+    ),
     "h5py.h5.ObjectID": Known("a handle of the HDF5 library", "keep path and key, and open it in the worker"),
     "h5py._objects.ObjectID": Known("a handle of the HDF5 library", "keep path and key, and open it in the worker"),
     "lmdb.cpython.Environment": _DATABASE,
@@ -100,7 +104,9 @@ KNOWN: dict[str, Known] = {
     "builtins.Environment": _DATABASE,
     "_ctypes._Pointer": _POINTER,
     "_ctypes._SimpleCData": _POINTER,
-    "_ctypes.CFuncPtr": Known("a function of a C library, by its address", "load the library in the worker, on first use"),
+    "_ctypes.CFuncPtr": Known(
+        "a function of a C library, by its address", "load the library in the worker, on first use"
+    ),
     "_ctypes.Structure": _POINTER,
     "_ctypes.Union": _POINTER,
     "_ctypes.Array": _POINTER,

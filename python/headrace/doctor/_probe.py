@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import time
 from collections.abc import Iterable, Iterator
 from multiprocessing.reduction import ForkingPickler
@@ -77,7 +78,8 @@ def _attributes_of(value: Any) -> list[Part] | None:
         if len(value) > _MOST_PARTS or not all(type(key) is str for key in value):
             return None
         return [(f"[{key!r}]", one) for key, one in value.items()]
-    if isinstance(value, type) or _rules.plain_slots(type(value)) != ():
+    cls = type(value)
+    if cls in ForkingPickler(io.BytesIO()).dispatch_table or _rules.plain_slots(cls) != ():
         return None
     found = _core.Walker.attributes(value)
     if not isinstance(found, dict) or len(found) > _MOST_PARTS:
@@ -116,5 +118,3 @@ def attempt(parts: Iterable[Part]) -> Result:
     result.seconds = time.perf_counter() - start
     result.needs_look = probe.weights.is_noted or probe.nowhere.names_main
     return result
-
-

@@ -97,9 +97,7 @@ def _children(node: _walk.Node, met: dict[int, Any]) -> Iterator[_walk.Node]:
             yield child
 
 
-def _culprits(
-    nodes: Sequence[_walk.Node], method: str, met: dict[int, Any]
-) -> Iterator[tuple[_walk.Node, _Failure]]:
+def _culprits(nodes: Sequence[_walk.Node], method: str, met: dict[int, Any]) -> Iterator[tuple[_walk.Node, _Failure]]:
     """The smallest parts that do not come back: where all parts of an object do, it is the object."""
     for node, failure in _failures(nodes, method):
         inner = list(_culprits(list(_children(node, met)), method, met))

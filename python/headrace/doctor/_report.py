@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 BIG_BYTES = 32 << 20  # for each worker: from here on sharing is worth a word
 _SHOWN_BYTES = 1 << 20  # an attribute that is named
 _WIDTH = 118
+BATCH = "batch"  # in the place of a start method, for what goes from a worker to the trainer
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,8 @@ class Report:
         if errors:
             count = sum(1 + one.more for one in errors)
             verb = "object is" if count == 1 else "objects are"
-            return (
-                f"{subject} cannot be sent to worker processes (start method: {self.method}). {count} {verb} in the way:"
-            )
+            where = "to the trainer" if self.method == BATCH else f"to worker processes (start method: {self.method})"
+            return f"{subject} cannot be sent {where}. {count:,} {verb} in the way:"
         if self.method == "fork":
             return f"{subject} is inherited by worker processes (start method: fork): nothing is pickled"
         return f"{subject} can be sent to worker processes (start method: {self.method})"

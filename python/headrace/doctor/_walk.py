@@ -11,6 +11,7 @@ import ast
 import contextlib
 import functools
 import itertools
+import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -92,7 +93,8 @@ def _names_of(path: str) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(plain), frozenset(guarded)
 
 
-def _is_guarded(path: str, name: str) -> bool:
+def is_guarded(path: str, name: str) -> bool:
+    """Does a script define a name under its main guard only?"""
     plain, guarded = _names_of(path)
     return name in guarded and name not in plain and "*" not in plain
 
@@ -115,7 +117,9 @@ class Walk:
     def _kind_of(self, cls: type) -> Any:
         if self._inherits:
             return _inherited_kind(cls, self._table)
-        return _rules.kind_of(cls, self._table, lambda one: self._error_of_name(one) is None and not self._is_mains(one))
+        return _rules.kind_of(
+            cls, self._table, lambda one: self._error_of_name(one) is None and not self._is_mains(one)
+        )
 
     def _is_mains(self, value: Any) -> bool:
         return not self._is_batch and _judge.is_mains(value)
@@ -176,7 +180,7 @@ class Walk:
         if (error := self._error_of_name(named)) is not None:
             verdict = _judge.of_name(named, error)
         elif self._is_mains(named):
-            verdict, is_sure = _judge.of_main(named, _is_guarded), True
+            verdict, is_sure = _judge.of_main(named, is_guarded), True
         if verdict is None:
             return False
         if named is not node.value:
@@ -191,7 +195,7 @@ class Walk:
         if error is not None:
             verdict = _judge.of_name(node.value, error)
         elif self._is_mains(node.value):
-            verdict = _judge.of_main(node.value, _is_guarded)
+            verdict = _judge.of_main(node.value, is_guarded)
         if verdict:
             self._blame(node, verdict, is_sure=True)
 
@@ -338,8 +342,6 @@ class _Parts:
                         found.setdefault(id(member.__get__(self._value)), name)
         if isinstance(self._value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             found[id(self._value.__self__)] = "__self__"
-        if isinstance(self._value, BaseException):
-            found[id(self._value.args)] = "args"
         return found
 
     def all(
@@ -373,6 +375,8 @@ class _Parts:
             return steps
         if isinstance(value, (set, frozenset)) and isinstance(argument, list):
             return ((_path.WRAP, "list", 0),)
+        if isinstance(value, BaseException) and number < len(value.args) and value.args[number] is argument:
+            return (_path.attribute("args"), (_path.INDEX, None, number))
         if isinstance(value, tuple):
             if self._is_contents(argument):
                 return ()
@@ -394,11 +398,17 @@ class _Parts:
         elif type(state) is tuple and len(state) == 2 and all(type(one) in (dict, type(None)) for one in state):
             for number, one in enumerate(state):
                 yield from self._of_attributes(one or {}, (*text, (_path.INDEX, None, number)))
-        elif type(state) is tuple:
+        elif type(state) in (tuple, list):
             for number, one in enumerate(state):
-                yield self._named(one) or (*text, (_path.INDEX, None, number)), one
+                yield self._named(one) or self._flat(one) or (*text, (_path.INDEX, None, number)), one
         else:
             yield text, state
+
+    def _flat(self, part: Any) -> Steps:
+        """The items of an array of objects."""
+        numpy = sys.modules.get("numpy")
+        is_array = numpy is not None and isinstance(self._value, numpy.ndarray) and type(part) is list
+        return (_path.text(".flat"),) if is_array else ()
 
     def _of_attributes(self, state: dict[Any, Any], text: Steps) -> Iterator[tuple[Steps, Any]]:
         for position, (key, child) in enumerate(state.items()):
