@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headrace import _core
 from headrace.doctor import _judge, _path, _probe, _reload, _report, _walk, _where
-from headrace.doctor._report import BATCH, Finding, Report
+from headrace.doctor._report import Finding, Report
 
 METHODS = ("spawn", "forkserver", "fork")
+_VIEWS = ("dict_keys", "dict_values", "dict_items")
 _FIRST_LOOK = 500  # objects to reduce one by one before the pickler, which is faster, is asked whether it matters
 
 Parts = Sequence[tuple[str, Any]]
@@ -71,14 +73,23 @@ def check_parts(parts: Parts, method: str, name: str, *, load: bool = False, sub
     return Report(name, method, found, sizes, tried.seconds if sizes else 0.0, subject)
 
 
-def check_batch(value: Any, name: str = "batch") -> Report:
+def check_batch(batch: Any) -> Report:
     """As check, for what a worker sends to the trainer: locks and queues do not pass there."""
-    found = _findings(_search([(name, value)], is_batch=True))
-    return Report(name, BATCH, tuple(dataclasses.replace(one, fix=_fix_in_batch(one.fix), repair="") for one in found))
+    return _check_message(batch, _report.BATCH)
+
+
+def check_indices(indices: Any) -> Report:
+    """As check, for what a sampler draws and the trainer sends to a worker."""
+    return _check_message(indices, _report.INDICES)
+
+
+def _check_message(value: Any, kind: str) -> Report:
+    found = _findings(_search([(kind, value)], is_batch=True))
+    return Report(kind, kind, tuple(dataclasses.replace(one, fix=_fix_in_batch(one.fix), repair="") for one in found))
 
 
 def _fix_in_batch(fix: str) -> str:
-    return fix if "detach" in fix else "leave it out of the samples, or return what is needed of it as plain values"
+    return fix if "detach" in fix else "leave it out, or send what is needed of it as plain values"
 
 
 def _search(parts: Parts, **options: bool) -> _walk.Walk:
@@ -105,7 +116,18 @@ def _finding(one: _walk.Culprit, more: int) -> Finding:
     node, verdict = one.node, one.verdict
     where = verdict.where or _where_set(node)
     kind = _judge.type_name(node.value)
-    return Finding(node.path(), kind, verdict.reason, where, verdict.fix, one.severity, more, verdict.repair)
+    reason = verdict.reason.replace("a dict", _dict_of(node), 1) if kind in _VIEWS else verdict.reason
+    return Finding(node.path(), kind, reason, where, verdict.fix, one.severity, more, verdict.repair)
+
+
+def _dict_of(view: _walk.Node) -> str:
+    """The path of the dict that a view is of, if it is another attribute of the same object."""
+    owner, name = next(view.owners(), (None, ""))
+    inside, path = gc.get_referents(view.value), view.path()
+    for other, value in (_core.Walker.attributes(owner) or {}).items() if path.endswith(f".{name}") else ():
+        if any(value is one for one in inside):
+            return f"{path.removesuffix(name)}{other}"
+    return "a dict"
 
 
 def _where_set(node: _walk.Node) -> str:

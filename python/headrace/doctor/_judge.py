@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import types
@@ -10,10 +11,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.doctor import _where
-from headrace.doctor._known import known
+from headrace.doctor._known import READ_AGAIN, known
 from headrace.doctor._where import static
 
-_LATE = "leave it out in __getstate__ and make it in the worker, on first use"
+STREAMS = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
+_LATE = "make it in the worker, on first use, and leave it out in __getstate__"
 _BY_VALUE = "sends it by value"
 _OWN_HOOKS = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs_ex__", "__getnewargs__", "__getattr__")
 
@@ -25,6 +27,15 @@ class Verdict(NamedTuple):
     fix: str
     where: str = ""
     repair: str = ""
+
+
+def is_read_only(file: Any) -> bool:
+    """Is it an open file with a path, that is read and not written? Or one of the standard streams?"""
+    with contextlib.suppress(Exception):  # closed, detached, or no file at all
+        if any(file is getattr(sys, name) for name in STREAMS):
+            return True
+        return not file.closed and file.readable() and not file.writable() and os.path.isfile(file.name)
+    return False
 
 
 def type_name(value: object) -> str:
@@ -175,7 +186,8 @@ def _raised_in(value: Any, error: BaseException) -> tuple[str, str]:
 def of_reduction(value: Any, error: BaseException) -> Verdict:
     """Of an object whose reduction raises, or returns what pickle refuses."""
     if (found := known(type(value))) is not None:
-        return Verdict(found.reason, found.fix, "", found.repair)
+        is_refused = found.repair == READ_AGAIN and not is_read_only(value)
+        return Verdict(found.reason, found.fix, "", "" if is_refused else found.repair)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
         fix = "keep tensor.detach()"

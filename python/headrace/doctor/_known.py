@@ -16,10 +16,10 @@ class Known(NamedTuple):
     repair: str = ""
 
 
-_LATE = "leave it out in __getstate__ and make it in the worker, on first use"
+_LATE = "make it in the worker, on first use, and leave it out in __getstate__"
 _LOCK = Known(
     "a lock belongs to the threads of one process",
-    "leave it out in __getstate__ and make a new one in __setstate__",
+    "leave it out in __getstate__, make it in __setstate__",
     "makes a new one in each worker",
 )
 _WITH_LOCK = Known("it holds a lock, and a lock belongs to the threads of one process", _LATE)
@@ -33,8 +33,8 @@ _FILE = Known(
     "an open file: its position belongs to this process",
     "keep its path, and open it in the worker on first use",
 )
-_READ_FILE = "opens it again at the same position, where it is only read"
-_READ = _FILE._replace(repair=_READ_FILE)
+READ_AGAIN = "opens it again at the same position, where it is only read"
+_READ = _FILE._replace(repair=READ_AGAIN)
 _GENERATOR = Known("a generator stands in the middle of its code", "pass the function that makes it, or a list of it")
 _COROUTINE = Known("a coroutine stands in the middle of its code", "start it in the worker")
 _VIEW = Known("a view of a dict", "list(...)", "sends a list of it")

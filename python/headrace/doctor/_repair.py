@@ -6,7 +6,6 @@ What is listed here is what Finding.repair promises (_known.py, _judge.py).
 
 from __future__ import annotations
 
-import contextlib
 import copyreg
 import importlib
 import io
@@ -26,7 +25,6 @@ from headrace.doctor._report import Finding, Report
 
 Reduction = tuple[Any, ...]
 _VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
-_STREAMS = ("stdin", "stdout", "stderr")
 
 
 # ---- functions by value ----
@@ -110,18 +108,11 @@ def _standard(name: str) -> Any:
     return getattr(sys, name)
 
 
-def is_read_only(file: Any) -> bool:
-    """Is it a file with a path, that is read and not written?"""
-    with contextlib.suppress(Exception):  # closed, detached, or no file at all
-        return not file.closed and file.readable() and not file.writable() and os.path.isfile(file.name)
-    return False
-
-
 def _reduce_file(file: Any) -> Any:
-    for name in _STREAMS:
-        if file is getattr(sys, name) or file is getattr(sys, f"__{name}__"):
+    for name in _judge.STREAMS:
+        if file is getattr(sys, name):
             return _standard, (name,)
-    if not is_read_only(file) or not isinstance(file.name, str):
+    if not _judge.is_read_only(file) or not isinstance(file.name, str):
         return NotImplemented
     path = os.path.abspath(file.name)
     if isinstance(file, io.TextIOWrapper):

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 BIG_BYTES = 32 << 20  # for each worker: from here on sharing is worth a word
 _SHOWN_BYTES = 1 << 20  # an attribute that is named
 _WIDTH = 118
-BATCH = "batch"  # in the place of a start method, for what goes from a worker to the trainer
+BATCH, INDICES = "batch", "indices"  # in the place of a start method
+_WAYS = {BATCH: "to the trainer", INDICES: "to a worker"}
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Report:
         if errors:
             count = sum(1 + one.more for one in errors)
             verb = "object is" if count == 1 else "objects are"
-            where = "to the trainer" if self.method == BATCH else f"to worker processes (start method: {self.method})"
+            where = _WAYS.get(self.method, f"to worker processes (start method: {self.method})")
             return f"{subject} cannot be sent {where}. {count:,} {verb} in the way:"
         if self.method == "fork":
             return f"{subject} is inherited by worker processes (start method: fork): nothing is pickled"
