@@ -138,16 +138,16 @@ static int push(struct walker *self, PyObject *container, PyObject *slots) {
     return 0;
 }
 
-/* ---- the next child: a new reference, NULL at the end ---- */
+/* ---- the next child that is no atom: a new reference, NULL at the end ---- */
 
 static PyObject *next_in_sequence(struct frame *frame) {
-    int is_list = PyList_CheckExact(frame->content);
-    Py_ssize_t size = is_list ? PyList_GET_SIZE(frame->content) : PyTuple_GET_SIZE(frame->content);
+    Py_ssize_t size = PySequence_Fast_GET_SIZE(frame->content);
+    PyObject **items = PySequence_Fast_ITEMS(frame->content);
+    while (frame->at < size && is_atom(Py_TYPE(items[frame->at]))) frame->at++;
     if (frame->at >= size) return NULL;
     frame->kind = STEP_INDEX;
     frame->position = frame->at++;
-    return Py_NewRef(is_list ? PyList_GET_ITEM(frame->content, frame->position)
-                             : PyTuple_GET_ITEM(frame->content, frame->position));
+    return Py_NewRef(items[frame->position]);
 }
 
 static PyObject *next_in_dict(struct frame *frame) {
@@ -158,8 +158,10 @@ static PyObject *next_in_dict(struct frame *frame) {
         frame->kind = STEP_VALUE;
         return child;
     }
-    if (!PyDict_Next(frame->content, &frame->at, &key, &value)) return NULL;
-    frame->position++;
+    do {
+        if (!PyDict_Next(frame->content, &frame->at, &key, &value)) return NULL;
+        frame->position++;
+    } while (is_atom(Py_TYPE(value)) && is_atom(Py_TYPE(key)));
     Py_XSETREF(frame->key, Py_NewRef(key));
     if (is_atom(Py_TYPE(key))) {
         frame->kind = STEP_VALUE;
@@ -191,7 +193,9 @@ static PyObject *next_attribute(struct frame *frame) {
         Py_XSETREF(frame->key, Py_NewRef(name));
         return value;
     }
-    if (!frame->content || !PyDict_Next(frame->content, &frame->at, &key, &value)) return NULL;
+    do {
+        if (!frame->content || !PyDict_Next(frame->content, &frame->at, &key, &value)) return NULL;
+    } while (is_atom(Py_TYPE(value)));
     Py_XSETREF(frame->key, Py_NewRef(key));
     return Py_NewRef(value);
 }

@@ -61,7 +61,8 @@ def check_parts(parts: Parts, method: str, name: str, *, load: bool = False, sub
     if is_through and (found := _findings(walk)) and any(one.severity == "error" for one in found):
         return Report(name, method, found, subject=subject)
     tried = _probe.attempt(parts)
-    if not is_through and (tried.error is not None or tried.needs_look):
+    needs_look = tried.has_warnings or (tried.names_main and not _walk.main_is_whole())
+    if not is_through and (tried.error is not None or needs_look):
         while not walk.go_on(_FIRST_LOOK):
             pass
     found = _findings(walk) if walk.culprits else ()

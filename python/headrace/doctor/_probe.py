@@ -93,7 +93,8 @@ class Result:
     error: Exception | None = None
     sizes: tuple[_report.Size, ...] = ()
     seconds = 0.0
-    needs_look = False  # something deserves a word, though it pickles
+    has_warnings = False  # something deserves a word, though it pickles
+    names_main = False  # something is sent by a name in the main module
 
 
 def attempt(parts: Iterable[Part]) -> Result:
@@ -116,5 +117,6 @@ def attempt(parts: Iterable[Part]) -> Result:
     except Exception as error:
         result.error = error
     result.seconds = time.perf_counter() - start
-    result.needs_look = probe.weights.is_noted or probe.nowhere.names_main
+    result.has_warnings = probe.weights.is_noted
+    result.names_main = probe.nowhere.names_main
     return result

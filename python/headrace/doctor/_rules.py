@@ -40,6 +40,7 @@ _NO_NEW = 1 << 7  # Py_TPFLAGS_DISALLOW_INSTANTIATION
 _CONTENTS = (list, dict, tuple, set, frozenset, str, bytes, int, float, bytearray, type, BaseException)
 # Their instances pickle, hold nothing else, and come in millions.
 _SAFE = frozenset({range, type(Ellipsis), type(NotImplemented), datetime.date, datetime.timedelta})
+_PLAIN_KINDS = frozenset("biufcSUmM")  # of numpy's dtypes: plain bytes
 _TORCHS = "torch.multiprocessing.reductions"
 _FD_RULES = frozenset({"reduce_connection", "_reduce_socket"})  # of multiprocessing, they duplicate a descriptor
 
@@ -154,13 +155,26 @@ def _array_rule(cls: type, weights: Weights) -> Reducer | None:
         return None
 
     def reduce(array: Any) -> Any:
-        if array.dtype.kind not in "biufcSUmM":
+        if array.dtype.kind not in _PLAIN_KINDS:
             return array.__reduce_ex__(PROTOCOL)
         weights.bytes += array.nbytes
         weights.is_noted |= is_mapped(array)
         return leaf, (array.dtype,)
 
     return reduce
+
+
+def idle_classes() -> frozenset[type]:
+    """Exact classes whose instances are leaves: arrays and tensors."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    found = (getattr(numpy, "ndarray", None), getattr(torch, "Tensor", None))
+    return frozenset(cls for cls in found if cls is not None)
+
+
+def is_idle(value: Any) -> bool:
+    """Does an instance of one of these pickle, and hold nothing but numbers?"""
+    kind = getattr(value.dtype, "kind", None)  # torch's have none
+    return kind in _PLAIN_KINDS if kind is not None else not is_non_leaf(value)
 
 
 # ---- the table ----

@@ -99,6 +99,13 @@ def is_guarded(path: str, name: str) -> bool:
     return name in guarded and name not in plain and "*" not in plain
 
 
+def main_is_whole() -> bool:
+    """Do workers find all that the main module has?"""
+    path = _judge.main_path()
+    plain, guarded = _names_of(path) if path else (frozenset(), frozenset())
+    return bool(path) and guarded <= plain
+
+
 class Walk:
     """One search. `is_batch`: what is looked at travels from a worker to the trainer."""
 
@@ -111,23 +118,23 @@ class Walk:
         self._kept: list[Any] = []  # what reductions made: an address must not be used twice
         self._stack: list[Node] = []
         self._deep: list[list[Node]] = []
-        self._by_name: dict[Any, BaseException | None] = {}
+        self._by_name: dict[int, BaseException | None] = {}
         self._blamed: set[int] = set()
+        self._idle_classes = frozenset() if inherits else _rules.idle_classes()
 
     def _kind_of(self, cls: type) -> Any:
         if self._inherits:
             return _inherited_kind(cls, self._table)
-        return _rules.kind_of(
-            cls, self._table, lambda one: self._error_of_name(one) is None and not self._is_mains(one)
-        )
+        return _rules.kind_of(cls, self._table, lambda one: self._verdict_of_name(one) is None)
 
     def _is_mains(self, value: Any) -> bool:
         return not self._is_batch and _judge.is_mains(value)
 
     def _error_of_name(self, value: Any) -> BaseException | None:
-        if value not in self._by_name:
-            self._by_name[value] = _probe.error_of(value, self._is_batch)
-        return self._by_name[value]
+        if id(value) not in self._by_name:
+            self._by_name[id(value)] = _probe.error_of(value, self._is_batch)
+            self._kept.append(value)
+        return self._by_name[id(value)]
 
     # ---- the search ----
 
@@ -151,10 +158,15 @@ class Walk:
         for more, objects in self._walker.deep[known_deep:]:
             own = [Node(one, parent, steps + more[:number]) for number, one in enumerate(objects)]
             self._deep.append([*parent.line(), *own])
-        nodes = [Node(child, parent, steps + more) for more, child in found]
+        is_idle = self._is_idle
+        nodes = [Node(child, parent, steps + more) for more, child in found if not is_idle(child)]
         if nodes and parent.depth < DEEP <= nodes[0].depth and len(self._deep) < _MOST_DEEP:
             self._deep.append(nodes[0].line())
         return nodes
+
+    def _is_idle(self, value: Any) -> bool:
+        """Is it one of the leaves that come in large numbers, and need no look?"""
+        return type(value) in self._idle_classes and _rules.is_idle(value)
 
     def _look(self, node: Node) -> list[Node]:
         value = node.value
@@ -174,18 +186,20 @@ class Walk:
 
     # ---- names ----
 
+    def _verdict_of_name(self, named: Any) -> _judge.Verdict | None:
+        """Of a function or a class: None where a worker finds it by its name."""
+        if (error := self._error_of_name(named)) is not None:
+            return _judge.of_name(named, error)
+        return _judge.of_main(named, is_guarded) if self._is_mains(named) else None
+
     def _blame_name(self, node: Node, named: Any) -> bool:
         """If a function or a class, the node's or that of its value, is not found by its name: that is told."""
-        verdict, is_sure = None, False
-        if (error := self._error_of_name(named)) is not None:
-            verdict = _judge.of_name(named, error)
-        elif self._is_mains(named):
-            verdict, is_sure = _judge.of_main(named, is_guarded), True
+        verdict = self._verdict_of_name(named)
         if verdict is None:
             return False
         if named is not node.value:
             verdict = _judge.of_class(node.value, verdict)
-        self._blame(node, verdict, is_sure)
+        self._blame(node, verdict, is_sure=self._error_of_name(named) is None)
         return True
 
     def _look_at_text(self, node: Node) -> None:
