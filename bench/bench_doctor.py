@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from measure import QUICK, Goal, Key, Row, in_words, run_all
-
 from headrace import doctor
+from measure import QUICK, Goal, Key, Row, in_words, run_all
 
 COUNT = 1_000_000 if QUICK else 10_000_000
 ROUNDS = 3 if QUICK else 1  # the large ones take long, and spread little

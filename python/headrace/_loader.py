@@ -477,7 +477,7 @@ class _WorkerIterator:
 
     def job_of(self, worker: int) -> _Job:
         job = dataclasses.replace(self._job, worker=worker)
-        return _diagnosis.parcel(job) if self._is_repaired else job  # type: ignore[no-any-return]
+        return _diagnosis.parcel(job) if self._is_repaired else job
 
     def __iter__(self) -> Iterator[Any]:
         return self

@@ -166,7 +166,8 @@ def test_every_culprit_is_shown_with_its_line_and_a_fix(folder: Path) -> None:
         "\n"
         "  make().lock           lock               a lock belongs to the threads of one process\n"
         "      set in data.py:14\n"
-        '      fix: leave it out in __getstate__, make it in __setstate__; or repair="auto" makes a new one in each worker\n'
+        "      fix: leave it out in __getstate__, make it in __setstate__; "
+        'or repair="auto" makes a new one in each worker\n'
         "  make().key[('k', 1)]  function <lambda>  a lambda: pickle sends functions by name, and a lambda has none\n"
         "      defined in data.py:15, in Bad.__init__\n"
         '      fix: a named function at module level; or repair="auto" sends it by value\n'
@@ -273,10 +274,12 @@ REAL_LIFE = {
         "2 objects are in the way:\n\n"
         "  dataset.logger   Logger         it is not the logger that logging.getLogger gives for its name\n"
         "      set in reader.py:5\n"
-        '      fix: get it by logging.getLogger(name) where it is used; or repair="auto" gets the logger of that name in\n'
-        "      each worker\n"
+        "      fix: get it by logging.getLogger(name) where it is used; "
+        'or repair="auto" gets the logger of that name in each\n'
+        "      worker\n"
         "  dataset.handler  StreamHandler  a logging handler holds a lock and a stream\n"
-        '      set in reader.py:7     fix: set logging up in worker_init_fn; or repair="auto" makes it anew in each worker\n',
+        "      set in reader.py:7     fix: set logging up in worker_init_fn; "
+        'or repair="auto" makes it anew in each worker\n',
         [[0, 1], [2, 3]],
     ),
     "vocab": (

@@ -14,6 +14,8 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import importlib
+import importlib.util
 import io
 import itertools
 import logging
@@ -37,7 +39,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+
+torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 
 
 class Box:
@@ -279,7 +282,7 @@ def local_enum() -> Any:
 
 
 def local_named_tuple() -> Any:
-    return collections.namedtuple("Pair", "a b")(1, 2)  # noqa: PYI024
+    return collections.namedtuple("Pair", "a b")(1, 2)
 
 
 class Unloadable(Exception):
@@ -339,7 +342,7 @@ def _traceback() -> Any:
 
 
 def _capsule() -> Any:
-    return torch.zeros(2).__dlpack__()
+    return np.zeros(2).__dlpack__()
 
 
 def _mapped(folder: pathlib.Path) -> Any:
@@ -378,16 +381,6 @@ class CarefulThread(threading.Thread):
     def __init__(self, culprit: Any) -> None:
         super().__init__()
         self.culprit = culprit
-
-
-class MyTensor(torch.Tensor):
-    pass
-
-
-def _my_tensor(**attributes: Any) -> Any:
-    made = torch.zeros(3).as_subclass(MyTensor)
-    made.__dict__.update(attributes)
-    return made
 
 
 def _deep(levels: int) -> Any:
@@ -538,8 +531,6 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "logger that nobody finds": (lambda: Box(x=_broken_logger()), ["obj.x"]),
     "logging handler": (lambda: Box(x=logging.StreamHandler()), ["obj.x"]),
     "cycle": (_cycle, ["obj.lock"]),
-    "non-leaf tensor": (lambda: Box(x=torch.ones(2, requires_grad=True) * 2), ["obj.x"]),
-    "tensor with attributes": (lambda: Box(x=_my_tensor(note=threading.Lock())), ["obj.x.note"]),
     "array of objects": (lambda: Box(x=np.array([1, threading.Lock()], dtype=object)), ["obj.x.flat[1]"]),
     "two": (lambda: Box(a=threading.Lock(), b=1, c={"x": lambda: 0}), ["obj.a", "obj.c['x']"]),
     "deep": (lambda: Box(tree=_deep(100_000)), ["obj.tree"]),
@@ -563,7 +554,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     ],
     "functions": lambda: [plain, len, [].append, "x".join, str.upper, Handles.static, Handles.of_class, os.path.join],
     "wrapped": lambda: [wrapped, undecorated],
-    "classes": lambda: [Box, int, Color, Point, type(None), list[int], typing.Optional[int], T],
+    "classes": lambda: [Box, int, Color, Point, type(None), list[int], int | None, T],
     "enums": lambda: [Color.RED, Flags.A | Flags.B, re.IGNORECASE],
     "drops": Drops,
     "registered": lambda: Registered(threading.Lock()),
@@ -574,7 +565,14 @@ GOOD: dict[str, Callable[[], Any]] = {
     "containers": lambda: [ListOf([1]), DictOf(a=1), TupleOf([1]), SetOf([1]), collections.Counter("aab")],
     "more containers": lambda: [collections.ChainMap({}), collections.deque([1], 3), collections.defaultdict(list)],
     "paths and patterns": lambda: [pathlib.Path("."), re.compile("a")],
-    "iterators": lambda: [iter([1]), iter({1: 2}), iter(range(3)), reversed([1]), enumerate([1]), zip([1], [2])],
+    "iterators": lambda: [
+        iter([1]),
+        iter({1: 2}),
+        iter(range(3)),
+        reversed([1]),
+        enumerate([1]),
+        zip((), (), strict=False),
+    ],
     "counters": lambda: itertools.chain([1], [2]) if sys.version_info < (3, 12) else None,
     "partial": lambda: functools.partial(plain, 1, x=2),
     "methods": lambda: [Data(1).__repr__, Point(1, 2)._asdict, functools.partial(Box().__init__, a=1)],
@@ -589,11 +587,6 @@ GOOD: dict[str, Callable[[], Any]] = {
         np.void(b"x"),
     ],
     "random": lambda: [np.random.default_rng(1), __import__("random").Random(1)],
-    "tensors": lambda: [torch.zeros(3), torch.nn.Parameter(torch.ones(2)), torch.zeros(2, requires_grad=True)],
-    "odd tensors": lambda: [torch.zeros(2).to_sparse(), torch.zeros(2, device="meta"), torch.zeros(0), torch.float32],
-    "storage": lambda: [torch.zeros(3).untyped_storage(), torch.Size([1]), torch.device("cpu")],
-    "tensor subclass": lambda: _my_tensor(note="fine"),
-    "module of torch's": lambda: torch.nn.Linear(2, 2),
     "ctypes": lambda: [ctypes.c_int(1)],
     "socket": lambda: socket.socket(),
     "lock of multiprocessing's": lambda: multiprocessing.get_context("spawn").Lock(),
@@ -606,3 +599,31 @@ GOOD: dict[str, Callable[[], Any]] = {
     "half deep": lambda: _deep(150),
     "types": lambda: [types.SimpleNamespace(a=1), types.GenericAlias(list, (int,))],
 }
+
+
+if torch is not None:
+
+    class MyTensor(torch.Tensor):
+        pass
+
+    def _my_tensor(**attributes: Any) -> Any:
+        made = torch.zeros(3).as_subclass(MyTensor)
+        made.__dict__.update(attributes)
+        return made
+
+    BAD |= {
+        "non-leaf tensor": (lambda: Box(x=torch.ones(2, requires_grad=True) * 2), ["obj.x"]),
+        "tensor with attributes": (lambda: Box(x=_my_tensor(note=threading.Lock())), ["obj.x.note"]),
+    }
+    GOOD |= {
+        "tensors": lambda: [torch.zeros(3), torch.nn.Parameter(torch.ones(2)), torch.zeros(2, requires_grad=True)],
+        "odd tensors": lambda: [
+            torch.zeros(2).to_sparse(),
+            torch.zeros(2, device="meta"),
+            torch.zeros(0),
+            torch.float32,
+        ],
+        "storage": lambda: [torch.zeros(3).untyped_storage(), torch.Size([1]), torch.device("cpu")],
+        "tensor subclass": lambda: _my_tensor(note="fine"),
+        "module of torch's": lambda: torch.nn.Linear(2, 2),
+    }

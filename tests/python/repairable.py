@@ -111,7 +111,7 @@ def views() -> Any:
 
 def opened(path: pathlib.Path, mode: str, **options: Any) -> Any:
     path.write_text("one\ntwo\nthree\n")
-    file = open(path, mode, **options)
+    file = open(path, mode, **options)  # noqa: SIM115
     file.readline()
     return file
 

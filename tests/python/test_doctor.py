@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import threading
@@ -13,11 +14,9 @@ from typing import Any
 import numpy as np
 import patients
 import pytest
-import torch
+from headrace import doctor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from headrace import doctor
 
 
 class NoProcess:
@@ -26,6 +25,9 @@ class NoProcess:
     @staticmethod
     def duplicate_for_child(fd: int) -> int:
         return fd
+
+
+needs_torch = pytest.mark.skipif(patients.torch is None, reason="torch is not installed")
 
 
 def pickles(value: Any) -> bool:
@@ -145,9 +147,10 @@ def test_what_is_big_is_told_by_attribute() -> None:
     assert "headrace.freeze" in str(report) and "obj.words" in str(report)
 
 
+@needs_torch
 def test_tensors_are_shared_and_left_as_they_are() -> None:
-    tensor = torch.zeros(1 << 20)
-    report = doctor.check([tensor, tensor[1:], torch.ones(3)])
+    tensor = patients.torch.zeros(1 << 20)
+    report = doctor.check([tensor, tensor[1:], patients.torch.ones(3)])
     assert report.ok and not tensor.is_shared()
     assert report.bytes < 1 << 10 and (4 << 20) <= report.shared_bytes < (4 << 20) + 100
 
@@ -161,7 +164,7 @@ def test_an_array_over_a_file_is_a_warning_with_its_size(tmp_path: Any) -> None:
 
 
 def test_the_object_is_not_changed() -> None:
-    box = patients.Box(x=[1], t=torch.zeros(3), lock=threading.Lock(), trap=patients.Trap())
+    box = patients.Box(x=[1], t=np.zeros(3), lock=threading.Lock(), trap=patients.Trap())
     before = dict(vars(box))
     doctor.check(box)
     doctor.check(box, "fork")
@@ -178,8 +181,9 @@ def test_a_wrong_method_is_refused() -> None:
         doctor.check(1, "thread")
 
 
+@needs_torch
 def test_a_loader_is_checked_part_by_part() -> None:
-    loader = torch.utils.data.DataLoader([1, lambda: 0], collate_fn=lambda batch: batch)  # type: ignore[list-item]
+    loader = patients.torch.utils.data.DataLoader([1, lambda: 0], collate_fn=lambda batch: batch)  # type: ignore[list-item]
     assert errors(doctor.check(loader, name="loader")) == ["loader.dataset[1]", "loader.collate_fn"]
 
 
@@ -189,7 +193,7 @@ def test_what_is_in_a_batch_and_passes_only_to_new_processes_is_named() -> None:
     lock = patients.GOOD["lock of multiprocessing's"]()
     assert doctor.check([lock]).ok
     assert errors(check_batch({"x": lock})) == ["batch['x']"]
-    assert check_batch({"x": torch.zeros(3), "y": [np.zeros(2)]}).ok
+    assert check_batch({"x": [1], "y": [np.zeros(2)]}).ok
 
 
 # ---- against the pickler itself ----
@@ -256,22 +260,29 @@ def test_what_does_not_load_again_is_named() -> None:
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_what_loads_again_is_not_blamed(method: str) -> None:
-    made = [
-        patients.GOOD[name]() for name in ("lock of multiprocessing's", "pipe", "tensors", "arrays", "slots", "cycle")
-    ]
+    names = ("lock of multiprocessing's", "pipe", "arrays", "slots", "cycle")
+    made = [patients.GOOD[name]() for name in names]
     assert doctor.check(made, method, load=True).findings == ()
-    assert not made[2][0].is_shared()
+
+
+@needs_torch
+def test_tensors_are_loaded_again_without_being_shared() -> None:
+    tensor = patients.torch.ones(3)
+    assert doctor.check([tensor, patients.GOOD["tensor subclass"]()], load=True).findings == ()
+    assert not tensor.is_shared()
 
 
 # ---- time ----
 
 
 def seconds(call: Any) -> float:
+    """Of this thread: what else the machine does is no matter."""
     times = []
-    for _ in range(3):
-        start = time.perf_counter()
+    for _ in range(5):
+        gc.collect()
+        start = time.thread_time()
         call()
-        times.append(time.perf_counter() - start)
+        times.append(time.thread_time() - start)
     return min(times)
 
 
@@ -302,3 +313,22 @@ def test_one_culprit_among_many_instances_is_found_before_pickling_is_through() 
     assert seconds(lambda: doctor.check([*fine, threading.Lock()])) < 2 * seconds(
         lambda: reduction.ForkingPickler.dumps(fine)
     )
+
+
+# ---- packages that are not always there ----
+
+
+def test_handles_of_h5py_are_named(tmp_path: Any) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        report = doctor.check(patients.Box(file=file, rows=[file.create_dataset("a", data=[1])]))
+    assert errors(report) == ["obj.file", "obj.rows[0]"]
+    assert all("HDF5" in one.reason for one in report.findings)
+
+
+def test_handles_of_lmdb_are_named(tmp_path: Any) -> None:
+    lmdb = pytest.importorskip("lmdb", reason="lmdb is not installed")
+    with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
+        report = doctor.check(patients.Box(environment=environment, transaction=transaction))
+    assert errors(report) == ["obj.environment", "obj.transaction"]
+    assert all("database" in one.reason for one in report.findings)

@@ -13,15 +13,14 @@ import warnings
 from typing import Any
 
 import datasets as d
+import headrace
+import headrace.torch
 import numpy as np
 import patients
 import pytest
 import repairable as r
 import torch
 from loaders import Headrace
-
-import headrace
-import headrace.torch
 
 only_with_notes = pytest.mark.skipif(sys.version_info < (3, 11), reason="notes are not part of the message")
 LOADERS = [headrace.Loader, Headrace]
@@ -241,7 +240,7 @@ def test_spawn_warns_of_another_start_method_as_torch_does(tmp_path: Any) -> Non
 
 
 def test_spawn_names_what_cannot_be_sent() -> None:
-    with pytest.raises(Exception, match="lambda|pickle") as caught:
+    with pytest.raises(Exception, match=r"lambda|pickle") as caught:
         headrace.torch.spawn(lambda number: 0, ({"a": [threading.Lock()]},))
     text = seen(caught.value)
     assert "fn and args cannot be sent to worker processes (start method: spawn). 2 objects" in text
@@ -260,7 +259,7 @@ def test_spawn_repairs(tmp_path: Any) -> None:
 @pytest.mark.parametrize("kind", LOADERS)
 def test_an_index_that_cannot_be_sent_to_a_worker_is_named(kind: Any) -> None:
     loader = kind(Deep(), sampler=[1, patients.Box(f=lambda: 0)], batch_size=2, num_workers=1)
-    with pytest.raises(Exception, match="lambda|pickle") as caught:
+    with pytest.raises(Exception, match=r"lambda|pickle") as caught:
         list(loader)
     text = seen(caught.value)
     assert "indices cannot be sent to a worker. 1 object is in the way" in text and "indices[1].f" in text

@@ -122,7 +122,8 @@ PyObject *sink_array(struct hr_delivery *delivery, const struct hr_node *node);
 
 extern PyTypeObject LoaderType;
 extern PyTypeObject PortType;
-extern PyTypeObject WalkerType; /* _core.Walker */
+extern PyTypeObject WalkerType;    /* _core.Walker */
+extern PyTypeObject ExpansionType; /* its iterator */
 extern PyTypeObject NotingType; /* _core.Port.noting's iterator */
 extern PyObject *WorkerDied;    /* _core.WorkerDied, an exception */
 

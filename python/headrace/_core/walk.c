@@ -8,7 +8,9 @@
  * with the steps that lead to it. It follows what pickle would follow of them, without recursion and without running
  * Python code, except `classify` once per class. What it gives back is for Python to judge.
  *
- * A step is a tuple (kind, key, position). Objects that were met before are not met again.
+ * A step is a tuple (kind, key, position). Objects that were met before are not met again. An expansion goes through
+ * one object as far as it is asked to: what it is in the middle of may change meanwhile, and is looked up anew each
+ * time.
  */
 
 enum step_kind { STEP_INDEX, STEP_VALUE, STEP_KEY, STEP_ELEMENT, STEP_ATTRIBUTE };
@@ -26,16 +28,22 @@ struct frame {
 };
 
 struct walker {
-    PyObject_HEAD
-    PyObject *classes;  /* dict: class -> True: leave instances out; None: Python's; tuple: plain, names of its slots */
+    PyObject_HEAD PyObject
+        *classes;       /* dict: class -> True: leave instances out; None: Python's; tuple: plain, names of its slots */
     PyObject *classify; /* callable: class -> the value in `classes` */
     PyObject *deep;     /* list of (steps, objects) of what is nested `depth_limit` levels deep */
     Py_ssize_t depth_limit;
-    struct frame *frames;
-    Py_ssize_t depth, room;
-    Py_ssize_t base; /* depth of what is being expanded */
     const void **seen; /* a hash set */
     size_t seen_count, seen_room;
+};
+
+/* An iterator over what is found in one object. */
+struct expansion {
+    PyObject_HEAD struct walker *walker; /* owned */
+    PyObject *root;                      /* owned, NULL once it was entered */
+    struct frame *frames;
+    Py_ssize_t depth, room;
+    Py_ssize_t base; /* how deep the object itself is nested */
 };
 
 enum { MOST_DEEP = 8 };
@@ -102,7 +110,7 @@ static PyObject *class_of(struct walker *self, PyTypeObject *type) {
 
 /* ---- frames ---- */
 
-static void pop(struct walker *self) {
+static void pop(struct expansion *self) {
     struct frame *frame = &self->frames[--self->depth];
     Py_CLEAR(frame->key);
     Py_CLEAR(frame->value);
@@ -121,7 +129,7 @@ static PyObject *content_of(PyObject *container, PyObject *slots) {
     return slots ? instance_content(container) : Py_NewRef(container);
 }
 
-static int push(struct walker *self, PyObject *container, PyObject *slots) {
+static int push(struct expansion *self, PyObject *container, PyObject *slots) {
     if (self->depth == self->room) {
         Py_ssize_t room = self->room ? 2 * self->room : 64;
         struct frame *frames = PyMem_Realloc(self->frames, (size_t)room * sizeof *frames);
@@ -209,7 +217,7 @@ static PyObject *next_child(struct frame *frame) {
 
 /* ---- what is found ---- */
 
-static PyObject *steps_of(const struct walker *self) {
+static PyObject *steps_of(const struct expansion *self) {
     PyObject *steps = PyTuple_New(self->depth);
     for (Py_ssize_t i = 0; steps && i < self->depth; i++) {
         const struct frame *frame = &self->frames[i];
@@ -217,71 +225,116 @@ static PyObject *steps_of(const struct walker *self) {
                                   ? frame->position - 1
                                   : frame->position;
         PyObject *step = Py_BuildValue("iOn", (int)frame->kind, frame->key ? frame->key : Py_None, position);
-        if (!step) Py_CLEAR(steps);
-        else PyTuple_SET_ITEM(steps, i, step);
+        if (step) {
+            PyTuple_SET_ITEM(steps, i, step);
+        } else {
+            Py_CLEAR(steps);
+        }
     }
     return steps;
 }
 
-static int add_found(struct walker *self, PyObject *found, PyObject *object) {
+/* (steps, object) */
+static PyObject *with_steps(const struct expansion *self, PyObject *object) {
     PyObject *steps = steps_of(self);
     PyObject *pair = steps ? PyTuple_Pack(2, steps, object) : NULL;
-    int added = pair ? PyList_Append(found, pair) : -1;
-    Py_XDECREF(pair);
     Py_XDECREF(steps);
-    return added;
+    return pair;
 }
 
-static int note_depth(struct walker *self) {
-    if (self->base + self->depth != self->depth_limit || PyList_GET_SIZE(self->deep) >= MOST_DEEP) return 0;
+static int note_depth(struct expansion *self) {
+    struct walker *walker = self->walker;
+    if (self->base + self->depth != walker->depth_limit || PyList_GET_SIZE(walker->deep) >= MOST_DEEP) return 0;
     PyObject *objects = PyTuple_New(self->depth);
     for (Py_ssize_t i = 0; objects && i < self->depth; i++)
         PyTuple_SET_ITEM(objects, i, Py_NewRef(self->frames[i].container));
-    int added = objects ? add_found(self, self->deep, objects) : -1;
+    PyObject *pair = objects ? with_steps(self, objects) : NULL;
+    int added = pair ? PyList_Append(walker->deep, pair) : -1;
+    Py_XDECREF(pair);
     Py_XDECREF(objects);
     return added;
 }
 
-/* Goes into the object, gives it back in `found`, or leaves it out. */
-static int enter(struct walker *self, PyObject *object, PyObject *found) {
+/* Goes into the object or leaves it out: FOUND_NOT. FOUND: it is to be given back. */
+static enum found enter(struct expansion *self, PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject *slots = NULL;
-    if (is_atom(type)) return 0;
+    if (is_atom(type)) return FOUND_NOT;
     if (!is_container(type)) {
-        slots = class_of(self, type);
-        if (!slots) return -1;
-        if (slots == Py_True) return 0;
+        slots = class_of(self->walker, type);
+        if (!slots) return FOUND_ERROR;
+        if (slots == Py_True) return FOUND_NOT;
     }
-    int is_old = meet(self, object);
-    if (is_old) return is_old < 0 ? -1 : 0;
-    if (slots == Py_None) return add_found(self, found, object);
-    return push(self, object, slots) < 0 ? -1 : note_depth(self);
+    int is_old = meet(self->walker, object);
+    if (is_old) return is_old < 0 ? FOUND_ERROR : FOUND_NOT;
+    if (slots == Py_None) return FOUND;
+    return push(self, object, slots) < 0 || note_depth(self) < 0 ? FOUND_ERROR : FOUND_NOT;
 }
 
-static int walk(struct walker *self, PyObject *root, PyObject *found) {
-    if (enter(self, root, found) < 0) return -1;
-    while (self->depth) {
-        PyObject *child = next_child(&self->frames[self->depth - 1]);
-        if (!child) {
-            pop(self);
-            continue;
-        }
-        int entered = enter(self, child, found);
+/* The next object to enter: a new reference, NULL at the end. */
+static PyObject *next_object(struct expansion *self) {
+    PyObject *child = self->root;
+    self->root = NULL;
+    while (!child && self->depth) {
+        child = next_child(&self->frames[self->depth - 1]);
+        if (!child) pop(self);
+    }
+    return child;
+}
+
+static PyObject *expansion_next(PyObject *object) {
+    struct expansion *self = (struct expansion *)object;
+    PyObject *child, *pair = NULL;
+    enum found found = FOUND_NOT;
+    while (found == FOUND_NOT && (child = next_object(self))) {
+        found = enter(self, child);
+        if (found == FOUND) pair = with_steps(self, child);
         Py_DECREF(child);
-        if (entered < 0) return -1;
+    }
+    return pair;
+}
+
+static PyObject *walker_expand(PyObject *object, PyObject *arguments) {
+    PyObject *root;
+    Py_ssize_t base;
+    if (!PyArg_ParseTuple(arguments, "On:expand", &root, &base)) return NULL;
+    struct expansion *self = PyObject_GC_New(struct expansion, &ExpansionType);
+    if (!self) return NULL;
+    self->walker = (struct walker *)Py_NewRef(object);
+    self->root = Py_NewRef(root);
+    self->frames = NULL;
+    self->depth = self->room = 0;
+    self->base = base;
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
+}
+
+static int expansion_clear(PyObject *object) {
+    struct expansion *self = (struct expansion *)object;
+    while (self->depth) pop(self);
+    Py_CLEAR(self->root);
+    Py_CLEAR(self->walker);
+    return 0;
+}
+
+static int expansion_traverse(PyObject *object, visitproc visit, void *arg) {
+    struct expansion *self = (struct expansion *)object;
+    Py_VISIT(self->walker);
+    Py_VISIT(self->root);
+    for (Py_ssize_t i = 0; i < self->depth; i++) {
+        Py_VISIT(self->frames[i].container);
+        Py_VISIT(self->frames[i].content);
+        Py_VISIT(self->frames[i].key);
+        Py_VISIT(self->frames[i].value);
     }
     return 0;
 }
 
-static PyObject *walker_expand(PyObject *object, PyObject *arguments) {
-    struct walker *self = (struct walker *)object;
-    PyObject *root, *found;
-    if (!PyArg_ParseTuple(arguments, "On:expand", &root, &self->base)) return NULL;
-    if (self->depth) return PyErr_Format(PyExc_RuntimeError, "expand was called while it runs");
-    found = PyList_New(0);
-    if (found && walk(self, root, found) < 0) Py_CLEAR(found);
-    while (self->depth) pop(self);
-    return found;
+static void expansion_dealloc(PyObject *object) {
+    PyObject_GC_UnTrack(object);
+    expansion_clear(object);
+    PyMem_Free(((struct expansion *)object)->frames);
+    PyObject_GC_Del(object);
 }
 
 static PyObject *walker_meet(PyObject *object, PyObject *value) {
@@ -332,7 +385,6 @@ static void walker_dealloc(PyObject *object) {
     struct walker *self = (struct walker *)object;
     PyObject_GC_UnTrack(object);
     walker_clear(object);
-    PyMem_Free(self->frames);
     PyMem_RawFree(self->seen);
     Py_TYPE(object)->tp_free(object);
 }
@@ -344,7 +396,8 @@ static PyObject *walker_deep(PyObject *object, void *ignored) {
 
 static PyMethodDef methods[] = {
     {"expand", walker_expand, METH_VARARGS,
-     "expand(object, depth) -> [(steps, object)]\n\nWhat is to be judged of an object that is nested `depth` deep."},
+     "expand(object, depth) -> iterator of (steps, object)\n\nWhat is to be judged of an object that is nested `depth` "
+     "deep."},
     {"meet", walker_meet, METH_O, "meet(object) -> bool\n\nWas the object met before? It is from now on."},
     {"attributes", walker_attributes, METH_O | METH_STATIC,
      "attributes(object) -> dict | None\n\nAn instance's own dict, without asking its class."},
@@ -356,10 +409,22 @@ static PyGetSetDef properties[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
+PyTypeObject ExpansionType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Expansion",
+    .tp_basicsize = sizeof(struct expansion),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = expansion_next,
+    .tp_dealloc = expansion_dealloc,
+    .tp_traverse = expansion_traverse,
+    .tp_clear = expansion_clear,
+};
+
 PyTypeObject WalkerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Walker",
-    .tp_doc = "Walker(classify, depth_limit): see walk.c. classify(class) -> True: instances are left out; None: they are "
-              "given back; a tuple: they are gone through, by the names of their slots and their dict.",
+    .tp_doc =
+        "Walker(classify, depth_limit): see walk.c. classify(class) -> True: instances are left out; None: they are "
+        "given back; a tuple: they are gone through, by the names of their slots and their dict.",
     .tp_basicsize = sizeof(struct walker),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = walker_new,

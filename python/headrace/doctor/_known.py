@@ -101,7 +101,10 @@ KNOWN: dict[str, Known] = {
     "lmdb.cpython.Cursor": Known("a cursor of an open database", _DATABASE.fix),
     "lmdb.cffi.Environment": _DATABASE,
     "lmdb.cffi.Transaction": Known("a transaction of an open database", _DATABASE.fix),
-    "builtins.Environment": _DATABASE,
+    "builtins.Environment": _DATABASE,  # lmdb's classes in C do not say where they are from
+    "builtins.Transaction": Known("a transaction of an open database", _DATABASE.fix),
+    "builtins.Cursor": Known("a cursor of an open database", _DATABASE.fix),
+    "builtins._Database": Known("a handle of an open database", _DATABASE.fix),
     "_ctypes._Pointer": _POINTER,
     "_ctypes._SimpleCData": _POINTER,
     "_ctypes.CFuncPtr": Known(

@@ -24,7 +24,8 @@ from headrace.doctor import _judge, _walk
 from headrace.doctor._report import Finding, Report
 
 Reduction = tuple[Any, ...]
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_NOTHING: dict[Any, Any] = {}
+_VIEWS = (type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items()))
 
 
 # ---- functions by value ----
@@ -99,7 +100,7 @@ def _fill_function(function: types.FunctionType, state: tuple[Any, ...]) -> None
 
 
 def _reopen(path: str, mode: str, position: int, options: dict[str, Any]) -> Any:
-    file = open(path, mode, **options)
+    file = open(path, mode, **options)  # noqa: SIM115
     file.seek(position)
     return file
 

@@ -116,8 +116,9 @@ class Walk:
         self._table = _rules.Table(_rules.Weights(), is_batch)
         self._walker = _core.Walker(self._kind_of, DEEP)
         self._kept: list[Any] = []  # what reductions made: an address must not be used twice
-        self._stack: list[Node] = []
+        self._stack: list[Iterator[Node]] = []  # what is left of each level
         self._deep: list[list[Node]] = []
+        self._deep_met = 0
         self._by_name: dict[int, BaseException | None] = {}
         self._blamed: set[int] = set()
         self._idle_classes = frozenset() if inherits else _rules.idle_classes()
@@ -139,50 +140,53 @@ class Walk:
     # ---- the search ----
 
     def start(self, parts: Iterable[tuple[str, Any]]) -> None:
-        found = [node for name, value in parts for node in self._expand(Node(value, None, (), name), value)]
-        self._stack = found[::-1]
+        found = [self._expand(Node(value, None, (), name), value) for name, value in parts]
+        self._stack = [itertools.chain.from_iterable(found)]
 
     def go_on(self, most: int) -> bool:
         """Looks at up to `most` objects; False: there are more."""
         with _probe.setting(self._is_batch):
-            for _ in range(most):
-                if not self._stack:
-                    break
-                node = self._stack.pop()
-                self._stack += reversed(self._look(node))
+            while self._stack and most:
+                node = next(self._stack[-1], None)
+                if node is None:
+                    self._stack.pop()
+                    continue
+                self._stack.append(self._look(node))
+                most -= 1
         return not self._stack
 
-    def _expand(self, parent: Node, value: Any, steps: Steps = ()) -> list[Node]:
-        known_deep = len(self._walker.deep)
-        found = self._walker.expand(value, parent.depth + len(steps))
-        for more, objects in self._walker.deep[known_deep:]:
-            own = [Node(one, parent, steps + more[:number]) for number, one in enumerate(objects)]
-            self._deep.append([*parent.line(), *own])
-        is_idle = self._is_idle
-        nodes = [Node(child, parent, steps + more) for more, child in found if not is_idle(child)]
-        if nodes and parent.depth < DEEP <= nodes[0].depth and len(self._deep) < _MOST_DEEP:
-            self._deep.append(nodes[0].line())
-        return nodes
+    def _expand(self, parent: Node, value: Any, steps: Steps = ()) -> Iterator[Node]:
+        """What is to be looked at, once its turn comes: there may be millions."""
+        deep = self._walker.deep
+        for found in itertools.chain(self._walker.expand(value, parent.depth + len(steps)), [None]):
+            for more, objects in deep[self._deep_met :]:
+                own = [Node(one, parent, steps + more[:number]) for number, one in enumerate(objects)]
+                self._deep.append([*parent.line(), *own])
+            self._deep_met = len(deep)
+            if found is not None and not self._is_idle(found[1]):
+                yield Node(found[1], parent, steps + found[0])
 
     def _is_idle(self, value: Any) -> bool:
         """Is it one of the leaves that come in large numbers, and need no look?"""
         return type(value) in self._idle_classes and _rules.is_idle(value)
 
-    def _look(self, node: Node) -> list[Node]:
+    def _look(self, node: Node) -> Iterator[Node]:
         value = node.value
         cls = type(value)
+        if node.parent and node.parent.depth < DEEP <= node.depth and len(self._deep) < _MOST_DEEP:
+            self._deep.append(node.line())
         if self._inherits:
             return self._look_inherited(node)
         if cls is types.FunctionType or cls is type or (issubclass(cls, type) and cls not in self._table):
             self._blame_name(node, value)
-            return []
+            return iter(())
         if _rules.is_mapped(value):
             self._warn_of_mapped(node)
         try:
             return self._parts(node, self._table[cls](value))
         except Exception as error:
             self._blame(node, _judge.of_reduction(value, error))
-            return []
+            return iter(())
 
     # ---- names ----
 
@@ -215,23 +219,20 @@ class Walk:
 
     # ---- the parts of a reduction ----
 
-    def _parts(self, node: Node, reduction: Any) -> list[Node]:
+    def _parts(self, node: Node, reduction: Any) -> Iterator[Node]:
         if isinstance(reduction, str):
             self._look_at_text(node)
-            return []
+            return iter(())
         _check_reduction(node.value, reduction)
         self._kept.append(reduction)
         function, arguments, *others = reduction
         cls = type(node.value)
         if function is cls or any(one is cls for one in arguments):
             if self._blame_name(node, cls):
-                return []
-        found: list[Node] = []
-        parts = _Parts(node.value)
-        for steps, child in parts.all(function, arguments, *others):
-            self._kept.append(child)
-            found += self._expand(node, child, steps)
-        return found
+                return iter(())
+        parts = list(_Parts(node.value).all(function, arguments, *others))
+        self._kept.append(parts)
+        return itertools.chain.from_iterable([self._expand(node, child, steps) for steps, child in parts])
 
     # ---- what is found ----
 
@@ -256,7 +257,7 @@ class Walk:
         reason = f"an array over a file pickles by copying: each worker receives {size}"
         self.culprits.append(Culprit(node, _judge.Verdict(reason, _MAPPED_FIX), "warning"))
 
-    def _look_inherited(self, node: Node) -> list[Node]:
+    def _look_inherited(self, node: Node) -> Iterator[Node]:
         """With fork: what a forked process cannot use."""
         value = node.value
         if _is_cudas(value):
@@ -264,15 +265,16 @@ class Walk:
             fix = 'move it to the worker\'s side, or multiprocessing_context="spawn"'
             self.culprits.append(Culprit(node, _judge.Verdict(reason, fix), is_sure=True))
         elif isinstance(value, (dict, list, tuple)):
-            return [one for steps, child in _Parts(value).of_contents() for one in self._expand(node, child, steps)]
-        return []
+            parts = list(_Parts(value).of_contents())
+            return itertools.chain.from_iterable([self._expand(node, child, steps) for steps, child in parts])
+        return iter(())
 
     def children(self, node: Node) -> list[Node]:
         """What a container, an instance or a reduction is made of, one level down."""
         value = node.value
         with _probe.setting(self._is_batch):
-            found = self._walker.expand(value, 0)
-            if len(found) != 1 or found[0][1] is not value:
+            _, first = next(self._walker.expand(value, 0), (None, None))
+            if first is not value:
                 return [Node(child, node, (step,)) for step, child in _path.inside(value)]
             if isinstance(value, (type, types.FunctionType)):
                 return []

@@ -69,7 +69,7 @@ class _Finder(ast.NodeVisitor):
         del self._names[-2:]
         self._class, self._self = outer_class, outer_self
 
-    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
+    visit_AsyncFunctionDef = visit_FunctionDef
 
     def _note(self, target: ast.expr) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
@@ -92,8 +92,8 @@ class _Finder(ast.NodeVisitor):
         self._note(node.target)
         self.generic_visit(node)
 
-    visit_AugAssign = visit_AnnAssign  # type: ignore[assignment]  # noqa: N815
-    visit_NamedExpr = visit_AnnAssign  # type: ignore[assignment]  # noqa: N815
+    visit_AugAssign = visit_AnnAssign  # type: ignore[assignment]
+    visit_NamedExpr = visit_AnnAssign  # type: ignore[assignment]
 
     def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
         for item in node.items:
@@ -101,7 +101,7 @@ class _Finder(ast.NodeVisitor):
                 self._note(item.optional_vars)
         self.generic_visit(node)
 
-    visit_AsyncWith = visit_With  # noqa: N815
+    visit_AsyncWith = visit_With
 
 
 @functools.lru_cache(maxsize=64)

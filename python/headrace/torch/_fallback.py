@@ -54,7 +54,8 @@ def uninstall() -> None:
 def spawn(*args: Any, repair: str | None = None, **kwargs: Any) -> Any:
     """torch.multiprocessing.spawn."""
     _options.check_repair(repair)
-    return torch.multiprocessing.spawn(*args, **kwargs)
+    spawn_theirs: Any = torch.multiprocessing.spawn  # type: ignore[attr-defined]
+    return spawn_theirs(*args, **kwargs)
 
 
 @contextmanager

@@ -240,7 +240,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
 
     def job_of(self, worker: int) -> _worker.Job:
         job = self._job_of(worker)
-        return _diagnosis.parcel(job) if self._is_repaired else job  # type: ignore[no-any-return]
+        return _diagnosis.parcel(job) if self._is_repaired else job
 
     def _job_of(self, worker: int) -> _worker.Job:
         return _worker.Job(

@@ -8,9 +8,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch.multiprocessing
-
 from headrace import _diagnosis, _options
+from headrace.torch import _internals
 
 _ONLY_SPAWN = (  # in torch's words
     "This method only supports start_method=spawn (got: {}).\n"
@@ -54,7 +53,7 @@ def spawn(
 def _start(fn: Any, args: tuple[Any, ...], nprocs: int, daemon: bool, is_repaired: bool) -> Any:
     if is_repaired:
         fn, args = _call, (_diagnosis.parcel((fn, args)),)
-    return torch.multiprocessing.start_processes(fn, args, nprocs, join=False, daemon=daemon, start_method="spawn")
+    return _internals.start_processes(fn, args, nprocs, join=False, daemon=daemon, start_method="spawn")
 
 
 def _call(number: int, sent: tuple[Any, tuple[Any, ...]]) -> None:
