@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import multiprocessing
 import operator
 import pickle
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import headrace
-from headrace import _core, _crew, _engine, _forkserver, _interrupt, _options, _restart, _unpicklable, _witness, _worker
+from headrace import _core, _crew, _diagnosis, _engine, _forkserver, _interrupt, _options, _restart, _witness, _worker
 from headrace._collate import default_collate
 from headrace._samples import SampleMaker
 
@@ -227,6 +228,8 @@ class Loader:
         shutdown_timeout: most seconds that closing takes, whatever the workers do.
         freeze: replace the large containers of the data set by views of one image that all processes share, in place,
             before the workers start: see headrace.freeze_attributes.
+        repair: "auto": what keeps the workers from being started because it does not pickle is made anew in them where
+            it is known how (locks, loggers, views, lambdas, files that are read); a warning lists it. None: it raises.
 
     Large arrays of a batch are views of shared memory, writable, and yours for as long as you keep them.
 
@@ -263,6 +266,7 @@ class Loader:
         on_stall: str = "wait",
         shutdown_timeout: float = 5.0,
         freeze: bool = False,
+        repair: str | None = None,
     ) -> None:
         self.dataset = dataset
         self.batch_size = batch_size
@@ -286,6 +290,7 @@ class Loader:
         self.on_stall = on_stall
         self.shutdown_timeout = shutdown_timeout
         self.freeze = freeze
+        self.repair = repair
         self.epoch = 0
         self._is_iterable = not hasattr(dataset, "__getitem__")
         self._iterator: _WorkerIterator | None = None
@@ -446,21 +451,25 @@ class _WorkerIterator:
             num_workers=loader.num_workers,
             policy=policy,
         )
-        try:
-            self._engine = loader._engine = _engine.Engine(
-                self,
-                workers=loader.num_workers,
-                prefetch_factor=loader.prefetch_factor,
-                in_order=loader.in_order,
-                limit_bytes=_options.check_limit(loader.arena_limit),
-                context=loader.multiprocessing_context or multiprocessing,
-                policy=policy,
-                way=_restart.way_of(loader.dataset, loader._is_iterable),
-                epoch=epoch,
-            )
-        except _unpicklable.ERRORS as error:
-            _unpicklable.name_argument(error, loader)
-            raise
+        self._is_repaired = False
+        parts = _diagnosis.parts_of_loader(loader)
+        method = _diagnosis.start_method_of(loader.multiprocessing_context)
+        start = functools.partial(self._start, loader, policy, epoch)
+        self._engine = loader._engine = _diagnosis.started(start, parts, method, policy.repair)
+
+    def _start(self, loader: Loader, policy: _options.Policy, epoch: int, is_repaired: bool) -> _engine.Engine:
+        self._is_repaired = is_repaired
+        return _engine.Engine(
+            self,
+            workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            in_order=loader.in_order,
+            limit_bytes=_options.check_limit(loader.arena_limit),
+            context=loader.multiprocessing_context or multiprocessing,
+            policy=policy,
+            way=_restart.way_of(loader.dataset, loader._is_iterable),
+            epoch=epoch,
+        )
 
     def begin(self, tasks: Iterator[Any], epoch: int) -> None:
         self._tasks = tasks
@@ -476,7 +485,8 @@ class _WorkerIterator:
         return next(self._tasks)
 
     def job_of(self, worker: int) -> _Job:
-        return dataclasses.replace(self._job, worker=worker)
+        job = dataclasses.replace(self._job, worker=worker)
+        return _diagnosis.parcel(job) if self._is_repaired else job
 
     def __iter__(self) -> Iterator[Any]:
         return self
