@@ -186,7 +186,8 @@ def _of_growth(one: _growth.Growth, spare: float, batches: int) -> Finding:
     if spare < one.rest_bytes < float("inf"):
         severity = "error"
     value = (
-        f"{one.path} by {in_units(one.grown_bytes)} in {_growth.count_workers(one.workers)}, "
+        f"{one.path} by {in_units(one.grown_bytes / max(1, one.workers))} in each of "
+        f"{_growth.count_workers(one.workers)}, "
         f"{in_units(1000 * one.per_sample)} per 1,000 samples"
     )
     line = f"{one.path} = headrace.freeze({one.path}), or DataLoader(..., freeze=True)"
@@ -240,8 +241,8 @@ def _hazards(loader: Any) -> list[Finding]:
 
 
 def examine(loader: Any, batches: int, findings: list[Finding]) -> list[Run]:
-    """Adds all findings of a loader, and returns the runs that were tried. What running it raises is raised, after the
-    findings until then."""
+    """Adds all findings of a loader, and returns its runs: the one in which growth was looked at, and those with other
+    numbers of workers. What running it raises is raised, after the findings until then."""
     findings += _hazards(loader)
     findings += _doctor_batches.order(loader)
     workers = max(1, loader.num_workers)
@@ -259,13 +260,14 @@ def examine(loader: Any, batches: int, findings: list[Finding]) -> list[Run]:
     findings += _time(asked) + suggestion
     findings.append(_doctor_machine.cores(_core.machine(), workers, None))
     findings += _doctor_batches.padding(loader)
-    return runs
+    return [close, *runs]
 
 
 def _as_numbers(one: Run) -> dict[str, Any]:
+    """For JSON. The rate of the first run suffers from the close looks."""
     numbers: dict[str, Any] = {"workers": one.workers, "batches": one.batches, "batches_per_s": round(one.rate, 3)}
     numbers["first_batch_s"] = round(one.first_s, 3)
-    for name in ("waited_s", "growth", "per_worker"):
+    for name in ("waited_s", "growth", "private_grown_bytes", "per_worker"):
         if name in one.report:
             numbers[name] = one.report[name]
     return numbers

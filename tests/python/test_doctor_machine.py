@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import resource
 import subprocess
 import sys
+import threading
+import types
 from typing import Any
 
+import headrace
 import pytest
 from doctors import GIB, doctor, findings, make_machine
+from headrace import _doctor_machine
 from loaders import needs_failpoints, only_headrace
 from processes import environment
 
@@ -104,9 +109,6 @@ def test_too_few_descriptors_are_an_error_with_the_command_that_raises_them() ->
 
 
 def test_the_descriptors_that_a_worker_takes_are_as_many_as_it_says() -> None:
-    import headrace
-    from headrace import _doctor_machine
-
     def count(workers: int) -> int:
         loader = headrace.Loader([*range(100)], num_workers=workers, multiprocessing_context="fork")
         iterator = iter(loader)
@@ -179,6 +181,28 @@ def test_a_job_of_slurm_gets_slurms_option() -> None:
     options: dict[str, Any] = {"SLURM_JOB_ID": "1", "before": lambda: os.sched_setaffinity(0, {min(allowed)})}
     fix = findings(**options)["cores"]["fix"]
     assert fix in ("sbatch --cpus-per-task=8", "docker run --cpus=8 ... (Kubernetes: resources.limits)")
+
+
+def test_what_is_alive_in_this_process_is_a_hazard_for_its_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
+    cv2 = types.SimpleNamespace(getNumThreads=lambda: 8)
+    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "cv2", cv2)  # type: ignore[arg-type]
+    may_end = threading.Event()
+    thread = threading.Thread(target=may_end.wait, name="telemetry")
+    thread.start()
+    found = {finding.name: finding for finding in _doctor_machine.hazards()}
+    may_end.set()
+    thread.join()
+    assert (found["CUDA"].severity, found["CUDA"].value) == ("error", "initialised")
+    assert (found["OpenCV"].severity, found["OpenCV"].value) == ("warning", "8 threads")
+    assert "telemetry" in found["threads"].limit
+
+
+def test_the_numbers_are_in_the_json_too() -> None:
+    machine = json.loads(doctor("--json").stdout)["machine"]
+    assert 0 < machine["available_bytes"] <= machine["memory_bytes"]
+    assert machine["core_count"] == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize("arguments", [["--batches", "0"], ["--workers", "-1"], ["--nonsense"], ["--run"]])

@@ -85,6 +85,7 @@ def test_a_data_set_that_grows_by_copy_on_write_is_told_by_the_doctor(tmp_path: 
     assert result.stderr == ""
     assert result.returncode == 1
     assert "warning  growth           dataset.dataset.annotations by " in result.stdout
+    assert "in each of 2 workers" in result.stdout
     assert "fix: dataset.dataset.annotations = headrace.freeze(dataset.dataset.annotations)" in result.stdout
     assert "unused" not in result.stdout
 
