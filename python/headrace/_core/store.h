@@ -72,6 +72,7 @@ struct image {
     struct shape **shapes; /* by number, NULL until met */
     uint32_t shape_count;
     int trusted;          /* may it import classes and load pickles? */
+    bool is_sealed;       /* in memory that only this library wrote: what it says of its texts holds */
     PyObject *lookups;    /* dict: value of a dict or set -> dict of its keys, where C cannot look them up */
     PyObject *dtypes;     /* dict: text -> numpy.dtype */
     PyObject *attributes; /* dict, for the Python side: instances have a __dict__ */
@@ -229,7 +230,8 @@ struct freezer {
     bool keeps_pickles;
 };
 
-/* Opens an image in memory (None) or in file `path` (bytes). -1 with an exception; freezer_close follows in any case. */
+/* Opens an image in memory (None) or in file `path` (bytes). -1 with an exception; freezer_close follows in any case.
+ */
 int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bool keeps_pickles);
 /* Writes an object and all that it refers to. */
 int freezer_run(struct freezer *freezer, PyObject *object, hr_value *ret_root);
