@@ -261,8 +261,8 @@ def demo(args: argparse.Namespace, folder: Path) -> int:
     runs = {name: train(name, args, folder) for name in ("headrace", "torch")}
     print_table(runs, costs)
     if args.freeze:
-        print("headrace's workers read the corpus' records (path, text, length) from one frozen image, torch's each copy")
-        print("the pages of the Python objects that they read: that is in their private memory.")
+        print("headrace's workers read the corpus' records (path, text, length) from one frozen image, torch's each")
+        print("copy the pages of the Python objects that they read: that is in their private memory.")
     failures = list(complaints("fixed cost", left))
     for name, (measured, left) in runs.items():
         failures += complaints(name, left, measured["last_loss"])

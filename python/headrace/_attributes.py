@@ -24,8 +24,8 @@ _log = logging.getLogger("headrace")
 
 @dataclass(frozen=True)
 class FrozenAttribute:
-    """A container that was frozen. path: an expression that begins with `dataset`; bytes: what it took as Python objects,
-    estimated from a sample of its items."""
+    """A container that was frozen. path: an expression that begins with `dataset`; bytes: what it took as Python
+    objects, estimated from a sample of its items."""
 
     path: str
     type: str
@@ -190,9 +190,9 @@ def _freeze_together(places: list[_Place]) -> tuple[list[_Place], Any, list[tupl
 def freeze_attributes(dataset: Any, threshold_bytes: int = 1_000_000) -> FreezeReport:
     """Replaces the large containers that a data set's attributes hold by views of one frozen image, in place.
 
-    Lists, tuples, dicts, sets and their like of `threshold_bytes` or more are frozen, also those of data sets inside the
-    data set. Arrays and tensors are left: nothing is written to them when they are read. What cannot be frozen stays as
-    it is. The report is returned, and logged by the logger `headrace`.
+    Lists, tuples, dicts, sets and their like of `threshold_bytes` or more are frozen, also those of data sets inside
+    the data set. Arrays and tensors are left: nothing is written to them when they are read. What cannot be frozen
+    stays as it is. The report is returned, and logged by the logger `headrace`.
 
     A view is read-only: code of the data set that writes into such a container gets a TypeError.
     """

@@ -50,8 +50,8 @@ int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes);
 int hr__make_private(void *address, uint64_t bytes);
 
 int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address); /* likewise, only to read */
-/* As hr__commit, of memory that is mapped at `address`: in pages of 2 MiB where the kernel can, for they are found by one
- * look into the page table instead of four. Both `offset` and `bytes` are multiples of 2 MiB. */
+/* As hr__commit, of memory that is mapped at `address`: in pages of 2 MiB where the kernel can, for they are found by
+ * one look into the page table instead of four. Both `offset` and `bytes` are multiples of 2 MiB. */
 int hr__commit_huge(int fd, void *address, uint64_t offset, uint64_t bytes);
 /* The physical pages behind a shared mapping of a file may go; what they hold stays. */
 void hr__forget_pages(void *address, uint64_t bytes);
