@@ -129,7 +129,8 @@ def _reduce_image_by_handle(image: Image) -> Any:
 def _reduce_image_plainly(image: Image) -> Any:
     if image.path is not None:
         return _load_file, (image.path, image.digest, image.trusted)
-    return _load_embedded, (bytes(memoryview(image)), image.id)
+    buffer: Any = image
+    return _load_embedded, (bytes(buffer), image.id)
 
 
 # ---- views ----

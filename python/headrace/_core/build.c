@@ -372,6 +372,13 @@ static int put_in_dict(struct step *step, PyObject *object, uint64_t weight) {
     return r;
 }
 
+/* Python made no dict with such a key: somebody else made the image. */
+static int hashed(int result) {
+    if (result >= 0 || !PyErr_ExceptionMatches(PyExc_TypeError)) return result;
+    PyErr_Clear();
+    return refuse("a key or a set's item has no hash");
+}
+
 /* Puts the item that was asked for last. */
 static int put(struct step *step, PyObject *object, uint64_t weight) {
     uint64_t index = step->next - 1;
@@ -384,7 +391,7 @@ static int put(struct step *step, PyObject *object, uint64_t weight) {
         return 0;
     case HOW_SET:
         if (weight > MOST_WEIGHT) return refuse("a set's item unfolds to too many items");
-        return PySet_Add(step->object, object);
+        return hashed(PySet_Add(step->object, object));
     case HOW_FROZEN_SET:
         if (weight > MOST_WEIGHT) return refuse("a set's item unfolds to too many items");
         return PyList_Append(step->parts, object);
@@ -399,7 +406,7 @@ static int put(struct step *step, PyObject *object, uint64_t weight) {
     case HOW_DICT:
     case HOW_ENTRIES:
     case HOW_NAMESPACE:
-        return put_in_dict(step, object, weight);
+        return hashed(put_in_dict(step, object, weight));
     }
     return -1;
 }
@@ -448,10 +455,16 @@ static PyObject *make_typed(struct build *build, const struct step *step) {
     return object;
 }
 
+static PyObject *new_frozen_set(PyObject *items) {
+    PyObject *set = PyFrozenSet_New(items);
+    if (!set) hashed(-1);
+    return set;
+}
+
 /* The object of the step on top. New reference. */
 static PyObject *finish(struct build *build) {
     struct step *step = &build->steps[build->count - 1];
-    PyObject *object = step->how == HOW_FROZEN_SET ? PyFrozenSet_New(step->parts)
+    PyObject *object = step->how == HOW_FROZEN_SET ? new_frozen_set(step->parts)
                        : step->how == HOW_TYPED    ? make_typed(build, step)
                                                    : Py_NewRef(step->object);
     uint64_t *known = object ? map_find(&build->memo, step->value) : NULL;

@@ -151,6 +151,7 @@ PyObject *image_new(hr_store *store, int trusted) {
     image->start = info.image;
     image->bytes = info.bytes;
     image->trusted = trusted;
+    image->is_sealed = trusted && info.fd >= 0;
     image->shape_count = info.shape_count;
     image->shapes = PyMem_Calloc((size_t)info.shape_count + 1, sizeof(struct shape *));
     image->lookups = PyDict_New();

@@ -5,7 +5,7 @@
 
 /* ---- texts and bytes ---- */
 
-/* Are all bytes below 128? What an image says of itself is believed only of images that are trusted. */
+/* Are all bytes below 128? What an image says of its texts is believed only of sealed memory. */
 static bool is_ascii(const unsigned char *bytes, uint64_t count) {
     uint64_t word, all = 0;
     uint64_t i = 0;
@@ -31,7 +31,7 @@ static PyObject *read_utf8(const struct hr_item *item) {
 PyObject *read_text(struct image *image, const struct hr_item *item) {
     const unsigned char *bytes = hr_item_bytes(item);
     if (!item->is_ascii) return read_utf8(item);
-    if (!image->trusted && !is_ascii(bytes, item->count)) return damaged("a text");
+    if (!image->is_sealed && !is_ascii(bytes, item->count)) return damaged("a text");
     PyObject *text = PyUnicode_New((Py_ssize_t)item->count, 127);
     if (text) memcpy(PyUnicode_DATA(text), bytes, item->count);
     return text;

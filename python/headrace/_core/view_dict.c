@@ -282,22 +282,30 @@ PyTypeObject FrozenDictType = {
 
 static PySequenceMethods part_sequence = {.sq_length = part_length, .sq_contains = part_contains};
 
-static PyMethodDef part_methods[] = {
+static PyMethodDef set_like_methods[] = {
     {"__reversed__", part_reversed, METH_NOARGS, NULL},
     {"isdisjoint", part_disjoint, METH_O, "isdisjoint(other) -> bool"},
     {NULL, NULL, 0, NULL},
 };
 
-#define PART_TYPE(name_, doc_, compare_, numbers_)                                                                     \
+static PyMethodDef values_methods[] = {
+    {"__reversed__", part_reversed, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+#define PART_TYPE(name_, doc_, compare_, numbers_, methods_)                                                           \
     {                                                                                                                  \
         PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core." name_, .tp_basicsize = sizeof(struct part_view),    \
                                     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,                \
                                     .tp_doc = doc_, .tp_dealloc = part_dealloc, .tp_repr = view_repr,                  \
                                     .tp_hash = PyObject_HashNotImplemented, .tp_richcompare = compare_,                \
                                     .tp_iter = part_iterate, .tp_as_number = numbers_,                                 \
-                                    .tp_as_sequence = &part_sequence, .tp_methods = part_methods,                      \
+                                    .tp_as_sequence = &part_sequence, .tp_methods = methods_,                          \
     }
 
-PyTypeObject FrozenKeysType = PART_TYPE("FrozenKeys", "The keys of a frozen dict.", view_compare, &set_numbers);
-PyTypeObject FrozenItemsType = PART_TYPE("FrozenItems", "The items of a frozen dict.", view_compare, &set_numbers);
-PyTypeObject FrozenValuesType = PART_TYPE("FrozenValues", "The values of a frozen dict.", values_compare, NULL);
+PyTypeObject FrozenKeysType =
+    PART_TYPE("FrozenKeys", "The keys of a frozen dict.", view_compare, &set_numbers, set_like_methods);
+PyTypeObject FrozenItemsType =
+    PART_TYPE("FrozenItems", "The items of a frozen dict.", view_compare, &set_numbers, set_like_methods);
+PyTypeObject FrozenValuesType =
+    PART_TYPE("FrozenValues", "The values of a frozen dict.", values_compare, NULL, values_methods);
