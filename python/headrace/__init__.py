@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace import doctor as doctor
     from headrace._collate import default_collate as default_collate
     from headrace._loader import Loader as Loader
     from headrace._loader import WorkerInfo as WorkerInfo
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["Loader", "WorkerInfo", "__version__", "default_collate", "get_worker_info"]
+__all__ = ["Loader", "WorkerInfo", "__version__", "default_collate", "doctor", "get_worker_info"]
 
 _LATE = {
     "Loader": "headrace._loader",
@@ -32,6 +33,10 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         return getattr(import_module(_LATE[name]), name)
+    if name == "doctor":
+        from importlib import import_module
+
+        return import_module("headrace.doctor")
     if name == "__version__":
         from importlib.metadata import version
 
