@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace import doctor as doctor
     from headrace import store as store
     from headrace._attributes import freeze_attributes as freeze_attributes
     from headrace._collate import default_collate as default_collate
@@ -28,6 +29,7 @@ __all__ = [
     "WorkerInfo",
     "__version__",
     "default_collate",
+    "doctor",
     "freeze",
     "freeze_attributes",
     "get_worker_info",
@@ -47,7 +49,7 @@ _LATE = {
     "open": "headrace._store",
     "thaw": "headrace._store",
 }
-_MODULES = ("store",)
+_MODULES = ("doctor", "store")
 
 
 def __getattr__(name: str) -> object:

@@ -503,7 +503,6 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "queue": (lambda: Box(x=queue.Queue()), ["obj.x"]),
     "priority queue": (lambda: Box(x=queue.PriorityQueue()), ["obj.x"]),
     "simple queue": (lambda: Box(x=queue.SimpleQueue()), ["obj.x"]),
-    "lock of fork's": (lambda: Box(x=multiprocessing.get_context("fork").Lock()), ["obj.x"]),
     "event loop": (lambda: Box(x=_loop()), ["obj.x"]),
     "context variable": (lambda: Box(x=contextvars.ContextVar("x")), ["obj.x"]),
     "context": (lambda: Box(x=contextvars.copy_context()), ["obj.x"]),
@@ -600,6 +599,9 @@ GOOD: dict[str, Callable[[], Any]] = {
     "types": lambda: [types.SimpleNamespace(a=1), types.GenericAlias(list, (int,))],
 }
 
+
+if hasattr(multiprocessing.get_context("fork").Lock(), "_is_fork_ctx"):  # else it pickles, and does not load
+    BAD["lock of fork's"] = (lambda: Box(x=multiprocessing.get_context("fork").Lock()), ["obj.x"])
 
 if torch is not None:
 

@@ -8,6 +8,7 @@ import io
 import json
 import threading
 import time
+import types
 from multiprocessing import context, reduction
 from typing import Any
 
@@ -332,3 +333,24 @@ def test_handles_of_lmdb_are_named(tmp_path: Any) -> None:
         report = doctor.check(patients.Box(environment=environment, transaction=transaction))
     assert errors(report) == ["obj.environment", "obj.transaction"]
     assert all("database" in one.reason for one in report.findings)
+
+
+# ---- what a forked process cannot use ----
+
+
+class Stream:
+    __module__ = "torch.cuda.streams"
+
+
+@needs_torch
+def test_objects_of_cuda_are_in_the_way_of_fork_only() -> None:
+    class OnCuda(patients.torch.Tensor):  # type: ignore[misc, name-defined]
+        """As much of a CUDA tensor as can be had without one."""
+
+        device = types.SimpleNamespace(type="cuda")  # type: ignore[assignment]
+
+    tensor = patients.torch.zeros(3).as_subclass(OnCuda)
+    made = patients.Box(a=[tensor, patients.torch.zeros(3)], d=patients.DictOf(s=Stream()))
+    report = doctor.check(made, "fork")
+    assert errors(report) == ["obj.a[0]", "obj.d['s']"]
+    assert all("forked" in one.reason for one in report.findings)

@@ -54,7 +54,7 @@ def _module_of(value: Any) -> str:
     return module if isinstance(module, str) else ""
 
 
-def _found_under(module: str, name: str) -> Any:
+def found_under(module: str, name: str) -> Any:
     """What stands under a dotted name in a module that is loaded; None where there is nothing."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -98,7 +98,7 @@ def of_name(value: Any, error: BaseException | None) -> Verdict:
     if "<locals>" in name:
         return _nested(kind, value, name)
     repair = _BY_VALUE if isinstance(value, types.FunctionType) else ""
-    found = _found_under(module, name)
+    found = found_under(module, name)
     if found is not None:
         reason = f"the name {module}.{name} now means another object ({_brief(found)}); was it decorated or redefined?"
         fix = (

@@ -31,7 +31,7 @@ class _Pickler(reduction.ForkingPickler):
         super().__init__(file)
         table = dict(self.dispatch_table)
         for cls, reducer in list(table.items()):
-            if getattr(reducer, "__module__", None) == _rules._TORCHS:
+            if getattr(reducer, "__module__", None) == _rules.TORCHS:
                 del table[cls]
         self.dispatch_table = table
 

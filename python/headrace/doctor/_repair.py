@@ -39,7 +39,7 @@ def _names_in(code: types.CodeType) -> set[str]:
 
 def is_lost(function: types.FunctionType) -> bool:
     """Will a worker not find it by its name?"""
-    if _judge._found_under(function.__module__, function.__qualname__) is not function:
+    if _judge.found_under(function.__module__, function.__qualname__) is not function:
         return True
     return _judge.is_mains(function) and _judge.of_main(function, _walk.is_guarded) is not None
 

@@ -41,7 +41,7 @@ _CONTENTS = (list, dict, tuple, set, frozenset, str, bytes, int, float, bytearra
 # Their instances pickle, hold nothing else, and come in millions.
 _SAFE = frozenset({range, type(Ellipsis), type(NotImplemented), datetime.date, datetime.timedelta})
 _PLAIN_KINDS = frozenset("biufcSUmM")  # of numpy's dtypes: plain bytes
-_TORCHS = "torch.multiprocessing.reductions"
+TORCHS = "torch.multiprocessing.reductions"
 _FD_RULES = frozenset({"reduce_connection", "_reduce_socket"})  # of multiprocessing, they duplicate a descriptor
 
 
@@ -189,7 +189,7 @@ class Table(dict[Any, Any]):
         self._weights = weights
         for cls, reducer in theirs.items():
             module, name = getattr(reducer, "__module__", None), getattr(reducer, "__name__", None)
-            if module == _TORCHS:
+            if module == TORCHS:
                 reducer = _torch_rule(reducer, weights)
             elif is_batch and name in _FD_RULES and module in (connection.__name__, "multiprocessing.reduction"):
                 reducer = _as_leaf
@@ -219,7 +219,7 @@ def _as_leaf(value: Any) -> Any:
 # ---- plain classes ----
 
 
-def _slots_of(cls: type) -> tuple[str, ...] | None:
+def slots_of(cls: type) -> tuple[str, ...] | None:
     """The names of all slots; None where they are not what they seem."""
     found: list[str] = []
     for one in static_mro(cls):
@@ -248,7 +248,7 @@ def plain_slots(cls: type) -> tuple[str, ...] | None:
     """The names of slots, if instances pickle as object.__reduce_ex__ says: class, dict and slots; else None."""
     if issubclass(cls, _CONTENTS) or any(static(cls, name) is not object.__dict__.get(name) for name in _HOOKS):
         return None
-    slots = _slots_of(cls)
+    slots = slots_of(cls)
     return None if slots is None or _has_own_state(cls, slots) else slots
 
 
