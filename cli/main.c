@@ -13,7 +13,10 @@ enum { EXIT_USAGE = 2 };
 static int show_help(FILE *to) {
     fputs("Usage: headrace [--version | --help]\n"
           "       headrace replay SOURCE INDEX... [OPTION...]\n"
+          "       headrace doctor [SOURCE] [OPTION...]\n"
           "\n"
+          "  doctor         say what keeps SOURCE from being sent to worker processes, and\n"
+          "                 how to fix it; without SOURCE: what is wrong with this machine\n"
           "  replay         make samples of a data set in the foreground, to see why one\n"
           "                 fails; `headrace replay --help` tells more\n"
           "  -h, --help     show this text\n"
@@ -21,8 +24,8 @@ static int show_help(FILE *to) {
           "\n"
           "headrace brings samples to training processes. It is used from Python\n"
           "(from headrace.torch import DataLoader) and from C (headrace/headrace.h).\n"
-          "replay runs in the Python interpreter that stands beside this program, or in\n"
-          "the one that the environment variable HEADRACE_PYTHON names.\n",
+          "doctor and replay run in the Python interpreter that stands beside this\n"
+          "program, or in the one that the environment variable HEADRACE_PYTHON names.\n",
           to);
     return 0;
 }
@@ -41,6 +44,7 @@ struct command {
 static const struct command commands[] = {
     {"--version", "-V", show_version},
     {"--help", "-h", show_help},
+    {"doctor", NULL, NULL},
     {"replay", NULL, NULL},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };

@@ -10,11 +10,11 @@ trap 'rm -rf "$folder"' EXIT
 
 try() { # INTERPRETER FOLDER
     "$1" -m venv "$2/venv" &&
-        "$2/venv/bin/pip" install -q --disable-pip-version-check numpy pytest pytest-timeout &&
+        "$2/venv/bin/pip" install -q --disable-pip-version-check numpy pytest pytest-timeout hypothesis &&
         "$2/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps -w "$2" \
             --config-settings=build-dir="$2/build" --config-settings=setup-args=-Dwerror=true "$root" &&
         "$2/venv/bin/pip" install -q --disable-pip-version-check --no-deps "$2"/headrace-*.whl &&
-        mkdir "$2/tests" && cp "$root"/tests/python/{conftest,processes,test_loader_numpy}.py "$2/tests" &&
+        mkdir "$2/tests" && cp "$root"/tests/python/{conftest,mishaps,patients,processes,test_doctor,test_loader_numpy}.py "$2/tests" &&
         (cd "$2/tests" && ../venv/bin/python -m pytest -q)
 }
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import sys
 
-from headrace import _replay
+from headrace import _doctor_cli, _replay
+
+_COMMANDS = {"doctor": _doctor_cli.main, "replay": _replay.main}
 
 
 def main(arguments: list[str]) -> int:
     """Runs a command; returns the exit code."""
-    if arguments[:1] == ["replay"]:
-        return _replay.main(arguments[1:])
+    if arguments[:1] and arguments[0] in _COMMANDS:
+        return _COMMANDS[arguments[0]](arguments[1:])
     print("usage: python -m headrace replay SOURCE INDEX... [OPTION...]", file=sys.stderr)
+    print("       python -m headrace doctor [SOURCE] [OPTION...]", file=sys.stderr)
     return 2
 
 

@@ -49,6 +49,14 @@ def add_note(error: BaseException, note: str) -> None:
             error.add_note(note)
 
 
+def _explain_indices(error: Exception, indices: Any) -> None:
+    from headrace.doctor import _check  # only now: few samplers ever need it
+
+    report = _check.check_indices(indices)
+    if not report.ok:
+        _reports.add_text(error, f"headrace: {report}")
+
+
 class Timeout(Exception):
     """No batch came in time. A class of its own: a sampler's TimeoutError is none."""
 
@@ -154,7 +162,11 @@ class Engine:
             indices = host.draw()
         except StopIteration:
             return
-        self._core.submit(indices)
+        try:
+            self._core.submit(indices)
+        except Exception as error:
+            _explain_indices(error, indices)
+            raise
 
     def next(self, host: Host, timeout: float | None, batch_size: int | None) -> tuple[int, Any] | None:
         """The next (STATUS_BATCH, batch) or (STATUS_ERROR, (wrapped exception, note)); None at the epoch's end.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import multiprocessing
 import operator
 import pickle
@@ -16,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from headrace import _core, _crew, _engine, _forkserver, _interrupt, _options, _restart, _unpicklable, _witness, _worker
+import headrace
+from headrace import _core, _crew, _diagnosis, _engine, _forkserver, _interrupt, _options, _restart, _witness, _worker
 from headrace._collate import default_collate
 from headrace._samples import SampleMaker
 
@@ -224,6 +226,10 @@ class Loader:
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
         shutdown_timeout: most seconds that closing takes, whatever the workers do.
+        freeze: replace the large containers of the data set by views of one image that all processes share, in place,
+            before the workers start: see headrace.freeze_attributes.
+        repair: "auto": what keeps the workers from being started because it does not pickle is made anew in them where
+            it is known how (locks, loggers, views, lambdas, files that are read); a warning lists it. None: it raises.
 
     Large arrays of a batch are views of shared memory, writable, and yours for as long as you keep them.
 
@@ -259,6 +265,8 @@ class Loader:
         stall_after: float = 30.0,
         on_stall: str = "wait",
         shutdown_timeout: float = 5.0,
+        freeze: bool = False,
+        repair: str | None = None,
     ) -> None:
         self.dataset = dataset
         self.batch_size = batch_size
@@ -281,6 +289,8 @@ class Loader:
         self.stall_after = stall_after
         self.on_stall = on_stall
         self.shutdown_timeout = shutdown_timeout
+        self.freeze = freeze
+        self.repair = repair
         self.epoch = 0
         self._is_iterable = not hasattr(dataset, "__getitem__")
         self._iterator: _WorkerIterator | None = None
@@ -427,6 +437,8 @@ class _WorkerIterator:
         self._batch_size = loader.batch_size
         self._keep_workers = loader.persistent_workers
         policy = _options.Policy.of(loader, loader._is_iterable, {})
+        if policy.freeze:
+            headrace.freeze_attributes(loader.dataset)
         self._job = _Job(
             dataset=loader.dataset,
             is_iterable=loader._is_iterable,
@@ -439,21 +451,25 @@ class _WorkerIterator:
             num_workers=loader.num_workers,
             policy=policy,
         )
-        try:
-            self._engine = loader._engine = _engine.Engine(
-                self,
-                workers=loader.num_workers,
-                prefetch_factor=loader.prefetch_factor,
-                in_order=loader.in_order,
-                limit_bytes=_options.check_limit(loader.arena_limit),
-                context=loader.multiprocessing_context or multiprocessing,
-                policy=policy,
-                way=_restart.way_of(loader.dataset, loader._is_iterable),
-                epoch=epoch,
-            )
-        except _unpicklable.ERRORS as error:
-            _unpicklable.name_argument(error, loader)
-            raise
+        self._is_repaired = False
+        parts = _diagnosis.parts_of_loader(loader)
+        method = _diagnosis.start_method_of(loader.multiprocessing_context)
+        start = functools.partial(self._start, loader, policy, epoch)
+        self._engine = loader._engine = _diagnosis.started(start, parts, method, policy.repair)
+
+    def _start(self, loader: Loader, policy: _options.Policy, epoch: int, is_repaired: bool) -> _engine.Engine:
+        self._is_repaired = is_repaired
+        return _engine.Engine(
+            self,
+            workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            in_order=loader.in_order,
+            limit_bytes=_options.check_limit(loader.arena_limit),
+            context=loader.multiprocessing_context or multiprocessing,
+            policy=policy,
+            way=_restart.way_of(loader.dataset, loader._is_iterable),
+            epoch=epoch,
+        )
 
     def begin(self, tasks: Iterator[Any], epoch: int) -> None:
         self._tasks = tasks
@@ -469,7 +485,8 @@ class _WorkerIterator:
         return next(self._tasks)
 
     def job_of(self, worker: int) -> _Job:
-        return dataclasses.replace(self._job, worker=worker)
+        job = dataclasses.replace(self._job, worker=worker)
+        return _diagnosis.parcel(job) if self._is_repaired else job
 
     def __iter__(self) -> Iterator[Any]:
         return self

@@ -80,9 +80,15 @@ def _check_word(name: str, value: object, words: tuple[str, ...]) -> None:
         raise ValueError(f"{name} should be one of {', '.join(map(repr, words))}, but got {value!r}")
 
 
+def check_repair(repair: object) -> None:
+    """ValueError."""
+    if repair not in (None, "auto"):
+        raise ValueError(f"repair should be 'auto' or None, but got {repair!r}")
+
+
 @dataclass(frozen=True)
 class Policy:
-    """What a loader does when a worker dies, stalls, or cannot make a sample.
+    """What a loader does when a worker cannot be started, dies, stalls, or cannot make a sample.
 
     max_restarts: workers that are replaced in the life of an iterator; their batches are made again.
     rng: "worker": a worker's generators run on from sample to sample; "sample": they are seeded anew for each sample,
@@ -92,6 +98,8 @@ class Policy:
     stall_after: seconds without progress while the trainer waits until that is reported. on_stall: "wait" on, "raise",
         or "restart": kill and replace the worker.
     shutdown_timeout: most seconds that closing takes.
+    freeze: freeze_attributes for the data set, before its workers start.
+    repair: "auto": what does not pickle is made anew in the workers where it is known how; None: it raises.
     """
 
     max_restarts: int = 0
@@ -100,6 +108,8 @@ class Policy:
     stall_after: float = 30.0
     on_stall: str = "wait"
     shutdown_timeout: float = 5.0
+    freeze: bool = False
+    repair: str | None = None
 
     def __post_init__(self) -> None:
         _check_count("max_restarts", self.max_restarts)
@@ -107,6 +117,9 @@ class Policy:
         _check_number("shutdown_timeout", self.shutdown_timeout, 0.1)
         if not math.isfinite(self.shutdown_timeout):
             raise ValueError(f"shutdown_timeout should be a number of seconds, but got {self.shutdown_timeout}")
+        if not isinstance(self.freeze, bool):
+            raise TypeError(f"freeze should be True or False, but got {self.freeze!r}")
+        check_repair(self.repair)
         _check_word("rng", self.rng, ("worker", "sample"))
         _check_word("on_stall", self.on_stall, ("wait", "raise", "restart"))
         if not callable(self.on_bad_sample):

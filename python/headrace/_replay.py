@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
-import difflib
 import faulthandler
 import importlib
 import itertools
 import os
 import pdb
-import pickle
 import re
 import sys
 import time
-import traceback
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from headrace._source import Failed, blaming, load, show, users_part
 
 _DESCRIPTION = """\
 Makes samples of a data set in the foreground: calls dataset[index] in this
@@ -42,15 +39,6 @@ first: 0 shows the first item, 10 the eleventh.
 _RANGE = re.compile(r"(-?\d+):(-?\d+)")
 _MOST_ENTRIES = 8  # of a container, in the line of a sample
 _MOST_LEVELS = 3
-
-
-class _Failed(Exception):
-    """Ends the command: with a text for the user or none, and the traceback of its cause if it has one."""
-
-    def __init__(self, text: str | None, code: int = 2) -> None:
-        super().__init__(text)
-        self.text = text
-        self.code = code
 
 
 # ---- what is asked for ----
@@ -90,83 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-# ---- where the data set comes from ----
-
-
-@contextlib.contextmanager
-def _blaming(text: str) -> Iterator[None]:
-    """Where code of the user's runs: what it raises is shown, then the text."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        if isinstance(error, _Failed):
-            raise
-        raise _Failed(text) from error
-
-
-def _load(source: str) -> Any:
-    sys.argv[:] = [source]  # what parses its arguments on import should not find ours
-    sys.path.insert(0, "")  # the current folder
-    if os.path.isfile(source) and not source.endswith(".py"):
-        return _unpickle(source)
-    place, _, name = source.rpartition(":")
-    if not (place and name):
-        raise _Failed(
-            f"{source} is neither a file with a pickled data set nor module:name nor path/script.py:name"
-            + (f"; which of its names is the data set? {source}:NAME" if source.endswith(".py") else "")
-        )
-    with _blaming(f"{place} cannot be imported"):
-        module = _run_script(place) if place.endswith(".py") else _import(place)
-    with _blaming(f"{source} cannot be looked up"):
-        return _look_up(module, name)
-
-
-def _unpickle(path: str) -> Any:
-    with _blaming(
-        f"{path} cannot be unpickled; it should be written by pickle.dump(dataset, file), and what it names should be "
-        "importable from here (a class in a script is not: replay path/script.py:name)"
-    ):
-        with open(path, "rb") as file:
-            return pickle.load(file)
-
-
-def _import(name: str) -> types.ModuleType:
-    try:
-        __import__(name)
-    except ModuleNotFoundError as error:
-        if not f"{name}.".startswith(f"{error.name}."):  # another module, that this one imports
-            raise
-        raise _Failed(
-            f"{error}; looked in the current folder and on the path of {sys.executable}. SOURCE should be module:name, "
-            "path/script.py:name, or a file with a pickled data set"
-        ) from None
-    return sys.modules[name]
-
-
-def _run_script(path: str) -> types.ModuleType:
-    """The script as a module that spawn's workers would know: its main guard does not run, and it is the main module
-    for what it pickles."""
-    if not os.path.isfile(path):
-        raise _Failed(f"there is no script {path}")
-    module = types.ModuleType("__mp_main__")
-    module.__file__ = os.path.abspath(path)
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
-    sys.path.insert(0, os.path.dirname(module.__file__))
-    with open(path, "rb") as file:
-        code = compile(file.read(), module.__file__, "exec", dont_inherit=True)
-    exec(code, module.__dict__)
-    return module
-
-
-def _look_up(module: types.ModuleType, name: str) -> Any:
-    value: Any = module
-    for part in name.split("."):
-        if not hasattr(value, part):
-            close = difflib.get_close_matches(part, dir(value), 1)
-            where = getattr(module, "__file__", None) or module.__name__
-            raise _Failed(f"{where} has no {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
-        value = getattr(value, part)
-    return value
+# ---- the data set ----
 
 
 class _Items:
@@ -179,7 +91,7 @@ class _Items:
 
     def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, int) or index < 0:
-            raise _Failed(f"index {index!r}: the data set is an iterable, and its items have the numbers 0, 1, 2, ...")
+            raise Failed(f"index {index!r}: the data set is an iterable, and its items have the numbers 0, 1, 2, ...")
         if index < self.taken:
             self._iterator = iter(self._dataset)
             self.taken = 0
@@ -187,7 +99,7 @@ class _Items:
             self.taken += 1
             if self.taken > index:
                 return item
-        raise _Failed(f"the data set ends after {self.taken} items: there is no item {index}")
+        raise Failed(f"the data set ends after {self.taken} items: there is no item {index}")
 
 
 def _is_iterable_only(value: Any) -> bool:
@@ -212,7 +124,7 @@ def _dataset_of(value: Any, source: str) -> Any:
     if _is_iterable_only(value):
         return _Items(value)
     if not hasattr(value, "__getitem__"):
-        raise _Failed(f"{source} gives no data set: {type(value).__name__} has neither __getitem__ nor __iter__")
+        raise Failed(f"{source} gives no data set: {type(value).__name__} has neither __getitem__ nor __iter__")
     return value
 
 
@@ -258,14 +170,14 @@ def _length_passed(dataset: Any, index: Any, error: BaseException) -> int | None
     return None if -length <= index < length else length
 
 
-def _failure(dataset: Any, index: Any, error: BaseException) -> _Failed:
+def _failure(dataset: Any, index: Any, error: BaseException) -> Failed:
     if isinstance(error, KeyboardInterrupt):
-        return _Failed(None, code=130)
+        return Failed(None, code=130)
     if (length := _length_passed(dataset, index, error)) is not None:
-        return _Failed(f"index {index} is out of range: the data set has {length} samples")
+        return Failed(f"index {index} is out of range: the data set has {length} samples")
     if isinstance(dataset, _Items) and dataset.taken < index:
-        return _Failed(f"it was item {dataset.taken} that raised, on the way to item {index}", code=1)
-    return _Failed(None, code=1)
+        return Failed(f"it was item {dataset.taken} that raised, on the way to item {index}", code=1)
+    return Failed(None, code=1)
 
 
 def _make(dataset: Any, index: Any) -> None:
@@ -275,7 +187,7 @@ def _make(dataset: Any, index: Any) -> None:
         sample = dataset[index]
         seconds = time.perf_counter() - start
         description = _describe(sample)
-    except _Failed:
+    except Failed:
         print("there is none", flush=True)
         raise
     except BaseException as error:
@@ -293,11 +205,11 @@ def _seeder(seed: int | None, epoch: int) -> Callable[[Any], None]:
 
 
 def _replay(asked: argparse.Namespace) -> None:
-    value = _load(asked.source)
-    with _blaming(f"{asked.source} gives no data set; what can be called is called without arguments"):
+    value = load(asked.source)
+    with blaming(f"{asked.source} gives no data set; what can be called is called without arguments"):
         dataset = _dataset_of(value, asked.source)
     if asked.seed is not None and isinstance(dataset, _Items):
-        raise _Failed("--seed: samples of an iterable data set have no random numbers of their own")
+        raise Failed("--seed: samples of an iterable data set have no random numbers of their own")
     seed_for = _seeder(asked.seed, asked.epoch or 0)
     for _ in range(asked.repeat):
         for index in itertools.chain(*asked.indices):
@@ -308,18 +220,6 @@ def _replay(asked: argparse.Namespace) -> None:
 # ---- what the user sees when something fails ----
 
 
-def _users_part(error: BaseException) -> types.TracebackType | None:
-    """The traceback without the calls that lead from here to the user's code."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((__file__, "<frozen importlib")):
-        trace = trace.tb_next
-    return trace
-
-
-def _show(error: BaseException) -> None:
-    traceback.print_exception(type(error), error, _users_part(error))
-
-
 def _post_mortem(error: BaseException) -> None:
     """In the debugger that PYTHONBREAKPOINT names, if it has a post_mortem; else in pdb."""
     debugger = os.environ.get("PYTHONBREAKPOINT", "").rpartition(".")[0]
@@ -327,12 +227,12 @@ def _post_mortem(error: BaseException) -> None:
         debug = importlib.import_module(debugger).post_mortem
     except (ImportError, ValueError, AttributeError):
         debug = pdb.post_mortem
-    debug(_users_part(error) or error.__traceback__)
+    debug(users_part(error) or error.__traceback__)
 
 
-def _report(failed: _Failed, debug: bool) -> int:
+def _report(failed: Failed, debug: bool) -> int:
     if failed.__cause__ is not None:
-        _show(failed.__cause__)
+        show(failed.__cause__)
     if failed.text:
         print(f"headrace replay: {failed.text}", file=sys.stderr)
     if failed.__cause__ is not None and debug:
@@ -351,12 +251,12 @@ def main(arguments: list[str]) -> int:
     try:
         _replay(asked)
         return 0
-    except _Failed as failed:
+    except Failed as failed:
         return _report(failed, asked.pdb)
     except KeyboardInterrupt as error:
-        _show(error)
+        show(error)
         return 130
-    except OSError as error:  # what the user's code raises is _Failed: this is of a print
+    except OSError as error:  # what the user's code raises is Failed: this is of a print
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still in the buffer is flushed at the end
         print(f"headrace replay: standard output: {error.strerror}", file=sys.stderr)
         return 1

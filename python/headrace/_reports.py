@@ -9,6 +9,7 @@ import os
 import reprlib
 import shlex
 import signal
+import sys
 import textwrap
 import time
 from typing import Any
@@ -48,6 +49,15 @@ def in_units(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} GiB"
+
+
+def add_text(error: BaseException, text: str) -> None:
+    """Says more with an exception: as a note, or in its message where there are no notes (Python 3.10)."""
+    with contextlib.suppress(Exception):  # some classes refuse to be changed
+        if sys.version_info >= (3, 11):
+            error.add_note(text)
+        else:
+            error.args = (f"{error}\n{text}", *error.args[1:])
 
 
 def shorten(indices: Any) -> str:

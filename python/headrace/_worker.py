@@ -81,11 +81,25 @@ def _note(worker: int, batch: int, indices: Any, position: int | None) -> str:
 def _publish_batch(port: _core.Port, job: Job, data: Any) -> None:
     if job.notes is not None:
         data = job.collate(data) if job.collates_in_c else data
-        port.publish(_core.STATUS_NOTED, (pickle.dumps(job.notes), data))
+        _publish(port, _core.STATUS_NOTED, data, (pickle.dumps(job.notes), data))
     elif not job.collates_in_c:
-        port.publish(_core.STATUS_BATCH, data)
+        _publish(port, _core.STATUS_BATCH, data, data)
     elif not port.collate(data, job.flavor):
-        port.publish(_core.STATUS_BATCH, job.collate(data))
+        data = job.collate(data)
+        _publish(port, _core.STATUS_BATCH, data, data)
+
+
+def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:
+    """Publishes; an exception says what of the batch does not pickle, where it is that."""
+    try:
+        port.publish(status, message)
+    except Exception as error:
+        from headrace.doctor import _check  # only now: few batches ever fail
+
+        report = _check.check_batch(batch)
+        if not report.ok:
+            _reports.add_text(error, f"headrace: {report}")
+        raise
 
 
 def _answer(port: _core.Port, job: Job, number: int, indices: Any, discard: int) -> bool:

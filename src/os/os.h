@@ -49,6 +49,31 @@ int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes);
 /* Replaces shared pages by private ones with the same contents, at the same address. Async-signal-safe. */
 int hr__make_private(void *address, uint64_t bytes);
 
+int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address); /* likewise, only to read */
+/* As hr__commit, of memory that is mapped at `address`: in pages of 2 MiB where the kernel can, for they are found by
+ * one look into the page table instead of four. Both `offset` and `bytes` are multiples of 2 MiB. */
+int hr__commit_huge(int fd, void *address, uint64_t offset, uint64_t bytes);
+/* The physical pages behind a shared mapping of a file may go; what they hold stays. */
+void hr__forget_pages(void *address, uint64_t bytes);
+
+/* ---- file.c ---- */
+
+/* Opens regular file `path` to read. -EINVAL: it is no regular file. */
+int hr__file_open(const char *path, int *ret_fd);
+/* A new file in the folder of `path`, without a name or with one of its own (`temporary`, owned by the caller, else
+ * NULL), to read and write. */
+int hr__file_create(const char *path, int *ret_fd, char **ret_temporary);
+/* Gives that file its name, in the place of any file that has it. */
+int hr__file_publish(int fd, const char *temporary, const char *path);
+void hr__file_remove(const char *path); /* NULL is fine */
+int hr__file_cut(int fd, uint64_t bytes);
+int hr__file_sync(int fd);
+/* A descriptor of the same file that cannot write, or, where that is not to be had, one that can. */
+int hr__file_reopen(int fd, int *ret_fd);
+/* Nobody can write, shrink or extend memory of hr__memory_create any more. Best effort; no writable mapping may be. */
+void hr__seal(int fd);
+void hr__random(void *bytes, size_t count);
+
 /* ---- event.c ---- */
 
 int hr__eventfd(int *ret_fd);

@@ -225,7 +225,7 @@ def test_an_argument_that_cannot_be_pickled_is_named() -> None:
     loader = headrace.Loader(Squares(), num_workers=1, multiprocessing_context="spawn", collate_fn=lambda batch: batch)
     with pytest.raises(Exception, match="lambda") as caught:
         iter(loader)
-    assert any("collate_fn cannot be pickled" in note for note in caught.value.__notes__)
+    assert any("collate_fn cannot be sent" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])

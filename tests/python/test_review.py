@@ -93,8 +93,9 @@ class NoDatabase:
 
 
 def test_an_oserror_of_the_data_sets_pickling_is_the_data_sets() -> None:
-    with pytest.raises(ConnectionError, match=r"^no database today$"):
+    with pytest.raises(ConnectionError) as caught:
         list(Headrace([NoDatabase()], num_workers=1, multiprocessing_context="spawn"))
+    assert str(caught.value) == "no database today"
 
 
 class Unreadable:
@@ -297,15 +298,16 @@ if __name__ == "__main__":
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions take no notes before Python 3.11")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_the_argument_that_cannot_be_pickled_is_named(tmp_path: pathlib.Path, method: str) -> None:
-    said = run(tmp_path, WITH_EVENT.format(method=method)).splitlines()
+    said = [line for line in run(tmp_path, WITH_EVENT.format(method=method)).splitlines() if "cannot be sent" in line]
     names = ["dataset", "collate_fn", "worker_init_fn", "dataset"]
-    assert [line.partition(" cannot be pickled")[0] for line in said] == [f"headrace: {name}" for name in names]
+    assert [line.partition(" cannot be sent")[0] for line in said] == [f"headrace: {name}" for name in names]
 
 
 @only_headrace
 def test_the_signature_has_torchs_names_and_headraces() -> None:
     ours, theirs = inspect.signature(Headrace), inspect.signature(Torch)
     own = ["arena_limit", "max_restarts", "rng", "seed", "on_bad_sample", "stall_after", "on_stall", "shutdown_timeout"]
+    own += ["freeze", "repair"]
     assert list(ours.parameters) == [*theirs.parameters, *own]
     assert inspect.signature(Headrace.__init__).parameters.keys() == {"self", *ours.parameters}
     assert ours.parameters["arena_limit"].kind is inspect.Parameter.KEYWORD_ONLY

@@ -25,6 +25,7 @@
  *     port.c     _core.Port, a worker's end
  *     growth.c   how much of an object's memory is private
  *     machine.c  what the machine gives this process
+ *     walk.c     _core.Walker, for headrace.doctor
  */
 
 /* ---- module.c ---- */
@@ -129,6 +130,8 @@ PyObject *machine_private_bytes(PyObject *module, PyObject *ignored);
 
 extern PyTypeObject LoaderType;
 extern PyTypeObject PortType;
+extern PyTypeObject WalkerType;    /* _core.Walker */
+extern PyTypeObject ExpansionType; /* its iterator */
 extern PyTypeObject NotingType; /* _core.Port.noting's iterator */
 extern PyObject *WorkerDied;    /* _core.WorkerDied, an exception */
 

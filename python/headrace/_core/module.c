@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "store.h"
 
 #include <errno.h>
 
@@ -124,7 +124,8 @@ PyMODINIT_FUNC PyInit__core(void) {
                                            PyExc_RuntimeError, NULL);
     if (!WorkerDied || intern_names() < 0 || PyModule_AddObjectRef(module, "WorkerDied", WorkerDied) < 0 ||
         PyModule_AddType(module, &LoaderType) < 0 || PyModule_AddType(module, &PortType) < 0 ||
-        PyType_Ready(&NotingType) < 0 || PyModule_AddType(module, &LeaseType) < 0 || add_constants(module) < 0) {
+        PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
+        PyModule_AddType(module, &WalkerType) < 0 || store_add(module) < 0 || add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

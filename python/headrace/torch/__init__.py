@@ -39,8 +39,9 @@ _reason = _why_not()
 if _reason is None:
     from headrace.torch._install import install, installed, uninstall
     from headrace.torch._loader import DataLoader
+    from headrace.torch._spawn import spawn
 else:
     warnings.warn(f"headrace: torch's own DataLoader is used: {_reason}", stacklevel=2)
-    from headrace.torch._fallback import DataLoader, install, installed, uninstall  # type: ignore[assignment]
+    from headrace.torch._fallback import DataLoader, install, installed, spawn, uninstall  # type: ignore[assignment]
 
-__all__ = ["DataLoader", "install", "installed", "uninstall"]
+__all__ = ["DataLoader", "install", "installed", "spawn", "uninstall"]

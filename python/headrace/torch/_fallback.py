@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch.multiprocessing
 import torch.utils.data
 
 from headrace import _options
@@ -31,6 +32,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         stall_after: float = 30.0,
         on_stall: str = "wait",
         shutdown_timeout: float = 5.0,
+        freeze: bool = False,
+        repair: str | None = None,
         **kwargs: Any,
     ) -> None:
         given = locals()
@@ -47,6 +50,13 @@ def install(**options: Any) -> None:
 
 def uninstall() -> None:
     """Does nothing."""
+
+
+def spawn(*args: Any, repair: str | None = None, **kwargs: Any) -> Any:
+    """torch.multiprocessing.spawn."""
+    _options.check_repair(repair)
+    spawn_theirs: Any = torch.multiprocessing.spawn  # type: ignore[attr-defined]
+    return spawn_theirs(*args, **kwargs)
 
 
 @contextmanager

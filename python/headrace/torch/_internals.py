@@ -22,6 +22,7 @@ collate: Any = _utils.collate
 worker: Any = _utils.worker
 signal_handling: Any = _utils.signal_handling
 pin_memory: Any = _utils.pin_memory
+start_processes: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]
 set_thread_name: Any = torch.multiprocessing._set_thread_name
 profiler: Any = torch.autograd.profiler
 exchange_table: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)

@@ -15,7 +15,8 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import torch.utils.data
 
-from headrace import _core, _engine, _forkserver, _interrupt, _options, _restart, _unpicklable
+import headrace
+from headrace import _core, _diagnosis, _engine, _forkserver, _interrupt, _options, _restart
 from headrace.torch import _internals, _pinning, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -32,6 +33,7 @@ _NOT_PICKLED = (
     "to 'forkserver', which requires the worker Process arguments to be picklable. "
     "You can also try multiprocessing.set_start_method('fork')."
 )
+_PICKLES_ERRORS = (TypeError, AttributeError, pickle.PicklingError)  # those that torch takes for pickle's
 _LONGER = (
     "Length of IterableDataset {} was reported to be {}(when accessing len(dataloader)), but {} samples have been "
     "fetched. For multiprocessing data-loading, this could be caused by not properly configuring the "
@@ -76,6 +78,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
         shutdown_timeout: most seconds that closing takes, whatever the workers do.
+        freeze: replace the large containers of the data set by views of one image that all processes share, in place,
+            before the workers start: see headrace.freeze_attributes.
+        repair: "auto": what keeps the workers from being started because it does not pickle is made anew in them where
+            it is known how (locks, loggers, views, lambdas, files that are read); a warning lists it. None: it raises.
     """
 
     arena_limit = _options.ArenaLimit()
@@ -92,6 +98,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         stall_after: float = 30.0,
         on_stall: str = "wait",
         shutdown_timeout: float = 5.0,
+        freeze: bool = False,
+        repair: str | None = None,
         **kwargs: Any,
     ) -> None:
         self.arena_limit = arena_limit
@@ -102,6 +110,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self.stall_after = stall_after
         self.on_stall = on_stall
         self.shutdown_timeout = shutdown_timeout
+        self.freeze = freeze
+        self.repair = repair
         super().__init__(*args, **kwargs)
         _policy_of(self)
         if _uses_engine(self):
@@ -197,25 +207,19 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         self._worker_init_fn = loader.worker_init_fn
         if loader.prefetch_factor is None or loader.prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
-        context = loader.multiprocessing_context
         self._policy = _policy_of(loader)
         own_seed = loader.seed if isinstance(loader, DataLoader) else installed_options.get("seed")
         self._seed = self._base_seed if own_seed is None else own_seed
+        if self._policy.freeze:
+            headrace.freeze_attributes(self._dataset)
+        self._is_repaired = False
+        method = _diagnosis.start_method_of(loader.multiprocessing_context)
+        start = functools.partial(self._start, loader)
         try:
-            self._engine = _engine.Engine(
-                self,
-                workers=self._num_workers,
-                prefetch_factor=loader.prefetch_factor,
-                in_order=loader.in_order,
-                limit_bytes=_limit_of(loader),
-                context=torch.multiprocessing if context is None else context,
-                policy=self._policy,
-                way=_restart.way_of(self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable),
-                epoch=_epochs.get(loader, 0),
-            )
-        except _unpicklable.ERRORS as error:
-            is_pickles = _unpicklable.name_argument(error, loader) or isinstance(error, pickle.PicklingError)
-            if is_pickles and not isinstance(error, RuntimeError):
+            parts = _diagnosis.parts_of_loader(loader)
+            self._engine = _diagnosis.started(start, parts, method, self._policy.repair)
+        except _PICKLES_ERRORS as error:
+            if _diagnosis.is_explained(error) or isinstance(error, pickle.PicklingError):
                 warnings.warn(_NOT_PICKLED, stacklevel=2)
             raise
         self._workers = self._engine.processes
@@ -223,10 +227,29 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         self._pinner: Any = _pinning.Pinner(self._pin_memory_device) if self._pin_memory else None
         self._reset(loader, first_iter=True)
 
+    def _start(self, loader: Any, is_repaired: bool) -> _engine.Engine:
+        self._is_repaired = is_repaired
+        context = loader.multiprocessing_context
+        return _engine.Engine(
+            self,
+            workers=self._num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            in_order=loader.in_order,
+            limit_bytes=_limit_of(loader),
+            context=torch.multiprocessing if context is None else context,
+            policy=self._policy,
+            way=_restart.way_of(self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable),
+            epoch=_epochs.get(loader, 0),
+        )
+
     def draw(self) -> Any:
         return self._next_index()
 
     def job_of(self, worker: int) -> _worker.Job:
+        job = self._job_of(worker)
+        return _diagnosis.parcel(job) if self._is_repaired else job
+
+    def _job_of(self, worker: int) -> _worker.Job:
         return _worker.Job(
             dataset_kind=self._dataset_kind,
             dataset=self._dataset,

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long headrace.doctor.check takes, against a plain pickle.dumps of the same object.
+
+What fails is timed with the one culprit at the end, where pickle would meet it last.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from headrace import doctor
+from measure import QUICK, Goal, Key, Row, in_words, run_all
+
+COUNT = 1_000_000 if QUICK else 10_000_000
+ROUNDS = 3 if QUICK else 1  # the large ones take long, and spread little
+
+
+class Item:
+    def __init__(self, number: int) -> None:
+        self.path = f"images/{number}.jpg"
+        self.label = number
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    make: Callable[[int], list[Any]]
+    share: int  # of COUNT: one in so many
+    limit_ms: float = 0  # with a culprit; 0: twice the dumps
+    in_quick: bool = True
+
+
+def texts(count: int) -> list[Any]:
+    return [f"images/{number}.jpg" for number in range(count)]
+
+
+def mixed(count: int) -> list[Any]:
+    return [{"path": f"{number}.jpg", "box": (number, 1.5), "seen": True} for number in range(count)]
+
+
+def arrays(count: int) -> list[Any]:
+    return [np.zeros(4) for _ in range(count)]
+
+
+SECONDS_2 = 2000.0
+CASES = [
+    Case("integers", lambda count: list(range(count)), 1, SECONDS_2),
+    Case("texts", texts, 1, SECONDS_2),
+    Case("scalars in containers", mixed, 5, SECONDS_2),
+    Case("instances", lambda count: [Item(number) for number in range(count)], 1),
+    Case("arrays", arrays, 20),
+]
+CULPRIT, FINE = "with a culprit", "fine"
+
+
+def work_of(case: Case, state: str) -> str:
+    return f"{COUNT // case.share:,} {case.name}, {state}"
+
+
+def goals() -> list[Goal]:
+    found = []
+    for case in CASES:
+        fine, culprit = work_of(case, FINE), work_of(case, CULPRIT)
+        dumps = Key(fine, "pickle", 0)
+        found.append(Goal(f"{fine}, of pickle.dumps", Key(fine, "headrace", 0), 2, dumps))
+        if case.limit_ms:
+            found.append(Goal(culprit, Key(culprit, "headrace", 0), case.limit_ms * COUNT / 10_000_000, unit="ms"))
+        else:
+            found.append(Goal(f"{culprit}, of pickle.dumps", Key(culprit, "headrace", 0), 2, dumps))
+    return found
+
+
+def median_ms(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        gc.collect()
+        start = time.perf_counter()
+        call()
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def run_case(case: Case) -> list[Row]:
+    made = case.make(COUNT // case.share)
+    assert doctor.check(made).ok
+    fine, culprit = work_of(case, FINE), work_of(case, CULPRIT)
+    rows = [
+        Row(fine, "pickle", 0, median_ms(lambda: pickle.dumps(made)), "ms"),
+        Row(fine, "headrace", 0, median_ms(lambda: doctor.check(made)), "ms"),
+    ]
+    made.append(threading.Lock())
+    assert [one.path for one in doctor.check(made).findings] == [f"obj[{len(made) - 1}]"]
+    return [*rows, Row(culprit, "headrace", 0, median_ms(lambda: doctor.check(made)), "ms")]
+
+
+def show(rows: list[Row]) -> None:
+    dumps, fine, culprit = (row.value for row in rows)
+    print(
+        f"{rows[1].work:40} pickle.dumps {dumps:8.0f} ms   doctor {fine:8.0f} ms   ratio {in_words(fine / dumps)}   "
+        f"with a culprit {culprit:8.0f} ms   ratio {in_words(culprit / dumps)}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    run_all(__doc__ or "", CASES, run_case, show, goals)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data of real shape, the same each time: paths of the standard library, and annotation records as COCO's."""
+
+from __future__ import annotations
+
+import random
+import sysconfig
+from collections.abc import Iterator
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+PATH_LENGTH = 52  # characters, the mean of a list of images' paths
+
+
+def _stems() -> Iterator[str]:
+    """Paths of the standard library's modules, without their suffix, over and over."""
+    root = Path(sysconfig.get_path("stdlib"))
+    found = sorted(
+        str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.py") if "site-packages" not in str(path)
+    )
+    return cycle(found)
+
+
+def paths(count: int) -> list[str]:
+    """`count` different paths of 52 characters, each an object of its own."""
+    made = []
+    for number, stem in enumerate(islice(_stems(), count)):
+        tail = f"{number:09}.jpg"
+        room = PATH_LENGTH - len(tail) - 1
+        made.append(f"{('train/' + stem).ljust(room, '_')[:room]}/{tail}")
+    return made
+
+
+def _numbers(draw: random.Random, count: int) -> list[float]:
+    return [round(draw.uniform(0, 640), 2) for _ in range(count)]
+
+
+def annotation(draw: random.Random, number: int) -> dict[str, Any]:
+    """One record of COCO's instances: an outline of 20 coordinates, a box, ids."""
+    return {
+        "segmentation": [_numbers(draw, 20)],
+        "area": round(draw.uniform(10, 90000), 4),
+        "iscrowd": 0,
+        "image_id": draw.randrange(10**6),
+        "bbox": _numbers(draw, 4),
+        "category_id": draw.randrange(1, 91),
+        "id": number + 10**6,
+    }
+
+
+def annotations(count: int, seed: int = 1) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
+    return [annotation(draw, number) for number in range(count)]

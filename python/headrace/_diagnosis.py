@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a loader does where its workers cannot be started because something does not pickle: says all of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from headrace import _crew, _forkserver, _reports
+
+_ARGUMENTS = ("dataset", "collate_fn", "worker_init_fn", "on_bad_sample")
+_ADVICE = "  headrace doctor YOUR_MODULE:MAKE_DATASET      shows this without starting a training run"
+_Made = TypeVar("_Made")
+
+
+def parts_of_loader(loader: Any) -> list[tuple[str, Any]]:
+    """What a loader's workers get, by the names of its arguments."""
+    found = ((name, getattr(loader, name, None)) for name in _ARGUMENTS)
+    return [(name, value) for name, value in found if value is not None]
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _report_on(parts: list[tuple[str, Any]], method: str) -> Any:
+    """The doctor's report, or None where it finds nothing in the way."""
+    from headrace.doctor import _check  # only now: a run that starts needs none of it
+
+    report = _check.check_parts(parts, method, "loader")
+    if report.ok:
+        return None
+    names = [name for name, _ in parts if any(_is_below(one.path, name) for one in report.errors)]
+    return _check.with_subject(report, _and(names)) if names else report
+
+
+def _is_below(path: str, name: str) -> bool:
+    return path == name or path.startswith((f"{name}.", f"{name}[", f"list({name}"))
+
+
+def explain(error: Exception, report: Any) -> None:
+    """Adds the report to an exception: as a note, or to its message where there are no notes (Python 3.10); and as its
+    attribute headrace_report."""
+    with contextlib.suppress(Exception):  # some classes refuse to be changed
+        error.headrace_report = report  # type: ignore[attr-defined]
+    _reports.add_text(error, f"headrace: {report}\n\n{_ADVICE}")
+
+
+def is_explained(error: Exception) -> bool:
+    return getattr(error, "headrace_report", None) is not None
+
+
+def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method: str, repair: str | None) -> _Made:
+    """What start(False) returns. Where that fails because one of the parts does not pickle, its exception says all that
+    is in the way; or, with `repair`, start(True) sends what can be made anew in a Parcel."""
+    try:
+        return start(False)
+    except Exception as error:
+        report = _report_on(parts, method) if method != "fork" else None
+        if report is None:
+            raise
+        if repair is None or not any(one.repair for one in report.errors):
+            explain(error, report)
+            raise
+    return _started_repaired(start, parts, method, report)
+
+
+def _started_repaired(start: Callable[[bool], _Made], parts: Any, method: str, report: Any) -> _Made:
+    from headrace.doctor import _check, _repair
+
+    try:
+        made = start(True)
+    except Exception as error:
+        explain(error, _check.without(report, _repair.remedied(report)) or report)
+        raise
+    _crew.tell(_repair.told(_repair.remedied(report)))
+    return made
+
+
+def parcel(value: Any) -> Any:
+    """The value, as it is sent with repair="auto"."""
+    from headrace.doctor import _repair
+
+    return _repair.Parcel(value)
+
+
+start_method_of = _forkserver.start_method_of

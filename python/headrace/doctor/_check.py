@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the search and the try together into a report."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from headrace import _core
+from headrace.doctor import _judge, _path, _probe, _reload, _report, _walk, _where
+from headrace.doctor._report import Finding, Report
+
+METHODS = ("spawn", "forkserver", "fork")
+_VIEWS = ("dict_keys", "dict_values", "dict_items")
+_FIRST_LOOK = 500  # objects to reduce one by one before the pickler, which is faster, is asked whether it matters
+
+Parts = Sequence[tuple[str, Any]]
+
+
+def is_loader(value: Any) -> bool:
+    """Torch's or headrace's, whose parts are what workers get."""
+    own = _core.Walker.attributes(value)
+    is_iterable = not isinstance(value, type) and _where.static(type(value), "__iter__") is not None
+    return is_iterable and own is not None and {"dataset", "collate_fn", "worker_init_fn"} <= own.keys()
+
+
+def parts_of(value: Any, name: str) -> Parts:
+    """What is sent to workers of it, by name: of a loader what its workers get, else the object itself."""
+    if not is_loader(value):
+        return [(name, value)]
+    names = ("dataset", "collate_fn", "worker_init_fn", "on_bad_sample")
+    return [(f"{name}.{one}", vars(value)[one]) for one in names if vars(value).get(one) is not None]
+
+
+def check(obj: Any, method: str = "spawn", name: str = "obj", *, load: bool = False) -> Report:
+    """Looks for everything that keeps an object from being sent to a worker process. The object is not changed.
+
+    Args:
+        obj: any object; a loader is checked part by part: data set, collate_fn, worker_init_fn, on_bad_sample.
+        method: the start method, "spawn", "forkserver" or "fork". With fork nothing is pickled.
+        name: what paths start with.
+        load: also load the pickle, in a process that is started by this method: runs the code that loading runs.
+
+    Raises:
+        ValueError: for a method that there is none of.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method should be one of {', '.join(map(repr, METHODS))}, but got {method!r}")
+    return check_parts(parts_of(obj, name), method, name, load=load)
+
+
+def check_parts(parts: Parts, method: str, name: str, *, load: bool = False, subject: str = "") -> Report:
+    """As check, for several objects that are sent together."""
+    if method == "fork":
+        return Report(name, method, _findings(_search(parts, inherits=True)), subject=subject)
+    walk = _walk.Walk()
+    walk.start(parts)
+    is_through = walk.go_on(_FIRST_LOOK)
+    if is_through and (found := _findings(walk)) and any(one.severity == "error" for one in found):
+        return Report(name, method, found, subject=subject)
+    tried = _probe.attempt(parts)
+    needs_look = tried.has_warnings or (tried.names_main and not _walk.main_is_whole())
+    if not is_through and (tried.error is not None or needs_look):
+        while not walk.go_on(_FIRST_LOOK):
+            pass
+    found = _findings(walk) if walk.culprits else ()
+    if tried.error is not None:
+        found = (*found, *_unexplained(found, tried.error, walk, parts))
+    if load and not any(one.severity == "error" for one in found):
+        found += _reload.findings(parts, method)
+    sizes = () if any(one.severity == "error" for one in found) else tried.sizes
+    return Report(name, method, found, sizes, tried.seconds if sizes else 0.0, subject)
+
+
+def check_batch(batch: Any) -> Report:
+    """As check, for what a worker sends to the trainer: locks and queues do not pass there."""
+    return _check_message(batch, _report.BATCH)
+
+
+def check_indices(indices: Any) -> Report:
+    """As check, for what a sampler draws and the trainer sends to a worker."""
+    return _check_message(indices, _report.INDICES)
+
+
+def _check_message(value: Any, kind: str) -> Report:
+    found = _findings(_search([(kind, value)], is_batch=True))
+    return Report(kind, kind, tuple(dataclasses.replace(one, fix=_fix_in_batch(one.fix), repair="") for one in found))
+
+
+def _fix_in_batch(fix: str) -> str:
+    return fix if "detach" in fix else "leave it out, or send what is needed of it as plain values"
+
+
+def _search(parts: Parts, **options: bool) -> _walk.Walk:
+    walk = _walk.Walk(**options)
+    walk.start(parts)
+    while not walk.go_on(_FIRST_LOOK):
+        pass
+    return walk
+
+
+def _findings(walk: _walk.Walk) -> tuple[Finding, ...]:
+    """One finding for each cause. Culprits that pickle after all are left out."""
+    counts: dict[Any, int] = {}
+    firsts: dict[Any, _walk.Culprit] = {}
+    for one in walk.culprits:
+        key = (one.node.name, one.severity, _path.shape(one.node.way()), type(one.node.value), one.verdict)
+        if key not in firsts:
+            firsts[key] = one
+        counts[key] = counts.get(key, 0) + 1
+    return tuple(_finding(one, counts[key] - 1) for key, one in firsts.items() if walk.confirms(one))
+
+
+def _finding(one: _walk.Culprit, more: int) -> Finding:
+    node, verdict = one.node, one.verdict
+    where = verdict.where or _where_set(node)
+    kind = _judge.type_name(node.value)
+    reason = verdict.reason.replace("a dict", _dict_of(node), 1) if kind in _VIEWS else verdict.reason
+    return Finding(node.path(), kind, reason, where, verdict.fix, one.severity, more, verdict.repair)
+
+
+def _dict_of(view: _walk.Node) -> str:
+    """The path of the dict that a view is of, if it is another attribute of the same object."""
+    owner, name = next(view.owners(), (None, ""))
+    inside, path = gc.get_referents(view.value), view.path()
+    for other, value in (_core.Walker.attributes(owner) or {}).items() if path.endswith(f".{name}") else ():
+        if any(value is one for one in inside):
+            return f"{path.removesuffix(name)}{other}"
+    return "a dict"
+
+
+def _where_set(node: _walk.Node) -> str:
+    """Where the last attribute on the way is assigned, of those that are no business of Python's own classes."""
+    owner = next((one for one in node.owners() if _where.is_users(type(one[0]))), None)
+    return _where.of_attribute(*owner) if owner else ""
+
+
+def _unexplained(found: Iterable[Finding], error: Exception, walk: _walk.Walk, parts: Parts) -> Iterable[Finding]:
+    """The pickler fails, and the search does not say by what."""
+    if any(one.severity == "error" for one in found):
+        return
+    if isinstance(error, RecursionError) and (deep := walk.too_deep()):
+        yield _finding(deep, 0)
+        return
+    name, value = next(((name, value) for name, value in parts if _probe.error_of(value)), parts[0])
+    verdict = _judge.of_reduction(value, error)
+    yield Finding(name, _judge.type_name(value), verdict.reason, verdict.where, verdict.fix)
+
+
+def with_subject(report: Report, subject: str) -> Report:
+    """The report, whose text names what is sent by these words."""
+    return dataclasses.replace(report, subject=subject)
+
+
+def without(report: Report, findings: Iterable[Finding]) -> Report | None:
+    """The report without these; None where no error is left."""
+    left = tuple(one for one in report.findings if one not in findings)
+    rest = dataclasses.replace(report, findings=left)
+    return None if rest.ok else rest

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reduction (the answer of __reduce_ex__) is made of, and by which expressions its parts are reached."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from headrace import _core
+from headrace.doctor import _path, _rules, _where
+from headrace.doctor._path import Steps
+from headrace.doctor._where import static
+
+
+class Nonsense(Exception):
+    """A reduction that pickle refuses."""
+
+
+def check(value: Any, reduction: Any) -> None:
+    """Raises what pickle would raise for a reduction that is none."""
+    if not isinstance(reduction, tuple):
+        raise Nonsense(f"its reduction is {type(reduction).__name__}, and should be a string or a tuple")
+    if not 2 <= len(reduction) <= 6:
+        raise Nonsense(f"its reduction has {len(reduction)} parts, and should have 2 to 6")
+    function, arguments, _, items, pairs, setter = reduction + (None,) * (6 - len(reduction))
+    if not callable(function):
+        raise Nonsense("the first part of its reduction should be a function")
+    if not isinstance(arguments, tuple):
+        raise Nonsense("the second part of its reduction should be a tuple, the function's arguments")
+    for part in (items, pairs):
+        if part is not None and not hasattr(part, "__next__"):
+            raise Nonsense("the fourth and fifth part of its reduction should be iterators")
+    if setter is not None and not callable(setter):
+        raise Nonsense("the sixth part of its reduction should be a function")
+    if getattr(function, "__name__", "") == "__newobj__":
+        if not arguments or not hasattr(arguments[0], "__new__") or arguments[0] is not value.__class__:
+            raise Nonsense("its reduction makes an object of another class")
+
+
+class Parts:
+    """The parts of a reduction, with the steps that lead to them from the object itself where they are attributes."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+        cls = type(value)
+        self._dict = _core.Walker.attributes(value) or {}
+        is_own = isinstance(static(cls, "__reduce__"), types.FunctionType)
+        is_own = is_own and not isinstance(static(cls, "__reduce_ex__"), types.FunctionType)
+        self._call = "__reduce__()" if is_own else f"__reduce_ex__({_rules.PROTOCOL})"
+        self._has_state = isinstance(static(cls, "__getstate__"), types.FunctionType)
+        self._names = self._members()
+
+    def _members(self) -> dict[int, str]:
+        """id of a value -> the attribute that it is, for attributes that run no code when they are asked for."""
+        found = {id(one): name for name, one in self._dict.items() if type(name) is str}
+        for cls in _where.static_mro(type(self._value)):
+            for name, member in _where.static_dict(cls).items():
+                if isinstance(member, types.MemberDescriptorType):
+                    with contextlib.suppress(AttributeError):  # a slot that is not set
+                        found.setdefault(id(member.__get__(self._value)), name)
+        if isinstance(self._value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            found[id(self._value.__self__)] = "__self__"
+        return found
+
+    def all(
+        self,
+        function: Any,
+        arguments: tuple[Any, ...],
+        state: Any = None,
+        items: Any = None,
+        pairs: Any = None,
+        setter: Any = None,
+    ) -> Iterator[tuple[Steps, Any]]:
+        yield (self._part(0),), function
+        for number, argument in enumerate(arguments):
+            yield self._steps_of(number, argument), argument
+        if state is not None:
+            yield from self._of_state(state)
+        yield from self.of_contents(items or (), pairs or ())
+        if setter is not None:
+            yield (self._part(5),), setter
+
+    def _part(self, part: int) -> _path.Step:
+        return _path.text(f".{self._call}[{part}]")
+
+    def _named(self, child: Any) -> Steps | None:
+        name = self._names.get(id(child))
+        return None if name is None else (_path.attribute(name),)
+
+    def _steps_of(self, number: int, argument: Any) -> Steps:
+        value = self._value
+        if steps := self._named(argument):
+            return steps
+        if isinstance(value, (set, frozenset)) and isinstance(argument, list):
+            return ((_path.WRAP, "list", 0),)
+        if isinstance(value, BaseException) and number < len(value.args) and value.args[number] is argument:
+            return (_path.attribute("args"), (_path.INDEX, None, number))
+        if isinstance(value, tuple):
+            if self._is_contents(argument):
+                return ()
+            if 0 < number <= len(value) and tuple.__getitem__(value, number - 1) is argument:
+                fields = static(type(value), "_fields")
+                name = fields[number - 1] if isinstance(fields, tuple) and number <= len(fields) else None
+                return (_path.attribute(name),) if name else ((_path.INDEX, None, number - 1),)
+        return (self._part(1), (_path.INDEX, None, number))
+
+    def _is_contents(self, argument: Any) -> bool:
+        return type(argument) is tuple and len(argument) == len(self._value) and all(map(_is, argument, self._value))
+
+    def _of_state(self, state: Any) -> Iterator[tuple[Steps, Any]]:
+        text: Steps = (_path.text(".__getstate__()") if self._has_state else self._part(2),)
+        if steps := self._named(state):
+            yield steps, state
+        elif type(state) is dict:
+            yield from self._of_attributes(state, text)
+        elif type(state) is tuple and len(state) == 2 and all(type(one) in (dict, type(None)) for one in state):
+            for number, one in enumerate(state):
+                yield from self._of_attributes(one or {}, (*text, (_path.INDEX, None, number)))
+        elif type(state) in (tuple, list):
+            for number, one in enumerate(state):
+                yield self._named(one) or self._flat(one) or (*text, (_path.INDEX, None, number)), one
+        else:
+            yield text, state
+
+    def _flat(self, part: Any) -> Steps:
+        """The items of an array of objects."""
+        numpy = sys.modules.get("numpy")
+        is_array = numpy is not None and isinstance(self._value, numpy.ndarray) and type(part) is list
+        return (_path.text(".flat"),) if is_array else ()
+
+    def _of_attributes(self, state: dict[Any, Any], text: Steps) -> Iterator[tuple[Steps, Any]]:
+        for position, (key, child) in enumerate(state.items()):
+            if type(key) is not str:
+                yield (*text, (_path.KEY, key, position)), key
+            if self._dict.get(key, _NOTHING) is child or self._names.get(id(child)) == key:
+                yield (_path.attribute(key),), child
+            else:
+                yield (*text, (_path.VALUE, key, position)), child
+
+    def of_contents(self, items: Iterable[Any] | None = None, pairs: Iterable[Any] | None = None) -> Any:
+        """Items and pairs of a reduction; those of the object itself where none are given."""
+        value = self._value
+        if items is None:
+            items = value if isinstance(value, (list, tuple)) else ()
+            pairs = dict.items(value) if isinstance(value, dict) else ()
+        is_sequence = isinstance(value, (list, tuple, deque))
+        before: Steps = () if is_sequence else (self._part(3), (_path.WRAP, "list", 0))
+        for number, child in enumerate(items):
+            yield (*before, (_path.INDEX, None, number)), child
+        for number, (key, child) in enumerate(pairs or ()):
+            yield ((_path.KEY, key, number),), key
+            yield ((_path.VALUE, key, number),), child
+
+
+_NOTHING = object()
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Goes where pickle would go, with a stack of its own, and past what pickle would stop at: finds all culprits.
+
+_core.Walker goes through containers and plain instances. What is left is reduced here as pickle would reduce it, and
+the parts of the reduction are gone through in turn.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from headrace import _core
+from headrace.doctor import _judge, _known, _parts, _path, _probe, _report, _rules, _where
+from headrace.doctor._path import Steps
+
+_MOST_DEEP = 8
+DEEP = 300  # levels of nesting from which on recursion is worth a look
+_MAPPED_FIX = "keep its path, and map it in the worker; or headrace.freeze keeps one copy for all"
+
+
+class Node:
+    """An object with the way that leads to it from the object called `name`."""
+
+    __slots__ = ("depth", "name", "parent", "steps", "value")
+
+    def __init__(self, value: Any, parent: Node | None, steps: Steps, name: str = "") -> None:
+        self.value = value
+        self.parent = parent
+        self.steps = steps
+        self.name: str = parent.name if parent else name
+        self.depth: int = (parent.depth if parent else 0) + len(steps)
+
+    def line(self) -> list[Node]:
+        """The nodes from the root to this one."""
+        nodes = []
+        node: Node | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+    def way(self) -> Steps:
+        return tuple(itertools.chain.from_iterable(node.steps for node in self.line()))
+
+    def path(self) -> str:
+        return _path.expression(self.name, self.way())
+
+    def owners(self) -> Iterator[tuple[Any, str]]:
+        """(object, attribute) of the attributes on the way, the last one first."""
+        for node in reversed(self.line()[1:]):
+            assert node.parent is not None
+            yield from reversed(_path.owners(node.parent.value, node.steps))
+
+
+class Culprit(NamedTuple):
+    """`is_sure`: it need not be tried whether it pickles."""
+
+    node: Node
+    verdict: _judge.Verdict
+    severity: str = "error"
+    is_sure: bool = False
+
+
+@functools.lru_cache(maxsize=16)
+def _names_of(path: str) -> tuple[frozenset[str], frozenset[str]]:
+    """(names that a script's top level defines, those under its main guard)."""
+    tree = _where.parse(path)
+    plain: set[str] = set()
+    guarded: set[str] = set()
+    for statement in tree.body if tree else []:
+        is_guard = isinstance(statement, ast.If) and "__name__" in ast.dump(statement.test)
+        names = guarded if is_guard else plain
+        for node in ast.walk(statement):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                names.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.alias):
+                names.add(node.asname or node.name)
+    return frozenset(plain), frozenset(guarded)
+
+
+def is_guarded(path: str, name: str) -> bool:
+    """Does a script define a name under its main guard only?"""
+    plain, guarded = _names_of(path)
+    return name in guarded and name not in plain and "*" not in plain
+
+
+def main_is_whole() -> bool:
+    """Do workers find all that the main module has?"""
+    path = _judge.main_path()
+    plain, guarded = _names_of(path) if path else (frozenset(), frozenset())
+    return bool(path) and guarded <= plain
+
+
+class Walk:
+    """One search. `is_batch`: what is looked at travels from a worker to the trainer."""
+
+    def __init__(self, is_batch: bool = False, inherits: bool = False) -> None:
+        self.culprits: list[Culprit] = []
+        self._is_batch = is_batch
+        self._inherits = inherits  # by fork: nothing is pickled
+        self._table = _rules.Table(_rules.Weights(), is_batch)
+        self._walker = _core.Walker(self._kind_of, DEEP)
+        self._kept: list[Any] = []  # what reductions made: an address must not be used twice
+        self._stack: list[Iterator[Node]] = []  # what is left of each level
+        self._deep: list[list[Node]] = []
+        self._deep_met = 0
+        self._by_name: dict[int, BaseException | None] = {}
+        self._blamed: set[int] = set()
+        self._idle_classes = frozenset() if inherits else _rules.idle_classes()
+
+    def _kind_of(self, cls: type) -> Any:
+        if self._inherits:
+            return _inherited_kind(cls, self._table)
+        return _rules.kind_of(cls, self._table, lambda one: self._verdict_of_name(one) is None)
+
+    def _is_mains(self, value: Any) -> bool:
+        return not self._is_batch and _judge.is_mains(value)
+
+    def _error_of_name(self, value: Any) -> BaseException | None:
+        if id(value) not in self._by_name:
+            self._by_name[id(value)] = _probe.error_of(value, self._is_batch)
+            self._kept.append(value)
+        return self._by_name[id(value)]
+
+    # ---- the search ----
+
+    def start(self, parts: Iterable[tuple[str, Any]]) -> None:
+        found = [self._expand(Node(value, None, (), name), value) for name, value in parts]
+        self._stack = [itertools.chain.from_iterable(found)]
+
+    def go_on(self, most: int) -> bool:
+        """Looks at up to `most` objects; False: there are more."""
+        with _probe.setting(self._is_batch):
+            while self._stack and most:
+                node = next(self._stack[-1], None)
+                if node is None:
+                    self._stack.pop()
+                    continue
+                self._stack.append(self._look(node))
+                most -= 1
+        return not self._stack
+
+    def _expand(self, parent: Node, value: Any, steps: Steps = ()) -> Iterator[Node]:
+        """What is to be looked at, once its turn comes: there may be millions."""
+        deep = self._walker.deep
+        for found in itertools.chain(self._walker.expand(value, parent.depth + len(steps)), [None]):
+            for more, objects in deep[self._deep_met :]:
+                own = [Node(one, parent, steps + more[:number]) for number, one in enumerate(objects)]
+                self._deep.append([*parent.line(), *own])
+            self._deep_met = len(deep)
+            if found is not None and not self._is_idle(found[1]):
+                yield Node(found[1], parent, steps + found[0])
+
+    def _is_idle(self, value: Any) -> bool:
+        """Is it one of the leaves that come in large numbers, and need no look?"""
+        return type(value) in self._idle_classes and _rules.is_idle(value)
+
+    def _look(self, node: Node) -> Iterator[Node]:
+        value = node.value
+        cls = type(value)
+        if node.parent and node.parent.depth < DEEP <= node.depth and len(self._deep) < _MOST_DEEP:
+            self._deep.append(node.line())
+        if self._inherits:
+            return self._look_inherited(node)
+        if cls is types.FunctionType or cls is type or (issubclass(cls, type) and cls not in self._table):
+            self._blame_name(node, value)
+            return iter(())
+        if _rules.is_mapped(value):
+            self._warn_of_mapped(node)
+        try:
+            return self._parts(node, self._table[cls](value))
+        except Exception as error:
+            self._blame(node, _judge.of_reduction(value, error))
+            return iter(())
+
+    # ---- names ----
+
+    def _verdict_of_name(self, named: Any) -> _judge.Verdict | None:
+        """Of a function or a class: None where a worker finds it by its name."""
+        if (error := self._error_of_name(named)) is not None:
+            return _judge.of_name(named, error)
+        return _judge.of_main(named, is_guarded) if self._is_mains(named) else None
+
+    def _blame_name(self, node: Node, named: Any) -> bool:
+        """If a function or a class, the node's or that of its value, is not found by its name: that is told."""
+        verdict = self._verdict_of_name(named)
+        if verdict is None:
+            return False
+        if named is not node.value:
+            verdict = _judge.of_class(node.value, verdict)
+        self._blame(node, verdict, is_sure=self._error_of_name(named) is None)
+        return True
+
+    def _look_at_text(self, node: Node) -> None:
+        """A reduction that is a string: the object is sent by a name."""
+        error = _probe.error_of(node.value, self._is_batch)
+        verdict = None
+        if error is not None:
+            verdict = _judge.of_name(node.value, error)
+        elif self._is_mains(node.value):
+            verdict = _judge.of_main(node.value, is_guarded)
+        if verdict:
+            self._blame(node, verdict, is_sure=True)
+
+    # ---- the parts of a reduction ----
+
+    def _parts(self, node: Node, reduction: Any) -> Iterator[Node]:
+        if isinstance(reduction, str):
+            self._look_at_text(node)
+            return iter(())
+        _parts.check(node.value, reduction)
+        self._kept.append(reduction)
+        function, arguments, *others = reduction
+        cls = type(node.value)
+        if function is cls or any(one is cls for one in arguments):
+            if self._blame_name(node, cls):
+                return iter(())
+        parts = list(_parts.Parts(node.value).all(function, arguments, *others))
+        self._kept.append(parts)
+        return itertools.chain.from_iterable([self._expand(node, child, steps) for steps, child in parts])
+
+    # ---- what is found ----
+
+    def _blame(self, node: Node, verdict: _judge.Verdict, is_sure: bool = False) -> None:
+        whole = next((above for above in node.line()[:-1] if _known.is_whole(type(above.value))), node)
+        if whole is not node:
+            found = _known.known(type(whole.value))
+            assert found is not None
+            verdict = _judge.Verdict(found.reason, found.fix, "", found.repair)
+        if id(whole.value) not in self._blamed:
+            self._blamed.add(id(whole.value))
+            self.culprits.append(Culprit(whole, verdict, is_sure=is_sure))
+
+    def confirms(self, culprit: Culprit) -> bool:
+        """Does it really not pickle, alone? So that nothing that does is ever blamed."""
+        if culprit.is_sure or culprit.severity != "error":
+            return True
+        return _probe.error_of(culprit.node.value, self._is_batch) is not None
+
+    def _warn_of_mapped(self, node: Node) -> None:
+        size = _report.in_units(node.value.nbytes)
+        reason = f"an array over a file pickles by copying: each worker receives {size}"
+        self.culprits.append(Culprit(node, _judge.Verdict(reason, _MAPPED_FIX), "warning"))
+
+    def _look_inherited(self, node: Node) -> Iterator[Node]:
+        """With fork: what a forked process cannot use."""
+        value = node.value
+        if _is_cudas(value):
+            reason = "a CUDA object: a forked process cannot use CUDA that this one has begun to use"
+            fix = 'move it to the worker\'s side, or multiprocessing_context="spawn"'
+            self.culprits.append(Culprit(node, _judge.Verdict(reason, fix), is_sure=True))
+        elif isinstance(value, (dict, list, tuple)):
+            parts = list(_parts.Parts(value).of_contents())
+            return itertools.chain.from_iterable([self._expand(node, child, steps) for steps, child in parts])
+        return iter(())
+
+    def children(self, node: Node) -> list[Node]:
+        """What a container, an instance or a reduction is made of, one level down."""
+        value = node.value
+        with _probe.setting(self._is_batch):
+            _, first = next(self._walker.expand(value, 0), (None, None))
+            if first is not value:
+                return [Node(child, node, (step,)) for step, child in _path.inside(value)]
+            if isinstance(value, (type, types.FunctionType)):
+                return []
+            reduction = self._table[type(value)](value)
+            if isinstance(reduction, str):
+                return []
+            parts = _parts.Parts(value).all(*reduction)
+            return [Node(child, node, steps) for steps, child in parts if child is not type(value)]
+
+    # ---- nesting ----
+
+    def too_deep(self) -> Culprit | None:
+        """Where what is nested too deep for pickle begins."""
+        for line in self._deep:
+            kind = type(line[-1].value)
+            for node in line:
+                if type(node.value) is kind and isinstance(_probe.error_of(node.value), RecursionError):
+                    reason = f"nested deeper than pickle can follow ({kind.__name__} in {kind.__name__})"
+                    fix = "keep the parts in one list and refer to them by index, or flatten them in __getstate__"
+                    return Culprit(node, _judge.Verdict(reason, fix), is_sure=True)
+        return None
+
+
+def _inherited_kind(cls: type, table: _rules.Table) -> Any:
+    if table.rule_of(cls) is not None or "cuda" in str(getattr(cls, "__module__", "")):
+        return None
+    if issubclass(cls, (dict, list, tuple)):
+        return None
+    slots = _rules.slots_of(cls)
+    return True if slots is None or issubclass(cls, type) else slots
+
+
+def _is_cudas(value: Any) -> bool:
+    if type(value).__module__.startswith("torch.cuda"):
+        return type(value).__name__ in ("Stream", "Event", "ExternalStream", "CUDAGraph")
+    device = getattr(value, "device", None) if hasattr(type(value), "untyped_storage") else None
+    return getattr(device, "type", "") == "cuda"

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.doctor.check names exactly what multiprocessing would stop at."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import threading
+import time
+import types
+from multiprocessing import context, reduction
+from typing import Any
+
+import numpy as np
+import patients
+import pytest
+from headrace import doctor
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+class NoProcess:
+    DupFd = int
+
+    @staticmethod
+    def duplicate_for_child(fd: int) -> int:
+        return fd
+
+
+needs_torch = pytest.mark.skipif(patients.torch is None, reason="torch is not installed")
+
+
+def pickles(value: Any) -> bool:
+    """What multiprocessing does with an argument of a process."""
+    context.set_spawning_popen(NoProcess)  # type: ignore[arg-type]
+    try:
+        reduction.ForkingPickler(io.BytesIO()).dump(value)
+        return True
+    except Exception:
+        return False
+    finally:
+        context.set_spawning_popen(None)
+
+
+def errors(report: doctor.Report) -> list[str]:
+    return [one.path for one in report.findings if one.severity == "error"]
+
+
+@pytest.mark.parametrize("what", patients.BAD)
+def test_what_does_not_pickle_is_named(what: str) -> None:
+    make, paths = patients.BAD[what]
+    made = make()
+    report = doctor.check(made)
+    assert errors(report) == paths
+    assert not report.ok and report.exit_code == 2
+    assert all(one.reason and one.fix and one.type for one in report.findings)
+    assert not pickles(made)
+
+
+@pytest.mark.parametrize("what", patients.BAD)
+def test_a_path_is_an_expression_for_the_object(what: str) -> None:
+    make, _ = patients.BAD[what]
+    obj = make()
+    for one in doctor.check(obj).findings:
+        if "list(" not in one.path and one.path != "obj.value":
+            found = eval(one.path, {"obj": obj})
+            assert not pickles(found)
+
+
+@pytest.mark.parametrize("what", patients.GOOD)
+def test_what_pickles_is_not_blamed(what: str) -> None:
+    made = patients.GOOD[what]()
+    assert doctor.check(made).findings == ()
+    assert doctor.check([patients.Box(x=made)]).findings == ()
+    assert pickles(made)
+
+
+# ---- what is told ----
+
+
+HERE = "test_doctor.py"
+
+
+class Sets:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # line of "set"
+        self.views = {"a": {"b": {}.keys()}}  # line of "views"
+
+
+def line_of(comment: str) -> int:
+    with open(__file__) as file:
+        return next(number for number, line in enumerate(file, 1) if f'# line of "{comment}"' in line)
+
+
+class Makes:
+    @staticmethod
+    def load() -> Any:
+        return lambda: 0  # line of "lambda"
+
+
+def test_where_it_was_set_or_defined_is_told() -> None:
+    first, second = doctor.check(Sets()).findings
+    assert first.where.startswith("set in ") and first.where.endswith(f"{HERE}:{line_of('set')}")
+    assert second.where.endswith(f"{HERE}:{line_of('views')}")
+    (third,) = doctor.check([Makes.load()], name="x").findings
+    assert third.path == "x[0]" and third.type == "function <lambda>"
+    assert third.where.endswith(f"{HERE}:{line_of('lambda')}, in Makes.load")
+
+
+def test_where_a_hook_raises_is_told() -> None:
+    (found,) = doctor.check(patients.Raises()).findings
+    assert "ValueError: no state today" in found.reason and "patients.py:" in found.where
+
+
+def test_the_same_cause_is_told_once_and_counted() -> None:
+    class Item:
+        pass
+
+    dataset = patients.Box(items=[patients.Box(lock=threading.Lock(), number=number) for number in range(10_000)])
+    report = doctor.check(dataset, name="dataset")
+    (found,) = report.findings
+    assert (found.path, found.more) == ("dataset.items[0].lock", 9_999)
+    text = str(report)
+    assert "10,000 objects are in the way" in text and "and 9,999 more like dataset.items[0].lock" in text
+
+
+def test_the_report_is_text_and_json() -> None:
+    report = doctor.check(patients.Box(f=lambda: 0, k={}.keys()), "forkserver", name="dataset")
+    assert "dataset cannot be sent to worker processes (start method: forkserver). 2 objects are in the way" in str(
+        report
+    )
+    data = json.loads(report.to_json())
+    assert data["ok"] is False and [one["path"] for one in data["findings"]] == ["dataset.f", "dataset.k"]
+    assert {"path", "type", "reason", "where", "fix", "severity"} <= data["findings"][0].keys()
+    assert max(map(len, str(report).splitlines())) <= 120
+
+
+def test_what_is_big_is_told_by_attribute() -> None:
+    made = patients.Box(
+        words=["x" * 60 + str(number) for number in range(700_000)], few=[1], inner=patients.Box(a=bytes(5 << 20))
+    )
+    report = doctor.check(made)
+    assert report.ok
+    assert report.bytes == pytest.approx(len(reduction.ForkingPickler.dumps(made)), rel=0.01)
+    sizes = {one.path: one.bytes for one in report.sizes}
+    assert sizes["obj.inner.a"] == pytest.approx(5 << 20, rel=0.01) and sizes["obj.words"] > 40 << 20
+    assert "headrace.freeze" in str(report) and "obj.words" in str(report)
+
+
+@needs_torch
+def test_tensors_are_shared_and_left_as_they_are() -> None:
+    tensor = patients.torch.zeros(1 << 20)
+    report = doctor.check([tensor, tensor[1:], patients.torch.ones(3)])
+    assert report.ok and not tensor.is_shared()
+    assert report.bytes < 1 << 10 and (4 << 20) <= report.shared_bytes < (4 << 20) + 100
+
+
+def test_an_array_over_a_file_is_a_warning_with_its_size(tmp_path: Any) -> None:
+    mapped = np.memmap(tmp_path / "a", dtype="u1", mode="w+", shape=(3 << 20,))
+    report = doctor.check(patients.Box(x=[mapped]))
+    (found,) = report.findings
+    assert report.ok and report.exit_code == 1
+    assert (found.path, found.severity) == ("obj.x[0]", "warning") and "3.0 MiB" in found.reason
+
+
+def test_the_object_is_not_changed() -> None:
+    box = patients.Box(x=[1], t=np.zeros(3), lock=threading.Lock(), trap=patients.Trap())
+    before = dict(vars(box))
+    doctor.check(box)
+    doctor.check(box, "fork")
+    assert vars(box).keys() == before.keys() and all(vars(box)[key] is before[key] for key in before)
+
+
+def test_nothing_is_pickled_with_fork() -> None:
+    report = doctor.check(patients.Box(lock=threading.Lock(), f=lambda: 0), "fork")
+    assert report.findings == () and report.ok
+
+
+def test_a_wrong_method_is_refused() -> None:
+    with pytest.raises(ValueError, match="method should be one of"):
+        doctor.check(1, "thread")
+
+
+@needs_torch
+def test_a_loader_is_checked_part_by_part() -> None:
+    loader = patients.torch.utils.data.DataLoader([1, lambda: 0], collate_fn=lambda batch: batch)  # type: ignore[list-item]
+    assert errors(doctor.check(loader, name="loader")) == ["loader.dataset[1]", "loader.collate_fn"]
+
+
+def test_what_is_in_a_batch_and_passes_only_to_new_processes_is_named() -> None:
+    from headrace.doctor._check import check_batch
+
+    lock = patients.GOOD["lock of multiprocessing's"]()
+    assert doctor.check([lock]).ok
+    assert errors(check_batch({"x": lock})) == ["batch['x']"]
+    assert check_batch({"x": [1], "y": [np.zeros(2)]}).ok
+
+
+# ---- against the pickler itself ----
+
+
+_LEAVES: dict[str, Any] = {
+    "1": lambda: 1,
+    "text": lambda: "x",
+    "lock": threading.Lock,
+    "lambda": lambda: lambda: 0,
+    "keys": lambda: {}.keys(),
+    "class": lambda: patients.Box,
+    "drops": patients.Drops,
+    "raises": patients.Raises,
+    "array": lambda: np.zeros(2),
+    "objects": lambda: np.array([1, None], dtype=object),
+    "local": lambda: patients.local_class()(),
+}
+
+
+def _wrap(children: Any) -> Any:
+    return st.one_of(
+        st.lists(children, max_size=3),
+        st.tuples(children, children),
+        st.dictionaries(st.sampled_from("ab"), children, max_size=2),
+        st.builds(lambda x: patients.Box(x=x), children),
+        st.builds(patients.Slotted, children),
+        st.builds(patients.Data, children),
+        st.builds(patients.ReducesToAttribute, children),
+        st.builds(patients.Point, children, children),
+        st.builds(lambda x: patients.ListOf([x]), children),
+        st.builds(lambda x: patients.DictOf(k=x), children),
+        st.builds(lambda x: patients.functools.partial(patients.plain, x), children),
+        st.builds(patients.Registered, children),
+        st.builds(patients.Says, children),
+    )
+
+
+_OBJECTS = st.recursive(st.sampled_from(sorted(_LEAVES)).map(lambda name: _LEAVES[name]()), _wrap, max_leaves=8)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(_OBJECTS)
+def test_it_agrees_with_multiprocessing_on_any_object(made: Any) -> None:
+    report = doctor.check(made)
+    assert report.ok == pickles(made)
+    for one in report.findings:
+        if "list(" not in one.path:
+            assert not pickles(eval(one.path, {"obj": made}))
+
+
+# ---- what does not come back ----
+
+
+def test_what_does_not_load_again_is_named() -> None:
+    made = patients.Box(fine=[1], error=[patients.Unloadable(1, 2)], other=patients.BreaksOnLoad())
+    assert doctor.check(made).ok
+    report = doctor.check(made, load=True)
+    assert errors(report) == ["obj.error[0]", "obj.other"]
+    first, second = report.findings
+    assert "TypeError" in first.reason and "super().__init__" in first.fix
+    assert "cannot be made again" in second.reason and "patients.py:" in second.where
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_loads_again_is_not_blamed(method: str) -> None:
+    names = ("lock of multiprocessing's", "pipe", "arrays", "slots", "cycle")
+    made = [patients.GOOD[name]() for name in names]
+    assert doctor.check(made, method, load=True).findings == ()
+
+
+@needs_torch
+def test_tensors_are_loaded_again_without_being_shared() -> None:
+    tensor = patients.torch.ones(3)
+    assert doctor.check([tensor, patients.GOOD["tensor subclass"]()], load=True).findings == ()
+    assert not tensor.is_shared()
+
+
+# ---- time ----
+
+
+def seconds(call: Any) -> float:
+    """Of this thread: what else the machine does is no matter."""
+    times = []
+    for _ in range(5):
+        gc.collect()
+        start = time.thread_time()
+        call()
+        times.append(time.thread_time() - start)
+    return min(times)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [str(number) for number in range(300_000)],
+        lambda: [patients.Data(number) for number in range(60_000)],
+        lambda: [patients.SlottedData(number) for number in range(30_000)],
+        lambda: [np.zeros(3) for _ in range(30_000)],
+        lambda: {number: [number, str(number)] for number in range(100_000)},
+    ],
+    ids=["texts", "instances", "slots", "arrays", "containers"],
+)
+def test_it_takes_at_most_twice_as_long_as_pickling(make: Any) -> None:
+    made = make()
+    assert seconds(lambda: doctor.check(made)) < 2 * seconds(lambda: reduction.ForkingPickler.dumps(made))
+
+
+def test_one_culprit_among_many_scalars_is_found_at_once() -> None:
+    made = [str(number) for number in range(1_000_000)] + [threading.Lock()]
+    assert seconds(lambda: doctor.check(made)) < 0.2
+    assert errors(doctor.check(made)) == ["obj[1000000]"]
+
+
+def test_one_culprit_among_many_instances_is_found_before_pickling_is_through() -> None:
+    fine = [patients.Data(number) for number in range(100_000)]
+    assert seconds(lambda: doctor.check([*fine, threading.Lock()])) < 2 * seconds(
+        lambda: reduction.ForkingPickler.dumps(fine)
+    )
+
+
+# ---- packages that are not always there ----
+
+
+def test_handles_of_h5py_are_named(tmp_path: Any) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        report = doctor.check(patients.Box(file=file, rows=[file.create_dataset("a", data=[1])]))
+    assert errors(report) == ["obj.file", "obj.rows[0]"]
+    assert all("HDF5" in one.reason for one in report.findings)
+
+
+def test_handles_of_lmdb_are_named(tmp_path: Any) -> None:
+    lmdb = pytest.importorskip("lmdb", reason="lmdb is not installed")
+    with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
+        report = doctor.check(patients.Box(environment=environment, transaction=transaction))
+    assert errors(report) == ["obj.environment", "obj.transaction"]
+    assert all("database" in one.reason for one in report.findings)
+
+
+# ---- what a forked process cannot use ----
+
+
+class Stream:
+    __module__ = "torch.cuda.streams"
+
+
+@needs_torch
+def test_objects_of_cuda_are_in_the_way_of_fork_only() -> None:
+    class OnCuda(patients.torch.Tensor):  # type: ignore[misc, name-defined]
+        """As much of a CUDA tensor as can be had without one."""
+
+        device = types.SimpleNamespace(type="cuda")  # type: ignore[assignment]
+
+    tensor = patients.torch.zeros(3).as_subclass(OnCuda)
+    made = patients.Box(a=[tensor, patients.torch.zeros(3)], d=patients.DictOf(s=Stream()))
+    report = doctor.check(made, "fork")
+    assert errors(report) == ["obj.a[0]", "obj.d['s']"]
+    assert all("forked" in one.reason for one in report.findings)
