@@ -8,13 +8,12 @@ import itertools
 import multiprocessing
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace import _core, _doctor_batches, _doctor_findings, _doctor_machine, _growth, _replay
+from headrace import _core, _doctor_batches, _doctor_findings, _doctor_machine, _growth, _source
 from headrace._doctor_findings import Finding
 from headrace._reports import in_units
 
@@ -39,7 +38,7 @@ def _is_loader(value: Any) -> bool:
 
 def load(source: str) -> Any:
     """The loader that `source` is or makes. NoLoader."""
-    value = _replay._load(source)
+    value = _source.load(source)
     if not _is_loader(value) and callable(value):
         value = value()
     if not _is_loader(value):
@@ -283,7 +282,7 @@ def _of_failure(error: BaseException) -> Finding:
 
 
 def _fail(source: str, error: BaseException) -> None:
-    traceback.print_exception(type(error), error, _replay._users_part(error))
+    _source.show(error)
     print(f"headrace doctor: {source}: its loader cannot be run", file=sys.stderr)
 
 
@@ -293,9 +292,9 @@ def main(source: str, batches: int, is_json: bool) -> int:
     runs: list[Run] = []
     try:
         runs = examine(load(source), batches, findings)
-    except (NoLoader, _replay._Failed) as error:
+    except (NoLoader, _source.Failed) as error:
         if error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
+            _source.show(error.__cause__)
         print(f"headrace doctor: {error}", file=sys.stderr)
         return _doctor_findings.ERRORS
     except Exception as error:

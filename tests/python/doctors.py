@@ -50,7 +50,7 @@ def doctor(
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command; `before` runs in its process first."""
     return subprocess.run(
-        [*(prefix or []), sys.executable, "-m", "headrace._doctor_machine", *arguments],
+        [*(prefix or []), sys.executable, "-m", "headrace", "doctor", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

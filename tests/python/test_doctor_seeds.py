@@ -90,6 +90,29 @@ def test_a_data_set_that_grows_by_copy_on_write_is_told_by_the_doctor(tmp_path: 
     assert "unused" not in result.stdout
 
 
+FIXES = {
+    "the option": ('multiprocessing_context="fork"', 'multiprocessing_context="fork", freeze=True'),
+    "the line": (
+        "    images = Images(200_000)\n",
+        "    import headrace\n"
+        "    images = Images(200_000)\n"
+        "    images.annotations = headrace.freeze(images.annotations)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("fix", FIXES)
+def test_the_line_that_the_growth_warning_names_cures_it(tmp_path: pathlib.Path, fix: str) -> None:
+    code = GROWING.replace(*FIXES[fix])
+    assert code != GROWING
+    (tmp_path / "train.py").write_text(code)
+    result = run_script(tmp_path)
+    assert (result.returncode, result.stdout) == (0, "epoch 0 200000\nepoch 1 200000\nepoch 2 200000\n"), result.stderr
+    assert "private memory" not in result.stderr
+    said = doctor("--run", "train:make_loader", "--batches", "500", folder=tmp_path)
+    assert "No attribute of the data set has become the workers' own." in flat(said.stdout), said.stdout
+
+
 # ---- a 64 MB /dev/shm ----
 
 LARGE = """
