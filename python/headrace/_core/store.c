@@ -26,16 +26,22 @@ static PyObject *attach_image(PyObject *module, PyObject *arguments) {
 }
 
 /* Is a class made by a class statement, over object (or over `base`), adding no more than a dict, slots and weak
- * references? Only Python's own deallocator says so for certain. */
+ * references? Only Python's own deallocator says so for certain. A base of C that has no data (typing.Generic, from
+ * Python 3.12 on) is let pass. */
+static bool is_made_by_statements(PyTypeObject *type, PyTypeObject *witness, PyTypeObject *base) {
+    if (type != base && type->tp_dealloc != witness->tp_dealloc) return false;
+    for (; type && type != base; type = type->tp_base)
+        if (type->tp_dealloc != witness->tp_dealloc && type->tp_basicsize > base->tp_basicsize) return false;
+    return type == base;
+}
+
 static PyObject *is_python_class(PyObject *module, PyObject *arguments) {
     PyTypeObject *type, *witness, *base;
     (void)module;
     if (!PyArg_ParseTuple(arguments, "O!O!O!:is_python_class", &PyType_Type, &type, &PyType_Type, &witness,
                           &PyType_Type, &base))
         return NULL;
-    for (; type != base; type = type->tp_base)
-        if (!type || type->tp_dealloc != witness->tp_dealloc) Py_RETURN_FALSE;
-    Py_RETURN_TRUE;
+    return PyBool_FromLong(is_made_by_statements(type, witness, base));
 }
 
 static PyMethodDef methods[] = {

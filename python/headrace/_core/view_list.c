@@ -40,7 +40,8 @@ static PyObject *sequence_subscript(PyObject *self, PyObject *key) {
     struct view *view = (struct view *)self;
     if (!PyIndex_Check(key)) {
         if (PySlice_Check(key)) return slice_of(view, key);
-        return PyErr_Format(PyExc_TypeError, "list indices must be integers or slices, not %s", Py_TYPE(key)->tp_name);
+        return PyErr_Format(PyExc_TypeError, "%s indices must be integers or slices, not %s",
+                            view->item.kind == HR_KIND_TUPLE ? "tuple" : "list", Py_TYPE(key)->tp_name);
     }
     Py_ssize_t index = PyLong_CheckExact(key) ? PyLong_AsSsize_t(key) : PyNumber_AsSsize_t(key, PyExc_IndexError);
     if (index == -1 && PyErr_Occurred()) {
