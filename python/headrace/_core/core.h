@@ -124,8 +124,8 @@ extern PyTypeObject LoaderType;
 extern PyTypeObject PortType;
 extern PyTypeObject WalkerType;    /* _core.Walker */
 extern PyTypeObject ExpansionType; /* its iterator */
-extern PyTypeObject NotingType; /* _core.Port.noting's iterator */
-extern PyObject *WorkerDied;    /* _core.WorkerDied, an exception */
+extern PyTypeObject NotingType;    /* _core.Port.noting's iterator */
+extern PyObject *WorkerDied;       /* _core.WorkerDied, an exception */
 
 /* The loader of a _core.Loader; NULL with an exception when it is closed. Any thread, at any time. */
 hr_loader *core_open_loader(PyObject *self);
