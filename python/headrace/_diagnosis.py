@@ -28,7 +28,10 @@ def _report_on(parts: list[tuple[str, Any]], method: str) -> Any:
     """The doctor's report, or None where it finds nothing in the way."""
     from headrace.doctor import _check  # only now: a run that starts needs none of it
 
-    report = _check.check_parts(parts, method, "loader")
+    try:
+        report = _check.check_parts(parts, method, "loader")
+    except Exception:  # the hooks of users' classes run: what they do must not hide why the start failed
+        return None
     if report.ok:
         return None
     names = [name for name, _ in parts if any(_is_below(one.path, name) for one in report.errors)]

@@ -6,6 +6,8 @@ from __future__ import annotations
 import gc
 import io
 import json
+import subprocess
+import sys
 import threading
 import time
 import types
@@ -354,3 +356,61 @@ def test_objects_of_cuda_are_in_the_way_of_fork_only() -> None:
     report = doctor.check(made, "fork")
     assert errors(report) == ["obj.a[0]", "obj.d['s']"]
     assert all("forked" in one.reason for one in report.findings)
+
+
+# ---- the main module ----
+
+MAIN = """
+from headrace import doctor
+
+def top(x):
+    return x
+
+if __name__ == "__main__":
+    def guarded(x):
+        return x
+
+    class Guarded:
+        pass
+
+    for report in (doctor.check({"top": top, "f": guarded, "o": [Guarded()]}), doctor.check(guarded, "fork")):
+        print([one.path for one in report.findings], [one.where.rpartition(":")[2] for one in report.findings])
+        print(*(one.reason for one in report.findings), sep="\\n")
+"""
+
+
+def said(*command: str, stdin: str = "") -> list[str]:
+    done = subprocess.run([sys.executable, *command], input=stdin, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_what_stands_under_the_main_guard_is_not_there_in_a_worker(tmp_path: Any) -> None:
+    (tmp_path / "script.py").write_text(MAIN)
+    lines = said(str(tmp_path / "script.py"))
+    assert lines[0] == "[\"obj['f']\", \"obj['o'][0]\"] ['8', '11']"
+    assert all('is defined under `if __name__ == "__main__":`' in line for line in lines[1:3])
+    assert lines[3] == "[] []"
+
+
+@pytest.mark.parametrize("how", ["-", "-c"])
+def test_a_worker_cannot_import_what_is_no_file(how: str) -> None:
+    lines = said("-c", MAIN) if how == "-c" else said("-", stdin=MAIN)
+    assert lines[0].startswith("[\"obj['top']\", \"obj['f']\", \"obj['o'][0]\"]")
+    assert all("which a worker cannot import" in line for line in lines[1:4])
+
+
+def test_a_few_with_the_same_cause_are_all_told() -> None:
+    made = {name: threading.Lock() for name in "abc"}
+    assert errors(doctor.check(made)) == ["obj['a']", "obj['b']", "obj['c']"]
+
+
+def test_a_hook_of_the_users_is_blamed_before_the_class_below_it() -> None:
+    class Worker(threading.Thread):
+        def __getstate__(self) -> Any:
+            raise ValueError("not today")
+
+    patients.Worker = Worker  # type: ignore[attr-defined]
+    Worker.__qualname__, Worker.__module__ = "Worker", "patients"
+    (found,) = doctor.check(Worker()).findings
+    assert "its __getstate__ raises ValueError: not today" in found.reason

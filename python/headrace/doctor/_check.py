@@ -11,8 +11,10 @@ from typing import Any
 from headrace import _core
 from headrace.doctor import _judge, _path, _probe, _reload, _report, _walk, _where
 from headrace.doctor._report import Finding, Report
+from headrace.doctor._where import is_a
 
 METHODS = ("spawn", "forkserver", "fork")
+_MOST_ALIKE = 8  # with the same cause that are told one by one
 _VIEWS = ("dict_keys", "dict_values", "dict_items")
 _FIRST_LOOK = 500  # objects to reduce one by one before the pickler, which is faster, is asked whether it matters
 
@@ -22,7 +24,7 @@ Parts = Sequence[tuple[str, Any]]
 def is_loader(value: Any) -> bool:
     """Torch's or headrace's, whose parts are what workers get."""
     own = _core.Walker.attributes(value)
-    is_iterable = not isinstance(value, type) and _where.static(type(value), "__iter__") is not None
+    is_iterable = not is_a(value, type) and _where.static(type(value), "__iter__") is not None
     return is_iterable and own is not None and {"dataset", "collate_fn", "worker_init_fn"} <= own.keys()
 
 
@@ -102,15 +104,18 @@ def _search(parts: Parts, **options: bool) -> _walk.Walk:
 
 
 def _findings(walk: _walk.Walk) -> tuple[Finding, ...]:
-    """One finding for each cause. Culprits that pickle after all are left out."""
-    counts: dict[Any, int] = {}
-    firsts: dict[Any, _walk.Culprit] = {}
+    """In the order of places; of many with the same cause the first. Culprits that pickle after all are left out."""
+    causes: dict[Any, list[_walk.Culprit]] = {}
     for one in walk.culprits:
-        key = (one.node.name, one.severity, _path.shape(one.node.way()), type(one.node.value), one.verdict)
-        if key not in firsts:
-            firsts[key] = one
-        counts[key] = counts.get(key, 0) + 1
-    return tuple(_finding(one, counts[key] - 1) for key, one in firsts.items() if walk.confirms(one))
+        causes.setdefault(_cause_of(one), []).append(one)
+    more = {id(some[0]): len(some) - 1 for some in causes.values() if len(some) > _MOST_ALIKE}
+    dropped = {id(one) for some in causes.values() if len(some) > _MOST_ALIKE for one in some[1:]}
+    told = (one for one in walk.culprits if id(one) not in dropped)
+    return tuple(_finding(one, more.get(id(one), 0)) for one in told if walk.confirms(one))
+
+
+def _cause_of(one: _walk.Culprit) -> Any:
+    return one.node.name, one.severity, _path.shape(one.node.way()), type(one.node.value), one.verdict
 
 
 def _finding(one: _walk.Culprit, more: int) -> Finding:

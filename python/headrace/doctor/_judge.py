@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.doctor import _where
-from headrace.doctor._known import READ_AGAIN, known
-from headrace.doctor._where import static
+from headrace.doctor._known import READ_AGAIN, is_known, known
+from headrace.doctor._where import is_a, static
 
 STREAMS = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
 _LATE = "make it in the worker, on first use, and leave it out in __getstate__"
@@ -38,19 +38,19 @@ def is_read_only(file: Any) -> bool:
     return False
 
 
-def type_name(value: object) -> str:
+def type_name(value: Any) -> str:
     cls = type(value)
     if cls is types.ModuleType:
         return "module"
     name: str = type.__dict__["__qualname__"].__get__(cls)
-    return f"function {value.__name__}" if isinstance(value, types.FunctionType) else name
+    return f"function {value.__name__}" if is_a(value, types.FunctionType) else name
 
 
 # ---- functions and classes, which pickle by their names ----
 
 
 def _module_of(value: Any) -> str:
-    module = vars(value).get("__module__") if isinstance(value, type) else getattr(value, "__module__", None)
+    module = vars(value).get("__module__") if is_a(value, type) else getattr(value, "__module__", None)
     return module if isinstance(module, str) else ""
 
 
@@ -67,9 +67,9 @@ def found_under(module: str, name: str) -> Any:
 
 
 def _where_of(value: Any) -> str:
-    if isinstance(value, types.FunctionType):
+    if is_a(value, types.FunctionType):
         return _where.of_code(value.__code__, value.__qualname__)
-    return _where.of_class(value) if isinstance(value, type) else ""
+    return _where.of_class(value) if is_a(value, type) else ""
 
 
 def _nested(kind: str, value: Any, name: str) -> Verdict:
@@ -83,7 +83,7 @@ def _nested(kind: str, value: Any, name: str) -> Verdict:
 
 
 def _partial_hint(value: Any) -> str:
-    names = value.__code__.co_freevars if isinstance(value, types.FunctionType) else ()
+    names = value.__code__.co_freevars if is_a(value, types.FunctionType) else ()
     own = [name for name in names if name != "__class__"]
     return f", and give it {', '.join(own[:3])} by functools.partial or as attributes of a class" if own else ""
 
@@ -91,13 +91,13 @@ def _partial_hint(value: Any) -> str:
 def of_name(value: Any, error: BaseException | None) -> Verdict:
     """Of a function or a class whose name does not lead back to it."""
     module, name = _module_of(value), getattr(value, "__qualname__", getattr(value, "__name__", "?"))
-    kind = "class" if isinstance(value, type) else "function"
+    kind = "class" if is_a(value, type) else "function"
     if getattr(value, "__name__", "") == "<lambda>":
         reason = "a lambda: pickle sends functions by name, and a lambda has none"
         return Verdict(reason, "a named function at module level", _where_of(value), _BY_VALUE)
     if "<locals>" in name:
         return _nested(kind, value, name)
-    repair = _BY_VALUE if isinstance(value, types.FunctionType) else ""
+    repair = _BY_VALUE if is_a(value, types.FunctionType) else ""
     found = found_under(module, name)
     if found is not None:
         reason = f"the name {module}.{name} now means another object ({_brief(found)}); was it decorated or redefined?"
@@ -116,9 +116,8 @@ def of_name(value: Any, error: BaseException | None) -> Verdict:
 
 def _brief(value: object) -> str:
     name = getattr(type(value), "__name__", "object")
-    code = getattr(value, "__code__", None)
-    if isinstance(code, types.CodeType):
-        return f"{name} in {_where.place(code.co_filename, code.co_firstlineno)}"
+    if type(value) is types.FunctionType:
+        return f"{name} in {_where.place(value.__code__.co_filename, value.__code__.co_firstlineno)}"
     return name
 
 
@@ -149,14 +148,14 @@ def of_main(value: Any, is_guarded: Callable[[str, str], bool]) -> Verdict | Non
             f"{name} is defined in __main__, which a worker cannot import: it is no file (a notebook, stdin or -c)",
             "define it in a module that can be imported",
             _where_of(value),
-            _BY_VALUE if isinstance(value, types.FunctionType) else "",
+            _BY_VALUE if is_a(value, types.FunctionType) else "",
         )
     if is_guarded(path, name.partition(".")[0]):
         return Verdict(
             f'{name} is defined under `if __name__ == "__main__":`, where a worker does not come',
             "define it above, at the top level of the script",
             _where_of(value),
-            _BY_VALUE if isinstance(value, types.FunctionType) else "",
+            _BY_VALUE if is_a(value, types.FunctionType) else "",
         )
     return None
 
@@ -183,16 +182,27 @@ def _raised_in(value: Any, error: BaseException) -> tuple[str, str]:
     return hook, where
 
 
+def _is_above(cls: type, hook: str) -> bool:
+    """Does a class bring a hook of its own, on top of the well-known class that it is derived from?"""
+    for one in _where.static_mro(cls):
+        if is_known(one):
+            return False
+        if hook in _where.static_dict(one):
+            return True
+    return False
+
+
 def of_reduction(value: Any, error: BaseException) -> Verdict:
     """Of an object whose reduction raises, or returns what pickle refuses."""
-    if (found := known(type(value))) is not None:
+    hook, where = _raised_in(value, error)
+    found = known(type(value))
+    if found is not None and not (hook and _is_above(type(value), hook)):
         is_refused = found.repair == READ_AGAIN and not is_read_only(value)
         return Verdict(found.reason, found.fix, "", "" if is_refused else found.repair)
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
+    if torch is not None and is_a(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
         fix = "keep tensor.detach()"
         return Verdict("a tensor that is the result of a computation with gradients (non-leaf, requires_grad)", fix)
-    hook, where = _raised_in(value, error)
     if hook:
         return Verdict(f"its {hook} raises {type(error).__name__}: {error}", f"look at {hook}", where)
     if isinstance(error, RuntimeError) and "inheritance" in str(error):

@@ -185,6 +185,11 @@ def known(cls: type) -> Known | None:
     return None
 
 
+def is_known(cls: type) -> bool:
+    """Is there an entry for this very class?"""
+    return _name_of(cls) in KNOWN
+
+
 def is_whole(cls: type) -> bool:
     """Is such an instance to be named itself, and not the lock inside? Not where a subclass says what is pickled."""
     for one in static_mro(cls):

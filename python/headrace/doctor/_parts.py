@@ -13,7 +13,7 @@ from typing import Any
 from headrace import _core
 from headrace.doctor import _path, _rules, _where
 from headrace.doctor._path import Steps
-from headrace.doctor._where import static
+from headrace.doctor._where import is_a, static
 
 
 class Nonsense(Exception):
@@ -62,7 +62,7 @@ class Parts:
                 if isinstance(member, types.MemberDescriptorType):
                     with contextlib.suppress(AttributeError):  # a slot that is not set
                         found.setdefault(id(member.__get__(self._value)), name)
-        if isinstance(self._value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        if is_a(self._value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             found[id(self._value.__self__)] = "__self__"
         return found
 
@@ -95,11 +95,11 @@ class Parts:
         value = self._value
         if steps := self._named(argument):
             return steps
-        if isinstance(value, (set, frozenset)) and isinstance(argument, list):
+        if is_a(value, (set, frozenset)) and isinstance(argument, list):
             return ((_path.WRAP, "list", 0),)
-        if isinstance(value, BaseException) and number < len(value.args) and value.args[number] is argument:
+        if is_a(value, BaseException) and number < len(value.args) and value.args[number] is argument:
             return (_path.attribute("args"), (_path.INDEX, None, number))
-        if isinstance(value, tuple):
+        if is_a(value, tuple):
             if self._is_contents(argument):
                 return ()
             if 0 < number <= len(value) and tuple.__getitem__(value, number - 1) is argument:
@@ -129,7 +129,7 @@ class Parts:
     def _flat(self, part: Any) -> Steps:
         """The items of an array of objects."""
         numpy = sys.modules.get("numpy")
-        is_array = numpy is not None and isinstance(self._value, numpy.ndarray) and type(part) is list
+        is_array = numpy is not None and is_a(self._value, numpy.ndarray) and type(part) is list
         return (_path.text(".flat"),) if is_array else ()
 
     def _of_attributes(self, state: dict[Any, Any], text: Steps) -> Iterator[tuple[Steps, Any]]:
@@ -145,9 +145,9 @@ class Parts:
         """Items and pairs of a reduction; those of the object itself where none are given."""
         value = self._value
         if items is None:
-            items = value if isinstance(value, (list, tuple)) else ()
-            pairs = dict.items(value) if isinstance(value, dict) else ()
-        is_sequence = isinstance(value, (list, tuple, deque))
+            items = value if is_a(value, (list, tuple)) else ()
+            pairs = dict.items(value) if is_a(value, dict) else ()
+        is_sequence = is_a(value, (list, tuple, deque))
         before: Steps = () if is_sequence else (self._part(3), (_path.WRAP, "list", 0))
         for number, child in enumerate(items):
             yield (*before, (_path.INDEX, None, number)), child

@@ -13,10 +13,12 @@ from typing import Any
 
 from headrace import _core
 from headrace.doctor import _rules
-from headrace.doctor._where import static
+from headrace.doctor._where import is_a, static
 
 INDEX, VALUE, KEY, ELEMENT, ATTRIBUTE = range(5)  # enum step_kind (_core/walk.c)
 TEXT, WRAP = 5, 6  # .key appended as it is; key(...) around it
+
+_LONGEST_KEY = 100  # in an expression
 
 Step = tuple[int, Any, int]
 Steps = tuple[Step, ...]
@@ -35,6 +37,8 @@ def _is_literal(key: Any) -> bool:
         return all(map(_is_literal, key))
     if type(key) is float:
         return key - key == 0  # neither infinite nor nan
+    if type(key) in (str, bytes) and len(key) > _LONGEST_KEY:
+        return False
     return key is None or type(key) in (str, bytes, int, bool)
 
 
@@ -77,7 +81,7 @@ def _attribute_of(owner: Any, name: Any) -> Any:
     if isinstance(member, types.MemberDescriptorType):
         return member.__get__(owner)
     fields = static(type(owner), "_fields")
-    if isinstance(owner, tuple) and isinstance(fields, tuple) and name in fields:
+    if is_a(owner, tuple) and isinstance(fields, tuple) and name in fields:
         return tuple.__getitem__(owner, fields.index(name))
     return _NOTHING
 
@@ -86,9 +90,9 @@ def _follow(value: Any, step: Step) -> Any:
     kind, key, position = step
     if kind == ATTRIBUTE:
         return _attribute_of(value, key)
-    if kind == INDEX and isinstance(value, (list, tuple)):
+    if kind == INDEX and is_a(value, (list, tuple)):
         return value[position]
-    if kind == VALUE and isinstance(value, dict):
+    if kind == VALUE and is_a(value, dict):
         return dict.get(value, key, _NOTHING)
     return _NOTHING
 
@@ -107,14 +111,14 @@ def owners(value: Any, steps: Steps) -> list[tuple[Any, str]]:
 
 def inside(value: Any) -> Iterator[tuple[Step, Any]]:
     """What a builtin container or a plain instance holds, one level down."""
-    if isinstance(value, dict):
+    if is_a(value, dict):
         for position, (key, child) in enumerate(value.items()):
             yield (KEY, key, position), key
             yield (VALUE, key, position), child
-    elif isinstance(value, (list, tuple)):
+    elif is_a(value, (list, tuple)):
         for position, child in enumerate(value):
             yield (INDEX, None, position), child
-    elif isinstance(value, (set, frozenset)):
+    elif is_a(value, (set, frozenset)):
         for position, child in enumerate(value):
             yield (ELEMENT, None, position), child
     else:

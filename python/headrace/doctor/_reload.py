@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from headrace.doctor import _judge, _rules, _walk, _where
 from headrace.doctor._report import Finding
+from headrace.doctor._where import is_a
 
 _ATOMS = frozenset({str, bytes, int, float, bool, complex, type(None), type})
 _TRY_S = 600.0  # most seconds for everything to be loaded
@@ -72,7 +73,12 @@ def _try(values: Sequence[Any], method: str) -> list[_Failure | None]:
     process = context.Process(target=_load_in_child, args=([_Trial(value) for value in values], sender))
     answers: list[_Failure | None] = []
     try:
-        process.start()
+        try:
+            process.start()
+        except OSError:
+            raise
+        except Exception:
+            return [None] * len(values)  # by value it does not pickle: nothing is known of how it loads
         sender.close()
         with contextlib.suppress(EOFError):
             while len(answers) < len(values) and receiver.poll(_TRY_S):
@@ -125,7 +131,7 @@ def findings(parts: Sequence[tuple[str, Any]], method: str) -> tuple[Finding, ..
 
 
 def _fix(value: Any) -> str:
-    if isinstance(value, BaseException):
+    if is_a(value, BaseException):
         return "hand all arguments of __init__ on to super().__init__, or give it a __reduce__"
     if _where.static(type(value), "__setstate__") is not None:
         return "look at its __setstate__: it gets what __getstate__ returned, in an object that __init__ has not seen"

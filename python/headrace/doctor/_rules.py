@@ -143,7 +143,7 @@ def _subclass_rule(cls: type, weights: Weights) -> Reducer | None:
 def is_mapped(array: Any) -> bool:
     """Is it an array over a file?"""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(array, numpy.memmap) and array._mmap is not None
+    return numpy is not None and issubclass(type(array), numpy.memmap) and array._mmap is not None
 
 
 def _array_rule(cls: type, weights: Weights) -> Reducer | None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from headrace import _core
 from headrace.doctor import _judge, _known, _parts, _path, _probe, _report, _rules, _where
 from headrace.doctor._path import Steps
+from headrace.doctor._where import is_a
 
 _MOST_DEEP = 8
 DEEP = 300  # levels of nesting from which on recursion is worth a look
@@ -256,7 +257,7 @@ class Walk:
             reason = "a CUDA object: a forked process cannot use CUDA that this one has begun to use"
             fix = 'move it to the worker\'s side, or multiprocessing_context="spawn"'
             self.culprits.append(Culprit(node, _judge.Verdict(reason, fix), is_sure=True))
-        elif isinstance(value, (dict, list, tuple)):
+        elif is_a(value, (dict, list, tuple)):
             parts = list(_parts.Parts(value).of_contents())
             return itertools.chain.from_iterable([self._expand(node, child, steps) for steps, child in parts])
         return iter(())
@@ -268,7 +269,7 @@ class Walk:
             _, first = next(self._walker.expand(value, 0), (None, None))
             if first is not value:
                 return [Node(child, node, (step,)) for step, child in _path.inside(value)]
-            if isinstance(value, (type, types.FunctionType)):
+            if is_a(value, (type, types.FunctionType)):
                 return []
             reduction = self._table[type(value)](value)
             if isinstance(reduction, str):

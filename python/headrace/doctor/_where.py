@@ -15,6 +15,11 @@ from typing import Any
 _Assigned = dict[tuple[str, str], int]  # (class's qualified name, attribute) -> line; "" as the attribute: the class
 
 
+def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
+    """isinstance by what an object is: that asks an object for its __class__ too, which may be a property."""
+    return issubclass(type(value), kinds)
+
+
 def static_mro(cls: type) -> tuple[type, ...]:
     """The classes that an instance's attributes are looked up in, whatever a metaclass says."""
     mro: tuple[type, ...] = type.__dict__["__mro__"].__get__(cls)
