@@ -16,7 +16,7 @@ from typing import Any
 import headrace
 import pytest
 from doctors import GIB, doctor, findings, make_machine
-from headrace import _doctor_machine
+from headrace.doctor import _machine
 from loaders import needs_failpoints, only_headrace
 from processes import environment
 
@@ -117,7 +117,7 @@ def test_the_descriptors_that_a_worker_takes_are_as_many_as_it_says() -> None:
         iterator.close()  # type: ignore[attr-defined]
         return found
 
-    assert count(5) - count(2) == 3 * _doctor_machine.FDS_OF_A_WORKER
+    assert count(5) - count(2) == 3 * _machine.FDS_OF_A_WORKER
 
 
 @needs_failpoints
@@ -166,7 +166,7 @@ def test_an_engine_that_is_switched_off_is_a_warning() -> None:
 
 
 def test_an_extension_that_does_not_load_is_an_error_and_no_traceback() -> None:
-    code = "import sys; sys.modules['headrace._core'] = None; from headrace import _doctor_machine as doctor; "
+    code = "import sys; sys.modules['headrace._core'] = None; from headrace.doctor import _machine as doctor; "
     command = [sys.executable, "-c", code + "sys.exit(doctor.main([]))"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     assert result.returncode == 2
@@ -191,7 +191,7 @@ def test_what_is_alive_in_this_process_is_a_hazard_for_its_forks(monkeypatch: py
     may_end = threading.Event()
     thread = threading.Thread(target=may_end.wait, name="telemetry")
     thread.start()
-    found = {finding.name: finding for finding in _doctor_machine.hazards()}
+    found = {finding.name: finding for finding in _machine.hazards()}
     may_end.set()
     thread.join()
     assert (found["CUDA"].severity, found["CUDA"].value) == ("error", "initialised")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 from doctors import doctor, findings
-from headrace import _doctor_batches
-from headrace._doctor_findings import Finding
+from headrace.doctor import _batches
+from headrace.doctor._findings import Finding
 from loaders import only_headrace
 
 pytestmark = only_headrace
@@ -184,11 +184,11 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> types.ModuleType:
 
 
 def order_of(train: types.ModuleType, name: str) -> dict[str, Finding]:
-    return {finding.name: finding for finding in _doctor_batches.order(getattr(train, name)())}
+    return {finding.name: finding for finding in _batches.order(getattr(train, name)())}
 
 
 def padding_of(train: types.ModuleType, name: str) -> Finding:
-    (finding,) = _doctor_batches.padding(getattr(train, name)())
+    (finding,) = _batches.padding(getattr(train, name)())
     return finding
 
 
@@ -259,7 +259,7 @@ def test_ranks_that_draw_from_the_processes_own_random_numbers_are_a_warning(tra
 def test_looking_at_the_order_leaves_the_random_numbers_and_the_sampler_as_they_were(train: types.ModuleType) -> None:
     loader = train.ranks_of_the_processes_own_seed()
     before = random.getstate(), torch.get_rng_state(), dict(vars(loader.sampler))
-    _doctor_batches.order(loader)
+    _batches.order(loader)
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
     assert vars(loader.sampler) == before[2]
@@ -284,7 +284,7 @@ def test_padding_is_measured_against_the_samples_lengths(
 
 @pytest.mark.parametrize("name", ["fine", "fine_numpy", "stream", "black_borders"])
 def test_what_is_not_padding_is_not_called_that(train: types.ModuleType, name: str) -> None:
-    assert _doctor_batches.padding(getattr(train, name)()) == []
+    assert _batches.padding(getattr(train, name)()) == []
 
 
 def test_threads_are_a_hazard_where_workers_are_forked_and_else_not(folder: pathlib.Path) -> None:

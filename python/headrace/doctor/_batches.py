@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace import _replay
-from headrace._doctor_findings import Finding
+from headrace.doctor._findings import Finding
 
 _MOST_INDICES = 2_000_000  # of an epoch that are drawn
 _MOST_S = 5.0  # for the samples that are made here

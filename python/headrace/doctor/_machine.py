@@ -14,8 +14,8 @@ import sys
 import threading
 from typing import Any
 
-from headrace import _doctor_findings
-from headrace._doctor_findings import Finding
+from headrace.doctor import _findings
+from headrace.doctor._findings import Finding
 
 _DESCRIPTION = """\
 Without arguments: what this machine, its container and its limits mean for
@@ -393,16 +393,16 @@ def main(arguments: list[str]) -> int:
     """Runs the command; returns its exit code."""
     asked = _parser().parse_args(arguments)
     if asked.run:
-        from headrace import _doctor_run
+        from headrace.doctor import _run
 
-        return _doctor_run.main(asked.run, asked.batches, asked.json)
+        return _run.main(asked.run, asked.batches, asked.json)
     findings = machine_findings(asked.workers)
     if asked.json:
         core = sys.modules.get("headrace._core")
-        print(_doctor_findings.as_json(findings, machine=core.machine() if core else None))
+        print(_findings.as_json(findings, machine=core.machine() if core else None))
     else:
-        print(_doctor_findings.as_text(findings))
-    return _doctor_findings.exit_code(findings)
+        print(_findings.as_text(findings))
+    return _findings.exit_code(findings)
 
 
 if __name__ == "__main__":

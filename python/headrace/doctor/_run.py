@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace import _core, _doctor_batches, _doctor_findings, _doctor_machine, _growth, _source
-from headrace._doctor_findings import Finding
+from headrace import _core, _growth, _source
 from headrace._reports import in_units
+from headrace.doctor import _batches, _findings, _machine
+from headrace.doctor._findings import Finding
 
 _TRY_S = 3.0  # for each number of workers
 _TRY_BATCHES = 200
@@ -209,7 +210,7 @@ def _candidates(now: int, cores: int, runs: list[Run]) -> Iterator[int]:
 
 def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Finding]]:
     """Tries numbers of workers, until more bring nothing."""
-    cores = _doctor_machine.usable_cores(_core.machine())
+    cores = _machine.usable_cores(_core.machine())
     runs: list[Run] = []
     for count in _candidates(loader.num_workers, cores, runs):
         runs.append(run(loader, count, min(batches, _TRY_BATCHES), _TRY_S))
@@ -236,14 +237,14 @@ def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Finding]]:
 
 
 def _hazards(loader: Any) -> list[Finding]:
-    return _doctor_machine.hazards() if _method_of(loader) == "fork" else []
+    return _machine.hazards() if _method_of(loader) == "fork" else []
 
 
 def examine(loader: Any, batches: int, findings: list[Finding]) -> list[Run]:
     """Adds all findings of a loader, and returns its runs: the one in which growth was looked at, and those with other
     numbers of workers. What running it raises is raised, after the findings until then."""
     findings += _hazards(loader)
-    findings += _doctor_batches.order(loader)
+    findings += _batches.order(loader)
     workers = max(1, loader.num_workers)
     with _under_headrace(), warnings.catch_warnings():
         for said_here in ("headrace: ", "This DataLoader will create"):
@@ -257,8 +258,8 @@ def examine(loader: Any, batches: int, findings: list[Finding]) -> list[Run]:
         runs, suggestion = _suggestion(loader, batches)
     asked = next((one for one in runs if one.workers == workers), close)
     findings += _time(asked) + suggestion
-    findings.append(_doctor_machine.cores(_core.machine(), workers, None))
-    findings += _doctor_batches.padding(loader)
+    findings.append(_machine.cores(_core.machine(), workers, None))
+    findings += _batches.padding(loader)
     return [close, *runs]
 
 
@@ -296,12 +297,12 @@ def main(source: str, batches: int, is_json: bool) -> int:
         if error.__cause__ is not None:
             _source.show(error.__cause__)
         print(f"headrace doctor: {error}", file=sys.stderr)
-        return _doctor_findings.ERRORS
+        return _findings.ERRORS
     except Exception as error:
         findings.append(_of_failure(error))
         _fail(source, error)
     if is_json:
-        print(_doctor_findings.as_json(findings, runs=[_as_numbers(one) for one in runs]))
+        print(_findings.as_json(findings, runs=[_as_numbers(one) for one in runs]))
     else:
-        print(_doctor_findings.as_text(findings))
-    return _doctor_findings.exit_code(findings)
+        print(_findings.as_text(findings))
+    return _findings.exit_code(findings)

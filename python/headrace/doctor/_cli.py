@@ -79,7 +79,7 @@ def _check(asked: argparse.Namespace) -> int:
 def main(arguments: list[str]) -> int:
     """Runs the command; returns its exit code."""
     if _is_for_machine(arguments):
-        return int(importlib.import_module("headrace._doctor_machine").main(arguments))
+        return int(importlib.import_module("headrace.doctor._machine").main(arguments))
     asked = _parser().parse_args(arguments)
     try:
         return _check(asked)
