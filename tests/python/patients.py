@@ -450,6 +450,10 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "subclass of dict": (lambda: Box(x=DictOf(a=threading.Lock())), ["obj.x['a']"]),
     "subclass of tuple": (lambda: Box(x=TupleOf([1, threading.Lock()])), ["obj.x[1]"]),
     "ordered dict": (lambda: Box(x=collections.OrderedDict(a=threading.Lock())), ["obj.x['a']"]),
+    "namespace": (lambda: Box(x=types.SimpleNamespace(a=threading.Lock())), ["obj.x.a"]),
+    "user's dict": (lambda: Box(x=collections.UserDict(a=threading.Lock())), ["obj.x.data['a']"]),
+    "method of a class without pickle": (lambda: Box(x=property(len)), ["obj.x"]),
+    "cached function": (lambda: Box(x=functools.lru_cache(lambda x: x)), ["obj.x"]),
     "deque": (lambda: Box(x=collections.deque([1, threading.Lock()])), ["obj.x[1]"]),
     "named tuple": (lambda: Box(x=Point(1, threading.Lock())), ["obj.x.y"]),
     "dataclass": (lambda: Data(threading.Lock()), ["obj.value"]),
@@ -602,6 +606,7 @@ GOOD: dict[str, Callable[[], Any]] = {
 
 if hasattr(multiprocessing.get_context("fork").Lock(), "_is_fork_ctx"):  # else it pickles, and does not load
     BAD["lock of fork's"] = (lambda: Box(x=multiprocessing.get_context("fork").Lock()), ["obj.x"])
+    BAD["event of fork's"] = (lambda: Box(x=multiprocessing.get_context("fork").Event()), ["obj.x"])
 
 if torch is not None:
 
@@ -614,6 +619,7 @@ if torch is not None:
         return made
 
     BAD |= {
+        "tensor without a storage": (lambda: Box(x=torch.ones(2, 2).to_mkldnn()), ["obj.x"]),
         "non-leaf tensor": (lambda: Box(x=torch.ones(2, requires_grad=True) * 2), ["obj.x"]),
         "tensor with attributes": (lambda: Box(x=_my_tensor(note=threading.Lock())), ["obj.x.note"]),
     }

@@ -205,9 +205,6 @@ def of_reduction(value: Any, error: BaseException) -> Verdict:
         return Verdict("a tensor that is the result of a computation with gradients (non-leaf, requires_grad)", fix)
     if hook:
         return Verdict(f"its {hook} raises {type(error).__name__}: {error}", f"look at {hook}", where)
-    if isinstance(error, RuntimeError) and "inheritance" in str(error):
-        fix = "pass it to the data set before the workers start, or through worker_init_fn"
-        return Verdict("multiprocessing's locks and queues reach a process only while it is started", fix)
     return Verdict(_sentence(error), _LATE)
 
 

@@ -49,6 +49,10 @@ _HASH = Known("a computation that has begun, inside a C library", "keep the data
 _CSV = Known("it reads or writes an open file", "keep the file's path, and open it in the worker on first use")
 _FRAME = Known("a frame of running code", "keep what is needed of it as text (traceback.format_exc())")
 _CONTEXT = Known("a variable of this thread's context", "keep its value")
+_SHARED = Known(
+    "multiprocessing's locks and queues reach a process only while it is started, by the method they were made for",
+    "make it by multiprocessing.get_context(method), and keep it in the data set before the workers start",
+)
 _HANDLER = Known(
     "a logging handler holds a lock and a stream", "set logging up in worker_init_fn", "makes it anew in each worker"
 )
@@ -71,6 +75,11 @@ KNOWN: dict[str, Known] = {
     "concurrent.futures._base.Future": Known("its result comes to this process", "keep the result()"),
     "multiprocessing.pool.Pool": _POOL,
     "multiprocessing.process.BaseProcess": Known("a process is its parent's", _LATE),
+    "multiprocessing.synchronize.SemLock": _SHARED,
+    "multiprocessing.synchronize.Condition": _SHARED,
+    "multiprocessing.synchronize.Event": _SHARED,
+    "multiprocessing.queues.Queue": _SHARED,
+    "multiprocessing.queues.SimpleQueue": _SHARED,
     "queue.Queue": _QUEUE,
     "_queue.SimpleQueue": _QUEUE,
     "_io._IOBase": _FILE,

@@ -113,10 +113,10 @@ class Parts:
 
     def _of_state(self, state: Any) -> Iterator[tuple[Steps, Any]]:
         text: Steps = (_path.text(".__getstate__()") if self._has_state else self._part(2),)
-        if steps := self._named(state):
-            yield steps, state
-        elif type(state) is dict:
+        if type(state) is dict:
             yield from self._of_attributes(state, text)
+        elif steps := self._named(state):
+            yield steps, state
         elif type(state) is tuple and len(state) == 2 and all(type(one) in (dict, type(None)) for one in state):
             for number, one in enumerate(state):
                 yield from self._of_attributes(one or {}, (*text, (_path.INDEX, None, number)))

@@ -40,6 +40,7 @@ _NO_NEW = 1 << 7  # Py_TPFLAGS_DISALLOW_INSTANTIATION
 _CONTENTS = (list, dict, tuple, set, frozenset, str, bytes, int, float, bytearray, type, BaseException)
 # Their instances pickle, hold nothing else, and come in millions.
 _SAFE = frozenset({range, type(Ellipsis), type(NotImplemented), datetime.date, datetime.timedelta})
+_STRIDED = "torch.strided"
 _PLAIN_KINDS = frozenset("biufcSUmM")  # of numpy's dtypes: plain bytes
 TORCHS = "torch.multiprocessing.reductions"
 _FD_RULES = frozenset({"reduce_connection", "_reduce_socket"})  # of multiprocessing, they duplicate a descriptor
@@ -102,6 +103,11 @@ def is_non_leaf(tensor: Any) -> bool:
     return bool(tensor.requires_grad and not tensor.is_leaf)
 
 
+def is_in_parts(tensor: Any) -> bool:
+    """Sparse and nested ones, whose parts are sent as tensors."""
+    return bool(tensor.is_nested) or "sparse" in str(tensor.layout)
+
+
 def _torch_rule(reducer: Any, weights: Weights) -> Reducer:
     def reduce_storage(storage: Any) -> Any:
         weights.share(_check_storage(storage))
@@ -110,9 +116,8 @@ def _torch_rule(reducer: Any, weights: Weights) -> Reducer:
     def reduce_tensor(tensor: Any) -> Any:
         if is_non_leaf(tensor):
             raise RuntimeError("Cowardly refusing to serialize non-leaf tensor which requires_grad")
-        with contextlib.suppress(Exception):  # sparse, nested, and what has no storage
-            if tensor.device.type != "meta":
-                weights.share(tensor.untyped_storage())
+        if not is_in_parts(tensor) and tensor.device.type != "meta":
+            weights.share(tensor.untyped_storage())  # mkldnn's have none, and raise as they would
         return leaf, ()
 
     if reducer.__name__ == "reduce_tensor":
@@ -174,7 +179,7 @@ def idle_classes() -> frozenset[type]:
 def is_idle(value: Any) -> bool:
     """Does an instance of one of these pickle, and hold nothing but numbers?"""
     kind = getattr(value.dtype, "kind", None)  # torch's have none
-    return kind in _PLAIN_KINDS if kind is not None else not is_non_leaf(value)
+    return kind in _PLAIN_KINDS if kind is not None else not is_non_leaf(value) and str(value.layout) == _STRIDED
 
 
 # ---- the table ----
