@@ -13,7 +13,7 @@
  *     freeze_image.c   _core.freeze, _core.Builder
  *     image.c          _core.Image: an open image and what is remembered of it
  *     read.c           an item as an object: a scalar, an array, a view
- *     build.c          instances and ordinary containers out of an image: thaw
+ *     build.c          instances and ordinary containers out of an image: thaw   build_begin.c  how each begins
  *     view.c           what views share   view_list.c  view_dict.c  view_set.c  view_many.c   view_iterator.c
  *     key.c            a Python key as a key of the library
  *     text.c, map.c    UTF-8 without a trace in the str; numbers to numbers
