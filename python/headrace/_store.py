@@ -32,7 +32,7 @@ class Report(NamedTuple):
     bytes: int
     kinds: dict[str, tuple[int, int]]  # by kind of value: how many there are, and their bytes
     pickles: list[str]  # where pickles were kept
-    paths: dict[str, int] = {}  # bytes by path, three steps deep; what a list holds is one path, `[*]`
+    paths: dict[str, int]  # bytes by path, three steps deep; what a list holds is one path, `[*]`
 
     def __str__(self) -> str:
         lines = [f"{self.bytes:,} bytes"]
