@@ -32,11 +32,14 @@ class Report(NamedTuple):
     bytes: int
     kinds: dict[str, tuple[int, int]]  # by kind of value: how many there are, and their bytes
     pickles: list[str]  # where pickles were kept
+    paths: dict[str, int]  # bytes by path, three steps deep; what a list holds is one path, `[*]`
 
     def __str__(self) -> str:
         lines = [f"{self.bytes:,} bytes"]
         for kind, (count, size) in sorted(self.kinds.items(), key=lambda entry: -entry[1][1]):
             lines.append(f"{size:>16,}  {kind} x {count:,}")
+        for path, size in sorted(self.paths.items(), key=lambda entry: -entry[1]):
+            lines.append(f"{size:>16,}  {path}")
         lines += [f"kept as a pickle: {path}" for path in self.pickles]
         return "\n".join(lines)
 
@@ -131,13 +134,15 @@ def freeze(
     """
     bar = prepare(on_unknown, progress)
     file = None if path is None else os.path.abspath(os.fspath(path))
+    paths: dict[str, int] | None = {} if report else None
     try:
-        image, (kinds, pickles) = _core.freeze(obj, os.fsencode(file) if file else None, on_unknown == "pickle", bar)
+        target = os.fsencode(file) if file else None
+        image, (kinds, pickles) = _core.freeze(obj, target, on_unknown == "pickle", bar, paths)
     finally:
         end_progress(bar)
     _store_pickling.remember(image, file)
     root = image.root()
-    return (root, Report(image.bytes, kinds, pickles)) if report else root
+    return (root, Report(image.bytes, kinds, pickles, paths or {})) if report else root
 
 
 def open(path: str | os.PathLike[str], *, verify: bool = False, trust: bool = False) -> Any:

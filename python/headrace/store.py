@@ -49,7 +49,9 @@ class Builder:
     ) -> None:
         self._file = None if path is None else os.path.abspath(os.fspath(path))
         self._bar = _store.prepare(on_unknown, progress)
-        self._builder = _core.Builder(self._file and os.fsencode(self._file), on_unknown == "pickle", self._bar)
+        self._builder = _core.Builder(
+            os.fsencode(self._file) if self._file else None, on_unknown == "pickle", self._bar
+        )
         self._view: Any = None
         self.report: Report | None = None  # of a finished image
 
@@ -76,7 +78,7 @@ class Builder:
         """Completes the image and returns the frozen list."""
         image, (kinds, pickles) = self._builder.finish()
         _store_pickling.remember(image, self._file)
-        self.report = Report(image.bytes, kinds, pickles)
+        self.report = Report(image.bytes, kinds, pickles, {})
         self._view = image.root()
         self.close()
         return self._view

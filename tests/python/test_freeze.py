@@ -489,6 +489,18 @@ def test_progress_is_told_in_bytes() -> None:
     assert told and told == sorted(told)
 
 
+def test_a_report_says_what_takes_the_room() -> None:
+    records = [{"path": f"/data/{i:09d}.jpg", "boxes": [[0.5] * 4] * 3, "id": i} for i in range(1000)]
+    frozen, report = headrace.freeze({"train": records, "blob": b"x" * 100_000}, report=True)
+    assert report.bytes == _core.where(frozen)[0].bytes
+    assert report.kinds["bytes"][0] == 1 and report.kinds["bytes"][1] >= 100_000
+    assert report.kinds["record"][0] == 1001
+    assert report.paths["obj['blob']"] >= 100_000
+    assert report.paths["obj['train'][*]['path']"] >= 18_000
+    assert report.paths["obj['train']"] > report.paths["obj['train'][*]['boxes']"] > 30_000
+    assert "obj['train'][*]['path']" in str(report) and f"{report.bytes:,} bytes" in str(report)
+
+
 # ---- files ----
 
 

@@ -75,6 +75,7 @@ int freeze_push(struct freezer *freezer, struct frame frame) {
     Py_INCREF(frame.object);
     Py_XINCREF(frame.names);
     Py_XINCREF(frame.extra);
+    frame.mark = hr_builder_bytes(freezer->builder);
     freezer->frames[freezer->frame_count++] = frame;
     return 0;
 }
@@ -185,6 +186,7 @@ static int put(struct freezer *freezer, size_t top, PyObject *item, Py_ssize_t o
 static int advance_list(struct freezer *freezer, size_t top, Py_ssize_t own_count) {
     for (;;) {
         struct frame *frame = &freezer->frames[top];
+        if (freezer->paths && freeze_account(freezer, top) < 0) return -1;
         if ((uint64_t)PySequence_Fast_GET_SIZE(frame->object) != frame->count) return freeze_changed(freezer);
         if (frame->next == frame->count) return 0;
         uint64_t index = frame->next++;
@@ -227,6 +229,7 @@ static int push_row(struct freezer *freezer, const struct frame *rows, uint64_t 
 
 static int advance_rows(struct freezer *freezer, size_t top) {
     struct frame *frame = &freezer->frames[top];
+    if (freezer->paths && freeze_account(freezer, top) < 0) return -1;
     if ((uint64_t)PySequence_Fast_GET_SIZE(frame->object) != frame->count) return freeze_changed(freezer);
     if (frame->next == frame->count) return 0;
     frame->next++;
@@ -238,6 +241,7 @@ static int advance_record(struct freezer *freezer, size_t top) {
     for (;;) {
         PyObject *key, *item;
         struct frame *frame = &freezer->frames[top];
+        if (freezer->paths && freeze_account(freezer, top) < 0) return -1;
         if ((uint64_t)PyDict_GET_SIZE(frame->object) != frame->count) return freeze_changed(freezer);
         if (frame->next == frame->count) return 0;
         if (!PyDict_Next(frame->object, &frame->at, &key, &item)) return freeze_changed(freezer);
@@ -253,6 +257,7 @@ static int advance_record(struct freezer *freezer, size_t top) {
 static int advance_set(struct freezer *freezer, size_t top) {
     for (;;) {
         struct frame *frame = &freezer->frames[top];
+        if (freezer->paths && freeze_account(freezer, top) < 0) return -1;
         PyObject *item = PyIter_Next(frame->extra);
         if (!item && PyErr_Occurred()) return -1;
         if (!item) return frame->next == frame->count ? 0 : freeze_changed(freezer);
@@ -294,6 +299,7 @@ static int put_value(struct freezer *freezer, size_t top) {
 static int advance_dict(struct freezer *freezer, size_t top) {
     for (;;) {
         const struct frame *frame = &freezer->frames[top];
+        if (freezer->paths && freeze_account(freezer, top) < 0) return -1;
         if ((uint64_t)PyDict_GET_SIZE(frame->object) != frame->count) return freeze_changed(freezer);
         if (frame->next == frame->count && !frame->has_key) return 0;
         int r = frame->has_key ? put_value(freezer, top) : put_key(freezer, top);
@@ -341,49 +347,6 @@ int freezer_run(struct freezer *freezer, PyObject *object, hr_value *ret_root) {
     return r;
 }
 
-/* ---- where it is ---- */
-
-static PyObject *quote(PyObject *key) {
-    enum { MOST = 60 };
-    PyObject *text = PyObject_Repr(key);
-    if (!text || PyUnicode_GET_LENGTH(text) <= MOST) return text;
-    PyObject *head = PyUnicode_Substring(text, 0, MOST);
-    Py_DECREF(text);
-    text = head ? PyUnicode_FromFormat("%U...", head) : NULL;
-    Py_XDECREF(head);
-    return text;
-}
-
-static PyObject *step_of(const struct frame *frame) {
-    Py_ssize_t index = frame->next ? (Py_ssize_t)frame->next - 1 : 0;
-    if (frame->kind == FRAME_LIST || frame->kind == FRAME_ROWS) return PyUnicode_FromFormat("[%zd]", index);
-    if (frame->kind == FRAME_SET) return PyUnicode_FromString("{an item}");
-    PyObject *key = frame->kind == FRAME_DICT ? frame->key : PyTuple_GetItem(frame->names, index);
-    if (!key) {
-        PyErr_Clear();
-        return PyUnicode_FromString("");
-    }
-    if (frame->is_object) return PyUnicode_FromFormat(".%U", key);
-    PyObject *quoted = quote(key);
-    PyObject *step = quoted ? PyUnicode_FromFormat("[%U]", quoted) : NULL;
-    Py_XDECREF(quoted);
-    return step;
-}
-
-PyObject *freeze_path(struct freezer *freezer) {
-    enum { HEAD = 8, TAIL = 8 };
-    PyObject *path = PyUnicode_FromString("obj");
-    for (size_t i = 0; path && i < freezer->frame_count; i++) {
-        const struct frame *frame = &freezer->frames[i];
-        if (frame->is_hidden) continue;
-        bool is_left_out = i >= HEAD && i + TAIL < freezer->frame_count;
-        PyObject *step = !is_left_out ? step_of(frame) : PyUnicode_FromString(i == HEAD ? "..." : "");
-        PyUnicode_Append(&path, step);
-        Py_XDECREF(step);
-    }
-    return path;
-}
-
 /* ---- opening, closing ---- */
 
 int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bool keeps_pickles) {
@@ -416,6 +379,7 @@ void freezer_close(struct freezer *freezer) {
     freezer->frames = NULL;
     freezer->frame_room = 0;
     Py_CLEAR(freezer->progress);
+    Py_CLEAR(freezer->paths);
     Py_CLEAR(freezer->shapes);
     Py_CLEAR(freezer->classes);
     Py_CLEAR(freezer->dtypes);

@@ -48,17 +48,18 @@ static PyObject *finish_image(struct freezer *freezer, hr_value root) {
 /* ---- _core.freeze ---- */
 
 PyObject *core_freeze(PyObject *module, PyObject *arguments, PyObject *keywords) {
-    static char *words[] = {"object", "path", "keeps_pickles", "progress", NULL};
-    PyObject *object, *path = Py_None, *progress = Py_None, *result = NULL;
+    static char *words[] = {"object", "path", "keeps_pickles", "progress", "paths", NULL};
+    PyObject *object, *path = Py_None, *progress = Py_None, *paths = Py_None, *result = NULL;
     int keeps_pickles = 0;
     struct freezer freezer;
     hr_value root;
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|OpO:freeze", words, &object, &path, &keeps_pickles,
-                                     &progress))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|OpOO:freeze", words, &object, &path, &keeps_pickles,
+                                     &progress, &paths))
         return NULL;
-    if (freezer_open(&freezer, path, progress, keeps_pickles) == 0 && freezer_run(&freezer, object, &root) == 0)
-        result = finish_image(&freezer, root);
+    int r = freezer_open(&freezer, path, progress, keeps_pickles);
+    if (PyDict_Check(paths)) freezer.paths = Py_NewRef(paths);
+    if (r == 0 && freezer_run(&freezer, object, &root) == 0) result = finish_image(&freezer, root);
     freezer_close(&freezer);
     return result;
 }

@@ -63,7 +63,7 @@ static int read_names(struct image *image, uint32_t number, struct shape *shape)
 
 /* Where each field of an instance goes. The class was found to be plain: its slots' descriptors are Python's own. */
 static int find_places(struct shape *shape) {
-    shape->places = PyMem_Calloc(shape->field_count + 1, sizeof *shape->places);
+    shape->places = PyMem_Calloc(shape->field_count + 1, sizeof(PyObject *));
     if (!shape->places) {
         PyErr_NoMemory();
         return -1;

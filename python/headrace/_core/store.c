@@ -61,12 +61,12 @@ static PyMethodDef methods[] = {
 
 int store_add(PyObject *module) {
     PyTypeObject *types[] = {&ImageType,      &FrozenListType,  &FrozenTupleType,  &FrozenDictType, &FrozenSetType,
-                             &FrozenKeysType, &FrozenItemsType, &FrozenValuesType, &BuilderType};
+                             &FrozenKeysType, &FrozenItemsType, &FrozenValuesType, &BuilderType,    NULL};
     StoreError = PyErr_NewExceptionWithDoc(
         "headrace.StoreError", "An image of frozen data is damaged, of another version, missing, or not trusted.",
         PyExc_RuntimeError, NULL);
     if (!StoreError || PyModule_AddObjectRef(module, "StoreError", StoreError) < 0) return -1;
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    for (size_t i = 0; types[i]; i++)
         if (PyModule_AddType(module, types[i]) < 0) return -1;
     return PyType_Ready(&FrozenIteratorType) < 0 ? -1 : PyModule_AddFunctions(module, methods);
 }

@@ -8,11 +8,12 @@
  * Frozen data: Python objects to images (headrace/store.h) and back.
  *
  *     freeze.c         objects into an image: the work list            freeze_scan.c  lists that can be packed
+ *     freeze_path.c    where the work is
  *     freeze_leaf.c    texts, numbers, arrays, tensors                 freeze_class.c instances, and what has a name
  *     freeze_image.c   _core.freeze, _core.Builder
  *     image.c          _core.Image: an open image and what is remembered of it
  *     read.c           an item as an object: a scalar, an array, a view
- *     build.c          instances and ordinary containers out of an image: thaw
+ *     build.c          instances and ordinary containers out of an image: thaw   build_begin.c  how each begins
  *     view.c           what views share   view_list.c  view_dict.c  view_set.c  view_many.c   view_iterator.c
  *     key.c            a Python key as a key of the library
  *     text.c, map.c    UTF-8 without a trace in the str; numbers to numbers
@@ -208,6 +209,7 @@ struct frame {
     hr_value value;
     uint64_t next, count;
     Py_ssize_t at; /* PyDict_Next's */
+    uint64_t mark; /* the image's bytes, when they were accounted for last */
     uint32_t shape;
 };
 
@@ -221,6 +223,7 @@ struct freezer {
     PyObject *dtypes;   /* dict: dtype -> text */
     PyObject *progress; /* callable or NULL */
     PyObject *pickles;  /* list of paths kept as pickles */
+    PyObject *paths;    /* dict: path -> bytes, or NULL: nobody asks */
     struct sources sources;
     unsigned char *scratch;
     size_t scratch_bytes;
@@ -251,6 +254,8 @@ int freeze_memo(struct freezer *freezer, PyObject *object, hr_value value);
 int freeze_tick(struct freezer *freezer, uint64_t items);
 void freeze_count(struct freezer *freezer, enum hr_kind kind, uint64_t bytes_before);
 PyObject *freeze_path(struct freezer *freezer);
+/* Adds what was written since the last time to the path at which frame `top` is. -1: exception. */
+int freeze_account(struct freezer *freezer, size_t top);
 int freeze_changed(struct freezer *freezer);
 
 /* freeze_leaf.c: 1: written; 0: not of this kind; -1: exception. */
