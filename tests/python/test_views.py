@@ -275,6 +275,20 @@ def test_any_key_is_found_or_missed_as_in_a_dict(value: Any, others: list[Any]) 
 # ---- writes ----
 
 
+def test_a_missing_key_is_told_as_a_dict_tells_it() -> None:
+    for value in ({1: 2, "a": 3}, {"a": 1, "b": 2}, {frozenset(): 1}):
+        view = headrace.freeze(value)
+        for key in ("none", (1, 2), (), None, ((),)):
+            with pytest.raises(KeyError) as expected:
+                value[key]  # type: ignore[index]
+            with pytest.raises(KeyError) as told:
+                view[key]
+            assert told.value.args == expected.value.args
+            with pytest.raises(KeyError) as told:
+                view.get_many([key])
+            assert told.value.args == expected.value.args
+
+
 def test_a_write_is_refused_and_told_the_way_out() -> None:
     view = headrace.freeze({"list": [1, 2], "set": {1}, "counter": collections.Counter("a"), "tuple": (1,)})
     writes: list[Callable[[], Any]] = [

@@ -97,7 +97,10 @@ static PyObject *miss(struct view *view, PyObject *key) {
         Py_XDECREF(name);
         if (counts) return PyLong_FromLong(0);
     }
-    if (!PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, key);
+    if (PyErr_Occurred()) return NULL;
+    PyObject *arguments = PyTuple_Pack(1, key); /* or a tuple would be taken for the arguments, and None for none */
+    if (arguments) PyErr_SetObject(PyExc_KeyError, arguments);
+    Py_XDECREF(arguments);
     return NULL;
 }
 
