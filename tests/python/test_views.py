@@ -416,6 +416,58 @@ def test_get_many_takes_lists_arrays_and_tensors() -> None:
         mapping.get_many([[]])
 
 
+def test_an_index_that_empties_the_list_of_indices_is_an_error_of_its_own() -> None:
+    view = headrace.freeze(list(range(10)))
+    indices: list[Any] = []
+
+    class Index:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __index__(self) -> int:
+            indices.clear()
+            return self.number
+
+    indices += [Index(99)]
+    with pytest.raises(IndexError, match="Index object"):
+        view.get_many(indices)
+    indices += [Index(1), 2]
+    with pytest.raises(RuntimeError):
+        view.get_many(indices)
+
+
+def test_two_threads_may_look_for_keys_that_run_code() -> None:
+    code = """
+import threading
+import headrace
+building, comparing, done = threading.Event(), threading.Event(), threading.Event()
+class Key:
+    def __init__(self, number): self.number = number
+    def __hash__(self):
+        if threading.current_thread() is not threading.main_thread():
+            building.set()
+            comparing.wait(60)
+        return 1
+    def __eq__(self, other):
+        if threading.current_thread() is threading.main_thread():
+            comparing.set()
+            done.wait(60)
+        return self.number == other.number
+view = headrace.freeze({Key(1): "one"})
+def look():
+    assert Key(2) not in view
+    done.set()
+thread = threading.Thread(target=look)
+thread.start()
+building.wait(60)
+print(view[Key(1)])
+thread.join()
+"""
+    environment = {**os.environ, "PYTHONMALLOC": "debug"}  # what was freed is overwritten
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=environment)
+    assert done.stdout == "one\n", done.stderr
+
+
 def test_a_column_is_an_array_or_a_frozen_list() -> None:
     records = [{"path": f"p{i}", "size": i, "score": i / 2, "ok": i % 2 == 0, "box": [i]} for i in range(100)]
     view = headrace.freeze(records)

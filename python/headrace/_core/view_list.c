@@ -32,7 +32,7 @@ static PyObject *slice_of(struct view *view, PyObject *slice) {
     if (!part) return NULL;
     part->count = count;
     part->first = count ? view->first + start * view->stride : 0;
-    part->stride = count ? view->stride * step : 1;
+    part->stride = count > 1 ? view->stride * step : 1; /* of one item any: a step may be as large as can be */
     return (PyObject *)part;
 }
 
