@@ -329,6 +329,16 @@ def test_arrays_are_read_only_views_that_keep_the_image() -> None:
     assert array.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_an_array_of_objects_keeps_its_shape() -> None:
+    row = np.array([1, "a", None], dtype=object)
+    table = np.array([[1, "a"], [None, [2]], [3.0, (4,)]], dtype=object)
+    single = np.array({"a": 1}, dtype=object)
+    views = headrace.freeze([row, table, single, 0])
+    assert type(views[0]) is _core.FrozenList and list(views[0]) == [1, "a", None]
+    assert views[1].shape == (3, 2) and views[1].dtype == object and views[1][1, 1] == [2] and len(views[1]) == 3
+    assert views[2].shape == () and views[2].item() == {"a": 1}
+
+
 def test_a_tensor_can_be_written_and_the_image_is_not() -> None:
     view = headrace.freeze([torch.arange(4), torch.arange(4.0).bfloat16()])
     tensor = view[0]

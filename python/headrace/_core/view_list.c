@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
-/* Lists and tuples; a deque, and an array of objects, is seen as a list. */
+/* Lists and tuples; a deque, and an array of objects in one dimension, is seen as a list. */
 
 static PyObject *item_at(struct view *view, Py_ssize_t index) {
     struct hr_item item;
