@@ -461,6 +461,11 @@ def test_a_list_that_changes_while_it_is_frozen_is_an_error() -> None:
         headrace.freeze([[str(i)] for i in range(100_000)], progress=lambda _: 1 // 0)
 
 
+def test_an_enum_member_is_known_by_its_name_whatever_its_value_is() -> None:
+    frozen = headrace.freeze([ft.Reader.BYTES, ft.Access.READ | ft.Access.WRITE])
+    assert frozen[0] is ft.Reader.BYTES and frozen[1] == ft.Access.READ | ft.Access.WRITE
+
+
 class _Meddler:
     """Does something when it is pickled."""
 
