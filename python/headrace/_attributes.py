@@ -17,6 +17,7 @@ from headrace import _store
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, defaultdict, OrderedDict, Counter)
 _NOT_LOOKED_INTO = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, str, bytes, bytearray, int, float)
 _SAMPLED = 256  # items of a container that its size is estimated from
+_LOOKED_AT = 1 << 14  # items in items, at each depth: a list of lists of lists has no end
 _FEW = 1000  # a container of so many items is looked into for data sets
 _DEPTH = 6
 _log = logging.getLogger("headrace")
@@ -73,31 +74,55 @@ class _Place:
 # ---- sizes
 
 
+def _dict_of(value: Any) -> dict[str, Any]:
+    """The attributes of an instance, as it has them: a proxy is not asked what it stands for."""
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except Exception:  # a property of that name may raise anything
+        return {}
+    return held if type(held) is dict else {}
+
+
+def _is_any(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    """isinstance, by the type alone: a proxy says it is what it stands for."""
+    return issubclass(type(value), kinds)
+
+
 def _items_of(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
+    if _is_any(value, dict):
         return (one for pair in value.items() for one in pair)
-    if type(value) in _CONTAINERS:
-        return value
-    return vars(value).values() if hasattr(type(value), "__dict__") and hasattr(value, "__dict__") else ()
+    return value if type(value) in _CONTAINERS else _dict_of(value).values()
 
 
-def _sample(value: Any) -> Iterator[Any]:
+def _count_of(value: Any) -> int:
+    if _is_any(value, dict):
+        return 2 * len(value)
+    return len(value) if type(value) in _CONTAINERS else len(_dict_of(value))
+
+
+def _sample(value: Any, most: int) -> list[Any]:
     """Some of its items, from all of it where it can be indexed, else its first."""
-    if isinstance(value, (list, tuple)) and len(value) > _SAMPLED:
-        return (value[at * len(value) // _SAMPLED] for at in range(_SAMPLED))
-    return islice(iter(_items_of(value)), 2 * _SAMPLED)
+    if _is_any(value, (list, tuple)) and len(value) > most:
+        return [value[at * len(value) // most] for at in range(most)]
+    return list(islice(_items_of(value), 2 * most))
 
 
-def estimate_bytes(value: Any, depth: int = _DEPTH) -> int:
-    """What a value takes as Python objects, nested ones included, estimated from samples."""
+def estimate_bytes(value: Any, depth: int = _DEPTH, budget: int = _LOOKED_AT, above: tuple[Any, ...] = ()) -> int:
+    """What a value takes as Python objects, nested ones included, estimated from samples.
+
+    budget: how many items may be looked at. above: what holds it; what leads back there is counted there.
+    """
+    if any(one is value for one in above):
+        return 0
     own = sys.getsizeof(value, 0)
-    if depth == 0 or isinstance(value, _NOT_LOOKED_INTO):
+    if depth == 0 or _is_any(value, _NOT_LOOKED_INTO):
         return own
-    sampled = [estimate_bytes(one, depth - 1) for one in _sample(value)]
-    if not sampled:
+    sample = _sample(value, min(_SAMPLED, budget))
+    if not sample:
         return own
-    count = len(value) * (2 if isinstance(value, dict) else 1) if type(value) in _CONTAINERS else len(sampled)
-    return own + sum(sampled) * count // len(sampled)
+    share = max(1, budget // len(sample))
+    sampled = [estimate_bytes(one, depth - 1, share, (*above, value)) for one in sample]
+    return own + sum(sampled) * _count_of(value) // len(sampled)
 
 
 # ---- finding
@@ -106,17 +131,17 @@ def estimate_bytes(value: Any, depth: int = _DEPTH) -> int:
 def _is_code(value: Any) -> bool:
     """Is it something with a behaviour of its own, as a data set is? It stays; what it holds is frozen."""
     kind = type(value)
-    return hasattr(kind, "__getitem__") and hasattr(value, "__dict__") and kind not in _CONTAINERS
+    return hasattr(kind, "__getitem__") and kind.__dictoffset__ != 0 and kind not in _CONTAINERS
 
 
 def _attributes(owner: Any) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
-    held = vars(owner) if hasattr(owner, "__dict__") else {}
+    held = _dict_of(owner)
     for name in list(held):
         yield f".{name}", held[name], lambda view, name=name: held.__setitem__(name, view)
     for name in {one for kind in type(owner).__mro__ for one in _names(vars(kind).get("__slots__", ()))}:
         try:
             value = object.__getattribute__(owner, name)
-        except AttributeError:
+        except Exception:  # it was never set, or a property has its name
             continue
         if name not in ("__dict__", "__weakref__"):
             yield f".{name}", value, lambda view, name=name: object.__setattr__(owner, name, view)
@@ -127,7 +152,7 @@ def _names(slots: Any) -> tuple[str, ...]:
 
 
 def _entries(container: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
-    if isinstance(container, dict):
+    if _is_any(container, dict):
         for key, value in container.items():
             yield f"[{key!r}]", value, lambda view, key=key: container.__setitem__(key, view)
     elif isinstance(container, (list, tuple)):
@@ -148,7 +173,7 @@ class _Search:
         left: list[tuple[str, Any]] = [("dataset", dataset)]
         while left:
             path, owner = left.pop()
-            if id(owner) in self._seen or isinstance(owner, _NOT_LOOKED_INTO):
+            if id(owner) in self._seen or _is_any(owner, _NOT_LOOKED_INTO):
                 continue
             self._seen.add(id(owner))
             parts = _entries(owner) if type(owner) in _CONTAINERS else _attributes(owner)

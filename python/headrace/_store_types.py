@@ -126,7 +126,8 @@ def _classify_tuple(cls: type) -> Known:
 
 def _enum_parts(member: Any) -> Any:
     cls = _name(type(member))
-    return (cls, member.name if member.name in type(member).__members__ else None, member.value) if cls else None
+    has_name = member.name in type(member).__members__  # else it is several flags
+    return (cls, member.name if has_name else None, None if has_name else member.value) if cls else None
 
 
 def classify(cls: type) -> Known:

@@ -22,6 +22,11 @@ class Level(enum.IntEnum):
     HIGH = 2
 
 
+class Reader(enum.Enum):
+    TEXT = (lambda path: path.read_text(), "r")
+    BYTES = (lambda path: path.read_bytes(), "rb")
+
+
 class Access(enum.Flag):
     READ = 1
     WRITE = 2

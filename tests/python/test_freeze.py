@@ -461,6 +461,30 @@ def test_a_list_that_changes_while_it_is_frozen_is_an_error() -> None:
         headrace.freeze([[str(i)] for i in range(100_000)], progress=lambda _: 1 // 0)
 
 
+def test_an_enum_member_is_known_by_its_name_whatever_its_value_is() -> None:
+    frozen = headrace.freeze([ft.Reader.BYTES, ft.Access.READ | ft.Access.WRITE])
+    assert frozen[0] is ft.Reader.BYTES and frozen[1] == ft.Access.READ | ft.Access.WRITE
+
+
+class _Meddler:
+    """Does something when it is pickled."""
+
+    def __init__(self, act: Any) -> None:
+        self.act = act
+
+    def __reduce__(self) -> Any:
+        self.act()
+        return int, ()
+
+
+@pytest.mark.parametrize("other", [threading.Lock(), ft.Key(1), ft.Point(1)], ids=["lock", "key", "tuple"])
+def test_a_record_that_becomes_one_of_another_class_meanwhile_is_an_error(other: Any) -> None:
+    nodes: Any = [ft.Node(i) for i in range(3)]
+    nodes[0].value = _Meddler(lambda: nodes.__setitem__(1, other))
+    with pytest.raises(RuntimeError, match="was changed while"):
+        headrace.freeze(nodes, on_unknown="pickle")
+
+
 def test_text_is_not_cached_in_the_users_strings() -> None:
     texts = ["é" * 1000 + str(i) for i in range(100)]
     before = [sys.getsizeof(text) for text in texts]

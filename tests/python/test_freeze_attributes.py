@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from typing import Any
 
 import headrace
 import pytest
+from headrace._attributes import estimate_bytes
 
 COUNT = 30_000
 
@@ -101,6 +103,42 @@ def test_what_cannot_be_frozen_stays_and_is_told(caplog: pytest.LogCaptureFixtur
     assert path == "dataset.locks"
     assert "[0]['lock']" in reason
     assert "not frozen: dataset.locks" in caplog.text
+
+
+class Proxy:
+    """Stands for something that is not there yet."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("outside of a request")
+
+
+def test_a_data_set_may_hold_what_raises_when_it_is_looked_at() -> None:
+    data = Paths()
+    data.proxy = Proxy()  # type: ignore[attr-defined]
+    assert [one.path for one in headrace.freeze_attributes(data).frozen] == ["dataset.paths"]
+
+
+class Sample:
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+
+
+def test_small_objects_that_lead_back_to_their_data_set_are_no_large_container() -> None:
+    data = Paths()
+    data.paths = []
+    data.samples = [Sample(data) for _ in range(300)]  # type: ignore[attr-defined]
+    data.log = logging.getLogger("one of many that know each other")  # type: ignore[attr-defined]
+    assert headrace.freeze_attributes(data) == headrace.store.FreezeReport()
+
+
+def test_the_size_of_deeply_nested_lists_is_estimated_at_once() -> None:
+    value: Any = 1.5
+    for _ in range(5):
+        value = [value] * 300  # 2e12 items, if they are counted one by one
+    begin = time.monotonic()
+    assert estimate_bytes(value) > 1e12
+    assert time.monotonic() - begin < 30
+    assert 0.5 < estimate_bytes([[float(i + j) for i in range(100)] for j in range(1000)]) / 3_300_000 < 2
 
 
 def test_a_data_set_without_large_containers_is_left_alone() -> None:

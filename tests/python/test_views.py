@@ -275,6 +275,20 @@ def test_any_key_is_found_or_missed_as_in_a_dict(value: Any, others: list[Any]) 
 # ---- writes ----
 
 
+def test_a_missing_key_is_told_as_a_dict_tells_it() -> None:
+    for value in ({1: 2, "a": 3}, {"a": 1, "b": 2}, {frozenset(): 1}):
+        view = headrace.freeze(value)
+        for key in ("none", (1, 2), (), None, ((),)):
+            with pytest.raises(KeyError) as expected:
+                value[key]  # type: ignore[index]
+            with pytest.raises(KeyError) as told:
+                view[key]
+            assert told.value.args == expected.value.args
+            with pytest.raises(KeyError) as told:
+                view.get_many([key])
+            assert told.value.args == expected.value.args
+
+
 def test_a_write_is_refused_and_told_the_way_out() -> None:
     view = headrace.freeze({"list": [1, 2], "set": {1}, "counter": collections.Counter("a"), "tuple": (1,)})
     writes: list[Callable[[], Any]] = [
@@ -313,6 +327,16 @@ def test_arrays_are_read_only_views_that_keep_the_image() -> None:
     del view, other
     gc.collect()
     assert array.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_an_array_of_objects_keeps_its_shape() -> None:
+    row = np.array([1, "a", None], dtype=object)
+    table = np.array([[1, "a"], [None, [2]], [3.0, (4,)]], dtype=object)
+    single = np.array({"a": 1}, dtype=object)
+    views = headrace.freeze([row, table, single, 0])
+    assert type(views[0]) is _core.FrozenList and list(views[0]) == [1, "a", None]
+    assert views[1].shape == (3, 2) and views[1].dtype == object and views[1][1, 1] == [2] and len(views[1]) == 3
+    assert views[2].shape == () and views[2].item() == {"a": 1}
 
 
 def test_a_tensor_can_be_written_and_the_image_is_not() -> None:
@@ -400,6 +424,58 @@ def test_get_many_takes_lists_arrays_and_tensors() -> None:
         mapping.get_many(["text 1", "none"])
     with pytest.raises(TypeError):
         mapping.get_many([[]])
+
+
+def test_an_index_that_empties_the_list_of_indices_is_an_error_of_its_own() -> None:
+    view = headrace.freeze(list(range(10)))
+    indices: list[Any] = []
+
+    class Index:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __index__(self) -> int:
+            indices.clear()
+            return self.number
+
+    indices += [Index(99)]
+    with pytest.raises(IndexError, match="Index object"):
+        view.get_many(indices)
+    indices += [Index(1), 2]
+    with pytest.raises(RuntimeError):
+        view.get_many(indices)
+
+
+def test_two_threads_may_look_for_keys_that_run_code() -> None:
+    code = """
+import threading
+import headrace
+building, comparing, done = threading.Event(), threading.Event(), threading.Event()
+class Key:
+    def __init__(self, number): self.number = number
+    def __hash__(self):
+        if threading.current_thread() is not threading.main_thread():
+            building.set()
+            comparing.wait(60)
+        return 1
+    def __eq__(self, other):
+        if threading.current_thread() is threading.main_thread():
+            comparing.set()
+            done.wait(60)
+        return self.number == other.number
+view = headrace.freeze({Key(1): "one"})
+def look():
+    assert Key(2) not in view
+    done.set()
+thread = threading.Thread(target=look)
+thread.start()
+building.wait(60)
+print(view[Key(1)])
+thread.join()
+"""
+    environment = {**os.environ, "PYTHONMALLOC": "debug"}  # what was freed is overwritten
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=environment)
+    assert done.stdout == "one\n", done.stderr
 
 
 def test_a_column_is_an_array_or_a_frozen_list() -> None:

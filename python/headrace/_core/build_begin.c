@@ -182,10 +182,19 @@ static int find_parts(struct image *image, const struct hr_item *typed, enum how
     return is_right ? 1 : build_refuse("a container is made of other parts");
 }
 
+/* Has an array of objects one dimension? Only then does it read as a list. 1, 0, or -1: exception. */
+static int is_row(struct image *image, const struct hr_item *extra) {
+    struct hr_item shape;
+    if (extra->kind != HR_KIND_TUPLE || extra->count != 2) return refuse("a container is made of other parts");
+    if (at(image, extra, 1, &shape) < 0) return -1;
+    return shape.kind == HR_KIND_TUPLE && shape.count == 1;
+}
+
 int typed_parts(struct image *image, const struct hr_item *typed, struct hr_item *ret_extra,
                 struct hr_item *ret_items) {
     enum how how;
     int r = find_parts(image, typed, &how, ret_extra, ret_items);
+    if (r > 0 && how == HOW_ELEMENTS) return is_row(image, ret_extra);
     return r > 0 && how == HOW_NAMESPACE ? 0 : r;
 }
 

@@ -196,8 +196,9 @@ static int advance_list(struct freezer *freezer, size_t top, Py_ssize_t own_coun
     }
 }
 
-static int push_instance_row(struct freezer *freezer, PyObject *item, struct frame row) {
+static int push_instance_row(struct freezer *freezer, PyObject *item, const PyObject *type, struct frame row) {
     PyObject *names = NULL, *values = NULL;
+    if ((PyObject *)Py_TYPE(item) != type) return freeze_changed(freezer);
     PyObject *known = freeze_class(freezer, Py_TYPE(item));
     int r = known ? freeze_fields(known, item, &names, &values) : -1;
     if (r > 0) r = PyObject_RichCompareBool(names, row.names, Py_EQ);
@@ -217,7 +218,7 @@ static int push_row(struct freezer *freezer, const struct frame *rows, uint64_t 
     PyObject *item = Py_NewRef(PySequence_Fast_GET_ITEM(rows->object, (Py_ssize_t)index));
     int r = IS_SHARED(item, 2) ? freeze_memo(freezer, item, row.value) : 0;
     if (r == 0 && row.is_object) {
-        r = push_instance_row(freezer, item, row);
+        r = push_instance_row(freezer, item, rows->extra, row);
     } else if (r == 0) {
         row.object = item;
         r = PyDict_CheckExact(item) && has_names(item, row.names) ? freeze_push(freezer, row) : freeze_changed(freezer);

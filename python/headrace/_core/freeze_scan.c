@@ -194,9 +194,11 @@ static int are_new(struct freezer *freezer, PyObject *sequence) {
     return r;
 }
 
-static int begin_rows(struct freezer *freezer, PyObject *sequence, PyObject *names, uint32_t shape, bool is_object,
+/* `type`: of the rows that are instances; NULL: they are dicts. */
+static int begin_rows(struct freezer *freezer, PyObject *sequence, PyObject *names, uint32_t shape, PyTypeObject *type,
                       hr_value *ret_value) {
-    struct frame frame = {.kind = FRAME_ROWS, .object = sequence, .names = names, .is_object = is_object};
+    struct frame frame = {.kind = FRAME_ROWS, .object = sequence, .names = names, .is_object = type != NULL};
+    frame.extra = (PyObject *)type;
     frame.count = (uint64_t)count_of(sequence);
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = hr_builder_rows(freezer->builder, kind_of(sequence), shape, frame.count, &frame.value);
@@ -214,7 +216,7 @@ static int pack_dicts(struct freezer *freezer, PyObject *sequence, hr_value *ret
     for (Py_ssize_t i = 1; r && i < count_of(sequence); i++) r = has_names(item_of(sequence, i), names);
     if (r > 0) r = are_new(freezer, sequence);
     if (r > 0) r = freeze_shape(freezer, NULL, NULL, HR_SHAPE_DICT, names, &shape);
-    if (r > 0) r = begin_rows(freezer, sequence, names, shape, false, ret_value);
+    if (r > 0) r = begin_rows(freezer, sequence, names, shape, NULL, ret_value);
     Py_DECREF(names);
     return r;
 }
@@ -223,27 +225,30 @@ static int pack_dicts(struct freezer *freezer, PyObject *sequence, hr_value *ret
 static int have_fields(PyObject *known, PyObject *sequence, PyObject *names) {
     int r = 1;
     for (Py_ssize_t i = 1; r > 0 && i < count_of(sequence); i++) {
-        PyObject *here = NULL, *values = NULL;
-        r = freeze_fields(known, item_of(sequence, i), &here, &values);
+        PyObject *item = Py_NewRef(item_of(sequence, i)), *here = NULL, *values = NULL;
+        r = freeze_fields(known, item, &here, &values);
         if (r > 0) r = PyObject_RichCompareBool(here, names, Py_EQ);
+        if (r > 0 && i % SLICE_ITEMS == SLICE_ITEMS - 1 && PyErr_CheckSignals() < 0) r = -1;
+        Py_DECREF(item);
         Py_XDECREF(here);
         Py_XDECREF(values);
     }
     return r;
 }
 
-static int pack_instances(struct freezer *freezer, PyObject *sequence, PyObject *known, hr_value *ret_value) {
+static int pack_instances(struct freezer *freezer, PyObject *sequence, PyTypeObject *type, PyObject *known,
+                          hr_value *ret_value) {
     uint32_t shape;
     PyObject *names = NULL, *values = NULL;
-    if (count_of(sequence) == 0) return freeze_changed(freezer); /* while Python told of the class */
-    PyTypeObject *type = Py_TYPE(item_of(sequence, 0));
+    if (count_of(sequence) == 0 || !are_all(sequence, type)) /* while Python told of the class */
+        return freeze_changed(freezer);
     PyObject *class_name = PyTuple_GET_ITEM(known, 1);
     int r = freeze_fields(known, item_of(sequence, 0), &names, &values);
     if (r > 0 && PyTuple_GET_SIZE(names) == 0) r = 0;
     if (r > 0) r = have_fields(known, sequence, names);
     if (r > 0) r = are_new(freezer, sequence);
     if (r > 0) r = freeze_shape(freezer, (PyObject *)type, class_name, HR_SHAPE_OBJECT, names, &shape);
-    if (r > 0) r = begin_rows(freezer, sequence, names, shape, true, ret_value);
+    if (r > 0) r = begin_rows(freezer, sequence, names, shape, type, ret_value);
     Py_XDECREF(names);
     Py_XDECREF(values);
     return r;
@@ -267,7 +272,7 @@ static int pack(struct freezer *freezer, PyObject *sequence, PyTypeObject *type,
     if (count < FEWEST_ROWS) return 0;
     if (type == &PyDict_Type) return pack_dicts(freezer, sequence, ret_value);
     int plain = is_plain_class(freezer, type, &known);
-    return plain > 0 ? pack_instances(freezer, sequence, known, ret_value) : plain;
+    return plain > 0 ? pack_instances(freezer, sequence, type, known, ret_value) : plain;
 }
 
 int freeze_packed(struct freezer *freezer, PyObject *sequence, hr_value *ret_value) {

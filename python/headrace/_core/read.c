@@ -179,7 +179,7 @@ static PyObject *read_record(struct image *image, const struct hr_item *item) {
     return shape->kind == HR_SHAPE_DICT ? view_new(image, item, 0) : build(image, item, BUILD_RECORD);
 }
 
-/* A deque, Counter... is a view of its items; a Decimal, a date... is made. */
+/* A deque, Counter... is a view of its items; a Decimal, a date, an array of objects in rows... is made. */
 static PyObject *read_typed(struct image *image, const struct hr_item *item) {
     struct hr_item extra, items;
     int r = typed_parts(image, item, &extra, &items);

@@ -204,7 +204,7 @@ struct frame {
     bool has_key;     /* of a dict: the key is put, `extra` is its value */
     PyObject *object; /* owned: list, tuple, dict, or a tuple of an instance's values */
     PyObject *names;  /* owned: of a record */
-    PyObject *extra;  /* owned: a set's iterator, a dict's pending value */
+    PyObject *extra;  /* owned: a set's iterator, a dict's pending value, the class of rows that are instances */
     PyObject *key;    /* owned: of a dict, for the path */
     hr_value value;
     uint64_t next, count;

@@ -21,13 +21,14 @@ int view_value(struct view *view, uint64_t place, struct hr_item *ret_value) {
 
 /* ---- looking up ---- */
 
-/* Where C cannot look: a dict of the keys, made once per process. Borrowed. */
+/* Where C cannot look: a dict of the keys, made once per process. New reference: comparing keys
+ * runs code, and another thread that made one too may put it in its place. */
 static PyObject *lookup_of(struct view *view) {
     PyObject *name = PyLong_FromUnsignedLongLong(view->item.value);
     PyObject *lookup = name ? PyDict_GetItemWithError(view->image->lookups, name) : NULL;
     if (lookup || PyErr_Occurred()) {
         Py_XDECREF(name);
-        return lookup;
+        return Py_XNewRef(lookup);
     }
     lookup = PyDict_New();
     for (Py_ssize_t i = view->count; lookup && i-- > 0;) { /* from behind: of equal keys the first one stays */
@@ -38,14 +39,15 @@ static PyObject *lookup_of(struct view *view) {
     }
     if (lookup && PyDict_SetItem(view->image->lookups, name, lookup) < 0) Py_CLEAR(lookup);
     Py_XDECREF(name);
-    Py_XDECREF(lookup); /* the image has it */
     return lookup;
 }
 
 static int find_slowly(struct view *view, PyObject *key, uint64_t *ret_place) {
     PyObject *lookup = lookup_of(view), *index = lookup ? PyDict_GetItemWithError(lookup, key) : NULL;
+    uint64_t number = index ? PyLong_AsUnsignedLongLong(index) : 0;
+    Py_XDECREF(lookup);
     if (!index) return PyErr_Occurred() ? -1 : 0;
-    int r = hr_store_place(view->image->store, &view->item, PyLong_AsUnsignedLongLong(index), ret_place);
+    int r = hr_store_place(view->image->store, &view->item, number, ret_place);
     if (r < 0) store_raise(r);
     return r < 0 ? -1 : 1;
 }
@@ -97,7 +99,10 @@ static PyObject *miss(struct view *view, PyObject *key) {
         Py_XDECREF(name);
         if (counts) return PyLong_FromLong(0);
     }
-    if (!PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, key);
+    if (PyErr_Occurred()) return NULL;
+    PyObject *arguments = PyTuple_Pack(1, key); /* or a tuple would be taken for the arguments, and None for none */
+    if (arguments) PyErr_SetObject(PyExc_KeyError, arguments);
+    Py_XDECREF(arguments);
     return NULL;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
-/* Lists and tuples; a deque, and an array of objects, is seen as a list. */
+/* Lists and tuples; a deque, and an array of objects in one dimension, is seen as a list. */
 
 static PyObject *item_at(struct view *view, Py_ssize_t index) {
     struct hr_item item;
@@ -32,7 +32,7 @@ static PyObject *slice_of(struct view *view, PyObject *slice) {
     if (!part) return NULL;
     part->count = count;
     part->first = count ? view->first + start * view->stride : 0;
-    part->stride = count ? view->stride * step : 1;
+    part->stride = count > 1 ? view->stride * step : 1; /* of one item any: a step may be as large as can be */
     return (PyObject *)part;
 }
 

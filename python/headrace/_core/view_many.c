@@ -31,7 +31,9 @@ static int read_block(struct view *view, PyObject *indices, Py_ssize_t from, Py_
     const hr_store *store = view->image->store;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (from + i >= PySequence_Fast_GET_SIZE(indices)) return freeze_result(HR_E_STATE);
-        Py_ssize_t index = index_of(view, PySequence_Fast_GET_ITEM(indices, from + i));
+        PyObject *object = Py_NewRef(PySequence_Fast_GET_ITEM(indices, from + i)); /* its __index__ may empty the list */
+        Py_ssize_t index = index_of(view, object);
+        Py_DECREF(object);
         if (index < 0) return -1;
         at[i] = (uint64_t)index;
         hr_store_prefetch(store, &view->item, at[i], 0);
@@ -72,11 +74,11 @@ struct block {
 static int prepare(struct view *view, PyObject **keys, Py_ssize_t count, struct block *block) {
     const hr_store *store = view->image->store;
     bool is_native = view->item.kind == HR_KIND_DICT && view->item.is_native, never;
+    for (Py_ssize_t i = 0; i < count; i++) block->rooms[i].kept[0] = NULL; /* all, also when one fails below */
     for (Py_ssize_t i = 0; i < count; i++) {
         enum found found = is_native ? key_of(keys[i], &block->rooms[i], &block->keys[i], &never) : FOUND_NOT;
         if (found == FOUND_ERROR) return -1;
         block->is_known[i] = found == FOUND;
-        if (!is_native) block->rooms[i].kept[0] = NULL;
         if (found != FOUND) continue;
         block->hashes[i] = hr_store_hash(store, &block->keys[i]);
         hr_store_prefetch_hash(store, &view->item, block->hashes[i], 0);
