@@ -185,8 +185,8 @@ static int find_parts(struct image *image, const struct hr_item *typed, enum how
 /* Has an array of objects one dimension? Only then does it read as a list. 1, 0, or -1: exception. */
 static int is_row(struct image *image, const struct hr_item *extra) {
     struct hr_item shape;
-    if (extra->kind != HR_KIND_TUPLE || extra->count != 2) return refuse("a container is made of other parts");
-    if (at(image, extra, 1, &shape) < 0) return -1;
+    if (extra->kind != HR_KIND_TUPLE || extra->count != 2) return build_refuse("a container is made of other parts");
+    if (build_at(image, extra, 1, &shape) < 0) return -1;
     return shape.kind == HR_KIND_TUPLE && shape.count == 1;
 }
 
