@@ -8,6 +8,7 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -137,14 +138,14 @@ def _is_code(value: Any) -> bool:
 def _attributes(owner: Any) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
     held = _dict_of(owner)
     for name in list(held):
-        yield f".{name}", held[name], lambda view, name=name: held.__setitem__(name, view)
+        yield f".{name}", held[name], partial(held.__setitem__, name)
     for name in {one for kind in type(owner).__mro__ for one in _names(vars(kind).get("__slots__", ()))}:
         try:
             value = object.__getattribute__(owner, name)
         except Exception:  # it was never set, or a property has its name
             continue
         if name not in ("__dict__", "__weakref__"):
-            yield f".{name}", value, lambda view, name=name: object.__setattr__(owner, name, view)
+            yield f".{name}", value, partial(object.__setattr__, owner, name)
 
 
 def _names(slots: Any) -> tuple[str, ...]:
@@ -154,10 +155,10 @@ def _names(slots: Any) -> tuple[str, ...]:
 def _entries(container: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
     if _is_any(container, dict):
         for key, value in container.items():
-            yield f"[{key!r}]", value, lambda view, key=key: container.__setitem__(key, view)
+            yield f"[{key!r}]", value, partial(container.__setitem__, key)
     elif isinstance(container, (list, tuple)):
         for at, value in enumerate(container):
-            put = (lambda view, at=at: container.__setitem__(at, view)) if isinstance(container, list) else None
+            put = partial(container.__setitem__, at) if isinstance(container, list) else None
             yield f"[{at}]", value, put
 
 
