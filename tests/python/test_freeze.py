@@ -8,6 +8,7 @@ import collections
 import datetime
 import decimal
 import fractions
+import gc
 import math
 import os
 import pathlib
@@ -394,6 +395,26 @@ def test_a_million_of_each_comes_back() -> None:
     assert frozen["index"][paths[654_321]] == 654_321
     assert "/data/none.jpg" not in frozen["index"]
     assert headrace.thaw(frozen) == value
+
+
+def test_freezing_and_thawing_leave_nothing_behind() -> None:
+    values = [NAMED[:-3], CONTAINERS, ARRAYS[:-1], NUMBERS, FLOATS, TEXTS[:9]]
+
+    def once() -> None:
+        for value in values:
+            headrace.thaw(headrace.freeze(value))
+        for bad in ([threading.Lock()], {"a": [ft.MyList()]}, [[{1: (lambda: 1,)}]]):
+            with pytest.raises(TypeError):
+                headrace.freeze(bad)
+
+    for _ in range(8):  # caches fill
+        once()
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(10):
+        once()
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 10 * 60, "one object of each value would be more than twice that"
 
 
 # ---- what cannot be frozen ----

@@ -229,6 +229,42 @@ def test_reading_keeps_a_workers_memory_shared() -> None:
     assert grown < 1_000_000
 
 
+def read_scans(scans: Any, pipe: Any) -> None:
+    total = 0
+    for name in scans:
+        total += int(scans[name].points[0, 0]) + scans[name].tags["boxes"]["chair"][0]
+    before, total = processes.private_bytes(), 0
+    for _ in range(2):
+        for name in scans:
+            scan = scans[name]
+            total += int(scan.points.sum()) + scan.count() + scan.tags["boxes"]["chair"][0]
+    pipe.send((total, processes.private_bytes() - before))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_share_the_arrays_of_many_instances(method: str) -> None:
+    context = multiprocessing.get_context(method)
+    points = np.ones((50_000, 3), dtype="i2")
+    scans = headrace.freeze(
+        {f"scene{i:04d}": ft.Scan(f"s{i}", points + 0, {"boxes": {"chair": [i, 1.5]}}) for i in range(150)}
+    )
+    assert _core.where(scans)[0].bytes > 45e6
+    pipes, started = [], []
+    for _ in range(4):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=read_scans, args=(scans, theirs))
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        started.append(process)
+    for ours, process in zip(pipes, started, strict=True):
+        total, grown = ours.recv()
+        assert total == 2 * (150 * 150_000 + 150 * 50_000 + sum(range(150)))
+        assert grown < 1_000_000
+        joined(process)
+        ours.close()
+
+
 # ---- pickles ----
 
 

@@ -9,6 +9,8 @@
  * end) is refused, and so is a key of tuples in tuples that unfolds to more items than anybody could hash in time.
  */
 
+enum { SIGNAL_ITEMS = 4096 };
+
 /* ---- putting ---- */
 
 static int set_field(const struct step *step, uint64_t index, PyObject *object) {
@@ -117,7 +119,7 @@ static int advance(struct build *build) {
         struct hr_item item;
         uint64_t weight;
         struct step *step = &build->steps[top];
-        if ((step->next & 0xfff) == 0xfff && PyErr_CheckSignals() < 0) return -1;
+        if (++build->done % SIGNAL_ITEMS == 0 && PyErr_CheckSignals() < 0) return -1;
         int r = next_item(build, step, &item);
         if (r <= 0) return r;
         PyObject *object = build_begin(build, &item, &weight);

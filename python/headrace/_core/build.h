@@ -40,6 +40,7 @@ struct build {
     size_t count, room;
     struct map memo;    /* value -> object, owned; 1: not made yet */
     struct map weights; /* value of a tuple or frozenset that is done -> how many items it unfolds to */
+    uint64_t done;      /* items, for signals */
     struct step first[FIRST_STEPS];
 };
 
