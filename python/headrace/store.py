@@ -53,6 +53,7 @@ class Builder:
             os.fsencode(self._file) if self._file else None, on_unknown == "pickle", self._bar
         )
         self._view: Any = None
+        self._is_closed = False
         self.report: Report | None = None  # of a finished image
 
     def append(self, record: Any) -> None:
@@ -86,12 +87,15 @@ class Builder:
     def close(self) -> None:
         """Drops an image that is not finished: no file is left."""
         self._builder.close()
+        self._is_closed = True
         _store.end_progress(self._bar)
 
     def __enter__(self) -> Builder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is None and self._view is None:
-            self.finish()
-        self.close()
+        try:
+            if kind is None and not self._is_closed:
+                self.finish()
+        finally:
+            self.close()

@@ -101,7 +101,7 @@ hr_builder *hr_builder_close(hr_builder *builder) {
     if (!builder) return NULL;
     hr__unmap(builder->base, builder->mapped_bytes);
     hr__close(&builder->fd);
-    hr__file_remove(builder->temporary);
+    if (builder->pid == hr__pid()) hr__file_remove(builder->temporary);
     hr__free(builder->temporary);
     hr__free(builder->path);
     hr__free(builder->shapes);
@@ -127,7 +127,7 @@ static int create(hr_builder *builder, const char *path) {
 int hr_builder_open(const char *path, hr_builder **ret_builder) {
     hr_cleanup(drop_builder) hr_builder *builder = hr__realloc(NULL, sizeof *builder);
     if (!builder) return hr__fail(-ENOMEM, "store: no memory for a builder");
-    *builder = (hr_builder){.fd = -1, .seed = UINT64_C(0x9e3779b97f4a7c15)};
+    *builder = (hr_builder){.fd = -1, .pid = hr__pid(), .seed = UINT64_C(0x9e3779b97f4a7c15)};
     int r = create(builder, path);
     if (r < 0) return hr__fail(r, "store: cannot make an image in %s: %s", path ? path : "memory", hr_error_text(r));
     uint64_t header;

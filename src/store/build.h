@@ -17,6 +17,7 @@ struct hr_builder {
     uint64_t seed;
     int fd;
     char *path, *temporary; /* NULL: in memory; NULL: has no name yet */
+    uint32_t pid;           /* of the process that opened it: a forked child must not remove its file */
     uint64_t *shapes;       /* the offsets of their nodes */
     uint32_t shape_count, shape_room;
     uint32_t *shape_slots; /* 1 + the number of a shape, by the hash of its node */

@@ -72,6 +72,32 @@ def test_a_failed_builder_leaves_the_old_file(tmp_path: Path) -> None:
     assert headrace.open(path) == ["new"]
 
 
+@pytest.mark.parametrize("failure", ["", "tmpfile:EINVAL"])
+def test_a_forked_child_that_drops_a_builder_leaves_its_parents_file(
+    tmp_path: Path, failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_FAIL", failure)
+    path = tmp_path / "x.frozen"
+    builder = headrace.store.Builder(path)
+    builder.append({"a": 1})
+    child = os.fork()
+    if child == 0:
+        del builder
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert builder.finish() == [{"a": 1}]
+    assert os.listdir(tmp_path) == ["x.frozen"]
+
+
+def test_a_builder_can_be_closed_in_its_with_statement(tmp_path: Path) -> None:
+    with headrace.store.Builder(tmp_path / "x.frozen") as builder:
+        builder.append(1)
+        builder.close()
+    assert not os.listdir(tmp_path)
+    with pytest.raises(ValueError, match="closed"):
+        builder.append(2)
+
+
 def test_a_record_may_hold_itself_and_records_share_nothing() -> None:
     record: dict[str, Any] = {"name": "loop"}
     record["self"] = record

@@ -571,6 +571,14 @@ def test_a_file_is_opened_again_and_checked(tmp_path: pathlib.Path) -> None:
         headrace.open(tmp_path / "missing")
 
 
+def test_a_path_with_a_null_character_is_refused_and_not_cut_off_there(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match="null"):
+        headrace.freeze([1], f"{tmp_path}/a\0b")
+    with pytest.raises(ValueError, match="null"):
+        headrace.store.Builder(f"{tmp_path}/a\0b")
+    assert not os.listdir(tmp_path)
+
+
 def test_a_freeze_that_fails_leaves_no_file(tmp_path: pathlib.Path) -> None:
     with pytest.raises(TypeError):
         headrace.freeze([threading.Lock()], tmp_path / "x.frozen")

@@ -275,6 +275,20 @@ def test_any_key_is_found_or_missed_as_in_a_dict(value: Any, others: list[Any]) 
 # ---- writes ----
 
 
+def test_what_has_no_hash_is_looked_up_as_in_a_dict_or_set() -> None:
+    sets = headrace.freeze({frozenset({1}), 2})
+    assert {1} in sets and {2} not in sets
+    with pytest.raises(TypeError, match="unhashable"):
+        [] in sets  # noqa: B015
+    mapping = headrace.freeze({1: "a", "b": 2})
+    assert mapping[np.int64(1)] == "a"
+    for key in (np.array(1), {1}, []):
+        with pytest.raises(TypeError, match="unhashable"):
+            mapping[key]
+        with pytest.raises(TypeError, match="unhashable"):
+            mapping.get_many([key])
+
+
 def test_a_missing_key_is_told_as_a_dict_tells_it() -> None:
     for value in ({1: 2, "a": 3}, {"a": 1, "b": 2}, {frozenset(): 1}):
         view = headrace.freeze(value)

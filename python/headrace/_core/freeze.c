@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
+#include <string.h>
+
 /*
  * An object into an image, by a work list: a frame per container that is being written, so that no depth overflows the
  * stack. A container is made with room for its items before they are, so that a cycle finds its value in the memo.
@@ -360,6 +362,10 @@ int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bo
     if (!freezer->shapes || !freezer->classes || !freezer->dtypes || !freezer->pickles) return -1;
     if (path != Py_None && !PyBytes_Check(path)) {
         PyErr_SetString(PyExc_TypeError, "headrace: a path is bytes here");
+        return -1;
+    }
+    if (path != Py_None && strlen(PyBytes_AS_STRING(path)) != (size_t)PyBytes_GET_SIZE(path)) {
+        PyErr_SetString(PyExc_ValueError, "headrace: this path has a null character in it");
         return -1;
     }
     return freeze_result(hr_builder_open(path == Py_None ? NULL : PyBytes_AS_STRING(path), &freezer->builder));

@@ -81,7 +81,7 @@ static enum found key_of_numpy(PyObject *object, struct hr_key *ret_key, bool *r
         set_float(PyFloat_AS_DOUBLE(object), ret_key);
         return FOUND;
     }
-    PyObject *number = PyIndex_Check(object) ? PyNumber_Index(object) : NULL;
+    PyObject *number = PyIndex_Check(object) && !is_array(object) ? PyNumber_Index(object) : NULL;
     if (!number) {
         PyErr_Clear();
         return FOUND_NOT;

@@ -3,9 +3,16 @@
 
 /* Sets and frozensets. Their items are ordinary objects: whoever puts them into a set of his own hashes them. */
 
+/* A set, which has no hash, is looked for as a frozenset, as in a set. */
 static int set_contains(PyObject *self, PyObject *item) {
     uint64_t index;
-    return view_find((struct view *)self, item, &index);
+    int r = view_find((struct view *)self, item, &index);
+    if (r >= 0 || !PySet_Check(item) || !PyErr_ExceptionMatches(PyExc_TypeError)) return r;
+    PyErr_Clear();
+    PyObject *frozen = PyFrozenSet_New(item);
+    r = frozen ? view_find((struct view *)self, frozen, &index) : -1;
+    Py_XDECREF(frozen);
+    return r;
 }
 
 static Py_ssize_t set_length(PyObject *self) {
