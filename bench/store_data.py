@@ -6,9 +6,12 @@ from __future__ import annotations
 import random
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 PATH_LENGTH = 52  # characters, the mean of a list of images' paths
 
@@ -52,3 +55,25 @@ def annotation(draw: random.Random, number: int) -> dict[str, Any]:
 def annotations(count: int, seed: int = 1) -> list[dict[str, Any]]:
     draw = random.Random(seed)
     return [annotation(draw, number) for number in range(count)]
+
+
+@dataclass
+class Scan:
+    """A scene as ScanNet has it: points with labels, and objects found in it."""
+
+    name: str
+    points: Any  # (count, 3) float32
+    labels: Any  # (count,) int16
+    objects: dict[str, dict[str, Any]]
+
+
+def scans(count: int, points: int = 50_000) -> dict[str, Scan]:
+    """`count` scans of 14 bytes a point: 1,500 of 50,000 points are 1 GB."""
+    draw = np.random.default_rng(5)
+    made = {}
+    for number in range(count):
+        name = f"scene{number:04}_00"
+        found = {f"chair {one}": {"box": _numbers(random.Random(one), 6), "id": one} for one in range(10)}
+        cloud = draw.random((points, 3), dtype=np.float32)
+        made[name] = Scan(name, cloud, np.zeros(points, dtype=np.int16), found)
+    return made

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import ROUNDS
-from store_data import annotations, paths
+from store_data import annotations, paths, scans
 
 WORKERS, EPOCHS = 4, 3
 
@@ -44,6 +44,24 @@ class Records:
         return total, os.getpid(), _private_bytes() if self.read % WARM_SAMPLES == 0 else 0
 
 
+class Scenes:
+    """Touches all points of a scan for each sample."""
+
+    def __init__(self, scans: Any) -> None:
+        self.scans = scans
+        self.names = sorted(scans)
+        self.read = 0
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> tuple[float, int, int]:
+        scan = self.scans[self.names[index]]
+        total = float(scan.points.sum()) + sum(one["id"] for one in scan.objects.values())
+        self.read += 1
+        return total, os.getpid(), _private_bytes() if self.read % 50 == 0 else 0
+
+
 class Paths:
     def __init__(self, items: Any) -> None:
         self.items = items
@@ -59,13 +77,13 @@ def _looks(samples: Sequence[tuple[float, int, int]]) -> list[tuple[int, int]]:
     return [(pid, private) for _, pid, private in samples if private]
 
 
-def _grow(records: Any) -> float:
-    """The most that a worker's private memory has grown since its first WARM_SAMPLES, in bytes."""
+def _grow(data: Any, batch_size: int) -> float:
+    """The most that a worker's private memory has grown since it first looked, in bytes."""
     from headrace.torch import DataLoader
 
     loader = DataLoader(
-        Records(records),  # type: ignore[arg-type]
-        batch_size=256,
+        data,
+        batch_size=batch_size,
         shuffle=True,
         num_workers=WORKERS,
         persistent_workers=True,
@@ -97,7 +115,10 @@ def _child(what: str, rival: str, count: int) -> float:
 
     if what == "growth":
         records: Any = annotations(count)
-        return _grow(headrace.freeze(records) if rival == "headrace" else records)
+        return _grow(Records(headrace.freeze(records) if rival == "headrace" else records), 256)
+    if what == "scans":
+        scenes: Any = scans(count)
+        return _grow(Scenes(headrace.freeze(scenes) if rival == "headrace" else scenes), 8)
     items: Any = [] if rival == "an empty data set" else paths(count)
     if rival == "headrace":
         items = headrace.freeze(items)
@@ -109,9 +130,9 @@ def _run(what: str, rival: str, count: int) -> float:
     return float(json.loads(done.stdout))
 
 
-def growth(count: int) -> dict[str, float]:
-    """By rival, in bytes. 1 million records are 1.5 GB of Python objects."""
-    return {rival: _run("growth", rival, count) for rival in ("built-in", "headrace")}
+def growth(what: str, count: int) -> dict[str, float]:
+    """By rival, in bytes. `what`: "growth", of records (1 million are 1.5 GB of Python objects), or "scans"."""
+    return {rival: _run(what, rival, count) for rival in ("built-in", "headrace")}
 
 
 def first_batches(count: int) -> dict[str, float]:
