@@ -304,7 +304,7 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "slice": lambda parts: slice(*parts),
     "Ellipsis": lambda parts: ...,
     "NotImplemented": lambda parts: NotImplemented,
-    "Pattern": lambda parts: re.compile(*parts),
+    "Pattern": lambda parts: re.compile(parts[0], parts[1] & ~re.DEBUG),  # which would print
     "array": _make_array,
     "ZoneInfo": _make_zone,
     "numpy.dtype": lambda parts: dtype_from_text(parts),

@@ -646,3 +646,17 @@ def test_every_byte_of_a_small_image_may_be_flipped(tmp_path: pathlib.Path) -> N
                 str(back[key])
         except (headrace.StoreError, TypeError, MemoryError, UnicodeEncodeError, ValueError, AttributeError, KeyError):
             pass  # TypeError: a key became a list
+
+
+def test_a_key_that_python_could_not_hash_is_refused() -> None:
+    deep: Any = ()
+    for _ in range(300_000):
+        deep = (deep,)
+    wide: Any = (1,)
+    for _ in range(60):
+        wide = (wide, wide)
+    for value in (deep, wide):
+        view = headrace.freeze([value])
+        with pytest.raises(headrace.StoreError, match="too large to be hashed"):
+            hash(view[0])
+        assert len(headrace.thaw(view)[0]) == len(value)

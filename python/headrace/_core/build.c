@@ -44,11 +44,28 @@ static int append(PyObject *deque, PyObject *object) {
     return answer ? 0 : -1;
 }
 
+/* A child's weight and nesting: hashing the whole visits each item as often as it is referred to, and is recursive. */
+static void weigh(struct step *step, uint64_t child) {
+    uint32_t weight = (uint32_t)child, nesting = (uint32_t)(child >> NESTING_BITS);
+    step->weight = step->weight + weight > MOST_WEIGHT ? MOST_WEIGHT + 1 : step->weight + weight;
+    if (nesting > step->nesting) step->nesting = nesting;
+}
+
+static uint64_t weight_of(const struct step *step) {
+    return is_weighed(step) ? (uint64_t)(step->nesting + 1) << NESTING_BITS | (step->weight + 1) : 1;
+}
+
+static bool is_too_heavy(uint64_t weight) {
+    if ((uint32_t)weight <= MOST_WEIGHT && weight >> NESTING_BITS <= MOST_NESTING) return false;
+    build_refuse("a key or a set's item is too large to be hashed");
+    return true;
+}
+
 static int put_in_dict(struct step *step, PyObject *object, uint64_t weight) {
     if (step->has_name)
         return put_entry(step, PyTuple_GET_ITEM(step->shape->names, (Py_ssize_t)step->next - 1), object);
     if (!step->key) {
-        if (weight > MOST_WEIGHT) return build_refuse("a key unfolds to too many items");
+        if (is_too_heavy(weight)) return -1;
         step->key = Py_NewRef(object);
         return 0;
     }
@@ -69,7 +86,7 @@ static int hashed(int result) {
 /* Puts the item that was asked for last. */
 static int put(struct step *step, PyObject *object, uint64_t weight) {
     uint64_t index = step->next - 1;
-    step->weight = step->weight + weight > MOST_WEIGHT ? MOST_WEIGHT + 1 : step->weight + weight;
+    weigh(step, weight);
     switch (step->how) {
     case HOW_LIST:
         return PyList_SetItem(step->object, (Py_ssize_t)index, Py_NewRef(object));
@@ -77,10 +94,10 @@ static int put(struct step *step, PyObject *object, uint64_t weight) {
         set_tuple_item(step->object, index, object);
         return 0;
     case HOW_SET:
-        if (weight > MOST_WEIGHT) return build_refuse("a set's item unfolds to too many items");
+        if (is_too_heavy(weight)) return -1;
         return hashed(PySet_Add(step->object, object));
     case HOW_FROZEN_SET:
-        if (weight > MOST_WEIGHT) return build_refuse("a set's item unfolds to too many items");
+        if (is_too_heavy(weight)) return -1;
         return PyList_Append(step->parts, object);
     case HOW_TYPED:
         return PyList_Append(step->parts, object);
@@ -156,23 +173,22 @@ static PyObject *finish(struct build *build) {
                                                    : Py_NewRef(step->object);
     uint64_t *known = object ? map_find(&build->memo, step->value) : NULL;
     if (known && *known == 1) *known = (uintptr_t)Py_NewRef(object);
-    if (object && is_immutable(step) && step->how != HOW_TYPED &&
-        map_add(&build->weights, step->value, step->weight + 1) < 0)
+    if (object && build->count > 1 && is_weighed(step) && map_add(&build->weights, step->value, weight_of(step)) < 0)
         Py_CLEAR(object);
     build_drop(step);
     return object;
 }
 
-static PyObject *run(struct build *build, const struct hr_item *item) {
+static PyObject *run(struct build *build, const struct hr_item *item, uint64_t *ret_weight) {
     uint64_t weight;
     PyObject *object = build_begin(build, item, &weight);
+    *ret_weight = 1;
     if (object || PyErr_Occurred()) return object;
     for (;;) {
         int r = advance(build);
         if (r < 0) return NULL;
         if (r > 0) continue;
-        weight = build->steps[build->count - 1].weight + 1;
-        if (!is_immutable(&build->steps[build->count - 1])) weight = 1;
+        *ret_weight = weight = weight_of(&build->steps[build->count - 1]);
         object = finish(build);
         build->count--;
         if (!object || build->count == 0) return object;
@@ -184,10 +200,12 @@ static PyObject *run(struct build *build, const struct hr_item *item) {
 
 PyObject *build(struct image *image, const struct hr_item *item, enum depth depth) {
     struct build build = {.image = image, .depth = depth, .room = FIRST_STEPS};
+    uint64_t weight;
     build.steps = build.first;
     if (Py_EnterRecursiveCall(" while reading frozen data")) return NULL;
-    PyObject *object = run(&build, item);
+    PyObject *object = run(&build, item, &weight);
     Py_LeaveRecursiveCall();
+    if (object && depth == BUILD_KEY && is_too_heavy(weight)) Py_CLEAR(object);
     while (build.count) build_drop(&build.steps[--build.count]);
     if (build.steps != build.first) PyMem_Free(build.steps);
     for (size_t i = 0; i < build.memo.room; i++)

@@ -28,10 +28,11 @@ struct step {
     PyObject *object;          /* owned; NULL: made at the end, of `parts` */
     PyObject *parts, *key;     /* owned */
     hr_value value;
-    uint64_t next, weight;
+    uint64_t next;
+    uint32_t weight, nesting; /* what hashing it costs: how many items, and how deep */
 };
 
-enum { FIRST_STEPS = 4, MOST_WEIGHT = 1 << 24 };
+enum { FIRST_STEPS = 4, MOST_WEIGHT = 1 << 24, MOST_NESTING = 5000, NESTING_BITS = 32 };
 
 struct build {
     struct image *image;
@@ -39,13 +40,18 @@ struct build {
     struct step *steps;
     size_t count, room;
     struct map memo;    /* value -> object, owned; 1: not made yet */
-    struct map weights; /* value of a tuple or frozenset that is done -> how many items it unfolds to */
+    struct map weights; /* value of what may be hashed and is done -> its weight, its nesting above it */
     uint64_t done;      /* items, for signals */
     struct step first[FIRST_STEPS];
 };
 
 static inline bool is_immutable(const struct step *step) {
     return step->how == HOW_TUPLE || step->how == HOW_FROZEN_SET || step->how == HOW_TYPED;
+}
+
+/* Does hashing it hash what it holds? */
+static inline bool is_weighed(const struct step *step) {
+    return step->how == HOW_TUPLE || step->how == HOW_FROZEN_SET || step->how == HOW_INSTANCE;
 }
 
 /* Raises StoreError; -1. */

@@ -249,7 +249,7 @@ static PyObject *read_single(struct build *build, const struct hr_item *item) {
 
 /* As records have it: what is not an instance is what read_item says. */
 static bool is_left_to_views(struct build *build, const struct hr_item *item) {
-    if (build->depth == BUILD_ALL) return false;
+    if (build->depth != BUILD_RECORD) return false;
     if (item->kind != HR_KIND_RECORD) return true;
     const struct shape *shape = image_shape(build->image, item->shape);
     if (!shape) PyErr_Clear(); /* read_item says it again */

@@ -210,7 +210,7 @@ PyObject *read_item(struct image *image, const struct hr_item *item) {
 
 PyObject *read_key(struct image *image, const struct hr_item *item) {
     PyObject *scalar = read_scalar(image, item);
-    return scalar || PyErr_Occurred() ? scalar : build(image, item, BUILD_ALL);
+    return scalar || PyErr_Occurred() ? scalar : build(image, item, BUILD_KEY);
 }
 
 PyObject *read_value(struct image *image, hr_value value) {

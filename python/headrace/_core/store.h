@@ -186,7 +186,8 @@ PyObject *read_array(struct image *image, const struct hr_item *item, bool is_pr
 
 enum depth {
     BUILD_RECORD, /* instances; their containers and arrays as views */
-    BUILD_ALL     /* ordinary Python all through */
+    BUILD_ALL,    /* ordinary Python all through */
+    BUILD_KEY     /* likewise, and small enough to be hashed */
 };
 PyObject *build(struct image *image, const struct hr_item *item, enum depth depth);
 /* Reads the two parts of a deque, Counter...: 1; 0: it is another type; -1: exception. */

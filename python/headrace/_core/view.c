@@ -75,12 +75,12 @@ PyObject *view_new(struct image *image, const struct hr_item *item, hr_value typ
 
 /* ---- thawing ---- */
 
-static PyObject *thaw_slice(struct view *view) {
+static PyObject *thaw_slice(struct view *view, enum depth depth) {
     PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; list && i < view->count; i++) {
         struct hr_item item;
         int r = hr_store_at(view->image->store, &view->item, (uint64_t)(view->first + i * view->stride), &item);
-        PyObject *object = r < 0 ? store_raise(r) : build(view->image, &item, BUILD_ALL);
+        PyObject *object = r < 0 ? store_raise(r) : build(view->image, &item, depth);
         if (!object || PyList_Append(list, object) < 0) Py_CLEAR(list);
         Py_XDECREF(object);
     }
@@ -88,16 +88,16 @@ static PyObject *thaw_slice(struct view *view) {
     return list;
 }
 
-static PyObject *thaw(struct view *view) {
+static PyObject *thaw(struct view *view, enum depth depth) {
     struct hr_item item = view->item;
-    if (is_slice(view)) return thaw_slice(view);
+    if (is_slice(view)) return thaw_slice(view, depth);
     int r = view->typed ? hr_store_read(view->image->store, view->typed, &item) : 0;
-    return r < 0 ? store_raise(r) : build(view->image, &item, BUILD_ALL);
+    return r < 0 ? store_raise(r) : build(view->image, &item, depth);
 }
 
 /* An ordinary copy of a view, or of a part of one; anything else as it is. New reference. */
 static PyObject *ordinary(PyObject *object) {
-    if (is_view(object)) return thaw((struct view *)object);
+    if (is_view(object)) return thaw((struct view *)object, BUILD_ALL);
     PyObject *part = part_thaw(object);
     return part || PyErr_Occurred() ? part : Py_NewRef(object);
 }
@@ -126,7 +126,7 @@ PyObject *view_copy(PyObject *self, PyObject *ignored) {
 
 PyObject *view_deepcopy(PyObject *self, PyObject *memo) {
     (void)memo;
-    return thaw((struct view *)self);
+    return thaw((struct view *)self, BUILD_ALL);
 }
 
 /* ---- what ordinary Python says ---- */
@@ -138,7 +138,7 @@ PyObject *view_repr(PyObject *self) {
 }
 
 PyObject *view_hash_object(PyObject *self) {
-    PyObject *object = ordinary(self);
+    PyObject *object = thaw((struct view *)self, BUILD_KEY);
     Py_hash_t hash = object ? PyObject_Hash(object) : -1;
     Py_XDECREF(object);
     return hash == -1 ? NULL : PyLong_FromSsize_t(hash);
