@@ -538,6 +538,13 @@ def test_a_file_is_opened_again_and_checked(tmp_path: pathlib.Path) -> None:
         headrace.open(tmp_path / "missing")
 
 
+def test_a_folder_in_the_place_of_the_file_is_told_before_anything_is_written(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(IsADirectoryError, match="cannot make an image in"):
+        headrace.store.Builder(tmp_path)
+    with pytest.raises(IsADirectoryError, match="cannot make an image in"):
+        headrace.freeze([1], tmp_path)
+
+
 def test_a_path_with_a_null_character_is_refused_and_not_cut_off_there(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="null"):
         headrace.freeze([1], f"{tmp_path}/a\0b")
