@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 import torch
 from compare import describe
-from headrace import _core
+from headrace import _core, _store_types
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -593,6 +593,16 @@ def test_a_file_runs_no_code_unless_it_is_trusted(tmp_path: pathlib.Path, value:
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
     assert done.stdout.splitlines()[-1] == kind, done.stderr
     assert "refused:" in done.stdout and why in done.stdout
+
+
+def test_a_fraction_that_a_file_spells_out_is_not_computed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.frozen"
+    monkeypatch.setitem(_store_types._TYPES, fractions.Fraction, ("Fraction", lambda value: ("1e9999999999", None)))
+    headrace.freeze([fractions.Fraction(1, 3)], path)
+    with pytest.raises(headrace.StoreError, match="Fraction"):
+        headrace.open(path)[0]
 
 
 def test_every_byte_of_a_small_image_may_be_flipped(tmp_path: pathlib.Path) -> None:
