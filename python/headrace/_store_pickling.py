@@ -81,7 +81,7 @@ def _load_sent(identity: bytes, sent: Any) -> Image:
 
 def _load_file(path: str, digest: bytes, trust: bool) -> Image:
     for known in list(_images.values()):
-        if known.path == path and known.digest == digest:
+        if known.path == path and known.digest == digest and known.trusted == trust:
             return known
     try:
         image = open_file(path, False, trust)

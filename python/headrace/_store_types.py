@@ -16,6 +16,7 @@ import enum
 import fractions
 import importlib
 import json
+import operator
 import pathlib
 import pickle
 import re
@@ -274,7 +275,7 @@ def _make_array(parts: Any) -> Any:
 def _make_torch(name: str) -> Callable[[Any], Any]:
     def make(parts: Any) -> Any:
         torch = importlib.import_module("headrace.torch._frozen").torch
-        made = getattr(torch, parts) if name == "dtype" else getattr(torch, name)(parts)
+        made = vars(torch)[parts] if name == "dtype" else getattr(torch, name)(parts)  # getattr would import
         if type(made).__name__ != name:
             raise StoreError(f"headrace: {parts!r} is no torch.{name}")
         return made
@@ -292,7 +293,7 @@ def _make_time(parts: Any) -> Any:
 
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "Decimal": decimal.Decimal,
-    "Fraction": lambda parts: fractions.Fraction(*parts),
+    "Fraction": lambda parts: fractions.Fraction(operator.index(parts[0]), parts[1]),  # "1e999999999" has no end
     "datetime": _make_datetime,
     "date": lambda parts: datetime.date(*parts),
     "time": _make_time,

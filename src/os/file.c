@@ -55,7 +55,9 @@ static int name_temporary(const char *path, char **ret_name) {
 }
 
 int hr__file_create(const char *path, int *ret_fd, char **ret_temporary) {
+    struct stat info;
     *ret_temporary = NULL;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return -EISDIR; /* no file can take its place in the end */
     if (open_nameless(path, ret_fd) == 0) return 0;
     char *name;
     int r = name_temporary(path, &name);

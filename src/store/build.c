@@ -25,6 +25,9 @@ enum {
 /* ---- room ---- */
 
 static int no_room(const hr_builder *builder, int code, uint64_t bytes) {
+    if (builder->path && code != -ENOSPC && code != -EDQUOT && code != -ENOMEM)
+        return hr__fail(code, "store: cannot write an image of %" PRIu64 " bytes to %s: %s", bytes, builder->path,
+                        hr_error_text(code));
     return hr__fail(code, "store: no room for an image of %" PRIu64 " bytes in %s: %s; %s", bytes,
                     builder->path ? builder->path : "memory", hr_error_text(code),
                     builder->path ? "free some, or choose another file system" : "write it to a file (path=)");

@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 import torch
 from compare import describe
-from headrace import _core
+from headrace import _core, _store_types
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -571,6 +571,13 @@ def test_a_file_is_opened_again_and_checked(tmp_path: pathlib.Path) -> None:
         headrace.open(tmp_path / "missing")
 
 
+def test_a_folder_in_the_place_of_the_file_is_told_before_anything_is_written(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(IsADirectoryError, match="cannot make an image in"):
+        headrace.store.Builder(tmp_path)
+    with pytest.raises(IsADirectoryError, match="cannot make an image in"):
+        headrace.freeze([1], tmp_path)
+
+
 def test_a_path_with_a_null_character_is_refused_and_not_cut_off_there(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="null"):
         headrace.freeze([1], f"{tmp_path}/a\0b")
@@ -619,6 +626,16 @@ def test_a_file_runs_no_code_unless_it_is_trusted(tmp_path: pathlib.Path, value:
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
     assert done.stdout.splitlines()[-1] == kind, done.stderr
     assert "refused:" in done.stdout and why in done.stdout
+
+
+def test_a_fraction_that_a_file_spells_out_is_not_computed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.frozen"
+    monkeypatch.setitem(_store_types._TYPES, fractions.Fraction, ("Fraction", lambda value: ("1e9999999999", None)))
+    headrace.freeze([fractions.Fraction(1, 3)], path)
+    with pytest.raises(headrace.StoreError, match="Fraction"):
+        headrace.open(path)[0]
 
 
 def test_every_byte_of_a_small_image_may_be_flipped(tmp_path: pathlib.Path) -> None:

@@ -329,6 +329,16 @@ def test_another_process_opens_a_file_and_trusts_no_more_than_told(tmp_path: pat
     assert elsewhere(code, path, "trust").stdout == "s1\n"
 
 
+def test_a_files_view_is_trusted_where_it_arrives_as_where_it_came_from(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.frozen"
+    headrace.freeze([1, ft.OwnReduce(7)], path, on_unknown="pickle")
+    trusted = headrace.open(path, trust=True)
+    untrusted = headrace.open(path)
+    assert pickle.loads(pickle.dumps(trusted))[1].value == 7
+    with pytest.raises(headrace.StoreError, match="trust=True"):
+        pickle.loads(pickle.dumps(untrusted))[1]
+
+
 def test_an_array_over_an_image_pickles_as_an_array() -> None:
     array = headrace.freeze({"a": np.arange(5)})["a"]
     back = pickle.loads(pickle.dumps(array))

@@ -280,7 +280,9 @@ int freeze_packed(struct freezer *freezer, PyObject *sequence, hr_value *ret_val
     PyTypeObject *type = Py_TYPE(item_of(sequence, 0));
     if (!are_all(sequence, type)) return 0;
     uint64_t before = hr_builder_bytes(freezer->builder);
+    Py_INCREF(type); /* Python is asked about it */
     int r = pack(freezer, sequence, type, ret_value);
+    Py_DECREF(type);
     if (r > 0) freeze_count(freezer, kind_of(sequence), before);
     return r;
 }

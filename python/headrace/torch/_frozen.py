@@ -53,7 +53,7 @@ def _memory(image: Any) -> mmap.mmap | None:
 
 def tensor(image: Any, name: str, shape: tuple[int, ...], offset: int, size: int, private: bool) -> torch.Tensor:
     """A tensor of `size` bytes at `offset` of an image; `private`: a copy."""
-    dtype = getattr(torch, name, None)
+    dtype = vars(torch).get(name)  # getattr would import what torch loads late
     if not isinstance(dtype, torch.dtype):
         raise StoreError(f"headrace: this image has a tensor of dtype {name[:40]!r}, which torch does not have")
     if math.prod(shape) * torch.empty(0, dtype=dtype).element_size() != size:
