@@ -27,7 +27,7 @@ config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 .PHONY: demo test test-jax check bench soak format clean packages-demo packages-test packages-check
 
 demo: build/release.stamp
-	PYTHONPATH=$(CURDIR)/build/site .venv/bin/python examples/demo.py
+	PYTHONPATH=$(CURDIR)/build/site .venv/bin/python examples/demo.py --freeze
 
 test: build/dev.stamp
 	.venv/bin/python tools/run_tests.py

@@ -30,14 +30,18 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def in_time(row: Json | None) -> str:
-    """`8.2 us`, `1.05 ms`, `2.1 s`."""
+def in_units(row: Json | None) -> str:
+    """`341 ns`, `8.2 us`, `1.05 ms`, `2.1 s`; `57.1 B`, `24 MB`."""
     if row is None:
         return ""
-    us = row["value"] * {"us": 1, "ms": 1e3, "s": 1e6}[row["unit"]]
-    if us < 1e3:
-        return f"{us:.3g} us"
-    return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
+    if row["unit"] == "bytes":
+        scale, unit = next(pair for pair in ((1e9, "GB"), (1e6, "MB"), (0, "B")) if row["value"] >= pair[0])
+        return f"{row['value'] / (scale or 1):.3g} {unit}"
+    us = row["value"] * {"ns": 1e-3, "us": 1, "ms": 1e3, "s": 1e6}[row["unit"]]
+    scale, unit = next(
+        pair for pair in ((1e6, "s"), (1e3, "ms"), (1, "us"), (1e-3, "ns")) if us >= pair[0] or pair[0] < 1
+    )
+    return f"{us / scale:.3g} {unit}"
 
 
 def _pick(rows: list[Json], work: str, rival: str, workers: int) -> Json | None:
@@ -45,17 +49,27 @@ def _pick(rows: list[Json], work: str, rival: str, workers: int) -> Json | None:
     return next(same, None)
 
 
+BASES = ("torch", "built-in", "the image", "an empty data set")
+
+
+def _base(rows: list[Json]) -> str:
+    """What the results are compared with: the first of BASES that is there."""
+    return next((name for name in BASES if any(row["rival"] == name for row in rows)), "")
+
+
 def _compared(rows: list[Json]) -> list[tuple[Json, Json]]:
-    """Pairs of headrace's row and torch's."""
+    """Pairs of headrace's row and the base's."""
+    base = _base(rows)
     ours = [row for row in rows if row["rival"] == "headrace"]
-    pairs = [(row, _pick(rows, row["work"], "torch", row["workers"])) for row in ours]
+    pairs = [(row, _pick(rows, row["work"], base, row["workers"])) for row in ours]
     return [(our, torchs) for our, torchs in pairs if torchs]
 
 
 def _others(rows: list[Json]) -> list[str]:
-    """The rivals beside headrace and torch; those without workers last."""
+    """The rivals beside headrace and the base; those without workers last."""
+    shown = ("headrace", _base(rows))
     names = dict.fromkeys(row["rival"] for row in sorted(rows, key=lambda row: row["workers"] == 0))
-    return [name for name in names if name not in ("headrace", "torch")]
+    return [name for name in names if name not in shown]
 
 
 def time_table(rows: list[Json]) -> list[str]:
@@ -63,11 +77,11 @@ def time_table(rows: list[Json]) -> list[str]:
     for our, torchs in _compared(rows):
         ratio = in_words(our["value"] / torchs["value"])
         others = [
-            in_time(_pick(rows, our["work"], rival, our["workers"]) or _pick(rows, our["work"], rival, 0))
+            in_units(_pick(rows, our["work"], rival, our["workers"]) or _pick(rows, our["work"], rival, 0))
             for rival in _others(rows)
         ]
-        cells.append([our["work"], str(our["workers"]), in_time(our), in_time(torchs), ratio, *others])
-    return table(["work", "workers", "headrace", "torch", "ratio", *_others(rows)], cells)
+        cells.append([our["work"], str(our["workers"]), in_units(our), in_units(torchs), ratio, *others])
+    return table(["work", "workers", "headrace", _base(rows), "ratio", *_others(rows)], cells)
 
 
 def _counts(our: Json, torchs: Json, name: str, form: str) -> str:

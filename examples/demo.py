@@ -140,12 +140,15 @@ def run(what: str, *arguments: str) -> Left:
     return Left(processes, left_files(files, 3.0))
 
 
-def train(loader: str, seconds: float, workers: int, folder: Path) -> tuple[dict[str, Any], Left]:
+def train(loader: str, args: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], Left]:
     """Trains with two ranks through `loader`; returns the script's report too."""
+    seconds, workers = args.seconds, args.workers
     print(f"\nTraining through {loader}: 2 ranks x {workers} workers, {seconds:.0f} s", flush=True)
     report = folder / f"{loader}.json"
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
     script = [str(HERE / "train_stdlib.py"), f"--loader={loader}", f"--workers={workers}"]
+    if args.freeze and loader == "headrace":
+        script.append("--freeze")
     left = run(f"the training through {loader}", *torchrun, *script, f"--seconds={seconds}", f"--report={report}")
     return json.loads(report.read_text()), left
 
@@ -255,8 +258,11 @@ def demo(args: argparse.Namespace, folder: Path) -> int:
     print("Measuring the fixed cost of a batch ...", flush=True)
     left = run("the measurement", str(HERE / "demo.py"), f"--fixed-costs={folder / 'costs.json'}")
     costs = json.loads((folder / "costs.json").read_text())
-    runs = {name: train(name, args.seconds, args.workers, folder) for name in ("headrace", "torch")}
+    runs = {name: train(name, args, folder) for name in ("headrace", "torch")}
     print_table(runs, costs)
+    if args.freeze:
+        print("headrace's workers read the corpus' records (path, text, length) from one frozen image, torch's each")
+        print("copy the pages of the Python objects that they read: that is in their private memory.")
     failures = list(complaints("fixed cost", left))
     for name, (measured, left) in runs.items():
         failures += complaints(name, left, measured["last_loss"])
@@ -269,6 +275,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Train through headrace and through torch's DataLoader, and compare.")
     parser.add_argument("--seconds", type=float, default=26, help="of training through each of the two loaders")
     parser.add_argument("--workers", type=int, default=2, help="data loading processes per rank")
+    parser.add_argument("--freeze", action="store_true", help="headrace shares the records between its workers")
     parser.add_argument("--fixed-costs", type=Path, metavar="FILE", help="measure only this, into a JSON file")
     args = parser.parse_args()
     if args.fixed_costs:

@@ -37,19 +37,20 @@ PADDING = 0  # no source file contains this byte
 
 
 class SourceBlocks(Dataset[Tensor]):
-    """Sample i is a random top-level block of file i: uint8, of 2 to `max_bytes` bytes."""
+    """Sample i is a random top-level block of record i's text: uint8, of 2 to `max_bytes` bytes."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         installed = {"site-packages", "dist-packages"}
         files = (path for path in sorted(root.rglob("*.py")) if not installed & set(path.parts))
-        self.files = [path for path in files if os.access(path, os.R_OK) and path.stat().st_size >= 2]
+        texts = ((str(path), path.read_bytes()) for path in files if os.access(path, os.R_OK))
+        self.records = [{"path": path, "text": text, "length": len(text)} for path, text in texts if len(text) >= 2]
         self.max_bytes = max_bytes
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.records)
 
     def __getitem__(self, index: int) -> Tensor:
-        text = self.files[index].read_bytes()
+        text = self.records[index]["text"]
         blocks = [block for block in text.split(b"\n\n\n") if len(block) >= 2] or [text]
         block = blocks[int(torch.randint(len(blocks), ()))]
         return torch.frombuffer(bytearray(block[: self.max_bytes]), dtype=torch.uint8)
@@ -197,6 +198,7 @@ def make_loader(args: argparse.Namespace) -> DataLoader[Tensor]:
         collate_fn=pad,
         persistent_workers=args.persistent_workers,
         multiprocessing_context=args.start_method,
+        **({"freeze": True} if args.freeze else {}),  # the records in one image, for all workers: headrace's alone
     )
 
 
@@ -212,6 +214,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--loader", choices=["headrace", "torch"], default="headrace", help="whose DataLoader")
     parser.add_argument("--workers", type=int, default=2, help="data loading processes per rank")
     parser.add_argument("--start-method", choices=["fork", "spawn", "forkserver"], help="of the workers")
+    parser.add_argument("--freeze", action="store_true", help="share the records between the workers (headrace's)")
     parser.add_argument("--persistent-workers", action="store_true", help="keep the workers from epoch to epoch")
     parser.add_argument("--report", type=Path, help="write rank 0's measurements to this JSON file")
     args = parser.parse_args()

@@ -8,6 +8,8 @@
 #include <headrace/crew.h>
 #include <headrace/error.h>
 #include <headrace/loader.h>
+#include <headrace/machine.h>
+#include <headrace/store.h>
 #include <headrace/version.h>
 #include <headrace/visibility.h>
 

@@ -10,21 +10,46 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace import doctor as doctor
+    from headrace import store as store
+    from headrace._attributes import freeze_attributes as freeze_attributes
     from headrace._collate import default_collate as default_collate
     from headrace._loader import Loader as Loader
     from headrace._loader import WorkerInfo as WorkerInfo
     from headrace._loader import get_worker_info as get_worker_info
+    from headrace._store import StoreError as StoreError
+    from headrace._store import freeze as freeze
+    from headrace._store import open as open
+    from headrace._store import thaw as thaw
 
     __version__: str
 
-__all__ = ["Loader", "WorkerInfo", "__version__", "default_collate", "doctor", "get_worker_info"]
+__all__ = [
+    "Loader",
+    "StoreError",
+    "WorkerInfo",
+    "__version__",
+    "default_collate",
+    "doctor",
+    "freeze",
+    "freeze_attributes",
+    "get_worker_info",
+    "open",
+    "store",
+    "thaw",
+]
 
 _LATE = {
     "Loader": "headrace._loader",
     "WorkerInfo": "headrace._loader",
     "get_worker_info": "headrace._loader",
     "default_collate": "headrace._collate",
+    "StoreError": "headrace._store",
+    "freeze": "headrace._store",
+    "freeze_attributes": "headrace._attributes",
+    "open": "headrace._store",
+    "thaw": "headrace._store",
 }
+_MODULES = ("doctor", "store")
 
 
 def __getattr__(name: str) -> object:
@@ -33,10 +58,10 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         return getattr(import_module(_LATE[name]), name)
-    if name == "doctor":
+    if name in _MODULES:
         from importlib import import_module
 
-        return import_module("headrace.doctor")
+        return import_module(f"headrace.{name}")
     if name == "__version__":
         from importlib.metadata import version
 

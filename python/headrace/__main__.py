@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import sys
 
-from headrace import _doctor_cli, _replay
+from headrace import _replay
+from headrace.doctor import _cli
 
-_COMMANDS = {"doctor": _doctor_cli.main, "replay": _replay.main}
+_COMMANDS = {"doctor": _cli.main, "replay": _replay.main}
 
 
 def main(arguments: list[str]) -> int:

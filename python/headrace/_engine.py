@@ -13,10 +13,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
 from multiprocessing import util
 from typing import Any, Protocol
 
-from headrace import _core, _crew, _forkserver, _pickling, _reports, _restart  # noqa: F401
+from headrace import _core, _crew, _forkserver, _growth, _pickling, _reports, _restart  # noqa: F401
 from headrace._options import Policy
 
 SLICE_S = 1.0  # a wait is looked at this often
@@ -226,6 +227,8 @@ class Engine:
         self._is_over = True
         if self._bad:
             _crew.tell(_reports.of_bad_samples(self._bad))
+        if growth := _growth.news(self._core, len(self.processes)):
+            _crew.tell(growth)
 
     def _retire_workers(self) -> None:
         for worker in range(len(self.processes)):
@@ -242,6 +245,9 @@ class Engine:
         report = self._core.report()
         report["restarts"] = self._crew.restarts
         report["bad_samples"] = list(self._bad)
+        looks = _growth.looks(self._core, len(self.processes))
+        report["growth"] = [asdict(one) for one in _growth.sum_up(looks)]
+        report["private_grown_bytes"] = sum(look["private_grown"] for look in looks)
         report["per_worker"] = [_vitals(self._core.look(worker)) for worker in range(len(self.processes))]
         return report
 

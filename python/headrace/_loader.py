@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import headrace
 from headrace import _core, _crew, _diagnosis, _engine, _forkserver, _interrupt, _options, _restart, _witness, _worker
 from headrace._collate import default_collate
 from headrace._samples import SampleMaker
@@ -225,6 +226,8 @@ class Loader:
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
         shutdown_timeout: most seconds that closing takes, whatever the workers do.
+        freeze: replace the large containers of the data set by views of one image that all processes share, in place,
+            before the workers start: see headrace.freeze_attributes.
         repair: "auto": what keeps the workers from being started because it does not pickle is made anew in them where
             it is known how (locks, loggers, views, lambdas, files that are read); a warning lists it. None: it raises.
 
@@ -262,6 +265,7 @@ class Loader:
         stall_after: float = 30.0,
         on_stall: str = "wait",
         shutdown_timeout: float = 5.0,
+        freeze: bool = False,
         repair: str | None = None,
     ) -> None:
         self.dataset = dataset
@@ -285,6 +289,7 @@ class Loader:
         self.stall_after = stall_after
         self.on_stall = on_stall
         self.shutdown_timeout = shutdown_timeout
+        self.freeze = freeze
         self.repair = repair
         self.epoch = 0
         self._is_iterable = not hasattr(dataset, "__getitem__")
@@ -381,7 +386,9 @@ class Loader:
         `memory` (where the shared memory is: memfd, shm or tmp), `workers`, `slots`, `limit_bytes`, `used_bytes`,
         `held` and `held_bytes` (batches that the consumer holds), `batches` and `bytes` delivered, `copied` (as private
         copies), `asked` (workers asked for more memory), `trimmed`, `waits` and `waited_s` (of the trainer), `sleeps`,
-        `restarts`, `bad_samples` (of this epoch: `index`, `error`, `worker`), and `per_worker`: `pid`, `is_alive`,
+        `restarts`, `bad_samples` (of this epoch: `index`, `error`, `worker`), `growth` (what of the data set has grown
+        in the workers' private memory, in all of them: `path`, `bytes` of one copy, `grown_bytes`, `samples`, ...),
+        `private_grown_bytes` (with `headrace doctor` only), and `per_worker`: `pid`, `is_alive`,
         `starts`, `batches`, seconds `waiting_s` for tasks, `fetching_s` in the data set, `collating_s`, `rss_bytes`.
 
         RuntimeError before the first iteration with workers."""
@@ -430,6 +437,8 @@ class _WorkerIterator:
         self._batch_size = loader.batch_size
         self._keep_workers = loader.persistent_workers
         policy = _options.Policy.of(loader, loader._is_iterable, {})
+        if policy.freeze:
+            headrace.freeze_attributes(loader.dataset)
         self._job = _Job(
             dataset=loader.dataset,
             is_iterable=loader._is_iterable,

@@ -98,6 +98,7 @@ class Policy:
     stall_after: seconds without progress while the trainer waits until that is reported. on_stall: "wait" on, "raise",
         or "restart": kill and replace the worker.
     shutdown_timeout: most seconds that closing takes.
+    freeze: freeze_attributes for the data set, before its workers start.
     repair: "auto": what does not pickle is made anew in the workers where it is known how; None: it raises.
     """
 
@@ -107,6 +108,7 @@ class Policy:
     stall_after: float = 30.0
     on_stall: str = "wait"
     shutdown_timeout: float = 5.0
+    freeze: bool = False
     repair: str | None = None
 
     def __post_init__(self) -> None:
@@ -115,6 +117,8 @@ class Policy:
         _check_number("shutdown_timeout", self.shutdown_timeout, 0.1)
         if not math.isfinite(self.shutdown_timeout):
             raise ValueError(f"shutdown_timeout should be a number of seconds, but got {self.shutdown_timeout}")
+        if not isinstance(self.freeze, bool):
+            raise TypeError(f"freeze should be True or False, but got {self.freeze!r}")
         check_repair(self.repair)
         _check_word("rng", self.rng, ("worker", "sample"))
         _check_word("on_stall", self.on_stall, ("wait", "raise", "restart"))

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace import _growth
+
 STATE = "state"
 REPLAY = "replay"
 REDO = "redo"
@@ -29,6 +31,7 @@ class Beginning:
     epoch: the iterator's epochs so far. banned: samples, or batches as a whole, that are not to be tried, and why; by
     headrace._samples.text_of their indices. state: of an iterable data set, to be loaded before it is iterated. made:
     batches that it had given by then. discard: further ones that were made before and are made again for nothing.
+    look_s: see headrace._growth.
     """
 
     epoch: int = 0
@@ -36,6 +39,7 @@ class Beginning:
     state: bytes | None = None
     made: int = 0
     discard: int = 0
+    look_s: float | None = field(default_factory=lambda: _growth.look_s)
 
 
 @dataclass

@@ -14,7 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 
 _HERE = os.path.dirname(__file__)
-_NOT_USERS = (*(os.path.join(_HERE, name) for name in ("_source.py", "_replay.py", "_doctor_")), "<frozen importlib")
+_NOT_USERS = (
+    *(os.path.join(_HERE, name) for name in ("_source.py", "_replay.py", os.path.join("doctor", ""))),
+    "<frozen importlib",
+)
 
 
 class Failed(Exception):

@@ -13,7 +13,7 @@ import threading
 from multiprocessing import reduction, util
 from typing import Any, Protocol
 
-from headrace import _core, _interrupt, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
+from headrace import _core, _growth, _interrupt, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
 
 
 class Job(Protocol):
@@ -35,6 +35,7 @@ class Job(Protocol):
     def wrap_exception(self) -> object:
         """The exception being handled, as something that pickles and that the trainer's side raises again."""
 
+    dataset: Any
     flavor: int
     worker: int
     collates_in_c: bool  # may the extension collate the samples? What it does not know comes to `collate`
@@ -166,6 +167,7 @@ def main(opener: Pass, job: Job, beginning: _restart.Beginning, is_interrupted: 
         port = opener.open()
         os.register_at_fork(after_in_child=port.close)  # what the data set forks has no business with the arena
         job.prepare(port, beginning)
+        _growth.Watch(port, job.dataset, beginning.look_s)
         _serve(port, job, beginning.discard)
         port.close()
     except KeyboardInterrupt:

@@ -6,14 +6,13 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include <headrace/crew.h>
-
 #include "base/base.h"
 #include "base/error.h"
 #include "os/os.h"
 
-enum { SAID_AT = 4096 };
+enum { TOLD_AT = HR_CACHE_LINE, SAID_AT = 4096 };
 static_assert(sizeof(((struct hr__box *)0)->said) == HR_BOX_SAID_BYTES, "one size");
+static_assert(TOLD_AT + sizeof(uint64_t) + HR_BOX_TOLD_BYTES <= SAID_AT, "one layout");
 static_assert(HR_BOX_STACK_AT == SAID_AT + HR_BOX_SAID_BYTES, "one layout");
 
 int hr__box_open(struct hr__box *box, int *ret_fd) {
@@ -57,6 +56,17 @@ void hr__box_said(struct hr__box *box, const char **ret_text, size_t *ret_bytes)
     *ret_bytes = bytes;
 }
 
+void hr__box_told(struct hr__box *box, const char **ret_text, size_t *ret_bytes) {
+    *ret_text = box->told;
+    *ret_bytes = 0;
+    if (!box->mapping) return;
+    _Atomic uint64_t *length = (_Atomic uint64_t *)((char *)box->mapping + TOLD_AT);
+    uint64_t before = atomic_load(length);
+    if (before > HR_BOX_TOLD_BYTES) return;
+    memcpy(box->told, length + 1, before);
+    if (atomic_load(length) == before) *ret_bytes = (size_t)before;
+}
+
 /* A data set may have closed the box and opened a file of its own under its number. */
 static int check_file(int fd) {
     uint64_t bytes = 0;
@@ -80,5 +90,19 @@ int hr_box_say(int fd, const void *text, size_t bytes) {
     hr__stop_at(HR__AT_BOX_WRITTEN);
     if (r == 0) r = hr__write_at(fd, 0, &end, sizeof end);
     hr__stop_at(HR__AT_BOX_SAID);
+    return r < 0 ? hr__fail(r, "crew: a worker's box cannot be written: %s", hr_error_text(r)) : 0;
+}
+
+/* The length is 0 meanwhile. A reader that slept through a whole change may still see two texts mixed: what they hold
+ * must be checked. */
+int hr_box_tell(int fd, const void *text, size_t bytes) {
+    uint64_t length = 0;
+    int r = bytes > HR_BOX_TOLD_BYTES ? -EMSGSIZE : check_file(fd);
+    if (r == 0) r = hr__write_at(fd, TOLD_AT, &length, sizeof length);
+    if (r == 0) r = hr__write_at(fd, TOLD_AT + sizeof length, text, bytes);
+    hr__stop_at(HR__AT_BOX_TELLING);
+    length = bytes;
+    if (r == 0) r = hr__write_at(fd, TOLD_AT, &length, sizeof length);
+    hr__stop_at(HR__AT_BOX_TOLD);
     return r < 0 ? hr__fail(r, "crew: a worker's box cannot be written: %s", hr_error_text(r)) : 0;
 }

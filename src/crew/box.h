@@ -5,10 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <headrace/crew.h>
+
 /*
  * A worker's box: a small file without a name that outlives the worker in the trainer's mapping.
  *
  *     0                said_count, u64: bytes said so far          writer: the worker
+ *     64               told_bytes, u64, and what was told last     writer: the worker
  *     4096             the last HR_BOX_SAID_BYTES of them, a ring  writer: the worker
  *     HR_BOX_STACK_AT  stack dumps, one after the other            writer: the worker, also from a signal handler
  *
@@ -17,6 +20,7 @@
 struct hr__box {
     void *mapping; /* NULL: none */
     char said[16 << 10];
+    char told[HR_BOX_TOLD_BYTES];
 };
 
 /* A fresh box: maps it, and gives its descriptor, owned by the caller. A box of before is dropped. */
@@ -25,5 +29,7 @@ void hr__box_close(struct hr__box *box);
 void hr__box_stack(const struct hr__box *box, const char **ret_text, size_t *ret_bytes);
 /* In order, in `box->said`. */
 void hr__box_said(struct hr__box *box, const char **ret_text, size_t *ret_bytes);
+/* In `box->told`; 0 bytes while it is being written, and where its length cannot be. */
+void hr__box_told(struct hr__box *box, const char **ret_text, size_t *ret_bytes);
 
 #endif

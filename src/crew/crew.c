@@ -222,6 +222,13 @@ int hr_crew_said(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *
     return r;
 }
 
+int hr_crew_told(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
+    struct member *member;
+    int r = find(crew, worker, &member);
+    if (r == 0) hr__box_told(&member->box, ret_text, ret_bytes);
+    return r;
+}
+
 /* ---- ending ---- */
 
 int hr_crew_signal(hr_crew *crew, uint32_t worker, int signal) {

@@ -41,17 +41,27 @@ uint64_t hr__read_field(const char *path, const char *key) {
     return value;
 }
 
-/* The two kinds of memory cgroup: where they are mounted, and what their files are called. */
+/* The two versions of cgroups: where memory is limited, and what the files are called. */
 struct kind {
     const char *root, *limit, *usage, *events;
 };
-static const struct kind v1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                               "memory.oom_control"};
-static const struct kind v2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "memory.events"};
+enum { V1, V2, NO_MORE };
+static const struct kind memory[] = {
+    [V1] = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"},
+    [V2] = {"/sys/fs/cgroup", "memory.max", "memory.current", "memory.events"},
+};
 
-/* This process's memory cgroup below its kind's root: the next one that /proc/self/cgroup has, which has a line
- * "0::/path" (v2) and, with v1, lines like "4:memory:/path". NULL: no more. */
-static const struct kind *next_group(FILE *file, char path[static LINE]) {
+/* Is `name` one of "cpu,cpuacct"? */
+static bool has_controller(const char *controllers, const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = controllers; at; at = strchr(at, ','), at = at ? at + 1 : NULL)
+        if (strncmp(at, name, length) == 0 && (at[length] == ',' || !at[length])) return true;
+    return false;
+}
+
+/* This process's cgroup of a controller, below its version's root: the next one that /proc/self/cgroup has, which has a
+ * line "0::/path" (v2) and, with v1, lines like "4:memory:/path". Returns its version, or NO_MORE. */
+static int next_group(FILE *file, const char *controller, char path[static LINE]) {
     char line[LINE];
     while (fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = '\0';
@@ -59,66 +69,131 @@ static const struct kind *next_group(FILE *file, char path[static LINE]) {
         char *at = controllers ? strchr(controllers + 1, ':') : NULL;
         if (!at) continue;
         *at++ = '\0';
-        const struct kind *kind = !controllers[1] ? &v2 : strcmp(controllers + 1, "memory") == 0 ? &v1 : NULL;
-        if (!kind) continue;
+        bool is_v2 = !controllers[1];
+        if (!is_v2 && !has_controller(controllers + 1, controller)) continue;
         memcpy(path, at, strlen(at) + 1);
-        return kind;
+        return is_v2 ? V2 : V1;
     }
-    return NULL;
+    return NO_MORE;
 }
 
-static const char *file_of(char path[static PATH], const struct kind *kind, const char *group, const char *name) {
-    snprintf(path, PATH, "%s%s/%s", kind->root, strcmp(group, "/") == 0 ? "" : group, name);
+static const char *file_of(char path[static PATH], const char *root, const char *group, const char *name) {
+    snprintf(path, PATH, "%s%s/%s", root, strcmp(group, "/") == 0 ? "" : group, name);
     return path;
 }
 
-/* Headroom of one memory cgroup: its limit less what is in use and cannot be reclaimed. */
-static uint64_t group_headroom(const struct kind *kind, const char *group) {
-    char path[PATH];
-    uint64_t limit = hr__read_number(file_of(path, kind, group, kind->limit));
-    if (limit == UINT64_MAX) return UINT64_MAX;
-    uint64_t usage = hr__read_number(file_of(path, kind, group, kind->usage));
-    uint64_t cache = hr__read_field(file_of(path, kind, group, "memory.stat"), "inactive_file ");
-    if (usage == UINT64_MAX) return UINT64_MAX;
-    if (cache != UINT64_MAX) usage -= hr__min(usage, cache);
-    return limit > usage ? limit - usage : 0;
-}
+/* What one group leaves this process of something; UINT64_MAX: no limit. */
+typedef uint64_t look(int version, const char *group);
 
-/* The least headroom from a group up to the root. */
-static uint64_t hierarchy_headroom(const struct kind *kind, char *group) {
+/* The least of a group and those above it, up to the root. */
+static uint64_t least_of_hierarchy(look *look_at, int version, char *group) {
     uint64_t least = UINT64_MAX;
     for (;;) {
-        least = hr__min(least, group_headroom(kind, group));
+        least = hr__min(least, look_at(version, group));
         char *slash = strrchr(group, '/');
         if (!slash) return least;
         *slash = '\0';
     }
 }
 
-uint64_t hr__cgroup_headroom(void) {
+static uint64_t least_of_groups(const char *controller, look *look_at) {
     char group[LINE];
     uint64_t least = UINT64_MAX;
-    const struct kind *kind;
+    int version;
     FILE *file = open_file("/proc/self/cgroup");
     if (!file) return least;
-    while ((kind = next_group(file, group))) least = hr__min(least, hierarchy_headroom(kind, group));
+    while ((version = next_group(file, controller, group)) != NO_MORE)
+        least = hr__min(least, least_of_hierarchy(look_at, version, group));
     fclose(file);
     return least;
 }
 
-/* In a container the group's path is the host's, and its own group is mounted as the root. */
-static uint64_t group_oom_kills(const struct kind *kind, const char *group) {
+/* ---- memory ---- */
+
+static uint64_t memory_limit(int version, const char *group) {
     char path[PATH];
-    uint64_t kills = hr__read_field(file_of(path, kind, group, kind->events), "oom_kill ");
-    return kills != UINT64_MAX ? kills : hr__read_field(file_of(path, kind, "", kind->events), "oom_kill ");
+    return hr__read_number(file_of(path, memory[version].root, group, memory[version].limit));
+}
+
+/* Its limit less what is in use and cannot be reclaimed. */
+static uint64_t memory_headroom(int version, const char *group) {
+    char path[PATH];
+    const char *root = memory[version].root;
+    uint64_t limit = memory_limit(version, group);
+    if (limit == UINT64_MAX) return UINT64_MAX;
+    uint64_t usage = hr__read_number(file_of(path, root, group, memory[version].usage));
+    uint64_t cache = hr__read_field(file_of(path, root, group, "memory.stat"), "inactive_file ");
+    if (usage == UINT64_MAX) return UINT64_MAX;
+    if (cache != UINT64_MAX) usage -= hr__min(usage, cache);
+    return limit > usage ? limit - usage : 0;
+}
+
+uint64_t hr__cgroup_headroom(void) {
+    return least_of_groups("memory", memory_headroom);
+}
+
+uint64_t hr__cgroup_limit(void) {
+    return least_of_groups("memory", memory_limit);
+}
+
+/* ---- processors and processes ---- */
+
+/* Thousandths of a core: the first number of `quota` for the second, or for the number in `period`. */
+static uint64_t millicores(const char *quota_path, const char *period_path) {
+    char text[64] = "", *rest;
+    FILE *file = open_file(quota_path);
+    if (!file) return UINT64_MAX;
+    bool is_read = fgets(text, sizeof text, file);
+    fclose(file);
+    if (!is_read || text[0] < '0' || text[0] > '9') return UINT64_MAX; /* "max", or -1 with v1 */
+    uint64_t quota = strtoull(text, &rest, 10);
+    uint64_t period = period_path ? hr__read_number(period_path) : strtoull(rest, NULL, 10);
+    uint64_t thousandfold;
+    if (!period || period == UINT64_MAX || !hr__mul(quota, 1000, &thousandfold)) return UINT64_MAX;
+    return thousandfold / period;
+}
+
+static uint64_t cpu_quota(int version, const char *group) {
+    char quota[PATH], period[PATH];
+    if (version == V2) return millicores(file_of(quota, "/sys/fs/cgroup", group, "cpu.max"), NULL);
+    return millicores(file_of(quota, "/sys/fs/cgroup/cpu", group, "cpu.cfs_quota_us"),
+                      file_of(period, "/sys/fs/cgroup/cpu", group, "cpu.cfs_period_us"));
+}
+
+uint64_t hr__cgroup_millicores(void) {
+    return least_of_groups("cpu", cpu_quota);
+}
+
+static uint64_t process_room(int version, const char *group) {
+    char path[PATH];
+    const char *root = version == V2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/pids";
+    uint64_t limit = hr__read_number(file_of(path, root, group, "pids.max"));
+    uint64_t count = hr__read_number(file_of(path, root, group, "pids.current"));
+    if (limit == UINT64_MAX || count == UINT64_MAX) return UINT64_MAX;
+    return limit > count ? limit - count : 0;
+}
+
+uint64_t hr__cgroup_process_room(void) {
+    return least_of_groups("pids", process_room);
+}
+
+/* ---- kills ---- */
+
+/* In a container the group's path is the host's, and its own group is mounted as the root. */
+static uint64_t group_oom_kills(int version, const char *group) {
+    char path[PATH];
+    const struct kind *kind = &memory[version];
+    uint64_t kills = hr__read_field(file_of(path, kind->root, group, kind->events), "oom_kill ");
+    return kills != UINT64_MAX ? kills : hr__read_field(file_of(path, kind->root, "", kind->events), "oom_kill ");
 }
 
 uint64_t hr__oom_kill_count(void) {
     char group[LINE];
     uint64_t kills = UINT64_MAX;
-    const struct kind *kind;
+    int version;
     FILE *file = open_file("/proc/self/cgroup");
-    while (file && kills == UINT64_MAX && (kind = next_group(file, group))) kills = group_oom_kills(kind, group);
+    while (file && kills == UINT64_MAX && (version = next_group(file, "memory", group)) != NO_MORE)
+        kills = group_oom_kills(version, group);
     if (file) fclose(file);
     return kills != UINT64_MAX ? kills : hr__read_field("/proc/vmstat", "oom_kill ");
 }

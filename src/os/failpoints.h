@@ -67,6 +67,8 @@
     POINT(BATCH_LEAF, "batch.leaf", WORKER)                                                                            \
     POINT(BOX_WRITTEN, "box.written", WORKER)                                                                          \
     POINT(BOX_SAID, "box.said", WORKER)                                                                                \
+    POINT(BOX_TELLING, "box.telling", WORKER)                                                                          \
+    POINT(BOX_TOLD, "box.told", WORKER)                                                                                \
     /* publish */                                                                                                      \
     POINT(PORT_PUSHED, "port.pushed", WORKER)                                                                          \
     POINT(PORT_PUBLISHED, "port.published", WORKER)                                                                    \

@@ -17,6 +17,10 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
 enum { PAGE_BYTES = 4096, HUGE_BYTES = 2 << 20 };
 
 static int open_memfd(const char *folder, int *ret_fd) {
@@ -61,7 +65,7 @@ static const char *temporary_folder(void) {
 
 static int give_size(int fd, uint64_t bytes, uint64_t head_bytes) {
     if (ftruncate(fd, (off_t)bytes) < 0) return -errno;
-    return hr__commit(fd, 0, head_bytes);
+    return head_bytes ? hr__commit(fd, 0, head_bytes) : 0;
 }
 
 int hr__memory_create(uint64_t bytes, uint64_t head_bytes, int *ret_fd, enum hr__memory_kind *ret_kind) {
@@ -95,18 +99,18 @@ int hr__memory_bytes(int fd, uint64_t *ret_bytes) {
 }
 
 /* Reserves address space with room to align, then maps over the aligned part of it. */
-int hr__map(int fd, uint64_t bytes, void **ret_address) {
+static int map_aligned(int fd, uint64_t bytes, int protection, void **ret_address) {
     uint64_t room;
     if (!hr__add(bytes, HUGE_BYTES, &room)) return -EOVERFLOW;
     unsigned char *reserved = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED) return -errno;
 
     unsigned char *aligned = (unsigned char *)hr__round_up((uint64_t)(uintptr_t)reserved, HUGE_BYTES);
-    void *mapped = mmap(aligned, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    void *mapped = mmap(aligned, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
     int r = mapped == MAP_FAILED ? -errno : 0;
+    unsigned char *end = aligned + hr__round_up(bytes, PAGE_BYTES);
     if (aligned > reserved) munmap(reserved, (size_t)(aligned - reserved));
-    uint64_t tail = (uint64_t)(reserved + room - (aligned + bytes));
-    if (tail) munmap(aligned + bytes, tail);
+    if (reserved + room > end) munmap(end, (size_t)(reserved + room - end));
     if (r < 0) {
         munmap(aligned, bytes);
         return r;
@@ -114,6 +118,36 @@ int hr__map(int fd, uint64_t bytes, void **ret_address) {
     madvise(aligned, bytes, MADV_HUGEPAGE); /* where shared memory allows it; else nothing changes */
     *ret_address = aligned;
     return 0;
+}
+
+int hr__map(int fd, uint64_t bytes, void **ret_address) {
+    return map_aligned(fd, bytes, PROT_READ | PROT_WRITE, ret_address);
+}
+
+int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address) {
+    void *address;
+    int r = map_aligned(fd, bytes, PROT_READ, &address);
+    if (r == 0) *ret_address = address;
+    return r;
+}
+
+/* The kernel makes a huge page of small ones on request (MADV_COLLAPSE, Linux 6.1), whatever it does by itself, but not
+ * of none: one is there first. */
+static int collapse(int fd, unsigned char *address, uint64_t offset) {
+    int r = hr__commit(fd, offset, PAGE_BYTES);
+    if (r < 0) return r;
+    r = hr__fail_at("collapse");
+    return r < 0 ? r : madvise(address + offset, HUGE_BYTES, MADV_COLLAPSE) < 0 ? -errno : 0;
+}
+
+int hr__commit_huge(int fd, void *address, uint64_t offset, uint64_t bytes) {
+    uint64_t end = offset + bytes;
+    while (offset < end && collapse(fd, address, offset) == 0) offset += HUGE_BYTES;
+    return offset < end ? hr__commit(fd, offset, end - offset) : 0;
+}
+
+void hr__forget_pages(void *address, uint64_t bytes) {
+    madvise(address, bytes, MADV_DONTNEED); /* of a shared file mapping: the page table forgets, the file does not */
 }
 
 void hr__unmap(void *address, uint64_t bytes) {

@@ -49,6 +49,31 @@ int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes);
 /* Replaces shared pages by private ones with the same contents, at the same address. Async-signal-safe. */
 int hr__make_private(void *address, uint64_t bytes);
 
+int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address); /* likewise, only to read */
+/* As hr__commit, of memory that is mapped at `address`: in pages of 2 MiB where the kernel can, for they are found by
+ * one look into the page table instead of four. Both `offset` and `bytes` are multiples of 2 MiB. */
+int hr__commit_huge(int fd, void *address, uint64_t offset, uint64_t bytes);
+/* The physical pages behind a shared mapping of a file may go; what they hold stays. */
+void hr__forget_pages(void *address, uint64_t bytes);
+
+/* ---- file.c ---- */
+
+/* Opens regular file `path` to read. -EINVAL: it is no regular file. */
+int hr__file_open(const char *path, int *ret_fd);
+/* A new file in the folder of `path`, without a name or with one of its own (`temporary`, owned by the caller, else
+ * NULL), to read and write. */
+int hr__file_create(const char *path, int *ret_fd, char **ret_temporary);
+/* Gives that file its name, in the place of any file that has it. */
+int hr__file_publish(int fd, const char *temporary, const char *path);
+void hr__file_remove(const char *path); /* NULL is fine */
+int hr__file_cut(int fd, uint64_t bytes);
+int hr__file_sync(int fd);
+/* A descriptor of the same file that cannot write, or, where that is not to be had, one that can. */
+int hr__file_reopen(int fd, int *ret_fd);
+/* Nobody can write, shrink or extend memory of hr__memory_create any more. Best effort; no writable mapping may be. */
+void hr__seal(int fd);
+void hr__random(void *bytes, size_t count);
+
 /* ---- event.c ---- */
 
 int hr__eventfd(int *ret_fd);
@@ -110,7 +135,11 @@ uint64_t hr__read_number(const char *path);
 /* The number after `key` in the line that starts with it; UINT64_MAX if there is none. */
 uint64_t hr__read_field(const char *path, const char *key);
 
-uint64_t hr__cgroup_headroom(void); /* bytes, UINT64_MAX: no limit */
+/* The least that this process's cgroups, and those above them, allow; UINT64_MAX: no limit. */
+uint64_t hr__cgroup_headroom(void);     /* bytes that may still be used */
+uint64_t hr__cgroup_limit(void);        /* bytes in all */
+uint64_t hr__cgroup_millicores(void);   /* thousandths of a core, by the quota of time */
+uint64_t hr__cgroup_process_room(void); /* processes and threads that may still be started */
 
 /* How many processes the kernel has killed for want of memory in this process's cgroup, on the machine where there is
  * none. UINT64_MAX: not known. */

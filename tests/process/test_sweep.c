@@ -67,6 +67,7 @@ static void visit_of_workers(hr_port *port, uint32_t worker, uint32_t life, uint
     if (worker == 1) await_sleeping_trainer();
     if (task_count > 0) return;
     must(hr_box_say(hr_port_box_fd(port), "hello", 5));
+    must(hr_box_tell(hr_port_box_fd(port), "news", 4));
     setenv("HEADRACE_FAIL", "fallocate:ENOSPC", 1);
 }
 

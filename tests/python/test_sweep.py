@@ -19,6 +19,7 @@ import headrace
 import headrace.torch
 import pytest
 import scenes
+from headrace import _growth
 from loaders import needs_failpoints, only_headrace
 from mishaps import Marks, told
 from processes import HERE, environment
@@ -50,6 +51,12 @@ def a_tenth(points: list[str]) -> list[tuple[str, str]]:
 
 
 # ---- a worker ----
+
+
+@pytest.fixture(autouse=True)
+def workers_look_at_what_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two tasks, and so at the points on the way."""
+    monkeypatch.setattr(_growth, "look_s", 0.0)
 
 
 class FirstFork:

@@ -34,6 +34,7 @@ NOTHING = Plan(Marks(HERE))
 COUNT = 240  # samples of an epoch
 KILL_EVERY_S = {"fork": 0.06, "spawn": 5.0, "forkserver": 0.5}  # a worker's start must be shorter
 TRAINER_LIVES_S = 0.3
+WARM_UPS = 40
 GONE_S = 1.0
 TWICE = "killed its worker 2 times"
 
@@ -222,6 +223,8 @@ def main() -> None:
     killer = Killer(chance)
     for context in ("spawn", "forkserver"):  # what multiprocessing starts once, it keeps
         list(headrace.Loader([1], num_workers=1, multiprocessing_context=context))
+    for _ in range(WARM_UPS):  # imports, and what the allocators keep
+        run_epoch(draw_loader(chance, seed, context="fork"), killer)
     before, private = state(), private_bytes()
     end, epochs, given_up, restarts, orphans = time.monotonic() + seconds, 0, 0, 0, list[float]()
     while time.monotonic() < end:

@@ -65,9 +65,50 @@ static void a_stack_dump_is_cut_at_64_kib_and_the_box_does_not_grow(void **state
     close_room(&room);
 }
 
+static void assert_told(struct room *room, const char *expected) {
+    const char *text;
+    size_t bytes;
+    must(hr_crew_told(room->crew, 0, &text, &bytes));
+    assert_int_equal(bytes, strlen(expected));
+    assert_memory_equal(text, expected, bytes);
+}
+
+static void what_a_worker_told_last_is_what_the_trainer_reads(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_pass pass;
+    char most[HR_BOX_TOLD_BYTES + 1];
+    open_room(&room);
+    assert_told(&room, ""); /* no pass yet */
+    must(hr_crew_pass(room.crew, 0, &pass));
+    assert_told(&room, "");
+    must(hr_box_tell(pass.box_fd, "a long text", 11));
+    assert_told(&room, "a long text");
+    must(hr_box_tell(pass.box_fd, "short", 5));
+    assert_told(&room, "short");
+    must(hr_box_say(pass.box_fd, "words", 5)); /* neither disturbs the other */
+    assert_told(&room, "short");
+    assert_said(&room, "words", 5);
+    memset(most, 'm', sizeof most);
+    assert_int_equal(hr_box_tell(pass.box_fd, most, HR_BOX_TOLD_BYTES + 1), -EMSGSIZE);
+    assert_told(&room, "short");
+    must(hr_box_tell(pass.box_fd, most, HR_BOX_TOLD_BYTES));
+    most[HR_BOX_TOLD_BYTES] = '\0';
+    assert_told(&room, most);
+    uint64_t length = HR_BOX_TOLD_BYTES + 1; /* a worker may write anything */
+    assert_int_equal(pwrite(pass.box_fd, &length, sizeof length, 64), sizeof length);
+    assert_told(&room, "");
+    must(hr_box_tell(pass.box_fd, "", 0));
+    assert_told(&room, "");
+    hr_pass_done(&pass);
+    assert_int_equal(hr_box_tell(-1, "x", 1), -EBADF);
+    close_room(&room);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_of_what_a_worker_said_is_kept),
+        cmocka_unit_test(what_a_worker_told_last_is_what_the_trainer_reads),
         cmocka_unit_test(a_stack_dump_is_cut_at_64_kib_and_the_box_does_not_grow),
     };
     set_board();

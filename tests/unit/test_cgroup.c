@@ -213,6 +213,59 @@ static void the_memory_to_spare_is_the_least_of_the_machine_and_its_groups(void 
     assert_true(hr__memory_to_spare() == 5000 * KIB);
 }
 
+static void the_limit_is_the_least_of_the_groups_whatever_is_used(void **state) {
+    (void)state;
+    assert_true(hr__cgroup_limit() == NO_LIMIT);
+    put("/proc/self/cgroup", "0::/user/job\n");
+    put_v2("/user/job", "8388608\n", "8388607\n");
+    assert_true(hr__cgroup_limit() == 8 * MIB);
+    put_v2("/user", "4194304\n", "1\n");
+    assert_true(hr__cgroup_limit() == 4 * MIB);
+}
+
+/* ---- processors and processes ---- */
+
+static void a_quota_of_processor_time_counts_in_thousandths_of_a_core(void **state) {
+    (void)state;
+    assert_true(hr__cgroup_millicores() == NO_LIMIT);
+    put("/proc/self/cgroup", "0::/job\n");
+    put("/sys/fs/cgroup/job/cpu.max", "max 100000\n");
+    assert_true(hr__cgroup_millicores() == NO_LIMIT);
+    put("/sys/fs/cgroup/job/cpu.max", "250000 100000\n");
+    assert_true(hr__cgroup_millicores() == 2500);
+    put("/sys/fs/cgroup/cpu.max", "50000 100000\n"); /* a container's own group, mounted as the root */
+    assert_true(hr__cgroup_millicores() == 500);
+    put("/sys/fs/cgroup/cpu.max", "50000\n"); /* no period, no sense */
+    assert_true(hr__cgroup_millicores() == 2500);
+    put("/sys/fs/cgroup/cpu.max", "18446744073709551615 1\n");
+    assert_true(hr__cgroup_millicores() == 2500);
+}
+
+static void v1_has_its_quota_in_two_files(void **state) {
+    (void)state;
+    put("/proc/self/cgroup", "9:memory:/m\n4:cpu,cpuacct:/job\n");
+    put("/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1\n");
+    put("/sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
+    assert_true(hr__cgroup_millicores() == NO_LIMIT);
+    put("/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "300000\n");
+    assert_true(hr__cgroup_millicores() == 3000);
+    put("/proc/self/cgroup", "4:cpuset:/job\n"); /* another controller */
+    assert_true(hr__cgroup_millicores() == NO_LIMIT);
+}
+
+static void the_room_for_processes_is_the_limit_less_those_that_run(void **state) {
+    (void)state;
+    assert_true(hr__cgroup_process_room() == NO_LIMIT);
+    put("/proc/self/cgroup", "0::/job\n");
+    put("/sys/fs/cgroup/job/pids.max", "max\n");
+    put("/sys/fs/cgroup/job/pids.current", "7\n");
+    assert_true(hr__cgroup_process_room() == NO_LIMIT);
+    put("/sys/fs/cgroup/job/pids.max", "100\n");
+    assert_true(hr__cgroup_process_room() == 93);
+    put("/sys/fs/cgroup/job/pids.current", "300\n");
+    assert_true(hr__cgroup_process_room() == 0);
+}
+
 /* ---- the kernel's count of processes that it killed ---- */
 
 static void v2_tells_oom_kills_in_memory_events(void **state) {
@@ -269,6 +322,10 @@ int main(void) {
         in_a_machine(what_cannot_be_read_is_no_limit),
         in_a_machine(lines_that_make_no_sense_are_passed_over),
         in_a_machine(the_memory_to_spare_is_the_least_of_the_machine_and_its_groups),
+        in_a_machine(the_limit_is_the_least_of_the_groups_whatever_is_used),
+        in_a_machine(a_quota_of_processor_time_counts_in_thousandths_of_a_core),
+        in_a_machine(v1_has_its_quota_in_two_files),
+        in_a_machine(the_room_for_processes_is_the_limit_less_those_that_run),
         in_a_machine(v2_tells_oom_kills_in_memory_events),
         in_a_machine(v1_tells_oom_kills_in_oom_control),
         in_a_machine(in_a_container_the_mount_tells),

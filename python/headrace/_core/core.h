@@ -23,6 +23,8 @@
  *     decode.c   a batch as an object
  *     loader.c   _core.Loader, the trainer's end      crew.c  its worker processes
  *     port.c     _core.Port, a worker's end
+ *     growth.c   how much of an object's memory is private
+ *     machine.c  what the machine gives this process
  *     walk.c     _core.Walker, for headrace.doctor
  */
 
@@ -117,6 +119,12 @@ extern PyTypeObject LeaseType; /* _core.Lease: a buffer over leased or private m
 PyObject *decode(struct hr_delivery *delivery, PyObject *types);
 /* One array leaf, at `node->data_offset` of the delivery. New reference. */
 PyObject *sink_array(struct hr_delivery *delivery, const struct hr_node *node);
+
+/* ---- growth.c, machine.c ---- */
+
+PyObject *growth_look(PyObject *module, PyObject *arguments);
+PyObject *machine_look(PyObject *module, PyObject *ignored);
+PyObject *machine_private_bytes(PyObject *module, PyObject *ignored);
 
 /* ---- types ---- */
 

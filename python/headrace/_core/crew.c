@@ -62,6 +62,16 @@ PyObject *crew_look(PyObject *self, PyObject *argument) {
         (unsigned long long)r.caught_signals);
 }
 
+PyObject *crew_told(PyObject *self, PyObject *argument) {
+    const char *text = "";
+    size_t bytes = 0;
+    hr_crew *crew = open_crew(self);
+    unsigned long worker = PyLong_AsUnsignedLong(argument);
+    if (!crew || PyErr_Occurred()) return NULL;
+    int r = hr_crew_told(crew, (uint32_t)worker, &text, &bytes);
+    return r < 0 ? core_raise(r) : PyBytes_FromStringAndSize(text, (Py_ssize_t)bytes);
+}
+
 PyObject *crew_signal(PyObject *self, PyObject *arguments) {
     unsigned worker;
     int number;

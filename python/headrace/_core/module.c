@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "store.h"
 
 #include <errno.h>
 
@@ -66,6 +66,14 @@ static PyMethodDef methods[] = {
      "use_torch(Tensor, int8, uint8, from_capsule, exchange_table) -> bool\n\nTreat torch tensors as leaves. "
      "exchange_table: the "
      "type's DLPack exchange capsule or None. True: the table is used; False: DLPack capsules are."},
+    {"private_share", growth_look, METH_VARARGS,
+     "private_share(object, paths, seed) -> (bytes, private_bytes, pages, private_pages)\n\nHow much memory an "
+     "object's "
+     "parts take, about, and how much of it only this process has: by that many paths through it, drawn by the seed. "
+     "Nothing of it is written to. OSError without /proc."},
+    {"machine", machine_look, METH_NOARGS, "machine() -> dict\n\nstruct hr_machine; None: no limit, or not known."},
+    {"private_bytes", machine_private_bytes, METH_NOARGS,
+     "private_bytes() -> int\n\nThe memory that only this process has; 0: not known."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -98,7 +106,7 @@ static int add_constants(PyObject *module) {
                  {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},   {"FLAVOR_NUMPY", HR_FLAVOR_NUMPY},
                  {"STATUS_NOTED", HR_STATUS_USER},      {"PHASE_WAIT", HR_PHASE_WAIT},
                  {"PHASE_FETCH", HR_PHASE_FETCH},       {"PHASE_COLLATE", HR_PHASE_COLLATE},
-                 {"BOX_STACK_AT", HR_BOX_STACK_AT}};
+                 {"BOX_STACK_AT", HR_BOX_STACK_AT},     {"BOX_TOLD_BYTES", HR_BOX_TOLD_BYTES}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (PyModule_AddIntConstant(module, table[i].name, table[i].value) < 0) return -1;
 #ifdef HR_FAILPOINTS
@@ -117,7 +125,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     if (!WorkerDied || intern_names() < 0 || PyModule_AddObjectRef(module, "WorkerDied", WorkerDied) < 0 ||
         PyModule_AddType(module, &LoaderType) < 0 || PyModule_AddType(module, &PortType) < 0 ||
         PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
-        PyModule_AddType(module, &WalkerType) < 0 || add_constants(module) < 0) {
+        PyModule_AddType(module, &WalkerType) < 0 || store_add(module) < 0 || add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -2,11 +2,15 @@
 #include "core.h"
 
 #include <errno.h>
+#include <time.h>
 
 /* _core.Port: a worker's end of the arena. */
 struct port {
     PyObject_HEAD hr_port *port;
     struct encoder encoder;
+    PyObject *watch;      /* callable, or NULL: called between tasks */
+    int64_t watch_due_ns; /* by the coarse clock */
+    uint64_t sample_count;
     int64_t noted; /* the sample that the worker is at; -1: not noted since the task was taken */
 };
 
@@ -37,6 +41,7 @@ static int port_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
 static void port_dealloc(PyObject *self) {
     struct port *port = (struct port *)self;
     hr_port_close(port->port);
+    Py_XDECREF(port->watch);
     encoder_free(&port->encoder);
     Py_TYPE(self)->tp_free(self);
 }
@@ -58,16 +63,61 @@ static int take(hr_port *port, struct hr_task *ret_task) {
     return r;
 }
 
+static int64_t coarse_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static void drop_watch(struct port *port) {
+    Py_CLEAR(port->watch);
+    port->watch_due_ns = INT64_MAX;
+}
+
+/* The watch tells after how many seconds it wants to be called again, or None. What it raises ends it, and no more. */
+static void call_watch(struct port *port) {
+    PyObject *again = PyObject_CallNoArgs(port->watch);
+    double seconds = again && again != Py_None ? PyFloat_AsDouble(again) : 0;
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable(port->watch);
+        drop_watch(port);
+    } else if (again == Py_None || seconds > 1e9)
+        drop_watch(port);
+    else
+        port->watch_due_ns = coarse_now_ns() + (int64_t)(seconds * 1e9);
+    Py_XDECREF(again);
+}
+
+static PyObject *port_watch(PyObject *self, PyObject *arguments) {
+    struct port *port = (struct port *)self;
+    PyObject *watch;
+    double seconds;
+    if (!PyArg_ParseTuple(arguments, "Od:watch", &watch, &seconds)) return NULL;
+    drop_watch(port);
+    port->watch = Py_NewRef(watch);
+    port->watch_due_ns = coarse_now_ns() + (int64_t)(seconds * 1e9);
+    Py_RETURN_NONE;
+}
+
+static PyObject *port_samples(PyObject *self, void *ignored) {
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(((struct port *)self)->sample_count);
+}
+
 static PyObject *port_take(PyObject *self, PyObject *ignored) {
     struct hr_task task;
-    hr_port *port = open_port((struct port *)self);
+    struct port *const own = (struct port *)self;
+    hr_port *port = open_port(own);
     (void)ignored;
     if (!port) return NULL;
+    if (own->watch && coarse_now_ns() >= own->watch_due_ns) call_watch(own);
     int r = take(port, &task);
-    ((struct port *)self)->noted = -1;
+    own->noted = -1;
     if (r == HR_E_CLOSED) Py_RETURN_NONE;
     if (r < 0) return NULL;
     PyObject *indices = task.payload_bytes ? core_unpack_indices(task.payload, task.payload_bytes) : Py_NewRef(Py_None);
+    if (indices && task.kind == HR_TASK_MAKE)
+        own->sample_count += PyList_CheckExact(indices) ? (uint64_t)PyList_GET_SIZE(indices) : 1;
     return indices ? Py_BuildValue("IKN", task.kind, (unsigned long long)task.task, indices) : NULL;
 }
 
@@ -210,6 +260,15 @@ static PyObject *port_say(PyObject *self, PyObject *text) {
     Py_RETURN_NONE;
 }
 
+static PyObject *port_tell(PyObject *self, PyObject *text) {
+    char *bytes;
+    Py_ssize_t length;
+    if (!open_port((struct port *)self) || PyBytes_AsStringAndSize(text, &bytes, &length) < 0) return NULL;
+    int r = hr_box_tell(hr_port_box_fd(((struct port *)self)->port), bytes, (size_t)length);
+    if (r < 0) return core_raise(r);
+    Py_RETURN_NONE;
+}
+
 static PyObject *port_box_fd(PyObject *self, PyObject *ignored) {
     (void)ignored;
     if (!open_port((struct port *)self)) return NULL;
@@ -220,6 +279,7 @@ static PyObject *port_close(PyObject *self, PyObject *ignored) {
     struct port *port = (struct port *)self;
     (void)ignored;
     port->port = hr_port_close(port->port);
+    drop_watch(port); /* it may refer to this port */
     Py_RETURN_NONE;
 }
 
@@ -238,6 +298,11 @@ static PyMethodDef port_methods[] = {
      "noting(indices) -> iterator\n\nThe indices, noting which one is at work: 0 for the first."},
     {"enter", port_enter, METH_O, "enter(phase)\n\nNotes that the worker enters a phase, PHASE_*."},
     {"say", port_say, METH_O, "say(bytes)\n\nKeeps the end of what the worker says, for reports. OSError."},
+    {"tell", port_tell, METH_O,
+     "tell(bytes)\n\nReplaces what Loader.told gives the trainer: BOX_TOLD_BYTES at most. OSError."},
+    {"watch", port_watch, METH_VARARGS,
+     "watch(function, seconds)\n\nCalls function() between two tasks once so many seconds have passed; it gives the "
+     "seconds to the next call, or None."},
     {"box_fd", port_box_fd, METH_NOARGS,
      "box_fd() -> int\n\nThe file for the worker's last words, borrowed; stacks go to BOX_STACK_AT."},
     {"close", port_close, METH_NOARGS, "close()\n\nCloses the port. Idempotent."},
@@ -246,6 +311,8 @@ static PyMethodDef port_methods[] = {
 
 static PyGetSetDef port_attributes[] = {
     {"noted", port_noted, NULL, "The sample that the worker is at; None: not noted since the task was taken.", NULL},
+    {"samples", port_samples, NULL, "How many samples were asked for so far; a task without a list counts as one.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

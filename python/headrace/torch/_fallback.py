@@ -32,6 +32,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         stall_after: float = 30.0,
         on_stall: str = "wait",
         shutdown_timeout: float = 5.0,
+        freeze: bool = False,
         repair: str | None = None,
         **kwargs: Any,
     ) -> None:

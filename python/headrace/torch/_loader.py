@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import torch.utils.data
 
+import headrace
 from headrace import _core, _diagnosis, _engine, _forkserver, _interrupt, _options, _restart
 from headrace.torch import _internals, _pinning, _worker
 
@@ -77,6 +78,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
         shutdown_timeout: most seconds that closing takes, whatever the workers do.
+        freeze: replace the large containers of the data set by views of one image that all processes share, in place,
+            before the workers start: see headrace.freeze_attributes.
         repair: "auto": what keeps the workers from being started because it does not pickle is made anew in them where
             it is known how (locks, loggers, views, lambdas, files that are read); a warning lists it. None: it raises.
     """
@@ -95,6 +98,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         stall_after: float = 30.0,
         on_stall: str = "wait",
         shutdown_timeout: float = 5.0,
+        freeze: bool = False,
         repair: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -106,6 +110,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self.stall_after = stall_after
         self.on_stall = on_stall
         self.shutdown_timeout = shutdown_timeout
+        self.freeze = freeze
         self.repair = repair
         super().__init__(*args, **kwargs)
         _policy_of(self)
@@ -205,6 +210,8 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         self._policy = _policy_of(loader)
         own_seed = loader.seed if isinstance(loader, DataLoader) else installed_options.get("seed")
         self._seed = self._base_seed if own_seed is None else own_seed
+        if self._policy.freeze:
+            headrace.freeze_attributes(self._dataset)
         self._is_repaired = False
         method = _diagnosis.start_method_of(loader.multiprocessing_context)
         start = functools.partial(self._start, loader)

@@ -26,6 +26,7 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "stall_after": 60.0,
     "on_stall": "raise",
     "shutdown_timeout": 4.0,
+    "freeze": True,
     "repair": "auto",
 }
 

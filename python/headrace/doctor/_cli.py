@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace._source import Failed, blaming, load, show
 
+_WITH_VALUE = ("--method", "--workers", "--batches")
 _MAKERS = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 _DESCRIPTION = """\
 Says what keeps an object from being sent to worker processes: every culprit
@@ -52,7 +53,7 @@ def _is_for_machine(arguments: list[str]) -> bool:
         return True
     if any(one in ("-h", "--help") for one in arguments):
         return False
-    values = [one for before, one in zip(["", *arguments], arguments, strict=False) if before != "--method"]
+    values = [one for before, one in zip(["", *arguments], arguments, strict=False) if before not in _WITH_VALUE]
     return all(one.startswith("-") for one in values)
 
 
@@ -78,7 +79,7 @@ def _check(asked: argparse.Namespace) -> int:
 def main(arguments: list[str]) -> int:
     """Runs the command; returns its exit code."""
     if _is_for_machine(arguments):
-        return int(importlib.import_module("headrace._doctor_machine").main(arguments))
+        return int(importlib.import_module("headrace.doctor._machine").main(arguments))
     asked = _parser().parse_args(arguments)
     try:
         return _check(asked)

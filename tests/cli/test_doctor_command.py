@@ -246,7 +246,7 @@ def test_what_cannot_be_loaded_is_told(folder: Path, source: str, error: str, me
     result = doctor(folder, source)
     assert result.returncode == 2 and result.stdout == ""
     assert error in result.stderr and message in result.stderr and "headrace doctor: " in result.stderr
-    assert "_doctor_cli.py" not in result.stderr and "_source.py" not in result.stderr
+    assert "_cli.py" not in result.stderr and "_source.py" not in result.stderr
 
 
 def test_help_tells_what_source_is() -> None:

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What workers' memory does while they read, and how long they take to start, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from measure import ROUNDS
+from store_data import annotations, paths, scans
+
+WORKERS, EPOCHS = 4, 3
+
+
+def _private_bytes() -> int:
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    return 1024 * sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_"))
+
+
+WARM_SAMPLES = 5000  # of a worker, until what its interpreter and allocator need of their own is there
+
+
+class Records:
+    """Touches a whole record for each sample; says now and then how much memory its process has of its own."""
+
+    def __init__(self, records: Any) -> None:
+        self.records = records
+        self.read = 0
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> tuple[float, int, int]:
+        record = self.records[index]
+        total = record["area"] + sum(record["bbox"]) + sum(record["segmentation"][0]) + record["id"]
+        self.read += 1
+        return total, os.getpid(), _private_bytes() if self.read % WARM_SAMPLES == 0 else 0
+
+
+class Scenes:
+    """Touches all points of a scan for each sample."""
+
+    def __init__(self, scans: Any) -> None:
+        self.scans = scans
+        self.names = sorted(scans)
+        self.read = 0
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> tuple[float, int, int]:
+        scan = self.scans[self.names[index]]
+        total = float(scan.points.sum()) + sum(one["id"] for one in scan.objects.values())
+        self.read += 1
+        return total, os.getpid(), _private_bytes() if self.read % 50 == 0 else 0
+
+
+class Paths:
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return max(len(self.items), 64)
+
+    def __getitem__(self, index: int) -> int:
+        return len(self.items[index]) if len(self.items) else index
+
+
+def _looks(samples: Sequence[tuple[float, int, int]]) -> list[tuple[int, int]]:
+    return [(pid, private) for _, pid, private in samples if private]
+
+
+def _grow(data: Any, batch_size: int) -> float:
+    """The most that a worker's private memory has grown since it first looked, in bytes."""
+    from headrace.torch import DataLoader
+
+    loader = DataLoader(
+        data,
+        batch_size=batch_size,
+        shuffle=True,
+        num_workers=WORKERS,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+        collate_fn=_looks,
+    )
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for _ in range(EPOCHS):
+        for looks in loader:
+            for pid, private in looks:
+                first.setdefault(pid, private)
+                last[pid] = private
+    return float(max(last[pid] - first[pid] for pid in first))
+
+
+def _first_batch(items: Any) -> float:
+    from headrace.torch import DataLoader
+
+    data = Paths(items)
+    start = time.perf_counter()
+    loader = iter(DataLoader(data, batch_size=8, num_workers=1, multiprocessing_context="spawn"))  # type: ignore[arg-type]
+    next(loader)
+    return time.perf_counter() - start
+
+
+def _child(what: str, rival: str, count: int) -> float:
+    import headrace
+
+    if what == "growth":
+        records: Any = annotations(count)
+        return _grow(Records(headrace.freeze(records) if rival == "headrace" else records), 256)
+    if what == "scans":
+        scenes: Any = scans(count)
+        return _grow(Scenes(headrace.freeze(scenes) if rival == "headrace" else scenes), 8)
+    items: Any = [] if rival == "an empty data set" else paths(count)
+    if rival == "headrace":
+        items = headrace.freeze(items)
+    return _first_batch(items)
+
+
+def _run(what: str, rival: str, count: int) -> float:
+    done = subprocess.run([sys.executable, __file__, what, rival, str(count)], stdout=subprocess.PIPE, check=True)
+    return float(json.loads(done.stdout))
+
+
+def growth(what: str, count: int) -> dict[str, float]:
+    """By rival, in bytes. `what`: "growth", of records (1 million are 1.5 GB of Python objects), or "scans"."""
+    return {rival: _run(what, rival, count) for rival in ("built-in", "headrace")}
+
+
+def first_batches(count: int) -> dict[str, float]:
+    """By data set, in seconds: the first batch of one worker that is spawned."""
+    found: dict[str, list[float]] = {"an empty data set": [], "built-in": [], "headrace": []}
+    for _ in range(ROUNDS):
+        for name, seconds in found.items():
+            seconds.append(_run("start", name, count))
+    return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_child(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

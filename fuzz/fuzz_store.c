@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../src/base/hash.h"
+#include "../src/store/store.h"
+#include "../tests/unit/store_touch.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
+
+enum { SAMPLE_MOST_BYTES = 1 << 16 };
+
+static unsigned char sample[SAMPLE_MOST_BYTES];
+static uint64_t sample_bytes;
+
+/* A good image with a value of each kind; made once, for all its bytes but its id are the same each time. */
+static void make_sample(void) {
+    hr_builder *builder;
+    hr_store *store;
+    struct hr_store_info info;
+    SURE(hr_builder_open(NULL, &builder));
+    SURE(hr_builder_finish(builder, build_each_kind(builder), &store));
+    hr_store_look(store, &info);
+    if (info.bytes > sizeof sample) abort();
+    memcpy(sample, info.image, info.bytes);
+    sample_bytes = info.bytes;
+    hr_store_close(store);
+}
+
+/* Reads from memory that is as long as the image, so that each byte read outside is seen. */
+static void read_copy(const void *from, uint64_t bytes, bool signs) {
+    void *data = NULL;
+    if (posix_memalign(&data, 64, bytes ? bytes : 1)) return;
+    memcpy(data, from, bytes);
+    if (signs && bytes >= sizeof(struct image_header)) { /* so that what lies behind the checksum is reached */
+        struct image_header *header = data;
+        header->magic = HR__IMAGE_MAGIC;
+        header->version = HR_STORE_VERSION;
+        header->checksum = hr__header_sum(header);
+    }
+    touch_image(data, bytes);
+    free(data);
+}
+
+/* Each five bytes of input change one byte of the sample: where (a word), which byte of it, how, with what. */
+static void read_changed(const uint8_t *input, size_t bytes) {
+    static unsigned char changed[SAMPLE_MOST_BYTES];
+    memcpy(changed, sample, sample_bytes);
+    for (; bytes >= 5; input += 5, bytes -= 5) {
+        uint64_t at = ((uint64_t)(input[0] | input[1] << 8) * 8 + input[2] % 8) % sample_bytes;
+        changed[at] = input[3] & 1 ? input[4] : changed[at] ^ input[4];
+    }
+    read_copy(changed, sample_bytes, true);
+}
+
+/* Whatever bytes: refused, an error, or values that lie inside. */
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes) {
+    if (!sample_bytes) make_sample();
+    if (!bytes) return 0;
+    if (input[0] % 4 == 0)
+        read_copy(input + 1, bytes - 1, input[0] & 4);
+    else
+        read_changed(input + 1, bytes - 1);
+    return 0;
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_STORE_H
+#define HEADRACE_STORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <headrace/visibility.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * The store: nested data as one frozen image, in sealed memory or in a file, that any number of processes map and read.
+ *
+ * A builder writes the image front to back; a store reads it. Whatever the bytes of an image are, a reader refuses it,
+ * fails with HR_E_CORRUPT, or gives another value: it never reads beyond the image, and no call takes longer than the
+ * sizes that it returns. An image of HR_STORE_VERSION is read on a machine of little-endian order only.
+ *
+ * Threads: any number may read one store, without a lock. A builder belongs to one thread at a time. Fork: a child may
+ * go on reading; it must not use a builder.
+ */
+
+enum { HR_STORE_VERSION = 1, HR_STORE_MAX_SHAPES = 65535, HR_STORE_MAX_FIELDS = 1024 };
+
+/* What a value is. The numbers stand in images: none is ever given another meaning. */
+enum hr_kind {
+    HR_KIND_INVALID = 0,
+    HR_KIND_NONE = 1,
+    HR_KIND_FALSE = 2,
+    HR_KIND_TRUE = 3,
+    HR_KIND_INT = 4,     /* of 64 bits */
+    HR_KIND_BIG_INT = 5, /* bytes: two's complement, little-endian */
+    HR_KIND_FLOAT = 6,   /* of 64 bits, bit for bit */
+    HR_KIND_COMPLEX = 7, /* two floats */
+    HR_KIND_TEXT = 8,    /* bytes: UTF-8, in which lone surrogates are encoded like other code points */
+    HR_KIND_BYTES = 9,   /* bytes */
+    HR_KIND_BYTE_ARRAY = 10,
+    HR_KIND_PICKLE = 11, /* bytes that somebody else understands */
+    HR_KIND_LIST = 12,   /* items */
+    HR_KIND_TUPLE = 13,  /* items */
+    HR_KIND_DICT = 14,   /* entries in insertion order, each an item for its key and one for its value */
+    HR_KIND_SET = 15,    /* items */
+    HR_KIND_FROZEN_SET = 16,
+    HR_KIND_RECORD = 17, /* a row of a shape: fields with names */
+    HR_KIND_ARRAY = 18,  /* raw elements, 64-byte-aligned, with a dtype and dimensions */
+    HR_KIND_TYPED = 19,  /* two items: a name and a value that it gives a meaning to */
+    HR_KIND_COUNT
+};
+
+/* A value as its image holds it: a tagged word. It means nothing without its image. */
+typedef uint64_t hr_value;
+
+/* A value, read. */
+struct hr_item {
+    uint8_t kind;      /* enum hr_kind */
+    uint8_t layout;    /* private: how its items or bytes lie */
+    uint8_t is_ascii;  /* of a text: all its bytes are below 128. Of a packed list of texts: those of all */
+    uint8_t is_native; /* of a dict or set: its keys are of kinds that hr_store_find looks up */
+    uint32_t shape; /* of a record: the number of its shape. Of a list or tuple: that of all its records, where it is a
+                     * packed list of them, else UINT32_MAX. Otherwise private */
+    uint64_t count; /* items, entries, fields or bytes */
+    hr_value value; /* what hr_store_read makes this item of again; 0 where there is none (an item of a packed list).
+                     * Two containers are one object if their values are equal. */
+    union {
+        int64_t integer;
+        double real;
+        struct {
+            double real, imaginary;
+        } complex;
+        unsigned char small[8];    /* private: a short text's bytes; use hr_item_bytes */
+        const unsigned char *data; /* bytes, or private: where the items lie. Borrowed from the store */
+    };
+};
+
+/* The bytes of a text, bytes, byte array, pickle or big integer: `count` of them, borrowed from the item and its store.
+ */
+HR_API const void *hr_item_bytes(const struct hr_item *item);
+
+/* ---- reading ---- */
+
+typedef struct hr_store hr_store;
+
+/* What to do when opening. */
+enum { HR_STORE_VERIFY = 1 /* check every chunk against its checksum: reads all of it */ };
+
+/* Opens the image in file `path` (copied). Looks at the header, the section table and the root only, and maps the file.
+ * Owned by the caller. errno's; -EINVAL: not an image; HR_E_VERSION; HR_E_CORRUPT: truncated or damaged. */
+HR_API int hr_store_open(const char *path, uint32_t flags, hr_store **ret_store);
+
+/* Likewise an image behind a descriptor, which is borrowed: the store takes one of its own. `name` is for messages. */
+HR_API int hr_store_open_fd(int fd, const char *name, uint32_t flags, hr_store **ret_store);
+
+/* Likewise an image of `bytes` bytes at `image`, 64-byte-aligned and borrowed until the store is closed. */
+HR_API int hr_store_open_memory(const void *image, uint64_t bytes, uint32_t flags, hr_store **ret_store);
+
+/* NULL is fine; returns NULL. What was borrowed from the store is gone. */
+HR_API hr_store *hr_store_close(hr_store *store);
+
+struct hr_store_info {
+    uint64_t bytes; /* of the whole image */
+    uint32_t version;
+    uint32_t shape_count;
+    unsigned char id[16];     /* drawn when the image was made: the same id is the same image */
+    unsigned char digest[16]; /* of its contents: of all checksums */
+    const void *image;        /* borrowed */
+    int fd;                   /* borrowed; -1: opened from memory */
+};
+HR_API void hr_store_look(const hr_store *store, struct hr_store_info *ret_info);
+
+/* Checks every chunk against its checksum. HR_E_CORRUPT names the first that does not match. */
+HR_API int hr_store_verify(const hr_store *store);
+
+HR_API hr_value hr_store_root(const hr_store *store);
+
+/* Reads a value. HR_E_CORRUPT. Here and below `*ret_item` must be another than the container, and holds anything after
+ * a failure. */
+HR_API int hr_store_read(const hr_store *store, hr_value value, struct hr_item *ret_item);
+
+/* The item at `index` of a list, tuple or set, the field of a record, a part of a typed value (0: its name, 1: its
+ * value), or an entry's key. -ERANGE: there are not that many. HR_E_CORRUPT. */
+HR_API int hr_store_at(const hr_store *store, const struct hr_item *container, uint64_t index,
+                       struct hr_item *ret_item);
+
+/* The value of a dict's entry at `index`. Errors as hr_store_at. */
+HR_API int hr_store_entry(const hr_store *store, const struct hr_item *dict, uint64_t index, struct hr_item *ret_value);
+/* The value of a dict's entry at a place, which hr_store_find or hr_store_place gave. HR_E_CORRUPT, -EINVAL. */
+HR_API int hr_store_value(const hr_store *store, const struct hr_item *dict, uint64_t place, struct hr_item *ret_value);
+HR_API int hr_store_place(const hr_store *store, const struct hr_item *dict, uint64_t index, uint64_t *ret_place);
+
+/* Asks the processor to fetch what hr_store_at will read. `stage` 0: the item itself; 1: what it refers to, once stage
+ * 0 has arrived. A hint: never fails. */
+HR_API void hr_store_prefetch(const hr_store *store, const struct hr_item *container, uint64_t index, int stage);
+
+/* A key to look up, of one of the kinds NONE, FALSE, TRUE, INT, FLOAT, TEXT, BYTES and TUPLE. 1 == 1.0 == True. */
+struct hr_key {
+    uint8_t kind;
+    uint64_t count; /* of a text's or bytes' bytes, or of a tuple's keys */
+    union {
+        int64_t integer;
+        double real;
+        const void *bytes;         /* UTF-8 for a text. Borrowed */
+        const struct hr_key *keys; /* borrowed */
+    };
+};
+
+/* The place of a key's entry in a dict, or the index of an item in a set, whose `is_native` is set. 1 when found, 0
+ * when not; HR_E_CORRUPT, -EINVAL. The probes are bounded by the dict's size. */
+HR_API int hr_store_find(const hr_store *store, const struct hr_item *dict, const struct hr_key *key,
+                         uint64_t *ret_place);
+
+/* The same in steps, for who looks up many keys at once: all hashes, a round of hints for each stage, then all keys. */
+HR_API uint64_t hr_store_hash(const hr_store *store, const struct hr_key *key);
+/* `stage` 0: the slot; 1: the entry; 2: what its key and value refer to. A hint: never fails. */
+HR_API void hr_store_prefetch_hash(const hr_store *store, const struct hr_item *dict, uint64_t hash, int stage);
+HR_API int hr_store_find_hashed(const hr_store *store, const struct hr_item *dict, const struct hr_key *key,
+                                uint64_t hash, uint64_t *ret_place);
+
+/* A shape: what records have in common. */
+enum hr_shape_kind {
+    HR_SHAPE_DICT = 1,   /* a dict with these keys */
+    HR_SHAPE_OBJECT = 2, /* an instance of the class, with these attributes */
+    HR_SHAPE_TUPLE = 3   /* a named tuple of the class */
+};
+struct hr_shape {
+    uint32_t kind; /* enum hr_shape_kind */
+    uint32_t field_count;
+    struct hr_item type; /* the class: a text "module:qualified.name". NONE for HR_SHAPE_DICT */
+};
+/* Shape `number`. HR_E_CORRUPT, also when there are not that many. */
+HR_API int hr_store_shape(const hr_store *store, uint32_t number, struct hr_shape *ret_shape);
+/* The name of a shape's field, a text. Errors as hr_store_shape; -ERANGE. */
+HR_API int hr_store_field(const hr_store *store, uint32_t number, uint32_t field, struct hr_item *ret_name);
+
+/* An array, a tensor or a numpy scalar. */
+enum { HR_STORE_MAX_DIMENSIONS = 64 };
+enum hr_array_kind { HR_ARRAY_NUMPY = 1, HR_ARRAY_NUMPY_SCALAR = 2, HR_ARRAY_TORCH = 3 };
+struct hr_store_array {
+    uint32_t kind; /* enum hr_array_kind */
+    uint32_t item_bytes;
+    uint32_t dimension_count;
+    uint64_t dimensions[HR_STORE_MAX_DIMENSIONS]; /* elements; C order, without gaps */
+    struct hr_item dtype;                         /* a text: numpy's dtype.str, or a torch dtype's name */
+    const void *data;                             /* item_bytes times the product of the dimensions. Borrowed */
+    uint64_t bytes;
+};
+HR_API int hr_store_array(const hr_store *store, const struct hr_item *array, struct hr_store_array *ret_array);
+
+/* ---- building ---- */
+
+typedef struct hr_builder hr_builder;
+
+/*
+ * Values are made bottom up or top down: a container is made with its size and room for its items, which are put
+ * (hr_builder_put) at any time before the image is finished. An item that was never put is NONE; a dict's keys must all
+ * be put. A key is best made right before it is put: it is found fastest where it stands next to its entry.
+ *
+ * Every function that can run out of room returns -ENOSPC, -ENOMEM or what else the file system says; the builder is
+ * then of use for hr_builder_close only.
+ */
+
+/* Opens a builder for an image in memory (`path` NULL), or in file `path` (copied), which appears, and replaces one of
+ * that name, when the image is finished and not before. Owned by the caller. errno's. */
+HR_API int hr_builder_open(const char *path, hr_builder **ret_builder);
+
+/* Drops an image that is not finished; nothing is left of it. NULL is fine; returns NULL. */
+HR_API hr_builder *hr_builder_close(hr_builder *builder);
+
+HR_API uint64_t hr_builder_bytes(const hr_builder *builder); /* written so far */
+
+HR_API hr_value hr_value_none(void);
+HR_API hr_value hr_value_bool(int truth);
+HR_API int hr_builder_int(hr_builder *builder, int64_t integer, hr_value *ret_value);
+HR_API int hr_builder_float(hr_builder *builder, double real, hr_value *ret_value);
+HR_API int hr_builder_complex(hr_builder *builder, double real, double imaginary, hr_value *ret_value);
+/* `kind`: BIG_INT, TEXT, BYTES, BYTE_ARRAY or PICKLE. Short texts that were put lately are stored once. */
+HR_API int hr_builder_bytes_of(hr_builder *builder, enum hr_kind kind, const void *bytes, uint64_t count,
+                               hr_value *ret_value);
+
+/* A container of `count` items: LIST, TUPLE, SET, FROZEN_SET, DICT (count entries) or TYPED (2). */
+HR_API int hr_builder_container(hr_builder *builder, enum hr_kind kind, uint64_t count, hr_value *ret_value);
+
+/* Puts item `index` of a container, key `index` of a dict, or field `index` of a record. */
+HR_API int hr_builder_put(hr_builder *builder, hr_value container, uint64_t index, hr_value item);
+/* Puts the value of a dict's entry. */
+HR_API int hr_builder_put_entry(hr_builder *builder, hr_value dict, uint64_t index, hr_value item);
+
+/* Makes a dict's keys or a set's items findable, once all are put (and the items of those that are tuples). Where one
+ * is of a kind that hr_store_find does not know, or NaN, or there twice, the dict stays without an index and is not
+ * native. 1: native; 0: not. */
+HR_API int hr_builder_index(hr_builder *builder, hr_value dict);
+
+/* A packed list or tuple. The caller fills `*ret_items`, which is borrowed until the next call of the builder. */
+HR_API int hr_builder_ints(hr_builder *builder, enum hr_kind kind, uint64_t count, hr_value *ret_value,
+                           int64_t **ret_items);
+HR_API int hr_builder_small_ints(hr_builder *builder, enum hr_kind kind, uint64_t count, hr_value *ret_value,
+                                 int32_t **ret_items);
+HR_API int hr_builder_floats(hr_builder *builder, enum hr_kind kind, uint64_t count, hr_value *ret_value,
+                             double **ret_items);
+
+/* A packed list or tuple of texts (`item_kind` TEXT) or bytes (BYTES): `count` of them with `bytes` bytes in all. All
+ * are added in order by hr_texts_add; no other call of the builder may come between. */
+struct hr_texts {
+    unsigned char *offsets, *bytes; /* private */
+    uint64_t count, room, used, added;
+    uint32_t width;
+};
+HR_API int hr_builder_texts(hr_builder *builder, enum hr_kind kind, enum hr_kind item_kind, uint64_t count,
+                            uint64_t bytes, int is_ascii, hr_value *ret_value, struct hr_texts *ret_texts);
+/* -ERANGE: more texts or bytes than were announced. */
+HR_API int hr_texts_add(struct hr_texts *texts, const void *bytes, uint64_t count);
+
+/* The number of a shape, made now or before. `type` is a text, or NONE; `names` are `field_count` texts. -EOVERFLOW:
+ * there are HR_STORE_MAX_SHAPES of them already, or too many fields; use a dict. */
+HR_API int hr_builder_shape(hr_builder *builder, enum hr_shape_kind kind, hr_value type, const hr_value *names,
+                            uint32_t field_count, uint32_t *ret_number);
+HR_API int hr_builder_record(hr_builder *builder, uint32_t shape, hr_value *ret_value);
+/* A packed list or tuple of `count` records of one shape. Record `index` of it is hr_value_row's. */
+HR_API int hr_builder_rows(hr_builder *builder, enum hr_kind kind, uint32_t shape, uint64_t count, hr_value *ret_value);
+HR_API int hr_builder_row(const hr_builder *builder, hr_value rows, uint64_t index, hr_value *ret_record);
+
+/* An array; the caller fills `*ret_data`, `item_bytes` times the product of `dimensions` bytes. `dtype` is a text. */
+HR_API int hr_builder_array(hr_builder *builder, enum hr_array_kind kind, hr_value dtype, uint32_t item_bytes,
+                            const uint64_t *dimensions, uint32_t dimension_count, hr_value *ret_value, void **ret_data);
+
+/* Finishes the image: writes its checksums and header, seals memory, gives a file its name. What the builder leaves is
+ * an open store. The builder is closed, failure included. */
+HR_API int hr_builder_finish(hr_builder *builder, hr_value root, hr_store **ret_store);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

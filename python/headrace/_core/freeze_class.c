@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+/*
+ * What is no built-in container: by its class. headrace._store_types.classify says what a class is, as a tuple:
+ *
+ *     ("object", "module:Class", slots)       a plain class; slots: names and descriptors, (name, descriptor, ...)
+ *     ("tuple", "module:Class", names, dict)  a named tuple; dict: instances have a __dict__
+ *     ("typed", name, to_parts)               to_parts(object) -> what describes it
+ *     ("unknown", why)
+ */
+
+PyObject *freeze_class(struct freezer *freezer, PyTypeObject *type) {
+    PyObject *known = PyDict_GetItemWithError(freezer->classes, (PyObject *)type);
+    if (known || PyErr_Occurred()) return known;
+    known = store_hook("classify", "O", type);
+    int r = known ? PyDict_SetItem(freezer->classes, (PyObject *)type, known) : -1;
+    Py_XDECREF(known);
+    return r < 0 ? NULL : known; /* the dict has it */
+}
+
+static bool is_of(PyObject *known, const char *kind) {
+    return PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(known, 0), kind) == 0;
+}
+
+/* ---- instances ---- */
+
+/* The instance's dict, new reference, or NULL: it has none (without an exception). */
+static PyObject *dict_of(PyObject *object) {
+    PyObject *dict = Py_TYPE(object)->tp_dictoffset ? PyObject_GenericGetDict(object, NULL) : NULL;
+    if (!dict) PyErr_Clear();
+    return dict;
+}
+
+static int add(PyObject *names, PyObject *values, PyObject *name, PyObject *value) {
+    return PyList_Append(names, name) < 0 || PyList_Append(values, value) < 0 ? -1 : 1;
+}
+
+static int add_slots(PyObject *slots, PyObject *object, PyObject *names, PyObject *values) {
+    int r = 1;
+    for (Py_ssize_t i = 0; r > 0 && i + 1 < PyTuple_GET_SIZE(slots); i += 2) {
+        PyObject *descriptor = PyTuple_GET_ITEM(slots, i + 1);
+        PyObject *value = Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject *)Py_TYPE(object));
+        if (value)
+            r = add(names, values, PyTuple_GET_ITEM(slots, i), value);
+        else if (PyErr_ExceptionMatches(PyExc_AttributeError))
+            PyErr_Clear(); /* it was never set */
+        else
+            r = -1;
+        Py_XDECREF(value);
+    }
+    return r;
+}
+
+static int add_dict(PyObject *dict, PyObject *names, PyObject *values) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    int r = 1;
+    while (r > 0 && PyDict_Next(dict, &at, &key, &value))
+        r = PyUnicode_CheckExact(key) ? add(names, values, key, value) : 0;
+    return r;
+}
+
+int freeze_fields(PyObject *known, PyObject *object, PyObject **ret_names, PyObject **ret_values) {
+    PyObject *names = PyList_New(0), *values = PyList_New(0);
+    int r = names && values ? add_slots(PyTuple_GET_ITEM(known, 2), object, names, values) : -1;
+    PyObject *dict = r > 0 ? dict_of(object) : NULL;
+    if (dict) r = add_dict(dict, names, values);
+    *ret_names = r > 0 ? PyList_AsTuple(names) : NULL;
+    *ret_values = r > 0 ? PyList_AsTuple(values) : NULL;
+    if (r > 0 && (!*ret_names || !*ret_values)) r = -1;
+    Py_XDECREF(names);
+    Py_XDECREF(values);
+    Py_XDECREF(dict);
+    return r;
+}
+
+/* 1: begun; 0: no such shape can be made. */
+static int begin_fields(struct freezer *freezer, PyObject *object, PyObject *known, enum hr_shape_kind kind,
+                        PyObject *names, PyObject *values, hr_value *ret_value) {
+    uint32_t shape;
+    uint64_t before = hr_builder_bytes(freezer->builder);
+    int r = freeze_shape(freezer, (PyObject *)Py_TYPE(object), PyTuple_GET_ITEM(known, 1), kind, names, &shape);
+    if (r <= 0) return r;
+    if (freeze_result(hr_builder_record(freezer->builder, shape, ret_value)) < 0) return -1;
+    freeze_count(freezer, HR_KIND_RECORD, before);
+    struct frame frame = {.kind = FRAME_FIELDS, .object = values, .names = names, .value = *ret_value};
+    frame.is_object = true;
+    frame.count = (uint64_t)PyTuple_GET_SIZE(names);
+    return freeze_push(freezer, frame) < 0 ? -1 : 1;
+}
+
+static int begin_instance(struct freezer *freezer, PyObject *object, PyObject *known, hr_value *ret_value) {
+    PyObject *names = NULL, *values = NULL;
+    int r = freeze_fields(known, object, &names, &values);
+    if (r > 0) r = begin_fields(freezer, object, known, HR_SHAPE_OBJECT, names, values, ret_value);
+    Py_XDECREF(names);
+    Py_XDECREF(values);
+    return r;
+}
+
+static int begin_named_tuple(struct freezer *freezer, PyObject *object, PyObject *known, hr_value *ret_value) {
+    PyObject *names = PyTuple_GET_ITEM(known, 2);
+    if (PyTuple_GET_SIZE(object) != PyTuple_GET_SIZE(names)) return 0;
+    PyObject *dict = dict_of(object);
+    bool has_more = dict && PyDict_GET_SIZE(dict) > 0;
+    Py_XDECREF(dict);
+    if (has_more) return 0;
+    PyObject *values = PyTuple_GetSlice(object, 0, PyTuple_GET_SIZE(object));
+    int r = values ? begin_fields(freezer, object, known, HR_SHAPE_TUPLE, names, values, ret_value) : -1;
+    Py_XDECREF(values);
+    return r;
+}
+
+/* ---- what has a name ---- */
+
+static int begin_typed(struct freezer *freezer, PyObject *object, PyObject *known, bool is_shared,
+                       hr_value *ret_value) {
+    hr_value name, inner;
+    PyObject *parts = PyObject_CallOneArg(PyTuple_GET_ITEM(known, 2), object);
+    if (!parts || parts == Py_None) {
+        Py_XDECREF(parts);
+        return parts ? 0 : -1;
+    }
+    uint64_t before = hr_builder_bytes(freezer->builder);
+    int r = freeze_text(freezer, PyTuple_GET_ITEM(known, 1), &name);
+    if (r == 0) r = freeze_result(hr_builder_container(freezer->builder, HR_KIND_TYPED, 2, ret_value));
+    if (r == 0 && is_shared) r = freeze_memo(freezer, object, *ret_value); /* before its parts: they may lead back */
+    freeze_count(freezer, HR_KIND_TYPED, before);
+    size_t depth = freezer->frame_count;
+    if (r == 0) r = freeze_object(freezer, parts, false, &inner);
+    if (r == 0 && freezer->frame_count > depth) freezer->frames[depth].is_hidden = true;
+    if (r == 0) r = freeze_result(hr_builder_put(freezer->builder, *ret_value, 0, name));
+    if (r == 0) r = freeze_result(hr_builder_put(freezer->builder, *ret_value, 1, inner));
+    Py_DECREF(parts);
+    return r < 0 ? -1 : 1;
+}
+
+/* A view of another image is frozen as what it is a view of. */
+static int begin_view(struct freezer *freezer, PyObject *view, hr_value *ret_value) {
+    PyObject *ordinary = core_thaw(NULL, view);
+    int r = ordinary ? freeze_object(freezer, ordinary, false, ret_value) : -1;
+    Py_XDECREF(ordinary);
+    return r < 0 ? -1 : 1;
+}
+
+/* ---- anything else ---- */
+
+static int refuse(struct freezer *freezer, PyObject *object, PyObject *known) {
+    PyObject *why = is_of(known, "unknown") ? PyTuple_GET_ITEM(known, 1) : NULL;
+    PyObject *path = freeze_path(freezer), *error = PyErr_Occurred() ? NULL : Py_None;
+    if (path && error) {
+        PyObject *cause = why ? Py_NewRef(why) : store_hook("why_not", "O", object);
+        if (cause)
+            PyErr_Format(
+                PyExc_TypeError,
+                "headrace.freeze: %U is a %s, which cannot be frozen: %U. Leave it out, or keep it as a pickle "
+                "with on_unknown=\"pickle\"",
+                path, Py_TYPE(object)->tp_name, cause);
+        Py_XDECREF(cause);
+    }
+    Py_XDECREF(path);
+    return -1;
+}
+
+static int keep_pickle(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
+    PyObject *path = freeze_path(freezer);
+    PyObject *pickle = path ? store_hook("dump", "OO", object, path) : NULL;
+    int r = pickle ? PyList_Append(freezer->pickles, path) : -1;
+    uint64_t before = hr_builder_bytes(freezer->builder);
+    if (r == 0)
+        r = freeze_result(hr_builder_bytes_of(freezer->builder, HR_KIND_PICKLE, PyBytes_AS_STRING(pickle),
+                                              (uint64_t)PyBytes_GET_SIZE(pickle), ret_value));
+    if (r == 0) freeze_count(freezer, HR_KIND_PICKLE, before);
+    Py_XDECREF(path);
+    Py_XDECREF(pickle);
+    return r;
+}
+
+int freeze_other(struct freezer *freezer, PyObject *object, bool is_shared, hr_value *ret_value) {
+    if (is_view(object)) return begin_view(freezer, object, ret_value) < 0 ? -1 : 0;
+    PyObject *known = Py_XNewRef(freeze_class(freezer, Py_TYPE(object)));
+    if (!known) return -1;
+    int r = is_of(known, "object")  ? begin_instance(freezer, object, known, ret_value)
+            : is_of(known, "tuple") ? begin_named_tuple(freezer, object, known, ret_value)
+            : is_of(known, "typed") ? begin_typed(freezer, object, known, is_shared, ret_value)
+                                    : 0;
+    if (r == 0) r = freezer->keeps_pickles ? keep_pickle(freezer, object, ret_value) : refuse(freezer, object, known);
+    Py_DECREF(known);
+    return r < 0 ? -1 : 0;
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { LARGE_BYTES = 1 << 20 /* from here on the GIL is released for a copy */ };
+
+/* ---- texts and bytes ---- */
+
+static int write_bytes(struct freezer *freezer, enum hr_kind kind, const void *bytes, size_t count,
+                       hr_value *ret_value) {
+    int r;
+    uint64_t before = hr_builder_bytes(freezer->builder);
+    if (count < LARGE_BYTES) {
+        r = hr_builder_bytes_of(freezer->builder, kind, bytes, count, ret_value);
+    } else {
+        Py_BEGIN_ALLOW_THREADS;
+        r = hr_builder_bytes_of(freezer->builder, kind, bytes, count, ret_value);
+        Py_END_ALLOW_THREADS;
+    }
+    freeze_count(freezer, kind, before);
+    return freeze_result(r);
+}
+
+const void *freeze_utf8(struct freezer *freezer, PyObject *text, size_t *ret_bytes) {
+    *ret_bytes = text_bytes(text);
+    if (PyUnicode_IS_ASCII(text)) return PyUnicode_DATA(text);
+    if (*ret_bytes > freezer->scratch_bytes) {
+        unsigned char *scratch = PyMem_Realloc(freezer->scratch, 2 * *ret_bytes);
+        if (!scratch) return PyErr_NoMemory();
+        freezer->scratch = scratch;
+        freezer->scratch_bytes = 2 * *ret_bytes;
+    }
+    text_write(text, freezer->scratch);
+    return freezer->scratch;
+}
+
+int freeze_text(struct freezer *freezer, PyObject *text, hr_value *ret_value) {
+    size_t bytes;
+    const void *utf8 = freeze_utf8(freezer, text, &bytes);
+    return utf8 ? write_bytes(freezer, HR_KIND_TEXT, utf8, bytes, ret_value) : -1;
+}
+
+/* A byte array that other threads may resize while it is copied: its buffer is held. */
+static int write_buffer(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) return -1;
+    int r = write_bytes(freezer, HR_KIND_BYTE_ARRAY, view.buf, (size_t)view.len, ret_value);
+    PyBuffer_Release(&view);
+    return r < 0 ? -1 : 1;
+}
+
+int freeze_bytes(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
+    int r;
+    if (PyByteArray_CheckExact(object)) return write_buffer(freezer, object, ret_value);
+    if (PyUnicode_CheckExact(object))
+        r = freeze_text(freezer, object, ret_value);
+    else if (PyBytes_CheckExact(object))
+        r = write_bytes(freezer, HR_KIND_BYTES, PyBytes_AS_STRING(object), (size_t)PyBytes_GET_SIZE(object), ret_value);
+    else
+        return 0;
+    return r < 0 ? -1 : 1;
+}
+
+/* ---- numbers ---- */
+
+static int write_big_int(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
+    PyObject *bytes = store_hook("int_bytes", "O", object);
+    if (!bytes) return -1;
+    int r = write_bytes(freezer, HR_KIND_BIG_INT, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes), ret_value);
+    Py_DECREF(bytes);
+    return r;
+}
+
+static int write_int(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow) return write_big_int(freezer, object, ret_value);
+    freezer->counts[HR_KIND_INT]++;
+    return freeze_result(hr_builder_int(freezer->builder, value, ret_value));
+}
+
+static int write_complex(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
+    Py_complex value = PyComplex_AsCComplex(object);
+    freezer->counts[HR_KIND_COMPLEX]++;
+    return freeze_result(hr_builder_complex(freezer->builder, value.real, value.imag, ret_value));
+}
+
+static int write_float(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
+    freezer->counts[HR_KIND_FLOAT]++;
+    return freeze_result(hr_builder_float(freezer->builder, PyFloat_AS_DOUBLE(object), ret_value));
+}
+
+/* Short texts are scalars too: the builder knows those of late again, so they need no memo. */
+static bool is_short(PyObject *text) {
+    enum { SHORT = 64 };
+    return PyUnicode_GET_LENGTH(text) < SHORT;
+}
+
+int freeze_scalar(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
+    int r;
+    if (PyUnicode_CheckExact(object) && is_short(object)) {
+        r = freeze_text(freezer, object, ret_value);
+    } else if (PyLong_CheckExact(object)) {
+        r = write_int(freezer, object, ret_value);
+    } else if (PyFloat_CheckExact(object)) {
+        r = write_float(freezer, object, ret_value);
+    } else if (object == Py_None) {
+        *ret_value = hr_value_none();
+        return 1;
+    } else if (PyBool_Check(object)) {
+        *ret_value = hr_value_bool(object == Py_True);
+        return 1;
+    } else if (PyComplex_CheckExact(object)) {
+        r = write_complex(freezer, object, ret_value);
+    } else {
+        return 0;
+    }
+    return r < 0 ? -1 : 1;
+}
+
+/* ---- arrays ---- */
+
+/* The text of a dtype, written. 1; 0: it has objects, or numpy has no bytes for it; -1: exception. */
+static int write_dtype(struct freezer *freezer, PyObject *array, hr_value *ret_value) {
+    PyObject *dtype = PyObject_GetAttr(array, core.names.dtype);
+    PyObject *text = dtype ? PyDict_GetItemWithError(freezer->dtypes, dtype) : NULL;
+    int r = PyErr_Occurred() ? -1 : 0;
+    if (text)
+        Py_INCREF(text);
+    else if (r == 0) {
+        text = store_hook("dtype_text", "O", dtype);
+        r = text ? PyDict_SetItem(freezer->dtypes, dtype, text) : -1;
+    }
+    if (r == 0 && text != Py_None) r = freeze_text(freezer, text, ret_value) < 0 ? -1 : 1;
+    Py_XDECREF(dtype);
+    Py_XDECREF(text);
+    return r;
+}
+
+static int copy_buffer(void *target, Py_buffer *view) {
+    if (view->len == 0) return 0;
+    if (!PyBuffer_IsContiguous(view, 'C')) return PyBuffer_ToContiguous(target, view, view->len, 'C');
+    if (view->len < LARGE_BYTES) {
+        memcpy(target, view->buf, (size_t)view->len);
+        return 0;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    memcpy(target, view->buf, (size_t)view->len);
+    Py_END_ALLOW_THREADS;
+    return 0;
+}
+
+/* Where an array's bytes go. -1: exception. */
+static int make_array(struct freezer *freezer, enum hr_array_kind kind, hr_value dtype, Py_ssize_t item_bytes, int ndim,
+                      const int64_t *shape, hr_value *ret_value, void **ret_data) {
+    uint64_t dimensions[HR_STORE_MAX_DIMENSIONS], before = hr_builder_bytes(freezer->builder);
+    for (int i = 0; i < ndim; i++) dimensions[i] = (uint64_t)shape[i];
+    int r = hr_builder_array(freezer->builder, kind, dtype, (uint32_t)item_bytes, dimensions, (uint32_t)ndim, ret_value,
+                             ret_data);
+    freeze_count(freezer, HR_KIND_ARRAY, before);
+    return freeze_result(r);
+}
+
+static int write_view(struct freezer *freezer, Py_buffer *view, enum hr_array_kind kind, hr_value dtype,
+                      hr_value *ret_value) {
+    int64_t shape[HR_STORE_MAX_DIMENSIONS];
+    void *data;
+    if (view->ndim > HR_STORE_MAX_DIMENSIONS || view->itemsize <= 0) return 0;
+    for (int i = 0; i < view->ndim; i++) shape[i] = view->shape[i];
+    if (make_array(freezer, kind, dtype, view->itemsize, view->ndim, shape, ret_value, &data) < 0) return -1;
+    return copy_buffer(data, view) < 0 ? -1 : 1;
+}
+
+/* Dates and the like have no buffer: their bytes as such do. */
+static int get_buffer(PyObject *array, Py_buffer *view) {
+    if (PyObject_GetBuffer(array, view, PyBUF_STRIDED_RO | PyBUF_FORMAT) == 0) return 0;
+    PyErr_Clear();
+    PyObject *raw = store_hook("raw_array", "O", array);
+    int r = raw ? PyObject_GetBuffer(raw, view, PyBUF_STRIDED_RO | PyBUF_FORMAT) : -1;
+    Py_XDECREF(raw);
+    return r;
+}
+
+static int write_array(struct freezer *freezer, PyObject *array, enum hr_array_kind kind, hr_value *ret_value) {
+    hr_value dtype;
+    Py_buffer view;
+    int r = write_dtype(freezer, array, &dtype);
+    if (r <= 0) return r;
+    if (get_buffer(array, &view) < 0) return -1;
+    r = write_view(freezer, &view, kind, dtype, ret_value);
+    PyBuffer_Release(&view);
+    return r;
+}
+
+static int write_scalar(struct freezer *freezer, PyObject *scalar, hr_value *ret_value) {
+    PyObject *array = store_hook("scalar_array", "O", scalar);
+    int r = array ? array == Py_None ? 0 : write_array(freezer, array, HR_ARRAY_NUMPY_SCALAR, ret_value) : -1;
+    Py_XDECREF(array);
+    return r;
+}
+
+/* ---- tensors ---- */
+
+/* A tensor's elements in C order behind each other: itself, or a copy. New reference. */
+static PyObject *contiguous(PyObject *tensor) {
+    return PyObject_CallMethod(tensor, "contiguous", NULL);
+}
+
+static int write_described(struct freezer *freezer, PyObject *tensor, const struct hr_array *array,
+                           hr_value *ret_value) {
+    void *data;
+    hr_value dtype;
+    size_t item_bytes = (size_t)array->dtype.bits * array->dtype.lanes / 8, bytes = item_bytes;
+    for (uint32_t i = 0; i < array->ndim; i++) bytes *= (size_t)array->shape[i];
+    PyObject *name = store_hook("tensor_dtype", "O", tensor);
+    int r = name ? freeze_text(freezer, name, &dtype) : -1;
+    Py_XDECREF(name);
+    if (r == 0 && array->ndim > HR_STORE_MAX_DIMENSIONS) return 0;
+    if (r == 0)
+        r = make_array(freezer, HR_ARRAY_TORCH, dtype, (Py_ssize_t)item_bytes, (int)array->ndim, array->shape,
+                       ret_value, &data);
+    if (r < 0) return -1;
+    if (!bytes) return 1;
+    Py_BEGIN_ALLOW_THREADS;
+    memcpy(data, array->data, bytes);
+    Py_END_ALLOW_THREADS;
+    return 1;
+}
+
+static int write_tensor(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
+    struct hr_array array;
+    enum found found = source_tensor(&freezer->sources, object, &array);
+    sources_clear(&freezer->sources);
+    if (found != FOUND) return found == FOUND_NOT ? 0 : -1;
+    PyObject *tensor = contiguous(object);
+    if (!tensor) return -1;
+    found = source_tensor(&freezer->sources, tensor, &array);
+    int r = found == FOUND ? write_described(freezer, tensor, &array, ret_value) : found == FOUND_NOT ? 0 : -1;
+    sources_clear(&freezer->sources);
+    Py_DECREF(tensor);
+    return r;
+}
+
+int freeze_array(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
+    if (is_array(object)) return write_array(freezer, object, HR_ARRAY_NUMPY, ret_value);
+    if (core.tensor_type && is_tensor(object)) return write_tensor(freezer, object, ret_value);
+    if (strncmp(Py_TYPE(object)->tp_name, "numpy.", 6) == 0 && core.array_type)
+        return write_scalar(freezer, object, ret_value);
+    return 0;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+#include <headrace/machine.h>
+
+/* None: no limit, or not known. */
+static PyObject *number(uint64_t value) {
+    return value == HR_NO_LIMIT ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(value);
+}
+
+PyObject *machine_look(PyObject *module, PyObject *ignored) {
+    struct hr_machine m;
+    (void)module, (void)ignored;
+    hr_machine_look(&m);
+    return Py_BuildValue("{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:I,s:O,s:O}", "memory_bytes", number(m.memory_bytes),
+                         "available_bytes", number(m.available_bytes), "cgroup_limit_bytes",
+                         number(m.cgroup_limit_bytes), "cgroup_headroom_bytes", number(m.cgroup_headroom_bytes),
+                         "spare_bytes", number(m.spare_bytes), "cgroup_millicores", number(m.cgroup_millicores),
+                         "process_room", number(m.process_room), "core_count", m.core_count, "has_pidfd",
+                         m.has_pidfd ? Py_True : Py_False, "has_memfd", m.has_memfd ? Py_True : Py_False);
+}
+
+PyObject *machine_private_bytes(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromUnsignedLongLong(hr_machine_private_bytes());
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+/* What the module has for frozen data. */
+
+static PyObject *open_image(PyObject *module, PyObject *arguments) {
+    const char *path;
+    int verifies, trusts, r;
+    hr_store *store = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "ypp:open_image", &path, &verifies, &trusts)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    r = hr_store_open(path, verifies ? HR_STORE_VERIFY : 0, &store);
+    Py_END_ALLOW_THREADS;
+    return r < 0 ? store_raise(r) : image_new(store, trusts);
+}
+
+static PyObject *attach_image(PyObject *module, PyObject *arguments) {
+    const char *name;
+    int fd, trusts;
+    hr_store *store = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "isp:attach_image", &fd, &name, &trusts)) return NULL;
+    int r = hr_store_open_fd(fd, name, 0, &store);
+    return r < 0 ? store_raise(r) : image_new(store, trusts);
+}
+
+/* Is a class made by a class statement, over object (or over `base`), adding no more than a dict, slots and weak
+ * references? Only Python's own deallocator says so for certain. A base of C that has no data (typing.Generic, from
+ * Python 3.12 on) is let pass. */
+static bool is_made_by_statements(PyTypeObject *type, PyTypeObject *witness, PyTypeObject *base) {
+    if (type != base && type->tp_dealloc != witness->tp_dealloc) return false;
+    for (; type && type != base; type = type->tp_base)
+        if (type->tp_dealloc != witness->tp_dealloc && type->tp_basicsize > base->tp_basicsize) return false;
+    return type == base;
+}
+
+static PyObject *is_python_class(PyObject *module, PyObject *arguments) {
+    PyTypeObject *type, *witness, *base;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "O!O!O!:is_python_class", &PyType_Type, &type, &PyType_Type, &witness,
+                          &PyType_Type, &base))
+        return NULL;
+    return PyBool_FromLong(is_made_by_statements(type, witness, base));
+}
+
+static PyMethodDef methods[] = {
+    {"freeze", (PyCFunction)(void (*)(void))core_freeze, METH_VARARGS | METH_KEYWORDS,
+     "freeze(object, path=None, keeps_pickles=False, progress=None) -> (Image, (kinds, pickles))\n\nAn object as an "
+     "image, "
+     "in memory or in a file (bytes). progress(bytes) is called now and then."},
+    {"thaw", core_thaw, METH_O, "thaw(view) -> object\n\nAn ordinary copy; what is no view comes back as it is."},
+    {"where", core_where, METH_O, "where(view) -> (Image, value, slice or None)"},
+    {"open_image", open_image, METH_VARARGS, "open_image(path, verify, trust) -> Image"},
+    {"attach_image", attach_image, METH_VARARGS,
+     "attach_image(fd, name, trust) -> Image\n\nThe descriptor stays the caller's."},
+    {"is_python_class", is_python_class, METH_VARARGS,
+     "is_python_class(type, witness, base) -> bool\n\nIs it made by class statements all the way from base on?"},
+    {NULL, NULL, 0, NULL},
+};
+
+int store_add(PyObject *module) {
+    PyTypeObject *types[] = {&ImageType,      &FrozenListType,  &FrozenTupleType,  &FrozenDictType, &FrozenSetType,
+                             &FrozenKeysType, &FrozenItemsType, &FrozenValuesType, &BuilderType,    NULL};
+    StoreError = PyErr_NewExceptionWithDoc(
+        "headrace.StoreError", "An image of frozen data is damaged, of another version, missing, or not trusted.",
+        PyExc_RuntimeError, NULL);
+    if (!StoreError || PyModule_AddObjectRef(module, "StoreError", StoreError) < 0) return -1;
+    for (size_t i = 0; types[i]; i++)
+        if (PyModule_AddType(module, types[i]) < 0) return -1;
+    return PyType_Ready(&FrozenIteratorType) < 0 ? -1 : PyModule_AddFunctions(module, methods);
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+/*
+ * A view is an image and an item of it: nothing is copied, and no page of it is written by reading. What is rare (repr,
+ * comparisons, operators) is what ordinary Python says of the thawed view.
+ */
+
+enum { MOST_FREE = 64 };
+
+bool is_view(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    return type == &FrozenListType || type == &FrozenDictType || type == &FrozenTupleType || type == &FrozenSetType;
+}
+
+bool is_slice(const struct view *view) {
+    return view->first != 0 || view->stride != 1 || (uint64_t)view->count != view->item.count;
+}
+
+/* ---- coming and going ---- */
+
+#ifndef Py_GIL_DISABLED
+static struct view *free_views[MOST_FREE]; /* one after the other is made and dropped */
+static int free_count;
+#endif
+
+static struct view *new_view(PyTypeObject *type) {
+#ifndef Py_GIL_DISABLED
+    if (free_count) return (struct view *)PyObject_Init((PyObject *)free_views[--free_count], type);
+#endif
+    return PyObject_New(struct view, type);
+}
+
+void view_dealloc(PyObject *self) {
+    struct view *view = (struct view *)self;
+    Py_DECREF((PyObject *)view->image);
+#ifndef Py_GIL_DISABLED
+    if (free_count < MOST_FREE) {
+        free_views[free_count++] = view;
+        return;
+    }
+#endif
+    PyObject_Free(self);
+}
+
+static PyTypeObject *type_of(const struct hr_item *item) {
+    switch (item->kind) {
+    case HR_KIND_LIST:
+        return &FrozenListType;
+    case HR_KIND_TUPLE:
+        return &FrozenTupleType;
+    case HR_KIND_DICT:
+    case HR_KIND_RECORD:
+        return &FrozenDictType;
+    default:
+        return &FrozenSetType;
+    }
+}
+
+PyObject *view_new(struct image *image, const struct hr_item *item, hr_value typed) {
+    if (item->count > image->bytes)
+        return PyErr_Format(StoreError,
+                            "headrace: a container of this image has more items than the image has bytes; it "
+                            "is damaged, make the image again");
+    struct view *view = new_view(type_of(item));
+    if (!view) return NULL;
+    view->image = (struct image *)Py_NewRef((PyObject *)image);
+    view->item = *item;
+    view->typed = typed;
+    view->count = (Py_ssize_t)item->count;
+    view->first = 0;
+    view->stride = 1;
+    return (PyObject *)view;
+}
+
+/* ---- thawing ---- */
+
+static PyObject *thaw_slice(struct view *view) {
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list && i < view->count; i++) {
+        struct hr_item item;
+        int r = hr_store_at(view->image->store, &view->item, (uint64_t)(view->first + i * view->stride), &item);
+        PyObject *object = r < 0 ? store_raise(r) : build(view->image, &item, BUILD_ALL);
+        if (!object || PyList_Append(list, object) < 0) Py_CLEAR(list);
+        Py_XDECREF(object);
+    }
+    if (list && view->item.kind == HR_KIND_TUPLE) Py_SETREF(list, PyList_AsTuple(list));
+    return list;
+}
+
+static PyObject *thaw(struct view *view) {
+    struct hr_item item = view->item;
+    if (is_slice(view)) return thaw_slice(view);
+    int r = view->typed ? hr_store_read(view->image->store, view->typed, &item) : 0;
+    return r < 0 ? store_raise(r) : build(view->image, &item, BUILD_ALL);
+}
+
+/* An ordinary copy of a view, or of a part of one; anything else as it is. New reference. */
+static PyObject *ordinary(PyObject *object) {
+    if (is_view(object)) return thaw((struct view *)object);
+    PyObject *part = part_thaw(object);
+    return part || PyErr_Occurred() ? part : Py_NewRef(object);
+}
+
+PyObject *core_thaw(PyObject *module, PyObject *view) {
+    (void)module;
+    return ordinary(view);
+}
+
+PyObject *view_shallow(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    struct view *view = (struct view *)self;
+    if (view->typed) return store_hook("shallow", "O", self);
+    PyObject *made_of = view->item.kind == HR_KIND_FROZEN_SET ? (PyObject *)&PyFrozenSet_Type
+                        : type == &FrozenSetType              ? (PyObject *)&PySet_Type
+                        : type == &FrozenDictType             ? (PyObject *)&PyDict_Type
+                        : type == &FrozenTupleType            ? (PyObject *)&PyTuple_Type
+                                                              : (PyObject *)&PyList_Type;
+    return PyObject_CallOneArg(made_of, self);
+}
+
+PyObject *view_copy(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    return view_shallow(self);
+}
+
+PyObject *view_deepcopy(PyObject *self, PyObject *memo) {
+    (void)memo;
+    return thaw((struct view *)self);
+}
+
+/* ---- what ordinary Python says ---- */
+
+PyObject *view_repr(PyObject *self) {
+    PyObject *object = ordinary(self), *text = object ? PyObject_Repr(object) : NULL;
+    Py_XDECREF(object);
+    return text;
+}
+
+PyObject *view_hash_object(PyObject *self) {
+    PyObject *object = ordinary(self);
+    Py_hash_t hash = object ? PyObject_Hash(object) : -1;
+    Py_XDECREF(object);
+    return hash == -1 ? NULL : PyLong_FromSsize_t(hash);
+}
+
+static bool is_same(PyObject *left, PyObject *right) {
+    if (!is_view(left) || !is_view(right)) return left == right;
+    const struct view *a = (const struct view *)left, *b = (const struct view *)right;
+    return a->image == b->image && a->item.value == b->item.value && a->typed == b->typed && a->first == b->first &&
+           a->stride == b->stride && a->count == b->count;
+}
+
+/* Do the lengths say already that they differ? -1 with an exception cleared: unknown. */
+static bool differ_in_length(PyObject *left, PyObject *right, int operation) {
+    if (operation != Py_EQ && operation != Py_NE) return false;
+    if (!PyObject_HasAttrString(right, "__len__")) return false;
+    Py_ssize_t here = PyObject_Size(left), there = PyObject_Size(right);
+    if (PyErr_Occurred()) PyErr_Clear();
+    bool is_container = is_view(right) || PyList_CheckExact(right) || PyTuple_CheckExact(right) ||
+                        PyDict_CheckExact(right) || PyAnySet_CheckExact(right);
+    return is_container && here >= 0 && there >= 0 && here != there;
+}
+
+PyObject *view_compare(PyObject *self, PyObject *other, int operation) {
+    if ((operation == Py_EQ || operation == Py_NE) && is_same(self, other)) return PyBool_FromLong(operation == Py_EQ);
+    if (is_view(self) && !((struct view *)self)->typed && differ_in_length(self, other, operation) &&
+        !(is_view(other) && ((struct view *)other)->typed))
+        return PyBool_FromLong(operation == Py_NE);
+    PyObject *left = ordinary(self), *right = left ? ordinary(other) : NULL;
+    PyObject *result = right ? PyObject_RichCompare(left, right, operation) : NULL;
+    Py_XDECREF(left);
+    Py_XDECREF(right);
+    return result;
+}
+
+static PyObject *apply(PyObject *left, PyObject *right, binaryfunc function) {
+    PyObject *a = ordinary(left), *b = a ? ordinary(right) : NULL;
+    PyObject *result = b ? function(a, b) : NULL;
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    return result;
+}
+
+static PyObject *add(PyObject *left, PyObject *right) {
+    return apply(left, right, PyNumber_Add);
+}
+static PyObject *multiply(PyObject *left, PyObject *right) {
+    return apply(left, right, PyNumber_Multiply);
+}
+static PyObject *or_both(PyObject *left, PyObject *right) {
+    return apply(left, right, PyNumber_Or);
+}
+static PyObject *and_both(PyObject *left, PyObject *right) {
+    return apply(left, right, PyNumber_And);
+}
+static PyObject *subtract(PyObject *left, PyObject *right) {
+    return apply(left, right, PyNumber_Subtract);
+}
+static PyObject *xor_both(PyObject *left, PyObject *right) {
+    return apply(left, right, PyNumber_Xor);
+}
+
+PyNumberMethods sequence_numbers = {.nb_add = add, .nb_multiply = multiply};
+PyNumberMethods dict_numbers = {.nb_or = or_both};
+PyNumberMethods set_numbers = {.nb_or = or_both, .nb_and = and_both, .nb_subtract = subtract, .nb_xor = xor_both};
+
+/* ---- writes ---- */
+
+PyObject *view_name(const struct view *view) {
+    static const char *const names[HR_KIND_COUNT] = {
+        [HR_KIND_LIST] = "list",   [HR_KIND_TUPLE] = "tuple", [HR_KIND_DICT] = "dict",
+        [HR_KIND_RECORD] = "dict", [HR_KIND_SET] = "set",     [HR_KIND_FROZEN_SET] = "frozenset",
+    };
+    struct hr_item typed, name;
+    int r = view->typed ? hr_store_read(view->image->store, view->typed, &typed) : -1;
+    if (r >= 0) r = hr_store_at(view->image->store, &typed, 0, &name);
+    if (r >= 0 && name.kind == HR_KIND_TEXT) return read_text(view->image, &name);
+    return PyUnicode_FromString(names[view->item.kind]);
+}
+
+static void say_frozen(PyObject *self) {
+    PyObject *name = view_name((struct view *)self);
+    if (name)
+        PyErr_Format(
+            PyExc_TypeError,
+            "headrace: this %U is frozen and shared; headrace.thaw(...) gives an ordinary one that can be changed",
+            name);
+    Py_XDECREF(name);
+}
+
+PyObject *view_refuse(PyObject *self, PyObject *arguments, PyObject *keywords) {
+    (void)arguments, (void)keywords;
+    say_frozen(self);
+    return NULL;
+}
+
+int view_refuse_item(PyObject *self, PyObject *key, PyObject *value) {
+    (void)key, (void)value;
+    say_frozen(self);
+    return -1;
+}
+
+/* ---- elsewhere ---- */
+
+PyObject *view_reduce(PyObject *self, PyObject *protocol) {
+    (void)protocol;
+    return store_hook("reduce_view", "O", self);
+}
+
+/* The slice of its list that a view is; None: all of it. New reference. */
+static PyObject *part_of(const struct view *view) {
+    if (!is_slice(view)) return Py_NewRef(Py_None);
+    Py_ssize_t end = view->first + view->count * view->stride;
+    PyObject *start = PyLong_FromSsize_t(view->first), *step = PyLong_FromSsize_t(view->stride);
+    PyObject *stop = end < 0 ? Py_NewRef(Py_None) : PyLong_FromSsize_t(end);
+    PyObject *slice = start && stop && step ? PySlice_New(start, stop, step) : NULL;
+    Py_XDECREF(start);
+    Py_XDECREF(stop);
+    Py_XDECREF(step);
+    return slice;
+}
+
+/* _core.where(view): its image, its value, and its slice or None. */
+PyObject *core_where(PyObject *module, PyObject *object) {
+    (void)module;
+    if (!is_view(object)) return PyErr_Format(PyExc_TypeError, "headrace: a %s is no view", Py_TYPE(object)->tp_name);
+    const struct view *view = (const struct view *)object;
+    unsigned long long value = view->typed ? view->typed : view->item.value;
+    PyObject *part = part_of(view);
+    return part ? Py_BuildValue("OKN", view->image, value, part) : NULL;
+}

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+#include <string.h>
+
+/* Dicts, and records of a dict's shape; a defaultdict, a Counter, an OrderedDict too. */
+
+int view_entry(struct view *view, uint64_t index, struct hr_item *ret_value) {
+    int r = view->item.kind == HR_KIND_RECORD ? hr_store_at(view->image->store, &view->item, index, ret_value)
+                                              : hr_store_entry(view->image->store, &view->item, index, ret_value);
+    if (r < 0) store_raise(r);
+    return r < 0 ? -1 : 0;
+}
+
+int view_value(struct view *view, uint64_t place, struct hr_item *ret_value) {
+    int r = view->item.kind == HR_KIND_RECORD ? hr_store_at(view->image->store, &view->item, place, ret_value)
+                                              : hr_store_value(view->image->store, &view->item, place, ret_value);
+    if (r < 0) store_raise(r);
+    return r < 0 ? -1 : 0;
+}
+
+/* ---- looking up ---- */
+
+/* Where C cannot look: a dict of the keys, made once per process. New reference: comparing keys
+ * runs code, and another thread that made one too may put it in its place. */
+static PyObject *lookup_of(struct view *view) {
+    PyObject *name = PyLong_FromUnsignedLongLong(view->item.value);
+    PyObject *lookup = name ? PyDict_GetItemWithError(view->image->lookups, name) : NULL;
+    if (lookup || PyErr_Occurred()) {
+        Py_XDECREF(name);
+        return Py_XNewRef(lookup);
+    }
+    lookup = PyDict_New();
+    for (Py_ssize_t i = view->count; lookup && i-- > 0;) { /* from behind: of equal keys the first one stays */
+        PyObject *key = view_part(view, PART_KEY, (uint64_t)i), *index = PyLong_FromSsize_t(i);
+        if (!key || !index || PyDict_SetItem(lookup, key, index) < 0) Py_CLEAR(lookup);
+        Py_XDECREF(key);
+        Py_XDECREF(index);
+    }
+    if (lookup && PyDict_SetItem(view->image->lookups, name, lookup) < 0) Py_CLEAR(lookup);
+    Py_XDECREF(name);
+    return lookup;
+}
+
+static int find_slowly(struct view *view, PyObject *key, uint64_t *ret_place) {
+    PyObject *lookup = lookup_of(view), *index = lookup ? PyDict_GetItemWithError(lookup, key) : NULL;
+    uint64_t number = index ? PyLong_AsUnsignedLongLong(index) : 0;
+    Py_XDECREF(lookup);
+    if (!index) return PyErr_Occurred() ? -1 : 0;
+    int r = hr_store_place(view->image->store, &view->item, number, ret_place);
+    if (r < 0) store_raise(r);
+    return r < 0 ? -1 : 1;
+}
+
+static int find_field(struct view *view, PyObject *key, uint64_t *ret_place) {
+    const struct shape *shape = image_shape(view->image, view->item.shape);
+    Py_ssize_t index = shape ? shape_find(shape, key) : -2;
+    if (index >= 0) *ret_place = (uint64_t)index;
+    return index >= 0 ? 1 : index == -1 ? 0 : -1;
+}
+
+static int find_ascii(struct view *view, PyObject *key, uint64_t *ret_place) {
+    struct hr_key text = {.kind = HR_KIND_TEXT, .count = (uint64_t)PyUnicode_GET_LENGTH(key)};
+    text.bytes = PyUnicode_DATA(key);
+    int r = hr_store_find(view->image->store, &view->item, &text, ret_place);
+    if (r < 0) store_raise(r);
+    return r < 0 ? -1 : r;
+}
+
+int view_find(struct view *view, PyObject *key, uint64_t *ret_place) {
+    struct key_room room;
+    struct hr_key told;
+    bool never;
+    if (view->item.kind == HR_KIND_RECORD) return find_field(view, key, ret_place);
+    if (!view->item.is_native) return find_slowly(view, key, ret_place);
+    if (PyUnicode_CheckExact(key) && PyUnicode_IS_ASCII(key)) return find_ascii(view, key, ret_place);
+    enum found found = key_of(key, &room, &told, &never);
+    int r = -1;
+    if (found == FOUND) {
+        r = hr_store_find(view->image->store, &view->item, &told, ret_place);
+        if (r < 0) store_raise(r);
+    } else if (found == FOUND_NOT) { /* a dict says TypeError of what has no hash */
+        r = PyObject_Hash(key) == -1 ? -1 : never ? 0 : find_slowly(view, key, ret_place);
+    }
+    key_done(&room);
+    return r < 0 ? -1 : r;
+}
+
+static PyObject *value_at(struct view *view, uint64_t place) {
+    struct hr_item item;
+    return view_value(view, place, &item) < 0 ? NULL : read_item(view->image, &item);
+}
+
+/* A Counter has 0 of what it does not have. */
+static PyObject *miss(struct view *view, PyObject *key) {
+    if (view->typed) {
+        PyObject *name = view_name(view);
+        bool counts = name && PyUnicode_CompareWithASCIIString(name, "Counter") == 0;
+        Py_XDECREF(name);
+        if (counts) return PyLong_FromLong(0);
+    }
+    if (PyErr_Occurred()) return NULL;
+    PyObject *arguments = PyTuple_Pack(1, key); /* or a tuple would be taken for the arguments, and None for none */
+    if (arguments) PyErr_SetObject(PyExc_KeyError, arguments);
+    Py_XDECREF(arguments);
+    return NULL;
+}
+
+static PyObject *dict_subscript(PyObject *self, PyObject *key) {
+    uint64_t place;
+    int r = view_find((struct view *)self, key, &place);
+    if (r > 0) return value_at((struct view *)self, place);
+    return r < 0 ? NULL : miss((struct view *)self, key);
+}
+
+static PyObject *dict_get(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
+    uint64_t place;
+    if (count < 1 || count > 2) return PyErr_Format(PyExc_TypeError, "get expected 1 or 2 arguments, got %zd", count);
+    int r = view_find((struct view *)self, arguments[0], &place);
+    if (r > 0) return value_at((struct view *)self, place);
+    return r < 0 ? NULL : Py_NewRef(count == 2 ? arguments[1] : Py_None);
+}
+
+static int dict_contains(PyObject *self, PyObject *key) {
+    uint64_t place;
+    return view_find((struct view *)self, key, &place);
+}
+
+static Py_ssize_t dict_length(PyObject *self) {
+    return ((struct view *)self)->count;
+}
+
+static PyObject *dict_iterate(PyObject *self) {
+    return iterator_new((struct view *)self, PART_KEY, false);
+}
+
+static PyObject *dict_reversed(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    return iterator_new((struct view *)self, PART_KEY, true);
+}
+
+/* ---- keys, values, items ---- */
+
+struct part_view {
+    PyObject_HEAD struct view *view;
+};
+
+static PyObject *part_new(PyTypeObject *type, PyObject *view) {
+    struct part_view *part = PyObject_New(struct part_view, type);
+    if (part) part->view = (struct view *)Py_NewRef(view);
+    return (PyObject *)part;
+}
+
+static PyObject *dict_keys(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    return part_new(&FrozenKeysType, self);
+}
+static PyObject *dict_values(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    return part_new(&FrozenValuesType, self);
+}
+static PyObject *dict_items(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    return part_new(&FrozenItemsType, self);
+}
+
+static struct view *view_of(PyObject *self) {
+    return ((struct part_view *)self)->view;
+}
+
+static enum part part_of(PyObject *self) {
+    return Py_TYPE(self) == &FrozenKeysType ? PART_KEY : Py_TYPE(self) == &FrozenValuesType ? PART_VALUE : PART_PAIR;
+}
+
+PyObject *part_thaw(PyObject *object) {
+    static const char *const names[] = {[PART_KEY] = "keys", [PART_VALUE] = "values", [PART_PAIR] = "items"};
+    PyTypeObject *type = Py_TYPE(object);
+    if (type != &FrozenKeysType && type != &FrozenValuesType && type != &FrozenItemsType) return NULL;
+    PyObject *dict = core_thaw(NULL, (PyObject *)view_of(object));
+    PyObject *part = dict ? PyObject_CallMethod(dict, names[part_of(object)], NULL) : NULL;
+    Py_XDECREF(dict);
+    return part;
+}
+
+static void part_dealloc(PyObject *self) {
+    Py_DECREF((PyObject *)view_of(self));
+    PyObject_Free(self);
+}
+
+static Py_ssize_t part_length(PyObject *self) {
+    return view_of(self)->count;
+}
+
+static PyObject *part_iterate(PyObject *self) {
+    return iterator_new(view_of(self), part_of(self), false);
+}
+
+static PyObject *part_reversed(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    return iterator_new(view_of(self), part_of(self), true);
+}
+
+static int has_pair(struct view *view, PyObject *pair) {
+    uint64_t place;
+    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) return 0;
+    int r = view_find(view, PyTuple_GET_ITEM(pair, 0), &place);
+    if (r <= 0) return r;
+    PyObject *value = value_at(view, place);
+    r = value ? PyObject_RichCompareBool(value, PyTuple_GET_ITEM(pair, 1), Py_EQ) : -1;
+    Py_XDECREF(value);
+    return r;
+}
+
+static int has_value(struct view *view, PyObject *value) {
+    int r = 0;
+    for (Py_ssize_t i = 0; r == 0 && i < view->count; i++) {
+        PyObject *here = view_part(view, PART_VALUE, (uint64_t)i);
+        r = here ? PyObject_RichCompareBool(here, value, Py_EQ) : -1;
+        Py_XDECREF(here);
+    }
+    return r;
+}
+
+static int part_contains(PyObject *self, PyObject *object) {
+    switch (part_of(self)) {
+    case PART_KEY:
+        return dict_contains((PyObject *)view_of(self), object);
+    case PART_VALUE:
+        return has_value(view_of(self), object);
+    default:
+        return has_pair(view_of(self), object);
+    }
+}
+
+static PyObject *part_disjoint(PyObject *self, PyObject *other) {
+    PyObject *part = part_thaw(self);
+    PyObject *answer = part ? PyObject_CallMethod(part, "isdisjoint", "(O)", other) : NULL;
+    Py_XDECREF(part);
+    return answer;
+}
+
+static PyObject *values_compare(PyObject *self, PyObject *other, int operation) {
+    if (operation == Py_EQ) return PyBool_FromLong(self == other);
+    if (operation == Py_NE) return PyBool_FromLong(self != other);
+    Py_RETURN_NOTIMPLEMENTED;
+}
+
+/* ---- types ---- */
+
+static PyMappingMethods dict_mapping = {
+    .mp_length = dict_length, .mp_subscript = dict_subscript, .mp_ass_subscript = view_refuse_item};
+static PySequenceMethods dict_sequence = {.sq_contains = dict_contains};
+
+static PyMethodDef dict_methods[] = {
+    VIEW_METHODS,
+    {"get", (PyCFunction)(void (*)(void))dict_get, METH_FASTCALL, "get(key[, default]) -> object"},
+    {"keys", dict_keys, METH_NOARGS, "keys() -> KeysView"},
+    {"values", dict_values, METH_NOARGS, "values() -> ValuesView"},
+    {"items", dict_items, METH_NOARGS, "items() -> ItemsView"},
+    {"get_many", dict_get_many, METH_VARARGS,
+     "get_many(keys[, default]) -> list\n\nThe values of many keys, faster than one by one. KeyError without a "
+     "default."},
+    {"__reversed__", dict_reversed, METH_NOARGS, NULL},
+    REFUSE("update"),
+    REFUSE("pop"),
+    REFUSE("popitem"),
+    REFUSE("clear"),
+    REFUSE("setdefault"),
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject FrozenDictType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.FrozenDict",
+    .tp_basicsize = sizeof(struct view),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_MAPPING,
+    .tp_doc = "A frozen dict: a Mapping over an image.",
+    .tp_dealloc = view_dealloc,
+    .tp_repr = view_repr,
+    .tp_hash = PyObject_HashNotImplemented,
+    .tp_richcompare = view_compare,
+    .tp_iter = dict_iterate,
+    .tp_as_number = &dict_numbers,
+    .tp_as_sequence = &dict_sequence,
+    .tp_as_mapping = &dict_mapping,
+    .tp_methods = dict_methods,
+};
+
+static PySequenceMethods part_sequence = {.sq_length = part_length, .sq_contains = part_contains};
+
+static PyMethodDef set_like_methods[] = {
+    {"__reversed__", part_reversed, METH_NOARGS, NULL},
+    {"isdisjoint", part_disjoint, METH_O, "isdisjoint(other) -> bool"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef values_methods[] = {
+    {"__reversed__", part_reversed, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+#define PART_TYPE(name_, doc_, compare_, numbers_, methods_)                                                           \
+    {                                                                                                                  \
+        PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core." name_, .tp_basicsize = sizeof(struct part_view),    \
+                                    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,                \
+                                    .tp_doc = doc_, .tp_dealloc = part_dealloc, .tp_repr = view_repr,                  \
+                                    .tp_hash = PyObject_HashNotImplemented, .tp_richcompare = compare_,                \
+                                    .tp_iter = part_iterate, .tp_as_number = numbers_,                                 \
+                                    .tp_as_sequence = &part_sequence, .tp_methods = methods_,                          \
+    }
+
+PyTypeObject FrozenKeysType =
+    PART_TYPE("FrozenKeys", "The keys of a frozen dict.", view_compare, &set_numbers, set_like_methods);
+PyTypeObject FrozenItemsType =
+    PART_TYPE("FrozenItems", "The items of a frozen dict.", view_compare, &set_numbers, set_like_methods);
+PyTypeObject FrozenValuesType =
+    PART_TYPE("FrozenValues", "The values of a frozen dict.", values_compare, NULL, values_methods);

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen data: one copy of any Python data for every process.
+
+`freeze` writes an object into an image, in sealed memory or in a file; what comes back looks into it. A container is a
+view: a Sequence, Mapping or Set that compares, prints and hashes as what it was made of, and that any number of
+processes read without writing to its memory. An instance of a class comes back as one (made without `__init__`), its
+containers and arrays as views.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, overload
+
+from headrace import _core, _store_pickling
+from headrace._core import StoreError as StoreError
+from headrace._store_thaw import thaw as thaw
+
+Progress = bool | Callable[[int], object] | None
+
+_PATIENCE_S = 2.0  # so long may a build take without a word
+_EVERY_S = 0.2
+
+
+class Report(NamedTuple):
+    """What an image is made of."""
+
+    bytes: int
+    kinds: dict[str, tuple[int, int]]  # by kind of value: how many there are, and their bytes
+    pickles: list[str]  # where pickles were kept
+    paths: dict[str, int]  # bytes by path, three steps deep; what a list holds is one path, `[*]`
+
+    def __str__(self) -> str:
+        lines = [f"{self.bytes:,} bytes"]
+        for kind, (count, size) in sorted(self.kinds.items(), key=lambda entry: -entry[1][1]):
+            lines.append(f"{size:>16,}  {kind} x {count:,}")
+        for path, size in sorted(self.paths.items(), key=lambda entry: -entry[1]):
+            lines.append(f"{size:>16,}  {path}")
+        lines += [f"kept as a pickle: {path}" for path in self.pickles]
+        return "\n".join(lines)
+
+
+class _Bar:
+    """One line on stderr that says how far a long build is."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.started = time.monotonic()
+        self.next = self.started + patience_s
+        self.shown = False
+
+    def __call__(self, size: int) -> None:
+        now = time.monotonic()
+        if now < self.next:
+            return
+        self.next = now + _EVERY_S
+        self.shown = True
+        megabytes = size / 1e6
+        print(
+            f"\rheadrace.freeze: {megabytes:,.0f} MB, {megabytes / (now - self.started):,.0f} MB/s ",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def close(self) -> None:
+        if self.shown:
+            print(file=sys.stderr, flush=True)
+
+
+def _bar(progress: Progress) -> Any:
+    if callable(progress):
+        return progress
+    if progress is None and sys.stderr is not None and sys.stderr.isatty():
+        return _Bar(_PATIENCE_S)
+    return _Bar(0.0) if progress else None
+
+
+def _know_arrays() -> None:
+    """Arrays and tensors are leaves if their packages are there at all."""
+    if "numpy" in sys.modules:
+        _core.use_numpy()
+    if hasattr(sys.modules.get("torch"), "Tensor"):
+        importlib.import_module("headrace.torch._worker").use_torch()
+
+
+def prepare(on_unknown: str, progress: Progress) -> Any:
+    """What a build needs: checks the option, makes arrays known, and gives the function that is told of progress."""
+    if on_unknown not in ("raise", "pickle"):
+        raise ValueError(f'headrace.freeze: on_unknown is "raise" or "pickle", not {on_unknown!r}')
+    _know_arrays()
+    return _bar(progress)
+
+
+def end_progress(bar: Any) -> None:
+    if isinstance(bar, _Bar):
+        bar.close()
+
+
+@overload
+def freeze(
+    obj: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    on_unknown: Literal["raise", "pickle"] = "raise",
+    report: Literal[False] = False,
+    progress: Progress = None,
+) -> Any: ...
+@overload
+def freeze(
+    obj: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    on_unknown: Literal["raise", "pickle"] = "raise",
+    report: Literal[True],
+    progress: Progress = None,
+) -> tuple[Any, Report]: ...
+def freeze(
+    obj: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    on_unknown: Literal["raise", "pickle"] = "raise",
+    report: bool = False,
+    progress: Progress = None,
+) -> Any:
+    """A frozen copy of an object, in shared memory or in file `path`, which appears when it is complete.
+
+    on_unknown: what cannot be held natively raises TypeError with its path ("raise"), or is kept as a pickle.
+    report: also return a Report.
+    progress: True, or a function that is called with the bytes written; None: on a terminal, after two seconds.
+    """
+    bar = prepare(on_unknown, progress)
+    file = None if path is None else os.path.abspath(os.fspath(path))
+    paths: dict[str, int] | None = {} if report else None
+    try:
+        target = os.fsencode(file) if file else None
+        image, (kinds, pickles) = _core.freeze(obj, target, on_unknown == "pickle", bar, paths)
+    finally:
+        end_progress(bar)
+    _store_pickling.remember(image, file)
+    root = image.root()
+    return (root, Report(image.bytes, kinds, pickles, paths or {})) if report else root
+
+
+def open(path: str | os.PathLike[str], *, verify: bool = False, trust: bool = False) -> Any:
+    """What was frozen into a file; maps it in microseconds, whatever its size.
+
+    verify: check all of it against its checksums first. trust: import the classes that it names, and load the pickles
+    that it has; without it classes must have been imported already. StoreError: damaged, or of another version.
+    """
+    return _store_pickling.open_file(os.path.abspath(os.fspath(path)), verify, trust).root()
+
+
+def nbytes(view: Any) -> int:
+    """Bytes of the whole image that a view looks into."""
+    image: _core.Image = _core.where(view)[0]
+    return image.bytes

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views on their way to other processes, and into pickles.
+
+multiprocessing's pickler sends a handle: of an image in memory its descriptor, of a file its path and digest. Any other
+pickle may be read by nobody knows whom and when: it has the image itself, or the path and digest of its file.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import copyreg
+import os
+import weakref
+from multiprocessing import context, reduction
+from typing import Any
+
+from headrace import _core
+from headrace._core import Image, StoreError
+
+_images: weakref.WeakValueDictionary[bytes, Image] = weakref.WeakValueDictionary()  # by id: each is mapped once
+# Came with the start of this process: their descriptors have one number for all handles, and are used up once.
+_inherited: dict[bytes, Image] = {}
+_passes: weakref.WeakKeyDictionary[Any, dict[bytes, Any]] = weakref.WeakKeyDictionary()  # by process that is started
+
+
+def remember(image: Image, path: str | None) -> None:
+    image.path = path
+    _images[image.id] = image
+
+
+def open_file(path: str, verify: bool, trust: bool) -> Image:
+    image = _core.open_image(os.fsencode(path), verify, trust)
+    known = _images.get(image.id)
+    if known is not None and known.path == path and known.trusted == trust:
+        return known
+    remember(image, path)
+    return image
+
+
+# ---- images ----
+
+
+def _attach(identity: bytes, fd: int, what: str) -> Image:
+    image = _core.attach_image(fd, "frozen data", True)
+    if image.id != identity:
+        raise StoreError(f"headrace: {what} is other frozen data than was sent; send it again")
+    remember(image, None)
+    return image
+
+
+def _load_inherited(identity: bytes, sent: Any) -> Image:
+    """From the process that started this one."""
+    known = _inherited.get(identity)
+    if known is None:
+        fd = sent.detach()
+        try:
+            known = _images.get(identity) or _attach(identity, fd, "an inherited descriptor")
+        finally:
+            os.close(fd)
+        _inherited[identity] = known
+    return known
+
+
+def _load_sent(identity: bytes, sent: Any) -> Image:
+    """From a process that sent it through a queue or pipe: it keeps the descriptor until it is fetched, once."""
+    known = _images.get(identity)
+    try:
+        fd = sent.detach()
+    except (OSError, EOFError) as error:
+        if known is not None:
+            return known
+        raise StoreError(
+            f"headrace: the frozen data that another process sent cannot be fetched from it ({error}); it must live "
+            "until its message has been received, once"
+        ) from error
+    try:
+        return known or _attach(identity, fd, "what another process sent")
+    finally:
+        os.close(fd)
+
+
+def _load_file(path: str, digest: bytes, trust: bool) -> Image:
+    for known in list(_images.values()):
+        if known.path == path and known.digest == digest:
+            return known
+    try:
+        image = open_file(path, False, trust)
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"headrace: the frozen file {path}, which this pickle refers to, is missing; bring it there"
+        ) from error
+    if image.digest != digest:
+        raise StoreError(
+            f"headrace: {path} is another frozen file than this pickle refers to; bring the right one there"
+        )
+    return image
+
+
+def _load_embedded(data: bytes, identity: bytes) -> Image:
+    known = _images.get(identity)
+    if known is not None:
+        return known
+    fd = os.memfd_create("headrace-frozen", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(data)
+        return _attach(identity, fd, "this pickle")
+    finally:
+        os.close(fd)
+
+
+def _pass(image: Image) -> Any:
+    """The image's descriptor, once per process that is being started."""
+    popen = context.get_spawning_popen()
+    passed = _passes.setdefault(popen, {})
+    if image.id not in passed:
+        passed[image.id] = reduction.DupFd(image.fd)
+    return passed[image.id]
+
+
+def _reduce_image_by_handle(image: Image) -> Any:
+    if image.path is not None:
+        return _load_file, (image.path, image.digest, image.trusted)
+    if context.get_spawning_popen() is not None:
+        return _load_inherited, (image.id, _pass(image))
+    return _load_sent, (image.id, reduction.DupFd(image.fd))
+
+
+def _reduce_image_plainly(image: Image) -> Any:
+    if image.path is not None:
+        return _load_file, (image.path, image.digest, image.trusted)
+    buffer: Any = image
+    return _load_embedded, (bytes(buffer), image.id)
+
+
+# ---- views ----
+
+
+def _view(image: Image, value: int, part: slice | None) -> Any:
+    view = image.at(value)
+    return view if part is None else view[part]
+
+
+def _reduce_by_handle(view: Any) -> Any:
+    image, value, part = _core.where(view)
+    return _view, (image, value, part)
+
+
+def reduce_plainly(view: Any) -> Any:
+    """A view for a pickle of any kind: with no more of an image in memory than is looked at."""
+    image, value, part = _core.where(view)
+    if image.path is None and (value != image.root_value or part is not None):
+        small, _ = _core.freeze(view, None, True)
+        remember(small, None)
+        return _view, (small, small.root_value, None)
+    return _view, (image, value, part)
+
+
+copyreg.pickle(Image, _reduce_image_plainly)
+reduction.ForkingPickler.register(Image, _reduce_image_by_handle)
+for _type, _abc in (
+    (_core.FrozenList, collections.abc.Sequence),
+    (_core.FrozenTuple, collections.abc.Sequence),
+    (_core.FrozenDict, collections.abc.Mapping),
+    (_core.FrozenSet, collections.abc.Set),
+    (_core.FrozenKeys, collections.abc.KeysView),
+    (_core.FrozenItems, collections.abc.ItemsView),
+    (_core.FrozenValues, collections.abc.ValuesView),
+):
+    _abc.register(_type)
+    if _type not in (_core.FrozenKeys, _core.FrozenItems, _core.FrozenValues):
+        reduction.ForkingPickler.register(_type, _reduce_by_handle)

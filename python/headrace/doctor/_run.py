@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace doctor --run: runs a loader for some batches, and says how it spends its time and what grows."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace import _core, _growth, _source
+from headrace._reports import in_units
+from headrace.doctor import _batches, _findings, _machine
+from headrace.doctor._findings import Finding
+
+_TRY_S = 3.0  # for each number of workers
+_TRY_BATCHES = 200
+_GOOD_ENOUGH = 0.93  # of the best rate: fewer workers are then as good
+_TOO_SLOW = 0.8  # of the best rate: too few workers, or too many
+_STILL_HELPS = 1.15  # of the rate with half as many workers
+_MOST_WORKERS = 32
+
+
+class NoLoader(Exception):
+    """What was named gives no loader."""
+
+
+# ---- the loader ----
+
+
+def _is_loader(value: Any) -> bool:
+    return hasattr(value, "dataset") and hasattr(value, "num_workers") and hasattr(value, "__iter__")
+
+
+def load(source: str) -> Any:
+    """The loader that `source` is or makes. NoLoader."""
+    value = _source.load(source)
+    if not _is_loader(value) and callable(value):
+        value = value()
+    if not _is_loader(value):
+        raise NoLoader(
+            f"{source} gives no loader: {type(value).__name__} has not all of dataset, num_workers and __iter__"
+        )
+    return value
+
+
+@contextlib.contextmanager
+def _under_headrace() -> Iterator[None]:
+    """torch's own loaders get headrace's engine, where torch is used at all."""
+    if "torch.utils.data" not in sys.modules:
+        yield
+        return
+    from headrace.torch import installed
+
+    with installed(on_stall="raise"):
+        yield
+
+
+@contextlib.contextmanager
+def _with_workers(loader: Any, count: int) -> Iterator[None]:
+    """The loader with another number of workers, and none that persist from before."""
+    names = ["num_workers", "prefetch_factor", *(["on_stall"] if hasattr(loader, "on_stall") else [])]
+    kept = {name: getattr(loader, name) for name in names}
+    loader._iterator = None
+    loader.num_workers = count
+    if loader.prefetch_factor is None:
+        loader.prefetch_factor = 2
+    if "on_stall" in kept:
+        loader.on_stall = "raise"
+    try:
+        yield
+    finally:
+        loader._iterator = None
+        for name, value in kept.items():
+            setattr(loader, name, value)
+
+
+def _method_of(loader: Any) -> str:
+    context = getattr(loader, "multiprocessing_context", None) or multiprocessing
+    return str(context.get_start_method())
+
+
+# ---- running it ----
+
+
+@dataclass
+class Run:
+    """What one pass over a loader took; times of the workers are sums over all of them."""
+
+    workers: int
+    batches: int
+    seconds: float  # from the first batch on
+    first_s: float
+    report: dict[str, Any]
+
+    @property
+    def rate(self) -> float:
+        """Batches per second, the first one and what was ready with it aside."""
+        return (self.batches - 1) / self.seconds if self.seconds > 0 and self.batches > 1 else 0.0
+
+
+def _engine_report(iterator: Any) -> dict[str, Any]:
+    report = getattr(iterator, "report", None)
+    return dict(report()) if callable(report) else {}
+
+
+def run(loader: Any, workers: int, batches: int, most_s: float = float("inf")) -> Run:
+    """One pass, of so many batches at most, or of so many seconds after the first one."""
+    with _with_workers(loader, workers):
+        start = time.monotonic()
+        iterator = iter(loader)
+        first = last = start
+        count = 0
+        for _ in itertools.islice(iterator, batches):
+            last = time.monotonic()
+            count += 1
+            first = last if count == 1 else first
+            if last - first > most_s:
+                break
+        report = _engine_report(iterator)
+        close = getattr(iterator, "close", None) or getattr(iterator, "_shutdown_workers", None)
+        if callable(close):
+            close()
+    return Run(workers, count, last - first, first - start, report)
+
+
+# ---- what is said of it ----
+
+
+def _time(one: Run) -> list[Finding]:
+    """Where the time went."""
+    workers = one.report.get("per_worker", [])
+    parts = {name: sum(worker[f"{name}_s"] for worker in workers) for name in ("fetching", "collating", "waiting")}
+    total = sum(parts.values())
+    if not total or one.batches < 2:
+        return [Finding("time", "note", "not measured", f"{one.batches} batches", "That is too few to tell.")]
+    shares = {name: seconds / total for name, seconds in parts.items()}
+    busiest = max(("fetching", "collating"), key=lambda name: shares[name])
+    text = f"The workers were in the data set for {shares['fetching']:.0%} of their time, collating for "
+    text += f"{shares['collating']:.0%}, waiting for {shares['waiting']:.0%}. "
+    if shares["waiting"] > 0.5:
+        text += "They wait for the trainer's side: more of them make nothing faster."
+    else:
+        where = "the data set's __getitem__" if busiest == "fetching" else "the collate function"
+        text += f"What to make faster first is {where}."
+    return [
+        Finding(
+            "time",
+            "ok",
+            f"{one.rate:.1f} batches/s with {_growth.count_workers(one.workers)}, {one.first_s:.1f} s to the first",
+            f"{one.batches} batches",
+            text,
+        )
+    ]
+
+
+def _growth_of(one: Run) -> list[Finding]:
+    """What grew, attribute by attribute."""
+    grown = [
+        _growth.Growth(**{name: entry[name] for name in _growth.Growth.__dataclass_fields__})
+        for entry in one.report.get("growth", [])
+    ]
+    private = one.report.get("private_grown_bytes", 0)
+    if not one.report:
+        return []
+    spare = float(_core.machine()["spare_bytes"])
+    found = [_of_growth(each, spare, one.batches) for each in grown if each.grown_bytes >= _growth.LEAST_BYTES]
+    named = sum(each.grown_bytes for each in grown)
+    if not found:
+        value = f"by {in_units(private)} in {_growth.count_workers(one.workers)}" if private else "not seen"
+        text = "No attribute of the data set has become the workers' own."
+        return [Finding("growth", "ok", value, f"{one.batches} batches", text)]
+    if private > named + 64 * _growth.MIB:
+        text = "Not in the data set's attributes: the allocator's, a library's, the worker's own."
+        found.append(Finding("growth", "note", f"elsewhere {in_units(private - named)}", "in all workers", text))
+    return found
+
+
+def _of_growth(one: _growth.Growth, spare: float, batches: int) -> Finding:
+    severity = "warning" if _growth.matters([one], spare) else "note"
+    if spare < one.rest_bytes < float("inf"):
+        severity = "error"
+    value = (
+        f"{one.path} by {in_units(one.grown_bytes / max(1, one.workers))} in each of "
+        f"{_growth.count_workers(one.workers)}, "
+        f"{in_units(1000 * one.per_sample)} per 1,000 samples"
+    )
+    line = f"{one.path} = headrace.freeze({one.path}), or DataLoader(..., freeze=True)"
+    if one.is_added_to:
+        line = f"bound {one.path}, or fill it before the workers start"
+    text = f"{_growth.in_words(one)}: {_growth.when_full(one, spare, batches)}."
+    return Finding("growth", severity, value, f"{one.samples:,} samples", text, line)
+
+
+def _candidates(now: int, cores: int, runs: list[Run]) -> Iterator[int]:
+    """Doubling, as long as it helps: beyond the cores too, for workers may wait for a disk. And what the loader has."""
+    present = max(1, now)
+    for count in sorted({*(1 << power for power in range(6)), min(cores, _MOST_WORKERS), present}):
+        best = max((one.rate for one in runs), default=0.0)
+        still_helps = len(runs) < 2 or runs[-1].rate >= _GOOD_ENOUGH * best
+        is_beyond = count > cores and len(runs) > 1 and runs[-1].rate < _STILL_HELPS * runs[-2].rate
+        if count == present or (still_helps and not is_beyond):
+            yield count
+
+
+def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Finding]]:
+    """Tries numbers of workers, until more bring nothing."""
+    cores = _machine.usable_cores(_core.machine())
+    runs: list[Run] = []
+    for count in _candidates(loader.num_workers, cores, runs):
+        runs.append(run(loader, count, min(batches, _TRY_BATCHES), _TRY_S))
+    best = max(one.rate for one in runs)
+    if best <= 0:
+        return runs, []
+    enough = next(one for one in runs if one.rate >= _GOOD_ENOUGH * best)
+    table = ", ".join(f"{one.workers}: {one.rate:.1f}" for one in runs)
+    now = next((one for one in runs if one.workers == loader.num_workers), None)
+    is_slow = now is None or now.rate < _TOO_SLOW * best
+    text = f"Batches/s by number of workers, tried one after the other: {table}."
+    if loader.num_workers > enough.workers and not is_slow:
+        text += f" {enough.workers} would do as well."
+    return runs, [
+        Finding(
+            "num_workers",
+            "warning" if is_slow else "ok",
+            f"{loader.num_workers}",
+            f"{cores} cores",
+            text,
+            f"num_workers={enough.workers}" if is_slow else "",
+        )
+    ]
+
+
+def _hazards(loader: Any) -> list[Finding]:
+    return _machine.hazards() if _method_of(loader) == "fork" else []
+
+
+def examine(loader: Any, batches: int, findings: list[Finding]) -> list[Run]:
+    """Adds all findings of a loader, and returns its runs: the one in which growth was looked at, and those with other
+    numbers of workers. What running it raises is raised, after the findings until then."""
+    findings += _hazards(loader)
+    findings += _batches.order(loader)
+    workers = max(1, loader.num_workers)
+    with _under_headrace(), warnings.catch_warnings():
+        for said_here in ("headrace: ", "This DataLoader will create"):
+            warnings.filterwarnings("ignore", message=said_here)
+        _growth.look_s = 0.0
+        try:
+            close = run(loader, workers, batches)
+        finally:
+            _growth.look_s = None
+        findings += _growth_of(close)
+        runs, suggestion = _suggestion(loader, batches)
+    asked = next((one for one in runs if one.workers == workers), close)
+    findings += _time(asked) + suggestion
+    findings.append(_machine.cores(_core.machine(), workers, None))
+    findings += _batches.padding(loader)
+    return [close, *runs]
+
+
+def _as_numbers(one: Run) -> dict[str, Any]:
+    """For JSON. The rate of the first run suffers from the close looks."""
+    numbers: dict[str, Any] = {"workers": one.workers, "batches": one.batches, "batches_per_s": round(one.rate, 3)}
+    numbers["first_batch_s"] = round(one.first_s, 3)
+    for name in ("waited_s", "growth", "private_grown_bytes", "per_worker"):
+        if name in one.report:
+            numbers[name] = one.report[name]
+    return numbers
+
+
+def _of_failure(error: BaseException) -> Finding:
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else "it says nothing"
+    fix = "headrace replay makes a sample in the foreground"
+    if first.startswith("headrace: no batch for"):
+        return Finding("run", "error", "stalled", "no batch came", text, fix)
+    return Finding("run", "error", type(error).__name__, "raised by the loader", first, fix)
+
+
+def _fail(source: str, error: BaseException) -> None:
+    _source.show(error)
+    print(f"headrace doctor: {source}: its loader cannot be run", file=sys.stderr)
+
+
+def main(source: str, batches: int, is_json: bool) -> int:
+    """Runs the command; returns its exit code."""
+    findings: list[Finding] = []
+    runs: list[Run] = []
+    try:
+        runs = examine(load(source), batches, findings)
+    except (NoLoader, _source.Failed) as error:
+        if error.__cause__ is not None:
+            _source.show(error.__cause__)
+        print(f"headrace doctor: {error}", file=sys.stderr)
+        return _findings.ERRORS
+    except Exception as error:
+        findings.append(_of_failure(error))
+        _fail(source, error)
+    if is_json:
+        print(_findings.as_json(findings, runs=[_as_numbers(one) for one in runs]))
+    else:
+        print(_findings.as_text(findings))
+    return _findings.exit_code(findings)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors over frozen data.
+
+torch knows no read-only tensors, and a write to sealed memory would be a crash. So tensors look into a mapping of the
+image of this process's own, copy on write: what is only read is the shared memory, and a page that is written becomes
+private, and its change is seen by later views of the same tensor in this process and by nobody else.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from typing import Any
+
+import torch
+
+from headrace._core import StoreError
+
+_HEADER_BYTES = 256  # of an image: with the identity in it
+
+
+def _open(image: Any) -> int | None:
+    """A descriptor of the image's bytes, or None."""
+    if image.fd >= 0:
+        return os.dup(image.fd)
+    try:
+        return os.open(image.path, os.O_RDONLY | os.O_CLOEXEC)
+    except (OSError, TypeError, AttributeError):
+        return None
+
+
+def _map(image: Any) -> mmap.mmap | None:
+    fd = _open(image)
+    if fd is None:
+        return None
+    try:
+        mapped = mmap.mmap(fd, image.bytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(fd)
+    same = mapped[:_HEADER_BYTES] == memoryview(image)[:_HEADER_BYTES]  # the file may be another by now
+    return mapped if same else None
+
+
+def _memory(image: Any) -> mmap.mmap | None:
+    if not hasattr(image, "tensors"):
+        image.tensors = _map(image)
+    found: mmap.mmap | None = image.tensors
+    return found
+
+
+def tensor(image: Any, name: str, shape: tuple[int, ...], offset: int, size: int, private: bool) -> torch.Tensor:
+    """A tensor of `size` bytes at `offset` of an image; `private`: a copy."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise StoreError(f"headrace: this image has a tensor of dtype {name[:40]!r}, which torch does not have")
+    if math.prod(shape) * torch.empty(0, dtype=dtype).element_size() != size:
+        raise StoreError(f"headrace: a tensor of this image is not of the size of its shape {shape}")
+    if size == 0:
+        return torch.empty(shape, dtype=dtype)
+    memory = None if private else _memory(image)
+    if memory is None:
+        return torch.frombuffer(bytearray(memoryview(image)[offset : offset + size]), dtype=dtype).reshape(shape)
+    return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset).reshape(shape)

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+
+int hr__file_open(const char *path, int *ret_fd) {
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for somebody who writes */
+    if (fd < 0) return -errno;
+    int r = fstat(fd, &info) < 0 ? -errno : S_ISDIR(info.st_mode) ? -EISDIR : S_ISREG(info.st_mode) ? 0 : -EINVAL;
+    if (r < 0) {
+        hr__close(&fd);
+        return r;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+static int open_nameless(const char *path, int *ret_fd) {
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    size_t length = slash ? (size_t)(slash - path) + 1 : 0;
+    if (length >= sizeof folder) return -ENAMETOOLONG;
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    int r = hr__fail_at("tmpfile");
+    if (r < 0) return r;
+    int fd = open(length ? folder : ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+    if (fd < 0) return -errno;
+    *ret_fd = fd;
+    return 0;
+}
+
+/* PATH.PID-NUMBER.tmp */
+static int name_temporary(const char *path, char **ret_name) {
+    static _Atomic unsigned number;
+    size_t room = strlen(path) + 40;
+    char *name = hr__realloc(NULL, room);
+    if (!name) return -ENOMEM;
+    snprintf(name, room, "%s.%d-%u.tmp", path, (int)getpid(), atomic_fetch_add(&number, 1));
+    *ret_name = name;
+    return 0;
+}
+
+int hr__file_create(const char *path, int *ret_fd, char **ret_temporary) {
+    *ret_temporary = NULL;
+    if (open_nameless(path, ret_fd) == 0) return 0;
+    char *name;
+    int r = name_temporary(path, &name);
+    if (r < 0) return r;
+    int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        r = -errno;
+        hr__free(name);
+        return r;
+    }
+    *ret_fd = fd;
+    *ret_temporary = name;
+    return 0;
+}
+
+static int link_nameless(int fd, const char *name) {
+    char from[40];
+    snprintf(from, sizeof from, "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, from, AT_FDCWD, name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
+}
+
+int hr__file_publish(int fd, const char *temporary, const char *path) {
+    if (temporary) return rename(temporary, path) < 0 ? -errno : 0;
+    int r = link_nameless(fd, path);
+    if (r != -EEXIST) return r;
+    char *name;
+    r = name_temporary(path, &name);
+    if (r < 0) return r;
+    r = link_nameless(fd, name);
+    if (r == 0 && rename(name, path) < 0) {
+        r = -errno;
+        unlink(name);
+    }
+    hr__free(name);
+    return r;
+}
+
+void hr__file_remove(const char *path) {
+    if (path) unlink(path);
+}
+
+int hr__file_cut(int fd, uint64_t bytes) {
+    return ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
+}
+
+int hr__file_sync(int fd) {
+    int r;
+    do r = fdatasync(fd) < 0 ? -errno : 0;
+    while (r == -EINTR);
+    return r == -EINVAL ? 0 : r; /* memory has nothing to sync */
+}
+
+int hr__file_reopen(int fd, int *ret_fd) {
+    char path[40];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int again = open(path, O_RDONLY | O_CLOEXEC);
+    if (again < 0) return hr__dup(fd, ret_fd);
+    *ret_fd = again;
+    return 0;
+}
+
+void hr__seal(int fd) {
+    fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL);
+}
+
+void hr__random(void *bytes, size_t count) {
+    unsigned char *at = bytes;
+    while (count) {
+        ssize_t n = getrandom(at, count, 0);
+        if (n < 0 && errno != EINTR) return; /* no such call: what the caller had put there stays */
+        if (n > 0) at += n, count -= (size_t)n;
+    }
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <headrace/machine.h>
+
+#include "base/base.h"
+#include "os.h"
+
+static uint64_t meminfo(const char *key) {
+    enum { KIB = 1024 };
+    uint64_t value = hr__read_field("/proc/meminfo", key);
+    return value == UINT64_MAX ? UINT64_MAX : value * KIB;
+}
+
+static bool gives_pidfd(void) {
+    int fd = -1;
+    bool is_given = hr__pidfd((int)hr__pid(), &fd) == 0;
+    hr__close(&fd);
+    return is_given;
+}
+
+static bool gives_memfd(void) {
+    enum { PAGE = 4096 };
+    enum hr__memory_kind kind;
+    int fd = -1;
+    bool is_given = hr__memory_create(PAGE, PAGE, &fd, &kind) == 0 && kind == HR__MEMORY_MEMFD;
+    hr__close(&fd);
+    return is_given;
+}
+
+void hr_machine_look(struct hr_machine *ret_machine) {
+    *ret_machine = (struct hr_machine){
+        .memory_bytes = meminfo("MemTotal:"),
+        .available_bytes = meminfo("MemAvailable:"),
+        .cgroup_limit_bytes = hr__cgroup_limit(),
+        .cgroup_headroom_bytes = hr__cgroup_headroom(),
+        .spare_bytes = hr__memory_to_spare(),
+        .cgroup_millicores = hr__cgroup_millicores(),
+        .process_room = hr__cgroup_process_room(),
+        .core_count = hr__core_count(),
+        .has_pidfd = gives_pidfd(),
+        .has_memfd = gives_memfd(),
+    };
+}

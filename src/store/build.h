@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HR_STORE_BUILD_H
+#define HR_STORE_BUILD_H
+
+#include "store/format.h"
+
+/*
+ * An image being made: a file (or memory) that grows in steps, all of it mapped. `used` is where the next node goes; up
+ * to `room` memory is committed. The mapping moves when it grows: pointers into it are good until the next allocation.
+ */
+enum { LATE_TEXTS = 1 << 14 };
+
+struct hr_builder {
+    unsigned char *base;
+    uint64_t used, room, mapped_bytes;
+    uint64_t forgotten; /* of a file: up to there its pages were taken out of this process */
+    uint64_t seed;
+    int fd;
+    char *path, *temporary; /* NULL: in memory; NULL: has no name yet */
+    uint32_t pid;           /* of the process that opened it: a forked child must not remove its file */
+    uint64_t *shapes;       /* the offsets of their nodes */
+    uint32_t shape_count, shape_room;
+    uint32_t *shape_slots; /* 1 + the number of a shape, by the hash of its node */
+    uint32_t shape_slot_count;
+    hr_value late[LATE_TEXTS]; /* texts that were put lately, by their hash */
+};
+
+/* `bytes` bytes (rounded up to 8) that read as zeros, at a multiple of `align`. */
+int hr__builder_room(hr_builder *builder, uint64_t bytes, uint64_t align, uint64_t *ret_offset);
+
+/* What is there already, to be read. */
+struct hr__image hr__builder_image(const hr_builder *builder);
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "base/error.h"
+#include "store/format.h"
+#include "store/store.h"
+
+/* What records and arrays are made of. */
+
+static int must_be_text(const struct hr_item *item, const char *what) {
+    return item->kind == HR_KIND_TEXT
+               ? 0
+               : hr__fail(HR_E_CORRUPT, "store: %s is no text but of kind %d; make the image again", what, item->kind);
+}
+
+int hr_store_shape(const hr_store *store, uint32_t number, struct hr_shape *ret_shape) {
+    struct shape_node node;
+    struct hr_item type;
+    int r = hr__image_shape(&store->image, number, &node, NULL);
+    if (r == 0) r = hr__image_read(&store->image, node.type, &type);
+    if (r < 0) return r;
+    if (node.kind < HR_SHAPE_DICT || node.kind > HR_SHAPE_TUPLE)
+        return hr__fail(HR_E_CORRUPT, "store: shape %" PRIu32 " is of no kind; make the image again", number);
+    if (node.kind != HR_SHAPE_DICT) r = must_be_text(&type, "the class of a shape");
+    if (r == 0) *ret_shape = (struct hr_shape){.kind = node.kind, .field_count = node.field_count, .type = type};
+    return r;
+}
+
+int hr_store_field(const hr_store *store, uint32_t number, uint32_t field, struct hr_item *ret_name) {
+    struct shape_node node;
+    const unsigned char *names;
+    struct hr_item name;
+    hr_value word;
+    int r = hr__image_shape(&store->image, number, &node, &names);
+    if (r < 0) return r;
+    if (field >= node.field_count)
+        return hr__fail(-ERANGE, "store: there is no field %" PRIu32 " among %" PRIu32, field, node.field_count);
+    memcpy(&word, names + field * UINT64_C(8), sizeof word);
+    r = hr__image_read(&store->image, word, &name);
+    if (r == 0) r = must_be_text(&name, "the name of a field");
+    if (r == 0) *ret_name = name;
+    return r;
+}
+
+/* The product of the dimensions and of the bytes of an item, against what is said to be there. */
+static bool is_filled(const struct hr_store_array *array) {
+    uint64_t bytes = array->item_bytes;
+    for (uint32_t i = 0; i < array->dimension_count; i++)
+        if (!array->dimensions[i]) return array->bytes == 0;
+    for (uint32_t i = 0; i < array->dimension_count; i++)
+        if (!hr__mul(bytes, array->dimensions[i], &bytes)) return false;
+    return bytes == array->bytes;
+}
+
+int hr_store_array(const hr_store *store, const struct hr_item *array, struct hr_store_array *ret_array) {
+    struct array_node node;
+    if (array->kind != HR_KIND_ARRAY) return hr__fail(-EINVAL, "store: a value of kind %d is no array", array->kind);
+    memcpy(&node, array->data, sizeof node);
+    struct hr_store_array result = {.kind = node.kind,
+                                    .item_bytes = node.item_bytes,
+                                    .dimension_count = node.dimension_count,
+                                    .data = store->image.base + node.data_at,
+                                    .bytes = node.data_bytes};
+    uint64_t at = (uint64_t)(array->data - store->image.base) + sizeof node, end = store->image.heap_end;
+    const char *damaged = "store: an array's shape does not fit its data; make the image again";
+    if (node.kind < HR_ARRAY_NUMPY || node.kind > HR_ARRAY_TORCH || node.dimension_count > HR_STORE_MAX_DIMENSIONS ||
+        node.dimension_count * UINT64_C(8) > end - at || node.data_at > end || node.data_bytes > end - node.data_at)
+        return hr__fail(HR_E_CORRUPT, "%s", damaged);
+    memcpy(result.dimensions, array->data + sizeof node, node.dimension_count * UINT64_C(8));
+    if (!is_filled(&result)) return hr__fail(HR_E_CORRUPT, "%s", damaged);
+    int r = hr__image_read(&store->image, node.dtype, &result.dtype);
+    if (r == 0) r = must_be_text(&result.dtype, "an array's dtype");
+    if (r == 0) *ret_array = result;
+    return r;
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HR_STORE_FORMAT_H
+#define HR_STORE_FORMAT_H
+
+#include <headrace/store.h>
+
+/*
+ * An image. Little-endian; offsets are bytes from its start, nodes are 8-byte-aligned.
+ *
+ *     0          struct image_header, 256 B; written last
+ *     256        heap: nodes, in the order in which they were made
+ *     heap_end   shapes: the offset of each shape's node, 8 B each
+ *                sums: the checksum of each chunk of [256, sums_at), 8 B each
+ *
+ * A value is a word:
+ *
+ *      63                          24 23      8 7    0
+ *     +------------------------------+---------+------+
+ *     | offset of its node / 8       | count   | tag  |     what has a node; count 0xFFFF: it stands before the items
+ *     | a signed integer of 56 bits            | INT  |
+ *     | the upper 56 bits of a double          | REAL |     whose lower 8 are 0
+ *     | 7 characters                           | SHORT + n |
+ *     +----------------------------------------+------+
+ *
+ * Nodes, by tag:
+ *
+ *     INT64, REAL64, COMPLEX     8, 8, 16 bytes
+ *     BIG_INT, TEXT, ASCII, ...  [count] bytes
+ *     LIST + layout, TUPLE + layout
+ *        WORDS                   [count] a word each
+ *        INT32, INT64, REAL      [count] 4, 8, 8 bytes each
+ *        TEXTS                   struct texts_node, count + 1 offsets of `width` bytes, padding to 8, the bytes
+ *        ROWS                    struct rows_node, a row for each: a word for each field
+ *     DICT                       struct dict_node, a word for each entry, 1 << slot_bits slots of `slot_bytes`
+ *     ENTRY                      a word for the key and one for the value; a key that is a text stands right before it
+ *     SET, FROZEN_SET            struct dict_node, a word for each item, slots
+ *     RECORD                     its row; the word's count is the shape's number
+ *     ARRAY                      struct array_node, the dimensions; the elements stand elsewhere
+ *     TYPED                      two words
+ *
+ * A slot is 0, or holds 1 + a place in its lower 24 (of 4 bytes) or 40 (of 8) bits, and the upper bits of the key's
+ * hash above it. A place is the number of a set's item, or an entry's offset / 8: a dict's key and value are found
+ * without asking for its number first, in one stretch of memory. The first slot for a key is its hash modulo the number
+ * of slots; then come the next ones.
+ */
+
+enum hr__tag {
+    TAG_NONE = 1,
+    TAG_FALSE = 2,
+    TAG_TRUE = 3,
+    TAG_INT = 4,
+    TAG_INT64 = 5,
+    TAG_BIG_INT = 6,
+    TAG_REAL = 7,
+    TAG_REAL64 = 8,
+    TAG_COMPLEX = 9,
+    TAG_TEXT = 10,
+    TAG_ASCII = 11,
+    TAG_BYTES = 12,
+    TAG_BYTE_ARRAY = 13,
+    TAG_PICKLE = 14,
+    TAG_SHORT = 16, /* + length, 0 to 7 */
+    TAG_LIST = 32,  /* + layout */
+    TAG_TUPLE = 40, /* + layout */
+    TAG_DICT = 48,
+    TAG_SET = 49,
+    TAG_FROZEN_SET = 50,
+    TAG_RECORD = 51,
+    TAG_ARRAY = 52,
+    TAG_TYPED = 53,
+    TAG_ENTRY = 54, /* in dicts only */
+};
+
+enum hr__layout {
+    LAYOUT_WORDS = 0,
+    LAYOUT_INT32 = 1,
+    LAYOUT_INT64 = 2,
+    LAYOUT_REAL = 3,
+    LAYOUT_TEXTS = 4,
+    LAYOUT_ROWS = 5,
+    LAYOUT_COUNT,
+    LAYOUT_WIDE_TEXTS = LAYOUT_COUNT /* not in images: TEXTS with offsets of 5 bytes, read */
+};
+
+enum {
+    SHORT_MAX = 7,
+    COUNT_STANDS_BEFORE = 0xFFFF,
+    CHUNK_BYTES = 1 << 20,
+    ARRAY_ALIGN = 64,
+    SLOT4_INDEX_BITS = 24,
+    SLOT8_INDEX_BITS = 40,
+    SCAN_MAX = 8, /* a dict of so many entries has no slots */
+};
+
+#define HR__IMAGE_MAGIC UINT64_C(0x0a45524f54535248) /* "HRSTORE\n" */
+
+struct image_header {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t header_bytes;
+    uint64_t total_bytes;
+    uint64_t heap_end;
+    uint64_t root; /* a word */
+    uint64_t seed; /* of keys' hashes */
+    uint64_t shapes_at, shape_count;
+    uint64_t sums_at, sum_count;
+    uint64_t chunk_bytes;
+    unsigned char id[16], digest[16];
+    uint64_t reserved[16];
+    uint64_t checksum; /* of all before it */
+};
+_Static_assert(sizeof(struct image_header) == 256, "image layout");
+
+struct texts_node {
+    uint64_t count, bytes;
+    uint32_t width; /* 4 or 5 */
+    uint32_t tag;   /* of the items: TEXT, ASCII or BYTES */
+};
+_Static_assert(sizeof(struct texts_node) == 24, "image layout");
+
+struct rows_node {
+    uint64_t count;
+    uint32_t shape, reserved;
+};
+_Static_assert(sizeof(struct rows_node) == 16, "image layout");
+
+struct dict_node {
+    uint64_t count;
+    uint8_t is_native, slot_bits, slot_bytes; /* slot_bytes 0: no slots */
+    uint8_t reserved[5];
+};
+_Static_assert(sizeof(struct dict_node) == 16, "image layout");
+
+struct array_node {
+    uint64_t dtype; /* a word */
+    uint32_t kind, item_bytes, dimension_count, reserved;
+    uint64_t data_at, data_bytes;
+};
+_Static_assert(sizeof(struct array_node) == 40, "image layout");
+
+struct shape_node {
+    uint32_t kind, field_count;
+    uint64_t type; /* a word; then one for each field's name */
+};
+_Static_assert(sizeof(struct shape_node) == 16, "image layout");
+
+static inline unsigned hr__word_tag(hr_value word) {
+    return word & 0xFF;
+}
+static inline unsigned hr__word_count(hr_value word) {
+    return word >> 8 & 0xFFFF;
+}
+static inline uint64_t hr__word_offset(hr_value word) {
+    return word >> 24 << 3;
+}
+static inline hr_value hr__word(unsigned tag, unsigned count, uint64_t offset) {
+    return offset >> 3 << 24 | (uint64_t)count << 8 | tag;
+}
+
+/* What reading needs of an image: a store's, and the unfinished one of a builder. */
+struct hr__image {
+    const unsigned char *base;
+    uint64_t heap_end; /* nothing at or beyond it is a node */
+    const uint64_t *shapes;
+    uint64_t shape_count;
+    uint64_t seed;
+};
+
+/* read.c */
+int hr__image_read(const struct hr__image *image, hr_value value, struct hr_item *ret_item);
+int hr__image_at(const struct hr__image *image, const struct hr_item *container, uint64_t index,
+                 struct hr_item *ret_item);
+/* The place of item `index` < count of a dict or set, and the words of a place: the key's, and in a dict the value's.
+ */
+int hr__image_place(const struct hr__image *image, const struct hr_item *dict, uint64_t index, uint64_t *ret_place);
+int hr__image_words(const struct hr__image *image, const struct hr_item *dict, uint64_t place, hr_value *ret_key,
+                    hr_value *ret_value);
+/* A shape, all of it within the image; `ret_names` (or NULL): a word for each field's name. */
+int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape_node *ret_shape,
+                    const unsigned char **ret_names);
+
+/* key.c: keys, and where they are. */
+enum { HR__KEY_PARTS = 64 };
+struct hr__key_room {
+    struct hr_key parts[HR__KEY_PARTS];
+    struct hr_item items[HR__KEY_PARTS];
+    unsigned used;
+};
+/* A dict's or set's item as a key to look up. 1; 0: of a kind that is not looked up, NaN, or too large; HR_E_CORRUPT.
+ * The key borrows from item, image and room. */
+int hr__key_of(const struct hr__image *image, const struct hr_item *item, struct hr__key_room *room,
+               struct hr_key *ret_key);
+uint64_t hr__key_hash(const struct hr_key *key, uint64_t seed);
+/* A slot's contents for a place, and the upper bits of a hash alone. */
+uint64_t hr__slot_of(unsigned slot_bytes, uint64_t hash, uint64_t place);
+const unsigned char *hr__slots(const struct hr_item *dict); /* of one that has them */
+/* The place that a slot holds; UINT64_MAX where it is empty. */
+uint64_t hr__slot_place(const unsigned char *slot, unsigned slot_bytes);
+/* 1 and the key's place; 0 and, where the dict has slots, the empty one at which the search ended in `*ret_place`;
+ * HR_E_CORRUPT. */
+int hr__key_find(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
+                 uint64_t *ret_place);
+
+#endif

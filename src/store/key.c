@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "store/format.h"
+
+enum { TEXT_SALT = 1, BYTES_SALT, TUPLE_SALT, NUMBER_SALT, REAL_SALT, NONE_SALT };
+
+/* ---- numbers: 1 == 1.0 == True ---- */
+
+/* A float that is an integer of 64 bits becomes one. */
+static struct hr_key as_number(const struct hr_key *key) {
+    struct hr_key number = *key;
+    number.kind = HR_KIND_INT;
+    switch (key->kind) {
+    case HR_KIND_FALSE:
+        number.integer = 0;
+        return number;
+    case HR_KIND_TRUE:
+        number.integer = 1;
+        return number;
+    case HR_KIND_FLOAT:
+        if (key->real >= -0x1p63 && key->real < 0x1p63 && (double)(int64_t)key->real == key->real) {
+            number.integer = (int64_t)key->real;
+            return number;
+        }
+        return *key;
+    default:
+        return *key;
+    }
+}
+
+static bool is_number(unsigned kind) {
+    return kind == HR_KIND_INT || kind == HR_KIND_FLOAT || kind == HR_KIND_TRUE || kind == HR_KIND_FALSE;
+}
+
+static bool equal_numbers(const struct hr_key *a, const struct hr_key *b) {
+    struct hr_key x = as_number(a), y = as_number(b);
+    if (x.kind != y.kind) return false;
+    return x.kind == HR_KIND_INT ? x.integer == y.integer : x.real == y.real;
+}
+
+static uint64_t hash_number(const struct hr_key *key, uint64_t seed) {
+    struct hr_key number = as_number(key);
+    uint64_t bits;
+    memcpy(&bits, number.kind == HR_KIND_INT ? (const void *)&number.integer : (const void *)&number.real, sizeof bits);
+    return hr__hash_word(bits, seed + (number.kind == HR_KIND_INT ? NUMBER_SALT : REAL_SALT));
+}
+
+/* ---- hashing ---- */
+
+uint64_t hr__key_hash(const struct hr_key *key, uint64_t seed) {
+    uint64_t hash = key->count;
+    switch (key->kind) {
+    case HR_KIND_TEXT:
+        return hr__hash(key->bytes, key->count, seed + TEXT_SALT);
+    case HR_KIND_BYTES:
+        return hr__hash(key->bytes, key->count, seed + BYTES_SALT);
+    case HR_KIND_TUPLE:
+        for (uint64_t i = 0; i < key->count; i++)
+            hash = hr__hash_word(hash ^ hr__key_hash(&key->keys[i], seed), seed + TUPLE_SALT);
+        return hash;
+    case HR_KIND_NONE:
+        return hr__hash_word(0, seed + NONE_SALT);
+    default:
+        return hash_number(key, seed);
+    }
+}
+
+/* ---- an item as a key ---- */
+
+static int parts_of(const struct hr__image *image, const struct hr_item *tuple, struct hr__key_room *room,
+                    struct hr_key *ret_key) {
+    if (tuple->count > HR__KEY_PARTS - room->used) return 0;
+    struct hr_key *parts = room->parts + room->used;
+    struct hr_item *items = room->items + room->used;
+    room->used += (unsigned)tuple->count;
+    for (uint64_t i = 0; i < tuple->count; i++) {
+        int r = hr__image_at(image, tuple, i, &items[i]);
+        if (r == 0) r = hr__key_of(image, &items[i], room, &parts[i]);
+        if (r <= 0) return r;
+    }
+    *ret_key = (struct hr_key){.kind = HR_KIND_TUPLE, .count = tuple->count, .keys = parts};
+    return 1;
+}
+
+int hr__key_of(const struct hr__image *image, const struct hr_item *item, struct hr__key_room *room,
+               struct hr_key *ret_key) {
+    struct hr_key key = {.kind = item->kind, .count = item->count};
+    switch (item->kind) {
+    case HR_KIND_NONE:
+    case HR_KIND_FALSE:
+    case HR_KIND_TRUE:
+        break;
+    case HR_KIND_INT:
+        key.integer = item->integer;
+        break;
+    case HR_KIND_FLOAT:
+        if (!(item->real > -0x1p63 && item->real < 0x1p63)) return 0; /* NaN, or equal to a big integer */
+        key.real = item->real;
+        break;
+    case HR_KIND_TEXT:
+    case HR_KIND_BYTES:
+        key.bytes = hr_item_bytes(item);
+        break;
+    case HR_KIND_TUPLE:
+        return parts_of(image, item, room, ret_key);
+    default:
+        return 0;
+    }
+    *ret_key = key;
+    return 1;
+}
+
+/* ---- an item against a key ---- */
+
+static bool same_bytes(const struct hr_key *key, const struct hr_item *item) {
+    return key->count == item->count && (!key->count || !memcmp(key->bytes, hr_item_bytes(item), key->count));
+}
+
+static bool same_number(const struct hr_key *key, const struct hr_item *item) {
+    if (!is_number(item->kind)) return false;
+    struct hr_key other = {.kind = item->kind};
+    memcpy(&other.integer, &item->integer, sizeof other.integer);
+    return equal_numbers(key, &other);
+}
+
+/* Is the item the key? 1, 0 or HR_E_CORRUPT. */
+static int is_key(const struct hr__image *image, const struct hr_key *key, const struct hr_item *item) {
+    if (is_number(key->kind)) return same_number(key, item);
+    if (key->kind != item->kind) return 0;
+    if (key->kind == HR_KIND_NONE) return 1;
+    if (key->kind != HR_KIND_TUPLE) return same_bytes(key, item);
+    if (key->count != item->count) return 0;
+    for (uint64_t i = 0; i < key->count; i++) {
+        struct hr_item part;
+        int r = hr__image_at(image, item, i, &part);
+        if (r == 0) r = is_key(image, &key->keys[i], &part);
+        if (r <= 0) return r;
+    }
+    return 1;
+}
+
+/* A text that is no short one, without making an item of it: the usual case. 1, 0, or -1: look closer. */
+static int is_text(const struct hr__image *image, const struct hr_key *key, hr_value word) {
+    unsigned tag = hr__word_tag(word);
+    uint64_t offset = hr__word_offset(word);
+    if ((tag != TAG_ASCII && tag != TAG_TEXT) || hr__word_count(word) == COUNT_STANDS_BEFORE) return -1;
+    if (key->count != hr__word_count(word)) return 0;
+    if (offset > image->heap_end || key->count > image->heap_end - offset) return -1;
+    return memcmp(key->bytes, image->base + offset, key->count) == 0;
+}
+
+static int is_key_at(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key,
+                     uint64_t place) {
+    struct hr_item item;
+    hr_value word, value;
+    int r = hr__image_words(image, dict, place, &word, &value);
+    if (r < 0) return r;
+    if (key->kind == HR_KIND_TEXT && (r = is_text(image, key, word)) >= 0) return r;
+    r = hr__image_read(image, word, &item);
+    return r < 0 ? r : is_key(image, key, &item);
+}
+
+/* ---- slots ---- */
+
+static unsigned place_bits(unsigned slot_bytes) {
+    return slot_bytes == 4 ? SLOT4_INDEX_BITS : SLOT8_INDEX_BITS;
+}
+
+static uint64_t load_slot(const unsigned char *slots, unsigned slot_bytes, uint64_t number) {
+    uint64_t slot = 0;
+    if (slot_bytes == 4)
+        memcpy(&slot, slots + number * 4, 4);
+    else
+        memcpy(&slot, slots + number * 8, 8);
+    return slot;
+}
+
+uint64_t hr__slot_of(unsigned slot_bytes, uint64_t hash, uint64_t place) {
+    unsigned bits = place_bits(slot_bytes);
+    uint64_t mark = hash >> (64 - (slot_bytes * 8 - bits));
+    return mark << bits | (place + 1);
+}
+
+static uint64_t place_in(uint64_t slot, unsigned slot_bytes) {
+    return (slot & ((UINT64_C(1) << place_bits(slot_bytes)) - 1)) - 1;
+}
+
+uint64_t hr__slot_place(const unsigned char *slot, unsigned slot_bytes) {
+    return place_in(load_slot(slot, slot_bytes, 0), slot_bytes);
+}
+
+const unsigned char *hr__slots(const struct hr_item *dict) {
+    return dict->data + dict->count * 8;
+}
+
+/* What a key of this place is compared with, asked for at once: an entry's text stands before it. */
+static void fetch_place(const struct hr__image *image, const struct hr_item *dict, uint64_t place) {
+    if (dict->kind != HR_KIND_DICT || place < sizeof(struct image_header) / 8 || place >= image->heap_end / 8) return;
+    __builtin_prefetch(image->base + place * 8);
+    __builtin_prefetch(image->base + place * 8 - HR_CACHE_LINE);
+}
+
+static int find_slot(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
+                     uint64_t *ret_place) {
+    unsigned slot_bytes = dict->shape, bits = place_bits(slot_bytes);
+    uint64_t mask = (UINT64_C(1) << dict->layout) - 1, mark = hr__slot_of(slot_bytes, hash, 0) >> bits;
+    const unsigned char *slots = hr__slots(dict);
+    for (uint64_t probe = 0, number = hash & mask; probe <= mask; probe++, number = (number + 1) & mask) {
+        uint64_t slot = load_slot(slots, slot_bytes, number);
+        if (slot == 0) {
+            *ret_place = number;
+            return 0;
+        }
+        if (slot >> bits != mark) continue;
+        uint64_t place = place_in(slot, slot_bytes);
+        fetch_place(image, dict, place);
+        int r = is_key_at(image, dict, key, place);
+        if (r) {
+            *ret_place = place;
+            return r;
+        }
+    }
+    return 0;
+}
+
+int hr__key_find(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
+                 uint64_t *ret_place) {
+    if (dict->shape) return find_slot(image, dict, key, hash, ret_place);
+    for (uint64_t i = 0; i < dict->count; i++) {
+        uint64_t place;
+        int r = hr__image_place(image, dict, i, &place);
+        if (r == 0) r = is_key_at(image, dict, key, place);
+        if (r) {
+            *ret_place = place;
+            return r;
+        }
+    }
+    return 0;
+}

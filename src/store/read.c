@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "base/error.h"
+#include "store/format.h"
+
+/*
+ * An image may hold anything, and a file may change while it is read. What is loaded once is what is checked and used,
+ * and every span is held against the end of the heap before a byte of it is touched.
+ */
+
+__attribute__((cold)) static int corrupt(const char *what, uint64_t offset) {
+    return hr__fail(HR_E_CORRUPT,
+                    "store: %s at byte %" PRIu64
+                    " of the image is damaged; make the image again, or open it with verify "
+                    "to see how much is",
+                    what, offset);
+}
+
+static const unsigned char *span(const struct hr__image *image, uint64_t offset, uint64_t bytes) {
+    if (offset < sizeof(struct image_header) || offset > image->heap_end || bytes > image->heap_end - offset)
+        return NULL;
+    return image->base + offset;
+}
+
+static uint64_t load8(const void *from) {
+    uint64_t word;
+    memcpy(&word, from, sizeof word);
+    return word;
+}
+
+/* ---- values ---- */
+
+static const unsigned item_bytes_of[LAYOUT_COUNT] = {
+    [LAYOUT_WORDS] = 8, [LAYOUT_INT32] = 4, [LAYOUT_INT64] = 8, [LAYOUT_REAL] = 8};
+
+/* The count of a word that has it, or of its node, and where what it counts begins. */
+static int find_counted(const struct hr__image *image, hr_value word, unsigned each, struct hr_item *ret) {
+    uint64_t offset = hr__word_offset(word), count = hr__word_count(word), bytes;
+    if (count == COUNT_STANDS_BEFORE) {
+        const unsigned char *node = span(image, offset, 8);
+        if (!node) return corrupt("a value", offset);
+        count = load8(node);
+        offset += 8;
+    }
+    ret->data = hr__mul(count, each, &bytes) ? span(image, offset, bytes) : NULL;
+    ret->count = count;
+    return ret->data ? 0 : corrupt("a value", offset);
+}
+
+static int read_fixed(const struct hr__image *image, hr_value word, uint64_t bytes, void *to) {
+    const unsigned char *node = span(image, hr__word_offset(word), bytes);
+    if (!node) return corrupt("a number", hr__word_offset(word));
+    memcpy(to, node, bytes);
+    return 0;
+}
+
+static int read_texts(const struct hr__image *image, hr_value word, struct hr_item *ret) {
+    struct texts_node node;
+    uint64_t offset = hr__word_offset(word), bytes;
+    const unsigned char *at = span(image, offset, sizeof node);
+    if (!at) return corrupt("a list of texts", offset);
+    memcpy(&node, at, sizeof node);
+    if ((node.width != 4 && node.width != 5) || node.count == UINT64_MAX ||
+        !hr__mul(node.count + 1, node.width, &bytes) || !span(image, offset + sizeof node, bytes))
+        return corrupt("a list of texts", offset);
+    ret->data = at;
+    ret->count = node.count;
+    ret->is_ascii = node.tag == TAG_ASCII;
+    if (node.width == 5) ret->layout = LAYOUT_WIDE_TEXTS;
+    return 0;
+}
+
+static int read_rows(const struct hr__image *image, hr_value word, struct hr_item *ret) {
+    struct rows_node node;
+    struct shape_node shape;
+    uint64_t offset = hr__word_offset(word), bytes;
+    const unsigned char *at = span(image, offset, sizeof node);
+    if (!at) return corrupt("a list of records", offset);
+    memcpy(&node, at, sizeof node);
+    int r = hr__image_shape(image, node.shape, &shape, NULL);
+    if (r < 0) return r;
+    if (!shape.field_count || !hr__mul(node.count, shape.field_count * UINT64_C(8), &bytes) ||
+        !span(image, offset + sizeof node, bytes))
+        return corrupt("a list of records", offset);
+    ret->data = at + sizeof node;
+    ret->count = node.count;
+    ret->shape = node.shape;
+    return 0;
+}
+
+static int read_list(const struct hr__image *image, hr_value word, unsigned layout, struct hr_item *ret) {
+    ret->layout = (uint8_t)layout;
+    ret->shape = UINT32_MAX;
+    if (layout == LAYOUT_TEXTS) return read_texts(image, word, ret);
+    if (layout == LAYOUT_ROWS) return read_rows(image, word, ret);
+    if (layout >= LAYOUT_COUNT) return corrupt("a list", hr__word_offset(word));
+    return find_counted(image, word, item_bytes_of[layout], ret);
+}
+
+static int read_dict(const struct hr__image *image, hr_value word, struct hr_item *ret) {
+    struct dict_node node;
+    uint64_t offset = hr__word_offset(word), bytes, slots = 0;
+    const unsigned char *at = span(image, offset, sizeof node);
+    if (!at) return corrupt("a dict or set", offset);
+    memcpy(&node, at, sizeof node);
+    if (node.slot_bytes) slots = node.slot_bits < 48 ? (uint64_t)node.slot_bytes << node.slot_bits : UINT64_MAX;
+    if ((node.slot_bytes && node.slot_bytes != 4 && node.slot_bytes != 8) || !hr__mul(node.count, 8, &bytes) ||
+        !hr__add(bytes, slots, &bytes) || !span(image, offset + sizeof node, bytes))
+        return corrupt("a dict or set", offset);
+    ret->data = at + sizeof node;
+    ret->count = node.count;
+    ret->is_native = node.is_native != 0 && (node.slot_bytes || node.count <= SCAN_MAX);
+    ret->layout = (uint8_t)(node.slot_bytes ? node.slot_bits : 0);
+    ret->shape = node.slot_bytes;
+    return 0;
+}
+
+static int read_record(const struct hr__image *image, hr_value word, struct hr_item *ret) {
+    struct shape_node shape;
+    int r = hr__image_shape(image, hr__word_count(word), &shape, NULL);
+    if (r < 0) return r;
+    ret->shape = hr__word_count(word);
+    ret->count = shape.field_count;
+    ret->data = span(image, hr__word_offset(word), ret->count * 8);
+    return ret->data ? 0 : corrupt("a record", hr__word_offset(word));
+}
+
+static int read_node(const struct hr__image *image, hr_value word, uint64_t bytes, uint64_t count,
+                     struct hr_item *ret) {
+    ret->data = span(image, hr__word_offset(word), bytes);
+    ret->count = count;
+    return ret->data ? 0 : corrupt("a value", hr__word_offset(word));
+}
+
+static int read_short(hr_value word, unsigned length, struct hr_item *ret) {
+    uint64_t characters = word >> 8;
+    if (characters & UINT64_C(0x80808080808080)) return corrupt("a text", 0);
+    memcpy(ret->small, &characters, sizeof characters);
+    ret->kind = HR_KIND_TEXT;
+    ret->layout = 1; /* its bytes are in `small` */
+    ret->is_ascii = 1;
+    ret->count = length;
+    return 0;
+}
+
+static int read_text(const struct hr__image *image, hr_value word, struct hr_item *ret) {
+    ret->is_ascii = hr__word_tag(word) == TAG_ASCII;
+    return find_counted(image, word, 1, ret);
+}
+
+static const uint8_t kind_of[64] = {
+    [TAG_NONE] = HR_KIND_NONE,
+    [TAG_FALSE] = HR_KIND_FALSE,
+    [TAG_TRUE] = HR_KIND_TRUE,
+    [TAG_INT] = HR_KIND_INT,
+    [TAG_INT64] = HR_KIND_INT,
+    [TAG_BIG_INT] = HR_KIND_BIG_INT,
+    [TAG_REAL] = HR_KIND_FLOAT,
+    [TAG_REAL64] = HR_KIND_FLOAT,
+    [TAG_COMPLEX] = HR_KIND_COMPLEX,
+    [TAG_TEXT] = HR_KIND_TEXT,
+    [TAG_ASCII] = HR_KIND_TEXT,
+    [TAG_BYTES] = HR_KIND_BYTES,
+    [TAG_BYTE_ARRAY] = HR_KIND_BYTE_ARRAY,
+    [TAG_PICKLE] = HR_KIND_PICKLE,
+    [TAG_SHORT] = HR_KIND_TEXT,
+    [TAG_SHORT + 1] = HR_KIND_TEXT,
+    [TAG_SHORT + 2] = HR_KIND_TEXT,
+    [TAG_SHORT + 3] = HR_KIND_TEXT,
+    [TAG_SHORT + 4] = HR_KIND_TEXT,
+    [TAG_SHORT + 5] = HR_KIND_TEXT,
+    [TAG_SHORT + 6] = HR_KIND_TEXT,
+    [TAG_SHORT + 7] = HR_KIND_TEXT,
+    [TAG_LIST] = HR_KIND_LIST,
+    [TAG_LIST + LAYOUT_INT32] = HR_KIND_LIST,
+    [TAG_LIST + LAYOUT_INT64] = HR_KIND_LIST,
+    [TAG_LIST + LAYOUT_REAL] = HR_KIND_LIST,
+    [TAG_LIST + LAYOUT_TEXTS] = HR_KIND_LIST,
+    [TAG_LIST + LAYOUT_ROWS] = HR_KIND_LIST,
+    [TAG_TUPLE] = HR_KIND_TUPLE,
+    [TAG_TUPLE + LAYOUT_INT32] = HR_KIND_TUPLE,
+    [TAG_TUPLE + LAYOUT_INT64] = HR_KIND_TUPLE,
+    [TAG_TUPLE + LAYOUT_REAL] = HR_KIND_TUPLE,
+    [TAG_TUPLE + LAYOUT_TEXTS] = HR_KIND_TUPLE,
+    [TAG_TUPLE + LAYOUT_ROWS] = HR_KIND_TUPLE,
+    [TAG_DICT] = HR_KIND_DICT,
+    [TAG_SET] = HR_KIND_SET,
+    [TAG_FROZEN_SET] = HR_KIND_FROZEN_SET,
+    [TAG_RECORD] = HR_KIND_RECORD,
+    [TAG_ARRAY] = HR_KIND_ARRAY,
+    [TAG_TYPED] = HR_KIND_TYPED,
+};
+
+static int read_into(const struct hr__image *image, hr_value word, struct hr_item *item) {
+    unsigned tag = hr__word_tag(word);
+    item->kind = tag < sizeof kind_of ? kind_of[tag] : HR_KIND_INVALID;
+    item->value = word;
+    switch (item->kind) {
+    case HR_KIND_NONE:
+    case HR_KIND_FALSE:
+    case HR_KIND_TRUE:
+        return 0;
+    case HR_KIND_INT:
+        item->integer = (int64_t)word >> 8;
+        return tag == TAG_INT ? 0 : read_fixed(image, word, 8, &item->integer);
+    case HR_KIND_FLOAT:
+        memcpy(&item->real, &(uint64_t){word & ~UINT64_C(0xFF)}, sizeof item->real);
+        return tag == TAG_REAL ? 0 : read_fixed(image, word, 8, &item->real);
+    case HR_KIND_COMPLEX:
+        return read_fixed(image, word, 16, &item->complex);
+    case HR_KIND_TEXT:
+        return tag >= TAG_SHORT ? read_short(word, tag - TAG_SHORT, item) : read_text(image, word, item);
+    case HR_KIND_BIG_INT:
+    case HR_KIND_BYTES:
+    case HR_KIND_BYTE_ARRAY:
+    case HR_KIND_PICKLE:
+        return find_counted(image, word, 1, item);
+    case HR_KIND_LIST:
+        return read_list(image, word, tag - TAG_LIST, item);
+    case HR_KIND_TUPLE:
+        return read_list(image, word, tag - TAG_TUPLE, item);
+    case HR_KIND_DICT:
+    case HR_KIND_SET:
+    case HR_KIND_FROZEN_SET:
+        return read_dict(image, word, item);
+    case HR_KIND_RECORD:
+        return read_record(image, word, item);
+    case HR_KIND_ARRAY:
+        return read_node(image, word, sizeof(struct array_node), 0, item);
+    case HR_KIND_TYPED:
+        return read_node(image, word, 16, 2, item);
+    default:
+        return corrupt("a value", hr__word_offset(word));
+    }
+}
+
+int hr__image_read(const struct hr__image *image, hr_value value, struct hr_item *ret_item) {
+    *ret_item = (struct hr_item){0};
+    return read_into(image, value, ret_item);
+}
+
+const void *hr_item_bytes(const struct hr_item *item) {
+    return item->kind == HR_KIND_TEXT && item->layout ? item->small : item->data;
+}
+
+/* ---- items ---- */
+
+static uint64_t load_offset(const unsigned char *from, unsigned width) {
+    uint64_t offset = 0;
+    memcpy(&offset, from, width == 4 ? 4 : 5);
+    return offset;
+}
+
+static int text_at(const struct hr__image *image, const struct hr_item *texts, uint64_t index, struct hr_item *ret) {
+    const unsigned char *offsets = texts->data + sizeof(struct texts_node);
+    unsigned width = texts->layout == LAYOUT_TEXTS ? 4 : 5;
+    uint64_t begin = load_offset(offsets + index * width, width),
+             end = load_offset(offsets + (index + 1) * width, width);
+    uint64_t bytes_at =
+        (uint64_t)(offsets - image->base) + hr__round_up((texts->count + 1) * width, 8); /* what was read fits */
+    struct texts_node node;
+    memcpy(&node, texts->data, sizeof node);
+    ret->data = begin <= end ? span(image, bytes_at + begin, end - begin) : NULL;
+    ret->count = end - begin;
+    ret->kind = node.tag == TAG_BYTES ? HR_KIND_BYTES : HR_KIND_TEXT;
+    ret->is_ascii = texts->is_ascii;
+    return ret->data ? 0 : corrupt("a list of texts", (uint64_t)(texts->data - image->base));
+}
+
+static hr_value row_value(const struct hr__image *image, const struct hr_item *rows, uint64_t index,
+                          uint64_t row_bytes) {
+    return hr__word(TAG_RECORD, rows->shape, (uint64_t)(rows->data - image->base) + index * row_bytes);
+}
+
+static int row_at(const struct hr__image *image, const struct hr_item *rows, uint64_t index, struct hr_item *ret) {
+    struct shape_node shape;
+    int r = hr__image_shape(image, rows->shape, &shape, NULL);
+    return r < 0 ? r : read_into(image, row_value(image, rows, index, shape.field_count * UINT64_C(8)), ret);
+}
+
+static int list_at(const struct hr__image *image, const struct hr_item *list, uint64_t index, struct hr_item *ret) {
+    int32_t small;
+    switch (list->layout) {
+    case LAYOUT_INT32:
+        memcpy(&small, list->data + index * 4, sizeof small);
+        ret->kind = HR_KIND_INT;
+        ret->integer = small;
+        return 0;
+    case LAYOUT_INT64:
+        ret->kind = HR_KIND_INT;
+        memcpy(&ret->integer, list->data + index * 8, sizeof ret->integer);
+        return 0;
+    case LAYOUT_REAL:
+        ret->kind = HR_KIND_FLOAT;
+        memcpy(&ret->real, list->data + index * 8, sizeof ret->real);
+        return 0;
+    case LAYOUT_TEXTS:
+    case LAYOUT_WIDE_TEXTS:
+        return text_at(image, list, index, ret);
+    case LAYOUT_ROWS:
+        return row_at(image, list, index, ret);
+    default:
+        return read_into(image, load8(list->data + index * 8), ret);
+    }
+}
+
+int hr__image_place(const struct hr__image *image, const struct hr_item *dict, uint64_t index, uint64_t *ret_place) {
+    hr_value word = load8(dict->data + index * 8);
+    if (dict->kind == HR_KIND_DICT && hr__word_tag(word) != TAG_ENTRY)
+        return corrupt("a dict", (uint64_t)(dict->data - image->base));
+    *ret_place = dict->kind == HR_KIND_DICT ? hr__word_offset(word) / 8 : index;
+    return 0;
+}
+
+int hr__image_words(const struct hr__image *image, const struct hr_item *dict, uint64_t place, hr_value *ret_key,
+                    hr_value *ret_value) {
+    bool is_dict = dict->kind == HR_KIND_DICT;
+    const unsigned char *at = is_dict               ? span(image, place * 8, 16)
+                              : place < dict->count ? dict->data + place * 8
+                                                    : NULL;
+    if (!at) return corrupt("a dict or set", (uint64_t)(dict->data - image->base));
+    *ret_key = load8(at);
+    if (is_dict) *ret_value = load8(at + 8);
+    return 0;
+}
+
+static int key_at(const struct hr__image *image, const struct hr_item *dict, uint64_t index, struct hr_item *ret) {
+    uint64_t place;
+    hr_value key, value;
+    int r = hr__image_place(image, dict, index, &place);
+    if (r == 0) r = hr__image_words(image, dict, place, &key, &value);
+    return r < 0 ? r : read_into(image, key, ret);
+}
+
+__attribute__((cold)) static int out_of_range(const struct hr_item *container, uint64_t index) {
+    return hr__fail(-ERANGE, "store: there is no item %" PRIu64 " among %" PRIu64, index, container->count);
+}
+
+int hr__image_at(const struct hr__image *image, const struct hr_item *container, uint64_t index,
+                 struct hr_item *ret_item) {
+    if (index >= container->count) return out_of_range(container, index);
+    *ret_item = (struct hr_item){0}; /* in place: a copy would wait until all that is written below has landed */
+    switch (container->kind) {
+    case HR_KIND_LIST:
+    case HR_KIND_TUPLE:
+        return list_at(image, container, index, ret_item);
+    case HR_KIND_SET:
+    case HR_KIND_FROZEN_SET:
+    case HR_KIND_RECORD:
+    case HR_KIND_TYPED:
+        return read_into(image, load8(container->data + index * 8), ret_item);
+    case HR_KIND_DICT:
+        return key_at(image, container, index, ret_item);
+    default:
+        return hr__fail(-EINVAL, "store: a value of kind %d has no items", container->kind);
+    }
+}
+
+/* ---- shapes ---- */
+
+int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape_node *ret_shape,
+                    const unsigned char **ret_names) {
+    if (number >= image->shape_count) return corrupt("a record's shape", 0);
+    uint64_t offset = image->shapes[number];
+    const unsigned char *at = offset % 8 ? NULL : span(image, offset, sizeof *ret_shape);
+    if (!at) return corrupt("a shape", offset);
+    struct shape_node shape;
+    memcpy(&shape, at, sizeof shape);
+    if (shape.field_count > HR_STORE_MAX_FIELDS || !span(image, offset, sizeof shape + shape.field_count * UINT64_C(8)))
+        return corrupt("a shape", offset);
+    *ret_shape = shape;
+    if (ret_names) *ret_names = at + sizeof shape;
+    return 0;
+}

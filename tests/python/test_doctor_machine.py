@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace doctor without arguments: what it says of machines that are short of something."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import threading
+import types
+from typing import Any
+
+import headrace
+import pytest
+from doctors import GIB, doctor, findings, make_machine
+from headrace.doctor import _machine
+from loaders import needs_failpoints, only_headrace
+from processes import environment
+
+pytestmark = only_headrace
+
+
+@needs_failpoints
+def test_a_container_with_dockers_small_shm_is_fine_and_the_text_says_so(tmp_path: pathlib.Path) -> None:
+    result = doctor(HEADRACE_ROOT=make_machine(tmp_path))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "ok       /dev/shm         64.0 MiB   (headrace puts nothing there)" in result.stdout
+    assert "docker run --ipc=host and --shm-size are not needed" in " ".join(result.stdout.split())
+    assert "ok       memory           7.0 GiB to spare   (the cgroup's limit of 8.0 GiB)" in result.stdout
+    assert result.stdout.endswith("\n\nnothing is wrong\n")
+
+
+@needs_failpoints
+@pytest.mark.parametrize(("size", "severity"), [("65536k", "error"), ("8g", "warning"), ("67108864", "error")])
+def test_where_memfd_is_refused_dev_shm_counts(tmp_path: pathlib.Path, size: str, severity: str) -> None:
+    root = make_machine(tmp_path, mounts=f"shm /dev/shm tmpfs rw,size={size} 0 0\n")
+    found = findings(HEADRACE_ROOT=root, HEADRACE_FAIL="memfd_create:EPERM")
+    assert found["/dev/shm"]["severity"] == severity
+    assert "docker run --shm-size=8g" in found["/dev/shm"]["fix"]
+    assert found["kernel"]["value"].endswith("without memfd")
+
+
+@needs_failpoints
+def test_a_container_that_is_nearly_full_is_a_warning_with_the_line_that_gives_more(tmp_path: pathlib.Path) -> None:
+    root = make_machine(tmp_path, memory__current=f"{8 * GIB - (200 << 20)}\n")
+    memory = findings(HEADRACE_ROOT=root)["memory"]
+    assert memory["severity"] == "warning"
+    assert memory["value"] == "200.0 MiB to spare"
+    assert memory["limit"] == "the cgroup's limit of 8.0 GiB"
+    assert "Workers that grow beyond it are killed by the kernel" in memory["consequence"]
+    assert memory["fix"].startswith("docker run --memory=16g")
+
+
+@needs_failpoints
+def test_a_full_container_is_an_error(tmp_path: pathlib.Path) -> None:
+    root = make_machine(tmp_path, memory__current=f"{8 * GIB}\n")
+    assert findings(HEADRACE_ROOT=root)["memory"]["severity"] == "error"
+    assert doctor(HEADRACE_ROOT=root).returncode == 2
+
+
+@needs_failpoints
+def test_the_tighter_of_the_machine_and_the_container_bounds_memory(tmp_path: pathlib.Path) -> None:
+    root = make_machine(tmp_path, meminfo="MemTotal: 4194304 kB\nMemAvailable: 2097152 kB\n")
+    memory = findings(HEADRACE_ROOT=root)["memory"]
+    assert (memory["value"], memory["limit"]) == ("2.0 GiB to spare", "of 4.0 GiB in the machine")
+
+
+@needs_failpoints
+def test_a_quota_below_the_cores_that_libraries_count_is_a_warning(tmp_path: pathlib.Path) -> None:
+    root = make_machine(tmp_path, cpu__max="50000 100000\n")
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("this machine has one core")
+    cores = findings(HEADRACE_ROOT=root)["cores"]
+    assert (cores["severity"], cores["value"]) == ("warning", "1 core")
+    assert "the cgroup's quota" in cores["limit"]
+    assert cores["fix"].startswith("export OMP_NUM_THREADS=1")
+    assert findings(HEADRACE_ROOT=root, OMP_NUM_THREADS="1")["cores"]["severity"] != "warning" or os.cpu_count() != 1
+
+
+def test_more_workers_than_cores_are_a_warning_and_so_are_their_threads() -> None:
+    many = len(os.sched_getaffinity(0)) * 4
+    cores = findings("--workers", str(many))["cores"]
+    assert cores["severity"] == "warning"
+    assert f"{many} workers with 1 threads each want {many}" in cores["consequence"]
+    assert "num_workers=" in cores["fix"]
+    threads = findings("--workers", "1", OMP_NUM_THREADS=str(many))["cores"]
+    assert f"1 workers with {many} threads each want {many}" in threads["consequence"]
+
+
+def test_one_core_by_affinity_is_a_warning_where_the_machine_has_more() -> None:
+    allowed = os.sched_getaffinity(0)
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("this machine has one core")
+    cores = findings(before=lambda: os.sched_setaffinity(0, {min(allowed)}))["cores"]
+    assert (cores["severity"], cores["value"]) == ("warning", "1 core")
+    assert "by affinity" in cores["limit"]
+
+
+def test_too_few_descriptors_are_an_error_with_the_command_that_raises_them() -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (70, 4096))
+
+    files = findings("--workers", "16", before=limit)["open files"]
+    assert (files["severity"], files["value"], files["limit"]) == ("error", "70", "at most 4,096")
+    assert files["fix"].startswith("ulimit -n 4096")
+
+
+def test_the_descriptors_that_a_worker_takes_are_as_many_as_it_says() -> None:
+    def count(workers: int) -> int:
+        loader = headrace.Loader([*range(100)], num_workers=workers, multiprocessing_context="fork")
+        iterator = iter(loader)
+        next(iterator)
+        found = len(os.listdir("/proc/self/fd"))
+        iterator.close()  # type: ignore[attr-defined]
+        return found
+
+    assert count(5) - count(2) == 3 * _machine.FDS_OF_A_WORKER
+
+
+@needs_failpoints
+def test_a_cgroup_that_allows_no_more_processes_is_an_error(tmp_path: pathlib.Path) -> None:
+    root = make_machine(tmp_path)
+    (tmp_path / "sys/fs/cgroup/pids.max").write_text("100\n")
+    (tmp_path / "sys/fs/cgroup/pids.current").write_text("90\n")
+    found = findings("--workers", "8", HEADRACE_ROOT=root)["processes"]
+    assert (found["severity"], found["value"], found["limit"]) == ("error", "10 more", "cgroup's pids.max")
+    assert "--pids-limit" in found["fix"]
+
+
+@needs_failpoints
+@pytest.mark.parametrize(
+    ("changes", "name", "fix"),
+    [
+        ({"shmem_enabled": "always within_size advise [never] deny force\n"}, "huge pages", "echo advise | sudo tee"),
+        ({"ptrace_scope": "1\n"}, "debuggers", "sysctl kernel.yama.ptrace_scope=0"),
+    ],
+)
+def test_what_is_only_worth_knowing_is_a_note_and_no_warning(
+    tmp_path: pathlib.Path, changes: dict[str, str], name: str, fix: str
+) -> None:
+    root = make_machine(tmp_path, **changes)
+    found = findings(HEADRACE_ROOT=root)[name]
+    assert found["severity"] == "note"
+    assert fix in found["fix"]
+    assert doctor(HEADRACE_ROOT=root).returncode == 0
+
+
+@needs_failpoints
+def test_a_kernel_without_pidfd_is_a_note() -> None:
+    found = findings(HEADRACE_FAIL="pidfd_open:ENOSYS")["kernel"]
+    assert (found["severity"], found["value"].endswith("without pidfd")) == ("note", True)
+
+
+@needs_failpoints
+def test_a_sandbox_in_which_the_engine_cannot_run_is_an_error() -> None:
+    found = findings(HEADRACE_FAIL="eventfd:EPERM")["engine"]
+    assert (found["severity"], found["value"]) == ("error", "torch's own")
+
+
+def test_an_engine_that_is_switched_off_is_a_warning() -> None:
+    found = findings(HEADRACE_DISABLE="1")["engine"]
+    assert (found["severity"], found["fix"]) == ("warning", "unset HEADRACE_DISABLE")
+
+
+def test_an_extension_that_does_not_load_is_an_error_and_no_traceback() -> None:
+    code = "import sys; sys.modules['headrace._core'] = None; from headrace.doctor import _machine as doctor; "
+    command = [sys.executable, "-c", code + "sys.exit(doctor.main([]))"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    assert result.returncode == 2
+    assert result.stdout.startswith("error    engine           not there")
+    assert result.stderr == ""
+
+
+def test_a_job_of_slurm_gets_slurms_option() -> None:
+    allowed = os.sched_getaffinity(0)
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("this machine has one core")
+    options: dict[str, Any] = {"SLURM_JOB_ID": "1", "before": lambda: os.sched_setaffinity(0, {min(allowed)})}
+    fix = findings(**options)["cores"]["fix"]
+    assert fix in ("sbatch --cpus-per-task=8", "docker run --cpus=8 ... (Kubernetes: resources.limits)")
+
+
+def test_what_is_alive_in_this_process_is_a_hazard_for_its_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
+    cv2 = types.SimpleNamespace(getNumThreads=lambda: 8)
+    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "cv2", cv2)  # type: ignore[arg-type]
+    may_end = threading.Event()
+    thread = threading.Thread(target=may_end.wait, name="telemetry")
+    thread.start()
+    found = {finding.name: finding for finding in _machine.hazards()}
+    may_end.set()
+    thread.join()
+    assert (found["CUDA"].severity, found["CUDA"].value) == ("error", "initialised")
+    assert (found["OpenCV"].severity, found["OpenCV"].value) == ("warning", "8 threads")
+    assert "telemetry" in found["threads"].limit
+
+
+def test_the_numbers_are_in_the_json_too() -> None:
+    machine = json.loads(doctor("--json").stdout)["machine"]
+    assert 0 < machine["available_bytes"] <= machine["memory_bytes"]
+    assert machine["core_count"] == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("arguments", [["--batches", "0"], ["--workers", "-1"], ["--nonsense"], ["--run"]])
+def test_options_that_make_no_sense_are_refused(arguments: list[str]) -> None:
+    result = doctor(*arguments)
+    assert result.returncode == 2
+    assert "headrace doctor: error:" in result.stderr
+
+
+def test_every_finding_has_a_value_and_every_warning_a_way_out(tmp_path: pathlib.Path) -> None:
+    for finding in findings("--workers", "1000").values():
+        assert finding["value"]
+        assert finding["fix"] or finding["severity"] in ("ok", "note")

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace doctor --run: what it says of loaders that have something wrong with them, and of those that have not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import random
+import types
+from typing import Any
+
+import pytest
+import torch
+from doctors import doctor, findings
+from headrace.doctor import _batches
+from headrace.doctor._findings import Finding
+from loaders import only_headrace
+
+pytestmark = only_headrace
+
+LOADERS = """
+import random, threading, time
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler, Sampler
+import headrace, headrace.torch
+
+class Numbers(Dataset):
+    def __init__(self, count=4000, length=None):
+        self.count, self.length = count, length
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        return torch.full((self.length(index) if self.length else 4,), index + 1)
+
+def pad(samples):
+    return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
+
+def pad_in_dict(samples):
+    ids = [torch.tensor(sample["ids"]) for sample in samples]
+    return {"ids": pad(ids), "mask": pad([torch.ones_like(one) for one in ids])}
+
+class Tokens(Numbers):
+    def __getitem__(self, index):
+        return {"ids": [index + 1] * (3 if index % 10 else 300), "text": "word " * 5}
+
+def fine():
+    return DataLoader(Numbers(), 32, shuffle=True, num_workers=1)
+
+def fine_headrace():
+    return headrace.torch.DataLoader(Numbers(), 32, shuffle=True, num_workers=1)
+
+def fine_numpy():
+    return headrace.Loader([[1, 2, 3]] * 4000, 32, shuffle=True, num_workers=1)
+
+def without_workers():
+    return DataLoader(Numbers(), 32, shuffle=True)
+
+def persistent():
+    return DataLoader(Numbers(), 32, num_workers=1, persistent_workers=True)
+
+def spawned():
+    return DataLoader(Numbers(500), 32, num_workers=1, multiprocessing_context="spawn")
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(4000))
+
+def stream():
+    return DataLoader(Stream(), 32, num_workers=1)
+
+instance = fine()
+
+def repeating():
+    numbers = Numbers()
+    return DataLoader(numbers, 32, sampler=RandomSampler(numbers, replacement=True), num_workers=1)
+
+def distributed():
+    numbers = Numbers(4001)
+    return DataLoader(numbers, 32, sampler=DistributedSampler(numbers, num_replicas=3, rank=1), num_workers=1)
+
+def distributed_in_batches():
+    sampler = DistributedSampler(Numbers(), num_replicas=2, rank=0, shuffle=False)
+    return DataLoader(Numbers(), batch_sampler=BatchSampler(sampler, 8, False), num_workers=1)
+
+class OfRank(Sampler):
+    def __init__(self, count, seed, strides):
+        self.count, self.seed, self.strides = count, seed, strides
+        self.rank, self.num_replicas, self.epoch, self.shuffle = 0, 4, 0, True
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+    def __len__(self):
+        return self.count
+    def __iter__(self):
+        order = list(range(self.count))
+        (random if self.seed is None else random.Random(self.seed + self.epoch)).shuffle(order)
+        yield from order[self.rank :: self.num_replicas] if self.strides else order
+
+def all_ranks_alike():
+    return DataLoader(Numbers(), 32, sampler=OfRank(4000, 1, False), num_workers=1)
+
+def ranks_of_the_processes_own_seed():
+    return DataLoader(Numbers(), 32, sampler=OfRank(4000, None, True), num_workers=1)
+
+def padded():
+    return DataLoader(Numbers(4000, lambda index: 400 if index % 16 == 0 else 5), 16, collate_fn=pad, num_workers=1)
+
+def padded_in_dict():
+    return DataLoader(Tokens(), 16, collate_fn=pad_in_dict, num_workers=1)
+
+def padded_little():
+    return DataLoader(Numbers(4000, lambda index: 90 + index % 10), 16, collate_fn=pad, num_workers=1)
+
+class Borders(Numbers):
+    def __getitem__(self, index):
+        picture = torch.zeros(3, 32, 32)
+        picture[:, :4, :4] = index
+        return picture, index
+
+def black_borders():
+    return DataLoader(Borders(), 16, num_workers=1)
+
+class Slow(Numbers):
+    def __getitem__(self, index):
+        end = time.perf_counter() + 0.001
+        while time.perf_counter() < end:
+            pass
+        return super().__getitem__(index)
+
+def slow_data_set():
+    return DataLoader(Slow(), 32, num_workers=1)
+
+class Waits(Numbers):
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return index
+
+def too_few_workers():
+    return DataLoader(Waits(), 8, num_workers=1)
+
+def with_threads():
+    threading.Thread(target=time.sleep, args=(60,), name="telemetry", daemon=True).start()
+    return DataLoader(Numbers(), 32, num_workers=1, multiprocessing_context="fork")
+
+def with_threads_spawned():
+    with_threads()
+    return spawned()
+
+class Bad(Numbers):
+    def __getitem__(self, index):
+        raise ValueError("bad sample")
+
+def bad():
+    return DataLoader(Bad(), 32, num_workers=1)
+
+def failing():
+    raise OSError("no disk")
+
+def no_loader():
+    return 5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "train.py").write_text(LOADERS)
+    return tmp_path
+
+
+def of(folder: pathlib.Path, name: str, batches: int = 50) -> dict[str, dict[str, Any]]:
+    return findings("--run", f"train:{name}", "--batches", str(batches), folder=folder)
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> types.ModuleType:
+    """The loaders, here: for what the doctor finds without running them."""
+    path = tmp_path_factory.mktemp("train") / "train_here.py"
+    path.write_text(LOADERS)
+    spec = importlib.util.spec_from_file_location("train_here", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def order_of(train: types.ModuleType, name: str) -> dict[str, Finding]:
+    return {finding.name: finding for finding in _batches.order(getattr(train, name)())}
+
+
+def padding_of(train: types.ModuleType, name: str) -> Finding:
+    (finding,) = _batches.padding(getattr(train, name)())
+    return finding
+
+
+FINE = ["fine", "fine_headrace", "fine_numpy", "without_workers", "persistent", "spawned", "stream", "instance"]
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_a_loader_with_nothing_wrong_gets_no_more_than_a_word_on_its_workers(folder: pathlib.Path, name: str) -> None:
+    result = doctor("--run", f"train:{name}", "--batches", "50", "--json", folder=folder)
+    answer = json.loads(result.stdout)
+    wrong = {one["name"]: one for one in answer["findings"] if one["severity"] in ("warning", "error")}
+    assert wrong.keys() <= {"num_workers", "cores"}, wrong  # those depend on the machine
+    assert {"growth", "time", "num_workers"} <= {one["name"] for one in answer["findings"]}
+    assert all(one["batches_per_s"] > 0 for one in answer["runs"])
+    assert [one["workers"] for one in answer["runs"]][:2] == [1, 1]
+    assert result.stderr == ""
+
+
+def test_times_are_told_apart(folder: pathlib.Path) -> None:
+    time = of(folder, "slow_data_set")["time"]
+    assert "What to make faster first is the data set's __getitem__" in time["consequence"]
+    share = int(time["consequence"].partition("in the data set for ")[2].partition("%")[0])
+    assert share > 50
+
+
+def test_the_number_of_workers_is_found_by_trying(folder: pathlib.Path) -> None:
+    found = of(folder, "too_few_workers")["num_workers"]
+    assert found["severity"] == "warning"
+    assert found["value"] == "1"
+    assert int(found["fix"].partition("=")[2]) > 1
+    assert "tried one after the other: 1: " in found["consequence"]
+
+
+def test_a_sampler_that_repeats_is_named_with_what_does_not_come(train: types.ModuleType) -> None:
+    found = order_of(train, "repeating")["sampler repeats"]
+    assert found.severity == "warning"
+    assert "of 4,000 samples do not come" in found.consequence
+
+
+def test_torchs_distributed_sampler_is_disjoint_but_needs_set_epoch(train: types.ModuleType) -> None:
+    found = order_of(train, "distributed")
+    assert (found["ranks"].severity, found["ranks"].value) == ("ok", "3")
+    assert found["set_epoch"].severity == "warning"
+    assert "loader.sampler.set_epoch(epoch)" in found["set_epoch"].fix
+
+
+def test_without_shuffling_set_epoch_is_not_missed(train: types.ModuleType) -> None:
+    found = order_of(train, "distributed_in_batches")
+    assert found.keys() == {"ranks"}
+    assert found["ranks"].severity == "ok"
+
+
+def test_ranks_that_all_have_the_same_samples_are_an_error(folder: pathlib.Path, train: types.ModuleType) -> None:
+    found = order_of(train, "all_ranks_alike")["ranks overlap"]
+    assert (found.severity, found.value) == ("error", "by 12,000 samples")
+    result = doctor("--run", "train:all_ranks_alike", "--batches", "5", folder=folder)
+    assert result.returncode == 2
+    assert "error    ranks overlap    by 12,000 samples   (4 ranks, simulated)" in result.stdout
+
+
+def test_ranks_that_draw_from_the_processes_own_random_numbers_are_a_warning(train: types.ModuleType) -> None:
+    found = order_of(train, "ranks_of_the_processes_own_seed")
+    assert found["ranks overlap"].severity == "warning"
+    assert "unless all of them are seeded alike" in found["ranks overlap"].consequence
+    assert "set_epoch" not in found  # another order each time
+
+
+def test_looking_at_the_order_leaves_the_random_numbers_and_the_sampler_as_they_were(train: types.ModuleType) -> None:
+    loader = train.ranks_of_the_processes_own_seed()
+    before = random.getstate(), torch.get_rng_state(), dict(vars(loader.sampler))
+    _batches.order(loader)
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert vars(loader.sampler) == before[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "value"),
+    [
+        ("padded", "warning", "93% of batch"),
+        ("padded_in_dict", "warning", "of batch['ids']"),
+        ("padded_little", "ok", "5% of batch"),
+    ],
+)
+def test_padding_is_measured_against_the_samples_lengths(
+    train: types.ModuleType, name: str, severity: str, value: str
+) -> None:
+    found = padding_of(train, name)
+    assert found.severity == severity
+    assert value in found.value
+    assert ("similar length" in found.fix) == (severity == "warning")
+
+
+@pytest.mark.parametrize("name", ["fine", "fine_numpy", "stream", "black_borders"])
+def test_what_is_not_padding_is_not_called_that(train: types.ModuleType, name: str) -> None:
+    assert _batches.padding(getattr(train, name)()) == []
+
+
+def test_threads_are_a_hazard_where_workers_are_forked_and_else_not(folder: pathlib.Path) -> None:
+    found = of(folder, "with_threads")["threads"]
+    assert (found["severity"], found["limit"]) == ("warning", "telemetry")
+    assert "forkserver" in found["fix"]
+    assert "threads" not in of(folder, "with_threads_spawned")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("train:bad", "ValueError: bad sample"),
+        ("train:failing", "OSError: no disk"),
+        ("train:no_loader", "train:no_loader gives no loader: int has not all of"),
+        ("train:absent", "has no 'absent'"),
+        ("nothing:here", "No module named 'nothing'"),
+    ],
+)
+def test_what_cannot_be_run_is_said_and_is_an_error(folder: pathlib.Path, source: str, said: str) -> None:
+    result = doctor("--run", source, folder=folder)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("headrace doctor: ")
+
+
+def test_a_script_is_a_source_too(folder: pathlib.Path) -> None:
+    assert "time" in findings("--run", str(folder / "train.py") + ":fine", "--batches", "20", folder=folder)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""freeze_attributes, and freeze=True of the loaders."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import headrace
+import pytest
+from headrace._attributes import estimate_bytes
+
+COUNT = 30_000
+
+
+def many_paths(mark: str = "a") -> list[str]:
+    return [f"/data/{mark}/train/images/{number:08}.jpg" for number in range(COUNT)]
+
+
+class Paths:
+    def __init__(self) -> None:
+        self.paths = many_paths()
+        self.small = [1, 2, 3]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> str:
+        return self.paths[index]
+
+
+class Slotted:
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items = many_paths("slots")
+
+
+class Holder:
+    """A data set of data sets, with a vocabulary of its own."""
+
+    def __init__(self) -> None:
+        self.parts = [Paths(), Paths()]
+        self.slotted = Slotted()
+        self.splits = {"train": many_paths("train"), "val": many_paths("val")}
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __getitem__(self, index: int) -> str:
+        return self.parts[index // COUNT][index % COUNT]
+
+
+def is_frozen(value: Any) -> bool:
+    return type(value).__module__.startswith("headrace")
+
+
+def test_a_large_list_becomes_a_view_and_a_small_one_stays() -> None:
+    data = Paths()
+    before = list(data.paths)
+    report = headrace.freeze_attributes(data)
+    assert is_frozen(data.paths)
+    assert data.small == [1, 2, 3] and type(data.small) is list
+    assert data.paths == before
+    assert data[7] == before[7]
+    assert [one.path for one in report.frozen] == ["dataset.paths"]
+    assert report.frozen[0].items == COUNT
+    assert report.saved_bytes > report.image_bytes > 1_000_000
+
+
+def test_data_sets_inside_a_data_set_stay_and_what_they_hold_is_frozen() -> None:
+    data = Holder()
+    report = headrace.freeze_attributes(data)
+    assert type(data.parts) is list and type(data.parts[0]) is Paths
+    assert is_frozen(data.parts[0].paths) and is_frozen(data.parts[1].paths)
+    assert is_frozen(data.slotted.items)
+    assert is_frozen(data.splits)
+    assert data.splits["val"][1] == "/data/val/train/images/00000001.jpg"
+    found = sorted(one.path for one in report.frozen)
+    assert found == ["dataset.parts[0].paths", "dataset.parts[1].paths", "dataset.slotted.items", "dataset.splits"]
+
+
+def test_one_list_held_twice_is_in_the_image_once() -> None:
+    data, alone = Paths(), Paths()
+    data.again = data.paths  # type: ignore[attr-defined]
+    report = headrace.freeze_attributes(data)
+    assert len(report.frozen) == 1
+    assert is_frozen(data.again)  # type: ignore[attr-defined]
+    assert report.image_bytes < 1.1 * headrace.freeze_attributes(alone).image_bytes
+
+
+def test_what_cannot_be_frozen_stays_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    data = Paths()
+    data.locks = [{"path": path, "lock": threading.Lock()} for path in data.paths[:10_000]]  # type: ignore[attr-defined]
+    with caplog.at_level(logging.INFO, logger="headrace"):
+        report = headrace.freeze_attributes(data)
+    assert is_frozen(data.paths)
+    assert type(data.locks) is list  # type: ignore[attr-defined]
+    ((path, reason),) = report.skipped
+    assert path == "dataset.locks"
+    assert "[0]['lock']" in reason
+    assert "not frozen: dataset.locks" in caplog.text
+
+
+class Proxy:
+    """Stands for something that is not there yet."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("outside of a request")
+
+
+def test_a_data_set_may_hold_what_raises_when_it_is_looked_at() -> None:
+    data = Paths()
+    data.proxy = Proxy()  # type: ignore[attr-defined]
+    assert [one.path for one in headrace.freeze_attributes(data).frozen] == ["dataset.paths"]
+
+
+class Sample:
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+
+
+def test_small_objects_that_lead_back_to_their_data_set_are_no_large_container() -> None:
+    data = Paths()
+    data.paths = []
+    data.samples = [Sample(data) for _ in range(300)]  # type: ignore[attr-defined]
+    data.log = logging.getLogger("one of many that know each other")  # type: ignore[attr-defined]
+    assert headrace.freeze_attributes(data) == headrace.store.FreezeReport()
+
+
+def test_the_size_of_deeply_nested_lists_is_estimated_at_once() -> None:
+    value: Any = 1.5
+    for _ in range(5):
+        value = [value] * 300  # 2e12 items, if they are counted one by one
+    begin = time.monotonic()
+    assert estimate_bytes(value) > 1e12
+    assert time.monotonic() - begin < 30
+    assert 0.5 < estimate_bytes([[float(i + j) for i in range(100)] for j in range(1000)]) / 3_300_000 < 2
+
+
+def test_a_data_set_without_large_containers_is_left_alone() -> None:
+    data = Counter({"a": 1})
+    assert headrace.freeze_attributes(data).frozen == ()
+    assert "nothing was frozen" in str(headrace.freeze_attributes(object()))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_loader_with_freeze_read_the_image(method: str) -> None:
+    data = Paths()
+    loader = headrace.Loader(data, batch_size=1000, num_workers=2, multiprocessing_context=method, freeze=True)
+    assert [path for batch in loader for path in batch] == many_paths()
+    assert is_frozen(data.paths)
+
+
+def test_torchs_loader_has_the_option() -> None:
+    pytest.importorskip("torch")
+    from headrace.torch import DataLoader
+
+    data = Paths()
+    loader = DataLoader(data, batch_size=1000, num_workers=1, multiprocessing_context="fork", freeze=True)  # type: ignore[arg-type,var-annotated]
+    assert loader.freeze is True
+    assert [path for batch in loader for path in batch] == many_paths()
+    assert is_frozen(data.paths)

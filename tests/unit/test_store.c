@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "store_touch.h"
+
+static hr_builder *open_builder(void) {
+    hr_builder *builder = NULL;
+    assert_int_equal(hr_builder_open(NULL, &builder), 0);
+    return builder;
+}
+
+static hr_store *finish(hr_builder *builder, hr_value root) {
+    hr_store *store = NULL;
+    assert_int_equal(hr_builder_finish(builder, root, &store), 0);
+    return store;
+}
+
+static struct hr_item read_root(const hr_store *store) {
+    struct hr_item item;
+    assert_int_equal(hr_store_read(store, hr_store_root(store), &item), 0);
+    return item;
+}
+
+static struct hr_item item_at(const hr_store *store, const struct hr_item *container, uint64_t index) {
+    struct hr_item item;
+    assert_int_equal(hr_store_at(store, container, index, &item), 0);
+    return item;
+}
+
+static void expect_text(const struct hr_item *item, const char *text) {
+    assert_int_equal(item->kind, HR_KIND_TEXT);
+    assert_int_equal(item->count, strlen(text));
+    assert_memory_equal(hr_item_bytes(item), text, strlen(text));
+}
+
+static void numbers_come_back_bit_for_bit(void **state) {
+    (void)state;
+    static const int64_t ints[] = {0,         1,        -1, INT64_C(1) << 54, -(INT64_C(1) << 55), INT64_C(1) << 55,
+                                   INT64_MAX, INT64_MIN};
+    static const double reals[] = {0.0,   -0.0, 0.1, 1.0, -2.5, HUGE_VAL, -HUGE_VAL, 5e-324, 1.7976931348623157e308,
+                                   224.24};
+    enum { INTS = sizeof ints / sizeof *ints, REALS = sizeof reals / sizeof *reals };
+    hr_builder *builder = open_builder();
+    hr_value list, value;
+    assert_int_equal(hr_builder_container(builder, HR_KIND_LIST, INTS + REALS, &list), 0);
+    for (uint64_t i = 0; i < INTS; i++) hr_builder_put(builder, list, i, build_int(builder, ints[i]));
+    for (uint64_t i = 0; i < REALS; i++) {
+        assert_int_equal(hr_builder_float(builder, reals[i], &value), 0);
+        hr_builder_put(builder, list, INTS + i, value);
+    }
+    hr_store *store = finish(builder, list);
+    struct hr_item root = read_root(store);
+    for (uint64_t i = 0; i < INTS; i++) assert_true(item_at(store, &root, i).integer == ints[i]);
+    for (uint64_t i = 0; i < REALS; i++) {
+        struct hr_item item = item_at(store, &root, INTS + i);
+        assert_int_equal(item.kind, HR_KIND_FLOAT);
+        assert_memory_equal(&item.real, &reals[i], sizeof(double));
+    }
+    hr_store_close(store);
+}
+
+static void a_list_longer_than_a_word_counts_is_whole(void **state) {
+    (void)state;
+    enum { COUNT = 70000 };
+    hr_builder *builder = open_builder();
+    hr_value list;
+    assert_int_equal(hr_builder_container(builder, HR_KIND_LIST, COUNT, &list), 0);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(hr_builder_put(builder, list, (uint64_t)i, build_int(builder, i)), 0);
+    hr_store *store = finish(builder, list);
+    struct hr_item root = read_root(store), item;
+    assert_int_equal(root.count, COUNT);
+    for (int i = 0; i < COUNT; i++) assert_int_equal(item_at(store, &root, (uint64_t)i).integer, i);
+    assert_int_equal(hr_store_at(store, &root, COUNT, &item), -ERANGE);
+    hr_store_close(store);
+}
+
+static void texts_of_a_packed_list_come_back(void **state) {
+    (void)state;
+    hr_builder *builder = open_builder();
+    hr_store *store = finish(builder, build_texts(builder, HR_KIND_TEXT));
+    struct hr_item root = read_root(store), item;
+    item = item_at(store, &root, 0);
+    expect_text(&item, "");
+    item = item_at(store, &root, 2);
+    expect_text(&item, "na\xc3\xafve");
+    item = item_at(store, &root, 3);
+    expect_text(&item, "the fourth of these texts");
+    hr_store_close(store);
+}
+
+static void more_texts_than_announced_are_refused(void **state) {
+    (void)state;
+    hr_builder *builder = open_builder();
+    struct hr_texts writer;
+    hr_value value;
+    assert_int_equal(hr_builder_texts(builder, HR_KIND_LIST, HR_KIND_TEXT, 1, 3, 1, &value, &writer), 0);
+    assert_int_equal(hr_texts_add(&writer, "four", 4), -ERANGE);
+    assert_int_equal(hr_texts_add(&writer, "abc", 3), 0);
+    assert_int_equal(hr_texts_add(&writer, "", 0), -ERANGE);
+    hr_builder_close(builder);
+}
+
+static int find_int(const hr_store *store, const struct hr_item *dict, int64_t integer, uint64_t *ret_place) {
+    return hr_store_find(store, dict, &(struct hr_key){.kind = HR_KIND_INT, .integer = integer}, ret_place);
+}
+
+/* Is the key at that index? */
+static void expect_found(const hr_store *store, const struct hr_item *dict, const struct hr_key *key, uint64_t index) {
+    uint64_t place = 0, expected = 1;
+    assert_int_equal(hr_store_find(store, dict, key, &place), 1);
+    assert_int_equal(hr_store_place(store, dict, index, &expected), 0);
+    assert_int_equal(place, expected);
+}
+
+static void each_key_of_a_large_dict_is_found_and_no_other(void **state) {
+    (void)state;
+    enum { COUNT = 100000 };
+    hr_builder *builder = open_builder();
+    hr_value dict;
+    uint64_t index;
+    assert_int_equal(hr_builder_container(builder, HR_KIND_DICT, COUNT, &dict), 0);
+    for (int i = 0; i < COUNT; i++) {
+        hr_builder_put(builder, dict, (uint64_t)i, build_int(builder, i * 7));
+        hr_builder_put_entry(builder, dict, (uint64_t)i, build_int(builder, i));
+    }
+    assert_int_equal(hr_builder_index(builder, dict), 1);
+    hr_store *store = finish(builder, dict);
+    struct hr_item root = read_root(store), value;
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(find_int(store, &root, i * 7, &index), 1);
+        assert_int_equal(hr_store_value(store, &root, index, &value), 0);
+        assert_int_equal(value.integer, i);
+        assert_int_equal(find_int(store, &root, i * 7 + 1, &index), 0);
+    }
+    hr_store_close(store);
+}
+
+static void keys_of_all_kinds_are_found(void **state) {
+    (void)state;
+    hr_builder *builder = open_builder();
+    hr_store *store = finish(builder, build_dict(builder, 24));
+    struct hr_item root = read_root(store);
+    uint64_t index = 99;
+    struct hr_key parts[2] = {{.kind = HR_KIND_FLOAT, .real = 7.0},
+                              {.kind = HR_KIND_TEXT, .bytes = "short", .count = 5}};
+    const struct hr_key zero = {.kind = HR_KIND_FALSE}, eight = {.kind = HR_KIND_FLOAT, .real = 8.0};
+    const struct hr_key pair = {.kind = HR_KIND_TUPLE, .keys = parts, .count = 2}, none = {.kind = HR_KIND_NONE};
+    expect_found(store, &root, &zero, 0);
+    expect_found(store, &root, &eight, 8);
+    expect_found(store, &root, &pair, 7);
+    parts[0].real = 7.5;
+    assert_int_equal(hr_store_find(store, &root, &pair, &index), 0);
+    assert_int_equal(hr_store_find(store, &root, &none, &index), 0);
+    for (uint64_t i = 0; i < root.count; i++) { /* the texts, by what stands there */
+        struct hr_item item = item_at(store, &root, i);
+        if (item.kind != HR_KIND_TEXT && item.kind != HR_KIND_BYTES) continue;
+        struct hr_key key = {.kind = item.kind, .count = item.count, .bytes = hr_item_bytes(&item)};
+        expect_found(store, &root, &key, i);
+    }
+    hr_store_close(store);
+}
+
+static void a_dict_with_other_keys_has_no_index(void **state) {
+    (void)state;
+    hr_builder *builder = open_builder();
+    hr_value dict, nan;
+    uint64_t index;
+    hr_builder_container(builder, HR_KIND_DICT, 2, &dict);
+    hr_builder_float(builder, NAN, &nan);
+    hr_builder_put(builder, dict, 0, nan);
+    hr_builder_put(builder, dict, 1, build_int(builder, 1));
+    assert_int_equal(hr_builder_index(builder, dict), 0);
+    hr_store *store = finish(builder, dict);
+    struct hr_item root = read_root(store);
+    assert_false(root.is_native);
+    assert_int_equal(find_int(store, &root, 1, &index), -EINVAL);
+    hr_store_close(store);
+}
+
+static void equal_keys_make_no_index(void **state) {
+    (void)state;
+    hr_builder *builder = open_builder();
+    hr_value dict, one;
+    hr_builder_container(builder, HR_KIND_DICT, 2, &dict);
+    hr_builder_float(builder, 1.0, &one);
+    hr_builder_put(builder, dict, 0, one);
+    hr_builder_put(builder, dict, 1, hr_value_bool(1));
+    assert_int_equal(hr_builder_index(builder, dict), 0);
+    hr_builder_close(builder);
+}
+
+static void records_of_one_shape_share_it(void **state) {
+    (void)state;
+    hr_builder *builder = open_builder();
+    hr_store *store = finish(builder, build_records(builder, 1000));
+    struct hr_item root = read_root(store), row = item_at(store, &root, 999), field;
+    struct hr_store_info info;
+    struct hr_shape shape;
+    hr_store_look(store, &info);
+    assert_int_equal(info.shape_count, 1);
+    assert_int_equal(root.shape, 0);
+    assert_int_equal(row.kind, HR_KIND_RECORD);
+    assert_int_equal(hr_store_shape(store, row.shape, &shape), 0);
+    assert_int_equal(shape.kind, HR_SHAPE_OBJECT);
+    expect_text(&shape.type, "boxes:Box");
+    assert_int_equal(hr_store_field(store, row.shape, 1, &field), 0);
+    expect_text(&field, "bounding box");
+    field = item_at(store, &row, 0);
+    expect_text(&field, "the name of a box");
+    hr_store_close(store);
+}
+
+static void the_same_text_is_stored_once(void **state) {
+    (void)state;
+    hr_builder *builder = open_builder();
+    hr_value first = build_text(builder, "a text of some length");
+    uint64_t bytes = hr_builder_bytes(builder);
+    assert_true(build_text(builder, "a text of some length") == first);
+    assert_int_equal(hr_builder_bytes(builder), bytes);
+    hr_builder_close(builder);
+}
+
+static void an_array_is_aligned_and_has_its_shape(void **state) {
+    (void)state;
+    hr_builder *builder = open_builder();
+    hr_store *store = finish(builder, build_array(builder));
+    struct hr_item root = read_root(store);
+    struct hr_store_array array;
+    assert_int_equal(hr_store_array(store, &root, &array), 0);
+    assert_int_equal((uintptr_t)array.data % 64, 0);
+    assert_int_equal(array.dimension_count, 2);
+    assert_int_equal(array.dimensions[1], 3);
+    assert_true(((const float *)array.data)[5] == 6);
+    expect_text(&array.dtype, "<f4");
+    hr_store_close(store);
+}
+
+static void memory_is_sealed_and_seen_by_a_child(void **state) {
+    (void)state;
+    hr_builder *builder = open_builder();
+    hr_store *store = finish(builder, build_each_kind(builder));
+    struct hr_store_info info;
+    hr_store_look(store, &info);
+    assert_int_equal(ftruncate(info.fd, 0), -1);
+    pid_t child = fork();
+    if (child == 0) {
+        hr_store *again = NULL;
+        _exit(hr_store_open_fd(info.fd, "handed on", HR_STORE_VERIFY, &again) == 0 ? 0 : 1);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+    assert_int_equal(touch_image(info.image, info.bytes), 1);
+    hr_store_close(store);
+}
+
+/* The digest of an image with a value of each kind: another one is another format, and wants another version. */
+static void the_format_is_that_of_its_version(void **state) {
+    (void)state;
+    static const unsigned char version_1[16] = {0x05, 0x90, 0xb1, 0xbe, 0xfa, 0x63, 0xba, 0x68,
+                                                0xdf, 0xd4, 0x64, 0x59, 0xe2, 0x62, 0x4a, 0xc3};
+    hr_builder *builder = open_builder();
+    hr_store *store = finish(builder, build_each_kind(builder));
+    struct hr_store_info info;
+    hr_store_look(store, &info);
+    assert_memory_equal(info.digest, version_1, sizeof version_1);
+    hr_store_close(store);
+}
+
+/* ---- files ---- */
+
+static void folder_path(char *path, size_t size, const char *name) {
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, size, "%s/headrace-store-%d-%s", folder && *folder ? folder : "/tmp", (int)getpid(), name);
+}
+
+static void a_file_appears_when_it_is_finished(void **state) {
+    (void)state;
+    char path[300];
+    hr_builder *builder;
+    hr_store *store, *again;
+    folder_path(path, sizeof path, "whole");
+    assert_int_equal(hr_builder_open(path, &builder), 0);
+    hr_value root = build_each_kind(builder);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(hr_builder_finish(builder, root, &store), 0);
+    assert_int_equal(hr_store_open(path, HR_STORE_VERIFY, &again), 0);
+    struct hr_store_info a, b;
+    hr_store_look(store, &a), hr_store_look(again, &b);
+    assert_memory_equal(a.id, b.id, sizeof a.id);
+    assert_memory_equal(a.digest, b.digest, sizeof a.digest);
+    hr_store_close(store), hr_store_close(again);
+
+    assert_int_equal(hr_builder_open(path, &builder), 0); /* a second one takes its place */
+    assert_int_equal(hr_builder_finish(builder, build_int(builder, 5), &store), 0);
+    assert_int_equal(read_root(store).integer, 5);
+    hr_store_close(store);
+    unlink(path);
+}
+
+static void a_file_that_was_cut_off_is_refused(void **state) {
+    (void)state;
+    char path[300];
+    hr_builder *builder;
+    hr_store *store;
+    folder_path(path, sizeof path, "cut");
+    assert_int_equal(hr_builder_open(path, &builder), 0);
+    assert_int_equal(hr_builder_finish(builder, build_each_kind(builder), &store), 0);
+    hr_store_close(store);
+    struct stat info;
+    stat(path, &info);
+    assert_int_equal(truncate(path, info.st_size - 8), 0);
+    assert_int_equal(hr_store_open(path, 0, &store), HR_E_CORRUPT);
+    assert_non_null(strstr(hr_error_message(), "cut off"));
+    assert_int_equal(truncate(path, 100), 0);
+    assert_int_equal(hr_store_open(path, 0, &store), -EINVAL);
+    assert_int_equal(truncate(path, 0), 0);
+    assert_int_equal(hr_store_open(path, 0, &store), -EINVAL);
+    unlink(path);
+    assert_int_equal(hr_store_open(path, 0, &store), -ENOENT);
+    assert_int_equal(hr_store_open("/tmp", 0, &store), -EISDIR);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_come_back_bit_for_bit),
+        cmocka_unit_test(a_list_longer_than_a_word_counts_is_whole),
+        cmocka_unit_test(texts_of_a_packed_list_come_back),
+        cmocka_unit_test(more_texts_than_announced_are_refused),
+        cmocka_unit_test(each_key_of_a_large_dict_is_found_and_no_other),
+        cmocka_unit_test(keys_of_all_kinds_are_found),
+        cmocka_unit_test(a_dict_with_other_keys_has_no_index),
+        cmocka_unit_test(equal_keys_make_no_index),
+        cmocka_unit_test(records_of_one_shape_share_it),
+        cmocka_unit_test(the_same_text_is_stored_once),
+        cmocka_unit_test(an_array_is_aligned_and_has_its_shape),
+        cmocka_unit_test(memory_is_sealed_and_seen_by_a_child),
+        cmocka_unit_test(the_format_is_that_of_its_version),
+        cmocka_unit_test(a_file_appears_when_it_is_finished),
+        cmocka_unit_test(a_file_that_was_cut_off_is_refused),
+    };
+    return cmocka_run_group_tests_name("store", tests, NULL, NULL);
+}
