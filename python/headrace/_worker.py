@@ -90,7 +90,7 @@ def _publish_batch(port: _core.Port, job: Job, data: Any) -> None:
 
 
 def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:
-    """Publishes; an exception says what of the batch does not pickle, where it is that."""
+    """Publishes; an exception has the attribute headrace_report where it is that the batch does not pickle."""
     try:
         port.publish(status, message)
     except Exception as error:
@@ -98,7 +98,8 @@ def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:
 
         report = _check.check_batch(batch)
         if not report.ok:
-            _reports.add_text(error, f"headrace: {report}")
+            with contextlib.suppress(Exception):  # some classes refuse to be changed
+                error.headrace_report = report  # type: ignore[attr-defined]
         raise
 
 
@@ -113,8 +114,10 @@ def _answer(port: _core.Port, job: Job, number: int, indices: Any, discard: int)
         return False
     except Failed as error:
         _publish_exception(port, error.args[0], "")
-    except Exception:
-        _publish_exception(port, job.wrap_exception(), _note(job.worker, number, indices, port.noted))
+    except Exception as error:
+        report = getattr(error, "headrace_report", None)
+        note = _note(job.worker, number, indices, port.noted)
+        _publish_exception(port, job.wrap_exception(), note if report is None else f"headrace: {report}\n{note}")
     return True
 
 
