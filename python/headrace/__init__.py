@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace import doctor as doctor
     from headrace import store as store
-    from headrace._attributes import freeze_attributes as freeze_attributes
     from headrace._collate import default_collate as default_collate
     from headrace._loader import Loader as Loader
     from headrace._loader import WorkerInfo as WorkerInfo
     from headrace._loader import get_worker_info as get_worker_info
-    from headrace._store import StoreError as StoreError
-    from headrace._store import freeze as freeze
-    from headrace._store import open as open
-    from headrace._store import thaw as thaw
+    from headrace.store._attributes import freeze_attributes as freeze_attributes
+    from headrace.store._freeze import StoreError as StoreError
+    from headrace.store._freeze import freeze as freeze
+    from headrace.store._freeze import open as open
+    from headrace.store._freeze import thaw as thaw
 
     __version__: str
 
@@ -43,11 +43,11 @@ _LATE = {
     "WorkerInfo": "headrace._loader",
     "get_worker_info": "headrace._loader",
     "default_collate": "headrace._collate",
-    "StoreError": "headrace._store",
-    "freeze": "headrace._store",
-    "freeze_attributes": "headrace._attributes",
-    "open": "headrace._store",
-    "thaw": "headrace._store",
+    "StoreError": "headrace.store._freeze",
+    "freeze": "headrace.store._freeze",
+    "freeze_attributes": "headrace.store._attributes",
+    "open": "headrace.store._freeze",
+    "thaw": "headrace.store._freeze",
 }
 _MODULES = ("doctor", "store")
 

@@ -28,7 +28,8 @@ import numpy as np
 import pytest
 import torch
 from compare import describe
-from headrace import _core, _store_types
+from headrace import _core
+from headrace.store import _types
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -632,7 +633,7 @@ def test_a_fraction_that_a_file_spells_out_is_not_computed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.frozen"
-    monkeypatch.setitem(_store_types._TYPES, fractions.Fraction, ("Fraction", lambda value: ("1e9999999999", None)))
+    monkeypatch.setitem(_types._TYPES, fractions.Fraction, ("Fraction", lambda value: ("1e9999999999", None)))
     headrace.freeze([fractions.Fraction(1, 3)], path)
     with pytest.raises(headrace.StoreError, match="Fraction"):
         headrace.open(path)[0]

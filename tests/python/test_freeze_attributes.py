@@ -11,7 +11,7 @@ from typing import Any
 
 import headrace
 import pytest
-from headrace._attributes import estimate_bytes
+from headrace.store._attributes import estimate_bytes
 
 COUNT = 30_000
 

@@ -21,7 +21,8 @@ import numpy as np
 import processes
 import pytest
 import torch
-from headrace import _core, _store_pickling
+from headrace import _core
+from headrace.store import _pickling
 from headrace.torch import DataLoader
 
 METHODS = ["fork", "spawn", "forkserver"]
@@ -145,7 +146,7 @@ def test_what_cannot_be_reached_any_more_is_told() -> None:
         pickle.loads(again.replace(identity, bytes(16)))
     del view
     gc.collect()
-    assert identity not in _store_pickling._images
+    assert identity not in _pickling._images
     assert pickle.loads(data) == [1, 2, [3]], "it is kept for who receives it"
     gc.collect()
     with pytest.raises(headrace.StoreError, match="must live until its message has been received, once"):

@@ -19,7 +19,7 @@
  *     text.c, map.c    UTF-8 without a trace in the str; numbers to numbers
  *
  * What is decided rather by words than by bytes (which classes are plain, how a Decimal is told) is Python's,
- * headrace/_store_types.py; store_hook calls it.
+ * headrace/store/_types.py; store_hook calls it.
  */
 
 /* ---- map.c ---- */
@@ -51,7 +51,7 @@ extern PyObject *StoreError; /* a RuntimeError */
 /* Sets the exception of a negative code of the store's; returns NULL. */
 void *store_raise(int code);
 
-/* Calls a function of headrace._store_types. New reference. */
+/* Calls a function of headrace.store._types. New reference. */
 PyObject *store_hook(const char *name, const char *format, ...);
 
 /* What is remembered of a shape once a record of it has been met. */
@@ -220,7 +220,7 @@ struct freezer {
     size_t frame_count, frame_room;
     struct map memo;    /* address -> value; holds a reference to each */
     PyObject *shapes;   /* dict: (class or None, names) -> number */
-    PyObject *classes;  /* dict: class -> what headrace._store_types.classify says */
+    PyObject *classes;  /* dict: class -> what headrace.store._types.classify says */
     PyObject *dtypes;   /* dict: dtype -> text */
     PyObject *progress; /* callable or NULL */
     PyObject *pickles;  /* list of paths kept as pickles */

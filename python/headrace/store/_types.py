@@ -491,9 +491,9 @@ def shallow(view: Any) -> Any:
 
 
 def reduce_view(view: Any) -> Any:
-    from headrace import _store_pickling
+    from headrace.store import _pickling
 
-    return _store_pickling.reduce_plainly(view)
+    return _pickling.reduce_plainly(view)
 
 
 def column(values: list[Any]) -> Any:
@@ -505,6 +505,6 @@ def column(values: list[Any]) -> Any:
             return numpy.array(values, dtype={int: "i8", float: "f8", bool: "?"}[kinds.pop()])
         except OverflowError:  # beyond 64 bits
             pass
-    from headrace import _store
+    from headrace.store import _freeze
 
-    return _store.freeze(values)
+    return _freeze.freeze(values)

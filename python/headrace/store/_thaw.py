@@ -6,7 +6,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from headrace import _core, _store_types
+from headrace import _core
+from headrace.store import _types
 
 
 def _is_over_image(value: Any) -> bool:
@@ -53,7 +54,7 @@ class _Thawing:
             return self.keep(value, value.clone())
         if not cls.__flags__ & (1 << 9):  # no class statement made it
             return value
-        return self.instance(value, _store_types.classify(cls))
+        return self.instance(value, _types.classify(cls))
 
     def keep(self, value: Any, made: Any) -> Any:
         self.made[id(value)] = made

@@ -13,7 +13,7 @@ from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from headrace import _store
+from headrace.store import _freeze
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, defaultdict, OrderedDict, Counter)
 _NOT_LOOKED_INTO = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, str, bytes, bytearray, int, float)
@@ -199,18 +199,18 @@ class _Search:
 def _freeze_together(places: list[_Place]) -> tuple[list[_Place], Any, list[tuple[str, str]]]:
     """The places that could be frozen, a view of the list of their values, and what could not be."""
     try:
-        return places, _store.freeze([place.value for place in places]), []
+        return places, _freeze.freeze([place.value for place in places]), []
     except TypeError:
         if not places:
             raise
     good, skipped = [], []
     for place in places:
         try:
-            _store.freeze(place.value)
+            _freeze.freeze(place.value)
             good.append(place)
         except TypeError as error:
             skipped.append((place.path, str(error)))
-    return good, _store.freeze([place.value for place in good]), skipped
+    return good, _freeze.freeze([place.value for place in good]), skipped
 
 
 def freeze_attributes(dataset: Any, threshold_bytes: int = 1_000_000) -> FreezeReport:
@@ -232,6 +232,6 @@ def freeze_attributes(dataset: Any, threshold_bytes: int = 1_000_000) -> FreezeR
         frozen.append(FrozenAttribute(place.path, type(value).__name__, len(value), estimate_bytes(value)))
         for put in place.replace:
             put(view)
-    report = FreezeReport(tuple(frozen), _store.nbytes(views) if frozen else 0, tuple(skipped))
+    report = FreezeReport(tuple(frozen), _freeze.nbytes(views) if frozen else 0, tuple(skipped))
     _log.log(logging.WARNING if skipped else logging.INFO, "headrace: %s", report)
     return report

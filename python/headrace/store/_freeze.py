@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, overload
 
-from headrace import _core, _store_pickling
+from headrace import _core
 from headrace._core import StoreError as StoreError
-from headrace._store_thaw import thaw as thaw
+from headrace.store import _pickling
+from headrace.store._thaw import thaw as thaw
 
 Progress = bool | Callable[[int], object] | None
 
@@ -140,7 +141,7 @@ def freeze(
         image, (kinds, pickles) = _core.freeze(obj, target, on_unknown == "pickle", bar, paths)
     finally:
         end_progress(bar)
-    _store_pickling.remember(image, file)
+    _pickling.remember(image, file)
     root = image.root()
     return (root, Report(image.bytes, kinds, pickles, paths or {})) if report else root
 
@@ -151,7 +152,7 @@ def open(path: str | os.PathLike[str], *, verify: bool = False, trust: bool = Fa
     verify: check all of it against its checksums first. trust: import the classes that it names, and load the pickles
     that it has; without it classes must have been imported already. StoreError: damaged, or of another version.
     """
-    return _store_pickling.open_file(os.path.abspath(os.fspath(path)), verify, trust).root()
+    return _pickling.open_file(os.path.abspath(os.fspath(path)), verify, trust).root()
 
 
 def nbytes(view: Any) -> int:

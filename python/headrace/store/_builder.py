@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen data: images that any number of processes read. headrace.freeze, open and thaw are here too."""
+"""Images that are made record by record."""
 
 from __future__ import annotations
 
@@ -7,22 +7,9 @@ import os
 from types import TracebackType
 from typing import Any, Literal
 
-from headrace import _core, _store, _store_pickling
-from headrace._attributes import FreezeReport, FrozenAttribute, freeze_attributes
-from headrace._store import Report, StoreError, freeze, nbytes, open, thaw
-
-__all__ = [
-    "Builder",
-    "FreezeReport",
-    "FrozenAttribute",
-    "Report",
-    "StoreError",
-    "freeze",
-    "freeze_attributes",
-    "nbytes",
-    "open",
-    "thaw",
-]
+from headrace import _core
+from headrace.store import _freeze, _pickling
+from headrace.store._freeze import Report
 
 
 class Builder:
@@ -45,10 +32,10 @@ class Builder:
         path: str | os.PathLike[str] | None = None,
         *,
         on_unknown: Literal["raise", "pickle"] = "raise",
-        progress: _store.Progress = None,
+        progress: _freeze.Progress = None,
     ) -> None:
         self._file = None if path is None else os.path.abspath(os.fspath(path))
-        self._bar = _store.prepare(on_unknown, progress)
+        self._bar = _freeze.prepare(on_unknown, progress)
         self._builder = _core.Builder(
             os.fsencode(self._file) if self._file else None, on_unknown == "pickle", self._bar
         )
@@ -78,7 +65,7 @@ class Builder:
     def finish(self) -> Any:
         """Completes the image and returns the frozen list."""
         image, (kinds, pickles) = self._builder.finish()
-        _store_pickling.remember(image, self._file)
+        _pickling.remember(image, self._file)
         self.report = Report(image.bytes, kinds, pickles, {})
         self._view = image.root()
         self.close()
@@ -88,7 +75,7 @@ class Builder:
         """Drops an image that is not finished: no file is left."""
         self._builder.close()
         self._is_closed = True
-        _store.end_progress(self._bar)
+        _freeze.end_progress(self._bar)
 
     def __enter__(self) -> Builder:
         return self
