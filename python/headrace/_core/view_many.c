@@ -31,7 +31,8 @@ static int read_block(struct view *view, PyObject *indices, Py_ssize_t from, Py_
     const hr_store *store = view->image->store;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (from + i >= PySequence_Fast_GET_SIZE(indices)) return freeze_result(HR_E_STATE);
-        PyObject *object = Py_NewRef(PySequence_Fast_GET_ITEM(indices, from + i)); /* its __index__ may empty the list */
+        PyObject *object =
+            Py_NewRef(PySequence_Fast_GET_ITEM(indices, from + i)); /* its __index__ may empty the list */
         Py_ssize_t index = index_of(view, object);
         Py_DECREF(object);
         if (index < 0) return -1;
