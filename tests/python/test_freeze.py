@@ -320,6 +320,19 @@ def test_records_that_are_listed_and_indexed_stay_one_object() -> None:
     assert back["again"][4] is back["list"][1]
 
 
+def test_records_of_a_list_that_refer_to_each_other_stay_one_object_each() -> None:
+    nodes = [ft.Node(i) for i in range(5)]
+    for node, following in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
+        node.next = following
+    dicts: Any = [{"id": i, "other": None} for i in range(5)]
+    alone = headrace.store.nbytes(headrace.freeze(dicts))
+    dicts[0]["other"], dicts[4]["other"] = dicts[3], dicts[1]
+    found, again = headrace.thaw(headrace.freeze([nodes, dicts]))
+    assert all(found[i].next is found[(i + 1) % 5] for i in range(5))
+    assert again[0]["other"] is again[3] and again[4]["other"] is again[1]
+    assert headrace.store.nbytes(headrace.freeze(dicts)) == alone  # each is written once
+
+
 def test_empty_containers_stay_apart() -> None:
     a, b, c = headrace.thaw(headrace.freeze([[], [], {}]))
     assert a is not b

@@ -194,6 +194,20 @@ static int are_new(struct freezer *freezer, PyObject *sequence) {
     return r;
 }
 
+/* Rows that others may refer to are known by where they will lie: the first may refer to the last. */
+static int know_rows(struct freezer *freezer, PyObject *sequence, hr_value rows) {
+    for (Py_ssize_t i = 0; i < count_of(sequence); i++) {
+        PyObject *item = item_of(sequence, i);
+        hr_value row;
+#ifndef Py_GIL_DISABLED
+        if (Py_REFCNT(item) == 1) continue;
+#endif
+        if (freeze_result(hr_builder_row(freezer->builder, rows, (uint64_t)i, &row)) < 0) return -1;
+        if (freeze_memo(freezer, item, row) < 0) return -1;
+    }
+    return 0;
+}
+
 /* `type`: of the rows that are instances; NULL: they are dicts. */
 static int begin_rows(struct freezer *freezer, PyObject *sequence, PyObject *names, uint32_t shape, PyTypeObject *type,
                       hr_value *ret_value) {
@@ -205,7 +219,7 @@ static int begin_rows(struct freezer *freezer, PyObject *sequence, PyObject *nam
     if (freeze_result(r) < 0) return -1;
     freezer->bytes[HR_KIND_RECORD] += hr_builder_bytes(freezer->builder) - before;
     *ret_value = frame.value;
-    return freeze_push(freezer, frame) < 0 ? -1 : 1;
+    return know_rows(freezer, sequence, frame.value) < 0 || freeze_push(freezer, frame) < 0 ? -1 : 1;
 }
 
 static int pack_dicts(struct freezer *freezer, PyObject *sequence, hr_value *ret_value) {
