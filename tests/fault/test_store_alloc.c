@@ -112,10 +112,38 @@ static void a_full_disk_is_an_error_and_no_signal(void **state) {
     hr_builder_close(builder);
 }
 
+/* 6 MB: more than one huge page. */
+static void build_large(unsigned char *ret_digest) {
+    hr_builder *builder;
+    hr_store *store;
+    hr_value list;
+    int64_t *items;
+    struct hr_store_info info;
+    assert_int_equal(hr_builder_open(NULL, &builder), 0);
+    assert_int_equal(hr_builder_ints(builder, HR_KIND_LIST, 750000, &list, &items), 0);
+    for (int64_t i = 0; i < 750000; i++) items[i] = i * i;
+    assert_int_equal(hr_builder_finish(builder, list, &store), 0);
+    assert_int_equal(hr_store_verify(store), 0);
+    hr_store_look(store, &info);
+    memcpy(ret_digest, info.digest, sizeof info.digest);
+    hr_store_close(store);
+}
+
+static void where_the_kernel_makes_no_huge_pages_an_image_is_the_same(void **state) {
+    (void)state;
+    unsigned char digest[16], other[16];
+    build_large(digest);
+    setenv("HEADRACE_FAIL", "collapse:EINVAL", 1);
+    build_large(other);
+    unsetenv("HEADRACE_FAIL");
+    assert_memory_equal(digest, other, sizeof digest);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_allocation_that_fails_is_reported_and_leaves_nothing),
         cmocka_unit_test(where_files_have_names_from_birth_a_closed_builder_leaves_none),
+        cmocka_unit_test(where_the_kernel_makes_no_huge_pages_an_image_is_the_same),
         cmocka_unit_test(a_full_disk_is_an_error_and_no_signal),
     };
     return cmocka_run_group_tests_name("store_alloc", tests, NULL, NULL);
