@@ -99,14 +99,14 @@ int hr__memory_bytes(int fd, uint64_t *ret_bytes) {
 }
 
 /* Reserves address space with room to align, then maps over the aligned part of it. */
-static int map_aligned(int fd, uint64_t bytes, int protection, void **ret_address) {
+static int map_aligned(int fd, uint64_t bytes, int protection, int flags, void **ret_address) {
     uint64_t room;
     if (!hr__add(bytes, HUGE_BYTES, &room)) return -EOVERFLOW;
     unsigned char *reserved = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED) return -errno;
 
     unsigned char *aligned = (unsigned char *)hr__round_up((uint64_t)(uintptr_t)reserved, HUGE_BYTES);
-    void *mapped = mmap(aligned, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+    void *mapped = mmap(aligned, bytes, protection, flags | MAP_FIXED, fd, 0);
     int r = mapped == MAP_FAILED ? -errno : 0;
     unsigned char *end = aligned + hr__round_up(bytes, PAGE_BYTES);
     if (aligned > reserved) munmap(reserved, (size_t)(aligned - reserved));
@@ -121,12 +121,13 @@ static int map_aligned(int fd, uint64_t bytes, int protection, void **ret_addres
 }
 
 int hr__map(int fd, uint64_t bytes, void **ret_address) {
-    return map_aligned(fd, bytes, PROT_READ | PROT_WRITE, ret_address);
+    return map_aligned(fd, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ret_address);
 }
 
 int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address) {
     void *address;
-    int r = map_aligned(fd, bytes, PROT_READ, &address);
+    int r = map_aligned(fd, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, &address);
+    if (r < 0) r = map_aligned(fd, bytes, PROT_READ, MAP_SHARED, &address); /* no overcommit */
     if (r == 0) *ret_address = address;
     return r;
 }

@@ -49,7 +49,9 @@ int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes);
 /* Replaces shared pages by private ones with the same contents, at the same address. Async-signal-safe. */
 int hr__make_private(void *address, uint64_t bytes);
 
-int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address); /* likewise, only to read */
+/* Maps what is only read. Who writes to it all the same, which torch does with read-only arrays, gets pages of his own
+ * instead of SIGSEGV. */
+int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address);
 /* As hr__commit, of memory that is mapped at `address`: in pages of 2 MiB where the kernel can, for they are found by
  * one look into the page table instead of four. Both `offset` and `bytes` are multiples of 2 MiB. */
 int hr__commit_huge(int fd, void *address, uint64_t offset, uint64_t bytes);

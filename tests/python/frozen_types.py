@@ -79,6 +79,12 @@ class Both(Slotted):
         return isinstance(other, Both) and (self.a, self.b, self.__dict__) == (other.a, other.b, other.__dict__)
 
 
+class HidesSlot(Slotted):  # by a property over a base's slot
+    @property
+    def a(self) -> Any:  # type: ignore[override]
+        return 1
+
+
 class Node:
     """Plain; may go in circles."""
 

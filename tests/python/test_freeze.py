@@ -455,6 +455,17 @@ def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
         headrace.freeze([torch.zeros(2, requires_grad=True)])
 
 
+def test_a_slot_that_is_hidden_or_has_its_name_taken_is_told_when_frozen_and_not_when_read() -> None:
+    hidden = object.__new__(ft.HidesSlot)
+    ft.Slotted.__dict__["a"].__set__(hidden, 5)
+    with pytest.raises(TypeError, match="in the place of the slot 'a'"):
+        headrace.freeze(hidden)
+    both = ft.Both(1, 2)
+    both.__dict__["a"] = 3
+    with pytest.raises(TypeError, match="this one has what Both as such has not"):
+        headrace.freeze([both])
+
+
 @pytest.mark.parametrize("value", [ft.MyStr("x"), ft.MyList([1]), ft.OwnReduce(3), torch.nn.Linear(1, 1)], ids=repr)
 def test_what_pickles_can_be_kept_as_a_pickle(value: Any) -> None:
     frozen, report = headrace.freeze({"a": [value, value]}, on_unknown="pickle", report=True)

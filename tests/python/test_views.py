@@ -343,6 +343,20 @@ def test_arrays_are_read_only_views_that_keep_the_image() -> None:
     assert array.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_torch_writes_to_an_array_without_a_crash_and_not_to_the_image() -> None:
+    code = """
+import headrace, numpy, os, torch
+view = headrace.freeze({"a": numpy.arange(5)})
+pid = os.fork()
+if pid == 0:
+    torch.from_numpy(view["a"]).add_(1)  # torch ignores that an array is read-only
+    os._exit(int(view["a"][0]))
+print(os.waitpid(pid, 0)[1], view["a"].tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "256 [0, 1, 2, 3, 4]\n", done.stderr
+
+
 def test_an_array_of_objects_keeps_its_shape() -> None:
     row = np.array([1, "a", None], dtype=object)
     table = np.array([[1, "a"], [None, [2]], [3.0, (4,)]], dtype=object)

@@ -61,11 +61,20 @@ static int add_dict(PyObject *dict, PyObject *names, PyObject *values) {
     return r;
 }
 
+/* Has the dict a slot's name too? 1, 0, or -1: exception. */
+static int has_slot(PyObject *dict, PyObject *slots) {
+    int r = 0;
+    for (Py_ssize_t i = 0; r == 0 && i < PyTuple_GET_SIZE(slots); i += 2)
+        r = PyDict_Contains(dict, PyTuple_GET_ITEM(slots, i));
+    return r;
+}
+
 int freeze_fields(PyObject *known, PyObject *object, PyObject **ret_names, PyObject **ret_values) {
     PyObject *names = PyList_New(0), *values = PyList_New(0);
     int r = names && values ? add_slots(PyTuple_GET_ITEM(known, 2), object, names, values) : -1;
     PyObject *dict = r > 0 ? dict_of(object) : NULL;
-    if (dict) r = add_dict(dict, names, values);
+    int twice = dict ? has_slot(dict, PyTuple_GET_ITEM(known, 2)) : 0;
+    if (dict) r = twice ? twice > 0 ? 0 : -1 : add_dict(dict, names, values);
     *ret_names = r > 0 ? PyList_AsTuple(names) : NULL;
     *ret_values = r > 0 ? PyList_AsTuple(values) : NULL;
     if (r > 0 && (!*ret_names || !*ret_values)) r = -1;

@@ -15,6 +15,7 @@ import decimal
 import enum
 import fractions
 import importlib
+import inspect
 import json
 import operator
 import pathlib
@@ -114,6 +115,9 @@ def _classify_object(cls: type) -> Known:
     slots = [] if why else _slots(cls)
     if len({name for name, _ in slots}) < len(slots):
         why = f"{cls.__name__} has a slot of one name twice"
+    hidden = [name for name, slot in slots if inspect.getattr_static(cls, name) is not slot]
+    if why is None and hidden:
+        why = f"{cls.__name__} has something else in the place of the slot {hidden[0]!r} of a base"
     return ("unknown", why) if why else ("object", _name(cls), tuple(part for slot in slots for part in slot))
 
 
