@@ -4,6 +4,8 @@
 check.py NAME... runs these only (`make check ONLY="format tidy"`); --list says what there is.
 """
 
+import base64
+import hashlib
 import os
 import re
 import subprocess
@@ -93,11 +95,19 @@ def tsan() -> None:
     run_c_tests(folder, "--no-suite", "without-tsan", prefix=still if can_hold_still else ())
 
 
+def unpack_corpus(kept: Path, folder: Path) -> None:
+    """What is kept of earlier runs, an input a line in base64, as the files that libFuzzer reads."""
+    for line in kept.read_text().splitlines() if kept.exists() else []:
+        data = base64.b64decode(line)
+        (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
+
+
 def fuzz() -> None:
     folder = build_with_clang("fuzz", "-Dpython=disabled", "-Dfuzz=true", "-Db_lundef=false", "-Db_sanitize=address")
     for program in sorted(path for path in (folder / "fuzz").glob("fuzz_*") if path.is_file()):
         corpus = folder / "corpus" / program.name
         corpus.mkdir(parents=True, exist_ok=True)
+        unpack_corpus(ROOT / "fuzz/corpus" / f"{program.name.removeprefix('fuzz_')}.txt", corpus)
         limits = [f"-max_total_time={FUZZ_SECONDS}", "-timeout=10", f"-artifact_prefix={corpus.parent}/{program.name}-"]
         run(program, *limits, corpus)
 

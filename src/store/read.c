@@ -249,10 +249,11 @@ const void *hr_item_bytes(const struct hr_item *item) {
 
 /* ---- items ---- */
 
+/* Not by way of a word that is zero but for some bytes: the processor would wait for those to be written. */
 static uint64_t load_offset(const unsigned char *from, unsigned width) {
-    uint64_t offset = 0;
-    memcpy(&offset, from, width == 4 ? 4 : 5);
-    return offset;
+    uint32_t low;
+    memcpy(&low, from, sizeof low);
+    return width == 4 ? low : low | (uint64_t)from[4] << 32;
 }
 
 static int text_at(const struct hr__image *image, const struct hr_item *texts, uint64_t index, struct hr_item *ret) {
