@@ -23,8 +23,8 @@ from headrace import _core
 from headrace._reports import in_units
 
 MIB = 1 << 20
-FIRST_S = 1.0  # after a worker's start
-EVERY_S = 2.0  # at most this often, and never so often that looking takes more than 1 / RARE of the time
+FIRST_S = 0.25  # after a worker's start; then after half as long again as it has lived,
+EVERY_S = 2.0  # but at least this often, and never so often that looking takes more than 1 / RARE of the time
 RARE, CLOSE_RARE = 200, 4
 PATHS, CLOSE_PATHS, FIRST_PATHS = 256, 2048, 64
 LEAST_BYTES = MIB  # of an attribute that is looked at
@@ -171,7 +171,9 @@ class Watch:
         with contextlib.suppress(OSError):  # a data set may have closed the box
             self._port.tell(self._text(now))
         cost_s = time.perf_counter() - start
-        return max(self._every_s, (CLOSE_RARE if self._is_close else RARE) * cost_s)
+        lived_s = time.monotonic() - self._born
+        every_s = min(self._every_s, max(FIRST_S, lived_s / 2))  # soon at first: the epoch may be a short one
+        return max(every_s, (CLOSE_RARE if self._is_close else RARE) * cost_s)
 
     def _text(self, now: list[Place]) -> bytes:
         """As JSON, with the things that have grown most as far as there is room."""

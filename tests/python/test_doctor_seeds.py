@@ -56,12 +56,13 @@ class Images(Dataset):
 
 def make_loader():
     images = Images(200_000)
-    return DataLoader(Subset(images, range(len(images))), 64, shuffle=True, num_workers=2,
+    return DataLoader(Subset(images, range(len(images))), 64, shuffle=True, num_workers=2, persistent_workers=True,
                       multiprocessing_context="fork")
 
 if __name__ == "__main__":
+    loader = make_loader()
     for epoch in range(3):
-        print("epoch", epoch, sum(len(boxes) for boxes, _ in make_loader()))
+        print("epoch", epoch, sum(len(boxes) for boxes, _ in loader))
 """
 
 
