@@ -114,6 +114,7 @@ LIST = "list[str], random order"
 LIST_USED = "list[str], random order, the end of each looked at"
 LIST_MANY = f"list[str], {MANY} at once"
 DICT = "dict[str, int], hit"
+DICT_EQUAL = "dict[str, int], hit by an equal string, not by the key itself"
 DICT_MISS = "dict[str, int], miss"
 DICT_MANY = f"dict[str, int], {MANY} at once"
 FIELD = "one field of a COCO-like record"
@@ -170,6 +171,8 @@ def of_dict() -> list[Row]:
     order = random.Random(3).sample(keys, min(COUNT, READS))
     strangers = ["".join(("x", key[1:])) for key in order]
     rows = in_turn(DICT, {BUILT_IN: lambda: read_ns(items, order), "headrace": lambda: read_ns(frozen, order)})
+    equal = [key.encode().decode() for key in order]
+    rows += in_turn(DICT_EQUAL, {BUILT_IN: lambda: read_ns(items, equal), "headrace": lambda: read_ns(frozen, equal)})
     rows += in_turn(
         DICT_MISS, {BUILT_IN: lambda: miss_ns(items, strangers), "headrace": lambda: miss_ns(frozen, strangers)}
     )
