@@ -35,7 +35,8 @@ def in_units(row: Json | None) -> str:
     if row is None:
         return ""
     if row["unit"] == "bytes":
-        scale, unit = next(pair for pair in ((1e9, "GB"), (1e6, "MB"), (1e4, "kB"), (0, "B")) if row["value"] >= pair[0])
+        sizes = ((1e9, "GB"), (1e6, "MB"), (1e4, "kB"), (0, "B"))
+        scale, unit = next(pair for pair in sizes if row["value"] >= pair[0])
         return f"{row['value'] / (scale or 1):.3g} {unit}"
     us = row["value"] * {"ns": 1e-3, "us": 1, "ms": 1e3, "s": 1e6}[row["unit"]]
     scale, unit = next(

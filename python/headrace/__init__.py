@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.store._freeze import StoreError as StoreError
     from headrace.store._freeze import freeze as freeze
     from headrace.store._freeze import open as open
-    from headrace.store._freeze import thaw as thaw
+    from headrace.store._thaw import thaw as thaw
 
     __version__: str
 
@@ -47,7 +47,7 @@ _LATE = {
     "freeze": "headrace.store._freeze",
     "freeze_attributes": "headrace.store._attributes",
     "open": "headrace.store._freeze",
-    "thaw": "headrace.store._freeze",
+    "thaw": "headrace.store._thaw",
 }
 _MODULES = ("doctor", "store")
 

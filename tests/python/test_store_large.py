@@ -6,9 +6,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 import headrace
+import pytest
 
 BLOCK, COUNT = 300_000_000, 17
 

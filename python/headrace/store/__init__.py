@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from headrace.store._attributes import FreezeReport, FrozenAttribute, freeze_attributes
 from headrace.store._builder import Builder
-from headrace.store._freeze import Report, StoreError, freeze, nbytes, open, thaw
+from headrace.store._freeze import Report, StoreError, freeze, nbytes, open
+from headrace.store._thaw import thaw
 
 __all__ = [
     "Builder",

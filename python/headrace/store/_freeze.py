@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple, overload
 from headrace import _core
 from headrace._core import StoreError as StoreError
 from headrace.store import _pickling
-from headrace.store._thaw import thaw as thaw
 
 Progress = bool | Callable[[int], object] | None
 
