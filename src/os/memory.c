@@ -125,7 +125,7 @@ int hr__map(int fd, uint64_t bytes, void **ret_address) {
 }
 
 int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address) {
-    void *address;
+    void *address = NULL;
     int r = map_aligned(fd, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, &address);
     if (r < 0) r = map_aligned(fd, bytes, PROT_READ, MAP_SHARED, &address); /* no overcommit */
     if (r == 0) *ret_address = address;

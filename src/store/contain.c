@@ -26,7 +26,7 @@ static int list_tag(enum hr_kind kind, enum hr__layout layout, unsigned *ret_tag
 static int make_counted(hr_builder *builder, unsigned tag, uint64_t count, unsigned each, hr_value *ret_value,
                         unsigned char **ret_items) {
     bool stands_before = count >= COUNT_STANDS_BEFORE;
-    uint64_t bytes, offset;
+    uint64_t bytes, offset = 0;
     if (!hr__mul(count, each, &bytes) || !hr__add(bytes, 8, &bytes)) return too_large(count);
     /* An empty one takes room too: what it is told apart by is where it stands. */
     int r = hr__builder_room(builder, count && !stands_before ? bytes - 8 : bytes, 8, &offset);
@@ -52,7 +52,7 @@ static int make_words(hr_builder *builder, unsigned tag, uint64_t count, hr_valu
 }
 
 static int make_typed(hr_builder *builder, hr_value *ret_value) {
-    uint64_t offset;
+    uint64_t offset = 0;
     int r = hr__builder_room(builder, 16, 8, &offset);
     if (r < 0) return r;
     fill_with_none(builder->base + offset, 2);
@@ -69,7 +69,7 @@ static unsigned slot_bits_for(uint64_t count) {
 }
 
 static int make_dict(hr_builder *builder, unsigned tag, uint64_t count, hr_value *ret_value) {
-    uint64_t bytes, slots = 0, offset;
+    uint64_t bytes, slots = 0, offset = 0;
     if (count > UINT64_C(1) << 40) return too_large(count);
     struct dict_node node = {.count = count};
     if (count > SCAN_MAX) {
@@ -238,7 +238,7 @@ int hr_builder_texts(hr_builder *builder, enum hr_kind kind, enum hr_kind item_k
         return hr__fail(-EINVAL, "store: a list of texts holds texts or bytes, not values of kind %d", (int)item_kind);
     struct texts_node node = {.count = count, .bytes = bytes, .width = bytes > UINT32_MAX ? 5 : 4};
     node.tag = item_kind == HR_KIND_BYTES ? TAG_BYTES : is_ascii ? TAG_ASCII : TAG_TEXT;
-    uint64_t offsets_bytes, room, offset;
+    uint64_t offsets_bytes, room, offset = 0;
     if (count >= UINT64_C(1) << 40 || bytes >= UINT64_C(1) << 40) return too_large(count);
     offsets_bytes = hr__round_up((count + 1) * node.width, 8);
     room = sizeof node + offsets_bytes + bytes;
@@ -280,7 +280,7 @@ static uint32_t *shape_slot(hr_builder *builder, const unsigned char *node, uint
 }
 
 static int keep_shape(hr_builder *builder, uint32_t *slot, const unsigned char *node, uint64_t bytes) {
-    uint64_t offset;
+    uint64_t offset = 0;
     int r = hr__builder_room(builder, bytes, 8, &offset);
     if (r < 0) return r;
     memcpy(builder->base + offset, node, bytes);
@@ -345,7 +345,7 @@ static int shape_of(const hr_builder *builder, uint32_t number, struct shape_nod
 
 int hr_builder_record(hr_builder *builder, uint32_t shape, hr_value *ret_value) {
     struct shape_node node;
-    uint64_t offset;
+    uint64_t offset = 0;
     int r = shape_of(builder, shape, &node);
     if (r == 0) r = hr__builder_room(builder, hr__max(node.field_count * UINT64_C(8), 8), 8, &offset);
     if (r < 0) return r;
@@ -357,7 +357,7 @@ int hr_builder_record(hr_builder *builder, uint32_t shape, hr_value *ret_value) 
 int hr_builder_rows(hr_builder *builder, enum hr_kind kind, uint32_t shape, uint64_t count, hr_value *ret_value) {
     struct shape_node node;
     unsigned tag;
-    uint64_t bytes, offset;
+    uint64_t bytes, offset = 0;
     int r = list_tag(kind, LAYOUT_ROWS, &tag);
     if (r == 0) r = shape_of(builder, shape, &node);
     if (r < 0) return r;
@@ -387,7 +387,7 @@ int hr_builder_row(const hr_builder *builder, hr_value rows, uint64_t index, hr_
 
 int hr_builder_array(hr_builder *builder, enum hr_array_kind kind, hr_value dtype, uint32_t item_bytes,
                      const uint64_t *dimensions, uint32_t dimension_count, hr_value *ret_value, void **ret_data) {
-    uint64_t bytes = item_bytes, data_at, offset;
+    uint64_t bytes = item_bytes, data_at = 0, offset = 0;
     bool is_empty = false;
     if (dimension_count > HR_STORE_MAX_DIMENSIONS)
         return hr__fail(-EINVAL, "store: an array has up to %d dimensions, not %" PRIu32, HR_STORE_MAX_DIMENSIONS,

@@ -18,7 +18,7 @@ static int must_be_text(const struct hr_item *item, const char *what) {
 
 int hr_store_shape(const hr_store *store, uint32_t number, struct hr_shape *ret_shape) {
     struct shape_node node;
-    struct hr_item type;
+    struct hr_item type = {0};
     int r = hr__image_shape(&store->image, number, &node, NULL);
     if (r == 0) r = hr__image_read(&store->image, node.type, &type);
     if (r < 0) return r;
@@ -32,7 +32,7 @@ int hr_store_shape(const hr_store *store, uint32_t number, struct hr_shape *ret_
 int hr_store_field(const hr_store *store, uint32_t number, uint32_t field, struct hr_item *ret_name) {
     struct shape_node node;
     const unsigned char *names;
-    struct hr_item name;
+    struct hr_item name = {0};
     hr_value word;
     int r = hr__image_shape(&store->image, number, &node, &names);
     if (r < 0) return r;

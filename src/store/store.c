@@ -74,7 +74,7 @@ static int check_header(const struct image_header *header, uint64_t bytes, const
 
 /* Looks at what stands at `base`; an image is what all of it says. */
 static int check_image(hr_store *store, const unsigned char *base, uint32_t flags) {
-    if (store->bytes < sizeof(struct image_header)) return check_header(NULL, 0, store->name);
+    if (!base || store->bytes < sizeof(struct image_header)) return check_header(NULL, 0, store->name);
     struct image_header header;
     memcpy(&header, base, sizeof header);
     int r = check_header(&header, store->bytes, store->name);
