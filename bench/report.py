@@ -35,7 +35,7 @@ def in_units(row: Json | None) -> str:
     if row is None:
         return ""
     if row["unit"] == "bytes":
-        sizes = ((1e9, "GB"), (1e6, "MB"), (1e4, "kB"), (0, "B"))
+        sizes = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0, "B"))
         scale, unit = next(pair for pair in sizes if row["value"] >= pair[0])
         return f"{row['value'] / (scale or 1):.3g} {unit}"
     us = row["value"] * {"ns": 1e-3, "us": 1, "ms": 1e3, "s": 1e6}[row["unit"]]
@@ -50,7 +50,7 @@ def _pick(rows: list[Json], work: str, rival: str, workers: int) -> Json | None:
     return next(same, None)
 
 
-BASES = ("torch", "built-in", "the image", "an empty data set")
+BASES = ("torch", "built-in", "pickle")
 
 
 def _base(rows: list[Json]) -> str:
