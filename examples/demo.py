@@ -16,6 +16,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -210,6 +211,49 @@ def write_fixed_costs(report: Path) -> None:
         sys.exit(f"demo: {error}\ndemo: build and install headrace for {sys.executable} first (`make demo` does)")
 
 
+# ---- The memory of a worker that reads all the data
+
+
+class Reads:
+    """Reads each record of the corpus; a sample is its length."""
+
+    def __init__(self, records: Any) -> None:
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> int:
+        record = self.records[index]
+        return len(record["path"]) + len(record["text"]) + int(record["length"])
+
+
+def worker_memory(loader: Any) -> int:
+    """Private bytes of the one worker, once it has read everything in random order."""
+    from train_stdlib import private_bytes
+
+    before = set(descendants())
+    iterator = iter(loader)
+    for _ in iterator:
+        pass
+    (worker,) = set(descendants()) - before  # it stays for the next epoch
+    return private_bytes(worker)
+
+
+def worker_memories() -> dict[str, int]:
+    """With the records frozen, and as Python's own objects."""
+    import headrace.torch
+    import torch.utils.data
+    from train_stdlib import SourceBlocks
+
+    options: dict[str, Any] = {"batch_size": 64, "shuffle": True, "num_workers": 1, "persistent_workers": True}
+    options["multiprocessing_context"] = "fork"
+    records = SourceBlocks(Path(sysconfig.get_paths()["stdlib"]), 192).records
+    without = worker_memory(torch.utils.data.DataLoader(Reads(records), **options))  # type: ignore[arg-type]
+    frozen = worker_memory(headrace.torch.DataLoader(Reads(records), freeze=True, **options))  # type: ignore[arg-type]
+    return {"headrace": frozen, "torch": without}
+
+
 # ---- The table
 
 
@@ -233,11 +277,16 @@ def rows(measured: dict[str, Any], left: Left, fixed_cost: float) -> Iterator[tu
     yield "processes left", f"{len(left.processes)}"
 
 
-def print_table(runs: dict[str, tuple[dict[str, Any], Left]], costs: dict[str, float]) -> None:
+def print_table(
+    runs: dict[str, tuple[dict[str, Any], Left]], costs: dict[str, float], memories: dict[str, int] | None
+) -> None:
     print(f"\n{'':34}{'headrace':>20}{'torch':>20}")
     columns = [rows(measured, left, costs[name]) for name, (measured, left) in runs.items()]
     for (label, ours), (_, torchs) in zip(*columns, strict=True):
         print(f"{label:34}{ours:>20}{torchs:>20}")
+        if memories and label.startswith("private memory"):
+            ours, torchs = (f"{memories[name] / 2**20:.1f} MiB" for name in ("headrace", "torch"))
+            print(f"{'  one that has read every record':34}{ours:>20}{torchs:>20}")
     print("\nThe trainer is rank 0 of 2; both runs train equally long, one after the other.")
     print(f"Fixed cost: 1 worker, batches of 2 tiny samples; {costs['in-process']:.0f} us without a worker.")
 
@@ -259,11 +308,19 @@ def demo(args: argparse.Namespace, folder: Path) -> int:
     left = run("the measurement", str(HERE / "demo.py"), f"--fixed-costs={folder / 'costs.json'}")
     costs = json.loads((folder / "costs.json").read_text())
     runs = {name: train(name, args, folder) for name in ("headrace", "torch")}
-    print_table(runs, costs)
-    if args.freeze:
-        print("headrace's workers read the corpus' records (path, text, length) from one frozen image, torch's each")
-        print("copy the pages of the Python objects that they read: that is in their private memory.")
+    memories = None
     failures = list(complaints("fixed cost", left))
+    if args.freeze:
+        print("\nReading every record of the corpus, frozen and not ...", flush=True)
+        left = run("the measurement of memory", str(HERE / "demo.py"), f"--memory={folder / 'memory.json'}")
+        memories = json.loads((folder / "memory.json").read_text())
+        failures += complaints("memory", left)
+    print_table(runs, costs, memories)
+    if memories:
+        print(
+            "headrace reads the corpus' records (path, text, length) from one frozen image that all its workers share;"
+        )
+        print("torch's worker copies the pages of the Python objects that it reads, for reading counts references.")
     for name, (measured, left) in runs.items():
         failures += complaints(name, left, measured["last_loss"])
     for failure in failures:
@@ -276,10 +333,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=26, help="of training through each of the two loaders")
     parser.add_argument("--workers", type=int, default=2, help="data loading processes per rank")
     parser.add_argument("--freeze", action="store_true", help="headrace shares the records between its workers")
+    parser.add_argument("--memory", type=Path, metavar="FILE", help="measure only a worker's memory, into a JSON file")
     parser.add_argument("--fixed-costs", type=Path, metavar="FILE", help="measure only this, into a JSON file")
     args = parser.parse_args()
     if args.fixed_costs:
         write_fixed_costs(args.fixed_costs)
+        return 0
+    if args.memory:
+        args.memory.write_text(json.dumps(worker_memories()))
         return 0
     adopt_orphans()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

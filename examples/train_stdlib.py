@@ -37,22 +37,26 @@ PADDING = 0  # no source file contains this byte
 
 
 class SourceBlocks(Dataset[Tensor]):
-    """Sample i is a random top-level block of record i's text: uint8, of 2 to `max_bytes` bytes."""
+    """Sample i is a random top-level block of file i: uint8, of 2 to `max_bytes` bytes."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         installed = {"site-packages", "dist-packages"}
         files = (path for path in sorted(root.rglob("*.py")) if not installed & set(path.parts))
-        texts = ((str(path), path.read_bytes()) for path in files if os.access(path, os.R_OK))
-        self.records = [{"path": path, "text": text, "length": len(text)} for path, text in texts if len(text) >= 2]
         self.max_bytes = max_bytes
+        self.records: list[dict[str, str | bytes | int]] = []  # of all blocks
+        self.ends: list[int] = []  # of each file's blocks among them
+        for path in (path for path in files if os.access(path, os.R_OK) and path.stat().st_size >= 2):
+            text = path.read_bytes()
+            blocks = [block for block in text.split(b"\n\n\n") if len(block) >= 2] or [text]
+            self.records += [{"path": str(path), "text": block, "length": len(block)} for block in blocks]
+            self.ends.append(len(self.records))
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.ends)
 
     def __getitem__(self, index: int) -> Tensor:
-        text = self.records[index]["text"]
-        blocks = [block for block in text.split(b"\n\n\n") if len(block) >= 2] or [text]
-        block = blocks[int(torch.randint(len(blocks), ()))]
+        begin = self.ends[index - 1] if index else 0
+        block = self.records[int(torch.randint(begin, self.ends[index], ()))]["text"]
         return torch.frombuffer(bytearray(block[: self.max_bytes]), dtype=torch.uint8)
 
 
@@ -110,9 +114,15 @@ def open_descriptors() -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that the process shares with no other one."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))
+    """Memory that is the process's own. Shared memory is not, also where no other process has looked at a page yet."""
+    total, is_shared = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):  # a mapping begins: addresses, rights, offset, device, inode, name
+            is_shared = len(rest) > 4 and rest[4].startswith(("/memfd:", "/dev/shm/"))
+        elif first in ("Private_Clean:", "Private_Dirty:") and not is_shared:
+            total += int(rest[0]) * 1024
+    return total
 
 
 class Measurements:
