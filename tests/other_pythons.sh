@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds a wheel for each interpreter and tests headrace.Loader with it, without torch, in a temporary folder.
+# Builds a wheel for each interpreter and tests headrace.Loader, frozen data and the doctor with it, without torch, in a
+# temporary folder.
 #
 #   tests/other_pythons.sh [INTERPRETER...]    without arguments: python3.10 to python3.14, those that are on PATH
 set -euo pipefail
@@ -14,7 +15,8 @@ try() { # INTERPRETER FOLDER
         "$2/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps -w "$2" \
             --config-settings=build-dir="$2/build" --config-settings=setup-args=-Dwerror=true "$root" &&
         "$2/venv/bin/pip" install -q --disable-pip-version-check --no-deps "$2"/headrace-*.whl &&
-        mkdir "$2/tests" && cp "$root"/tests/python/{conftest,mishaps,patients,processes,test_doctor,test_loader_numpy}.py "$2/tests" &&
+        mkdir "$2/tests" && (cd "$root/tests/python" && cp {conftest,mishaps,patients,processes,frozen_types}.py "$2/tests") &&
+        (cd "$root/tests/python" && cp test_{doctor,loader_numpy,builder,freeze_attributes,scans}.py "$2/tests") &&
         (cd "$2/tests" && ../venv/bin/python -m pytest -q)
 }
 
