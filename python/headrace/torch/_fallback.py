@@ -3,44 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.multiprocessing
-import torch.utils.data
 
 from headrace import _options
-
-_T_co = TypeVar("_T_co", covariant=True)
-
-
-class DataLoader(torch.utils.data.DataLoader[_T_co]):
-    """torch.utils.data.DataLoader."""
-
-    arena_limit = _options.ArenaLimit()
-
-    @_options.shown_with(torch.utils.data.DataLoader.__init__)
-    def __init__(
-        self,
-        *args: Any,
-        arena_limit: int | None = None,
-        max_restarts: int = 0,
-        rng: str = "worker",
-        seed: int | None = None,
-        on_bad_sample: str | Callable[[Any, Exception], str] = "raise",
-        stall_after: float = 30.0,
-        on_stall: str = "wait",
-        shutdown_timeout: float = 5.0,
-        freeze: bool = False,
-        repair: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        given = locals()
-        for name in _options.DEFAULTS:
-            setattr(self, name, given[name])
-        super().__init__(*args, **kwargs)
-        _options.Policy.of(self, isinstance(self.dataset, torch.utils.data.IterableDataset), {})
+from headrace.torch._base import DataLoader as DataLoader
 
 
 def install(**options: Any) -> None:

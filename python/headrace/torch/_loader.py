@@ -9,7 +9,6 @@ import operator
 import pickle
 import warnings
 import weakref
-from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -17,7 +16,7 @@ import torch.utils.data
 
 import headrace
 from headrace import _core, _diagnosis, _engine, _forkserver, _interrupt, _options, _restart
-from headrace.torch import _internals, _pinning, _worker
+from headrace.torch import _base, _internals, _pinning, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
 installed_options: dict[str, Any] = {}  # install()'s, for loaders that have none of their own
@@ -54,7 +53,7 @@ def _warn_of_accelerate(loss: str) -> None:
     warnings.warn(f"headrace: accelerate's prepare rebuilds the loader as its own class, {loss}", stacklevel=8)
 
 
-class DataLoader(torch.utils.data.DataLoader[_T_co]):
+class DataLoader(_base.DataLoader[_T_co]):
     """torch.utils.data.DataLoader, with workers that hand batches over without copying them.
 
     Takes torch's arguments and gives torch's batches, in torch's order, with torch's random numbers and exceptions.
@@ -84,36 +83,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             it is known how (locks, loggers, views, lambdas, files that are read); a warning lists it. None: it raises.
     """
 
-    arena_limit = _options.ArenaLimit()
-
-    @_options.shown_with(torch.utils.data.DataLoader.__init__)
-    def __init__(
-        self,
-        *args: Any,
-        arena_limit: int | None = None,
-        max_restarts: int = 0,
-        rng: str = "worker",
-        seed: int | None = None,
-        on_bad_sample: str | Callable[[Any, Exception], str] = "raise",
-        stall_after: float = 30.0,
-        on_stall: str = "wait",
-        shutdown_timeout: float = 5.0,
-        freeze: bool = False,
-        repair: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self.arena_limit = arena_limit
-        self.max_restarts = max_restarts
-        self.rng = rng
-        self.seed = None if seed is None else _options.check_seed(seed)
-        self.on_bad_sample = on_bad_sample
-        self.stall_after = stall_after
-        self.on_stall = on_stall
-        self.shutdown_timeout = shutdown_timeout
-        self.freeze = freeze
-        self.repair = repair
-        super().__init__(*args, **kwargs)
-        _policy_of(self)
+    def _warm_up(self) -> None:
         if _uses_engine(self):
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's loader with headrace's own options: taken, checked and kept. What uses them is in _loader.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.utils.data
+
+from headrace import _options
+
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class DataLoader(torch.utils.data.DataLoader[_T_co]):
+    """torch.utils.data.DataLoader."""
+
+    arena_limit = _options.ArenaLimit()
+
+    @_options.shown_with(torch.utils.data.DataLoader.__init__)
+    def __init__(
+        self,
+        *args: Any,
+        arena_limit: int | None = None,
+        max_restarts: int = 0,
+        rng: str = "worker",
+        seed: int | None = None,
+        on_bad_sample: str | Callable[[Any, Exception], str] = "raise",
+        stall_after: float = 30.0,
+        on_stall: str = "wait",
+        shutdown_timeout: float = 5.0,
+        freeze: bool = False,
+        repair: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.arena_limit = arena_limit
+        self.max_restarts = max_restarts
+        self.rng = rng
+        self.seed = None if seed is None else _options.check_seed(seed)
+        self.on_bad_sample = on_bad_sample
+        self.stall_after = stall_after
+        self.on_stall = on_stall
+        self.shutdown_timeout = shutdown_timeout
+        self.freeze = freeze
+        self.repair = repair
+        super().__init__(*args, **kwargs)
+        _options.Policy.of(self, isinstance(self.dataset, torch.utils.data.IterableDataset), {})
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """What can be made ready once a loader is there."""
