@@ -116,6 +116,11 @@ int main(void) {
     printf("tiny batch, add+measure+write+read: %.3f us\n", median(tiny, REPETITIONS));
     bench_stack(&scene, "stack of 64 x 602112 bytes", STACK_COUNT, STACK_BYTES, NULL);
     bench_stack(&scene, "1 x 32 MiB", 1, BIG_BYTES / 12 * 12, NULL);
+    check(hr_batch_set_threads(scene.batch, 2));
+    bench_stack(&scene, "stack of 64 x 602112 bytes, two threads", STACK_COUNT, STACK_BYTES, NULL);
+    bench_stack(&scene, "stack of 64 x 150528 bytes, two threads", STACK_COUNT, STACK_BYTES / 4, NULL);
+    bench_stack(&scene, "1 x 32 MiB, two threads", 1, BIG_BYTES / 12 * 12, NULL);
+    check(hr_batch_set_threads(scene.batch, 1));
     bench_stack(&scene, "stack of 64 x 602112 bytes, channels last", STACK_COUNT, STACK_BYTES, (const int64_t[]){1, 3});
 
     free(scene.arrays);

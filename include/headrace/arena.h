@@ -208,6 +208,10 @@ HR_API void hr_port_enter(hr_port *port, enum hr_phase phase);
 /* The pass's box_fd, borrowed; -1: none. */
 HR_API int hr_port_box_fd(const hr_port *port);
 
+/* Cores that each worker could have to itself, were there `trainer_count` such trainers with as many workers on this
+ * machine: by this process's affinity and its cgroups' quota, rounded down. 0: they share. */
+HR_API uint32_t hr_port_core_share(const hr_port *port, uint32_t trainer_count);
+
 /* 1 until the trainer stopped the arena. */
 HR_API int hr_port_is_open(const hr_port *port);
 

@@ -39,6 +39,7 @@ enum {
     HR_BATCH_SMALL_ALIGN = 64,
     HR_BATCH_LARGE_BYTES = 32 * 1024, /* leaves of this size and above begin at a page of their own... */
     HR_BATCH_LARGE_ALIGN = 4096,      /* ...and what lies between them is never written, so it costs no memory */
+    HR_BATCH_MAX_THREADS = 2,
 };
 
 /* Who an array leaf is rebuilt for. The C library only carries it. */
@@ -80,6 +81,11 @@ HR_API hr_batch *hr_batch_free(hr_batch *batch); /* NULL is fine; returns NULL *
 
 /* Empties the writer and keeps its memory for the next batch. */
 HR_API void hr_batch_reset(hr_batch *batch);
+
+/* By how many threads hr_batch_write writes a large batch: 1 at first, HR_BATCH_MAX_THREADS at most (-EINVAL). The
+ * further ones live only while it runs, with all signals blocked; where they cannot be started, it writes alone. For a
+ * process that has as many cores to itself: hr_port_core_share. */
+HR_API int hr_batch_set_threads(hr_batch *batch, uint32_t count);
 
 /* Each adds one node. A batch has one root, so only a container's root can be followed by more. -ENOMEM, -EINVAL (bad
  * kind, too deep, a second root, dtype of no whole bytes, more than HR_BATCH_MAX_NDIM dimensions, negative shape),

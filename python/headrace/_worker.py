@@ -8,6 +8,7 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import re
 import sys
 import threading
 from multiprocessing import reduction, util
@@ -159,6 +160,12 @@ def _serve(port: _core.Port, job: Job, discard: int) -> None:
             port.publish_status(_core.STATUS_SKIPPED)
 
 
+def _local_trainers() -> int:
+    """How many ranks a launcher (torchrun, accelerate) says that it started on this machine; 1 where there is none."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(told)) if re.fullmatch("[0-9]{1,6}", told) else 1
+
+
 def main(opener: Pass, job: Job, beginning: _restart.Beginning, is_interrupted: bool) -> None:
     """The worker process's target. `is_interrupted`: a Ctrl-C ends it."""
     try:
@@ -167,6 +174,7 @@ def main(opener: Pass, job: Job, beginning: _restart.Beginning, is_interrupted: 
         port = opener.open()
         os.register_at_fork(after_in_child=port.close)  # what the data set forks has no business with the arena
         job.prepare(port, beginning)
+        port.share_cores(_local_trainers())
         _growth.Watch(port, job.dataset, beginning.look_s)
         _serve(port, job, beginning.discard)
         port.close()

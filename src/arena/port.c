@@ -4,6 +4,7 @@
 
 #include <headrace/arena.h>
 
+#include "base/base.h"
 #include "base/error.h"
 #include "layout.h"
 #include "os/os.h"
@@ -155,6 +156,11 @@ void hr_port_enter(hr_port *port, enum hr_phase phase) {
 void hr_port_note(hr_port *port, uint64_t sample) {
     atomic_store_explicit(&port->record->sample, sample, memory_order_relaxed);
     hr__stop_at(HR__AT_PORT_NOTED);
+}
+
+uint32_t hr_port_core_share(const hr_port *port, uint32_t trainer_count) {
+    uint64_t sharers = hr__max(trainer_count, 1) * (uint64_t)port->layout.worker_count;
+    return (uint32_t)(hr__usable_core_count() / sharers);
 }
 
 int hr_port_box_fd(const hr_port *port) {

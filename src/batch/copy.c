@@ -4,7 +4,13 @@
 #include <stdbool.h>
 #include <string.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include <headrace/batch.h>
+
+#include "base/base.h"
 
 /* True when a step of `outer` is the same as walking all of the next inner dimension. */
 static bool continues(const struct hr__dim *outer, int64_t size, int64_t stride_bytes) {
@@ -26,6 +32,38 @@ void hr__collapse(uint32_t ndim, const int64_t *shape, const int64_t *strides, u
     source->dim_count = n;
 }
 
+#ifdef __SSE2__
+/* Whole lines are streamed to memory; a run of less than half a page does not make up for its ends. */
+void *hr__copy_past_caches(void *restrict to, const void *restrict from, size_t bytes) {
+    enum { SHORT = 2048, VECTOR = sizeof(__m128i) };
+    if (bytes < SHORT) return memcpy(to, from, bytes);
+    unsigned char *at = to;
+    const unsigned char *source = from;
+    size_t head = -(uintptr_t)at % HR_CACHE_LINE, body = (bytes - head) / HR_CACHE_LINE * HR_CACHE_LINE;
+    memcpy(at, source, head);
+    at += head;
+    source += head;
+    for (size_t i = 0; i < body; i += HR_CACHE_LINE) {
+        __m128i line[HR_CACHE_LINE / VECTOR];
+        memcpy(line, source + i, sizeof line);
+        for (size_t v = 0; v < HR_CACHE_LINE / VECTOR; v++)
+            _mm_stream_si128((__m128i *)(void *)(at + i + v * VECTOR), line[v]);
+    }
+    memcpy(at + body, source + body, bytes - head - body);
+    return to;
+}
+
+void hr__copies_land(void) {
+    _mm_sfence();
+}
+#else
+void *hr__copy_past_caches(void *restrict to, const void *restrict from, size_t bytes) {
+    return memcpy(to, from, bytes);
+}
+
+void hr__copies_land(void) {}
+#endif
+
 /* Runs of a size known to the compiler become single loads and stores. */
 #define COPY_ROW(name, run)                                                                                            \
     static void name(unsigned char *restrict to, const unsigned char *restrict from, int64_t size, int64_t stride) {   \
@@ -39,7 +77,7 @@ COPY_ROW(copy_row_16, 16)
 #undef COPY_ROW
 
 static void copy_row(unsigned char *restrict to, const unsigned char *restrict from, const struct hr__dim *dim,
-                     int64_t run) {
+                     int64_t run, hr__copy_bytes *copy_bytes) {
     int64_t size = dim->size, stride = dim->stride_bytes;
     switch (run) {
     case 1:
@@ -58,7 +96,7 @@ static void copy_row(unsigned char *restrict to, const unsigned char *restrict f
         copy_row_16(to, from, size, stride);
         break;
     default:
-        for (int64_t i = 0; i < size; i++) memcpy(to + i * run, from + i * stride, (size_t)run);
+        for (int64_t i = 0; i < size; i++) copy_bytes(to + i * run, from + i * stride, (size_t)run);
     }
 }
 
@@ -75,9 +113,10 @@ static bool next_row(int64_t *index, int64_t *offset, const struct hr__dim *dims
     return false;
 }
 
-void hr__copy(unsigned char *restrict to, const struct hr__source *source, const struct hr__dim *dims) {
+void hr__copy(unsigned char *restrict to, const struct hr__source *source, const struct hr__dim *dims,
+              hr__copy_bytes *copy_bytes) {
     if (!source->dim_count) {
-        memcpy(to, source->data, source->run_bytes);
+        copy_bytes(to, source->data, source->run_bytes);
         return;
     }
     dims += source->dim_first;
@@ -87,7 +126,7 @@ void hr__copy(unsigned char *restrict to, const struct hr__source *source, const
     int64_t index[HR_BATCH_MAX_NDIM];
     memset(index, 0, outer_count * sizeof *index);
     do {
-        copy_row(to, source->data + offset, inner, run);
+        copy_row(to, source->data + offset, inner, run, copy_bytes);
         to += row_bytes;
     } while (next_row(index, &offset, dims, outer_count));
 }

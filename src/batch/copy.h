@@ -2,6 +2,7 @@
 #ifndef HR_BATCH_COPY_H
 #define HR_BATCH_COPY_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Where bytes come from: runs of run_bytes at data, repeated over dim_count dimensions, the first the slowest. */
@@ -22,7 +23,16 @@ struct hr__source {
 void hr__collapse(uint32_t ndim, const int64_t *shape, const int64_t *strides, uint64_t item_bytes,
                   struct hr__dim *dims, struct hr__source *source);
 
-/* Copies a source to `to`, compact. `dims` are those of all sources. */
-void hr__copy(unsigned char *restrict to, const struct hr__source *source, const struct hr__dim *dims);
+/* Copies bytes as memcpy does. */
+typedef void *hr__copy_bytes(void *restrict to, const void *restrict from, size_t bytes);
+
+/* The same past the caches: what is written is not read soon by this core, and would push out what is. Where the
+ * processor can. hr__copies_land, by the thread that copied, before others are told that the bytes are there. */
+hr__copy_bytes hr__copy_past_caches;
+void hr__copies_land(void);
+
+/* Copies a source to `to`, compact, its runs by `copy_bytes`. `dims` are those of all sources. */
+void hr__copy(unsigned char *restrict to, const struct hr__source *source, const struct hr__dim *dims,
+              hr__copy_bytes *copy_bytes);
 
 #endif

@@ -14,6 +14,7 @@ int hr_batch_new(hr_batch **ret_batch) {
     hr_batch *batch = hr__realloc(NULL, sizeof *batch);
     if (!batch) return hr__fail(-ENOMEM, "batch: no memory for a writer (%zu bytes); free memory", sizeof *batch);
     memset(batch, 0, offsetof(struct hr_batch, missing));
+    batch->thread_count = 1;
     *ret_batch = batch;
     return 0;
 }
@@ -36,6 +37,13 @@ void hr_batch_reset(hr_batch *batch) {
     batch->leaf_count = batch->source_count = batch->dim_count = 0;
     batch->node_count = batch->total_bytes = 0;
     batch->depth = 0;
+}
+
+int hr_batch_set_threads(hr_batch *batch, uint32_t count) {
+    if (count < 1 || count > HR_BATCH_MAX_THREADS)
+        return hr__fail(-EINVAL, "batch: %" PRIu32 " threads; give 1 to %d", count, HR_BATCH_MAX_THREADS);
+    batch->thread_count = count;
+    return 0;
 }
 
 static int check_open(const hr_batch *batch) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include <headrace/batch.h>
@@ -63,16 +64,90 @@ int hr_batch_measure(hr_batch *batch, uint64_t *ret_bytes) {
     return 0;
 }
 
-static void write_leaf(const hr_batch *batch, const struct hr__leaf *leaf, unsigned char *to) {
-    if (!leaf->bytes) return;
+/* ---- the copy ---- */
+
+/* Batches of this size and above are written past the caches: they would push out what the worker reads next, and a
+ * reader far behind finds them in memory at any rate. Measured: docs/benchmarks.md. */
+enum { PAST_CACHES_BYTES = 14 << 20 };
+
+/* Batches of this size and above may have a second thread: it starts in some 30 us, and saves half the copy. */
+enum { SHARED_BYTES = 8 << 20, SHARED_PARTS = 16 };
+
+/* A batch being written. Each thread takes the next part_bytes of it until none are left. */
+struct writing {
+    const hr_batch *batch;
+    unsigned char *to;
+    uint64_t part_bytes;
+    hr__copy_bytes *copy_bytes;
+    _Atomic uint64_t next; /* bytes from the head to the first that nobody has taken */
+};
+
+/* Where a part lies, in bytes from the batch's head. */
+struct part {
+    uint64_t begin, end;
+};
+
+/* Copies as much of a run, which lies `at` in the batch, as lies in the part. */
+static void write_run(const struct writing *writing, struct part part, uint64_t at, const unsigned char *data,
+                      uint64_t bytes) {
+    uint64_t begin = hr__max(at, part.begin), end = hr__min(at + bytes, part.end);
+    if (begin < end) writing->copy_bytes(writing->to + begin, data + (begin - at), end - begin);
+}
+
+/* What is no single run is not cut: it belongs to the part in which it begins. */
+static void write_source(const struct writing *writing, struct part part, uint64_t at,
+                         const struct hr__source *source) {
+    const struct hr__dim *dims = (const struct hr__dim *)(const void *)writing->batch->dims.data;
+    if (!source->dim_count)
+        write_run(writing, part, at, source->data, source->run_bytes);
+    else if (at >= part.begin && at < part.end)
+        hr__copy(writing->to + at, source, dims, writing->copy_bytes);
+}
+
+static void write_leaf(const struct writing *writing, struct part part, const struct hr__leaf *leaf) {
+    uint64_t at = leaf->offset;
     if (leaf->is_filled) {
-        memcpy(to, batch->filled.data + leaf->first, leaf->bytes);
+        write_run(writing, part, at, writing->batch->filled.data + leaf->first, leaf->bytes);
         return;
     }
-    const struct hr__source *source = (const struct hr__source *)(const void *)batch->sources.data + leaf->first;
-    const struct hr__dim *dims = (const struct hr__dim *)(const void *)batch->dims.data;
-    uint64_t piece_bytes = leaf->bytes / leaf->source_count;
-    for (uint32_t i = 0; i < leaf->source_count; i++, source++, to += piece_bytes) hr__copy(to, source, dims);
+    const struct hr__source *sources = (const struct hr__source *)(const void *)writing->batch->sources.data;
+    uint64_t source_bytes = leaf->bytes / leaf->source_count;
+    uint64_t skipped = part.begin > at ? (part.begin - at) / source_bytes : 0;
+    at += skipped * source_bytes;
+    for (uint64_t i = skipped; i < leaf->source_count && at < part.end; i++, at += source_bytes)
+        write_source(writing, part, at, &sources[leaf->first + i]);
+}
+
+static void write_part(const struct writing *writing, struct part part) {
+    for (uint64_t i = 0; i < writing->batch->leaf_count; i++) {
+        const struct hr__leaf *leaf = hr__leaf_at(writing->batch, i);
+        if (!leaf->bytes || leaf->offset >= part.end || leaf->offset + leaf->bytes <= part.begin) continue;
+        write_leaf(writing, part, leaf);
+        hr__stop_at(HR__AT_BATCH_LEAF);
+    }
+}
+
+static void write_parts(void *context) {
+    struct writing *writing = context;
+    uint64_t begin, end = writing->batch->total_bytes;
+    while ((begin = atomic_fetch_add(&writing->next, writing->part_bytes)) < end)
+        write_part(writing, (struct part){begin, hr__min(begin + writing->part_bytes, end)});
+    if (writing->copy_bytes == hr__copy_past_caches) hr__copies_land();
+}
+
+static void write_leaves(const hr_batch *batch, unsigned char *to) {
+    uint64_t bytes = batch->total_bytes;
+    bool is_shared = batch->thread_count > 1 && bytes >= SHARED_BYTES;
+    struct writing writing = {
+        .batch = batch,
+        .to = to,
+        .part_bytes = is_shared ? bytes / SHARED_PARTS : bytes,
+        .copy_bytes = bytes >= PAST_CACHES_BYTES ? hr__copy_past_caches : memcpy,
+    };
+    struct hr__thread second;
+    bool is_started = is_shared && hr__thread_start(&second, write_parts, &writing) == 0;
+    write_parts(&writing); /* all of it where no thread could be started */
+    if (is_started) hr__thread_join(&second);
 }
 
 int hr_batch_write(hr_batch *batch, void *to, uint64_t capacity) {
@@ -99,10 +174,6 @@ int hr_batch_write(hr_batch *batch, void *to, uint64_t capacity) {
     hr__stop_at(HR__AT_BATCH_HEAD);
     memcpy((unsigned char *)to + sizeof head, batch->tree.data, batch->tree.used);
     hr__stop_at(HR__AT_BATCH_TREE);
-    for (uint64_t i = 0; i < batch->leaf_count; i++) {
-        const struct hr__leaf *leaf = hr__leaf_at(batch, i);
-        write_leaf(batch, leaf, (unsigned char *)to + leaf->offset);
-        hr__stop_at(HR__AT_BATCH_LEAF);
-    }
+    write_leaves(batch, to);
     return 0;
 }

@@ -43,6 +43,11 @@ uint32_t hr__core_count(void) {
     return online > 0 ? (uint32_t)online : 1;
 }
 
+uint32_t hr__usable_core_count(void) {
+    enum { MILLI = 1000 };
+    return (uint32_t)hr__max(hr__min(hr__core_count(), hr__cgroup_millicores() / MILLI), 1);
+}
+
 uint32_t hr__pid(void) {
     return (uint32_t)getpid();
 }

@@ -2,6 +2,7 @@
 #ifndef HR_OS_OS_H
 #define HR_OS_OS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -130,6 +131,18 @@ struct hr__process {
 };
 int hr__process_look(int pid, struct hr__process *ret_process); /* -ESRCH */
 
+/* ---- thread.c ---- */
+
+/* A thread with all signals blocked, so that handlers run in those that the program knows. Stays in place until it is
+ * joined. */
+struct hr__thread {
+    pthread_t id;
+    void (*run)(void *);
+    void *context;
+};
+int hr__thread_start(struct hr__thread *thread, void (*run)(void *), void *context);
+void hr__thread_join(struct hr__thread *thread);
+
 /* ---- cgroup.c ---- */
 
 /* The first number in a file; UINT64_MAX for "max" and for a file that is not there. */
@@ -152,6 +165,7 @@ uint64_t hr__oom_kill_count(void);
 uint64_t hr__memory_to_spare(void);    /* bytes: the least of MemAvailable and the cgroups' headroom */
 uint64_t hr__address_space_left(void); /* bytes that can be mapped in one piece, of 16 TiB at most */
 uint32_t hr__core_count(void);         /* cores that this process may run on; at least 1 */
+uint32_t hr__usable_core_count(void);  /* of these, as many as the cgroups' quota of time pays for; at least 1 */
 uint32_t hr__pid(void);
 
 /* ---- fail.c: failpoints, compiled in with -DHR_FAILPOINTS only ---- */

@@ -23,21 +23,12 @@
 
 #include <headrace/headrace.h>
 
+#include "sanitized.h"
+
 /*
  * An arena with worker processes for tests: a task's payload is an order for so many bytes, which the worker fills with
  * words that follow from the task's number.
  */
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define IS_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define IS_SANITIZED 1
-#endif
-#endif
-#ifndef IS_SANITIZED
-#define IS_SANITIZED 0
-#endif
 
 enum { CREW_MAX = 8, KIB = 1024, MIB = 1024 * 1024, SKIP_CODE = 77, TOO_BIG = 100 };
 

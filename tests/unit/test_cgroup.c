@@ -241,6 +241,18 @@ static void a_quota_of_processor_time_counts_in_thousandths_of_a_core(void **sta
     assert_true(hr__cgroup_millicores() == 2500);
 }
 
+static void the_cores_that_the_quota_pays_for_are_usable(void **state) {
+    (void)state;
+    assert_int_equal(hr__usable_core_count(), hr__core_count());
+    put("/proc/self/cgroup", "0::/job\n");
+    put("/sys/fs/cgroup/job/cpu.max", "100000000 1\n"); /* more than there are */
+    assert_int_equal(hr__usable_core_count(), hr__core_count());
+    put("/sys/fs/cgroup/job/cpu.max", "199999 100000\n");
+    assert_int_equal(hr__usable_core_count(), 1);
+    put("/sys/fs/cgroup/job/cpu.max", "1000 100000\n"); /* a hundredth of a core is one to run on */
+    assert_int_equal(hr__usable_core_count(), 1);
+}
+
 static void v1_has_its_quota_in_two_files(void **state) {
     (void)state;
     put("/proc/self/cgroup", "9:memory:/m\n4:cpu,cpuacct:/job\n");
@@ -324,6 +336,7 @@ int main(void) {
         in_a_machine(the_memory_to_spare_is_the_least_of_the_machine_and_its_groups),
         in_a_machine(the_limit_is_the_least_of_the_groups_whatever_is_used),
         in_a_machine(a_quota_of_processor_time_counts_in_thousandths_of_a_core),
+        in_a_machine(the_cores_that_the_quota_pays_for_are_usable),
         in_a_machine(v1_has_its_quota_in_two_files),
         in_a_machine(the_room_for_processes_is_the_limit_less_those_that_run),
         in_a_machine(v2_tells_oom_kills_in_memory_events),

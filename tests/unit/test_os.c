@@ -42,6 +42,26 @@ static void there_is_at_least_one_core_and_time_passes(void **state) {
     assert_int_equal(hr__pid(), getpid());
 }
 
+static void note_mask(void *context) {
+    pthread_sigmask(SIG_SETMASK, NULL, context);
+}
+
+static void a_thread_has_all_signals_blocked_and_its_maker_none_more(void **state) {
+    (void)state;
+    struct hr__thread thread;
+    sigset_t before, after, within;
+    sigemptyset(&within);
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    must(hr__thread_start(&thread, note_mask, &within));
+    hr__thread_join(&thread);
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    const int signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGCHLD, SIGIO};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        assert_true(sigismember(&within, signals[i]));
+        assert_int_equal(sigismember(&after, signals[i]), sigismember(&before, signals[i]));
+    }
+}
+
 static void shared_memory_is_sparse_but_for_its_head(void **state) {
     (void)state;
     int fd;
@@ -210,6 +230,7 @@ int main(void) {
         cmocka_unit_test(the_memory_to_spare_is_more_than_nothing_and_less_than_the_machine_has),
         cmocka_unit_test(the_address_space_that_is_left_shrinks_with_what_is_mapped),
         cmocka_unit_test(there_is_at_least_one_core_and_time_passes),
+        cmocka_unit_test(a_thread_has_all_signals_blocked_and_its_maker_none_more),
         cmocka_unit_test(shared_memory_is_sparse_but_for_its_head),
         cmocka_unit_test(what_is_punched_is_given_back_and_reads_as_zeros),
         cmocka_unit_test(pages_that_were_made_private_keep_their_contents_and_their_address),

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <sched.h>
+
 #include "../support/arena_scene.h"
 
 #include "arena/ledger.h"
+#include "os/os.h"
 
 /*
  * A worker that lies. Its completions are written straight into the ring, and the trainer must believe no number that
@@ -133,6 +137,23 @@ static void an_ask_without_a_grant_changes_nothing(void **state) {
     hr_delivery_done(expect(&room->scene, 0, 5, 64));
 }
 
+static void cores_are_shared_by_the_workers_of_all_trainers(void **state) {
+    struct room *room = *state; /* of two workers */
+    cpu_set_t all, one;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    uint32_t cores = hr__usable_core_count();
+    assert_int_equal(hr_port_core_share(room->port, 1), cores / 2);
+    assert_int_equal(hr_port_core_share(room->port, 0), cores / 2);
+    assert_int_equal(hr_port_core_share(room->port, cores), 0);
+    assert_int_equal(hr_port_core_share(room->port, UINT32_C(1) << 31), 0); /* twice that is 2^32 */
+    assert_int_equal(hr_port_core_share(room->port, UINT32_MAX), 0);
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(hr_port_core_share(room->port, 1), 0);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
 /* ---- and a trainer that lies ---- */
 
 static int take_forged(struct room *room, struct hr__record record) {
@@ -203,6 +224,7 @@ int main(void) {
         TEST(another_workers_slot_is_corrupt),
         TEST(a_damaged_index_is_corrupt_and_names_the_worker),
         TEST(an_ask_without_a_grant_changes_nothing),
+        TEST(cores_are_shared_by_the_workers_of_all_trainers),
         TEST(a_grant_that_cannot_be_is_corrupt),
         TEST(a_port_on_something_else_is_refused_and_the_descriptors_stay_the_callers),
         TEST(a_note_and_the_process_are_there_for_reports),

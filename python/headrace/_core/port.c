@@ -269,6 +269,19 @@ static PyObject *port_tell(PyObject *self, PyObject *text) {
     Py_RETURN_NONE;
 }
 
+static PyObject *port_share_cores(PyObject *self, PyObject *trainers) {
+    struct port *port = (struct port *)self;
+    long count = PyLong_AsLong(trainers);
+    if (PyErr_Occurred() || !open_port(port)) return NULL;
+    if (count < 1 || count > UINT32_MAX)
+        return PyErr_Format(PyExc_ValueError, "headrace: no number of trainers: %ld", count);
+    uint32_t share = hr_port_core_share(port->port, (uint32_t)count);
+    uint32_t threads = share < 1 ? 1 : share < HR_BATCH_MAX_THREADS ? share : HR_BATCH_MAX_THREADS;
+    int r = hr_batch_set_threads(port->encoder.batch, threads);
+    if (r < 0) return core_raise(r);
+    return PyLong_FromUnsignedLong(threads);
+}
+
 static PyObject *port_box_fd(PyObject *self, PyObject *ignored) {
     (void)ignored;
     if (!open_port((struct port *)self)) return NULL;
@@ -303,6 +316,10 @@ static PyMethodDef port_methods[] = {
     {"watch", port_watch, METH_VARARGS,
      "watch(function, seconds)\n\nCalls function() between two tasks once so many seconds have passed; it gives the "
      "seconds to the next call, or None."},
+    {"share_cores", port_share_cores, METH_O,
+     "share_cores(trainers) -> int\n\nWrites large batches by as many threads as this worker could have cores to "
+     "itself, "
+     "beside those of so many trainers like its own; gives their number."},
     {"box_fd", port_box_fd, METH_NOARGS,
      "box_fd() -> int\n\nThe file for the worker's last words, borrowed; stacks go to BOX_STACK_AT."},
     {"close", port_close, METH_NOARGS, "close()\n\nCloses the port. Idempotent."},
