@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
 from typing import Any
 
 import headrace
@@ -14,22 +14,27 @@ import torch
 from headrace import _core, _worker
 from loaders import DataLoader, Torch, needs_failpoints, only_headrace
 from mishaps import Marks
+from processes import until
 
 pytestmark = only_headrace
 
 MIB = 1024 * 1024
 
 
+def image(index: int) -> Any:
+    return np.random.default_rng(index).integers(0, 256, MIB, np.uint8)
+
+
 class Images:
-    """Random bytes, and beside them the seconds that other threads of this process, ended or not, have computed."""
+    """Random bytes, and beside them whether this process has come back to one thread."""
 
     def __len__(self) -> int:
         return 44
 
-    def __getitem__(self, index: int) -> tuple[Any, float, int]:
-        image = np.random.default_rng(index).integers(0, 256, MIB, np.uint8)
-        others_s = time.process_time() - time.thread_time()  # in this order: at most 0, if there were no others
-        return image, others_s, len(os.listdir("/proc/self/task"))
+    def __getitem__(self, index: int) -> tuple[Any, bool]:
+        return image(index), until(
+            lambda: len(os.listdir("/proc/self/task")) == 1
+        )  # one that was joined may still be there
 
 
 class Killed(Images):
@@ -38,28 +43,36 @@ class Killed(Images):
     def __init__(self, marks: Marks) -> None:
         self.marks = marks
 
-    def __getitem__(self, index: int) -> tuple[Any, float, int]:
+    def __getitem__(self, index: int) -> tuple[Any, bool]:
         if index >= 22 and self.marks.first("killed"):
             os.environ["HEADRACE_STOP"] = "batch.leaf:9:3"
         return super().__getitem__(index)
 
 
-def has_two_cores() -> bool:
+def usable_cores() -> int:
     machine = _core.machine()
-    return min(machine["core_count"], (machine["cgroup_millicores"] or 2000) // 1000) >= 2
+    millicores = machine["cgroup_millicores"]
+    return int(machine["core_count"] if millicores is None else min(machine["core_count"], max(millicores // 1000, 1)))
 
 
-@pytest.mark.parametrize("ranks", ["1", "1000"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_writes_by_two_threads_where_it_has_two_cores_to_itself(workers: int) -> None:
+    cores = usable_cores()
+    with contextlib.closing(_core.Loader(workers, 2, True, 64 * MIB)) as loader:
+        with contextlib.closing(_core.Port(*loader.open_pass(0))) as port:
+            assert port.share_cores(1) == min(max(cores // workers, 1), 2)
+            assert [port.share_cores(count) for count in (cores + 1, 2**31, 2**32 - 1)] == [1, 1, 1]
+            for bad in (0, -1, 2**32):
+                with pytest.raises(ValueError, match=f"no number of trainers: {bad}"):
+                    port.share_cores(bad)
+
+
 @pytest.mark.parametrize("batch_size", [11, 22])
-def test_a_second_thread_writes_and_is_gone_before_the_next_sample(
-    ranks: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+def test_large_batches_are_the_same_and_the_data_set_runs_alone(batch_size: int) -> None:
     own = list(DataLoader(Images(), batch_size, num_workers=1, multiprocessing_context="fork"))
-    theirs = list(Torch(Images(), batch_size))
-    assert all(torch.equal(mine[0], other[0]) for mine, other in zip(own, theirs, strict=True))
-    assert {int(count) for batch in own for count in batch[2]} == {1}
-    assert (float(own[-1][1][-1]) > 0) == (ranks == "1" and has_two_cores())
+    theirs = list(Torch([image(index) for index in range(len(Images()))], batch_size))
+    assert all(torch.equal(mine[0], other) for mine, other in zip(own, theirs, strict=True))
+    assert all(batch[1].all() for batch in own)
 
 
 @needs_failpoints
@@ -67,10 +80,8 @@ def test_a_worker_that_is_killed_in_the_copy_is_replaced(marks: Marks) -> None:
     loader = headrace.Loader(Killed(marks), 11, num_workers=1, max_restarts=1, multiprocessing_context="fork")
     images = [np.asarray(batch[0]) for batch in loader]
     assert loader.report()["restarts"] == 1
-    expected = Images()
     assert [len(batch) for batch in images] == [11] * 4
-    for index, image in enumerate(np.concatenate(images)):
-        assert np.array_equal(image, expected[index][0])
+    assert all(np.array_equal(found, image(index)) for index, found in enumerate(np.concatenate(images)))
 
 
 @pytest.mark.parametrize(
