@@ -54,7 +54,7 @@ def doctor(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         cwd=folder,
         env=environment(**{"HEADRACE_DISABLE": None, "OMP_NUM_THREADS": None, **env}),
         preexec_fn=before,

@@ -20,7 +20,7 @@ from headrace.doctor import _machine
 from loaders import needs_failpoints, only_headrace
 from processes import environment
 
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.timeout(600)]
 
 
 @needs_failpoints
