@@ -311,7 +311,7 @@ def say(
 ) -> str:
     code = GROWING.replace("BODY", body).replace("METHOD", repr(method))
     code = code.replace("EPOCHS", str(epochs)).replace("LESS", str(less)).replace("LOOK_S", str(look_s))
-    return run(tmp_path, code, **env)
+    return run(tmp_path, code, timeout_s=300.0, **env)
 
 
 def test_at_the_epochs_end_the_trainer_names_the_attribute_that_grows_and_the_line_that_fixes_it(

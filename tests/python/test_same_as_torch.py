@@ -533,13 +533,13 @@ def test_the_iterator_is_one_that_torch_recognises(kind: Any, persistent: bool) 
         assert [batch.tolist() for batch in iterator] == seen
     else:
         for worker in workers:
-            worker.join(10)
+            worker.join(60)
             assert not worker.is_alive() and worker.exitcode == 0
     with pytest.raises(NotImplementedError):
         pickle.dumps(iterator)
     del iterator, loader
     for worker in workers:
-        worker.join(10)
+        worker.join(60)
         assert worker.exitcode == 0
 
 
@@ -551,7 +551,7 @@ def test_a_worker_can_be_terminated_and_joined(kind: Any, method: str) -> None:
     (worker,) = iterator._workers
     pid = worker.pid
     worker.terminate()
-    worker.join(10)
+    worker.join(60)
     assert not worker.is_alive() and not alive(pid)
     # torch's handler ends a worker that its own parent terminates with code 0; a fork server's child has another one
     assert worker.exitcode == (-signal.SIGTERM if method == "forkserver" else 0)
@@ -640,7 +640,7 @@ def test_break_in_mid_epoch_ends_the_workers(kind: Any, method: str) -> None:
     next(iterator)
     pids = [worker.pid for worker in iterator._workers]
     del iterator
-    assert until(lambda: not any(map(alive, pids)))
+    assert until(lambda: not any(map(alive, pids)), 60)
 
 
 def test_nested_iteration_of_one_loader() -> None:
