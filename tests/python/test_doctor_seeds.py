@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from doctors import doctor, make_machine
+from doctors import doctor, make_machine, needs_cores
 from loaders import needs_failpoints, only_headrace
 from processes import environment
 
@@ -166,6 +166,7 @@ def test_torchs_own_loader_dies_in_a_small_dev_shm(tmp_path: pathlib.Path, small
     assert "Bus error" in result.stderr or "No space left" in result.stderr
 
 
+@needs_cores
 @needs_failpoints
 def test_in_a_made_up_container_with_a_small_dev_shm_the_doctor_says_that_it_does_not_matter(
     tmp_path: pathlib.Path,
