@@ -21,6 +21,7 @@ BUILD = ROOT / "build"
 TOOLS = ROOT / "tools"
 DEV_LIBRARY = BUILD / "dev/src/libheadrace.a"
 FUZZ_SECONDS = 10
+PATIENCE = 6  # .ci/run has the checks run beside the tests, at a low priority: slower than alone by far
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 C_OPTIONS = ["-Dwerror=true", "-Dfailpoints=true", "-Dtests=enabled"]
 SANITIZER_OPTIONS = [*C_OPTIONS, "-Dpython=disabled", "-Db_lundef=false", "-Db_ndebug=false"]
@@ -65,7 +66,8 @@ def build_with_clang(name: str, *options: str) -> Path:
 
 
 def run_c_tests(folder: Path, *options: str, prefix: tuple[str, ...] = ()) -> None:
-    run(*prefix, "meson", "test", "-C", folder, "--no-rebuild", "--print-errorlogs", *options)
+    patience = f"--timeout-multiplier={PATIENCE}"
+    run(*prefix, "meson", "test", "-C", folder, "--no-rebuild", "--print-errorlogs", patience, *options)
 
 
 def format_c() -> None:

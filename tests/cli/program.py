@@ -17,5 +17,5 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Runs the program as in a terminal without colours."""
     return subprocess.run(
-        [program, *arguments], cwd=cwd, env=env, input=stdin, capture_output=True, text=True, timeout=60
+        [program, *arguments], cwd=cwd, env=env, input=stdin, capture_output=True, text=True, timeout=100
     )

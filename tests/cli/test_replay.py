@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """headrace replay: what a user who looks for a bad sample types and sees."""
 
+import contextlib
 import os
 import pickle
 import random
@@ -255,13 +256,16 @@ def test_a_fatal_signal_shows_the_stack_and_is_the_programs_end(folder: Path) ->
 
 
 def test_an_interrupt_shows_where_the_sample_is(folder: Path) -> None:
-    process = subprocess.Popen(
-        [PROGRAM, "replay", "data:Endless", "3"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "3  begun\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    command = [PROGRAM, "replay", "data:Endless", "3"]
+    with (
+        subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(process.kill)  # of what has ended: nothing
+        assert process.stdout is not None
+        assert process.stdout.readline() == "3  begun\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     assert re.fullmatch(r"raised KeyboardInterrupt  \d+\.\d+ s\n", out)
     assert re.search(rf'File "{folder}/data.py", line \d+, in __getitem__', err)
     assert "_replay.py" not in err

@@ -153,7 +153,7 @@ static void a_task_that_cannot_be_kept_is_refused_and_can_be_submitted_again(voi
     hr_loader *loader = NULL;
     static const char payload[100];
     must(hr_loader_open(&(struct hr_loader_options){.worker_count = 1, .prefetch_factor = 2}, &loader));
-    must(hr_loader_begin(loader, NULL, 0, in_s(10)));
+    must(hr_loader_begin(loader, NULL, 0, in_s(PATIENCE_S)));
     atomic_store(&countdown, 1);
     assert_int_equal(hr_loader_submit(loader, payload, sizeof payload), -ENOMEM);
     assert_non_null(strstr(hr_error_message(), "no memory for a task of 100 bytes"));
@@ -176,7 +176,7 @@ static void a_lease_is_had_or_not(void **state) {
     set_scene(&scene, 1, 2, UINT64_C(1) << 30);
     hr_port *port = open_port_here(&scene, 0);
     must(order(&scene, 0, 0, 4096));
-    must(work_once(port, in_s(10)));
+    must(work_once(port, in_s(PATIENCE_S)));
     struct hr_delivery *delivery = expect(&scene, 0, 0, 4096);
     assert_int_equal(fail_each(delivery, lease_and_release), 1);
     hr_delivery_done(delivery);
@@ -192,10 +192,10 @@ static void a_copy_that_cannot_be_made_is_the_slot_itself(void **state) {
     hr_port *port = open_port_here(&scene, 0);
     for (int nth = 0; nth < 3; nth++) {
         must(order(&scene, 0, 7, 64 * KIB));
-        must(work_once(port, in_s(10)));
+        must(work_once(port, in_s(PATIENCE_S)));
         struct hr_delivery *kept = expect(&scene, 0, 7, 64 * KIB);
         must(order(&scene, 0, 8, 64 * KIB));
-        must(work_once(port, in_s(10)));
+        must(work_once(port, in_s(PATIENCE_S)));
         atomic_store(&countdown, nth);
         struct hr_delivery *delivery = expect(&scene, 0, 8, 64 * KIB);
         atomic_store(&countdown, 0);

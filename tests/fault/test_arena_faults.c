@@ -104,7 +104,7 @@ static void a_commit_that_fails_is_an_error_with_numbers_and_can_be_tried_again(
     set_scene(&scene, 1, 2, UINT64_C(1) << 30);
     hr_port *port = open_port_here(&scene, 0);
     must(order(&scene, 0, 0, 8));
-    must(hr_port_take(port, in_s(10), &task));
+    must(hr_port_take(port, in_s(PATIENCE_S), &task));
     uint64_t used = report_of(&scene).used_bytes;
     setenv("HEADRACE_FAIL", "fallocate:ENOSPC", 1);
     assert_int_equal(hr_port_reserve(port, 3000000, &data), -ENOSPC);
@@ -118,7 +118,7 @@ static void a_commit_that_fails_is_an_error_with_numbers_and_can_be_tried_again(
     must(hr_port_reserve(port, 3000000, &data));
     fill(data, 3000000, 0);
     must(hr_port_publish(port, 0, 3000000));
-    must(hr_arena_receive(scene.arena, 0, in_s(10), &delivery));
+    must(hr_arena_receive(scene.arena, 0, in_s(PATIENCE_S), &delivery));
     assert_true(is_filled(delivery->data, 3000000, 0));
     hr_delivery_done(delivery);
     hr_port_close(port);

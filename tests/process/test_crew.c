@@ -31,7 +31,7 @@ static int be_traced(hr_port *port, void *context) {
 static int be_slow(hr_port *port, void *context) {
     struct hr_task task;
     void *data;
-    must(hr_port_take(port, in_s(20), &task));
+    must(hr_port_take(port, in_s(PATIENCE_S), &task));
     hr_port_note(port, 7);
     be_ready();
     while (!atomic_load(&board->may_go)) poll(NULL, 0, 1);
@@ -126,7 +126,7 @@ static void a_dead_worker_is_replaced_by_one_with_the_same_number(void **state) 
     struct hr_delivery *delivery;
     open_room(&room);
     must(hr_crew_fork(room.crew, 0, die_by, &signal));
-    assert_int_equal(hr_arena_receive(room.arena, 0, in_s(20), &delivery), HR_E_WORKER_DIED);
+    assert_int_equal(hr_arena_receive(room.arena, 0, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
     assert_int_equal(hr_arena_dead_worker(room.arena), 0);
     int first_pid = look(&room, 0).pid;
     must(hr_arena_take_back(room.arena, 0));
@@ -183,7 +183,7 @@ static void a_traced_worker_is_named_as_that(void **state) {
     struct room room;
     open_room(&room);
     must(hr_crew_fork(room.crew, 0, be_traced, NULL));
-    int64_t deadline = in_s(20);
+    int64_t deadline = in_s(PATIENCE_S);
     struct hr_worker_report report;
     do report = look(&room, 0);
     while (report.is_alive && report.state != 't' && now_ns() < deadline);

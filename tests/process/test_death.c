@@ -18,7 +18,7 @@ enum { POINTS = sizeof points / sizeof *points };
 static uint64_t receive_until_death(struct scene *scene) {
     for (uint64_t task = 0;; task++) {
         struct hr_delivery *delivery = NULL;
-        int r = hr_arena_receive(scene->arena, 0, in_s(5), &delivery);
+        int r = hr_arena_receive(scene->arena, 0, in_s(PATIENCE_S), &delivery);
         if (r == HR_E_WORKER_DIED) return task;
         check(r == 0 && delivery->task == task && is_filled(delivery->data, BATCH, task));
         hr_delivery_done(delivery);
@@ -120,8 +120,8 @@ static void be_killed_while_it_writes(struct hr_pass *pass) {
     struct hr_task task;
     void *data;
     must(hr_port_open(pass, &port));
-    must(work_once(port, in_s(10)));
-    must(hr_port_take(port, in_s(10), &task));
+    must(work_once(port, in_s(PATIENCE_S)));
+    must(hr_port_take(port, in_s(PATIENCE_S), &task));
     must(hr_port_reserve(port, BATCH, &data));
     memset(data, 0xFF, BATCH / 2);
     raise(SIGKILL);
@@ -150,7 +150,7 @@ static void what_a_worker_published_before_its_death_survives_its_replacement(vo
     start(&scene, 1);
     for (uint64_t task = 0; task < TASKS; task++) must(order(&scene, 0, task, BATCH));
     struct hr_delivery *delivery;
-    assert_int_equal(hr_arena_receive(scene.arena, 1, in_s(10), &delivery), HR_E_WORKER_DIED);
+    assert_int_equal(hr_arena_receive(scene.arena, 1, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
     assert_int_equal(hr_arena_dead_worker(scene.arena), 0);
     reap(&scene, 0);
     assert_int_equal(hr_arena_take_back(scene.arena, 0), TASKS - 2);
@@ -168,7 +168,7 @@ static void an_ask_of_a_dead_worker_does_not_reach_its_successor(void **state) {
     start_as(&scene, 0, "port.ask:9:1", be_worker); /* its ask is stored, and not counted yet */
     start(&scene, 1);
     must(order(&scene, 0, 0, 20 * MIB));
-    assert_int_equal(has_ended(scene.pidfds[0], in_s(10)), true);
+    assert_int_equal(has_ended(scene.pidfds[0], in_s(PATIENCE_S)), true);
     assert_int_equal(hr_arena_take_back(scene.arena, 0), 1);
     reap(&scene, 0);
     must(order(&scene, 0, 1, 8));
@@ -195,7 +195,7 @@ static void many_deaths_leave_nothing_behind(void **state) {
         for (uint64_t task = 0; task < TASKS; task++) must(order(&scene, 0, task, BATCH));
         uint64_t delivered = 0;
         struct hr_delivery *delivery;
-        while (delivered < TASKS && hr_arena_receive(scene.arena, 0, in_s(10), &delivery) == 0) {
+        while (delivered < TASKS && hr_arena_receive(scene.arena, 0, in_s(PATIENCE_S), &delivery) == 0) {
             check(delivery->task == delivered++ && is_filled(delivery->data, BATCH, delivery->task));
             hr_delivery_done(delivery);
         }

@@ -199,7 +199,7 @@ static void the_memory_is_freed_at_the_close_though_a_child_lives(void **state) 
     pid_t child = fork_child(room, read_then_read_again);
     release(room);
     assert_true(bytes_of(room->pass.memory_fd) >= HELD * BATCH);
-    int64_t deadline = in_s(10);
+    int64_t deadline = in_s(PATIENCE_S);
     while (report_of(&room->scene).held_count > 0) assert_true(now_ns() < deadline); /* until it has its copies */
     clear_scene(&room->scene);
     assert_true(bytes_of(room->pass.memory_fd) < MIB);

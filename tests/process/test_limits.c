@@ -80,7 +80,7 @@ static void batches_that_grow_under_a_consumer_that_keeps_them_are_delivered_or_
     for (uint64_t task = 0; task < 60; task++) {
         struct hr_delivery *delivery;
         must(order(&scene, (uint32_t)(task % 2), task, (task + 1) * 64 * KIB));
-        must(hr_arena_receive(scene.arena, HR_ANY_WORKER, in_s(20), &delivery));
+        must(hr_arena_receive(scene.arena, HR_ANY_WORKER, in_s(PATIENCE_S), &delivery));
         refused += delivery->status == TOO_BIG;
         keep_all(delivery, task);
         if (delivery->status == TOO_BIG) kept[task].bytes = 0;
@@ -96,7 +96,7 @@ static void be_precise_worker(struct hr_pass *pass) {
     struct hr_task task;
     void *data;
     check(hr_port_open(pass, &port) == 0);
-    check(hr_port_take(port, in_s(20), &task) == 0);
+    check(hr_port_take(port, in_s(PATIENCE_S), &task) == 0);
     check(hr_port_reserve(port, 9437184, &data) == HR_E_TOO_BIG);
     check(strstr(hr_error_message(), "9437184") && strstr(hr_error_message(), "8388608"));
     check(hr_port_reserve(port, UINT64_MAX, &data) == HR_E_TOO_BIG);
@@ -120,7 +120,7 @@ static void a_batch_over_the_limit_is_refused_with_both_numbers_and_the_epoch_go
     for (uint64_t task = 0; task < 30; task++) {
         bool is_large = task % 3 == 1;
         must(order(&scene, (uint32_t)(task % 2), task, is_large ? 9 * MIB : MIB));
-        must(hr_arena_receive(scene.arena, (uint32_t)(task % 2), in_s(20), &delivery));
+        must(hr_arena_receive(scene.arena, (uint32_t)(task % 2), in_s(PATIENCE_S), &delivery));
         assert_int_equal(delivery->status, is_large ? TOO_BIG : HR_STATUS_BATCH);
         assert_int_equal(*(uint64_t *)delivery->data, is_large ? 9 * MIB : word_of(task, 0));
         hr_delivery_done(delivery);
@@ -232,7 +232,7 @@ static void refuse_after_moving(void) {
     struct hr_delivery *delivery;
     for (uint64_t task = 2; task < 5; task++) {
         must(order(&scene, 0, task, 24 * MIB)); /* there are windows for it, but not the memory */
-        must(hr_arena_receive(scene.arena, 0, in_s(20), &delivery));
+        must(hr_arena_receive(scene.arena, 0, in_s(PATIENCE_S), &delivery));
         check(delivery->status == TOO_BIG && *(uint64_t *)delivery->data == 24 * MIB);
         hr_delivery_done(delivery);
     }

@@ -2,14 +2,13 @@
 #include "../support/arena_scene.h"
 
 #include <stdatomic.h>
-#include <sys/prctl.h>
 
 /*
  * A trainer that is killed. It is a child of the test, its workers are the test's grandchildren, which the test adopts
  * (PR_SET_CHILD_SUBREAPER), so that it sees each of them end.
  */
 
-enum { WORKERS = 6, GONE_WITHIN_MS = 1000, GONE_WANTED_MS = 100 };
+enum { WORKERS = 6, GONE_WITHIN_NS = 1000000000, GONE_WANTED_MS = 100 };
 
 struct board {
     _Atomic int pids[WORKERS];
@@ -110,19 +109,23 @@ static char state_of(pid_t pid) {
 }
 
 static void await_state(pid_t pid, char wanted) {
-    int64_t deadline = in_s(10);
+    int64_t deadline = in_s(PATIENCE_S);
     while (state_of(pid) != wanted) {
         assert_true(now_ns() < deadline);
         poll(NULL, 0, 1);
     }
 }
 
-static void await_all_ready(void) {
-    int64_t deadline = in_s(20);
-    while (atomic_load(&board->ready_count) < WORKERS) {
+static void await_ready(int count) {
+    int64_t deadline = in_s(PATIENCE_S);
+    while (atomic_load(&board->ready_count) < count) {
         assert_true(now_ns() < deadline);
         poll(NULL, 0, 1);
     }
+}
+
+static void await_all_ready(void) {
+    await_ready(WORKERS);
     for (int i = 0; i < WORKERS; i++)
         if (lives[i] != be_busy) await_state(board->pids[i], lives[i] == be_stopped ? 'T' : 'S');
 }
@@ -132,12 +135,15 @@ static pid_t start_trainer(void (*life)(void)) {
     board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     fflush(NULL);
     pid_t trainer = fork();
-    if (trainer == 0) life();
+    if (trainer == 0) {
+        die_with_test();
+        life();
+    }
     return trainer;
 }
 
-static void workers_in_any_state_are_gone_at_once_when_the_trainer_is_killed(void **state) {
-    (void)state;
+/* Returns how long its workers outlived it. */
+static int64_t kill_trainer_of_workers_in_any_state(void) {
     pid_t trainer = start_trainer(be_trainer);
     int pidfds[WORKERS], status;
     await_all_ready();
@@ -145,20 +151,30 @@ static void workers_in_any_state_are_gone_at_once_when_the_trainer_is_killed(voi
     int64_t start = now_ns(), longest = 0;
     kill(trainer, SIGKILL);
     for (int i = 0; i < WORKERS; i++) {
-        if (!has_ended(pidfds[i], start + GONE_WITHIN_MS * INT64_C(1000000))) {
+        if (!has_ended(pidfds[i], in_s(PATIENCE_S))) {
             print_error("a %s worker lives on\n", life_names[i]);
             kill(board->pids[i], SIGKILL);
             longest = INT64_MAX;
-        } else if (now_ns() - start > longest) {
+        } else if (longest < INT64_MAX) {
             longest = now_ns() - start;
         }
         close(pidfds[i]);
     }
-    print_message("workers gone after %.1f ms (wanted: %d)\n", (double)longest / 1e6, GONE_WANTED_MS);
     for (int i = 0; i <= WORKERS; i++) assert_true(wait(&status) > 0 && WIFSIGNALED(status));
     assert_int_equal(wait(&status), -1);
-    assert_true(longest < GONE_WITHIN_MS * INT64_C(1000000));
     munmap(board, sizeof *board);
+    return longest;
+}
+
+static void workers_in_any_state_are_gone_at_once_when_the_trainer_is_killed(void **state) {
+    (void)state;
+    int64_t longest = GONE_WITHIN_NS;
+    for (int i = 0; i < TRIES && longest >= GONE_WITHIN_NS; i++) {
+        longest = kill_trainer_of_workers_in_any_state();
+        assert_true(longest < INT64_MAX);
+    }
+    print_message("workers gone after %.1f ms (wanted: %d)\n", (double)longest / 1e6, GONE_WANTED_MS);
+    assert_true(longest < GONE_WITHIN_NS);
 }
 
 /* ---- an orderly end, and the trainer's own points ---- */
@@ -178,7 +194,7 @@ static void workers_that_do_not_end_are_killed_by_the_close(void **state) {
     board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     set_scene(&scene, 1, 4, 32 * MIB);
     start_as(&scene, 0, NULL, be_busy);
-    while (!atomic_load(&board->ready_count)) poll(NULL, 0, 1);
+    await_ready(1);
     scene.arena = hr_arena_close(scene.arena);
     int status = reap(&scene, 0);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);

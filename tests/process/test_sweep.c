@@ -2,19 +2,19 @@
 #define _GNU_SOURCE
 #include "../support/product.h"
 
-#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include "os/os.h"
 
 /*
  * A worker, and the trainer, killed and stopped at every point of src/os/failpoints.h, in order and out of order. The
- * runs are made so that every point is passed; one that is not is a failure.
+ * runs are made so that every point is passed. On a busy machine one may not be (who finds the work done does not
+ * sleep, and is not woken): the run is made again, and a point that none of a few runs passes is a failure.
  */
 
 #ifdef HR_FAILPOINTS
 
-enum { ITEMS = 30, STOP_MS = 5000, GONE_WITHIN_MS = 1000, GONE_WANTED_MS = 100 };
+enum { ITEMS = 30, STOP_MS = PATIENCE_S * 1000, KILL_MS = 1000, GONE_WITHIN_NS = 1000000000, GONE_WANTED_MS = 100 };
 
 /* Shared with the workers. */
 struct board {
@@ -40,7 +40,7 @@ static const char *plan_for(enum hr__point point, int signal) {
 
 /* In a worker: until its trainer sleeps, so that it has to be woken. */
 static void await_sleeping_trainer(void) {
-    int64_t deadline = in_s(20);
+    int64_t deadline = in_s(PATIENCE_S);
     struct hr__process trainer;
     do {
         poll(NULL, 0, 1);
@@ -88,7 +88,7 @@ static void open_with_plan(struct product *product, enum hr__point point, int si
 
 /* Until no worker has anything to do; then all points but those of the end are behind it. */
 static void await_idle(struct product *product) {
-    int64_t deadline = in_s(20);
+    int64_t deadline = in_s(PATIENCE_S);
     for (uint32_t i = 0; i < product->setting.workers; i++)
         for (struct hr_worker_report report = look_at(product, i); report.is_alive && !strchr("ST", report.state);) {
             poll(NULL, 0, 1);
@@ -97,12 +97,27 @@ static void await_idle(struct product *product) {
         }
 }
 
+/* Stops. A worker 1 that is stopped itself meanwhile does not end before it is killed. */
+static void stop_crew(struct product *product, bool may_be_stopped) {
+    int64_t deadline = in_s(PATIENCE_S);
+    hr_arena_stop(hr_loader_arena(product->loader));
+    struct hr_worker_report report = look_at(product, 1);
+    for (; may_be_stopped && report.is_alive && report.state != 'T'; report = look_at(product, 1)) {
+        assert_true(now_ns() < deadline);
+        poll(NULL, 0, 1);
+    }
+    int running = stop_product(product, report.state == 'T' ? KILL_MS : STOP_MS);
+    for (uint32_t i = 0; i < product->setting.workers; i++)
+        must(hr_crew_wait(hr_loader_crew(product->loader), i, in_s(PATIENCE_S)));
+    assert_in_range(running, 0, report.state == 'T'); /* 1: it was killed, and the machine was late */
+}
+
 /* Stops and closes; nothing is left of it. */
-static void end_product(struct product *product, int64_t stop_ms, int descriptors) {
+static void end_product(struct product *product, bool may_be_stopped, int descriptors) {
     struct hr_pass pass;
     struct hr_arena_report report;
     must(hr_arena_pass(hr_loader_arena(product->loader), 0, &pass));
-    assert_int_equal(stop_product(product, stop_ms), 0);
+    stop_crew(product, may_be_stopped);
     product->last_death = product->death_count ? product->last_death : look_at(product, 1);
     for (int i = 0; i < KEEP_MAX; i++) release_kept(&product->kept[i]);
     hr_arena_report(hr_loader_arena(product->loader), &report);
@@ -112,27 +127,37 @@ static void end_product(struct product *product, int64_t stop_ms, int descriptor
     assert_true(bytes_of(pass.memory_fd) < MIB); /* the rings */
     hr_pass_done(&pass);
     assert_int_equal(count_descriptors(), descriptors);
-    assert_int_equal(count_named_files(), 0);
+    assert_true(no_named_file_is_left());
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
-static void kill_worker_at(enum hr__point point, int out_of_order) {
+/* false: it did not come to the point. */
+static bool kill_worker_at(enum hr__point point, int out_of_order) {
     struct product product;
     int descriptors = count_descriptors();
     open_with_plan(&product, point, SIGKILL, out_of_order);
     finish_epoch(&product);
     await_idle(&product);
-    end_product(&product, STOP_MS, descriptors);
-    if (product.last_death.signal != SIGKILL || product.death_count > 1)
-        fail_msg("%s: %u deaths, signal %d", hr__failpoints[point].name, product.death_count,
-                 product.last_death.signal);
+    end_product(&product, false, descriptors);
+    int signal = product.last_death.signal;
+    if ((signal != 0 && signal != SIGKILL) || product.death_count > 1)
+        fail_msg("%s: %u deaths, signal %d", hr__failpoints[point].name, product.death_count, signal);
+    return signal == SIGKILL;
+}
+
+/* Whatever `meet` does at each point, until it was there. */
+static void sweep_worker(bool (*meet)(enum hr__point point, int out_of_order)) {
+    for (enum hr__point point = 0; point < HR__POINT_COUNT; point++)
+        for (int out_of_order = 0; out_of_order < 2 && is_by(point, HR__BY_WORKER); out_of_order++) {
+            bool is_met = false;
+            for (int i = 0; i < TRIES && !is_met; i++) is_met = meet(point, out_of_order);
+            if (!is_met) fail_msg("%s is not passed", hr__failpoints[point].name);
+        }
 }
 
 static void a_worker_killed_at_any_point_is_replaced_and_the_epoch_is_exact(void **state) {
     (void)state;
-    for (enum hr__point point = 0; point < HR__POINT_COUNT; point++)
-        for (int out_of_order = 0; out_of_order < 2; out_of_order++)
-            if (is_by(point, HR__BY_WORKER)) kill_worker_at(point, out_of_order);
+    sweep_worker(kill_worker_at);
 }
 
 /* Serves the workers until worker 1 has stopped or nothing is left to do. */
@@ -145,7 +170,8 @@ static bool await_stop(struct product *product) {
     }
 }
 
-static void stop_worker_at(enum hr__point point, int out_of_order) {
+/* false: it did not come to the point. */
+static bool stop_worker_at(enum hr__point point, int out_of_order) {
     struct product product;
     int descriptors = count_descriptors(), r = 0;
     open_with_plan(&product, point, SIGSTOP, out_of_order);
@@ -156,17 +182,18 @@ static void stop_worker_at(enum hr__point point, int out_of_order) {
         must(hr_crew_signal(hr_loader_crew(product.loader), 1, SIGCONT));
         finish_epoch(&product);
     }
-    end_product(&product, has_stopped ? STOP_MS : STOP_MS / 5, descriptors);
+    end_product(&product, !has_stopped, descriptors);
     assert_int_equal(product.death_count, 0);
     /* Where it stops while it ends, it is killed at the deadline. */
-    if (product.last_death.signal != (has_stopped ? 0 : SIGKILL)) fail_msg("%s", hr__failpoints[point].name);
+    int signal = product.last_death.signal;
+    if (signal != 0 && (has_stopped || signal != SIGKILL))
+        fail_msg("%s: signal %d", hr__failpoints[point].name, signal);
+    return has_stopped || signal == SIGKILL;
 }
 
 static void a_worker_stopped_at_any_point_is_waited_for_and_the_epoch_is_exact(void **state) {
     (void)state;
-    for (enum hr__point point = 0; point < HR__POINT_COUNT; point++)
-        for (int out_of_order = 0; out_of_order < 2; out_of_order++)
-            if (is_by(point, HR__BY_WORKER)) stop_worker_at(point, out_of_order);
+    sweep_worker(stop_worker_at);
 }
 
 /* ---- the trainer ---- */
@@ -182,7 +209,7 @@ static const char *note_replacement(struct product *product, uint32_t worker) {
 /* Worker 1 dies with one batch published and one not, while the first batch in order is still being made. */
 static void visit_of_trainer(hr_port *port, uint32_t worker, uint32_t life, uint64_t task_count, uint64_t item) {
     (void)port;
-    int64_t deadline = in_s(20);
+    int64_t deadline = in_s(PATIENCE_S);
     if (worker == 1 && life == 0 && task_count == 1) raise(SIGKILL);
     if (item > 0) return;
     while (!atomic_load(&board->replaced_count)) {
@@ -217,10 +244,10 @@ static void run_three_workers(void) {
     begin_epoch(&product, ITEMS / 3);
     finish_epoch(&product);
     must(hr_loader_dismiss(product.loader, 0));
-    must(hr_crew_wait(hr_loader_crew(product.loader), 0, in_s(20)));
+    must(hr_crew_wait(hr_loader_crew(product.loader), 0, in_s(PATIENCE_S)));
     check(product.death_count == 1);
     stop_product(&product, 500);
-    must(hr_crew_wait(hr_loader_crew(product.loader), 2, in_s(20)));
+    for (uint32_t i = 1; i < 3; i++) must(hr_crew_wait(hr_loader_crew(product.loader), i, in_s(PATIENCE_S)));
     close_product(&product);
 }
 
@@ -263,6 +290,7 @@ static pid_t start_trainer(void) {
     fflush(NULL);
     pid_t pid = fork();
     if (pid != 0) return pid;
+    die_with_test();
     limit_address_space();
     setenv("HEADRACE_STOP", plan_for(trainer_point, trainer_signal), 1);
     run_three_workers();
@@ -272,35 +300,36 @@ static pid_t start_trainer(void) {
 
 static void assert_nothing_is_left(int descriptors) {
     assert_int_equal(count_descriptors(), descriptors);
-    assert_int_equal(count_named_files(), 0);
+    assert_true(no_named_file_is_left());
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
-/* Returns how long its workers outlived it. */
+/* Returns how long its workers outlived it; INT64_MAX: it did not come to the point. */
 static int64_t kill_trainer(void) {
     int descriptors = count_descriptors();
     int status = reap_pid(start_trainer());
     int64_t start_ns = now_ns();
     bool is_reached = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    bool may_miss = trainer_is_out_of_order && status == 0;
-    if (!is_reached && !may_miss) fail_msg("%s: wait status 0x%x", hr__failpoints[trainer_point].name, status);
-    assert_true(reap_all(start_ns + GONE_WITHIN_MS * INT64_C(1000000)));
+    if (!is_reached && status != 0) fail_msg("%s: wait status 0x%x", hr__failpoints[trainer_point].name, status);
+    assert_true(reap_all(in_s(PATIENCE_S)));
     int64_t gone_ns = now_ns() - start_ns;
     assert_nothing_is_left(descriptors);
-    return gone_ns;
+    return is_reached || trainer_is_out_of_order ? gone_ns : INT64_MAX;
 }
 
-static void stop_trainer(void) {
+/* false: it did not come to the point. */
+static bool stop_trainer(void) {
     int descriptors = count_descriptors(), status;
     pid_t pid = start_trainer();
     assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
-    if (!trainer_is_out_of_order) assert_true(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP);
-    if (WIFSTOPPED(status)) {
+    bool is_reached = WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP;
+    if (is_reached) {
         kill(pid, SIGCONT);
         status = reap_pid(pid);
     }
     if (status != 0) fail_msg("%s: wait status 0x%x", hr__failpoints[trainer_point].name, status);
     assert_nothing_is_left(descriptors);
+    return is_reached || trainer_is_out_of_order;
 }
 
 static void a_trainer_killed_at_any_point_takes_its_workers_along(void **state) {
@@ -310,7 +339,11 @@ static void a_trainer_killed_at_any_point_takes_its_workers_along(void **state) 
     for (trainer_point = 0; trainer_point < HR__POINT_COUNT; trainer_point++) {
         if (!is_by(trainer_point, HR__BY_TRAINER) || is_out_of_reach(trainer_point)) continue;
         for (trainer_is_out_of_order = 0; trainer_is_out_of_order < 2; trainer_is_out_of_order++) {
-            int64_t gone_ns = kill_trainer();
+            int64_t gone_ns = INT64_MAX;
+            for (int i = 0; i < TRIES && gone_ns >= GONE_WITHIN_NS; i++) gone_ns = kill_trainer();
+            if (gone_ns >= GONE_WITHIN_NS)
+                fail_msg("%s: %s", hr__failpoints[trainer_point].name,
+                         gone_ns == INT64_MAX ? "not passed" : "workers live on too long");
             if (gone_ns > longest_ns) longest_ns = gone_ns;
         }
     }
@@ -320,9 +353,14 @@ static void a_trainer_killed_at_any_point_takes_its_workers_along(void **state) 
 static void a_trainer_stopped_at_any_point_goes_on_and_its_epochs_are_exact(void **state) {
     (void)state;
     trainer_signal = SIGSTOP;
-    for (trainer_point = 0; trainer_point < HR__POINT_COUNT; trainer_point++)
-        for (trainer_is_out_of_order = 0; trainer_is_out_of_order < 2; trainer_is_out_of_order++)
-            if (is_by(trainer_point, HR__BY_TRAINER) && !is_out_of_reach(trainer_point)) stop_trainer();
+    for (trainer_point = 0; trainer_point < HR__POINT_COUNT; trainer_point++) {
+        if (!is_by(trainer_point, HR__BY_TRAINER) || is_out_of_reach(trainer_point)) continue;
+        for (trainer_is_out_of_order = 0; trainer_is_out_of_order < 2; trainer_is_out_of_order++) {
+            bool is_met = false;
+            for (int i = 0; i < TRIES && !is_met; i++) is_met = stop_trainer();
+            if (!is_met) fail_msg("%s is not passed", hr__failpoints[trainer_point].name);
+        }
+    }
 }
 
 /* ---- workers that do not listen ---- */
@@ -365,21 +403,23 @@ static hr_work *const lives[] = {be_idle, be_busy, be_deaf, be_full};
 enum { LIVES = sizeof lives / sizeof *lives };
 
 static _Noreturn void be_silent_trainer(void) {
+    die_with_test();
     struct hr_loader_options options = {.worker_count = LIVES, .prefetch_factor = 2};
     struct order wanted = {8};
     hr_loader *loader;
     must(hr_loader_open(&options, &loader));
-    must(hr_loader_begin(loader, NULL, 0, in_s(20)));
+    must(hr_loader_begin(loader, NULL, 0, in_s(PATIENCE_S)));
     for (uint32_t i = 0; i < LIVES; i++) must(hr_crew_fork(hr_loader_crew(loader), i, lives[i], NULL));
     for (uint32_t i = 0; i < 2; i++)
         must(hr_arena_grant(hr_loader_arena(loader), LIVES - 1, HR_TASK_MAKE, i, &wanted, sizeof wanted));
     for (;;) pause();
 }
 
-static void workers_that_do_not_listen_are_gone_with_their_trainer(void **state) {
-    (void)state;
+/* Returns how long they outlived it. */
+static int64_t kill_silent_trainer(void) {
     int descriptors = count_descriptors();
-    int64_t deadline = in_s(20);
+    int64_t deadline = in_s(PATIENCE_S);
+    atomic_store(&board->ready_count, 0);
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) be_silent_trainer();
@@ -389,9 +429,18 @@ static void workers_that_do_not_listen_are_gone_with_their_trainer(void **state)
     }
     int64_t start_ns = now_ns();
     kill(pid, SIGKILL);
-    assert_true(reap_all(start_ns + GONE_WITHIN_MS * INT64_C(1000000)));
-    print_message("gone after %.1f ms (wanted: %d)\n", (double)(now_ns() - start_ns) / 1e6, GONE_WANTED_MS);
+    assert_true(reap_all(in_s(PATIENCE_S)));
+    int64_t gone_ns = now_ns() - start_ns;
     assert_nothing_is_left(descriptors);
+    return gone_ns;
+}
+
+static void workers_that_do_not_listen_are_gone_with_their_trainer(void **state) {
+    (void)state;
+    int64_t gone_ns = GONE_WITHIN_NS;
+    for (int i = 0; i < TRIES && gone_ns >= GONE_WITHIN_NS; i++) gone_ns = kill_silent_trainer();
+    print_message("gone after %.1f ms (wanted: %d)\n", (double)gone_ns / 1e6, GONE_WANTED_MS);
+    assert_true(gone_ns < GONE_WITHIN_NS);
 }
 
 static void every_point_has_a_name_of_its_own(void **state) {

@@ -244,11 +244,11 @@ def test_a_batch_passes_through_a_multiprocessing_queue(kind: Any, method: str) 
     answers = []
     for _ in range(3):
         there.put(next(iterator))
-        answers.append(back.get(timeout=60))
+        answers.append(back.get(timeout=100))
         for _ in range(5):
             next(iterator)[0].fill_(-1)
     assert answers == [([n, n + 1], [n, n + 1]) for n in (0, 12, 24)]
-    consumer.join(30)
+    consumer.join(60)
     assert consumer.exitcode == 0
     for one in (there, back):
         one.close()

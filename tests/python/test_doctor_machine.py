@@ -15,14 +15,15 @@ from typing import Any
 
 import headrace
 import pytest
-from doctors import GIB, doctor, findings, make_machine
+from doctors import GIB, doctor, findings, make_machine, needs_cores
 from headrace.doctor import _machine
 from loaders import needs_failpoints, only_headrace
 from processes import environment
 
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.timeout(600)]
 
 
+@needs_cores
 @needs_failpoints
 def test_a_container_with_dockers_small_shm_is_fine_and_the_text_says_so(tmp_path: pathlib.Path) -> None:
     result = doctor(HEADRACE_ROOT=make_machine(tmp_path))
@@ -130,6 +131,7 @@ def test_a_cgroup_that_allows_no_more_processes_is_an_error(tmp_path: pathlib.Pa
     assert "--pids-limit" in found["fix"]
 
 
+@needs_cores
 @needs_failpoints
 @pytest.mark.parametrize(
     ("changes", "name", "fix"),

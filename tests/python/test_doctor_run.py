@@ -17,7 +17,7 @@ from headrace.doctor import _batches
 from headrace.doctor._findings import Finding
 from loaders import only_headrace
 
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.timeout(600)]
 
 LOADERS = """
 import random, threading, time
@@ -139,7 +139,7 @@ def too_few_workers():
     return DataLoader(Waits(), 8, num_workers=1)
 
 def with_threads():
-    threading.Thread(target=time.sleep, args=(60,), name="telemetry", daemon=True).start()
+    threading.Thread(target=threading.Event().wait, name="telemetry", daemon=True).start()
     return DataLoader(Numbers(), 32, num_workers=1, multiprocessing_context="fork")
 
 def with_threads_spawned():

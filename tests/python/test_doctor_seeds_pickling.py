@@ -11,7 +11,7 @@ import pytest
 from loaders import only_headrace
 from processes import environment
 
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.timeout(600)]
 
 MAIN = """
 def make_dataset():
@@ -97,7 +97,7 @@ def python(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         env=environment(),
     )
 

@@ -152,7 +152,7 @@ static void run_epoch_with_deaths(struct product *product) {
     atomic_store(&killed_pid, 0);
     set_alarm();
     while (r != HR_E_END) {
-        r = step_product(product, in_s(20));
+        r = step_product(product, in_s(PATIENCE_S));
         check(r != -ETIMEDOUT);
         if (r != 0 || product->death_count == deaths) continue;
         deaths = product->death_count;
@@ -251,7 +251,7 @@ static void soak(void **state) {
     double seconds = (double)(now_ns() - start_ns) / 1e9;
     uint64_t kills = worker_kills + trainer_kills;
     assert_int_equal(count_descriptors(), descriptors);
-    assert_int_equal(count_named_files(), 0);
+    assert_true(no_named_file_is_left());
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     printf(
         "%llu kills in %.1f s, %.0f a second, in %llu rounds: %llu workers (%llu at a random instant, the others at a "

@@ -9,7 +9,7 @@
 
 /* The rings, the way of waiting and the leases, with threads in place of processes: ThreadSanitizer follows these. */
 
-enum { CAPACITY = 8, RECORDS = 100000, DEADLINE_S = 60 };
+enum { CAPACITY = 8, RECORDS = 100000 };
 
 /* One direction: a ring, the bell of its consumer, and how the consumer waits. */
 struct way {
@@ -49,7 +49,7 @@ static int receive_record(struct way *way, struct hr__record *ret_record) {
         bool ready[1];
         int r = 0;
         hr__ring_sleep(&way->consumer, HR__SLEEPS);
-        if (!hr__ring_has_record(&way->consumer)) r = hr__poll(&way->bell_fd, ready, 1, in_s(DEADLINE_S));
+        if (!hr__ring_has_record(&way->consumer)) r = hr__poll(&way->bell_fd, ready, 1, in_s(PATIENCE_S));
         hr__ring_sleep(&way->consumer, HR__AWAKE);
         if (r < 0) return r; /* nobody rang: a lost wake-up */
         hr__eventfd_drain(way->bell_fd);
@@ -134,7 +134,7 @@ static void leases_end_anywhere_while_batches_go_on(void **state) {
         uint64_t bytes = task % 16 == 0 ? 64 * KIB : 4096;
         hr_lease *leases[2];
         must(order(&scene, 0, task, bytes));
-        must(work_once(port, in_s(DEADLINE_S)));
+        must(work_once(port, in_s(PATIENCE_S)));
         struct hr_delivery *delivery = expect(&scene, 0, task, bytes);
         must(hr_delivery_lease(delivery, 0, bytes / 2, &leases[0]));
         must(hr_delivery_lease(delivery, bytes / 2, bytes / 2, &leases[1]));

@@ -5,7 +5,7 @@
 
 /* Tiny tasks with random delays on both sides, so that each comes to each state of the other: no wake-up is lost. */
 
-enum { WORKERS = 2, AHEAD = 3, BATCHES = 200000, SECONDS = 100 };
+enum { WORKERS = 2, AHEAD = 3, BATCHES = 200000 };
 
 static uint64_t seed_from_environment(void) {
     const char *seed = getenv("HEADRACE_SEED");
@@ -50,7 +50,6 @@ static uint64_t bytes_of_task(uint64_t task) {
 static void run(bool any_worker, uint64_t limit_bytes) {
     struct scene scene;
     uint64_t random = seed_from_environment(), sent[WORKERS] = {0}, received[WORKERS] = {0};
-    int64_t deadline = in_s(SECONDS);
     set_scene(&scene, WORKERS, WORKERS * AHEAD, limit_bytes);
     for (uint32_t i = 0; i < WORKERS; i++) start_as(&scene, i, NULL, be_erratic);
     for (uint32_t worker = 0; worker < WORKERS; worker++)
@@ -59,7 +58,7 @@ static void run(bool any_worker, uint64_t limit_bytes) {
     for (uint64_t n = 0; n < BATCHES / 2; n++) {
         struct hr_delivery *delivery;
         uint32_t wanted = any_worker ? HR_ANY_WORKER : (uint32_t)(n % WORKERS);
-        must(hr_arena_receive(scene.arena, wanted, deadline, &delivery));
+        must(hr_arena_receive(scene.arena, wanted, in_s(PATIENCE_S), &delivery));
         uint32_t worker = delivery->worker;
         check(delivery->task == received[worker]);
         check(delivery->bytes == bytes_of_task(received[worker]));

@@ -33,7 +33,7 @@ static inline void open_room(struct room *room) {
 }
 
 static inline void close_room(struct room *room) {
-    assert_int_equal(hr_crew_stop(room->crew, INT64_C(5000000000)), 0);
+    assert_int_equal(hr_crew_stop(room->crew, PATIENCE_S * INT64_C(1000000000)), 0);
     assert_null(hr_crew_close(room->crew));
     assert_null(hr_arena_close(room->arena));
     assert_int_equal(count_descriptors(), room->descriptors);
@@ -47,23 +47,24 @@ static inline struct hr_worker_report look(struct room *room, uint32_t worker) {
 }
 
 static inline struct hr_worker_report await_end(struct room *room, uint32_t worker) {
-    must(hr_crew_wait(room->crew, worker, in_s(20)));
+    must(hr_crew_wait(room->crew, worker, in_s(PATIENCE_S)));
     return look(room, worker);
 }
 
 static inline void await_ready(int count) {
-    int64_t deadline = in_s(20);
+    int64_t deadline = in_s(PATIENCE_S);
     while (atomic_load(&board->ready_count) < count) {
         assert_true(now_ns() < deadline);
         poll(NULL, 0, 1);
     }
 }
 
+/* Of a worker that has opened its port. */
 static inline struct hr_worker_report await_state(struct room *room, uint32_t worker, char state) {
-    int64_t deadline = in_s(20);
+    int64_t deadline = in_s(PATIENCE_S);
     for (;;) {
         struct hr_worker_report report = look(room, worker);
-        if (report.state == state) return report;
+        if (report.vitals.starts > 0 && report.state == state) return report;
         assert_true(now_ns() < deadline);
         poll(NULL, 0, 1);
     }

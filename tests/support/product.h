@@ -166,7 +166,7 @@ static inline void submit_items(struct product *product) {
 
 static inline void begin_epoch(struct product *product, uint64_t item_count) {
     int r;
-    while ((r = hr_loader_begin(product->loader, "epoch", 5, in_s(20))) < 0) {
+    while ((r = hr_loader_begin(product->loader, "epoch", 5, in_s(PATIENCE_S))) < 0) {
         if (r == HR_E_WORKER_DIED) replace_dead_worker(product);
         check(r == HR_E_WORKER_DIED || r == -EINTR);
     }
@@ -248,7 +248,7 @@ static inline int step_product(struct product *product, int64_t deadline_ns) {
 static inline void finish_epoch(struct product *product) {
     int r = 0;
     while (r != HR_E_END) {
-        r = step_product(product, in_s(20));
+        r = step_product(product, in_s(PATIENCE_S));
         check(r != -ETIMEDOUT);
     }
 }
@@ -265,12 +265,28 @@ static inline void close_product(struct product *product) {
 
 /* ---- what must be back to where it was ---- */
 
+/* Files of other programs, too, that run now or have left some. */
 static inline int count_named_files(void) {
     int count = 0;
     DIR *folder = opendir("/dev/shm");
     for (struct dirent *entry; folder && (entry = readdir(folder));) count += strstr(entry->d_name, "headrace") != NULL;
     if (folder) closedir(folder);
     return count;
+}
+
+static int named_file_count; /* when the test began */
+__attribute__((constructor)) static inline void note_named_files(void) {
+    named_file_count = count_named_files();
+}
+
+/* None has come that stays. */
+static inline bool no_named_file_is_left(void) {
+    int64_t deadline = in_s(PATIENCE_S);
+    while (count_named_files() > named_file_count) {
+        if (now_ns() > deadline) return false;
+        poll(NULL, 0, 1);
+    }
+    return true;
 }
 
 static inline void block_child_signal(sigset_t *set) {

@@ -30,7 +30,7 @@ static int close_room(void **state) {
 
 static struct hr_delivery *hand_over(struct room *room, uint64_t task, uint64_t bytes) {
     must(order(&room->scene, 0, task, bytes));
-    must(work_once(room->port, in_s(10)));
+    must(work_once(room->port, in_s(PATIENCE_S)));
     return expect(&room->scene, 0, task, bytes);
 }
 
@@ -40,7 +40,7 @@ static void a_batch_crosses_with_all_that_was_said_of_it(void **state) {
     struct hr_delivery *delivery;
     void *data;
     must(hr_arena_grant(room->scene.arena, 0, 17, 1234567890123, "payload", 7));
-    must(hr_port_take(room->port, in_s(10), &task));
+    must(hr_port_take(room->port, in_s(PATIENCE_S), &task));
     assert_int_equal(task.task, 1234567890123);
     assert_int_equal(task.kind, 17);
     assert_int_equal(task.payload_bytes, 7);
@@ -49,7 +49,7 @@ static void a_batch_crosses_with_all_that_was_said_of_it(void **state) {
     assert_int_equal((uintptr_t)data % (2 * MIB), 0);
     memcpy(data, "batch", 5);
     must(hr_port_publish(room->port, 21, 5));
-    must(hr_arena_receive(room->scene.arena, 0, in_s(10), &delivery));
+    must(hr_arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery));
     assert_int_equal(delivery->task, 1234567890123);
     assert_int_equal(delivery->kind, 17);
     assert_int_equal(delivery->worker, 0);
@@ -65,10 +65,10 @@ static void a_task_and_a_batch_may_be_empty(void **state) {
     struct hr_task task;
     struct hr_delivery *delivery;
     must(hr_arena_grant(room->scene.arena, 0, 0, 1, NULL, 0));
-    must(hr_port_take(room->port, in_s(10), &task));
+    must(hr_port_take(room->port, in_s(PATIENCE_S), &task));
     assert_int_equal(task.payload_bytes, 0);
     must(hr_port_publish(room->port, 0, 0));
-    must(hr_arena_receive(room->scene.arena, HR_ANY_WORKER, in_s(10), &delivery));
+    must(hr_arena_receive(room->scene.arena, HR_ANY_WORKER, in_s(PATIENCE_S), &delivery));
     assert_int_equal(delivery->bytes, 0);
     hr_delivery_done(delivery);
 }
@@ -133,7 +133,7 @@ static void no_more_is_granted_than_prefetching_allows(void **state) {
     for (uint64_t task = 0; task < 4; task++) must(order(&room->scene, 0, task, 64));
     assert_int_equal(order(&room->scene, 0, 4, 64), -EAGAIN);
     assert_non_null(strstr(hr_error_message(), "4 batches are in flight"));
-    must(work_once(room->port, in_s(10)));
+    must(work_once(room->port, in_s(PATIENCE_S)));
     assert_int_equal(order(&room->scene, 0, 4, 64), -EAGAIN); /* published, but not received yet */
     hr_delivery_done(expect(&room->scene, 0, 0, 64));
     must(order(&room->scene, 0, 4, 64));
@@ -146,8 +146,8 @@ static void calls_out_of_turn_are_refused(void **state) {
     assert_int_equal(hr_port_reserve(room->port, 1, &data), HR_E_STATE);
     assert_int_equal(hr_port_publish(room->port, 0, 0), HR_E_STATE);
     must(order(&room->scene, 0, 0, 64));
-    must(hr_port_take(room->port, in_s(10), &task));
-    assert_int_equal(hr_port_take(room->port, in_s(10), &task), HR_E_STATE);
+    must(hr_port_take(room->port, in_s(PATIENCE_S), &task));
+    assert_int_equal(hr_port_take(room->port, in_s(PATIENCE_S), &task), HR_E_STATE);
     must(hr_port_reserve(room->port, 64, &data));
     assert_int_equal(hr_port_publish(room->port, 0, MIB), -EINVAL);
     assert_int_equal(order(&room->scene, 1, 0, 64), -EINVAL);

@@ -121,12 +121,12 @@ static void compare_in_order(uint64_t seed) {
     open_room(&room, workers, prefetch, 0);
     for (int i = 0; i < workers; i++) torch.left[i] = room.left[i] = (int)next_random(3) ? (int)next_random(30) : 1000;
     reset(&torch);
-    must(hr_loader_begin(room.loader, NULL, 0, in_s(10)));
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
     prime(&room, prefetch, &next_index, torch.index_count);
     for (;;) {
         struct hr_delivery *delivery = NULL;
         work_off(&room);
-        int r = hr_loader_next(room.loader, in_s(10), &delivery);
+        int r = hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery);
         if (r == 1) {
             submit(&room, &next_index, torch.index_count);
             continue;
@@ -159,7 +159,7 @@ static void compare_out_of_order(uint64_t seed) {
     open_room(&room, workers, prefetch, 1);
     for (int i = 0; i < workers; i++) torch.left[i] = room.left[i] = (int)next_random(3) ? (int)next_random(30) : 1000;
     reset(&torch);
-    must(hr_loader_begin(room.loader, NULL, 0, in_s(10)));
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
     prime(&room, prefetch, &next_index, torch.index_count);
     uint64_t random_before = random_state;
     for (int expected; (expected = next_data(&torch, choose_any)) != NONE;) {
@@ -170,7 +170,7 @@ static void compare_out_of_order(uint64_t seed) {
         for (;;) { /* replay the arrivals up to this batch */
             int worker = (int)next_random((uint32_t)model->workers);
             if (!hr_loader_has_data(room.loader, (uint32_t)worker) || !work(&room, worker)) continue;
-            int r = hr_loader_next(room.loader, in_s(10), &delivery);
+            int r = hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery);
             must(r);
             submit(&room, &next_index, torch.index_count);
             if (r == 0) break;
@@ -195,7 +195,7 @@ static void more_tasks_than_agreed_are_refused(void **state) {
     struct room room;
     int64_t index = 0;
     open_room(&room, 2, 3, 0);
-    must(hr_loader_begin(room.loader, NULL, 0, in_s(10)));
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
     for (int i = 0; i < 6; i++) assert_int_equal(hr_loader_submit(room.loader, &index, sizeof index), 1);
     assert_int_equal(hr_loader_submit(room.loader, &index, sizeof index), -EAGAIN);
     assert_non_null(strstr(hr_error_message(), "6 tasks"));
@@ -207,8 +207,8 @@ static void without_tasks_the_epoch_is_over_at_once(void **state) {
     struct room room;
     struct hr_delivery *delivery;
     open_room(&room, 2, 2, 0);
-    must(hr_loader_begin(room.loader, NULL, 0, in_s(10)));
-    assert_int_equal(hr_loader_next(room.loader, in_s(10), &delivery), HR_E_END);
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
+    assert_int_equal(hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery), HR_E_END);
     close_room(&room);
 }
 
@@ -221,14 +221,14 @@ static void an_epoch_that_was_broken_off_is_dropped_and_the_next_is_whole(void *
         int r = hr_loader_begin(room.loader, NULL, 0, now_ns());
         if (epoch > 0) assert_int_equal(r, -ETIMEDOUT); /* the workers have not answered yet */
         work_off(&room);
-        if (r < 0) must(hr_loader_begin(room.loader, NULL, 0, in_s(10)));
+        if (r < 0) must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
         for (int i = 0; i < 3; i++) assert_true(hr_loader_has_data(room.loader, (uint32_t)i));
         for (int i = 0; i < 3; i++) room.left[i] = epoch == 2 ? 1 : 1000;
         prime(&room, 2, &next_index, 20);
         for (int expected = 0; expected < (epoch == 3 ? 20 : 3); expected++) {
             struct hr_delivery *delivery;
             work_off(&room);
-            while ((r = hr_loader_next(room.loader, in_s(10), &delivery)) == 1) submit(&room, &next_index, 20);
+            while ((r = hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery)) == 1) submit(&room, &next_index, 20);
             must(r);
             assert_int_equal(*(int64_t *)delivery->data, expected);
             submit(&room, &next_index, 20);
@@ -245,11 +245,11 @@ static void a_dismissed_worker_gets_its_last_task_after_the_others(void **state)
     int64_t index = 5;
     open_room(&room, 1, 2, 0);
     room.left[0] = 9;
-    must(hr_loader_begin(room.loader, NULL, 0, in_s(10)));
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
     must(hr_loader_submit(room.loader, &index, sizeof index));
     must(hr_loader_dismiss(room.loader, 0));
     assert_true(work(&room, 0));
-    must(hr_port_take(room.ports[0], in_s(10), &task));
+    must(hr_port_take(room.ports[0], in_s(PATIENCE_S), &task));
     assert_int_equal(task.kind, HR_TASK_STOP);
     close_room(&room);
 }

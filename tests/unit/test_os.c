@@ -166,7 +166,7 @@ static void a_signal_interrupts_a_poll(void **state) {
     sigaction(SIGALRM, &action, &old);
     bool ready[1];
     ualarm(1000, 1000); /* again and again: the first may come before the poll */
-    assert_int_equal(hr__poll(&read_fd, ready, 1, in_s(10)), -EINTR);
+    assert_int_equal(hr__poll(&read_fd, ready, 1, in_s(PATIENCE_S)), -EINTR);
     ualarm(0, 0);
     sigaction(SIGALRM, &old, NULL);
     hr__close(&write_fd);
@@ -197,7 +197,7 @@ static void a_process_dies_with_the_other_end_of_its_pipe_and_not_before(void **
     for (int i = 0; i < 3; i++) {
         must(hr__eventfd(&ready_fd));
         children[i] = fork_bound_child(read_fd, write_fd, ready_fd);
-        assert_int_equal(hr__poll(&ready_fd, ready, 1, in_s(10)), 1);
+        assert_int_equal(hr__poll(&ready_fd, ready, 1, in_s(PATIENCE_S)), 1);
         hr__close(&ready_fd);
     }
     for (int i = 0; i < 3; i++) assert_int_equal(waitpid(children[i], &status, WNOHANG), 0);

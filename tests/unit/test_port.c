@@ -49,7 +49,7 @@ static int close_room(void **state) {
 static int receive_forged(struct room *room, struct hr__record record) {
     struct hr_delivery *delivery = NULL;
     assert_int_equal(hr__ring_push(&room->forger, &record), 0);
-    int r = hr_arena_receive(room->scene.arena, 0, in_s(10), &delivery);
+    int r = hr_arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery);
     if (r < 0) assert_null(delivery);
     hr_delivery_done(delivery);
     return r;
@@ -111,7 +111,7 @@ static void another_workers_slot_is_corrupt(void **state) {
     room->forger = room->scene.arena->peers[1].completions;
     struct hr_delivery *delivery = NULL;
     assert_int_equal(hr__ring_push(&room->forger, &room->honest), 0);
-    assert_int_equal(hr_arena_receive(room->scene.arena, 1, in_s(10), &delivery), HR_E_CORRUPT);
+    assert_int_equal(hr_arena_receive(room->scene.arena, 1, in_s(PATIENCE_S), &delivery), HR_E_CORRUPT);
     assert_null(delivery);
 }
 
@@ -119,7 +119,7 @@ static void a_damaged_index_is_corrupt_and_names_the_worker(void **state) {
     struct room *room = *state;
     struct hr_delivery *delivery = NULL;
     atomic_store(&room->forger.shared->tail, UINT64_C(1) << 50);
-    assert_int_equal(hr_arena_receive(room->scene.arena, HR_ANY_WORKER, in_s(10), &delivery), HR_E_CORRUPT);
+    assert_int_equal(hr_arena_receive(room->scene.arena, HR_ANY_WORKER, in_s(PATIENCE_S), &delivery), HR_E_CORRUPT);
     assert_non_null(strstr(hr_error_message(), "worker 0"));
 }
 
@@ -133,7 +133,7 @@ static void an_ask_without_a_grant_changes_nothing(void **state) {
     uint64_t used = report_of(&room->scene).used_bytes;
     assert_int_equal(hr_arena_receive(room->scene.arena, 1, now_ns() + 2000000, &delivery), -ETIMEDOUT);
     assert_int_equal(report_of(&room->scene).used_bytes, used);
-    must(work_once(room->port, in_s(10)));
+    must(work_once(room->port, in_s(PATIENCE_S)));
     hr_delivery_done(expect(&room->scene, 0, 5, 64));
 }
 
@@ -160,7 +160,7 @@ static int take_forged(struct room *room, struct hr__record record) {
     struct hr_task task;
     hr__ring_push(&room->scene.arena->peers[1].grants, &record);
     hr_port *port = open_port_here(&room->scene, 1);
-    int r = hr_port_take(port, in_s(10), &task);
+    int r = hr_port_take(port, in_s(PATIENCE_S), &task);
     hr_port_close(port);
     return r;
 }
@@ -207,7 +207,7 @@ static void a_note_and_the_process_are_there_for_reports(void **state) {
     hr_port_note(room->port, 4711);
     assert_int_equal(atomic_load(&record->sample), 4711);
     assert_int_equal(atomic_load(&record->pid), getpid());
-    must(work_once(room->port, in_s(10)));
+    must(work_once(room->port, in_s(PATIENCE_S)));
     assert_int_equal(atomic_load(&record->done_count), 1);
 }
 

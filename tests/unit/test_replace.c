@@ -26,13 +26,13 @@ static void open_room_with_tasks(struct room *room, int out_of_order, int count)
     int next_index = 0;
     open_room(room, 2, 3, out_of_order);
     room->left[0] = room->left[1] = 1000;
-    must(hr_loader_begin(room->loader, NULL, 0, in_s(10)));
+    must(hr_loader_begin(room->loader, NULL, 0, in_s(PATIENCE_S)));
     for (int i = 0; i < count; i++) assert_int_equal(submit(room, &next_index, count), 1);
 }
 
 static int64_t next_index_delivered(struct room *room) {
     struct hr_delivery *delivery = NULL;
-    must(hr_loader_next(room->loader, in_s(10), &delivery));
+    must(hr_loader_next(room->loader, in_s(PATIENCE_S), &delivery));
     int64_t index = *(int64_t *)delivery->data;
     assert_int_equal(delivery->status, HR_STATUS_BATCH);
     hr_delivery_done(delivery);
@@ -41,7 +41,7 @@ static int64_t next_index_delivered(struct room *room) {
 
 static void assert_epoch_is_over(struct room *room) {
     struct hr_delivery *delivery;
-    assert_int_equal(hr_loader_next(room->loader, in_s(10), &delivery), HR_E_END);
+    assert_int_equal(hr_loader_next(room->loader, in_s(PATIENCE_S), &delivery), HR_E_END);
 }
 
 static void in_order_a_successor_makes_what_was_not_published(void **state) {
@@ -94,7 +94,7 @@ static void a_death_in_the_middle_of_a_begin_leaves_a_whole_epoch(void **state) 
         assert_succession(replace(&room, 0), 0, 0, 0);
         assert_false(work(&room, 0)); /* the epoch is not announced to who begins with it */
         work_off(&room);
-        must(hr_loader_begin(room.loader, NULL, 0, in_s(10)));
+        must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
         for (int i = 0; i < 6; i++) submit(&room, &next_index, 6);
         work_off(&room);
         for (int i = 0; i < 6; i++) assert_int_equal(next_index_delivered(&room), i);
@@ -113,7 +113,7 @@ static void a_worker_that_had_ended_is_replaced_with_its_outstanding_tasks(void 
     assert_true(work(&room, 0)); /* its end, for task 2; it skips 4 */
     for (int i = 0; i < 3; i++) assert_true(work(&room, 1));
     for (int i = 0; i < 2; i++) assert_int_equal(next_index_delivered(&room), i);
-    assert_int_equal(hr_loader_next(room.loader, in_s(10), &delivery), 1);
+    assert_int_equal(hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery), 1);
     assert_false(hr_loader_has_data(room.loader, 0));
     assert_succession(replace(&room, 0), 2, 0, 1);
     room.ended[0] = true;
@@ -134,7 +134,7 @@ static void the_successor_of_a_dismissed_worker_is_dismissed(void **state) {
     assert_true(work(&room, 0));
     assert_succession(replace(&room, 0), 0, 1, 2);
     for (int i = 0; i < 2; i++) assert_true(work(&room, 0));
-    must(hr_port_take(room.ports[0], in_s(10), &task));
+    must(hr_port_take(room.ports[0], in_s(PATIENCE_S), &task));
     assert_int_equal(task.kind, HR_TASK_STOP);
     for (int i = 0; i < 3; i++) assert_true(work(&room, 1));
     for (int i = 0; i < 6; i++) assert_int_equal(next_index_delivered(&room), i);
@@ -153,7 +153,7 @@ static void the_end_of_a_dismissed_worker_is_no_death_once_it_owes_nothing(void 
     must(hr_loader_dismiss(room.loader, 0));
     for (int i = 0; i < 2; i++) assert_true(work(&room, 0));
     assert_int_equal(next_index_delivered(&room), 0);
-    assert_int_equal(hr_loader_next(room.loader, in_s(10), &delivery), HR_E_WORKER_DIED); /* it owes task 4 */
+    assert_int_equal(hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED); /* it owes task 4 */
     must(hr_arena_watch(room.scene.arena, 0, -1));
     assert_succession(replace(&room, 0), 1, 1, 1);
     assert_true(work(&room, 0));
@@ -175,7 +175,7 @@ static void a_replacement_that_failed_half_way_can_be_tried_again(void **state) 
     struct hr_task task;
     void *data;
     open_room_with_tasks(&room, 0, 6);
-    must(hr_port_take(room.ports[0], in_s(10), &task));
+    must(hr_port_take(room.ports[0], in_s(PATIENCE_S), &task));
     must(hr_port_reserve(room.ports[0], MIB, &data)); /* its slot starts anew, and so needs memory */
     room.ports[0] = hr_port_close(room.ports[0]);
     setenv("HEADRACE_FAIL", "fallocate:ENOSPC", 1);
@@ -196,12 +196,12 @@ static void a_begin_that_failed_half_way_announces_the_epoch_to_the_rest(void **
     static const char payload[128 * KIB]; /* no slot has so much yet */
     open_room_with_tasks(&room, 0, 1);
     setenv("HEADRACE_FAIL", "fallocate:ENOSPC", 1);
-    assert_int_equal(hr_loader_begin(room.loader, payload, sizeof payload, in_s(10)), -ENOSPC);
+    assert_int_equal(hr_loader_begin(room.loader, payload, sizeof payload, in_s(PATIENCE_S)), -ENOSPC);
     unsetenv("HEADRACE_FAIL");
     assert_int_equal(hr_loader_begin(room.loader, payload, sizeof payload, now_ns()), -ETIMEDOUT);
     assert_true(work(&room, 0) && work(&room, 0)); /* the old task, and the announcement */
     assert_true(work(&room, 1));
-    must(hr_loader_begin(room.loader, payload, sizeof payload, in_s(10)));
+    must(hr_loader_begin(room.loader, payload, sizeof payload, in_s(PATIENCE_S)));
     for (int i = 0; i < 6; i++) submit(&room, &next_index, 6);
     work_off(&room);
     for (int i = 0; i < 6; i++) assert_int_equal(next_index_delivered(&room), i);
@@ -237,7 +237,7 @@ static void what_is_outstanding_and_awaited_can_be_asked(void **state) {
     must(hr_loader_awaited(room.loader, &worker));
     assert_true(worker == HR_ANY_WORKER);
     work_off(&room);
-    must(hr_loader_begin(room.loader, NULL, 0, in_s(10)));
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
     assert_int_equal(hr_loader_awaited(room.loader, &worker), HR_E_END);
     close_room(&room);
     open_room_with_tasks(&room, 1, 2);
