@@ -12,12 +12,14 @@ import re
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import datasets as d
+import headrace
 import numpy as np
 import pytest
 import torch
@@ -384,3 +386,32 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_worker_has_sigint_blocked_if_the_trainer_has(tmp_path: pathlib.Path, method: str) -> None:
     assert run(tmp_path, BLOCKED.format(method=method)) == "False False\nTrue True\n"
+
+
+HANDLED = """
+import os, signal
+import headrace
+from loaders import Headrace
+class Waits:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        os.kill(os.getppid(), signal.SIGUSR1)
+        signal.pause()
+if __name__ == "__main__":
+    loader = {kind}(Waits(), num_workers=1, multiprocessing_context="fork", shutdown_timeout=0.2)
+    iterator = iter(loader)
+    signal.signal(signal.SIGUSR1, lambda number, frame: iterator.{close}())
+    try:
+        next(iterator)
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+@only_headrace
+@pytest.mark.parametrize(("kind", "close"), [("Headrace", "_shutdown_workers"), ("headrace.Loader", "close")])
+def test_a_signal_handler_may_close_the_loader_that_is_waited_for(
+    tmp_path: pathlib.Path, kind: str, close: str
+) -> None:
+    assert "closed" in run(tmp_path, HANDLED.format(kind=kind, close=close))

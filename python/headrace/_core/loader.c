@@ -107,13 +107,14 @@ static int wait_once(struct loader *self, const struct waited *waited, int64_t d
     return r;
 }
 
-/* Waits without the GIL, serving signals, whose Python handlers may raise: -EINTR then, with their exception. */
+/* Waits without the GIL, serving signals, whose Python handlers may raise, or close this loader: -EINTR then, with an
+ * exception. */
 static int wait_for(struct loader *self, const struct waited *waited, int64_t deadline_ns) {
     for (;;) {
         int64_t look_ns = core_now_ns() + LOOK_NS;
         int r = wait_once(self, waited, look_ns < deadline_ns ? look_ns : deadline_ns);
         if (r != -EINTR && r != -ETIMEDOUT) return r;
-        if (PyErr_CheckSignals() < 0) return -EINTR;
+        if (PyErr_CheckSignals() < 0 || !idle_loader((PyObject *)self)) return -EINTR;
         if (r == -ETIMEDOUT && core_now_ns() >= deadline_ns) return r;
     }
 }
