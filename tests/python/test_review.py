@@ -415,3 +415,14 @@ def test_a_signal_handler_may_close_the_loader_that_is_waited_for(
     tmp_path: pathlib.Path, kind: str, close: str
 ) -> None:
     assert "closed" in run(tmp_path, HANDLED.format(kind=kind, close=close))
+
+
+@only_headrace
+@pytest.mark.parametrize(("option", "text"), [("num_workers", "1 to 1024"), ("prefetch_factor", "1 to 32768")])
+@pytest.mark.parametrize("number", [2**32, 2**32 + 1, 2**70])
+def test_counts_beyond_32_bits_are_refused(option: str, text: str, number: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of so many workers
+        loader = Headrace([1, 2], **{"num_workers": 1, "multiprocessing_context": "fork", option: number})
+        with pytest.raises(ValueError, match=text):
+            iter(loader)

@@ -15,14 +15,24 @@ struct loader {
 
 PyObject *WorkerDied;
 
+/* "O&": an int as a count; one that does not fit is the largest or 0, which libheadrace refuses with its bounds. */
+static int to_count(PyObject *object, void *ret_count) {
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (value == -1 && PyErr_Occurred()) return 0;
+    bool is_negative = overflow < 0 || (!overflow && value < 0);
+    *(uint32_t *)ret_count = is_negative ? 0 : overflow || value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
+    return 1;
+}
+
 static int loader_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
     struct loader *loader = (struct loader *)self;
     static char *names[] = {"workers", "prefetch_factor", "in_order", "limit_bytes", NULL};
     struct hr_loader_options options = {0};
     int in_order;
     unsigned long long limit_bytes;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "IIpK:Loader", names, &options.worker_count,
-                                     &options.prefetch_factor, &in_order, &limit_bytes))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O&O&pK:Loader", names, to_count, &options.worker_count,
+                                     to_count, &options.prefetch_factor, &in_order, &limit_bytes))
         return -1;
     if (loader->loader) {
         PyErr_SetString(PyExc_RuntimeError, "headrace: the loader is open already");
