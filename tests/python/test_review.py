@@ -426,3 +426,31 @@ def test_counts_beyond_32_bits_are_refused(option: str, text: str, number: int) 
         loader = Headrace([1, 2], **{"num_workers": 1, "multiprocessing_context": "fork", option: number})
         with pytest.raises(ValueError, match=text):
             iter(loader)
+
+
+class Finishes:
+    """A worker that is told to end needs a while; its exit code says whether it was let."""
+
+    def __init__(self, busy: Any) -> None:
+        self.busy = busy
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        if index:
+            self.busy.set()
+            threading.Event().wait(0.5)
+        return index
+
+
+@only_headrace
+@pytest.mark.parametrize("timeout", [1e10, 1e300])
+def test_a_shutdown_timeout_beyond_all_clocks_is_no_short_one(timeout: float) -> None:
+    busy = multiprocessing.get_context("fork").Event()
+    iterator: Any = iter(unbatched(Finishes(busy), shutdown_timeout=timeout))
+    next(iterator)
+    assert busy.wait(60)
+    (worker,) = iterator._workers
+    del iterator
+    assert worker.exitcode == 0

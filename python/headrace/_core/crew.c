@@ -106,7 +106,7 @@ PyObject *crew_stop(PyObject *self, PyObject *timeout) {
     if (!crew || PyErr_Occurred()) return NULL;
     int running;
     Py_BEGIN_ALLOW_THREADS;
-    running = hr_crew_stop(crew, (int64_t)(seconds * 1e9));
+    running = hr_crew_stop(crew, core_ns_of(seconds));
     Py_END_ALLOW_THREADS;
     return PyLong_FromLong(running);
 }

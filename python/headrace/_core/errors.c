@@ -36,8 +36,13 @@ int64_t core_now_ns(void) {
 int core_deadline(PyObject *seconds, int64_t *ret_deadline_ns) {
     *ret_deadline_ns = HR_NO_DEADLINE;
     if (seconds == Py_None) return 0;
+int64_t core_ns_of(double seconds) {
+    if (seconds >= (double)INT64_MAX / 1e9) return INT64_MAX;
+    return seconds > 0 ? (int64_t)(seconds * 1e9) : 0;
+}
+
     double wait_s = PyFloat_AsDouble(seconds);
     if (wait_s == -1.0 && PyErr_Occurred()) return -1;
-    if (wait_s < 1e9) *ret_deadline_ns = core_now_ns() + (int64_t)(wait_s * 1e9);
+    if (wait_s < 1e9) *ret_deadline_ns = core_now_ns() + core_ns_of(wait_s);
     return 0;
 }
