@@ -454,3 +454,24 @@ def test_a_shutdown_timeout_beyond_all_clocks_is_no_short_one(timeout: float) ->
     (worker,) = iterator._workers
     del iterator
     assert worker.exitcode == 0
+
+
+class Slow:
+    def __init__(self, gate: Any) -> None:
+        self.gate = gate
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        assert self.gate.wait(60)
+        return index
+
+
+def test_a_timeout_that_is_not_a_number_is_none() -> None:
+    gate = multiprocessing.get_context("fork").Event()
+    iterator = iter(unbatched(Slow(gate), timeout=float("nan")))
+    used_s = time.thread_time()
+    threading.Timer(1.0, gate.set).start()
+    assert next(iterator) == 0
+    assert time.thread_time() - used_s < 0.3  # it slept
