@@ -150,3 +150,5 @@ def check_own(options: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} is no option of headrace's own; those are {', '.join(DEFAULTS)}")
     check_limit(options.get("arena_limit"))
     Policy(**{name: value for name, value in options.items() if name not in ("arena_limit", "seed")})
+    if options.get("seed") is not None:
+        check_seed(options["seed"])

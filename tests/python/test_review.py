@@ -475,3 +475,12 @@ def test_a_timeout_that_is_not_a_number_is_none() -> None:
     threading.Timer(1.0, gate.set).start()
     assert next(iterator) == 0
     assert time.thread_time() - used_s < 0.3  # it slept
+
+
+@only_headrace
+@pytest.mark.parametrize(("seed", "error"), [("x", TypeError), (True, TypeError), (-1, ValueError)])
+def test_install_checks_the_seed(seed: Any, error: type[Exception]) -> None:
+    from headrace.torch import installed
+
+    with pytest.raises(error, match="seed should"), installed(seed=seed):
+        pass
