@@ -484,3 +484,10 @@ def test_install_checks_the_seed(seed: Any, error: type[Exception]) -> None:
 
     with pytest.raises(error, match="seed should"), installed(seed=seed):
         pass
+
+
+@pytest.mark.parametrize("name", [b"no\xff", *(b"a" * i + ("€" * 60 + "/").encode() * 12 for i in range(3))])
+def test_a_path_that_is_no_utf8_or_is_too_long_stands_in_the_message(tmp_path: pathlib.Path, name: bytes) -> None:
+    path = os.path.join(os.fsencode(tmp_path), name)
+    with pytest.raises(FileNotFoundError, match="cannot open"):
+        headrace.open(os.fsdecode(path))
