@@ -211,6 +211,22 @@ def test_wrong_options_are_refused_by_name(options: dict[str, Any], error: type[
         headrace.Loader(Squares(), **options)
 
 
+class Labelled:
+    """Strings in the columns of tuples, lists and named tuples."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, i: int) -> Any:
+        return i, str(i), [str(i), bytes([i])], Pair(str(i), (str(i), {"name": str(i)}))
+
+
+def test_strings_stay_a_list_wherever_they_stand() -> None:
+    here, there = (list(headrace.Loader(Labelled(), 2, num_workers=workers)) for workers in (0, 1))
+    assert_equal(there, here)
+    assert there[0][1] == ["0", "1"]
+
+
 def test_a_limit_is_set_between_iterations_and_not_under_persistent_workers() -> None:
     loader = headrace.Loader(Squares(), num_workers=1, multiprocessing_context="fork", persistent_workers=True)
     loader.arena_limit = 8 << 20
