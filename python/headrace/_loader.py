@@ -42,6 +42,13 @@ def get_worker_info() -> WorkerInfo | None:
     """In a worker of a Loader: who it is, for an iterable data set to take its part. Elsewhere None."""
     return _worker_info
 
+class _Lines(str):
+    """A text that a KeyError shows in lines: it shows its argument's repr."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 
 @dataclass
 class WorkerError:
@@ -51,7 +58,9 @@ class WorkerError:
     text: str
 
     def reraise(self, note: str) -> None:
-        """Raises an exception of the same type with the worker's traceback as its message, and with the note."""
+        """Raises an exception of the same type with the worker's traceback as its message, and with the note. A
+        StopIteration, which would end the loop in silence, becomes a RuntimeError, as in a generator."""
+        kind = RuntimeError if issubclass(self.type, StopIteration) else self.type
         text = self.text if sys.version_info >= (3, 11) or not note else f"{self.text.rstrip()}\n{note}"
         try:
             error = self.type(text)

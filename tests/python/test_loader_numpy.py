@@ -211,6 +211,25 @@ def test_wrong_options_are_refused_by_name(options: dict[str, Any], error: type[
         headrace.Loader(Squares(), **options)
 
 
+class Stops(Raises):
+    def __getitem__(self, i: int) -> int:
+        if i == 3:
+            raise StopIteration("no more")
+        return i
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stop_iteration_of_the_data_set_does_not_end_the_loop_in_silence(workers: int) -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(headrace.Loader(Stops(), num_workers=workers))
+
+
+def test_a_key_error_shows_the_workers_traceback_in_lines() -> None:
+    with pytest.raises(KeyError) as caught:
+        list(headrace.Loader(Raises(), num_workers=1))
+    assert "\nOriginal Traceback (most recent call last):\n" in str(caught.value)
+
+
 class Labelled:
     """Strings in the columns of tuples, lists and named tuples."""
 
