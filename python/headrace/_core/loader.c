@@ -306,11 +306,9 @@ static PyMethodDef loader_methods[] = {
      "adopt(worker, pid, sentinel)\n\nWatches process `pid` as a worker; `sentinel` is a descriptor that becomes "
      "readable when it ends, for a kernel without pidfd."},
     {"look", crew_look, METH_O,
-     "look(worker) -> dict\n\nstruct hr_worker_report by its fields' names, and `text`, `stack`, `said`."},
+     "look(worker) -> dict\n\nstruct hr_worker_report by its fields' names, and `stack`, `said`."},
     {"told", crew_told, METH_O, "told(worker) -> bytes\n\nWhat a worker told last; it may have written anything."},
     {"signal", crew_signal, METH_VARARGS, "signal(worker, number)\n\nSends a worker a signal. OSError."},
-    {"join", crew_join, METH_VARARGS,
-     "join(worker, timeout) -> bool\n\nWaits until a worker has ended. False: it still runs."},
     {"stop", crew_stop, METH_O,
      "stop(timeout) -> int\n\nEnds all workers within `timeout` seconds: tells them, SIGTERM, SIGKILL. How many still "
      "run."},
