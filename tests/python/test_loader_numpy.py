@@ -204,11 +204,39 @@ def test_an_exception_of_worker_init_fn_is_the_first_batchs() -> None:
         ({"arena_limit": 0}, ValueError, "arena_limit"),
         ({"arena_limit": 1}, ValueError, "arena_limit"),
         ({"arena_limit": "2G"}, TypeError, "arena_limit"),
+        ({"num_workers": "2"}, TypeError, "num_workers should be an int"),
+        ({"num_workers": 2.5}, TypeError, "num_workers should be an int"),
+        ({"num_workers": None}, TypeError, "num_workers should be an int"),
+        ({"batch_size": 2.5}, TypeError, "batch_size should be an int"),
+        ({"batch_size": "3"}, TypeError, "batch_size should be an int"),
+        ({"prefetch_factor": 2.5}, TypeError, "prefetch_factor should be an int"),
+        ({"timeout": "5"}, TypeError, "timeout should be a number"),
+        ({"timeout": -1}, ValueError, "timeout should be at least 0"),
+        ({"timeout": float("nan")}, ValueError, "timeout should be at least 0"),
+        ({"collate_fn": 5}, TypeError, "collate_fn should be callable"),
+        ({"worker_init_fn": 5}, TypeError, "worker_init_fn should be callable"),
+        ({"multiprocessing_context": 5}, ValueError, "multiprocessing_context"),
     ],
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         headrace.Loader(Squares(), **options)
+
+
+def test_what_is_no_data_set_is_refused() -> None:
+    with pytest.raises(TypeError, match="__getitem__ or __iter__, but int has neither"):
+        headrace.Loader(5)
+
+
+@pytest.mark.parametrize("number", [np.int32(2), np.uint8(2)])
+def test_counts_may_be_numpys(number: Any) -> None:
+    assert len(list(headrace.Loader(range(6), number, num_workers=number, prefetch_factor=number))) == 3
+
+
+@pytest.mark.parametrize(("epoch", "error"), [(-1, ValueError), ("1", TypeError), (1.5, TypeError)])
+def test_what_is_no_epoch_is_refused(epoch: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="epoch should"):
+        headrace.Loader(range(6)).set_epoch(epoch)
 
 
 class Stops(Raises):

@@ -491,3 +491,8 @@ def test_a_path_that_is_no_utf8_or_is_too_long_stands_in_the_message(tmp_path: p
     path = os.path.join(os.fsencode(tmp_path), name)
     with pytest.raises(FileNotFoundError, match="cannot open"):
         headrace.open(os.fsdecode(path))
+
+
+def test_a_loader_of_numpys_knows_torchs_iterable_data_sets() -> None:
+    loader = headrace.Loader(d.Count(3), None, num_workers=1, multiprocessing_context="fork")
+    assert [number for number, _ in loader] == [0, 1, 2]
