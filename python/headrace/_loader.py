@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import multiprocessing
-import operator
 import pickle
 import random
 import secrets
@@ -43,6 +42,13 @@ def get_worker_info() -> WorkerInfo | None:
     return _worker_info
 
 
+class _Lines(str):
+    """A text that a KeyError shows in lines: it shows its argument's repr."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 @dataclass
 class WorkerError:
     """An exception of a worker on its way to the trainer."""
@@ -51,10 +57,12 @@ class WorkerError:
     text: str
 
     def reraise(self, note: str) -> None:
-        """Raises an exception of the same type with the worker's traceback as its message, and with the note."""
+        """Raises an exception of the same type with the worker's traceback as its message, and with the note. A
+        StopIteration, which would end the loop in silence, becomes a RuntimeError, as in a generator."""
         text = self.text if sys.version_info >= (3, 11) or not note else f"{self.text.rstrip()}\n{note}"
+        kind = RuntimeError if issubclass(self.type, StopIteration) else self.type
         try:
-            error = self.type(text)
+            error = kind(_Lines(text) if issubclass(kind, KeyError) else text)
         except Exception:  # a class whose constructor takes other arguments
             error = RuntimeError(text)
         _engine.add_note(error, note)
@@ -202,7 +210,7 @@ class Loader:
         batch_size: samples per batch; None: samples as they are.
         shuffle: another order each epoch, from `seed` and the epoch. Not for an iterable.
         sampler: indices in order, instead of shuffle. batch_sampler: lists of indices, instead of batch_size too.
-        num_workers: processes; 0: in this one.
+        num_workers: processes; 0: in this one, and then `rng` and `on_bad_sample` have no effect.
         collate_fn: samples to batch; None: headrace.default_collate.
         drop_last: leave a last, smaller batch out.
         timeout: most seconds to wait for a batch; 0: no limit.
@@ -292,7 +300,7 @@ class Loader:
         self.freeze = freeze
         self.repair = repair
         self.epoch = 0
-        self._is_iterable = not hasattr(dataset, "__getitem__")
+        self._is_iterable = _options.is_iterable_only(dataset)
         self._iterator: _WorkerIterator | None = None
         self._engine: _engine.Engine | None = None  # the newest
         self._check()
@@ -301,13 +309,21 @@ class Loader:
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
     def _check(self) -> None:
-        for name in ("num_workers", "timeout"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} should not be negative, but got {getattr(self, name)}")
+        if not hasattr(self.dataset, "__getitem__") and not hasattr(self.dataset, "__iter__"):
+            raise TypeError(
+                f"dataset should have __getitem__ or __iter__, but {type(self.dataset).__name__} has neither"
+            )
+        for name in ("num_workers", "prefetch_factor", "batch_size"):
+            if (count := getattr(self, name)) is not None or name != "batch_size":
+                setattr(self, name, _options.check_count(name, count))
+        _options.check_number("timeout", self.timeout, 0)
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size should be at least 1, or None for no batches, but got {self.batch_size}")
         if self.prefetch_factor < 1:
             raise ValueError(f"prefetch_factor should be at least 1, but got {self.prefetch_factor}")
+        for name in ("collate_fn", "worker_init_fn"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise TypeError(f"{name} should be callable or None, but got {getattr(self, name)!r}")
         if self._is_iterable and (self.shuffle or self.sampler is not None or self.batch_sampler is not None):
             raise ValueError("shuffle, sampler and batch_sampler need a data set with __getitem__, this is an iterable")
         _options.Policy.of(self, self._is_iterable, {})
@@ -323,8 +339,9 @@ class Loader:
         return self.batch_size is not None or self.batch_sampler is not None
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next epoch: with `seed` it decides the order and the workers' random numbers."""
-        self.epoch = operator.index(epoch)
+        """Sets the number of the next epoch: with `seed` it decides the order and the workers' random numbers.
+        TypeError, ValueError where it is none."""
+        self.epoch = _options.check_count("epoch", epoch)
 
     def __len__(self) -> int:
         """The number of batches of an epoch. TypeError where the data set has no length."""
@@ -421,7 +438,7 @@ def _batches(order: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[
 
 
 def _context_of(context: Any) -> Any:
-    if context is None or not isinstance(context, str):
+    if context is None or hasattr(context, "get_start_method"):
         return context
     methods = multiprocessing.get_all_start_methods()
     if context not in methods:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import numbers
 import operator
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,6 +25,14 @@ def check_limit(limit: object) -> int:
     if not _MIN_LIMIT <= limit < 2**62:
         raise ValueError(f"arena_limit should be from {_MIN_LIMIT} to 2**62 - 1 bytes, or None, but got {limit}")
     return limit
+
+
+def is_iterable_only(value: object) -> bool:
+    """Has a data set no samples by index? torch's IterableDataset has a __getitem__, which raises."""
+    torch_data = sys.modules.get("torch.utils.data")
+    if isinstance(value, getattr(torch_data, "IterableDataset", ())):
+        return True
+    return hasattr(value, "__iter__") and not hasattr(value, "__getitem__")
 
 
 class ArenaLimit:
@@ -53,26 +63,27 @@ def shown_with(theirs: Callable[..., None]) -> Callable[[_Init], _Init]:
     return show
 
 
-def _check_number(name: str, value: object, least: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def check_number(name: str, value: Any, least: float) -> None:
+    """A number option, at least `least`. TypeError, ValueError."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} should be a number, but got {value!r}")
-    if not value >= least:
+    if not float(value) >= least:
         raise ValueError(f"{name} should be at least {least:g}, but got {value}")
 
 
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+def check_count(name: str, value: Any) -> int:
+    """An option that counts something: an int, also numpy's. TypeError, ValueError."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} should be an int, but got {value!r}")
-    if value < 0:
+    count = operator.index(value)
+    if count < 0:
         raise ValueError(f"{name} should not be negative, but got {value}")
+    return count
 
 
 def check_seed(seed: Any) -> int:
-    """The seed option: an int, also numpy's. TypeError, ValueError."""
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise TypeError(f"seed should be an int or None, but got {seed!r}")
-    _check_count("seed", operator.index(seed))
-    return operator.index(seed)
+    """The seed option, where it is not None: an int, also numpy's. TypeError, ValueError."""
+    return check_count("seed", seed)
 
 
 def _check_word(name: str, value: object, words: tuple[str, ...]) -> None:
@@ -112,9 +123,9 @@ class Policy:
     repair: str | None = None
 
     def __post_init__(self) -> None:
-        _check_count("max_restarts", self.max_restarts)
-        _check_number("stall_after", self.stall_after, 0.001)
-        _check_number("shutdown_timeout", self.shutdown_timeout, 0.1)
+        check_count("max_restarts", self.max_restarts)
+        check_number("stall_after", self.stall_after, 0.001)
+        check_number("shutdown_timeout", self.shutdown_timeout, 0.1)
         if not math.isfinite(self.shutdown_timeout):
             raise ValueError(f"shutdown_timeout should be a number of seconds, but got {self.shutdown_timeout}")
         if not isinstance(self.freeze, bool):
@@ -149,4 +160,6 @@ def check_own(options: Mapping[str, Any]) -> None:
         if name not in DEFAULTS:
             raise TypeError(f"{name} is no option of headrace's own; those are {', '.join(DEFAULTS)}")
     check_limit(options.get("arena_limit"))
+    if options.get("seed") is not None:
+        check_seed(options["seed"])
     Policy(**{name: value for name, value in options.items() if name not in ("arena_limit", "seed")})

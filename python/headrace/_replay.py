@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from headrace._options import is_iterable_only
 from headrace._source import Failed, blaming, load, show, users_part
 
 _DESCRIPTION = """\
@@ -102,13 +103,6 @@ class _Items:
         raise Failed(f"the data set ends after {self.taken} items: there is no item {index}")
 
 
-def _is_iterable_only(value: Any) -> bool:
-    torch_data = sys.modules.get("torch.utils.data")
-    if isinstance(value, getattr(torch_data, "IterableDataset", ())):  # its base class has a __getitem__ that raises
-        return True
-    return hasattr(value, "__iter__") and not hasattr(value, "__getitem__")
-
-
 def _is_loader(value: Any) -> bool:
     """A subset of a data set has a `dataset` too, and a data set that wraps an iterable one."""
     return hasattr(value, "dataset") and hasattr(value, "sampler") and not hasattr(value, "__getitem__")
@@ -121,7 +115,7 @@ def _dataset_of(value: Any, source: str) -> Any:
         value = value()
     if _is_loader(value):
         value = value.dataset
-    if _is_iterable_only(value):
+    if is_iterable_only(value):
         return _Items(value)
     if not hasattr(value, "__getitem__"):
         raise Failed(f"{source} gives no data set: {type(value).__name__} has neither __getitem__ nor __iter__")

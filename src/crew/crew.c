@@ -274,7 +274,9 @@ static void signal_all(hr_crew *crew, int signal) {
 
 int hr_crew_stop(hr_crew *crew, int64_t timeout_ns) {
     enum { PARTS = 10, TERM_AT = 8, KILL_AT = 9 };
-    int64_t start_ns = hr__now_ns(), part_ns = timeout_ns / PARTS;
+    int64_t start_ns = hr__now_ns();
+    if (timeout_ns > HR_NO_DEADLINE - start_ns) timeout_ns = HR_NO_DEADLINE - start_ns;
+    int64_t part_ns = timeout_ns / PARTS;
     for (uint32_t i = 0; i < crew->count; i++) hr_arena_watch(crew->arena, i, -1);
     hr_arena_stop(crew->arena);
     hr__stop_at(HR__AT_CREW_STOPPED);

@@ -204,11 +204,74 @@ def test_an_exception_of_worker_init_fn_is_the_first_batchs() -> None:
         ({"arena_limit": 0}, ValueError, "arena_limit"),
         ({"arena_limit": 1}, ValueError, "arena_limit"),
         ({"arena_limit": "2G"}, TypeError, "arena_limit"),
+        ({"num_workers": "2"}, TypeError, "num_workers should be an int"),
+        ({"num_workers": 2.5}, TypeError, "num_workers should be an int"),
+        ({"num_workers": None}, TypeError, "num_workers should be an int"),
+        ({"batch_size": 2.5}, TypeError, "batch_size should be an int"),
+        ({"batch_size": "3"}, TypeError, "batch_size should be an int"),
+        ({"prefetch_factor": 2.5}, TypeError, "prefetch_factor should be an int"),
+        ({"timeout": "5"}, TypeError, "timeout should be a number"),
+        ({"timeout": -1}, ValueError, "timeout should be at least 0"),
+        ({"timeout": float("nan")}, ValueError, "timeout should be at least 0"),
+        ({"collate_fn": 5}, TypeError, "collate_fn should be callable"),
+        ({"worker_init_fn": 5}, TypeError, "worker_init_fn should be callable"),
+        ({"multiprocessing_context": 5}, ValueError, "multiprocessing_context"),
     ],
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         headrace.Loader(Squares(), **options)
+
+
+def test_what_is_no_data_set_is_refused() -> None:
+    with pytest.raises(TypeError, match="__getitem__ or __iter__, but int has neither"):
+        headrace.Loader(5)
+
+
+@pytest.mark.parametrize("number", [np.int32(2), np.uint8(2)])
+def test_counts_may_be_numpys(number: Any) -> None:
+    assert len(list(headrace.Loader(range(6), number, num_workers=number, prefetch_factor=number))) == 3
+
+
+@pytest.mark.parametrize(("epoch", "error"), [(-1, ValueError), ("1", TypeError), (1.5, TypeError)])
+def test_what_is_no_epoch_is_refused(epoch: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="epoch should"):
+        headrace.Loader(range(6)).set_epoch(epoch)
+
+
+class Stops(Raises):
+    def __getitem__(self, i: int) -> int:
+        if i == 3:
+            raise StopIteration("no more")
+        return i
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stop_iteration_of_the_data_set_does_not_end_the_loop_in_silence(workers: int) -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(headrace.Loader(Stops(), num_workers=workers))
+
+
+def test_a_key_error_shows_the_workers_traceback_in_lines() -> None:
+    with pytest.raises(KeyError) as caught:
+        list(headrace.Loader(Raises(), num_workers=1))
+    assert "\nOriginal Traceback (most recent call last):\n" in str(caught.value)
+
+
+class Labelled:
+    """Strings in the columns of tuples, lists and named tuples."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, i: int) -> Any:
+        return i, str(i), [str(i), bytes([i])], Pair(str(i), (str(i), {"name": str(i)}))
+
+
+def test_strings_stay_a_list_wherever_they_stand() -> None:
+    here, there = (list(headrace.Loader(Labelled(), 2, num_workers=workers)) for workers in (0, 1))
+    assert_equal(there, here)
+    assert there[0][1] == ["0", "1"]
 
 
 def test_a_limit_is_set_between_iterations_and_not_under_persistent_workers() -> None:

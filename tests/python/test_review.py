@@ -12,12 +12,14 @@ import re
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import datasets as d
+import headrace
 import numpy as np
 import pytest
 import torch
@@ -384,3 +386,113 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_worker_has_sigint_blocked_if_the_trainer_has(tmp_path: pathlib.Path, method: str) -> None:
     assert run(tmp_path, BLOCKED.format(method=method)) == "False False\nTrue True\n"
+
+
+HANDLED = """
+import os, signal
+import headrace
+from loaders import Headrace
+class Waits:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        os.kill(os.getppid(), signal.SIGUSR1)
+        signal.pause()
+if __name__ == "__main__":
+    loader = {kind}(Waits(), num_workers=1, multiprocessing_context="fork", shutdown_timeout=0.2)
+    iterator = iter(loader)
+    signal.signal(signal.SIGUSR1, lambda number, frame: iterator.{close}())
+    try:
+        next(iterator)
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+@only_headrace
+@pytest.mark.parametrize(("kind", "close"), [("Headrace", "_shutdown_workers"), ("headrace.Loader", "close")])
+def test_a_signal_handler_may_close_the_loader_that_is_waited_for(
+    tmp_path: pathlib.Path, kind: str, close: str
+) -> None:
+    assert "closed" in run(tmp_path, HANDLED.format(kind=kind, close=close))
+
+
+@only_headrace
+@pytest.mark.parametrize(("option", "text"), [("num_workers", "1 to 1024"), ("prefetch_factor", "1 to 32768")])
+@pytest.mark.parametrize("number", [2**32, 2**32 + 1, 2**70])
+def test_counts_beyond_32_bits_are_refused(option: str, text: str, number: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of so many workers
+        loader = Headrace([1, 2], **{"num_workers": 1, "multiprocessing_context": "fork", option: number})
+        with pytest.raises(ValueError, match=text):
+            iter(loader)
+
+
+class Finishes:
+    """A worker that is told to end needs a while; its exit code says whether it was let."""
+
+    def __init__(self, busy: Any) -> None:
+        self.busy = busy
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        if index:
+            self.busy.set()
+            threading.Event().wait(0.5)
+        return index
+
+
+@only_headrace
+@pytest.mark.parametrize("timeout", [1e10, 1e300])
+def test_a_shutdown_timeout_beyond_all_clocks_is_no_short_one(timeout: float) -> None:
+    busy = multiprocessing.get_context("fork").Event()
+    iterator: Any = iter(unbatched(Finishes(busy), shutdown_timeout=timeout))
+    next(iterator)
+    assert busy.wait(60)
+    (worker,) = iterator._workers
+    del iterator
+    assert worker.exitcode == 0
+
+
+class Slow:
+    def __init__(self, gate: Any) -> None:
+        self.gate = gate
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        assert self.gate.wait(60)
+        return index
+
+
+def test_a_timeout_that_is_not_a_number_is_none() -> None:
+    gate = multiprocessing.get_context("fork").Event()
+    iterator = iter(unbatched(Slow(gate), timeout=float("nan")))
+    used_s = time.thread_time()
+    threading.Timer(1.0, gate.set).start()
+    assert next(iterator) == 0
+    assert time.thread_time() - used_s < 0.3  # it slept
+
+
+@only_headrace
+@pytest.mark.parametrize(("seed", "error"), [("x", TypeError), (True, TypeError), (-1, ValueError)])
+def test_install_checks_the_seed(seed: Any, error: type[Exception]) -> None:
+    from headrace.torch import installed
+
+    with pytest.raises(error, match="seed should"), installed(seed=seed):
+        pass
+
+
+@pytest.mark.parametrize("name", [b"no\xff", *(b"a" * i + ("€" * 60 + "/").encode() * 12 for i in range(3))])
+def test_a_path_that_is_no_utf8_or_is_too_long_stands_in_the_message(tmp_path: pathlib.Path, name: bytes) -> None:
+    path = os.path.join(os.fsencode(tmp_path), name)
+    with pytest.raises(FileNotFoundError, match="cannot open"):
+        headrace.open(os.fsdecode(path))
+
+
+def test_a_loader_of_numpys_knows_torchs_iterable_data_sets() -> None:
+    loader = headrace.Loader(d.Count(3), None, num_workers=1, multiprocessing_context="fork")
+    assert [number for number, _ in loader] == [0, 1, 2]

@@ -85,7 +85,8 @@ static enum found collate_bools(struct encoder *encoder, PyObject **items, uint3
     return found;
 }
 
-/* torch hands strings on in the column that it gathered them in: a list, or a tuple where zip gathered them. */
+/* torch hands strings on in the column that it gathered them in: a list, or a tuple where zip gathered them.
+ * headrace.default_collate: always a list. */
 static enum found collate_strings(struct encoder *encoder, PyObject **items, uint32_t count,
                                   enum hr_node_kind column_kind) {
     enum found found = encode_result(hr_batch_open(encoder->batch, column_kind, count));
@@ -121,6 +122,7 @@ static enum found collate_sequences(struct encoder *encoder, PyObject **items, u
     for (uint32_t i = 1; i < count; i++)
         if (PySequence_Fast_GET_SIZE(items[i]) != width) return FOUND_NOT;
     bool is_named = PyTuple_Check(items[0]) && !PyTuple_CheckExact(items[0]);
+    enum hr_node_kind kind = flavor == HR_FLAVOR_TENSOR ? HR_NODE_TUPLE : HR_NODE_LIST;
     PyObject **column = PyMem_Malloc(count * sizeof(PyObject *));
     enum found found = column ? FOUND : FOUND_ERROR;
     if (!column) PyErr_NoMemory();
@@ -129,7 +131,7 @@ static enum found collate_sequences(struct encoder *encoder, PyObject **items, u
     if (found == FOUND && is_named && encode_class(encoder, (PyObject *)Py_TYPE(items[0])) < 0) found = FOUND_ERROR;
     for (Py_ssize_t place = 0; found == FOUND && place < width; place++) {
         for (uint32_t i = 0; i < count; i++) column[i] = PySequence_Fast_GET_ITEM(items[i], place);
-        found = collate_column(encoder, column, count, flavor, HR_NODE_TUPLE);
+        found = collate_column(encoder, column, count, flavor, kind);
     }
     PyMem_Free(column);
     return found;

@@ -138,7 +138,8 @@ extern PyObject *WorkerDied;       /* _core.WorkerDied, an exception */
 /* The loader of a _core.Loader; NULL with an exception when it is closed. Any thread, at any time. */
 hr_loader *core_open_loader(PyObject *self);
 
-int64_t core_now_ns(void); /* CLOCK_MONOTONIC */
+int64_t core_now_ns(void);          /* CLOCK_MONOTONIC */
+int64_t core_ns_of(double seconds); /* as far as nanoseconds reach; 0 for what is no time */
 /* Seconds (or None) as a monotonic deadline; -1 with an exception. */
 int core_deadline(PyObject *seconds, int64_t *ret_deadline_ns);
 

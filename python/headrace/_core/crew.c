@@ -23,12 +23,6 @@ static PyObject *text_of(const char *text, size_t bytes) {
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)bytes, "replace");
 }
 
-static PyObject *describe(const struct hr_worker_report *report) {
-    char text[1024];
-    int length = hr_crew_describe(report, text, sizeof text);
-    return text_of(text, length < (int)sizeof text ? (size_t)length : sizeof text - 1);
-}
-
 static PyObject *sample_of(const struct hr_vitals *vitals) {
     return vitals->sample == HR_NO_SAMPLE ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(vitals->sample);
 }
@@ -47,7 +41,7 @@ PyObject *crew_look(PyObject *self, PyObject *argument) {
     const struct hr_vitals *v = &r.vitals;
     char state[2] = {r.state, 0};
     return Py_BuildValue(
-        "{s:I,s:i,s:O,s:O,s:i,s:i,s:K,s:K,s:I,s:I,s:i,s:L,s:K,s:N,s:K,s:d,s:d,s:d,s:s,s:I,s:I,s:N,s:N,s:N,s:O,s:s,s:s,"
+        "{s:I,s:i,s:O,s:O,s:i,s:i,s:K,s:K,s:I,s:I,s:i,s:L,s:K,s:N,s:K,s:d,s:d,s:d,s:s,s:I,s:I,s:N,s:N,s:O,s:s,s:s,"
         "s:K}",
         "worker", r.worker, "pid", r.pid, "is_alive", r.is_alive ? Py_True : Py_False, "is_end_known",
         r.is_end_known ? Py_True : Py_False, "signal", r.signal, "exit_code", r.exit_code, "oom_kills",
@@ -56,10 +50,9 @@ PyObject *crew_look(PyObject *self, PyObject *argument) {
         (unsigned long long)v->task, "sample", sample_of(v), "batches", (unsigned long long)v->done_count, "waiting_s",
         (double)v->phase_ns[HR_PHASE_WAIT] / 1e9, "fetching_s", (double)v->phase_ns[HR_PHASE_FETCH] / 1e9,
         "collating_s", (double)v->phase_ns[HR_PHASE_COLLATE] / 1e9, "state", state, "threads", r.thread_count,
-        "tracer_pid", r.tracer_pid, "text", describe(&r), "stack", text_of(stack, stack_bytes), "said",
-        text_of(said, said_bytes), "stack_is_cut", stack_bytes == HR_BOX_STACK_BYTES ? Py_True : Py_False,
-        "kernel_function", r.kernel_function, "system_call", r.system_call, "caught_signals",
-        (unsigned long long)r.caught_signals);
+        "tracer_pid", r.tracer_pid, "stack", text_of(stack, stack_bytes), "said", text_of(said, said_bytes),
+        "stack_is_cut", stack_bytes == HR_BOX_STACK_BYTES ? Py_True : Py_False, "kernel_function", r.kernel_function,
+        "system_call", r.system_call, "caught_signals", (unsigned long long)r.caught_signals);
 }
 
 PyObject *crew_told(PyObject *self, PyObject *argument) {
@@ -82,31 +75,13 @@ PyObject *crew_signal(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-PyObject *crew_join(PyObject *self, PyObject *arguments) {
-    unsigned worker;
-    int64_t deadline_ns;
-    PyObject *timeout;
-    hr_crew *crew = open_crew(self);
-    if (!crew || !PyArg_ParseTuple(arguments, "IO:join", &worker, &timeout)) return NULL;
-    if (core_deadline(timeout, &deadline_ns) < 0) return NULL;
-    int r;
-    do {
-        Py_BEGIN_ALLOW_THREADS;
-        r = hr_crew_wait(crew, worker, deadline_ns);
-        Py_END_ALLOW_THREADS;
-        if (r == -EINTR && PyErr_CheckSignals() < 0) return NULL;
-    } while (r == -EINTR);
-    if (r < 0 && r != -ETIMEDOUT) return core_raise(r);
-    return PyBool_FromLong(r == 0);
-}
-
 PyObject *crew_stop(PyObject *self, PyObject *timeout) {
     hr_crew *crew = open_crew(self);
     double seconds = PyFloat_AsDouble(timeout);
     if (!crew || PyErr_Occurred()) return NULL;
     int running;
     Py_BEGIN_ALLOW_THREADS;
-    running = hr_crew_stop(crew, (int64_t)(seconds * 1e9));
+    running = hr_crew_stop(crew, core_ns_of(seconds));
     Py_END_ALLOW_THREADS;
     return PyLong_FromLong(running);
 }

@@ -10,7 +10,6 @@ PyObject *crew_adopt(PyObject *self, PyObject *arguments);
 PyObject *crew_look(PyObject *self, PyObject *worker);
 PyObject *crew_told(PyObject *self, PyObject *worker);
 PyObject *crew_signal(PyObject *self, PyObject *arguments);
-PyObject *crew_join(PyObject *self, PyObject *arguments);
 PyObject *crew_stop(PyObject *self, PyObject *timeout);
 
 #endif

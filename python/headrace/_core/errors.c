@@ -2,6 +2,7 @@
 #include "core.h"
 
 #include <errno.h>
+#include <string.h>
 #include <time.h>
 
 /* Borrowed. */
@@ -17,13 +18,15 @@ void *core_raise(int code) {
     const char *message = hr_error_message();
     PyObject *exception = exception_of(code);
     if (!*message) message = hr_error_text(code);
-    if (exception == PyExc_OSError) {
-        PyObject *arguments = Py_BuildValue("is", -code, message); /* gives PermissionError and its like */
+    /* A path may be any bytes, and a long message may be cut within a character. */
+    PyObject *text = PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "surrogateescape");
+    if (text && exception == PyExc_OSError) {
+        PyObject *arguments = Py_BuildValue("iO", -code, text); /* gives PermissionError and its like */
         if (arguments) PyErr_SetObject(exception, arguments);
         Py_XDECREF(arguments);
-        return NULL;
-    }
-    PyErr_SetString(exception, message);
+    } else if (text)
+        PyErr_SetObject(exception, text);
+    Py_XDECREF(text);
     return NULL;
 }
 
@@ -33,11 +36,16 @@ int64_t core_now_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
+int64_t core_ns_of(double seconds) {
+    if (seconds >= (double)INT64_MAX / 1e9) return INT64_MAX;
+    return seconds > 0 ? (int64_t)(seconds * 1e9) : 0;
+}
+
 int core_deadline(PyObject *seconds, int64_t *ret_deadline_ns) {
     *ret_deadline_ns = HR_NO_DEADLINE;
     if (seconds == Py_None) return 0;
     double wait_s = PyFloat_AsDouble(seconds);
     if (wait_s == -1.0 && PyErr_Occurred()) return -1;
-    if (wait_s < 1e9) *ret_deadline_ns = core_now_ns() + (int64_t)(wait_s * 1e9);
+    if (wait_s < 1e9) *ret_deadline_ns = core_now_ns() + core_ns_of(wait_s);
     return 0;
 }

@@ -15,14 +15,24 @@ struct loader {
 
 PyObject *WorkerDied;
 
+/* "O&": an int as a count; one that does not fit is the largest or 0, which libheadrace refuses with its bounds. */
+static int to_count(PyObject *object, void *ret_count) {
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (value == -1 && PyErr_Occurred()) return 0;
+    bool is_negative = overflow < 0 || (!overflow && value < 0);
+    *(uint32_t *)ret_count = is_negative ? 0 : overflow || value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
+    return 1;
+}
+
 static int loader_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
     struct loader *loader = (struct loader *)self;
     static char *names[] = {"workers", "prefetch_factor", "in_order", "limit_bytes", NULL};
     struct hr_loader_options options = {0};
     int in_order;
     unsigned long long limit_bytes;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "IIpK:Loader", names, &options.worker_count,
-                                     &options.prefetch_factor, &in_order, &limit_bytes))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O&O&pK:Loader", names, to_count, &options.worker_count,
+                                     to_count, &options.prefetch_factor, &in_order, &limit_bytes))
         return -1;
     if (loader->loader) {
         PyErr_SetString(PyExc_RuntimeError, "headrace: the loader is open already");
@@ -107,13 +117,14 @@ static int wait_once(struct loader *self, const struct waited *waited, int64_t d
     return r;
 }
 
-/* Waits without the GIL, serving signals, whose Python handlers may raise: -EINTR then, with their exception. */
+/* Waits without the GIL, serving signals, whose Python handlers may raise, or close this loader: -EINTR then, with an
+ * exception. */
 static int wait_for(struct loader *self, const struct waited *waited, int64_t deadline_ns) {
     for (;;) {
         int64_t look_ns = core_now_ns() + LOOK_NS;
         int r = wait_once(self, waited, look_ns < deadline_ns ? look_ns : deadline_ns);
         if (r != -EINTR && r != -ETIMEDOUT) return r;
-        if (PyErr_CheckSignals() < 0) return -EINTR;
+        if (PyErr_CheckSignals() < 0 || !idle_loader((PyObject *)self)) return -EINTR;
         if (r == -ETIMEDOUT && core_now_ns() >= deadline_ns) return r;
     }
 }
@@ -295,11 +306,9 @@ static PyMethodDef loader_methods[] = {
      "adopt(worker, pid, sentinel)\n\nWatches process `pid` as a worker; `sentinel` is a descriptor that becomes "
      "readable when it ends, for a kernel without pidfd."},
     {"look", crew_look, METH_O,
-     "look(worker) -> dict\n\nstruct hr_worker_report by its fields' names, and `text`, `stack`, `said`."},
+     "look(worker) -> dict\n\nstruct hr_worker_report by its fields' names, and `stack`, `said`."},
     {"told", crew_told, METH_O, "told(worker) -> bytes\n\nWhat a worker told last; it may have written anything."},
     {"signal", crew_signal, METH_VARARGS, "signal(worker, number)\n\nSends a worker a signal. OSError."},
-    {"join", crew_join, METH_VARARGS,
-     "join(worker, timeout) -> bool\n\nWaits until a worker has ended. False: it still runs."},
     {"stop", crew_stop, METH_O,
      "stop(timeout) -> int\n\nEnds all workers within `timeout` seconds: tells them, SIGTERM, SIGKILL. How many still "
      "run."},

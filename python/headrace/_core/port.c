@@ -51,13 +51,14 @@ static hr_port *open_port(struct port *port) {
     return port->port;
 }
 
-static int take(hr_port *port, struct hr_task *ret_task) {
+/* A signal's handler may fork, and the child has the port closed. */
+static int take(struct port *port, struct hr_task *ret_task) {
     int r;
     do {
         Py_BEGIN_ALLOW_THREADS;
-        r = hr_port_take(port, HR_NO_DEADLINE, ret_task);
+        r = hr_port_take(port->port, HR_NO_DEADLINE, ret_task);
         Py_END_ALLOW_THREADS;
-        if (r == -EINTR && PyErr_CheckSignals() < 0) return -1;
+        if (r == -EINTR && (PyErr_CheckSignals() < 0 || !open_port(port))) return -1;
     } while (r == -EINTR);
     if (r < 0 && r != HR_E_CLOSED) core_raise(r);
     return r;
@@ -107,11 +108,10 @@ static PyObject *port_samples(PyObject *self, void *ignored) {
 static PyObject *port_take(PyObject *self, PyObject *ignored) {
     struct hr_task task;
     struct port *const own = (struct port *)self;
-    hr_port *port = open_port(own);
     (void)ignored;
-    if (!port) return NULL;
     if (own->watch && coarse_now_ns() >= own->watch_due_ns) call_watch(own);
-    int r = take(port, &task);
+    if (!open_port(own)) return NULL;
+    int r = take(own, &task);
     own->noted = -1;
     if (r == HR_E_CLOSED) Py_RETURN_NONE;
     if (r < 0) return NULL;

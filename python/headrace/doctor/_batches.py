@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from headrace import _replay
+from headrace import _options
 from headrace.doctor._findings import Finding
 
 _MOST_INDICES = 2_000_000  # of an epoch that are drawn
@@ -178,7 +178,7 @@ def _epochs(sampler: Any) -> list[Finding]:
 def order(loader: Any) -> list[Finding]:
     """Samples that come twice, in one rank or in several, and orders that stay the same."""
     sampler = sampler_of(loader)
-    if _replay._is_iterable_only(loader.dataset) or not hasattr(sampler, "__iter__"):
+    if _options.is_iterable_only(loader.dataset) or not hasattr(sampler, "__iter__"):
         return []
     try:
         count = len(loader.dataset)
@@ -273,7 +273,7 @@ def _collate_of(loader: Any) -> Callable[[list[Any]], Any]:
 
 def padding(loader: Any) -> list[Finding]:
     """Makes some batches here and compares them with their samples."""
-    if _replay._is_iterable_only(loader.dataset):
+    if _options.is_iterable_only(loader.dataset):
         return []
     end = time.monotonic() + _MOST_S
     sums: dict[str, list[float]] = {}

@@ -174,6 +174,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         super().__init__(loader)
         _worker.use_torch()
         self._batch_size = loader.batch_size
+        self._wait_s = self._timeout if self._timeout > 0 else None  # with what is not a number, too, torch waits
         self._worker_init_fn = loader.worker_init_fn
         if loader.prefetch_factor is None or loader.prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
@@ -241,7 +242,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         if self._pinner is not None:
             self._pinner.drop_all()
         try:
-            self._engine.begin(self, _next_epoch(loader), self._timeout or None, self._persistent_workers)
+            self._engine.begin(self, _next_epoch(loader), self._wait_s, self._persistent_workers)
         except _engine.Timeout:
             self._raise_timeout()
 
@@ -269,7 +270,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
 
     def _next_answer(self) -> Any:
         try:
-            answer = self._engine.next(self, self._timeout or None, self._batch_size)
+            answer = self._engine.next(self, self._wait_s, self._batch_size)
         except _engine.Timeout:
             self._raise_timeout()
         if answer is None:
