@@ -89,21 +89,22 @@ enum {
     HR_BOX_SAID_BYTES = 16 << 10,  /* the end of what it said (hr_box_say) */
     HR_BOX_TOLD_BYTES = 3840,      /* the most that it tells at once (hr_box_tell) */
     HR_BOX_STACK_BYTES = 64 << 10, /* written by whoever dumps stacks, from file offset HR_BOX_STACK_AT on */
-    HR_BOX_STACK_AT = HR_BOX_SAID_BYTES + 4096,
+    HR_BOX_STACK_AT = HR_BOX_SAID_BYTES + 2 * 4096,
     HR_BOX_BYTES = HR_BOX_STACK_AT + HR_BOX_STACK_BYTES,
 };
 
 /* In the worker: adds to what is kept of its words. `fd` is hr_port_box_fd's. -EBADF. */
 HR_API int hr_box_say(int fd, const void *text, size_t bytes);
 
-/* In the worker: replaces what it told before. -EBADF; -EMSGSIZE: more than HR_BOX_TOLD_BYTES. */
+/* In the worker: replaces what it told before, which stays until all of this is there. -EBADF; -EMSGSIZE: more than
+ * HR_BOX_TOLD_BYTES. */
 HR_API int hr_box_tell(int fd, const void *text, size_t bytes);
 
 /* In the trainer: the stack dump and the last words of worker `worker`, of its newest pass. Borrowed until the next
  * pass or hr_crew_close; not terminated. The bytes are whatever the worker wrote: text is not assured. */
 HR_API int hr_crew_stack(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
 HR_API int hr_crew_said(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
-/* Likewise what it told last; 0 bytes: nothing, or it is being changed. */
+/* Likewise what it told last; 0 bytes: nothing. */
 HR_API int hr_crew_told(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
 
 #ifdef __cplusplus

@@ -228,7 +228,7 @@ class Growth:
 
 
 def _parse(text: bytes) -> dict[str, Any] | None:
-    """What a worker told; None for what is none, or was read while it was changed."""
+    """What a worker told; None for what is none: a worker may write anything."""
     try:
         look = json.loads(text)
         for place in look["places"]:

@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "os/os.h"
 
-enum { TOLD_AT = HR_CACHE_LINE, SAID_AT = 4096 };
+enum { TOLD_COUNT_AT = 8, TOLD_AT = HR_CACHE_LINE, PLACE_BYTES = 4096, SAID_AT = 2 * PLACE_BYTES };
 static_assert(sizeof(((struct hr__box *)0)->said) == HR_BOX_SAID_BYTES, "one size");
-static_assert(TOLD_AT + sizeof(uint64_t) + HR_BOX_TOLD_BYTES <= SAID_AT, "one layout");
+static_assert(TOLD_AT + sizeof(uint64_t) + HR_BOX_TOLD_BYTES <= PLACE_BYTES, "one layout");
 static_assert(HR_BOX_STACK_AT == SAID_AT + HR_BOX_SAID_BYTES, "one layout");
 
 int hr__box_open(struct hr__box *box, int *ret_fd) {
@@ -56,15 +56,28 @@ void hr__box_said(struct hr__box *box, const char **ret_text, size_t *ret_bytes)
     *ret_bytes = bytes;
 }
 
+/* Where the text with this number is: its bytes, and itself. */
+static uint64_t place_of(uint64_t number) {
+    return TOLD_AT + number % 2 * PLACE_BYTES;
+}
+
+/* While told_count is the same, only the other place is written to. */
 void hr__box_told(struct hr__box *box, const char **ret_text, size_t *ret_bytes) {
+    enum { MOST_LOOKS = 100 }; /* a worker may do anything */
     *ret_text = box->told;
     *ret_bytes = 0;
     if (!box->mapping) return;
-    _Atomic uint64_t *length = (_Atomic uint64_t *)((char *)box->mapping + TOLD_AT);
-    uint64_t before = atomic_load(length);
-    if (before > HR_BOX_TOLD_BYTES) return;
-    memcpy(box->told, length + 1, before);
-    if (atomic_load(length) == before) *ret_bytes = (size_t)before;
+    _Atomic uint64_t *told_count = (_Atomic uint64_t *)((char *)box->mapping + TOLD_COUNT_AT);
+    for (int i = 0; i < MOST_LOOKS; i++) {
+        uint64_t count = atomic_load(told_count);
+        _Atomic uint64_t *place = (_Atomic uint64_t *)((char *)box->mapping + place_of(count));
+        uint64_t bytes = count ? atomic_load(place) : 0;
+        if (bytes <= HR_BOX_TOLD_BYTES) memcpy(box->told, place + 1, bytes);
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load(told_count) != count) continue;
+        *ret_bytes = bytes <= HR_BOX_TOLD_BYTES ? (size_t)bytes : 0;
+        return;
+    }
 }
 
 /* A data set may have closed the box and opened a file of its own under its number. */
@@ -93,16 +106,15 @@ int hr_box_say(int fd, const void *text, size_t bytes) {
     return r < 0 ? hr__fail(r, "crew: a worker's box cannot be written: %s", hr_error_text(r)) : 0;
 }
 
-/* The length is 0 meanwhile. A reader that slept through a whole change may still see two texts mixed: what they hold
- * must be checked. */
 int hr_box_tell(int fd, const void *text, size_t bytes) {
-    uint64_t length = 0;
+    uint64_t count = 0, length = bytes;
     int r = bytes > HR_BOX_TOLD_BYTES ? -EMSGSIZE : check_file(fd);
-    if (r == 0) r = hr__write_at(fd, TOLD_AT, &length, sizeof length);
-    if (r == 0) r = hr__write_at(fd, TOLD_AT + sizeof length, text, bytes);
+    if (r == 0) r = hr__read_at(fd, TOLD_COUNT_AT, &count, sizeof count);
+    count++;
+    if (r == 0) r = hr__write_at(fd, place_of(count), &length, sizeof length);
+    if (r == 0) r = hr__write_at(fd, place_of(count) + sizeof length, text, bytes);
     hr__stop_at(HR__AT_BOX_TELLING);
-    length = bytes;
-    if (r == 0) r = hr__write_at(fd, TOLD_AT, &length, sizeof length);
+    if (r == 0) r = hr__write_at(fd, TOLD_COUNT_AT, &count, sizeof count);
     hr__stop_at(HR__AT_BOX_TOLD);
     return r < 0 ? hr__fail(r, "crew: a worker's box cannot be written: %s", hr_error_text(r)) : 0;
 }

@@ -11,8 +11,10 @@
  * A worker's box: a small file without a name that outlives the worker in the trainer's mapping.
  *
  *     0                said_count, u64: bytes said so far          writer: the worker
- *     64               told_bytes, u64, and what was told last     writer: the worker
- *     4096             the last HR_BOX_SAID_BYTES of them, a ring  writer: the worker
+ *     8                told_count, u64: texts told so far          writer: the worker
+ *     64, 4096 + 64    of a text told its bytes, u64, and itself;  writer: the worker
+ *                      the last one is at told_count % 2
+ *     8192             the last HR_BOX_SAID_BYTES of them, a ring  writer: the worker
  *     HR_BOX_STACK_AT  stack dumps, one after the other            writer: the worker, also from a signal handler
  *
  * It cannot grow, so that a dump of many threads ends at its end. If the worker dies, what it wrote stays.
@@ -29,7 +31,7 @@ void hr__box_close(struct hr__box *box);
 void hr__box_stack(const struct hr__box *box, const char **ret_text, size_t *ret_bytes);
 /* In order, in `box->said`. */
 void hr__box_said(struct hr__box *box, const char **ret_text, size_t *ret_bytes);
-/* In `box->told`; 0 bytes while it is being written, and where its length cannot be. */
+/* In `box->told`; 0 bytes where its length cannot be. */
 void hr__box_told(struct hr__box *box, const char **ret_text, size_t *ret_bytes);
 
 #endif

@@ -95,8 +95,9 @@ static void what_a_worker_told_last_is_what_the_trainer_reads(void **state) {
     must(hr_box_tell(pass.box_fd, most, HR_BOX_TOLD_BYTES));
     most[HR_BOX_TOLD_BYTES] = '\0';
     assert_told(&room, most);
-    uint64_t length = HR_BOX_TOLD_BYTES + 1; /* a worker may write anything */
-    assert_int_equal(pwrite(pass.box_fd, &length, sizeof length, 64), sizeof length);
+    uint64_t length = HR_BOX_TOLD_BYTES + 1; /* a worker may write anything, here at both places of a text */
+    for (off_t at = 64; at < 8192; at += 4096)
+        assert_int_equal(pwrite(pass.box_fd, &length, sizeof length, at), sizeof length);
     assert_told(&room, "");
     must(hr_box_tell(pass.box_fd, "", 0));
     assert_told(&room, "");
@@ -105,10 +106,37 @@ static void what_a_worker_told_last_is_what_the_trainer_reads(void **state) {
     close_room(&room);
 }
 
+#ifdef HR_FAILPOINTS
+static void what_was_told_before_stays_until_the_next_is_complete(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_pass pass;
+    open_room(&room);
+    must(hr_crew_pass(room.crew, 0, &pass));
+    for (int i = 0; i < 3; i++) {
+        const char *const texts[] = {"", "first", "the second"};
+        if (i > 0) must(hr_box_tell(pass.box_fd, texts[i], strlen(texts[i])));
+        pid_t pid = fork();
+        if (pid == 0) {
+            setenv("HEADRACE_STOP", "box.telling:9:1", 1);
+            hr_box_tell(pass.box_fd, "never told", 10);
+            _exit(0);
+        }
+        assert_true(WIFSIGNALED(reap_pid(pid)));
+        assert_told(&room, texts[i]);
+    }
+    hr_pass_done(&pass);
+    close_room(&room);
+}
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_of_what_a_worker_said_is_kept),
         cmocka_unit_test(what_a_worker_told_last_is_what_the_trainer_reads),
+#ifdef HR_FAILPOINTS
+        cmocka_unit_test(what_was_told_before_stays_until_the_next_is_complete),
+#endif
         cmocka_unit_test(a_stack_dump_is_cut_at_64_kib_and_the_box_does_not_grow),
     };
     set_board();
