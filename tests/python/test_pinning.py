@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from typing import Any
 
@@ -135,3 +136,61 @@ def test_the_thread_ends_with_the_iterator(pinned: dict[int, str]) -> None:
     del iterator
     thread.join(50)
     assert not thread.is_alive()
+
+
+class Hesitates:
+    """A sampler that raises once, in the middle."""
+
+    def __iter__(self) -> Any:
+        self.drawn = -1
+        return self
+
+    def __next__(self) -> int:
+        self.drawn += 1
+        if self.drawn == 6:
+            raise ConnectionError("the sampler's store is away")
+        if self.drawn > 12:
+            raise StopIteration
+        return self.drawn
+
+
+def test_a_sampler_that_raises_once_leaves_a_loop_that_goes_on_and_ends(pinned: dict[int, str]) -> None:
+    iterator = iter(loader_of(list(range(13)), sampler=Hesitates(), batch_size=None, num_workers=1))
+    got, raised = [], 0
+    while True:
+        try:
+            got.append(int(next(iterator)))
+        except ConnectionError:
+            raised += 1
+        except StopIteration:
+            break
+    assert raised == 1
+    assert got == [one for one in range(13) if one != 6] or got == [one for one in range(13) if one not in (4, 6)]
+
+
+def test_a_handler_that_raises_while_a_batch_is_pinned_loses_and_doubles_none(
+    pinned: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = loader_of(list(range(24)), persistent_workers=True)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1]
+    get = queue.Queue.get
+
+    def interrupted(self: Any, *arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(queue.Queue, "get", get)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(queue.Queue, "get", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert next(iterator).tolist() == [2, 3]
+    monkeypatch.setattr(queue.Queue, "get", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert [batch.tolist() for batch in loader] == [[i, i + 1] for i in range(0, 24, 2)]
+
+
+def test_a_pinning_thread_that_has_died_is_told(pinned: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.utils.data._utils.pin_memory, "_pin_memory_loop", lambda *arguments: None)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        next(iter(loader_of(Squares())))

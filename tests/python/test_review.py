@@ -496,3 +496,15 @@ def test_a_path_that_is_no_utf8_or_is_too_long_stands_in_the_message(tmp_path: p
 def test_a_loader_of_numpys_knows_torchs_iterable_data_sets() -> None:
     loader = headrace.Loader(d.Count(3), None, num_workers=1, multiprocessing_context="fork")
     assert [number for number, _ in loader] == [0, 1, 2]
+
+
+@only_headrace
+def test_workers_end_whatever_the_last_report_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterator: Any = iter(Headrace([1, 2, 3, 4], num_workers=1, multiprocessing_context="fork"))
+    next(iterator)
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace._growth.looks", lambda *_: [].pop())
+        with pytest.raises(IndexError):
+            iterator._shutdown_workers()
+    (worker,) = iterator._workers
+    assert not worker.is_alive()

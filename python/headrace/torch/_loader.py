@@ -239,6 +239,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         super()._reset(loader, first_iter)
         # Answers that came while the consumer was busy; a batch's value is with the pinning thread.
         self._ahead: collections.deque[Any] = collections.deque()
+        self._is_submitted = False  # the task that is due for the first of them
         if self._pinner is not None:
             self._pinner.drop_all()
         try:
@@ -280,15 +281,22 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         return answer
 
     def _next_pinned(self) -> Any:
-        if self._ahead:
-            self._engine.submit_owed(self)
-        else:
+        """What a sampler or a signal's handler raises here leaves the answer to the next call, its task submitted."""
+        if not self._ahead:
             self._put_ahead(self._next_answer())
-        status, value = self._ahead.popleft()
+        elif not self._is_submitted:
+            self._is_submitted = True
+            self._engine.submit_owed(self)
+        self._is_submitted = True
+        status, value = self._ahead[0]
         if status == _core.STATUS_BATCH:
             value = self._pinner.take()
-        elif status is None:
+        self._ahead.popleft()
+        self._is_submitted = False
+        if status is None:
             raise value
+        if status == _core.STATUS_BATCH and isinstance(value, _internals.ExceptionWrapper):
+            value.reraise()
         self._look_ahead()
         return status, value
 

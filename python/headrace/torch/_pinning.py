@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 from typing import Any
@@ -12,6 +11,8 @@ import torch
 
 from headrace import _crew
 from headrace.torch import _internals
+
+LOOK_S = 1.0  # the thread is looked at this often
 
 
 class Pinner:
@@ -35,17 +36,22 @@ class Pinner:
         self.count += 1
 
     def take(self) -> Any:
-        """The oldest batch, pinned. Raises what pinning it raised."""
-        self.count -= 1
-        _, batch = self._out.get()
-        if isinstance(batch, _internals.ExceptionWrapper):
-            batch.reraise()
-        return batch
+        """The oldest batch, pinned, or what pinning it raised, wrapped. What raises here leaves it to be taken."""
+        while True:
+            is_alive = self._thread.is_alive()
+            try:
+                _, batch = self._out.get(timeout=LOOK_S)
+            except queue.Empty:
+                if is_alive:
+                    continue
+                raise RuntimeError("Pin memory thread exited unexpectedly") from None  # in torch's words
+            self.count -= 1
+            return batch
 
     def drop_all(self) -> None:
-        while self.count:
-            with contextlib.suppress(Exception):  # of a batch that nobody wants any more
-                self.take()
+        """Of an epoch that was broken off."""
+        while self.count and self._thread.is_alive():
+            self.take()
 
     def close(self) -> None:
         self._is_done.set()
