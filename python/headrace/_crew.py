@@ -20,7 +20,7 @@ from headrace import _core, _interrupt, _reports, _restart, _samples, _witness, 
 from headrace._options import Policy
 
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine's or the user's
-EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
+EXIT_CODE_S = 1.0  # for the exit code of a dead worker, or of a killed one, to arrive
 STACK_S = 1.0  # for a worker to write its stacks
 PIN_THREAD = "headrace-pin"  # name of the threads that pin batches, which hold no lock of the user's
 DEATHS_OF_A_SAMPLE = 2  # after which it is not tried again
@@ -225,6 +225,7 @@ class Crew:
         worker = look["worker"]
         if not look["caught_signals"] >> (_witness.STACK_SIGNAL - 1) & 1:
             return look  # nobody listens: the signal would kill it
+        deaf = _witness.threads_without_ear(look["pid"])
         with contextlib.suppress(OSError):  # it has just ended
             self._core.signal(worker, _witness.STACK_SIGNAL)
         deadline = time.monotonic() + STACK_S
@@ -232,7 +233,7 @@ class Crew:
         while time.monotonic() < deadline:
             time.sleep(0.02)
             now = self._core.look(worker)["stack"]
-            if now != before and now == last:
+            if now != before and now == last and _witness.threads_without_ear(look["pid"]) <= deaf:
                 break
             last = now
         return {**look, "stack": last, "stack_is_cut": self._core.look(worker)["stack_is_cut"]}
@@ -266,10 +267,12 @@ def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:
     for process in processes:
         if _interrupt.is_starting(process.pid):
             process.terminate()  # it would see only after its imports that it shall end
-    running = core.stop(max(0.1, deadline - time.monotonic()))
+    core.stop(max(0.1, deadline - time.monotonic()))
+    end = time.monotonic() + EXIT_CODE_S
     for process in processes:
-        if process.is_alive() and not running:
-            process.join(EXIT_CODE_S)  # the fork server tells exit codes a moment later
+        # A moment later the fork server tells exit codes, and on a busy machine who was killed last dies.
+        if process.is_alive():
+            process.join(max(0.0, end - time.monotonic()))
     core.close()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import glob
 import os
 import signal
 import sys
@@ -17,6 +18,20 @@ from typing import Any
 from headrace import _core
 
 STACK_SIGNAL = signal.SIGRTMAX - 5  # makes a worker write the stacks of its threads, whatever it is doing
+
+
+def threads_without_ear(pid: int) -> set[str]:
+    """The threads of a worker that have STACK_SIGNAL blocked: those of the user's that always have, and one that is
+    writing stacks."""
+    found: set[str] = set()
+    for path in glob.glob(f"/proc/{pid}/task/*/status"):
+        try:
+            with open(path) as status:
+                masks = [int(line.split()[1], 16) for line in status if line.startswith("SigBlk:")]
+        except OSError:  # it has just ended
+            continue
+        found.update(path for mask in masks if mask >> (STACK_SIGNAL - 1) & 1)
+    return found
 
 
 def _listen(stream: Any, port: _core.Port) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from mishaps import Marks
-from processes import children, until
+from processes import children, is_held_elsewhere, until
 
 DEFAULT_TIMEOUT_S = 120
 
@@ -60,7 +60,7 @@ def _state() -> dict[str, set[Any]]:
 
 
 def _left(before: dict[str, set[Any]]) -> dict[str, set[Any]]:
-    """What is new and stays (somebody else's file of a moment in /dev/shm does not)."""
+    """What is new and stays, and is ours: others use /dev/shm at the same time."""
     gc.collect()
     resource_sharer.stop(timeout=5)  # multiprocessing's own, where a test sent a tensor to another process
     stays: dict[str, set[Any]] = {}
@@ -73,6 +73,8 @@ def _left(before: dict[str, set[Any]]) -> dict[str, set[Any]]:
         return not any(stays.values())
 
     until(gone, 8.0)
+    files = "files in /dev/shm"
+    stays[files] = {name for name in stays[files] if not is_held_elsewhere(f"/dev/shm/{name}")}
     return {name: new for name, new in stays.items() if new}
 
 

@@ -12,7 +12,7 @@ import headrace
 import headrace.torch
 import pytest
 from for_torch import ForTorch
-from mishaps import Marks, Numbers, Plan, Replayable, Resumable, Stream, Together, epoch
+from mishaps import DEADLINE_S, Marks, Numbers, Plan, Replayable, Resumable, Stream, Together, epoch
 
 SLOW_METHODS = ("forkserver", "spawn")
 BOTH = pytest.mark.parametrize("kind", [headrace.torch.DataLoader, headrace.Loader], ids=["torch", "numpy"])
@@ -23,7 +23,8 @@ def load(kind: Any, dataset: Any, **options: Any) -> Any:
     if isinstance(dataset, Stream) and kind is not headrace.Loader:
         dataset = ForTorch(dataset)
     standard = {"batch_size": 3, "num_workers": 2, "multiprocessing_context": "fork", "max_restarts": 3}
-    return kind(dataset, **{**standard, **options})
+    never = {"stall_after": 10 * DEADLINE_S}  # a slow machine is no stall, of which there would be a warning
+    return kind(dataset, **{**standard, **never, **options})
 
 
 @functools.cache

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import select
 import signal
 import subprocess
 import sys
@@ -39,10 +41,34 @@ def alive(pid: int) -> bool:
     return bool(stat) and stat[0] not in "ZX"
 
 
+def is_still(pid: int) -> bool:
+    """Whether all threads of a process sleep, or are stopped: it has come to where it waits."""
+    texts = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            texts.append((task / "stat").read_text())
+        except OSError:  # it has just ended
+            continue
+    return bool(texts) and all(text[text.rindex(")") + 2] in "STt" for text in texts)
+
+
 def of_session(session: int) -> list[int]:
     """The processes of a session that still run."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [pid for pid in pids if (stat := _stat(pid)) and int(stat[3]) == session and stat[0] not in "ZX"]
+
+
+def kill_session(session: int) -> None:
+    """Ends what still runs of a session, and what that has started meanwhile."""
+
+    def are_gone() -> bool:
+        pids = of_session(session)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # by itself: workers end with their trainer
+                os.kill(pid, signal.SIGKILL)
+        return not pids
+
+    until(are_gone)
 
 
 def children(pid: int) -> set[int]:
@@ -64,6 +90,26 @@ def shared_bytes(pids: Iterable[int]) -> int:
             if line.startswith("Pss_Shmem:"):
                 total += int(line.split()[1]) * 1024
     return total
+
+
+def is_held_elsewhere(path: str) -> bool:
+    """Whether a process that is neither this one nor descends from it has a file open or mapped."""
+    parents = {int(name): int(stat[1]) for name in os.listdir("/proc") if name.isdigit() and (stat := _stat(int(name)))}
+    for name in parents:
+        ancestor = name
+        while ancestor not in (0, os.getpid()):
+            ancestor = parents.get(ancestor, 0)
+        if ancestor:
+            continue
+        try:
+            links = [entry.path for entry in os.scandir(f"/proc/{name}/fd")]
+            if any(os.readlink(link) == path for link in links):
+                return True
+            if path in pathlib.Path(f"/proc/{name}/maps").read_text():
+                return True
+        except OSError:  # it has ended, or is another user's
+            continue
+    return False
 
 
 def private_bytes(pid: int | str = "self") -> int:
@@ -107,17 +153,25 @@ class Script:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pid in of_session(self.process.pid):
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait()
+        kill_session(self.process.pid)
+        self.process.wait(10)
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
 
-    def line(self) -> str:
-        """The next line that the script prints (pytest-timeout is the deadline)."""
+    def line(self, timeout_s: float = 90.0) -> str:
+        """The next line that the script prints, "" at the end. Byte by byte: what a buffer held would be lost to
+        `finish`."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        stream, end, text = self.process.stdout.fileno(), time.monotonic() + timeout_s, b""
+        while not text.endswith(b"\n"):
+            ready = select.select([stream], [], [], max(0.0, end - time.monotonic()))[0]
+            assert ready, f"no line in {timeout_s} s, only {text!r}"
+            byte = os.read(stream, 1)
+            if not byte:
+                break
+            text += byte
+        return text.decode().strip()
 
     def finish(self, timeout_s: float = 90.0) -> int:
         """Waits for its end and returns the exit code."""

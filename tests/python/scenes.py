@@ -102,7 +102,9 @@ def load(kind: Any, dataset: Any, **options: Any) -> Any:
         from for_torch import ForTorch
 
         dataset = ForTorch(dataset)
-    return kind(dataset, **{"batch_size": None, "prefetch_factor": 2, "arena_limit": 6 * MIB, **options})
+    standard = {"batch_size": None, "prefetch_factor": 2, "arena_limit": 6 * MIB}
+    never = {"stall_after": 10 * mishaps.DEADLINE_S}  # a slow machine is no stall, of which there would be a warning
+    return kind(dataset, **{**standard, **never, **options})
 
 
 def check(dataset: Any, sample: Any) -> int:

@@ -223,6 +223,7 @@ LEAVES_A_CHILD = """
 import os, signal, time
 import datasets as d
 from loaders import Headrace
+from processes import is_still, until
 if __name__ == "__main__":
     options = dict(batch_size=None, num_workers=1, multiprocessing_context={method!r})
     iterator = iter(Headrace(d.Acts(d.act_leave_a_child, 40, side=512), **options))
@@ -234,6 +235,7 @@ AND_ENDS = """
     before = time.monotonic()
     del iterator
     took = time.monotonic() - before
+    assert until(lambda: is_still(child), 60)  # it pauses, and has closed what is not its own
     names = [os.readlink(f"/proc/{child}/fd/{fd}") for fd in os.listdir(f"/proc/{child}/fd")]
     maps = open(f"/proc/{child}/maps").read()
     os.kill(child, signal.SIGKILL)

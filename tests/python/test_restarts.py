@@ -93,7 +93,7 @@ def test_idle_workers_may_be_killed_together(kind: Any, name: str, in_order: boo
     iterator = iter(loader)
     batches = [mishaps.plain(next(iterator))]
     before = loader.report()["per_worker"]
-    assert until(lambda: sum(one["batches"] for one in loader.report()["per_worker"]) == 7)
+    assert until(lambda: sum(one["batches"] for one in loader.report()["per_worker"]) == 7, mishaps.DEADLINE_S)
     kill(*(one["pid"] for one in before))
     with told() as texts:
         batches += [mishaps.plain(batch) for batch in iterator]
@@ -164,7 +164,7 @@ def test_a_worker_that_has_come_to_its_end_may_die_before_the_next_epoch(
     expected = undisturbed(kind, name, batch_size=None)
     iterator = iter(loader)
     batches = [mishaps.plain(next(iterator)) for _ in range(at)]
-    assert until(lambda: loader.report()["per_worker"][1]["batches"] == COUNT // 2 + 1)
+    assert until(lambda: loader.report()["per_worker"][1]["batches"] == COUNT // 2 + 1, mishaps.DEADLINE_S)
     marks.write_pid("waits.1000", pids(loader)[1])  # worker 0 kills it
     batches += [mishaps.plain(batch) for batch in iterator]
     assert batches == expected
@@ -207,6 +207,7 @@ class Ending(Replayable):
 def test_a_worker_that_has_come_to_its_end_may_die_while_it_owes_answers(kind: Any, marks: Marks) -> None:
     loader = load(kind, Ending(COUNT, Plan(marks)), prefetch_factor=4)
     assert epoch(loader) == undisturbed(kind, "replayed")
+    assert loader.report()["restarts"] == 1
 
 
 class Start:
@@ -299,7 +300,9 @@ def test_what_a_dead_worker_had_published_makes_room_for_others(kind: Any, marks
 @BOTH
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_death_raises_once_the_restarts_are_used_up(kind: Any, name: str, marks: Marks) -> None:
-    loader = load(kind, DATASETS[name](Plan(marks, {0: ["SIGKILL"], 1: ["SIGKILL"], 4: ["exit 3"]})), max_restarts=2)
+    # One after the other, for they are all worker 0's, and each in a batch of its own: one that kills two workers is
+    # given up.
+    loader = load(kind, DATASETS[name](Plan(marks, {0: ["SIGKILL"], 6: ["SIGKILL"], 12: ["exit 3"]})), max_restarts=2)
     with pytest.raises(RuntimeError, match=r"^DataLoader worker") as caught:
         epoch(loader)
     assert "max_restarts=2 are used up" in str(caught.value)
@@ -357,7 +360,8 @@ def publish_and_die(loader: Any, marks: Marks, prefetch: int, delivered: int) ->
     iterator = iter(loader)
     batches = [mishaps.plain(next(iterator)) for _ in range(delivered)]
     victim = loader.report()["per_worker"][1]["pid"]
-    assert until(lambda: loader.report()["per_worker"][1]["batches"] == delivered // 2 + prefetch)
+    made = delivered // 2 + prefetch
+    assert until(lambda: loader.report()["per_worker"][1]["batches"] == made, mishaps.DEADLINE_S)
     marks.write_pid("waits.1000", victim)
     return batches + [mishaps.plain(batch) for batch in iterator]
 

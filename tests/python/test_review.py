@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import torch
 from loaders import Headrace, Torch, only_headrace
-from processes import Script, run
+from processes import Script, run, until
 
 
 class Calls:
@@ -120,7 +120,9 @@ def test_batches_that_cannot_be_decoded_do_not_end_the_epoch_early() -> None:
 def test_a_timeout_ends_the_wait_of_a_second_epoch_for_a_stuck_worker() -> None:
     event = multiprocessing.get_context("fork").Event()
     loader = unbatched(d.Gate(4, 1, event), persistent_workers=True, timeout=1)
-    assert next(iter(loader)) == 0
+    iterator = iter(loader)
+    assert until(lambda: iterator.report()["per_worker"][0]["batches"] == 1, 20)  # what its start takes is no wait
+    assert next(iterator) == 0
     timer = threading.Timer(8, event.set)  # so that the test ends
     timer.start()
     try:

@@ -40,12 +40,12 @@ def idle(loader: Any) -> Any:
 
 
 def close(iterator: Any) -> float:
-    """Seconds that it takes. Everything is gone then."""
+    """Seconds that it takes. Everything is gone then, or dies as soon as the machine lets it."""
     workers = list(iterator._engine.processes)
     before = time.monotonic()
     iterator._engine.close()
     took = time.monotonic() - before
-    assert not any(alive(worker.pid) for worker in workers)
+    assert until(lambda: not any(alive(worker.pid) for worker in workers))
     return took
 
 
@@ -86,7 +86,8 @@ if __name__ == "__main__":
     process = multiprocessing.get_context({method!r}).Process(target=Writes("expected"), args=(0,))
     process.start()
     process.join()
-    iterator = iter(Loader(range(9), num_workers=1, worker_init_fn=Writes("found"), multiprocessing_context={method!r}))
+    options = dict(num_workers=1, multiprocessing_context={method!r}, shutdown_timeout=60)
+    iterator = iter(Loader(range(9), worker_init_fn=Writes("found"), **options))
     next(iterator)
     iterator.close()
     expected, found = (sorted(pathlib.Path(name).read_text().split()) for name in ("expected", "found"))
@@ -171,16 +172,18 @@ def test_a_finalizer_that_hangs_does_not_keep_the_trainer(workers: int) -> None:
 # ---- Ctrl-C ----
 
 CTRL_C = """
-import logging, os, signal, time, warnings
+import logging, os, pathlib, signal, time, warnings
 from headrace import Loader, _crew
+from processes import until
 from multiprocessing.process import BaseProcess
 warnings.simplefilter("ignore")
 
-def after(owner, name, text):
-    "Lets owner.name say something before it does what it does."
+def after(owner, name, text, then=int):
+    "Lets owner.name say something, and do `then`, before it does what it does."
     original = getattr(owner, name)
     def wrapped(*args):
         print(text, flush=True)
+        then()
         return original(*args)
     setattr(owner, name, wrapped)
 
@@ -198,6 +201,7 @@ class Data(list):
 
 def sleep():
     signal.signal(signal.SIGTERM, tell_of_sigterm)
+    pathlib.Path("sleeper " + str(os.getpid())).touch()
     for _ in range(600):
         time.sleep(1)
 
@@ -207,6 +211,13 @@ def die():
 def hear_nothing():
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     sleep()
+
+def wait_for_sleepers():
+    assert until(lambda: len(list(pathlib.Path().glob("sleeper *"))) == 2, 60)
+
+def wait_for_ctrl_c():
+    "While a process is started it is blocked in this thread, and pending, unless another thread takes it."
+    assert until(lambda: signal.SIGINT in signal.sigpending(), 60)
 
 def make(act, **options):
     iterator = iter(Loader(Data(act), 4, num_workers=2, multiprocessing_context={method!r}, **options))
@@ -226,16 +237,18 @@ STATES = {
     "in close": """
     iterator = make(sleep, shutdown_timeout=2)
     next(iterator)
+    wait_for_sleepers()
     iterator.close()
 """,
     "in __del__": """
     iterator = make(sleep, shutdown_timeout=2)
     next(iterator)
+    wait_for_sleepers()
     del iterator
 """,
     "in the middle of a restart": """
     iterator = make(die)
-    after(BaseProcess, "start", "now")
+    after(BaseProcess, "start", "now", wait_for_ctrl_c)
     list(iterator)
 """,
     "during a stall's report": """
@@ -271,7 +284,7 @@ def test_a_ctrl_c_on_the_way_into_close_leaves_no_worker(monkeypatch: pytest.Mon
     monkeypatch.setattr(_interrupt, "is_starting", interrupted)
     with pytest.raises(KeyboardInterrupt):
         iterator._engine.close()
-    assert not any(map(alive, pids))
+    assert until(lambda: not any(map(alive, pids)))
 
 
 # ---- the interpreter's exit ----
@@ -357,14 +370,16 @@ def test_the_exit_code_is_the_users(tmp_path: pathlib.Path, ending: str, code: i
 
 
 STUCK = """
-    import signal
+    import multiprocessing, signal
+    is_stuck = multiprocessing.get_context("fork").Event()
     class Stuck(list):
         def __getitem__(self, index):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             print("now", flush=True)
+            is_stuck.set()
             time.sleep(600)
     iterators = [iter(Loader(Stuck([1]), num_workers=1, multiprocessing_context="fork", shutdown_timeout=1))]
-    threading.Event().wait(1)
+    assert is_stuck.wait(60)
 """
 
 
