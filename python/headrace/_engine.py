@@ -281,9 +281,11 @@ class Engine:
         """Ends the workers and frees what no batch holds. Idempotent; does nothing in a forked child."""
         if os.getpid() != self._pid:
             return
-        if self._finalizer.still_active():
-            self._last_report = self._report()
-        self._finalizer()
+        try:
+            if self._finalizer.still_active():
+                self._last_report = self._report()
+        finally:  # also after a Ctrl-C of meanwhile, which the garbage collector's call of the finalizer would lose
+            self._finalizer()
 
 
 def _vitals(look: dict[str, Any]) -> dict[str, Any]:
