@@ -92,7 +92,7 @@ def medians(costs: Sequence[Cost]) -> Cost:
 
 @dataclass(frozen=True)
 class Row:
-    """One result: `value` in `unit`; the smaller the better."""
+    """One result: `value` in `unit`; the smaller the better. `at_least`: it was not waited for any longer."""
 
     work: str
     rival: str
@@ -100,6 +100,7 @@ class Row:
     value: float
     unit: str
     cost: Cost | None = None
+    at_least: bool = False
 
 
 @dataclass(frozen=True)

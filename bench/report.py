@@ -31,9 +31,11 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def in_units(row: Json | None) -> str:
-    """`341 ns`, `8.2 us`, `1.05 ms`, `2.1 s`; `57.1 B`, `24 MB`."""
+    """`341 ns`, `8.2 us`, `1.05 ms`, `2.1 s`; `57.1 B`, `24 MB`; `> 10 s`."""
     if row is None:
         return ""
+    if row.get("at_least"):
+        return f"> {in_units({**row, 'at_least': False})}"
     if row["unit"] == "bytes":
         sizes = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0, "B"))
         scale, unit = next(pair for pair in sizes if row["value"] >= pair[0])
@@ -73,10 +75,15 @@ def _others(rows: list[Json]) -> list[str]:
     return [name for name in names if name not in shown]
 
 
+def _ratio(our: Json, torchs: Json) -> str:
+    bounds = ("> " if our.get("at_least") else "") + ("< " if torchs.get("at_least") else "")
+    return f"{bounds}{in_words(our['value'] / torchs['value'])}" if bounds != "> < " else "?"
+
+
 def time_table(rows: list[Json]) -> list[str]:
     cells = []
     for our, torchs in _compared(rows):
-        ratio = in_words(our["value"] / torchs["value"])
+        ratio = _ratio(our, torchs)
         others = [
             in_units(_pick(rows, our["work"], rival, our["workers"]) or _pick(rows, our["work"], rival, 0))
             for rival in _others(rows)

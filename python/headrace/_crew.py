@@ -264,8 +264,8 @@ def close(core: _core.Loader, processes: list[Any], timeout: float) -> None:
 
 
 def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:
-    for process in processes:
-        if _interrupt.is_starting(process.pid):
+    for worker, process in enumerate(processes):
+        if _interrupt.is_starting(process.pid) or core.look(worker)["own_pid"] != process.pid:
             process.terminate()  # it would see only after its imports that it shall end
     core.stop(max(0.1, deadline - time.monotonic()))
     end = time.monotonic() + EXIT_CODE_S

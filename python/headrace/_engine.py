@@ -284,7 +284,7 @@ class Engine:
         try:
             if self._finalizer.still_active():
                 self._last_report = self._report()
-        finally:
+        finally:  # also after a Ctrl-C of meanwhile, which the garbage collector's call of the finalizer would lose
             self._finalizer()
 
 

@@ -7,11 +7,13 @@ multiprocessing.set_forkserver_preload stays; this adds to it. A server that run
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
+import signal
 import threading
-from multiprocessing import forkserver, spawn
+from multiprocessing import forkserver, resource_tracker, spawn
 from typing import Any
 
 PRELOAD = "headrace._preload"
@@ -25,7 +27,7 @@ def start_method_of(context: Any) -> str:
     return method or multiprocessing.get_all_start_methods()[0]
 
 
-def _what_to_load(modules: list[str]) -> str:
+def _what_to_load(modules: list[str], is_interrupted: bool) -> str:
     data = spawn.get_preparation_data("headrace")
     return json.dumps(
         {
@@ -34,8 +36,22 @@ def _what_to_load(modules: list[str]) -> str:
             "main_path": data.get("init_main_from_path"),
             "main_name": data.get("init_main_from_name"),
             "modules": modules,
+            "is_interrupted": is_interrupted,
         }
     )
+
+
+def _start(server: Any, modules: list[str]) -> None:
+    """The server is born with SIGINT blocked, so that its first imports end with no traceback: headrace._preload
+    unblocks it."""
+    resource_tracker.ensure_running()  # starting it unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        os.environ[VARIABLE] = _what_to_load(modules, signal.SIGINT not in before)
+        server.ensure_running()
+    finally:
+        os.environ.pop(VARIABLE, None)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def warm_up(context: Any, modules: list[str]) -> None:
@@ -49,10 +65,5 @@ def warm_up(context: Any, modules: list[str]) -> None:
         wanted = list(server._preload_modules)
         if PRELOAD not in wanted:
             server.set_forkserver_preload([*wanted, PRELOAD])
-        try:
-            os.environ[VARIABLE] = _what_to_load(modules)
-            server.ensure_running()
-        except OSError:
-            pass
-        finally:
-            os.environ.pop(VARIABLE, None)
+        with contextlib.suppress(OSError):
+            _start(server, modules)

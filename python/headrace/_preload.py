@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import importlib
 import json
 import multiprocessing
 import os
+import select
 import signal
 import sys
-from multiprocessing import spawn, util
+from collections.abc import Iterator
+from multiprocessing import forkserver, spawn, util
+from types import FrameType
 from typing import Any
 
 TRY_S = 60  # for the script's main module to be imported
@@ -51,6 +55,35 @@ def _accelerator_is_used() -> bool:
     return bool(torch and torch.cuda.is_initialized())
 
 
+def _trainers_pipe() -> int | None:
+    """The descriptor by which multiprocessing's main tells, once it serves, that the trainer is gone."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == forkserver.__name__ and "alive_r" in frame.f_locals:
+            return int(frame.f_locals["alive_r"])
+        frame = frame.f_back
+    return None
+
+
+@contextlib.contextmanager
+def _ended_with_trainer() -> Iterator[None]:
+    """The kernel kills this process when the trainer is gone, as it kills workers (hr__die_with in src/os/event.c)."""
+    pipe, fd = _trainers_pipe(), None
+    with contextlib.suppress(OSError):  # then it ends when all is loaded
+        if pipe is not None:
+            fd = os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK)
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+            if select.select([fd], [], [], 0)[0]:
+                os.kill(os.getpid(), signal.SIGKILL)  # it was gone before
+    try:
+        yield
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
 def _try_main(what: dict[str, Any]) -> None:
     """Runs in a child: exit code 0 means that the server can do the same."""
     code = 1
@@ -59,10 +92,11 @@ def _try_main(what: dict[str, Any]) -> None:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         signal.alarm(TRY_S)
-        threads, files = _thread_count(), _open_files()
-        _import_main(what)
-        # A file opened once and inherited by all would have one position for all.
-        code = 0 if (_thread_count(), _open_files()) == (threads, files) and not _accelerator_is_used() else 1
+        with _ended_with_trainer():
+            threads, files = _thread_count(), _open_files()
+            _import_main(what)
+            # A file opened once and inherited by all would have one position for all.
+            code = 0 if (_thread_count(), _open_files()) == (threads, files) and not _accelerator_is_used() else 1
     finally:
         os._exit(code)
 
@@ -88,8 +122,11 @@ def _end(server: int) -> None:
 
 def _load(what: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the server itself does, after this
+    if what["is_interrupted"]:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a Ctrl-C of earlier is forgotten
     try:
-        _load_modules(what)
+        with _ended_with_trainer():
+            _load_modules(what)
     finally:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # and not a handler of the script's
             signal.signal(signal.SIGINT, signal.default_int_handler)  # what the server gives its children

@@ -18,6 +18,7 @@ import headrace
 import pytest
 from headrace import _core, _interrupt
 from loaders import METHODS, Headrace, only_headrace
+from mishaps import Marks
 from processes import Script, alive, run, until
 
 pytestmark = only_headrace
@@ -285,6 +286,92 @@ def test_a_ctrl_c_on_the_way_into_close_leaves_no_worker(monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         iterator._engine.close()
     assert until(lambda: not any(map(alive, pids)))
+
+
+def test_a_ctrl_c_while_close_makes_its_report_leaves_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    iterator = idle(Headrace(range(100), num_workers=2, multiprocessing_context="fork"))
+    pids = [worker.pid for worker in iterator._engine.processes]
+    monkeypatch.setattr(iterator._engine, "_report", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        iterator._engine.close()
+    assert not any(map(alive, pids))
+
+
+class Arrives:
+    """Takes long to arrive in a worker."""
+
+    def __init__(self, marks: Marks) -> None:
+        self.marks = marks
+
+    def __len__(self) -> int:
+        return 100
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["marks"].first("arrives"):
+            time.sleep(600)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_closing_does_not_wait_for_workers_that_still_start(marks: Marks, method: str) -> None:
+    loader = headrace.Loader(Arrives(marks), num_workers=1, multiprocessing_context=method, shutdown_timeout=100)
+    iterator = iter(loader)
+    assert until(lambda: marks.has("arrives"), 60)
+    assert close(iterator) < 10
+
+
+CTRL_C_EARLY = """
+import os, signal, sys
+if any("multiprocessing.forkserver" in word for word in sys.orig_argv):
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+SERVED = """
+import signal
+from headrace import Loader
+
+class Masks(list):
+    "What workers have blocked."
+    def __getitem__(self, index):
+        return int(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+if __name__ == "__main__":
+    print(sum(Loader(Masks([0]), None, num_workers=1, multiprocessing_context="forkserver")))
+"""
+
+
+def test_a_ctrl_c_that_the_fork_server_gets_before_it_has_imported_anything_is_not_its_own(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CTRL_C_EARLY)
+    assert run(tmp_path, SERVED, PYTHONPATH=str(tmp_path)) == "0\n"
+
+
+PRELOADS = """
+import os, pathlib, signal, time
+if __name__ == "__mp_main__":
+    pathlib.Path("preloads").touch()
+    time.sleep(600)
+from headrace import Loader
+if __name__ == "__main__":
+    loader = Loader([0], num_workers=1, multiprocessing_context="forkserver")
+    print("now", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_fork_server_that_still_preloads_ends_with_its_trainer(
+    tmp_path: pathlib.Path, number: signal.Signals
+) -> None:
+    with Script(tmp_path, PRELOADS) as script:
+        assert script.line() == "now"
+        assert until((tmp_path / "preloads").exists, 60)
+        os.kill(script.process.pid, number)
+        assert script.finish(30) == -number  # its try may take 60 s
+        assert script.left() == []
 
 
 # ---- the interpreter's exit ----

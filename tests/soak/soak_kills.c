@@ -238,19 +238,31 @@ static void run_rounds(void) {
     }
 }
 
+/* An arena's memory is there as long as somebody has it mapped or open; of its processes only this one is left. */
+static int count_shared_mappings(void) {
+    char line[512];
+    int count = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    check(maps);
+    while (fgets(line, sizeof line, maps)) count += strstr(line, "/memfd:") || strstr(line, "/dev/shm/");
+    fclose(maps);
+    return count;
+}
+
 static void soak(void **state) {
     (void)state;
     sigset_t set;
     block_child_signal(&set);
     sigaction(SIGALRM, &(struct sigaction){.sa_handler = kill_target, .sa_flags = SA_RESTART}, NULL);
     random_state = seed;
-    int descriptors = count_descriptors();
+    int descriptors = count_descriptors(), mappings = count_shared_mappings();
     uint64_t shared_before = hr__read_field("/proc/meminfo", "Shmem:");
     int64_t start_ns = now_ns();
     run_rounds();
     double seconds = (double)(now_ns() - start_ns) / 1e9;
     uint64_t kills = worker_kills + trainer_kills;
     assert_int_equal(count_descriptors(), descriptors);
+    assert_int_equal(count_shared_mappings(), mappings);
     assert_true(no_named_file_is_left());
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     printf(

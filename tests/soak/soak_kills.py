@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random kills of workers and trainers under Python, at instants and at points: every epoch is exact, and nothing is
-left behind. `soak_kills.py [SECONDS [SEED]]`. What is drawn follows from the seed; when it happens does not.
+"""Random kills of workers and trainers under Python, with each start method, at instants and at points: every epoch is
+exact, and nothing is left behind. `soak_kills.py [SECONDS [SEED]]`. What is drawn follows from the seed; when it
+happens does not.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import pathlib
 import random
 import re
 import signal
+import statistics
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,11 +35,14 @@ from processes import children, private_bytes, shared_bytes, until  # noqa: E402
 POINTS = re.findall(r'^ *POINT\(\w+, "([\w.]+)", (?!TRAINER)', (HERE / "../../src/os/failpoints.h").read_text(), re.M)
 NOTHING = Plan(Marks(HERE))
 COUNT = 240  # samples of an epoch
-KILL_EVERY_S = {"fork": 0.06, "spawn": 5.0, "forkserver": 0.5}  # a worker's start must be shorter
+LOADERS_OF_100 = {"fork": 92, "spawn": 2, "forkserver": 6}  # one with spawn takes as long as 50 with fork
+KILL_AFTER_S = {"fork": 0.1, "spawn": 3.0, "forkserver": 0.2}
 TRAINER_LIVES_S = 0.3
-WARM_UPS = 40
+WARM_UPS = 20
 GONE_S = 1.0
+SETTLED_S = 10.0  # for the fork server to reap, and for somebody else's file of a moment in /dev/shm
 TWICE = "killed its worker 2 times"
+Numbers = dict[tuple[int, int, int], list[float]]  # what was drawn, by epoch, index and how many
 
 
 class Arrays(Random):
@@ -57,47 +63,65 @@ class Replayed(Stream):
     state_dict = property()  # there is none: hasattr says so
 
 
+def method_of(loader: Any) -> str:
+    return str(loader.multiprocessing_context.get_start_method())
+
+
 class Killer:
-    """Kills a worker of the newest loader every now and then, and has new ones killed at points."""
+    """Kills a worker of the loader at work every now and then, and has new ones killed at points. What came of it is
+    kept by start method."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.loader: Any = None
         self.method = "fork"
-        self.kill_count = 0
-        self.killed_at = 0.0
-        self.recoveries: dict[str, list[float]] = {method: [] for method in KILL_EVERY_S}
-        self.restarts = 0
+        self.is_wound = False
+        self.iterated_at: float | None = None  # since when workers start, none of which has died
+        self.killed_at: dict[int, float] = {}  # by pid, of workers since whose replacement nothing was delivered
+        self.kills, self.replaced = Counter[str](), Counter[str]()
+        self.recoveries: dict[str, list[float]] = {method: [] for method in LOADERS_OF_100}
+        self.starts: dict[str, list[float]] = {method: [] for method in LOADERS_OF_100}
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork)
         signal.signal(signal.SIGALRM, self._kill)
 
     @contextlib.contextmanager
-    def at_work(self, loader: Any) -> Iterator[None]:
-        self.loader, self.restarts, self.killed_at = loader, 0, 0.0
-        self.method = loader.multiprocessing_context.get_start_method()
-        self._wind()
+    def at_work(self, loader: Any, is_new: bool) -> Iterator[None]:
+        """`is_new`: its workers are to be started."""
+        self.loader, self.method = loader, method_of(loader)
+        self.killed_at.clear()
+        self.is_wound = False
+        self.iterated_at = time.monotonic() if is_new else None
+        restarts = 0 if is_new else loader.report()["restarts"]
+        self.wind()
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             self.loader = None
+        self.replaced[self.method] += loader.report()["restarts"] - restarts
 
-    def _wind(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, self.chance.expovariate(1 / KILL_EVERY_S[self.method]) + 1e-4)
+    def wind(self) -> None:
+        """Sets the next kill's time, if it is not set."""
+        if not self.is_wound:
+            self.is_wound = True
+            signal.setitimer(signal.ITIMER_REAL, self.chance.expovariate(1 / KILL_AFTER_S[self.method]) + 1e-4)
 
     def _kill(self, *_: object) -> None:
-        if alive := self._workers():
-            self.killed_at = time.monotonic()
-            os.kill(self.chance.choice(alive), signal.SIGKILL)
-            self.kill_count += 1
-        self._wind()
+        if alive := sorted(self._workers() & descendants()):  # the report may still be that of an engine of before
+            pid, now = self.chance.choice(alive), time.monotonic()
+            with contextlib.suppress(ProcessLookupError):  # the fork server has just reaped it
+                os.kill(pid, signal.SIGKILL)
+                self.killed_at[pid] = now
+                self.kills[self.method] += 1
+        self.is_wound = False
+        if not alive or self.chance.random() < 0.5:  # else after the next batch: a slow machine gets on, too
+            self.wind()
 
-    def _workers(self) -> list[int]:
+    def _workers(self) -> set[int]:
         try:
-            workers = self.loader.report()["per_worker"]
+            return {one["pid"] for one in self.loader.report()["per_worker"] if one["is_alive"]}
         except RuntimeError:  # it has none yet
-            return []
-        return sorted(children(os.getpid()) & {one["pid"] for one in workers})
+            return set()
 
     def _before_fork(self) -> None:
         if self.loader is not None and self.chance.random() < 0.2:
@@ -107,14 +131,19 @@ class Killer:
         os.environ.pop("HEADRACE_STOP", None)
 
     def note_batch(self) -> None:
-        """A batch was delivered: a recovery, if a worker was replaced since the kill."""
-        restarts = self.loader.report()["restarts"]
-        if restarts > self.restarts and self.killed_at:
-            self.recoveries[self.method].append(time.monotonic() - self.killed_at)
-        self.restarts, self.killed_at = restarts, 0.0
+        """A batch was delivered: the end of a start, or of a recovery from the last kill whose worker was replaced."""
+        now, report = time.monotonic(), self.loader.report()
+        replaced = self.killed_at.keys() - {one["pid"] for one in report["per_worker"]}
+        if replaced:
+            self.recoveries[self.method].append(now - max(map(self.killed_at.__getitem__, replaced)))
+        for pid in replaced:
+            del self.killed_at[pid]
+        if self.iterated_at is not None and not report["restarts"] and not self.killed_at:
+            self.starts[self.method].append(now - self.iterated_at)
+        self.iterated_at = None
 
 
-def draw_loader(chance: random.Random, seed: int, context: str | None = None) -> Any:
+def draw_loader(chance: random.Random, seed: int, method: str) -> Any:
     kind = sweep_host.kind_of(chance.choice(["torch", "numpy"]))
     dataset: Any = chance.choice([Arrays, Stream, Replayed])(COUNT, NOTHING)
     options: dict[str, Any] = {
@@ -123,7 +152,7 @@ def draw_loader(chance: random.Random, seed: int, context: str | None = None) ->
         "prefetch_factor": chance.choice([1, 2, 5]),
         "in_order": chance.random() < 0.7,
         "persistent_workers": chance.random() < 0.5,
-        "multiprocessing_context": context or chance.choices(["fork", "spawn", "forkserver"], [98, 1, 1])[0],
+        "multiprocessing_context": method,
         "arena_limit": chance.choice([None, 16 << 20]),
         "collate_fn": list,
         "max_restarts": 1_000_000,
@@ -147,10 +176,10 @@ def samples_of(batch: Any, is_batched: bool) -> list[Any]:
     return samples
 
 
-def run_epoch(loader: Any, killer: Killer) -> tuple[list[Any], int]:
+def run_epoch(loader: Any, killer: Killer, is_new: bool) -> tuple[list[Any], int]:
     """The samples, and how many batches were given up because a sample of theirs killed its worker twice."""
     samples, given_up = [], 0
-    with killer.at_work(loader):
+    with killer.at_work(loader, is_new):
         iterator = iter(loader)
         while True:
             try:
@@ -163,10 +192,11 @@ def run_epoch(loader: Any, killer: Killer) -> tuple[list[Any], int]:
                 given_up += 1
                 continue
             killer.note_batch()
+            killer.wind()
             samples += samples_of(batch, loader.batch_size is not None)
 
 
-def check_epoch(samples: list[Any], given_up: int, loader: Any, numbers: dict[Any, Any], epoch: int) -> None:
+def check_epoch(samples: list[Any], given_up: int, loader: Any, numbers: Numbers, epoch: int) -> None:
     indices = [index for index, _ in samples]
     missing = set(range(COUNT)) - set(indices)
     assert len(set(indices)) == len(indices), f"delivered twice: {sorted(indices)}"
@@ -175,6 +205,16 @@ def check_epoch(samples: list[Any], given_up: int, loader: Any, numbers: dict[An
         assert indices == sorted(indices)
     for index, drawn in samples:
         assert numbers.setdefault((epoch, index, len(drawn)), drawn) == drawn, f"sample {index}: other random numbers"
+
+
+def run_loader(loader: Any, killer: Killer, numbers: Numbers) -> Counter[str]:
+    """Up to 3 epochs, each of them exact."""
+    counts = Counter[str]()
+    for epoch in range(killer.chance.randint(1, 3)):
+        samples, given_up = run_epoch(loader, killer, is_new=epoch == 0 or not loader.persistent_workers)
+        check_epoch(samples, given_up, loader, numbers, epoch)
+        counts += Counter({"epochs": 1, "given up": given_up})
+    return counts
 
 
 def no_orphans(helpers: set[int]) -> bool:
@@ -187,7 +227,7 @@ def no_orphans(helpers: set[int]) -> bool:
 def kill_trainer(chance: random.Random, seed: int) -> float:
     """How long its workers outlived it."""
     helpers = children(os.getpid())
-    loader = draw_loader(chance, seed, context="fork")
+    loader = draw_loader(chance, seed, "fork")
     pid = os.fork()
     if pid == 0:
         while True:
@@ -201,6 +241,59 @@ def kill_trainer(chance: random.Random, seed: int) -> float:
     return time.monotonic() - start
 
 
+# ---- what must be back to where it was ----
+
+
+def descendants() -> set[int]:
+    """This process's children and theirs, as a fork server's workers are; zombies included."""
+    found, new = set[int](), children(os.getpid())
+    while new:
+        found |= new
+        new = set().union(*map(children, new)) - found
+    return found
+
+
+def is_shared(name: str) -> bool:
+    return "/memfd:" in name or "/dev/shm/" in name
+
+
+def state() -> dict[str, Counter[Any]]:
+    """Of this process and of those that multiprocessing keeps. Arenas' bytes are there as long as somebody has them
+    open or mapped."""
+    files, mappings, pids = Counter[Any](), Counter[Any](), {os.getpid(), *descendants()}
+    for pid in pids:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # the listing's own
+                files[pid, os.readlink(f"/proc/{pid}/fd/{name}").partition(":")[0]] += 1
+        for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
+            mappings[pid] += is_shared(line)
+    return {
+        "processes": Counter(pids),
+        "descriptors": files,
+        "mappings of shared memory": mappings,
+        "files in /dev/shm": Counter(os.listdir("/dev/shm")),
+        "bytes of shared memory": Counter(bytes=shared_bytes(pids)),
+    }
+
+
+def what_is_left(before: dict[str, Counter[Any]]) -> dict[str, Counter[Any]]:
+    """What there is more of than before, and stays."""
+    gc.collect()
+    stays: dict[str, Counter[Any]] = {}
+
+    def gone() -> bool:
+        for name, now in state().items():
+            more = now - before[name]
+            stays[name] = stays[name] & more if name in stays else more
+        return not any(stays.values())
+
+    until(gone, SETTLED_S)
+    return {name: more for name, more in stays.items() if more}
+
+
+# ---- what came of it ----
+
+
 def percentiles(values: list[float]) -> str:
     if not values:
         return "none"
@@ -209,44 +302,58 @@ def percentiles(values: list[float]) -> str:
     return f"{len(values)}: {', '.join(parts)}, longest {1e3 * values[-1]:.1f} ms"
 
 
-def state() -> tuple[list[str], set[int]]:
-    return sorted(os.listdir("/proc/self/fd")), children(os.getpid())
+def print_recoveries(killer: Killer, method: str) -> None:
+    """Beside what is wanted: 1 s with fork, otherwise half a second more than a worker's start."""
+    starts, recoveries = killer.starts[method], killer.recoveries[method]
+    print(f"starts, from iter() to the first batch, {method}, {percentiles(starts)}")
+    print(f"recoveries, {method}, {percentiles(recoveries)}")
+    if starts and recoveries:
+        wanted = 1.0 if method == "fork" else statistics.median(starts) + 0.5
+        over = sum(recovery > wanted for recovery in recoveries)
+        print(f"  longest {max(recoveries):.3f} s; wanted: {wanted:.3f} s, {over} of {len(recoveries)} took longer")
+
+
+def soak(seconds: float, seed: int, killer: Killer, numbers: Numbers) -> tuple[Counter[str], list[float]]:
+    chance, counts, orphans = killer.chance, Counter[str](), list[float]()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if chance.random() < 0.2:
+            orphans.append(kill_trainer(chance, seed))
+            continue
+        drawn = chance.choices(list(LOADERS_OF_100), list(LOADERS_OF_100.values()))[0]
+        method = next((method for method in LOADERS_OF_100 if not killer.kills[method]), drawn)
+        counts += run_loader(draw_loader(chance, seed, method), killer, numbers)
+    return counts, orphans
 
 
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 600.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 31)
     print(f"soak_kills.py {seconds:g} {seed}", flush=True)
-    chance, numbers = random.Random(seed), dict[Any, Any]()
+    chance, numbers = random.Random(seed), Numbers()
     warnings.simplefilter("ignore")
     ctypes.CDLL(None).prctl(sweep_host.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for method in LOADERS_OF_100:  # what multiprocessing starts once, it keeps; and torch is preloaded
+        list(sweep_host.kind_of("torch")([1], num_workers=1, multiprocessing_context=method))
     killer = Killer(chance)
-    for context in ("spawn", "forkserver"):  # what multiprocessing starts once, it keeps
-        list(headrace.Loader([1], num_workers=1, multiprocessing_context=context))
     for _ in range(WARM_UPS):  # imports, and what the allocators keep
-        run_epoch(draw_loader(chance, seed, context="fork"), killer)
-    before, private = state(), private_bytes()
-    end, epochs, given_up, restarts, orphans = time.monotonic() + seconds, 0, 0, 0, list[float]()
-    while time.monotonic() < end:
-        if chance.random() < 0.1:
-            orphans.append(kill_trainer(chance, seed))
-            continue
-        loader = draw_loader(chance, seed)
-        for epoch in range(chance.randint(1, 3)):
-            samples, lost = run_epoch(loader, killer)
-            check_epoch(samples, lost, loader, numbers, epoch)
-            epochs, given_up = epochs + 1, given_up + lost
-        restarts += loader.report()["restarts"]
-        del loader
+        run_loader(draw_loader(chance, seed, "fork"), killer, numbers)
     gc.collect()
-    assert state() == before, (state(), before)
-    print(f"epochs, all exact: {epochs}; batches given up, as a sample killed its worker twice: {given_up}")
-    print(f"kills at instants: {killer.kill_count}; workers replaced: {restarts}; trainers killed: {len(orphans)}")
-    for method, recoveries in killer.recoveries.items():
-        print(f"recoveries, {method}, {percentiles(recoveries)}")
+    before, private = state(), private_bytes()
+    counts, orphans = soak(seconds, seed, killer, numbers)
+    left = what_is_left(before)
+    assert not left, f"left: {left}"
+    print(f"epochs, all exact: {counts['epochs']}; batches given up, as a sample killed its worker twice: ", end="")
+    print(f"{counts['given up']}; trainers killed: {len(orphans)}")
+    for method in LOADERS_OF_100:
+        print(f"{method}: kills at instants: {killer.kills[method]}; workers replaced: {killer.replaced[method]}")
+    for method in LOADERS_OF_100:
+        print_recoveries(killer, method)
     print(f"workers gone after their trainer, {percentiles(orphans)}")
     more = (private_bytes() - private) >> 20
-    print(f"left: shared memory {shared_bytes([os.getpid()])} bytes, private {more} MiB more")
+    print(f"left: no process, descriptor, mapping, shared memory or file in /dev/shm; private memory {more} MiB more")
+    missed = [method for method in LOADERS_OF_100 if not (killer.kills[method] and killer.replaced[method])]
+    assert not missed, f"no kill reached a worker, or none was replaced, with {', '.join(missed)}: give it more time"
 
 
 if __name__ == "__main__":

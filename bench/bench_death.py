@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a worker's death goes unnoticed, how long workers outlive their trainer, and how long until another worker
+has taken a dead one's place.
+
+Each turn is a process of its own, which runs death_script.py, and in which SIGKILL ends a worker or all. What is still
+so after 10 s is left at that, and printed as "> 10 s".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from measure import QUICK, Goal, Key, Row, run_all
+
+SCRIPT = Path(__file__).resolve().parent / "death_script.py"
+LIBRARIES = ("torch", "headrace")
+METHODS = ("fork", "forkserver", "spawn")
+DEADLINE_S = 10.0  # for what is measured
+READY_S = 120.0  # for a trainer to come to where it is measured
+SETTLED_S = 0.3  # then nobody is on the way to anywhere any more
+NOTICE_MS, GONE_MS, RECOVERY_MS, MORE_THAN_START_MS = 20, 100, 1000, 500
+
+NOTICE, IDLE, BUSY, RECOVERY, START, BOUND = "notice", "idle", "busy", "recovery", "start", "bound"
+WORK = {
+    NOTICE: "a worker's death, until next raises",
+    IDLE: "the trainer's death, until its idle workers are gone",
+    BUSY: "the trainer's death, until its workers in a sample are gone",
+    RECOVERY: "a worker's death, until another has made its batch",
+    START: "a worker's start",
+    BOUND: "a worker's start + 0.5 s",
+}
+WORKERS = {NOTICE: 1, IDLE: 2, BUSY: 2, RECOVERY: 1, START: 1, BOUND: 1}
+
+Line = list[str]
+
+
+class Trainer:
+    """A running death_script.py. Leaving the context ends it, and every worker that it has spoken of."""
+
+    def __init__(self, library: str, method: str, what: str, folder: str) -> None:
+        self.said: list[Line] = []
+        self._errors = Path(folder) / "stderr"
+        with self._errors.open("wb") as errors:
+            command = [sys.executable, str(SCRIPT), library, method, what, folder]
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, bufsize=0)
+        self._pidfds: dict[int, int] = {}
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pid, pidfd in self._pidfds.items():
+            if is_running(pidfd):
+                os.kill(pid, signal.SIGKILL)
+            os.close(pidfd)
+        assert self.process.stdout
+        self.process.stdout.close()
+
+    def wait_for(self, name: str, count: int = 1, seconds: float = READY_S) -> list[Line] | None:
+        """The values of the first `count` lines of that name; None where they have not come in time."""
+        assert self.process.stdout
+        end = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while len(found := [line[1:] for line in self.said if line[0] == name]) < count:
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    return None
+                self._read()
+        return found
+
+    def need(self, name: str, count: int = 1) -> list[Line]:
+        found = self.wait_for(name, count)
+        if found is None:
+            raise RuntimeError(f"no {name!r} came in {READY_S} s; there is {self.said}\n{self._errors.read_text()}")
+        return found
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        text = self.process.stdout.readline().decode()  # lines are written whole
+        if not text:
+            raise RuntimeError(f"the trainer ended; it said {self.said}\n{self._errors.read_text()}")
+        self.said.append(text.rstrip("\n").split("\t"))
+        if self.said[-1][0] == "worker":
+            pid = int(self.said[-1][1])
+            with contextlib.suppress(ProcessLookupError):  # the one whose start was measured has ended
+                self._pidfds[pid] = os.pidfd_open(pid)
+
+    def settle(self, what: str, workers: int) -> list[int]:
+        """Waits until all are asleep: the trainer, and each worker, in a sample unless `what` is idle. Their pids."""
+        pids = [int(pid) for (pid,) in self.need("worker" if what == IDLE else "in sample", workers)]
+        self.need("waiting")
+        time.sleep(SETTLED_S)
+        for pid in (self.process.pid, *pids):
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            assert state == "S", f"process {pid} is in state {state}, not asleep; {self.said}"
+        assert len(set(pids)) == workers and all(is_running(self._pidfds[pid]) for pid in pids)
+        return pids
+
+    def wait_for_end(self, pids: list[int], seconds: float) -> float | None:
+        """When the last of them ended; None where one still runs."""
+        end = time.monotonic() + seconds
+        if any(is_running(self._pidfds[pid], end - time.monotonic()) for pid in pids):
+            return None
+        return time.monotonic()
+
+
+def is_running(pidfd: int, seconds: float = 0.0) -> bool:
+    """Still, after so many seconds?"""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pidfd, selectors.EVENT_READ)
+        return not selector.select(max(0.0, seconds))
+
+
+def kill(pid: int) -> float:
+    """Returns when."""
+    now = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    return now
+
+
+# ---- what is measured: ms, by what; None: not within the deadline ----
+
+Measured = dict[str, float | None]
+
+
+def in_ms(start: float, end: float | None) -> float | None:
+    return None if end is None else 1e3 * (end - start)
+
+
+def measure_notice(trainer: Trainer) -> Measured:
+    """From a worker's death to the exception that says so."""
+    (pid,) = trainer.settle(NOTICE, 1)
+    killed_at = kill(pid)
+    raised = trainer.wait_for("raised", seconds=DEADLINE_S)
+    if raised is None:
+        return {NOTICE: None}
+    when, text = raised[0]
+    assert f"{pid}" in text and text.startswith("DataLoader worker"), text
+    return {NOTICE: in_ms(killed_at, float(when))}
+
+
+def measure_recovery(trainer: Trainer) -> Measured:
+    """From a worker's death to the batch that its successor makes, and a worker's start."""
+    (pid,) = trainer.settle(RECOVERY, 1)
+    (start,) = trainer.need("started")[0]
+    killed_at = kill(pid)
+    (when,) = trainer.need("delivered")[0]
+    assert trainer.need("restarts") == [["1"]], trainer.said
+    return {RECOVERY: in_ms(killed_at, float(when)), START: 1e3 * float(start)}
+
+
+def measure_end(trainer: Trainer, what: str) -> Measured:
+    """From the trainer's death to its last worker's."""
+    pids = trainer.settle(what, 2)
+    killed_at = kill(trainer.process.pid)
+    gone_at = trainer.wait_for_end(pids, DEADLINE_S)
+    assert trainer.process.wait() == -signal.SIGKILL
+    return {what: in_ms(killed_at, gone_at)}
+
+
+MEASURES: dict[str, Callable[[Trainer], Measured]] = {
+    NOTICE: measure_notice,
+    IDLE: lambda trainer: measure_end(trainer, IDLE),
+    BUSY: lambda trainer: measure_end(trainer, BUSY),
+    RECOVERY: measure_recovery,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A start method."""
+
+    name: str
+    rounds: int = 1 if QUICK else 3
+    in_quick: bool = True
+
+
+CASES = [Case(method) for method in METHODS]
+
+
+def key_of(method: str, what: str) -> Key:
+    return Key(f"{method}: {WORK[what]}", "headrace", WORKERS[what])
+
+
+def goals() -> list[Goal]:
+    found = []
+    for method in METHODS:
+        for what, bound_ms in ((NOTICE, NOTICE_MS), (IDLE, GONE_MS), (BUSY, GONE_MS)):
+            key = key_of(method, what)
+            found.append(Goal(key.work, key, bound_ms, unit="ms"))
+        key, bound = key_of(method, RECOVERY), key_of(method, BOUND)
+        if method == "fork":
+            found.append(Goal(key.work, key, RECOVERY_MS, unit="ms"))
+        else:
+            found.append(Goal(f"{key.work}, of {WORK[BOUND]}", key, 1, bound))
+    return found
+
+
+def run_script(library: str, method: str, what: str) -> Measured:
+    with tempfile.TemporaryDirectory() as folder, Trainer(library, method, what, folder) as trainer:
+        return MEASURES[what](trainer)
+
+
+def row_of(method: str, what: str, library: str, values: list[float | None]) -> Row:
+    key, within = key_of(method, what), [value for value in values if value is not None]
+    if len(within) < len(values):
+        return Row(key.work, library, key.workers, 1e3 * DEADLINE_S, "ms", at_least=True)
+    return Row(key.work, library, key.workers, statistics.median(within), "ms")
+
+
+def run_case(case: Case) -> list[Row]:
+    found: dict[tuple[str, str], list[float | None]] = {}
+    for _ in range(case.rounds):
+        for what in MEASURES:
+            for library in LIBRARIES:
+                too_long = None in found.get((what, library), ())  # once is enough
+                if too_long or (what == RECOVERY and library != "headrace"):
+                    continue
+                for name, value in run_script(library, case.name, what).items():
+                    found.setdefault((name, library), []).append(value)
+    starts = [start + MORE_THAN_START_MS for start in found[START, "headrace"] if start is not None]
+    found[BOUND, "headrace"] = [statistics.median(starts)]
+    return [row_of(case.name, what, library, values) for (what, library), values in found.items()]
+
+
+def show(rows: list[Row]) -> None:
+    for row in rows:
+        print(f"{row.work:70} {row.rival:8} {'> ' if row.at_least else '  '}{row.value:10.2f} ms", flush=True)
+
+
+def main() -> None:
+    run_all(__doc__ or "", CASES, run_case, show, goals)
+
+
+if __name__ == "__main__":
+    main()
