@@ -170,6 +170,9 @@ struct hr__image {
 int hr__image_read(const struct hr__image *image, hr_value value, struct hr_item *ret_item);
 int hr__image_at(const struct hr__image *image, const struct hr_item *container, uint64_t index,
                  struct hr_item *ret_item);
+/* hr_store_text */
+int hr__image_text(const struct hr__image *image, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
+                   uint64_t *ret_count);
 /* The place of item `index` < count of a dict or set, and the words of a place: the key's, and in a dict the value's.
  */
 int hr__image_place(const struct hr__image *image, const struct hr_item *dict, uint64_t index, uint64_t *ret_place);

@@ -256,20 +256,30 @@ static uint64_t load_offset(const unsigned char *from, unsigned width) {
     return width == 4 ? low : low | (uint64_t)from[4] << 32;
 }
 
-static int text_at(const struct hr__image *image, const struct hr_item *texts, uint64_t index, struct hr_item *ret) {
+/* The bytes of text `index` of a packed list; NULL: damaged. */
+static const unsigned char *text_span(const struct hr__image *image, const struct hr_item *texts, uint64_t index,
+                                      uint64_t *ret_count) {
     const unsigned char *offsets = texts->data + sizeof(struct texts_node);
     unsigned width = texts->layout == LAYOUT_TEXTS ? 4 : 5;
     uint64_t begin = load_offset(offsets + index * width, width),
              end = load_offset(offsets + (index + 1) * width, width);
     uint64_t bytes_at =
         (uint64_t)(offsets - image->base) + hr__round_up((texts->count + 1) * width, 8); /* what was read fits */
+    *ret_count = end - begin;
+    return begin <= end ? span(image, bytes_at + begin, end - begin) : NULL;
+}
+
+__attribute__((cold)) static int corrupt_texts(const struct hr__image *image, const struct hr_item *texts) {
+    return corrupt("a list of texts", (uint64_t)(texts->data - image->base));
+}
+
+static int text_at(const struct hr__image *image, const struct hr_item *texts, uint64_t index, struct hr_item *ret) {
     struct texts_node node;
     memcpy(&node, texts->data, sizeof node);
-    ret->data = begin <= end ? span(image, bytes_at + begin, end - begin) : NULL;
-    ret->count = end - begin;
+    ret->data = text_span(image, texts, index, &ret->count);
     ret->kind = node.tag == TAG_BYTES ? HR_KIND_BYTES : HR_KIND_TEXT;
     ret->is_ascii = texts->is_ascii;
-    return ret->data ? 0 : corrupt("a list of texts", (uint64_t)(texts->data - image->base));
+    return ret->data ? 0 : corrupt_texts(image, texts);
 }
 
 static hr_value row_value(const struct hr__image *image, const struct hr_item *rows, uint64_t index,
@@ -359,6 +369,15 @@ int hr__image_at(const struct hr__image *image, const struct hr_item *container,
     default:
         return hr__fail(-EINVAL, "store: a value of kind %d has no items", container->kind);
     }
+}
+
+int hr__image_text(const struct hr__image *image, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
+                   uint64_t *ret_count) {
+    bool is_list = texts->kind == HR_KIND_LIST || texts->kind == HR_KIND_TUPLE;
+    if (!is_list || !texts->is_ascii) return hr__fail(-EINVAL, "store: that is no packed list of ASCII texts");
+    if (index >= texts->count) return out_of_range(texts, index);
+    *ret_bytes = text_span(image, texts, index, ret_count);
+    return *ret_bytes ? 0 : corrupt_texts(image, texts);
 }
 
 /* ---- shapes ---- */

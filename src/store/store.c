@@ -202,6 +202,11 @@ int hr_store_at(const hr_store *store, const struct hr_item *container, uint64_t
     return hr__image_at(&store->image, container, index, ret_item);
 }
 
+int hr_store_text(const hr_store *store, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
+                  uint64_t *ret_count) {
+    return hr__image_text(&store->image, texts, index, ret_bytes, ret_count);
+}
+
 int hr_store_place(const hr_store *store, const struct hr_item *dict, uint64_t index, uint64_t *ret_place) {
     if (dict->kind < HR_KIND_DICT || dict->kind > HR_KIND_FROZEN_SET)
         return hr__fail(-EINVAL, "store: a value of kind %d has no entries", dict->kind);
