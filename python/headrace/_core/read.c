@@ -189,6 +189,10 @@ static PyObject *read_typed(struct image *image, const struct hr_item *item) {
 
 PyObject *read_item(struct image *image, const struct hr_item *item) {
     switch (item->kind) {
+    case HR_KIND_INT: /* the most frequent ones first */
+        return PyLong_FromLongLong(item->integer);
+    case HR_KIND_TEXT:
+        return read_text(image, item);
     case HR_KIND_LIST:
     case HR_KIND_TUPLE:
     case HR_KIND_DICT:
