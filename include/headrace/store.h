@@ -123,6 +123,11 @@ HR_API int hr_store_read(const hr_store *store, hr_value value, struct hr_item *
 HR_API int hr_store_at(const hr_store *store, const struct hr_item *container, uint64_t index,
                        struct hr_item *ret_item);
 
+/* The bytes of the text at `index` of a packed list or tuple whose `is_ascii` is set, borrowed from the store: less work
+ * than hr_store_at. Errors as hr_store_at; -EINVAL: it is none. */
+HR_API int hr_store_text(const hr_store *store, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
+                         uint64_t *ret_count);
+
 /* The value of a dict's entry at `index`. Errors as hr_store_at. */
 HR_API int hr_store_entry(const hr_store *store, const struct hr_item *dict, uint64_t index, struct hr_item *ret_value);
 /* The value of a dict's entry at a place, which hr_store_find or hr_store_place gave. HR_E_CORRUPT, -EINVAL. */

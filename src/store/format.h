@@ -4,6 +4,8 @@
 
 #include <headrace/store.h>
 
+#include <string.h>
+
 /*
  * An image. Little-endian; offsets are bytes from its start, nodes are 8-byte-aligned.
  *
@@ -166,10 +168,33 @@ struct hr__image {
     uint64_t seed;
 };
 
+static inline uint64_t hr__load8(const void *from) {
+    uint64_t word;
+    memcpy(&word, from, sizeof word);
+    return word;
+}
+
+/* `bytes` bytes at an offset of the heap; NULL: they do not lie in it. */
+static inline const unsigned char *hr__span(const struct hr__image *image, uint64_t offset, uint64_t bytes) {
+    if (offset < sizeof(struct image_header) || offset > image->heap_end || bytes > image->heap_end - offset)
+        return NULL;
+    return image->base + offset;
+}
+
+/* The words of a place: in a dict the key's and the value's, in a set the item's; NULL: there can be none. */
+static inline const unsigned char *hr__words_at(const struct hr__image *image, const struct hr_item *dict,
+                                                uint64_t place) {
+    if (dict->kind == HR_KIND_DICT) return hr__span(image, place * 8, 16);
+    return place < dict->count ? dict->data + place * 8 : NULL;
+}
+
 /* read.c */
 int hr__image_read(const struct hr__image *image, hr_value value, struct hr_item *ret_item);
 int hr__image_at(const struct hr__image *image, const struct hr_item *container, uint64_t index,
                  struct hr_item *ret_item);
+/* hr_store_text */
+int hr__image_text(const struct hr__image *image, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
+                   uint64_t *ret_count);
 /* The place of item `index` < count of a dict or set, and the words of a place: the key's, and in a dict the value's.
  */
 int hr__image_place(const struct hr__image *image, const struct hr_item *dict, uint64_t index, uint64_t *ret_place);

@@ -52,11 +52,9 @@ static uint64_t hash_number(const struct hr_key *key, uint64_t seed) {
 
 /* ---- hashing ---- */
 
-uint64_t hr__key_hash(const struct hr_key *key, uint64_t seed) {
+static uint64_t hash_other(const struct hr_key *key, uint64_t seed) {
     uint64_t hash = key->count;
     switch (key->kind) {
-    case HR_KIND_TEXT:
-        return hr__hash(key->bytes, key->count, seed + TEXT_SALT);
     case HR_KIND_BYTES:
         return hr__hash(key->bytes, key->count, seed + BYTES_SALT);
     case HR_KIND_TUPLE:
@@ -68,6 +66,11 @@ uint64_t hr__key_hash(const struct hr_key *key, uint64_t seed) {
     default:
         return hash_number(key, seed);
     }
+}
+
+uint64_t hr__key_hash(const struct hr_key *key, uint64_t seed) {
+    if (key->kind == HR_KIND_TEXT) return hr__hash(key->bytes, key->count, seed + TEXT_SALT);
+    return hash_other(key, seed);
 }
 
 /* ---- an item as a key ---- */
@@ -154,15 +157,28 @@ static int is_text(const struct hr__image *image, const struct hr_key *key, hr_v
     return memcmp(key->bytes, image->base + offset, key->count) == 0;
 }
 
+__attribute__((noinline)) static int is_item(const struct hr__image *image, const struct hr_key *key, hr_value word) {
+    struct hr_item item;
+    int r = hr__image_read(image, word, &item);
+    return r < 0 ? r : is_key(image, key, &item);
+}
+
 static int is_key_at(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key,
                      uint64_t place) {
-    struct hr_item item;
     hr_value word, value;
     int r = hr__image_words(image, dict, place, &word, &value);
-    if (r < 0) return r;
-    if (key->kind == HR_KIND_TEXT && (r = is_text(image, key, word)) >= 0) return r;
-    r = hr__image_read(image, word, &item);
-    return r < 0 ? r : is_key(image, key, &item);
+    return r < 0 ? r : is_item(image, key, word);
+}
+
+/* The usual case: a text in a dict. Its bytes stand before the entry, and are asked for together with it. */
+static inline int is_text_at(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key,
+                             uint64_t place) {
+    const unsigned char *at = hr__words_at(image, dict, place);
+    if (!at) return is_key_at(image, dict, key, place); /* says what is wrong */
+    __builtin_prefetch(at - HR_CACHE_LINE);             /* which is in the image: the header is longer */
+    hr_value word = hr__load8(at);
+    int r = is_text(image, key, word);
+    return r >= 0 ? r : is_item(image, key, word);
 }
 
 /* ---- slots ---- */
@@ -198,39 +214,44 @@ const unsigned char *hr__slots(const struct hr_item *dict) {
     return dict->data + dict->count * 8;
 }
 
-/* What a key of this place is compared with, asked for at once: an entry's text stands before it. */
-static void fetch_place(const struct hr__image *image, const struct hr_item *dict, uint64_t place) {
-    if (dict->kind != HR_KIND_DICT || place < sizeof(struct image_header) / 8 || place >= image->heap_end / 8) return;
-    __builtin_prefetch(image->base + place * 8);
-    __builtin_prefetch(image->base + place * 8 - HR_CACHE_LINE);
-}
-
-static int find_slot(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
-                     uint64_t *ret_place) {
-    unsigned slot_bytes = dict->shape, bits = place_bits(slot_bytes);
-    uint64_t mask = (UINT64_C(1) << dict->layout) - 1, mark = hr__slot_of(slot_bytes, hash, 0) >> bits;
+/* Called with a constant `slot_bytes` and `is_equal`: one loop for each. */
+static inline __attribute__((always_inline)) int
+find_slot(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
+          unsigned slot_bytes,
+          int (*is_equal)(const struct hr__image *, const struct hr_item *, const struct hr_key *, uint64_t),
+          uint64_t *ret_place) {
+    uint64_t mask = (UINT64_C(1) << dict->layout) - 1, number = hash & mask;
+    uint64_t mark = hr__slot_of(slot_bytes, hash, 0) >> place_bits(slot_bytes);
     const unsigned char *slots = hr__slots(dict);
-    for (uint64_t probe = 0, number = hash & mask; probe <= mask; probe++, number = (number + 1) & mask) {
+    for (uint64_t left = mask + 1; left > 0; left--, number = (number + 1) & mask) {
         uint64_t slot = load_slot(slots, slot_bytes, number);
         if (slot == 0) {
             *ret_place = number;
             return 0;
         }
-        if (slot >> bits != mark) continue;
-        uint64_t place = place_in(slot, slot_bytes);
-        fetch_place(image, dict, place);
-        int r = is_key_at(image, dict, key, place);
+        if (slot >> place_bits(slot_bytes) != mark) continue;
+        int r = is_equal(image, dict, key, place_in(slot, slot_bytes));
         if (r) {
-            *ret_place = place;
+            *ret_place = place_in(slot, slot_bytes);
             return r;
         }
     }
     return 0;
 }
 
-int hr__key_find(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
-                 uint64_t *ret_place) {
-    if (dict->shape) return find_slot(image, dict, key, hash, ret_place);
+__attribute__((noinline)) static int find_text(const struct hr__image *image, const struct hr_item *dict,
+                                               const struct hr_key *key, uint64_t hash, uint64_t *ret_place) {
+    return find_slot(image, dict, key, hash, 8, is_text_at, ret_place);
+}
+
+__attribute__((noinline)) static int find_other(const struct hr__image *image, const struct hr_item *dict,
+                                                const struct hr_key *key, uint64_t hash, uint64_t *ret_place) {
+    return dict->shape == 8 ? find_slot(image, dict, key, hash, 8, is_key_at, ret_place)
+                            : find_slot(image, dict, key, hash, 4, is_key_at, ret_place);
+}
+
+static int find_among_few(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key,
+                          uint64_t *ret_place) {
     for (uint64_t i = 0; i < dict->count; i++) {
         uint64_t place;
         int r = hr__image_place(image, dict, i, &place);
@@ -241,4 +262,11 @@ int hr__key_find(const struct hr__image *image, const struct hr_item *dict, cons
         }
     }
     return 0;
+}
+
+int hr__key_find(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
+                 uint64_t *ret_place) {
+    if (!dict->shape) return find_among_few(image, dict, key, ret_place);
+    if (dict->shape == 8 && key->kind == HR_KIND_TEXT) return find_text(image, dict, key, hash, ret_place);
+    return find_other(image, dict, key, hash, ret_place);
 }

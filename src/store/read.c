@@ -20,18 +20,6 @@ __attribute__((cold)) static int corrupt(const char *what, uint64_t offset) {
                     what, offset);
 }
 
-static const unsigned char *span(const struct hr__image *image, uint64_t offset, uint64_t bytes) {
-    if (offset < sizeof(struct image_header) || offset > image->heap_end || bytes > image->heap_end - offset)
-        return NULL;
-    return image->base + offset;
-}
-
-static uint64_t load8(const void *from) {
-    uint64_t word;
-    memcpy(&word, from, sizeof word);
-    return word;
-}
-
 /* ---- values ---- */
 
 static const unsigned item_bytes_of[LAYOUT_COUNT] = {
@@ -41,18 +29,18 @@ static const unsigned item_bytes_of[LAYOUT_COUNT] = {
 static int find_counted(const struct hr__image *image, hr_value word, unsigned each, struct hr_item *ret) {
     uint64_t offset = hr__word_offset(word), count = hr__word_count(word), bytes;
     if (count == COUNT_STANDS_BEFORE) {
-        const unsigned char *node = span(image, offset, 8);
+        const unsigned char *node = hr__span(image, offset, 8);
         if (!node) return corrupt("a value", offset);
-        count = load8(node);
+        count = hr__load8(node);
         offset += 8;
     }
-    ret->data = hr__mul(count, each, &bytes) ? span(image, offset, bytes) : NULL;
+    ret->data = hr__mul(count, each, &bytes) ? hr__span(image, offset, bytes) : NULL;
     ret->count = count;
     return ret->data ? 0 : corrupt("a value", offset);
 }
 
 static int read_fixed(const struct hr__image *image, hr_value word, uint64_t bytes, void *to) {
-    const unsigned char *node = span(image, hr__word_offset(word), bytes);
+    const unsigned char *node = hr__span(image, hr__word_offset(word), bytes);
     if (!node) return corrupt("a number", hr__word_offset(word));
     memcpy(to, node, bytes);
     return 0;
@@ -61,11 +49,11 @@ static int read_fixed(const struct hr__image *image, hr_value word, uint64_t byt
 static int read_texts(const struct hr__image *image, hr_value word, struct hr_item *ret) {
     struct texts_node node;
     uint64_t offset = hr__word_offset(word), bytes;
-    const unsigned char *at = span(image, offset, sizeof node);
+    const unsigned char *at = hr__span(image, offset, sizeof node);
     if (!at) return corrupt("a list of texts", offset);
     memcpy(&node, at, sizeof node);
     if ((node.width != 4 && node.width != 5) || node.count == UINT64_MAX ||
-        !hr__mul(node.count + 1, node.width, &bytes) || !span(image, offset + sizeof node, bytes))
+        !hr__mul(node.count + 1, node.width, &bytes) || !hr__span(image, offset + sizeof node, bytes))
         return corrupt("a list of texts", offset);
     ret->data = at;
     ret->count = node.count;
@@ -78,13 +66,13 @@ static int read_rows(const struct hr__image *image, hr_value word, struct hr_ite
     struct rows_node node;
     struct shape_node shape;
     uint64_t offset = hr__word_offset(word), bytes;
-    const unsigned char *at = span(image, offset, sizeof node);
+    const unsigned char *at = hr__span(image, offset, sizeof node);
     if (!at) return corrupt("a list of records", offset);
     memcpy(&node, at, sizeof node);
     int r = hr__image_shape(image, node.shape, &shape, NULL);
     if (r < 0) return r;
     if (!shape.field_count || !hr__mul(node.count, shape.field_count * UINT64_C(8), &bytes) ||
-        !span(image, offset + sizeof node, bytes))
+        !hr__span(image, offset + sizeof node, bytes))
         return corrupt("a list of records", offset);
     ret->data = at + sizeof node;
     ret->count = node.count;
@@ -104,12 +92,12 @@ static int read_list(const struct hr__image *image, hr_value word, unsigned layo
 static int read_dict(const struct hr__image *image, hr_value word, struct hr_item *ret) {
     struct dict_node node;
     uint64_t offset = hr__word_offset(word), bytes, slots = 0;
-    const unsigned char *at = span(image, offset, sizeof node);
+    const unsigned char *at = hr__span(image, offset, sizeof node);
     if (!at) return corrupt("a dict or set", offset);
     memcpy(&node, at, sizeof node);
     if (node.slot_bytes) slots = node.slot_bits < 48 ? (uint64_t)node.slot_bytes << node.slot_bits : UINT64_MAX;
     if ((node.slot_bytes && node.slot_bytes != 4 && node.slot_bytes != 8) || !hr__mul(node.count, 8, &bytes) ||
-        !hr__add(bytes, slots, &bytes) || !span(image, offset + sizeof node, bytes))
+        !hr__add(bytes, slots, &bytes) || !hr__span(image, offset + sizeof node, bytes))
         return corrupt("a dict or set", offset);
     ret->data = at + sizeof node;
     ret->count = node.count;
@@ -125,13 +113,13 @@ static int read_record(const struct hr__image *image, hr_value word, struct hr_i
     if (r < 0) return r;
     ret->shape = hr__word_count(word);
     ret->count = shape.field_count;
-    ret->data = span(image, hr__word_offset(word), ret->count * 8);
+    ret->data = hr__span(image, hr__word_offset(word), ret->count * 8);
     return ret->data ? 0 : corrupt("a record", hr__word_offset(word));
 }
 
 static int read_node(const struct hr__image *image, hr_value word, uint64_t bytes, uint64_t count,
                      struct hr_item *ret) {
-    ret->data = span(image, hr__word_offset(word), bytes);
+    ret->data = hr__span(image, hr__word_offset(word), bytes);
     ret->count = count;
     return ret->data ? 0 : corrupt("a value", hr__word_offset(word));
 }
@@ -256,20 +244,30 @@ static uint64_t load_offset(const unsigned char *from, unsigned width) {
     return width == 4 ? low : low | (uint64_t)from[4] << 32;
 }
 
-static int text_at(const struct hr__image *image, const struct hr_item *texts, uint64_t index, struct hr_item *ret) {
+/* The bytes of text `index` of a packed list; NULL: damaged. */
+static const unsigned char *text_span(const struct hr__image *image, const struct hr_item *texts, uint64_t index,
+                                      uint64_t *ret_count) {
     const unsigned char *offsets = texts->data + sizeof(struct texts_node);
     unsigned width = texts->layout == LAYOUT_TEXTS ? 4 : 5;
     uint64_t begin = load_offset(offsets + index * width, width),
              end = load_offset(offsets + (index + 1) * width, width);
     uint64_t bytes_at =
         (uint64_t)(offsets - image->base) + hr__round_up((texts->count + 1) * width, 8); /* what was read fits */
+    *ret_count = end - begin;
+    return begin <= end ? hr__span(image, bytes_at + begin, end - begin) : NULL;
+}
+
+__attribute__((cold)) static int corrupt_texts(const struct hr__image *image, const struct hr_item *texts) {
+    return corrupt("a list of texts", (uint64_t)(texts->data - image->base));
+}
+
+static int text_at(const struct hr__image *image, const struct hr_item *texts, uint64_t index, struct hr_item *ret) {
     struct texts_node node;
     memcpy(&node, texts->data, sizeof node);
-    ret->data = begin <= end ? span(image, bytes_at + begin, end - begin) : NULL;
-    ret->count = end - begin;
+    ret->data = text_span(image, texts, index, &ret->count);
     ret->kind = node.tag == TAG_BYTES ? HR_KIND_BYTES : HR_KIND_TEXT;
     ret->is_ascii = texts->is_ascii;
-    return ret->data ? 0 : corrupt("a list of texts", (uint64_t)(texts->data - image->base));
+    return ret->data ? 0 : corrupt_texts(image, texts);
 }
 
 static hr_value row_value(const struct hr__image *image, const struct hr_item *rows, uint64_t index,
@@ -305,12 +303,12 @@ static int list_at(const struct hr__image *image, const struct hr_item *list, ui
     case LAYOUT_ROWS:
         return row_at(image, list, index, ret);
     default:
-        return read_into(image, load8(list->data + index * 8), ret);
+        return read_into(image, hr__load8(list->data + index * 8), ret);
     }
 }
 
 int hr__image_place(const struct hr__image *image, const struct hr_item *dict, uint64_t index, uint64_t *ret_place) {
-    hr_value word = load8(dict->data + index * 8);
+    hr_value word = hr__load8(dict->data + index * 8);
     if (dict->kind == HR_KIND_DICT && hr__word_tag(word) != TAG_ENTRY)
         return corrupt("a dict", (uint64_t)(dict->data - image->base));
     *ret_place = dict->kind == HR_KIND_DICT ? hr__word_offset(word) / 8 : index;
@@ -319,13 +317,10 @@ int hr__image_place(const struct hr__image *image, const struct hr_item *dict, u
 
 int hr__image_words(const struct hr__image *image, const struct hr_item *dict, uint64_t place, hr_value *ret_key,
                     hr_value *ret_value) {
-    bool is_dict = dict->kind == HR_KIND_DICT;
-    const unsigned char *at = is_dict               ? span(image, place * 8, 16)
-                              : place < dict->count ? dict->data + place * 8
-                                                    : NULL;
+    const unsigned char *at = hr__words_at(image, dict, place);
     if (!at) return corrupt("a dict or set", (uint64_t)(dict->data - image->base));
-    *ret_key = load8(at);
-    if (is_dict) *ret_value = load8(at + 8);
+    *ret_key = hr__load8(at);
+    if (dict->kind == HR_KIND_DICT) *ret_value = hr__load8(at + 8);
     return 0;
 }
 
@@ -353,12 +348,21 @@ int hr__image_at(const struct hr__image *image, const struct hr_item *container,
     case HR_KIND_FROZEN_SET:
     case HR_KIND_RECORD:
     case HR_KIND_TYPED:
-        return read_into(image, load8(container->data + index * 8), ret_item);
+        return read_into(image, hr__load8(container->data + index * 8), ret_item);
     case HR_KIND_DICT:
         return key_at(image, container, index, ret_item);
     default:
         return hr__fail(-EINVAL, "store: a value of kind %d has no items", container->kind);
     }
+}
+
+int hr__image_text(const struct hr__image *image, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
+                   uint64_t *ret_count) {
+    bool is_list = texts->kind == HR_KIND_LIST || texts->kind == HR_KIND_TUPLE;
+    if (!is_list || !texts->is_ascii) return hr__fail(-EINVAL, "store: that is no packed list of ASCII texts");
+    if (index >= texts->count) return out_of_range(texts, index);
+    *ret_bytes = text_span(image, texts, index, ret_count);
+    return *ret_bytes ? 0 : corrupt_texts(image, texts);
 }
 
 /* ---- shapes ---- */
@@ -367,11 +371,12 @@ int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape
                     const unsigned char **ret_names) {
     if (number >= image->shape_count) return corrupt("a record's shape", 0);
     uint64_t offset = image->shapes[number];
-    const unsigned char *at = offset % 8 ? NULL : span(image, offset, sizeof *ret_shape);
+    const unsigned char *at = offset % 8 ? NULL : hr__span(image, offset, sizeof *ret_shape);
     if (!at) return corrupt("a shape", offset);
     struct shape_node shape;
     memcpy(&shape, at, sizeof shape);
-    if (shape.field_count > HR_STORE_MAX_FIELDS || !span(image, offset, sizeof shape + shape.field_count * UINT64_C(8)))
+    if (shape.field_count > HR_STORE_MAX_FIELDS ||
+        !hr__span(image, offset, sizeof shape + shape.field_count * UINT64_C(8)))
         return corrupt("a shape", offset);
     *ret_shape = shape;
     if (ret_names) *ret_names = at + sizeof shape;

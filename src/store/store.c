@@ -202,6 +202,11 @@ int hr_store_at(const hr_store *store, const struct hr_item *container, uint64_t
     return hr__image_at(&store->image, container, index, ret_item);
 }
 
+int hr_store_text(const hr_store *store, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
+                  uint64_t *ret_count) {
+    return hr__image_text(&store->image, texts, index, ret_bytes, ret_count);
+}
+
 int hr_store_place(const hr_store *store, const struct hr_item *dict, uint64_t index, uint64_t *ret_place) {
     if (dict->kind < HR_KIND_DICT || dict->kind > HR_KIND_FROZEN_SET)
         return hr__fail(-EINVAL, "store: a value of kind %d has no entries", dict->kind);
@@ -286,13 +291,6 @@ void hr_store_prefetch(const hr_store *store, const struct hr_item *container, u
         fetch_target(store, at);
 }
 
-/* Where the words of a place are; NULL where there can be none. */
-static const unsigned char *find_place(const hr_store *store, const struct hr_item *dict, uint64_t place) {
-    if (dict->kind != HR_KIND_DICT) return place < dict->count ? dict->data + place * 8 : NULL;
-    bool is_within = place >= sizeof(struct image_header) / 8 && place < store->image.heap_end / 8 - 1;
-    return is_within ? store->image.base + place * 8 : NULL;
-}
-
 void hr_store_prefetch_hash(const hr_store *store, const struct hr_item *dict, uint64_t hash, int stage) {
     if (!dict->is_native || !dict->shape) return;
     const unsigned char *slot = hr__slots(dict) + (hash & ((UINT64_C(1) << dict->layout) - 1)) * dict->shape;
@@ -300,7 +298,7 @@ void hr_store_prefetch_hash(const hr_store *store, const struct hr_item *dict, u
         fetch(slot);
         return;
     }
-    const unsigned char *at = find_place(store, dict, hr__slot_place(slot, dict->shape));
+    const unsigned char *at = hr__words_at(&store->image, dict, hr__slot_place(slot, dict->shape));
     if (!at) return;
     if (stage == 1) {
         fetch(at);

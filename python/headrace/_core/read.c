@@ -28,13 +28,13 @@ static PyObject *read_utf8(const struct hr_item *item) {
     return damaged("a text");
 }
 
+PyObject *read_ascii(struct image *image, const void *bytes, uint64_t count) {
+    if (!image->is_sealed && !is_ascii(bytes, count)) return damaged("a text");
+    return text_new(bytes, count);
+}
+
 PyObject *read_text(struct image *image, const struct hr_item *item) {
-    const unsigned char *bytes = hr_item_bytes(item);
-    if (!item->is_ascii) return read_utf8(item);
-    if (!image->is_sealed && !is_ascii(bytes, item->count)) return damaged("a text");
-    PyObject *text = PyUnicode_New((Py_ssize_t)item->count, 127);
-    if (text) memcpy(PyUnicode_DATA(text), bytes, item->count);
-    return text;
+    return item->is_ascii ? read_ascii(image, hr_item_bytes(item), item->count) : read_utf8(item);
 }
 
 static PyObject *read_bytes(const struct hr_item *item) {
@@ -189,6 +189,10 @@ static PyObject *read_typed(struct image *image, const struct hr_item *item) {
 
 PyObject *read_item(struct image *image, const struct hr_item *item) {
     switch (item->kind) {
+    case HR_KIND_INT: /* the most frequent ones first */
+        return PyLong_FromLongLong(item->integer);
+    case HR_KIND_TEXT:
+        return read_text(image, item);
     case HR_KIND_LIST:
     case HR_KIND_TUPLE:
     case HR_KIND_DICT:

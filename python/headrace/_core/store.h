@@ -43,6 +43,8 @@ void map_free(struct map *map);
 /* A str in UTF-8, lone surrogates like other code points. Unlike PyUnicode_AsUTF8 it leaves nothing in the str. */
 size_t text_bytes(PyObject *text);
 void text_write(PyObject *text, unsigned char *out);
+/* A str of ASCII bytes. New reference. */
+PyObject *text_new(const void *bytes, size_t count);
 
 /* ---- image.c ---- */
 
@@ -179,6 +181,8 @@ PyObject *read_key(struct image *image, const struct hr_item *item);
 /* A scalar; NULL without an exception where the item is none. */
 PyObject *read_scalar(struct image *image, const struct hr_item *item);
 PyObject *read_text(struct image *image, const struct hr_item *item);
+/* A text that its image says to be ASCII. */
+PyObject *read_ascii(struct image *image, const void *bytes, uint64_t count);
 /* An array, a tensor or a numpy scalar; `is_private`: an ordinary one that can be written. */
 PyObject *read_array(struct image *image, const struct hr_item *item, bool is_private);
 

@@ -37,3 +37,70 @@ void text_write(PyObject *text, unsigned char *out) {
     const void *data = PyUnicode_DATA(text);
     for (size_t i = 0; i < length; i++) out = write_point(out, PyUnicode_READ(kind, data, i));
 }
+
+/* ---- texts that are made one after the other ---- */
+
+static PyObject *copied(PyObject *text, const void *bytes, size_t count) {
+    PyASCIIObject *ascii = (PyASCIIObject *)text;
+    unsigned char *data = (unsigned char *)(ascii + 1);
+    ascii->length = (Py_ssize_t)count;
+    memcpy(data, bytes, count);
+    data[count] = 0;
+    return text;
+}
+
+#ifdef Py_GIL_DISABLED /* reference counts are split: nothing is known to be alone */
+
+PyObject *text_new(const void *bytes, size_t count) {
+    PyObject *text = PyUnicode_New((Py_ssize_t)count, 127);
+    return text && count ? copied(text, bytes, count) : text;
+}
+
+#else
+
+/*
+ * Whoever reads texts mostly drops one before he reads the next but one. The last few are remembered, and one that
+ * nobody else has any more becomes the next text where it stands, instead of being freed and allocated. It differs from
+ * a new one in nothing that could be seen: those that keep more than their bytes are left alone.
+ */
+enum { RECENT_COUNT = 4, RECENT_MOST_BYTES = 256, RECENT_SLACK_BYTES = 64, ALLOCATION_BYTES = 16 };
+
+static struct recent {
+    PyObject *text; /* owned; made here: ASCII, and of exact type */
+    size_t room;    /* how many bytes it can hold */
+} recent_texts[RECENT_COUNT];
+static unsigned recent_turn;
+
+static bool is_plain(PyObject *text) {
+#if PY_VERSION_HEX < 0x030c0000
+    if (((PyASCIIObject *)text)->wstr) return false;
+#endif
+    return !PyUnicode_CHECK_INTERNED(text);
+}
+
+/* A text with room for some more bytes, as many as its allocation has anyway. */
+static PyObject *make_recent(struct recent *recent, const void *bytes, size_t count) {
+    size_t own = sizeof(PyASCIIObject) + 1;
+    size_t room = (own + count + ALLOCATION_BYTES - 1) / ALLOCATION_BYTES * ALLOCATION_BYTES - own;
+    PyObject *text = PyUnicode_New((Py_ssize_t)room, 127);
+    if (!text) return NULL;
+    Py_XDECREF(recent->text);
+    recent->text = Py_NewRef(text);
+    recent->room = room;
+    return copied(text, bytes, count);
+}
+
+PyObject *text_new(const void *bytes, size_t count) {
+    if (count < 2 || count > RECENT_MOST_BYTES) { /* Python has the shortest ones already */
+        PyObject *text = PyUnicode_New((Py_ssize_t)count, 127);
+        return text && count ? copied(text, bytes, count) : text;
+    }
+    struct recent *recent = &recent_texts[recent_turn++ % RECENT_COUNT];
+    PyObject *text = recent->text;
+    if (!text || Py_REFCNT(text) != 1 || recent->room - count > RECENT_SLACK_BYTES || !is_plain(text))
+        return make_recent(recent, bytes, count);
+    ((PyASCIIObject *)text)->hash = -1;
+    return copied(Py_NewRef(text), bytes, count);
+}
+
+#endif

@@ -59,21 +59,13 @@ static int find_field(struct view *view, PyObject *key, uint64_t *ret_place) {
     return index >= 0 ? 1 : index == -1 ? 0 : -1;
 }
 
-static int find_ascii(struct view *view, PyObject *key, uint64_t *ret_place) {
-    struct hr_key text = {.kind = HR_KIND_TEXT, .count = (uint64_t)PyUnicode_GET_LENGTH(key)};
-    text.bytes = PyUnicode_DATA(key);
-    int r = hr_store_find(view->image->store, &view->item, &text, ret_place);
-    if (r < 0) store_raise(r);
-    return r < 0 ? -1 : r;
-}
-
-int view_find(struct view *view, PyObject *key, uint64_t *ret_place) {
+/* A key of any type. */
+static int find_any(struct view *view, PyObject *key, uint64_t *ret_place) {
     struct key_room room;
     struct hr_key told;
     bool never;
     if (view->item.kind == HR_KIND_RECORD) return find_field(view, key, ret_place);
     if (!view->item.is_native) return find_slowly(view, key, ret_place);
-    if (PyUnicode_CheckExact(key) && PyUnicode_IS_ASCII(key)) return find_ascii(view, key, ret_place);
     enum found found = key_of(key, &room, &told, &never);
     int r = -1;
     if (found == FOUND) {
@@ -83,6 +75,16 @@ int view_find(struct view *view, PyObject *key, uint64_t *ret_place) {
         r = PyObject_Hash(key) == -1 ? -1 : never ? 0 : find_slowly(view, key, ret_place);
     }
     key_done(&room);
+    return r < 0 ? -1 : r;
+}
+
+int view_find(struct view *view, PyObject *key, uint64_t *ret_place) {
+    bool is_ascii = PyUnicode_CheckExact(key) && PyUnicode_IS_COMPACT_ASCII(key);
+    if (!is_ascii || !view->item.is_native) return find_any(view, key, ret_place);
+    struct hr_key text = {.kind = HR_KIND_TEXT, .count = (uint64_t)PyUnicode_GET_LENGTH(key)};
+    text.bytes = (PyASCIIObject *)key + 1;
+    int r = hr_store_find(view->image->store, &view->item, &text, ret_place);
+    if (r < 0) store_raise(r);
     return r < 0 ? -1 : r;
 }
 

@@ -3,6 +3,13 @@
 
 /* Lists and tuples; a deque, and an array of objects in one dimension, is seen as a list. */
 
+static PyObject *text_at(struct view *view, uint64_t index) {
+    const void *bytes;
+    uint64_t count;
+    int r = hr_store_text(view->image->store, &view->item, index, &bytes, &count);
+    return r < 0 ? store_raise(r) : read_ascii(view->image, bytes, count);
+}
+
 static PyObject *item_at(struct view *view, Py_ssize_t index) {
     struct hr_item item;
     if (index < 0 || index >= view->count) {
@@ -10,9 +17,10 @@ static PyObject *item_at(struct view *view, Py_ssize_t index) {
                         view->item.kind == HR_KIND_TUPLE ? "tuple index out of range" : "list index out of range");
         return NULL;
     }
-    int r = hr_store_at(view->image->store, &view->item, (uint64_t)(view->first + index * view->stride), &item);
-    if (r < 0) return store_raise(r);
-    return item.kind == HR_KIND_TEXT ? read_text(view->image, &item) : read_item(view->image, &item);
+    uint64_t at = (uint64_t)(view->first + index * view->stride);
+    if (view->item.is_ascii) return text_at(view, at);
+    int r = hr_store_at(view->image->store, &view->item, at, &item);
+    return r < 0 ? store_raise(r) : read_item(view->image, &item);
 }
 
 static PyObject *sequence_item(PyObject *self, Py_ssize_t index) {
@@ -38,12 +46,13 @@ static PyObject *slice_of(struct view *view, PyObject *slice) {
 
 static PyObject *sequence_subscript(PyObject *self, PyObject *key) {
     struct view *view = (struct view *)self;
-    if (!PyIndex_Check(key)) {
+    bool is_int = PyLong_CheckExact(key);
+    if (!is_int && !PyIndex_Check(key)) {
         if (PySlice_Check(key)) return slice_of(view, key);
         return PyErr_Format(PyExc_TypeError, "%s indices must be integers or slices, not %s",
                             view->item.kind == HR_KIND_TUPLE ? "tuple" : "list", Py_TYPE(key)->tp_name);
     }
-    Py_ssize_t index = PyLong_CheckExact(key) ? PyLong_AsSsize_t(key) : PyNumber_AsSsize_t(key, PyExc_IndexError);
+    Py_ssize_t index = is_int ? PyLong_AsSsize_t(key) : PyNumber_AsSsize_t(key, PyExc_IndexError);
     if (index == -1 && PyErr_Occurred()) {
         if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return NULL;
         PyErr_Clear();

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views beside what they were made of: operators, texts that are read one after the other, keys that are looked up."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import headrace
+import pytest
+
+
+def _iadd(left: Any, right: Any) -> Any:
+    left += right
+    return left
+
+
+def _ior(left: Any, right: Any) -> Any:
+    left |= right
+    return left
+
+
+def _iand(left: Any, right: Any) -> Any:
+    left &= right
+    return left
+
+
+def _isub(left: Any, right: Any) -> Any:
+    left -= right
+    return left
+
+
+def _ixor(left: Any, right: Any) -> Any:
+    left ^= right
+    return left
+
+
+def _imul(left: Any, right: Any) -> Any:
+    left *= right
+    return left
+
+
+IN_PLACE: list[tuple[Callable[[Any, Any], Any], Callable[[], Any], Any]] = [
+    (_iadd, lambda: [1], [3, 4]),
+    (_iadd, lambda: [1], (3, 4)),
+    (_iadd, lambda: [1], {3, 4}),
+    (_iadd, lambda: [1], {"a": 1}),
+    (_iadd, lambda: [1], collections.deque([3, 4])),
+    (_iadd, lambda: collections.deque([1], 2), [3, 4]),
+    (_iadd, lambda: collections.deque([1]), collections.deque([3, 4])),
+    (_iadd, lambda: (1,), (3, 4)),
+    (_iadd, lambda: collections.Counter("ac"), collections.Counter("aab")),
+    (_isub, lambda: collections.Counter("ac"), collections.Counter("aab")),
+    (_ior, lambda: {"b": 1}, {"a": 1}),
+    (_ior, lambda: collections.OrderedDict(b=1), collections.OrderedDict(a=1)),
+    (_imul, lambda: [1], 3),
+    *(
+        (change, made, part)
+        for change in (_ior, _iand, _isub, _ixor)
+        for made in (lambda: {1, 3}, lambda: frozenset({1, 3}))
+        for part in ({3, 4}, frozenset({3, 4}))
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "make", "other"), IN_PLACE)
+def test_operators_in_place_change_what_the_built_in_would_change(
+    change: Callable[[Any, Any], Any], make: Callable[[], Any], other: Any
+) -> None:
+    theirs, mine = make(), make()
+    view = other if isinstance(other, int) else headrace.freeze(other)
+    expected, found = change(theirs, other), change(mine, view)
+    assert found == expected and type(found) is type(expected)
+    assert (found is mine) == (expected is theirs)
+    assert mine == theirs
+
+
+def test_operators_that_are_not_in_place_leave_both_sides_alone() -> None:
+    items, group = [1], {1, 3}
+    assert items + headrace.freeze([3]) == [1, 3] and items == [1]
+    assert group | headrace.freeze({4}) == {1, 3, 4} and group == {1, 3}
+    with pytest.raises(TypeError):
+        items + headrace.freeze((3,))
+    with pytest.raises(TypeError):
+        group |= headrace.freeze([3])
+
+
+def test_an_operator_in_place_leaves_a_view_on_its_left_alone() -> None:
+    view = headrace.freeze([1, 2])
+    kept = view
+    view += [3]
+    assert view == [1, 2, 3] and type(view) is list
+    assert kept == [1, 2]
+
+
+def _texts(count: int) -> list[str]:
+    draw = random.Random(6)
+    alphabet = "abcdefghijklmnopqrstuvwxyz/0123456789"
+    lengths = [0, 1, 2, 15, 16, 17, 52, 255, 256, 257, 300]
+    return ["".join(draw.choices(alphabet, k=draw.choice(lengths) + draw.randrange(3))) for _ in range(count)]
+
+
+def test_texts_that_are_read_one_after_the_other_are_as_new() -> None:
+    texts = _texts(2000)
+    view = headrace.freeze(texts)
+    draw = random.Random(7)
+    names = {text: number for number, text in enumerate(texts)}
+    kept: list[tuple[int, str]] = []
+    for _ in range(20_000):
+        number = draw.randrange(len(texts))
+        text = view[number]
+        assert text == texts[number] and len(text) == len(texts[number])
+        assert hash(text) == hash(texts[number])  # none that was found for the text before
+        assert texts[names[text]] == text
+        assert text.encode() == texts[number].encode()
+        if draw.random() < 0.1:
+            kept.append((number, text))
+        if draw.random() < 0.01:
+            sys.intern(text)  # a name must never change
+        if draw.random() < 0.01:
+            text += "x"
+            assert text == texts[number] + "x"
+    assert all(text == texts[number] for number, text in kept)
+    assert list(view) == texts
+
+
+def test_an_interned_text_stays_what_it_is() -> None:
+    texts = [f"{number:040}" for number in range(1000)]
+    view = headrace.freeze(texts)
+    for number in range(100):
+        sys.intern(view[number])  # dropped at once: only the table of names may know it
+    for _ in range(3):
+        for number in range(len(texts)):
+            assert view[number] == texts[number]
+    assert [sys.intern(text) for text in texts[:100]] == texts[:100]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a str keeps no wide copy of itself")
+def test_a_wide_copy_of_a_text_is_not_the_next_ones() -> None:
+    view = headrace.freeze([f"{number:040}" for number in range(100)])
+    wide = ctypes.pythonapi.PyUnicode_AsUnicode
+    wide.restype, wide.argtypes = ctypes.c_wchar_p, [ctypes.py_object]
+    for number in range(100):
+        assert wide(view[number]) == f"{number:040}"
