@@ -8,7 +8,7 @@
  * Frozen data: Python objects to images (headrace/store.h) and back.
  *
  *     freeze.c         objects into an image: the work list            freeze_scan.c  lists that can be packed
- *     freeze_path.c    where the work is
+ *     freeze_path.c    where the work is                       freeze_inline.c attributes without a __dict__
  *     freeze_leaf.c    texts, numbers, arrays, tensors                 freeze_class.c instances, and what has a name
  *     freeze_image.c   _core.freeze, _core.Builder
  *     image.c          _core.Image: an open image and what is remembered of it
@@ -221,6 +221,7 @@ struct freezer {
     struct map memo;    /* address -> value; holds a reference to each */
     PyObject *shapes;   /* dict: (class or None, names) -> number */
     PyObject *classes;  /* dict: class -> what headrace.store._types.classify says */
+    PyObject *fields;   /* dict: class -> the names of the fields of an instance that was met lately */
     PyObject *dtypes;   /* dict: dtype -> text */
     PyObject *progress; /* callable or NULL */
     PyObject *pickles;  /* list of paths kept as pickles */
@@ -283,6 +284,14 @@ int freeze_other(struct freezer *freezer, PyObject *object, bool is_shared, hr_v
 PyObject *freeze_class(struct freezer *freezer, PyTypeObject *type);
 /* An instance's field names and values, new tuples. 1; 0: it has what is no field; -1: exception. */
 int freeze_fields(PyObject *known, PyObject *object, PyObject **ret_names, PyObject **ret_values);
+/* The values of an instance that has exactly these fields, in this order, unless `ret_values` is NULL. 1; 0: it has
+ * others; -1: exception. */
+int freeze_match(PyObject *known, PyObject *object, PyObject *names, PyObject **ret_values);
+
+/* freeze_inline.c: does an instance have its attributes in itself, and no dict? Then the one at `index`, in the order
+ * in which they were set, borrowed; false: there are not that many. */
+bool has_inline(PyObject *object);
+bool inline_at(PyObject *object, Py_ssize_t index, PyObject **ret_name, PyObject **ret_value);
 
 /* freeze_image.c */
 extern PyTypeObject BuilderType; /* _core.Builder */
