@@ -25,22 +25,6 @@ static bool is_of(PyObject *known, const char *kind) {
 
 /* ---- instances ---- */
 
-/* The instance's dict, new reference, or NULL: it has none (without an exception). None is made where there was none.
- */
-static PyObject *dict_of(PyObject *object) {
-    PyObject *dict = NULL;
-    if (!Py_TYPE(object)->tp_dictoffset) return NULL;
-#ifdef Py_TPFLAGS_MANAGED_DICT
-    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
-        dict = PyObject_GenericGetDict(object, NULL);
-        if (!dict) PyErr_Clear();
-        return dict;
-    }
-#endif
-    PyObject **place = _PyObject_GetDictPtr(object);
-    return place ? Py_XNewRef(*place) : NULL;
-}
-
 /* An instance's attributes but for its slots. Nothing may run in between that could change them: no new object that
  * the collector knows. */
 struct attributes {
@@ -50,7 +34,7 @@ struct attributes {
 };
 
 static struct attributes attributes_of(PyObject *object) {
-    return (struct attributes){.object = object, .dict = has_inline(object) ? NULL : dict_of(object)};
+    return (struct attributes){.object = object, .dict = has_inline(object) ? NULL : held_dict(object)};
 }
 
 static bool next_attribute(struct attributes *attributes, PyObject **ret_name, PyObject **ret_value) {

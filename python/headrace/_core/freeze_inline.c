@@ -31,6 +31,17 @@ static PyDictValues *values_of(PyObject *object) {
 #endif
 }
 
+static PyObject *managed_dict(PyObject *object) {
+#if PY_VERSION_HEX < 0x030c0000
+    return *_PyObject_ManagedDictPointer(object);
+#elif PY_VERSION_HEX < 0x030d0000
+    PyDictOrValues held = *_PyObject_DictOrValuesPointer(object);
+    return _PyDictOrValues_IsValues(held) ? NULL : _PyDictOrValues_GetDict(held);
+#else
+    return (PyObject *)_PyObject_ManagedDictPointer(object)->dict;
+#endif
+}
+
 /* The number in the class' keys of each value that is set, in the order in which they were. */
 #if PY_VERSION_HEX < 0x030d0000 /* backwards, before the values: bytes for the room, the count, the numbers */
 static Py_ssize_t count_of(PyDictValues *values) {
@@ -62,6 +73,12 @@ bool has_inline(PyObject *object) {
     return values_of(object) != NULL;
 }
 
+PyObject *held_dict(PyObject *object) {
+    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) return Py_XNewRef(managed_dict(object));
+    PyObject **place = _PyObject_GetDictPtr(object);
+    return place ? Py_XNewRef(*place) : NULL;
+}
+
 #else
 
 bool inline_at(PyObject *object, Py_ssize_t index, PyObject **ret_name, PyObject **ret_value) {
@@ -73,6 +90,12 @@ bool inline_at(PyObject *object, Py_ssize_t index, PyObject **ret_name, PyObject
 bool has_inline(PyObject *object) {
     (void)object;
     return false;
+}
+
+PyObject *held_dict(PyObject *object) {
+    PyObject *dict = Py_TYPE(object)->tp_dictoffset ? PyObject_GenericGetDict(object, NULL) : NULL;
+    if (!dict) PyErr_Clear();
+    return dict;
 }
 
 #endif

@@ -190,6 +190,10 @@ enum depth {
     BUILD_KEY     /* likewise, and small enough to be hashed */
 };
 PyObject *build(struct image *image, const struct hr_item *item, enum depth depth);
+/* A list of many that share what they refer to. `next` gives one after the other: 1; 0: there are no more; -1:
+ * exception. */
+typedef int build_next(void *state, struct hr_item *ret_item);
+PyObject *build_many(struct image *image, build_next *next, void *state, enum depth depth);
 /* Reads the two parts of a deque, Counter...: 1; 0: it is another type; -1: exception. */
 int typed_parts(struct image *image, const struct hr_item *typed, struct hr_item *ret_extra, struct hr_item *ret_items);
 
@@ -288,10 +292,12 @@ int freeze_fields(PyObject *known, PyObject *object, PyObject **ret_names, PyObj
  * others; -1: exception. */
 int freeze_match(PyObject *known, PyObject *object, PyObject *names, PyObject **ret_values);
 
-/* freeze_inline.c: does an instance have its attributes in itself, and no dict? Then the one at `index`, in the order
- * in which they were set, borrowed; false: there are not that many. */
+/* freeze_inline.c: has an instance its attributes in itself, and no dict? */
 bool has_inline(PyObject *object);
+/* Such an attribute by its number, in the order in which they were set, borrowed; false: there are not that many. */
 bool inline_at(PyObject *object, Py_ssize_t index, PyObject **ret_name, PyObject **ret_value);
+/* The dict that it has else: new reference; NULL without an exception: it has none. */
+PyObject *held_dict(PyObject *object);
 
 /* freeze_image.c */
 extern PyTypeObject BuilderType; /* _core.Builder */
@@ -299,6 +305,7 @@ extern PyTypeObject BuilderType; /* _core.Builder */
 /* _core.freeze, _core.thaw */
 PyObject *core_freeze(PyObject *module, PyObject *arguments, PyObject *keywords);
 PyObject *core_thaw(PyObject *module, PyObject *view);
+PyObject *core_thaw_together(PyObject *module, PyObject *views);
 PyObject *core_where(PyObject *module, PyObject *view);
 /* The functions and types of the store, into the module. */
 int store_add(PyObject *module);
