@@ -122,6 +122,18 @@ class Box(typing.Generic[typing.TypeVar("T")]):  # type: ignore[misc]
         self.content = content
 
 
+class ByFields:
+    """Hashes by a field, which the class has a value of too; may be in a set that it holds."""
+
+    name: Any = None
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByFields) and self.name == other.name
+
+
 class OwnReduce:
     def __init__(self, value: int = 0) -> None:
         self.value = value

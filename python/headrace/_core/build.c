@@ -46,26 +46,91 @@ static int append(PyObject *deque, PyObject *object) {
 
 /* A child's weight and nesting: hashing the whole visits each item as often as it is referred to, and is recursive. */
 static void weigh(struct step *step, uint64_t child) {
-    uint32_t weight = (uint32_t)child, nesting = (uint32_t)(child >> NESTING_BITS);
+    uint32_t weight = (uint32_t)child, nesting = (uint32_t)((child & ~WEIGHT_EARLY) >> NESTING_BITS);
+    if (child & WEIGHT_EARLY) step->is_early = true;
     step->weight = step->weight + weight > MOST_WEIGHT ? MOST_WEIGHT + 1 : step->weight + weight;
     if (nesting > step->nesting) step->nesting = nesting;
 }
 
 static uint64_t weight_of(const struct step *step) {
-    return is_weighed(step) ? (uint64_t)(step->nesting + 1) << NESTING_BITS | (step->weight + 1) : 1;
+    bool by_value = step->how != HOW_INSTANCE || hashes_by_value(step->object);
+    uint64_t early = step->is_early && by_value && (is_weighed(step) || step->how == HOW_TYPED) ? WEIGHT_EARLY : 0;
+    return early | (is_weighed(step) ? (uint64_t)(step->nesting + 1) << NESTING_BITS | (step->weight + 1) : 1);
 }
 
 static bool is_too_heavy(uint64_t weight) {
+    weight &= ~WEIGHT_EARLY;
     if ((uint32_t)weight <= MOST_WEIGHT && weight >> NESTING_BITS <= MOST_NESTING) return false;
     build_refuse("a key or a set's item is too large to be hashed");
     return true;
 }
 
-static int put_in_dict(struct step *step, PyObject *object, uint64_t weight) {
+/* ---- what is hashed before it is whole ----
+ *
+ * An instance may be an item of a set, or a key of a dict, that it holds itself. If it hashes by its fields, it is
+ * hashed before it has them all. What Python said then must be what it says when all is there. */
+
+static int refuse_early(PyObject *object, PyObject *error) {
+    PyObject *why = error ? PyUnicode_FromFormat(" (%S)", error) : PyUnicode_FromString("");
+    if (why)
+        PyErr_Format(
+            StoreError,
+            "headrace: a %s is in a set or among the keys of a dict that it holds itself, and hashes by what it "
+            "does not have yet when it is put there%U; it cannot be thawed, let it hash by its identity",
+            Py_TYPE(object)->tp_name, why);
+    Py_XDECREF(why);
+    return -1;
+}
+
+static PyObject *hash_of(PyObject *object) {
+    PyObject *type, *error, *trace;
+    Py_hash_t hash = PyObject_Hash(object);
+    if (hash != -1) return PyLong_FromSsize_t(hash);
+    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;
+    PyErr_Fetch(&type, &error, &trace);
+    refuse_early(object, error);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return NULL;
+}
+
+static int note_hash(struct build *build, PyObject *object) {
+    if (!build->hashed && !(build->hashed = PyList_New(0))) return -1;
+    PyObject *hash = hash_of(object), *pair = hash ? PyTuple_Pack(2, object, hash) : NULL;
+    int r = pair ? PyList_Append(build->hashed, pair) : -1;
+    Py_XDECREF(hash);
+    Py_XDECREF(pair);
+    return r;
+}
+
+/* All is there: has each still the hash by which it was put? */
+static int check_hashes(struct build *build) {
+    int r = 1;
+    for (Py_ssize_t i = 0; r > 0 && build->hashed && i < PyList_GET_SIZE(build->hashed); i++) {
+        PyObject *pair = PyList_GET_ITEM(build->hashed, i), *object = PyTuple_GET_ITEM(pair, 0);
+        PyObject *hash = hash_of(object);
+        r = hash ? PyObject_RichCompareBool(hash, PyTuple_GET_ITEM(pair, 1), Py_EQ) : -1;
+        if (r == 0) refuse_early(object, NULL);
+        Py_XDECREF(hash);
+    }
+    Py_CLEAR(build->hashed);
+    return r > 0 ? 0 : -1;
+}
+
+/* An item of a set, or a key. */
+static int check_hashable(struct build *build, PyObject *object, uint64_t weight) {
+    if (is_too_heavy(weight)) return -1;
+    return weight & WEIGHT_EARLY ? note_hash(build, object) : 0;
+}
+
+/* ---- putting an item ---- */
+
+static int put_in_dict(struct build *build, struct step *step, PyObject *object, uint64_t weight) {
     if (step->has_name)
         return put_entry(step, PyTuple_GET_ITEM(step->shape->names, (Py_ssize_t)step->next - 1), object);
     if (!step->key) {
-        if (is_too_heavy(weight)) return -1;
+        if (check_hashable(build, object, weight) < 0) return -1;
         step->key = Py_NewRef(object);
         return 0;
     }
@@ -84,7 +149,8 @@ static int hashed(int result) {
 }
 
 /* Puts the item that was asked for last. */
-static int put(struct step *step, PyObject *object, uint64_t weight) {
+static int put(struct build *build, PyObject *object, uint64_t weight) {
+    struct step *step = &build->steps[build->count - 1];
     uint64_t index = step->next - 1;
     weigh(step, weight);
     switch (step->how) {
@@ -94,10 +160,10 @@ static int put(struct step *step, PyObject *object, uint64_t weight) {
         set_tuple_item(step->object, index, object);
         return 0;
     case HOW_SET:
-        if (is_too_heavy(weight)) return -1;
+        if (check_hashable(build, object, weight) < 0) return -1;
         return hashed(PySet_Add(step->object, object));
     case HOW_FROZEN_SET:
-        if (is_too_heavy(weight)) return -1;
+        if (check_hashable(build, object, weight) < 0) return -1;
         return PyList_Append(step->parts, object);
     case HOW_TYPED:
         return PyList_Append(step->parts, object);
@@ -110,7 +176,7 @@ static int put(struct step *step, PyObject *object, uint64_t weight) {
     case HOW_DICT:
     case HOW_ENTRIES:
     case HOW_NAMESPACE:
-        return hashed(put_in_dict(step, object, weight));
+        return hashed(put_in_dict(build, step, object, weight));
     }
     return -1;
 }
@@ -141,7 +207,7 @@ static int advance(struct build *build) {
         if (r <= 0) return r;
         PyObject *object = build_begin(build, &item, &weight);
         if (!object) return PyErr_Occurred() ? -1 : 1;
-        r = put(&build->steps[top], object, weight);
+        r = put(build, object, weight);
         Py_DECREF(object);
         if (r < 0) return -1;
     }
@@ -173,7 +239,8 @@ static PyObject *finish(struct build *build) {
                                                    : Py_NewRef(step->object);
     uint64_t *known = object ? map_find(&build->memo, step->value) : NULL;
     if (known && *known == 1) *known = (uintptr_t)Py_NewRef(object);
-    if (object && build->count > 1 && is_weighed(step) && map_add(&build->weights, step->value, weight_of(step)) < 0)
+    bool may_be_met = build->count > 1 || build->is_kept;
+    if (object && may_be_met && is_weighed(step) && map_add(&build->weights, step->value, weight_of(step)) < 0)
         Py_CLEAR(object);
     build_drop(step);
     return object;
@@ -192,25 +259,51 @@ static PyObject *run(struct build *build, const struct hr_item *item, uint64_t *
         object = finish(build);
         build->count--;
         if (!object || build->count == 0) return object;
-        r = put(&build->steps[build->count - 1], object, weight);
+        r = put(build, object, weight);
         Py_DECREF(object);
         if (r < 0) return NULL;
     }
 }
 
-PyObject *build(struct image *image, const struct hr_item *item, enum depth depth) {
-    struct build build = {.image = image, .depth = depth, .room = FIRST_STEPS};
+static void build_close(struct build *build) {
+    while (build->count) build_drop(&build->steps[--build->count]);
+    if (build->steps != build->first) PyMem_Free(build->steps);
+    for (size_t i = 0; i < build->memo.room; i++)
+        if (build->memo.entries[i].value > 1) Py_DECREF((PyObject *)(uintptr_t)build->memo.entries[i].value);
+    map_free(&build->memo);
+    map_free(&build->weights);
+    Py_CLEAR(build->hashed);
+}
+
+static PyObject *build_one(struct build *build, const struct hr_item *item) {
     uint64_t weight;
-    build.steps = build.first;
-    if (Py_EnterRecursiveCall(" while reading frozen data")) return NULL;
-    PyObject *object = run(&build, item, &weight);
-    Py_LeaveRecursiveCall();
-    if (object && depth == BUILD_KEY && is_too_heavy(weight)) Py_CLEAR(object);
-    while (build.count) build_drop(&build.steps[--build.count]);
-    if (build.steps != build.first) PyMem_Free(build.steps);
-    for (size_t i = 0; i < build.memo.room; i++)
-        if (build.memo.entries[i].value > 1) Py_DECREF((PyObject *)(uintptr_t)build.memo.entries[i].value);
-    map_free(&build.memo);
-    map_free(&build.weights);
+    PyObject *object = run(build, item, &weight);
+    if (object && build->depth == BUILD_KEY && is_too_heavy(weight)) Py_CLEAR(object);
+    if (object && check_hashes(build) < 0) Py_CLEAR(object);
     return object;
+}
+
+PyObject *build(struct image *image, const struct hr_item *item, enum depth depth) {
+    struct build build = {.image = image, .depth = depth, .steps = build.first, .room = FIRST_STEPS};
+    if (Py_EnterRecursiveCall(" while reading frozen data")) return NULL;
+    PyObject *object = build_one(&build, item);
+    Py_LeaveRecursiveCall();
+    build_close(&build);
+    return object;
+}
+
+PyObject *build_many(struct image *image, build_next *next, void *state, enum depth depth) {
+    struct build build = {.image = image, .depth = depth, .steps = build.first, .room = FIRST_STEPS, .is_kept = true};
+    struct hr_item item;
+    int r;
+    if (Py_EnterRecursiveCall(" while reading frozen data")) return NULL;
+    PyObject *list = PyList_New(0);
+    while (list && (r = next(state, &item)) != 0) {
+        PyObject *object = r > 0 ? build_one(&build, &item) : NULL;
+        if (!object || PyList_Append(list, object) < 0) Py_CLEAR(list);
+        Py_XDECREF(object);
+    }
+    Py_LeaveRecursiveCall();
+    build_close(&build);
+    return list;
 }

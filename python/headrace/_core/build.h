@@ -30,9 +30,11 @@ struct step {
     hr_value value;
     uint64_t next;
     uint32_t weight, nesting; /* what hashing it costs: how many items, and how deep */
+    bool is_early;            /* its hash may depend on what was not whole yet */
 };
 
 enum { FIRST_STEPS = 4, MOST_WEIGHT = 1 << 24, MOST_NESTING = 5000, NESTING_BITS = 32 };
+#define WEIGHT_EARLY (UINT64_C(1) << 63) /* a bit of a weight: step.is_early */
 
 struct build {
     struct image *image;
@@ -42,6 +44,8 @@ struct build {
     struct map memo;    /* value -> object, owned; 1: not made yet */
     struct map weights; /* value of what may be hashed and is done -> its weight, its nesting above it */
     uint64_t done;      /* items, for signals */
+    PyObject *hashed;   /* owned, or NULL: list of (key or set's item, its hash), where that was early */
+    bool is_kept;       /* other objects are built after this one: the memo is theirs too */
     struct step first[FIRST_STEPS];
 };
 
@@ -52,6 +56,12 @@ static inline bool is_immutable(const struct step *step) {
 /* Does hashing it hash what it holds? */
 static inline bool is_weighed(const struct step *step) {
     return step->how == HOW_TUPLE || step->how == HOW_FROZEN_SET || step->how == HOW_INSTANCE;
+}
+
+/* Does it hash by something else than where it is? */
+static inline bool hashes_by_value(PyObject *object) {
+    hashfunc hash = Py_TYPE(object)->tp_hash;
+    return hash != PyBaseObject_Type.tp_hash && hash != PyObject_HashNotImplemented;
 }
 
 /* Raises StoreError; -1. */

@@ -57,7 +57,7 @@ static PyObject *find_known(struct build *build, const struct hr_item *item, uin
         object = build->steps[0].object;
     if (!object) return NULL;
     const uint64_t *weight = map_find(&build->weights, item->value);
-    *ret_weight = weight ? *weight : 1;
+    *ret_weight = weight ? *weight : hashes_by_value(object) ? WEIGHT_EARLY | 1 : 1;
     if (!weight && PyTuple_Check(object)) { /* it is not done */
         for (size_t i = build->count; i-- > 0 && is_immutable(&build->steps[i]);)
             if (build->steps[i].object == object) return build_refuse("a tuple holds itself"), NULL;

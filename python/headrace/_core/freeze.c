@@ -199,16 +199,14 @@ static int advance_list(struct freezer *freezer, size_t top, Py_ssize_t own_coun
 }
 
 static int push_instance_row(struct freezer *freezer, PyObject *item, const PyObject *type, struct frame row) {
-    PyObject *names = NULL, *values = NULL;
+    PyObject *values = NULL;
     if ((PyObject *)Py_TYPE(item) != type) return freeze_changed(freezer);
     PyObject *known = freeze_class(freezer, Py_TYPE(item));
-    int r = known ? freeze_fields(known, item, &names, &values) : -1;
-    if (r > 0) r = PyObject_RichCompareBool(names, row.names, Py_EQ);
+    int r = known ? freeze_match(known, item, row.names, &values) : -1;
     if (r == 0) r = freeze_changed(freezer);
     row.kind = FRAME_FIELDS;
     row.object = values;
     if (r > 0) r = freeze_push(freezer, row);
-    Py_XDECREF(names);
     Py_XDECREF(values);
     return r;
 }
@@ -357,9 +355,10 @@ int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bo
     freezer->progress = progress == Py_None ? NULL : Py_NewRef(progress);
     freezer->shapes = PyDict_New();
     freezer->classes = PyDict_New();
+    freezer->fields = PyDict_New();
     freezer->dtypes = PyDict_New();
     freezer->pickles = PyList_New(0);
-    if (!freezer->shapes || !freezer->classes || !freezer->dtypes || !freezer->pickles) return -1;
+    if (!freezer->shapes || !freezer->classes || !freezer->fields || !freezer->dtypes || !freezer->pickles) return -1;
     if (path != Py_None && !PyBytes_Check(path)) {
         PyErr_SetString(PyExc_TypeError, "headrace: a path is bytes here");
         return -1;
@@ -389,6 +388,7 @@ void freezer_close(struct freezer *freezer) {
     Py_CLEAR(freezer->paths);
     Py_CLEAR(freezer->shapes);
     Py_CLEAR(freezer->classes);
+    Py_CLEAR(freezer->fields);
     Py_CLEAR(freezer->dtypes);
     Py_CLEAR(freezer->pickles);
     sources_free(&freezer->sources);

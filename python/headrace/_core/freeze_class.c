@@ -25,11 +25,21 @@ static bool is_of(PyObject *known, const char *kind) {
 
 /* ---- instances ---- */
 
-/* The instance's dict, new reference, or NULL: it has none (without an exception). */
-static PyObject *dict_of(PyObject *object) {
-    PyObject *dict = Py_TYPE(object)->tp_dictoffset ? PyObject_GenericGetDict(object, NULL) : NULL;
-    if (!dict) PyErr_Clear();
-    return dict;
+/* An instance's attributes but for its slots. Nothing may run in between that could change them: no new object that
+ * the collector knows. */
+struct attributes {
+    PyObject *object;
+    PyObject *dict; /* owned; NULL: they lie in the object, or there are none */
+    Py_ssize_t at;
+};
+
+static struct attributes attributes_of(PyObject *object) {
+    return (struct attributes){.object = object, .dict = has_inline(object) ? NULL : held_dict(object)};
+}
+
+static bool next_attribute(struct attributes *attributes, PyObject **ret_name, PyObject **ret_value) {
+    if (attributes->dict) return PyDict_Next(attributes->dict, &attributes->at, ret_name, ret_value);
+    return inline_at(attributes->object, attributes->at++, ret_name, ret_value);
 }
 
 static int add(PyObject *names, PyObject *values, PyObject *name, PyObject *value) {
@@ -52,36 +62,94 @@ static int add_slots(PyObject *slots, PyObject *object, PyObject *names, PyObjec
     return r;
 }
 
-static int add_dict(PyObject *dict, PyObject *names, PyObject *values) {
-    PyObject *key, *value;
-    Py_ssize_t at = 0;
-    int r = 1;
-    while (r > 0 && PyDict_Next(dict, &at, &key, &value))
-        r = PyUnicode_CheckExact(key) ? add(names, values, key, value) : 0;
-    return r;
+static bool is_name(PyObject *name, PyObject *other) {
+    return name == other || (PyUnicode_CheckExact(name) && PyUnicode_Compare(name, other) == 0);
 }
 
-/* Has the dict a slot's name too? 1, 0, or -1: exception. */
-static int has_slot(PyObject *dict, PyObject *slots) {
-    int r = 0;
-    for (Py_ssize_t i = 0; r == 0 && i < PyTuple_GET_SIZE(slots); i += 2)
-        r = PyDict_Contains(dict, PyTuple_GET_ITEM(slots, i));
+static bool is_slot(PyObject *slots, PyObject *name) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); i += 2)
+        if (is_name(PyTuple_GET_ITEM(slots, i), name)) return true;
+    return false;
+}
+
+/* 0: a name is no text, or a slot's as well. */
+static int add_attributes(PyObject *slots, PyObject *object, PyObject *names, PyObject *values) {
+    PyObject *name, *value;
+    struct attributes attributes = attributes_of(object);
+    int r = 1;
+    while (r > 0 && next_attribute(&attributes, &name, &value))
+        r = PyUnicode_CheckExact(name) && !is_slot(slots, name) ? add(names, values, name, value) : 0;
+    Py_XDECREF(attributes.dict);
     return r;
 }
 
 int freeze_fields(PyObject *known, PyObject *object, PyObject **ret_names, PyObject **ret_values) {
-    PyObject *names = PyList_New(0), *values = PyList_New(0);
-    int r = names && values ? add_slots(PyTuple_GET_ITEM(known, 2), object, names, values) : -1;
-    PyObject *dict = r > 0 ? dict_of(object) : NULL;
-    int twice = dict ? has_slot(dict, PyTuple_GET_ITEM(known, 2)) : 0;
-    if (dict) r = twice ? twice > 0 ? 0 : -1 : add_dict(dict, names, values);
+    PyObject *names = PyList_New(0), *values = PyList_New(0), *slots = PyTuple_GET_ITEM(known, 2);
+    int r = names && values ? add_slots(slots, object, names, values) : -1;
+    if (r > 0) r = add_attributes(slots, object, names, values);
     *ret_names = r > 0 ? PyList_AsTuple(names) : NULL;
     *ret_values = r > 0 ? PyList_AsTuple(values) : NULL;
     if (r > 0 && (!*ret_names || !*ret_values)) r = -1;
     Py_XDECREF(names);
     Py_XDECREF(values);
-    Py_XDECREF(dict);
     return r;
+}
+
+/* Are the slots that are set the first names? Their number; -1: no; -2: exception. */
+static Py_ssize_t match_slots(PyObject *slots, PyObject *object, PyObject *names, PyObject *values) {
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(slots); i += 2) {
+        bool has_name =
+            count < PyTuple_GET_SIZE(names) && is_name(PyTuple_GET_ITEM(names, count), PyTuple_GET_ITEM(slots, i));
+        PyObject *descriptor = PyTuple_GET_ITEM(slots, i + 1);
+        PyObject *value = Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject *)Py_TYPE(object));
+        if (!value && !PyErr_ExceptionMatches(PyExc_AttributeError)) return -2;
+        if (!value) PyErr_Clear(); /* it was never set */
+        if (value && has_name && values)
+            PyTuple_SET_ITEM(values, count, value);
+        else
+            Py_XDECREF(value);
+        if ((value != NULL) != has_name) return -1;
+        count += has_name;
+    }
+    return count;
+}
+
+static bool match_attributes(PyObject *object, PyObject *names, Py_ssize_t first, PyObject *values) {
+    PyObject *name, *value;
+    struct attributes attributes = attributes_of(object);
+    Py_ssize_t at = first, count = PyTuple_GET_SIZE(names);
+    while (next_attribute(&attributes, &name, &value)) {
+        if (at == count || !is_name(name, PyTuple_GET_ITEM(names, at))) {
+            at = -1;
+            break;
+        }
+        if (values) PyTuple_SET_ITEM(values, at, Py_NewRef(value));
+        at++;
+    }
+    Py_XDECREF(attributes.dict);
+    return at == count;
+}
+
+int freeze_match(PyObject *known, PyObject *object, PyObject *names, PyObject **ret_values) {
+    PyObject *values = ret_values ? PyTuple_New(PyTuple_GET_SIZE(names)) : NULL;
+    if (ret_values && !values) return -1;
+    Py_ssize_t first = match_slots(PyTuple_GET_ITEM(known, 2), object, names, values);
+    int r = first == -2 ? -1 : first >= 0 && match_attributes(object, names, first, values);
+    if (r <= 0) Py_CLEAR(values);
+    if (ret_values) *ret_values = values;
+    return r;
+}
+
+/* Most instances of a class have the fields that the last one had. */
+static int find_fields(struct freezer *freezer, PyObject *known, PyObject *object, PyObject **ret_names,
+                       PyObject **ret_values) {
+    PyObject *type = (PyObject *)Py_TYPE(object), *names = PyDict_GetItemWithError(freezer->fields, type);
+    int r = names ? freeze_match(known, object, names, ret_values) : PyErr_Occurred() ? -1 : 0;
+    if (r > 0) *ret_names = Py_NewRef(names);
+    if (r) return r;
+    r = freeze_fields(known, object, ret_names, ret_values);
+    return r > 0 && PyDict_SetItem(freezer->fields, type, *ret_names) < 0 ? -1 : r;
 }
 
 /* 1: begun; 0: no such shape can be made. */
@@ -101,7 +169,7 @@ static int begin_fields(struct freezer *freezer, PyObject *object, PyObject *kno
 
 static int begin_instance(struct freezer *freezer, PyObject *object, PyObject *known, hr_value *ret_value) {
     PyObject *names = NULL, *values = NULL;
-    int r = freeze_fields(known, object, &names, &values);
+    int r = find_fields(freezer, known, object, &names, &values);
     if (r > 0) r = begin_fields(freezer, object, known, HR_SHAPE_OBJECT, names, values, ret_value);
     Py_XDECREF(names);
     Py_XDECREF(values);
@@ -111,9 +179,10 @@ static int begin_instance(struct freezer *freezer, PyObject *object, PyObject *k
 static int begin_named_tuple(struct freezer *freezer, PyObject *object, PyObject *known, hr_value *ret_value) {
     PyObject *names = PyTuple_GET_ITEM(known, 2);
     if (PyTuple_GET_SIZE(object) != PyTuple_GET_SIZE(names)) return 0;
-    PyObject *dict = dict_of(object);
-    bool has_more = dict && PyDict_GET_SIZE(dict) > 0;
-    Py_XDECREF(dict);
+    PyObject *name, *value;
+    struct attributes attributes = attributes_of(object);
+    bool has_more = next_attribute(&attributes, &name, &value);
+    Py_XDECREF(attributes.dict);
     if (has_more) return 0;
     PyObject *values = PyTuple_GetSlice(object, 0, PyTuple_GET_SIZE(object));
     int r = values ? begin_fields(freezer, object, known, HR_SHAPE_TUPLE, names, values, ret_value) : -1;

@@ -239,13 +239,10 @@ static int pack_dicts(struct freezer *freezer, PyObject *sequence, hr_value *ret
 static int have_fields(PyObject *known, PyObject *sequence, PyObject *names) {
     int r = 1;
     for (Py_ssize_t i = 1; r > 0 && i < count_of(sequence); i++) {
-        PyObject *item = Py_NewRef(item_of(sequence, i)), *here = NULL, *values = NULL;
-        r = freeze_fields(known, item, &here, &values);
-        if (r > 0) r = PyObject_RichCompareBool(here, names, Py_EQ);
+        PyObject *item = Py_NewRef(item_of(sequence, i));
+        r = freeze_match(known, item, names, NULL);
         if (r > 0 && i % SLICE_ITEMS == SLICE_ITEMS - 1 && PyErr_CheckSignals() < 0) r = -1;
         Py_DECREF(item);
-        Py_XDECREF(here);
-        Py_XDECREF(values);
     }
     return r;
 }

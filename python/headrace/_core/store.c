@@ -50,6 +50,8 @@ static PyMethodDef methods[] = {
      "image, "
      "in memory or in a file (bytes). progress(bytes) is called now and then."},
     {"thaw", core_thaw, METH_O, "thaw(view) -> object\n\nAn ordinary copy; what is no view comes back as it is."},
+    {"thaw_together", core_thaw_together, METH_O,
+     "thaw_together(views) -> list\n\nOrdinary copies of whole views of one image, which share what these share."},
     {"where", core_where, METH_O, "where(view) -> (Image, value, slice or None)"},
     {"open_image", open_image, METH_VARARGS, "open_image(path, verify, trust) -> Image"},
     {"attach_image", attach_image, METH_VARARGS,

@@ -8,7 +8,7 @@
  * Frozen data: Python objects to images (headrace/store.h) and back.
  *
  *     freeze.c         objects into an image: the work list            freeze_scan.c  lists that can be packed
- *     freeze_path.c    where the work is
+ *     freeze_path.c    where the work is                       freeze_inline.c attributes without a __dict__
  *     freeze_leaf.c    texts, numbers, arrays, tensors                 freeze_class.c instances, and what has a name
  *     freeze_image.c   _core.freeze, _core.Builder
  *     image.c          _core.Image: an open image and what is remembered of it
@@ -194,6 +194,10 @@ enum depth {
     BUILD_KEY     /* likewise, and small enough to be hashed */
 };
 PyObject *build(struct image *image, const struct hr_item *item, enum depth depth);
+/* A list of many that share what they refer to. `next` gives one after the other: 1; 0: there are no more; -1:
+ * exception. */
+typedef int build_next(void *state, struct hr_item *ret_item);
+PyObject *build_many(struct image *image, build_next *next, void *state, enum depth depth);
 /* Reads the two parts of a deque, Counter...: 1; 0: it is another type; -1: exception. */
 int typed_parts(struct image *image, const struct hr_item *typed, struct hr_item *ret_extra, struct hr_item *ret_items);
 
@@ -225,6 +229,7 @@ struct freezer {
     struct map memo;    /* address -> value; holds a reference to each */
     PyObject *shapes;   /* dict: (class or None, names) -> number */
     PyObject *classes;  /* dict: class -> what headrace.store._types.classify says */
+    PyObject *fields;   /* dict: class -> the names of the fields of an instance that was met lately */
     PyObject *dtypes;   /* dict: dtype -> text */
     PyObject *progress; /* callable or NULL */
     PyObject *pickles;  /* list of paths kept as pickles */
@@ -287,6 +292,16 @@ int freeze_other(struct freezer *freezer, PyObject *object, bool is_shared, hr_v
 PyObject *freeze_class(struct freezer *freezer, PyTypeObject *type);
 /* An instance's field names and values, new tuples. 1; 0: it has what is no field; -1: exception. */
 int freeze_fields(PyObject *known, PyObject *object, PyObject **ret_names, PyObject **ret_values);
+/* The values of an instance that has exactly these fields, in this order, unless `ret_values` is NULL. 1; 0: it has
+ * others; -1: exception. */
+int freeze_match(PyObject *known, PyObject *object, PyObject *names, PyObject **ret_values);
+
+/* freeze_inline.c: has an instance its attributes in itself, and no dict? */
+bool has_inline(PyObject *object);
+/* Such an attribute by its number, in the order in which they were set, borrowed; false: there are not that many. */
+bool inline_at(PyObject *object, Py_ssize_t index, PyObject **ret_name, PyObject **ret_value);
+/* The dict that it has else: new reference; NULL without an exception: it has none. */
+PyObject *held_dict(PyObject *object);
 
 /* freeze_image.c */
 extern PyTypeObject BuilderType; /* _core.Builder */
@@ -294,6 +309,7 @@ extern PyTypeObject BuilderType; /* _core.Builder */
 /* _core.freeze, _core.thaw */
 PyObject *core_freeze(PyObject *module, PyObject *arguments, PyObject *keywords);
 PyObject *core_thaw(PyObject *module, PyObject *view);
+PyObject *core_thaw_together(PyObject *module, PyObject *views);
 PyObject *core_where(PyObject *module, PyObject *view);
 /* The functions and types of the store, into the module. */
 int store_add(PyObject *module);

@@ -75,24 +75,62 @@ PyObject *view_new(struct image *image, const struct hr_item *item, hr_value typ
 
 /* ---- thawing ---- */
 
+/* Items of a slice, or the item of each view of a list. */
+struct thawing {
+    struct view *view;
+    PyObject *views;
+    Py_ssize_t at;
+};
+
+static int next_of_slice(void *state, struct hr_item *ret_item) {
+    struct thawing *thawing = state;
+    const struct view *view = thawing->view;
+    if (thawing->at == view->count) return 0;
+    uint64_t index = (uint64_t)(view->first + thawing->at++ * view->stride);
+    int r = hr_store_at(view->image->store, &view->item, index, ret_item);
+    if (r < 0) store_raise(r);
+    return r < 0 ? -1 : 1;
+}
+
 static PyObject *thaw_slice(struct view *view, enum depth depth) {
-    PyObject *list = PyList_New(0);
-    for (Py_ssize_t i = 0; list && i < view->count; i++) {
-        struct hr_item item;
-        int r = hr_store_at(view->image->store, &view->item, (uint64_t)(view->first + i * view->stride), &item);
-        PyObject *object = r < 0 ? store_raise(r) : build(view->image, &item, depth);
-        if (!object || PyList_Append(list, object) < 0) Py_CLEAR(list);
-        Py_XDECREF(object);
-    }
+    struct thawing thawing = {.view = view};
+    PyObject *list = build_many(view->image, next_of_slice, &thawing, depth);
     if (list && view->item.kind == HR_KIND_TUPLE) Py_SETREF(list, PyList_AsTuple(list));
     return list;
 }
 
+/* What a view that is no slice is a view of. */
+static int whole_item(const struct view *view, struct hr_item *ret_item) {
+    *ret_item = view->item;
+    int r = view->typed ? hr_store_read(view->image->store, view->typed, ret_item) : 0;
+    if (r < 0) store_raise(r);
+    return r < 0 ? -1 : 1;
+}
+
 static PyObject *thaw(struct view *view, enum depth depth) {
-    struct hr_item item = view->item;
+    struct hr_item item;
     if (is_slice(view)) return thaw_slice(view, depth);
-    int r = view->typed ? hr_store_read(view->image->store, view->typed, &item) : 0;
-    return r < 0 ? store_raise(r) : build(view->image, &item, depth);
+    return whole_item(view, &item) < 0 ? NULL : build(view->image, &item, depth);
+}
+
+static int next_of_views(void *state, struct hr_item *ret_item) {
+    struct thawing *thawing = state;
+    if (thawing->at >= PyTuple_GET_SIZE(thawing->views)) return 0;
+    return whole_item((struct view *)PyTuple_GET_ITEM(thawing->views, thawing->at++), ret_item);
+}
+
+PyObject *core_thaw_together(PyObject *module, PyObject *views) {
+    struct thawing thawing = {.views = views};
+    (void)module;
+    if (!PyTuple_CheckExact(views) || PyTuple_GET_SIZE(views) == 0)
+        return PyErr_Format(PyExc_TypeError, "headrace: a tuple of views is needed");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(views); i++) {
+        PyObject *object = PyTuple_GET_ITEM(views, i);
+        const struct view *view = (const struct view *)object, *first = (const struct view *)PyTuple_GET_ITEM(views, 0);
+        if (!is_view(object) || is_slice(view) || view->image != first->image)
+            return PyErr_Format(PyExc_TypeError, "headrace: these are no whole views of one image");
+    }
+    return build_many(((struct view *)PyTuple_GET_ITEM(views, 0))->image, next_of_views, &thawing, BUILD_ALL);
 }
 
 /* An ordinary copy of a view, or of a part of one; anything else as it is. New reference. */

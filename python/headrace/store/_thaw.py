@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace import _core
@@ -17,69 +18,127 @@ def _is_over_image(value: Any) -> bool:
     return value is not None
 
 
-def _fields(value: Any, known: tuple[Any, ...]) -> list[tuple[Any, str]]:
-    """The fields of an instance that are set, with the slot's descriptor or None."""
+def _is_of_statement(cls: type) -> bool:
+    """Did a class statement make it?"""
+    return bool(cls.__flags__ & (1 << 9))
+
+
+def _fields(value: Any, known: tuple[Any, ...]) -> Iterator[tuple[Any, str, Any]]:
+    """The fields of an instance that are set: the slot's descriptor or None, name, value."""
     slots = known[2]
-    pairs = [(slots[i + 1], slots[i]) for i in range(0, len(slots), 2)]
-    found = [(slot, name) for slot, name in pairs if hasattr(slot, "__get__") and _is_set(slot, value)]
-    return found + [(None, name) for name in getattr(value, "__dict__", {})]
+    for i in range(0, len(slots), 2):
+        try:
+            yield slots[i + 1], slots[i], slots[i + 1].__get__(value)
+        except AttributeError:  # it was never set
+            pass
+    held = _core.Walker.attributes(value) or {}
+    yield from ((None, name, field) for name, field in held.items())
 
 
-def _is_set(slot: Any, value: Any) -> bool:
-    try:
-        slot.__get__(value)
-    except AttributeError:
-        return False
-    return True
+def _shared_array(value: Any) -> Any:
+    """What two arrays of one array of an image have in common: each read makes a new one."""
+    where = value.__array_interface__["data"][0]
+    return ("array", where, value.dtype, value.shape, value.strides) if value.size else id(value)
+
+
+def _shared_tensor(value: Any) -> Any:
+    return ("tensor", value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
 
 
 class _Thawing:
-    """One call of thaw: instances that came out of an image, made ordinary without recursion."""
+    """One call of thaw: instances that came out of an image, made ordinary without recursion.
+
+    What they hold is found first: the views are thawed together, so that what they share stays shared.
+    """
 
     def __init__(self) -> None:
-        self.made: dict[int, Any] = {}
+        self.made: dict[Any, Any] = {}  # by id, or by what arrays of one array have in common
         self.kept: list[Any] = []  # the ids in `made` stay theirs
-        self.todo: list[tuple[Any, Any, tuple[Any, ...]]] = []
+        self.views: dict[int, Any] = {}
+        self.instances: dict[int, Any] = {}
+        self.known: dict[type, tuple[Any, ...]] = {}
+
+    def classify(self, cls: type) -> tuple[Any, ...]:
+        if cls not in self.known:
+            self.known[cls] = _types.classify(cls)
+        return self.known[cls]
+
+    # ---- what is there ----
+
+    def find(self, value: Any) -> None:
+        """All views and instances that a value leads to."""
+        todo = [value]
+        while todo:
+            here = todo.pop()
+            if type(here) in _VIEWS:
+                self.views[id(here)] = here
+            elif _is_of_statement(type(here)) and id(here) not in self.instances:
+                self.instances[id(here)] = here
+                known = self.classify(type(here))
+                if known[0] == "tuple":
+                    todo += here
+                elif known[0] == "object":
+                    todo += [field for _, _, field in _fields(here, known)]
+
+    def thaw_views(self) -> None:
+        images: dict[int, list[Any]] = {}
+        for view in self.views.values():
+            image, _, part = _core.where(view)
+            if part is None:
+                images.setdefault(id(image), []).append(view)
+            else:
+                self.keep(view, _core.thaw(view))
+        for views in images.values():
+            for view, thawed in zip(views, _core.thaw_together(tuple(views)), strict=True):
+                self.keep(view, thawed)
+
+    # ---- what is made of it ----
 
     def value(self, value: Any) -> Any:
         cls = type(value)
-        if cls in _VIEWS:
-            return _core.thaw(value)
         if id(value) in self.made:
             return self.made[id(value)]
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and cls is numpy.ndarray:
-            return self.keep(value, value.copy() if _is_over_image(value) else value)
+            return self.array(value, _shared_array(value), value.copy) if _is_over_image(value) else value
         if torch is not None and cls is torch.Tensor:
-            return self.keep(value, value.clone())
-        if not cls.__flags__ & (1 << 9):  # no class statement made it
+            return self.array(value, _shared_tensor(value), value.clone)
+        if not _is_of_statement(cls):
             return value
-        return self.instance(value, _types.classify(cls))
+        return self.instance(value, self.classify(cls))
 
     def keep(self, value: Any, made: Any) -> Any:
         self.made[id(value)] = made
         self.kept.append(value)
         return made
 
+    def array(self, value: Any, name: Any, copy: Callable[[], Any]) -> Any:
+        if name not in self.made:
+            self.made[name] = copy()
+        return self.keep(value, self.made[name])
+
     def instance(self, value: Any, known: tuple[Any, ...]) -> Any:
         if known[0] == "tuple":
             return self.keep(value, tuple.__new__(type(value), map(self.value, value)))
-        if known[0] != "object":
-            return value
-        made = self.keep(value, object.__new__(type(value)))
-        self.todo.append((value, made, known))
-        return made
+        return self.keep(value, object.__new__(type(value))) if known[0] == "object" else value
 
     def run(self, value: Any) -> Any:
+        self.find(value)
+        self.thaw_views()
         result = self.value(value)
-        while self.todo:
-            value, made, known = self.todo.pop()
-            for slot, name in _fields(value, known):
-                if slot is None:
-                    made.__dict__[name] = self.value(value.__dict__[name])
-                else:
-                    slot.__set__(made, self.value(slot.__get__(value)))
+        for one in self.instances.values():
+            known = self.classify(type(one))
+            if known[0] == "object":
+                self.fill(one, self.value(one), known)
         return result
+
+    def fill(self, value: Any, made: Any, known: tuple[Any, ...]) -> None:
+        held = _core.Walker.attributes(made)
+        for slot, name, field in _fields(value, known):
+            if slot is not None:
+                slot.__set__(made, self.value(field))
+            elif held is not None:
+                held[name] = self.value(field)
 
 
 _VIEWS = (_core.FrozenList, _core.FrozenTuple, _core.FrozenDict, _core.FrozenSet)

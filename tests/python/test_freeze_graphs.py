@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data of every kind, shared and in circles, drawn at random: what is read and what is thawed is what was frozen."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import headrace
+from graphs import Comparison, values
+from hypothesis import HealthCheck, given, settings
+
+EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "40"))
+DRAWN = settings(
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+@DRAWN
+@given(values())
+def test_what_is_frozen_is_thawed_with_what_is_shared_and_what_goes_in_circles(value: Any) -> None:
+    frozen = headrace.freeze(value, on_unknown="pickle")
+    Comparison(views=False).run(value, headrace.thaw(frozen))
+    Comparison(views=True).run(value, frozen)
+
+
+@DRAWN
+@given(values())
+def test_a_pickle_a_handle_and_a_file_have_the_same(value: Any) -> None:
+    frozen = headrace.freeze({"all": value}, on_unknown="pickle")
+    Comparison(views=False).run(value, headrace.thaw(pickle.loads(pickle.dumps(frozen["all"]))))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.frozen"
+        headrace.freeze(value, path, on_unknown="pickle")
+        Comparison(views=False).run(value, headrace.thaw(headrace.open(path, trust=True, verify=True)))
+        handle = pickle.loads(ForkingPickler.dumps(headrace.open(path, trust=True)))
+        Comparison(views=True).run(value, handle)
+
+
+@DRAWN
+@given(values())
+def test_records_of_a_builder_are_each_whole(value: Any) -> None:
+    with headrace.store.Builder(on_unknown="pickle") as builder:
+        for one in value:
+            builder.append(one)
+    for one, back in zip(value, headrace.thaw(builder.view), strict=True):
+        Comparison(views=False).run(one, back)

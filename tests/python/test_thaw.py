@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is shared and what goes in circles, when it is thawed: keys that hash early, NaN, pickles, parts of views."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import frozen_types as ft
+import headrace
+import numpy as np
+import pytest
+import torch
+
+
+def there_and_back(value: Any) -> Any:
+    return headrace.thaw(headrace.freeze(value, on_unknown="pickle"))
+
+
+# ---- circles ----
+
+
+@pytest.mark.parametrize(
+    "other", [math.nan, complex(0, math.nan), ft.MyStr("kept as a pickle"), np.float32("nan")], ids=repr
+)
+def test_an_instance_that_leads_back_to_itself_does_whatever_its_other_fields_are(other: Any) -> None:
+    for first in (True, False):
+        node = ft.Node()
+        node.__dict__.clear()
+        if first:
+            node.other = other
+        node.next = [node, (node,), {"a": node}, {1: node}, {node}, frozenset([node]), {node: node}, ft.Point(node)]
+        node.other = other
+        back = there_and_back([node])[0]
+        held = [held[0] for held in (back.next[1], [*back.next[4]], [*back.next[5]], [*back.next[6]], back.next[7])]
+        assert all(one is back for one in (back.next[0], back.next[2]["a"], back.next[3][1], *held))
+        assert back.next[6][back] is back and back in back.next[4] and back in back.next[5]
+        assert list(vars(back)) == list(vars(node))
+        assert repr(back.other) == repr(other) and type(back.other) is type(other)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda one: {one}, lambda one: {one: 1}, lambda one: {(one, 1)}, lambda one: {(0, (one,)): 1}]
+)
+def test_an_item_of_a_set_that_it_holds_hashes_as_it_did_or_is_refused(wrap: Any) -> None:
+    whole, early = ft.ByFields(), ft.ByFields()
+    whole.name = early.name = "a name"
+    whole.held = wrap(whole)  # type: ignore[attr-defined]
+    del early.name
+    early.held, early.name = None, "a name"  # type: ignore[attr-defined]
+    early.held = wrap(early)  # type: ignore[attr-defined]
+    back = there_and_back([whole])[0]
+    assert next(iter(back.held)) in back.held and next(iter(wrap(back))) in back.held
+    for one in (early, [early], {1: [early]}):
+        frozen = headrace.freeze([one])
+        with pytest.raises(headrace.StoreError, match=r"a (ByFields|tuple) is in a set .* that it holds itself"):
+            headrace.thaw(frozen)
+
+
+def test_a_tuple_that_is_in_a_set_that_it_leads_to_is_refused_while_it_is_not_whole() -> None:
+    node = ft.Node()
+    pair = (1, node, 2)
+    node.value = {pair}
+    with pytest.raises(headrace.StoreError, match="a tuple is in a set"):
+        there_and_back([pair])
+    back = there_and_back([node])[0]
+    assert next(iter(back.value)) in back.value
+
+
+def test_an_exception_of_a_hash_of_what_is_not_whole_is_told() -> None:
+    key = ft.Key("a")
+    object.__setattr__(key, "b", [key])
+    group = {ft.Node(key)}
+    assert len(there_and_back(group)) == 1
+    early = object.__new__(ft.Key)
+    object.__setattr__(early, "a", ft.Node({}))
+    object.__setattr__(early, "b", 1)
+    early.a.value[early] = 1
+    with pytest.raises(headrace.StoreError, match=r"a Key is in a set or among the keys.*no attribute 'a'"):
+        there_and_back([early])
+
+
+def test_a_frozenset_in_a_circle_is_thawed_or_refused_and_never_half() -> None:
+    node = ft.Node()
+    node.next = frozenset([node, ft.Node(1)])
+    back = there_and_back([node])[0]
+    assert back in back.next and len(back.next) == 2
+    with pytest.raises(headrace.StoreError, match=r"frozenset.* holds itself"):
+        there_and_back([node.next])
+    assert {type(one) for one in headrace.freeze([node.next])[0]} == {ft.Node}  # each read on its own
+
+
+# ---- what is shared ----
+
+
+def test_fields_of_an_instance_share_what_they_shared() -> None:
+    items, inner, data = [1], {"k": [2]}, np.arange(3)
+    tensor = torch.arange(3)
+    node = ft.Node(items, [items, inner])
+    node.same, node.k, node.data = items, inner["k"], [data, data]  # type: ignore[attr-defined]
+    node.array, node.array2, node.tensor, node.tensor2 = data, data, tensor, tensor  # type: ignore[attr-defined]
+    node.nested = ft.Node(items, ft.Point(items, data))  # type: ignore[attr-defined]
+    node.slots = ft.Slotted(items, node.nested)  # type: ignore[attr-defined]
+    back = there_and_back(node)
+    assert back.value is back.same is back.next[0] is back.nested.value is back.nested.next.x is back.slots.a
+    assert back.k is back.next[1]["k"] and back.slots.b is back.nested
+    assert back.array is back.array2 is back.nested.next.y and back.tensor is back.tensor2
+    assert back.data[0] is back.data[1]
+    back.value.append(2)
+    back.array[0] = 7
+    assert items == [1] and headrace.freeze(node).value == [1] and data[0] == 0
+
+
+def test_instances_share_a_list_within_one_thaw_of_a_list_a_slice_or_a_dict() -> None:
+    items = [1]
+    nodes = [ft.Node(items), ft.Node(items), (items, 1), {"a": items}]
+    frozen = headrace.freeze([0, *nodes, 0])
+    for back in (headrace.thaw(frozen)[1:-1], headrace.thaw(frozen[1:-1]), headrace.thaw(frozen[-2:0:-1])[::-1]):
+        assert back[0].value is back[1].value is back[2][0] is back[3]["a"]
+    assert headrace.thaw(headrace.freeze(tuple(nodes))[:2])[1].value == [1]
+
+
+def test_views_of_two_images_in_one_instance_are_both_thawed() -> None:
+    one, two = headrace.freeze([[1], [2]]), headrace.freeze({"a": [3]})
+    node = ft.Node(one[0], [4])
+    node.again, node.part, node.two = one[0], one[1:], two  # type: ignore[attr-defined]
+    back = headrace.thaw(node)
+    assert back.value == [1] and back.again is back.value and back.part == [[2]] and back.two == {"a": [3]}
+    assert [type(one) for one in vars(back).values()] == [list, list, list, list, dict]
+
+
+# ---- keys that equal each other or nothing ----
+
+NANS = [float("nan"), float("nan"), complex(math.nan, 0), complex(0, math.nan), (1, float("nan")), (1, float("nan"))]
+KEYS: list[Any] = [0, True, 2.0, "1", b"1", None, 2**63, float(2**64), -(2.0**63), 1.5, (1, 2.0), (True, "x"), 3 + 0j]
+ASKED = [
+    0.0,
+    -0.0,
+    False,
+    1,
+    1.0,
+    1 + 0j,
+    True,
+    2,
+    2 + 0j,
+    "1",
+    b"1",
+    None,
+    2.0**63,
+    2**64,
+    -(2**63),
+    (1.0, 2),
+    (1, "x"),
+    3,
+    3.0,
+]
+
+
+@pytest.mark.parametrize(
+    "keys", [NANS, KEYS, NANS + KEYS, [*KEYS, *range(100, 200)], [-0.0], [0.0], [False, 1.0]], ids=len
+)
+def test_keys_are_found_and_missed_as_in_a_dict_and_a_set(keys: list[Any]) -> None:
+    mapping, members = {key: [at] for at, key in enumerate(keys)}, set(keys)
+    for frozen, group in ((headrace.freeze(mapping), headrace.freeze(members)), headrace.freeze((mapping, members))):
+        assert len(frozen) == len(mapping) and len(group) == len(members)
+        for key in [*ASKED, *keys, float("nan"), complex(math.nan, 0), (1, float("nan")), "none", 10**30]:
+            is_nan = key != key or (isinstance(key, tuple) and key[-1] != key[-1])  # found by identity, if at all
+            assert (key in frozen) == (key in mapping and not is_nan), key
+            assert (key in group) == (key in members and not is_nan), key
+            assert frozen.get(key, "none") == ("none" if is_nan else mapping.get(key, "none")), key
+        assert repr(list(frozen)) == repr(list(mapping)) and repr(frozen) == repr(mapping)
+        back = headrace.thaw(frozen)
+        assert [*map(repr, back.items())] == [*map(repr, mapping.items())]
+        assert sorted(map(repr, headrace.thaw(group))) == sorted(map(repr, members))
+        assert len(back) == len(mapping) and all(key in back for key in back)
+        assert (frozen == mapping) == (group == members) == (not set(map(id, keys)) & set(map(id, NANS)))
