@@ -330,7 +330,7 @@ def test_at_the_epochs_end_the_trainer_names_the_attribute_that_grows_and_the_li
 
 def loader_that_was_read(monkeypatch: pytest.MonkeyPatch, **options: Any) -> headrace.Loader:
     """After some epochs, so that the workers have looked late enough, however slow looking is here."""
-    monkeypatch.setattr(_growth, "look_s", 0.2)
+    monkeypatch.setattr(_growth, "look_s", 0.1)
     monkeypatch.setattr(_growth, "CLOSE_RARE", 1)
     loader = headrace.Loader(paths(), 64, collate_fn=len, persistent_workers=True, **options)
     for _ in range(EPOCHS):
