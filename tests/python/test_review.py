@@ -23,7 +23,7 @@ import headrace
 import numpy as np
 import pytest
 import torch
-from loaders import Headrace, Torch, only_headrace
+from loaders import ENGINE, Headrace, Torch, only_headrace
 from processes import Script, run, until
 
 
@@ -510,3 +510,16 @@ def test_workers_end_whatever_the_last_report_raises(monkeypatch: pytest.MonkeyP
             iterator._shutdown_workers()
     (worker,) = iterator._workers
     assert not worker.is_alive()
+
+
+def test_loaders_that_are_compared_have_epochs_of_their_own() -> None:
+    class Equal(Headrace):  # type: ignore[misc]
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    loaders = [Equal([1, 2, 3], num_workers=1, multiprocessing_context="fork") for _ in range(2)]
+    assert [[batch.item() for batch in loader] for loader in loaders] == [[1, 2, 3]] * 2
+    if ENGINE:
+        loaders[0].set_epoch(5)
+        next(iter(loaders[1]))
+        assert [loader.report()["batches"] for loader in loaders] == [3, 1]

@@ -9,7 +9,7 @@ import operator
 import pickle
 import warnings
 import weakref
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 import torch.utils.data
@@ -19,6 +19,7 @@ from headrace import _core, _diagnosis, _engine, _forkserver, _interrupt, _optio
 from headrace.torch import _base, _internals, _pinning, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
+_Known = TypeVar("_Known")
 installed_options: dict[str, Any] = {}  # install()'s, for loaders that have none of their own
 _PRELOAD = ["numpy.random", "headrace.torch._worker"]
 # What accelerate takes away, and how to keep it.
@@ -93,7 +94,7 @@ class DataLoader(_base.DataLoader[_T_co]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which rng="sample" and refilling use; else iterations are counted."""
-        _epochs[self] = operator.index(epoch)
+        _epochs.set(self, operator.index(epoch))
 
     def report(self) -> dict[str, Any]:
         """Counters of the newest iterator: see headrace.Loader.report. RuntimeError before the first one."""
@@ -120,14 +121,29 @@ def _uses_engine(loader: torch.utils.data.DataLoader[Any]) -> bool:
     return loader.num_workers > 0 and not isinstance(loader.dataset, _internals.DataPipes)
 
 
-# By loader, and not in it: torch's own loaders have iterators of headrace's too, and copies start anew.
-_epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # the number of its next epoch
-_engines: weakref.WeakKeyDictionary[Any, _engine.Engine] = weakref.WeakKeyDictionary()  # its newest
+class _OfLoaders(Generic[_Known]):
+    """Something of each loader that lives, by its identity: a subclass may compare loaders, and have no hash. It does
+    not stand in the loader: torch's own have iterators of headrace's too, and copies start anew."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], _Known]] = {}
+
+    def get(self, loader: Any) -> _Known | None:
+        found = self._known.get(id(loader))
+        return None if found is None else found[1]
+
+    def set(self, loader: Any, value: _Known) -> None:
+        key, known = id(loader), self._known
+        known[key] = (weakref.ref(loader, lambda _: known.pop(key, None)), value)
+
+
+_epochs: _OfLoaders[int] = _OfLoaders()  # the number of its next epoch
+_engines: _OfLoaders[_engine.Engine] = _OfLoaders()  # its newest
 
 
 def _next_epoch(loader: Any) -> int:
-    epoch = _epochs.get(loader, 0)
-    _epochs[loader] = epoch + 1
+    epoch = _epochs.get(loader) or 0
+    _epochs.set(loader, epoch + 1)
     return epoch
 
 
@@ -195,7 +211,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
                 warnings.warn(_NOT_PICKLED, stacklevel=2)
             raise
         self._workers = self._engine.processes
-        _engines[loader] = self._engine
+        _engines.set(loader, self._engine)
         self._pinner: Any = _pinning.Pinner(self._pin_memory_device) if self._pin_memory else None
         self._reset(loader, first_iter=True)
 
@@ -211,7 +227,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
             context=torch.multiprocessing if context is None else context,
             policy=self._policy,
             way=_restart.way_of(self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable),
-            epoch=_epochs.get(loader, 0),
+            epoch=_epochs.get(loader) or 0,
         )
 
     def draw(self) -> Any:
