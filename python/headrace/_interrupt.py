@@ -2,7 +2,7 @@
 """Ctrl-C while workers start: the trainer raises KeyboardInterrupt, and no worker prints a traceback of its imports.
 
 A worker that is started by fork or spawn is born with SIGINT blocked, and unblocks it where it can end in silence. A
-fork server ignores SIGINT itself, and its children print nothing before they are there.
+fork server ignores SIGINT itself; its children print nothing before they have unpickled their job, which blocks it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def blocked(context: Any) -> Iterator[None]:
 
 
 def is_starting(pid: int) -> bool:
-    """Is the worker that was started here still on its way to `unblock`? False for a fork server's."""
+    """Is the worker that was started here still on its way to `unblock`? False for a fork server's that has not
+    unpickled its job."""
     if is_blocked():
         return False
     try:
@@ -62,6 +63,11 @@ def raised_later() -> Iterator[None]:
         main = threading.main_thread().ident
         assert main is not None
         _thread.start_new_thread(signal.pthread_kill, (main, signal.SIGINT))
+
+
+def block() -> None:
+    """In a worker that is being unpickled: multiprocessing would print a KeyboardInterrupt from there to `unblock`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def unblock() -> None:

@@ -61,6 +61,10 @@ class Pass:
     def __getstate__(self) -> dict[str, Any]:
         return {"worker": self.worker, "fds": [reduction.DupFd(fd) for fd in self.fds]}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _interrupt.block()
+
     def open(self) -> _core.Port:
         """Opens the port and gives the descriptors over to it."""
         return _core.Port(self.worker, *(fd if isinstance(fd, int) else fd.detach() for fd in self.fds))

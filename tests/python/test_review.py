@@ -351,6 +351,28 @@ def test_ctrl_c_while_workers_start_is_the_trainers_alone(tmp_path: pathlib.Path
         assert script.left() == []
 
 
+BOOTSTRAPPED = """
+import os, signal
+from multiprocessing import util
+from headrace import Loader
+class Anything:
+    pass
+anything = Anything()
+if __name__ != "__main__":  # in a worker: what is registered runs in the middle of multiprocessing's own beginning
+    util.register_after_fork(anything, lambda _: os.kill(os.getpid(), signal.SIGINT))
+else:
+    try:
+        list(Loader([1], num_workers=1, multiprocessing_context="forkserver", max_restarts=0))
+    except RuntimeError:
+        print("ended")
+"""
+
+
+@only_headrace
+def test_ctrl_c_before_a_worker_has_begun_ends_it_in_silence(tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, BOOTSTRAPPED) == "ended\n"
+
+
 SLOW_IMPORT = """
 import threading, time
 from loaders import Headrace
