@@ -313,6 +313,13 @@ def print_recoveries(killer: Killer, method: str) -> None:
         print(f"  longest {max(recoveries):.3f} s; wanted: {wanted:.3f} s, {over} of {len(recoveries)} took longer")
 
 
+def time_start(method: str) -> float:
+    loader = sweep_host.kind_of("torch")([1], num_workers=1, multiprocessing_context=method)
+    start = time.monotonic()
+    next(iter(loader))
+    return time.monotonic() - start
+
+
 def soak(seconds: float, seed: int, killer: Killer, numbers: Numbers) -> tuple[Counter[str], list[float]]:
     chance, counts, orphans = killer.chance, Counter[str](), list[float]()
     end = time.monotonic() + seconds
@@ -334,8 +341,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     ctypes.CDLL(None).prctl(sweep_host.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for method in LOADERS_OF_100:  # what multiprocessing starts once, it keeps; and torch is preloaded
-        list(sweep_host.kind_of("torch")([1], num_workers=1, multiprocessing_context=method))
+        time_start(method)
     killer = Killer(chance)
+    for method in LOADERS_OF_100:  # one at the least that no kill falls into
+        killer.starts[method].append(time_start(method))
     for _ in range(WARM_UPS):  # imports, and what the allocators keep
         run_loader(draw_loader(chance, seed, "fork"), killer, numbers)
     gc.collect()
