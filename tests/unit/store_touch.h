@@ -181,11 +181,21 @@ static inline void touch_key(struct toucher *toucher, const struct hr_item *dict
     if (hr_store_find_hashed(toucher->store, dict, &key, hash, &index) < 0) toucher->failures++;
 }
 
+/* An item of a packed list of ASCII texts, without an item made of it. */
+static inline void touch_text(struct toucher *toucher, const struct hr_item *container, uint64_t index) {
+    const void *bytes;
+    uint64_t count;
+    int r = hr_store_text(toucher->store, container, index, &bytes, &count);
+    if (r == 0) touch_bytes(toucher, bytes, count);
+    if (r < 0 && r != -EINVAL) toucher->failures++;
+}
+
 static inline void touch_items(struct toucher *toucher, const struct hr_item *container, int depth) {
     struct hr_item item = {0};
     for (uint64_t i = 0; i < container->count && toucher->left; i++) {
         hr_store_prefetch(toucher->store, container, i, 0);
         hr_store_prefetch(toucher->store, container, i, 1);
+        touch_text(toucher, container, i);
         int r = hr_store_at(toucher->store, container, i, &item);
         touch_result(toucher, r, &item, depth + 1);
         if (r == 0 && container->kind >= HR_KIND_DICT && container->kind <= HR_KIND_FROZEN_SET)

@@ -102,6 +102,32 @@ static void texts_of_a_packed_list_come_back(void **state) {
     hr_store_close(store);
 }
 
+static void texts_of_a_packed_list_of_ascii_are_read_without_items(void **state) {
+    (void)state;
+    hr_builder *builder = open_builder();
+    struct hr_texts writer;
+    hr_value value;
+    const void *bytes = NULL;
+    uint64_t count = 0;
+    assert_int_equal(hr_builder_texts(builder, HR_KIND_TUPLE, HR_KIND_TEXT, 2, 8, 1, &value, &writer), 0);
+    assert_int_equal(hr_texts_add(&writer, "one", 3), 0);
+    assert_int_equal(hr_texts_add(&writer, "three", 5), 0);
+    hr_store *store = finish(builder, value);
+    struct hr_item root = read_root(store);
+    assert_int_equal(hr_store_text(store, &root, 1, &bytes, &count), 0);
+    assert_int_equal(count, 5);
+    assert_memory_equal(bytes, "three", 5);
+    assert_int_equal(hr_store_text(store, &root, 2, &bytes, &count), -ERANGE);
+    struct hr_item item = item_at(store, &root, 0); /* is_ascii, and no list */
+    assert_int_equal(hr_store_text(store, &item, 0, &bytes, &count), -EINVAL);
+    hr_store_close(store);
+    builder = open_builder();
+    store = finish(builder, build_texts(builder, HR_KIND_TEXT)); /* not all are ASCII */
+    root = read_root(store);
+    assert_int_equal(hr_store_text(store, &root, 1, &bytes, &count), -EINVAL);
+    hr_store_close(store);
+}
+
 static void more_texts_than_announced_are_refused(void **state) {
     (void)state;
     hr_builder *builder = open_builder();
@@ -340,6 +366,7 @@ int main(void) {
         cmocka_unit_test(numbers_come_back_bit_for_bit),
         cmocka_unit_test(a_list_longer_than_a_word_counts_is_whole),
         cmocka_unit_test(texts_of_a_packed_list_come_back),
+        cmocka_unit_test(texts_of_a_packed_list_of_ascii_are_read_without_items),
         cmocka_unit_test(more_texts_than_announced_are_refused),
         cmocka_unit_test(each_key_of_a_large_dict_is_found_and_no_other),
         cmocka_unit_test(keys_of_all_kinds_are_found),
