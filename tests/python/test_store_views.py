@@ -5,10 +5,17 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import dataclasses
+import datetime
+import decimal
+import fractions
+import gc
+import math
 import random
 import sys
+import tracemalloc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import headrace
 import pytest
@@ -146,3 +153,116 @@ def test_a_wide_copy_of_a_text_is_not_the_next_ones() -> None:
     wide.restype, wide.argtypes = ctypes.c_wchar_p, [ctypes.py_object]
     for number in range(100):
         assert wide(view[number]) == f"{number:040}"
+
+
+class Odd:
+    """Equal to all of its remainder, and hashed so: only Python can tell."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Odd) and other.number % 1000 == self.number % 1000
+
+    def __hash__(self) -> int:
+        return self.number % 1000 % 7  # of few values: most keys meet
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    name: str
+    number: int
+
+
+DAY = datetime.date(2024, 1, 1)
+KEYS: list[Callable[[int], Any]] = [
+    lambda i: decimal.Decimal(i) / 4,
+    lambda i: DAY + datetime.timedelta(i),
+    lambda i: datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(minutes=i),
+    lambda i: Point(i, -i),
+    lambda i: Place(f"p{i}", i),
+    lambda i: (decimal.Decimal(i), f"name {i}"),
+    lambda i: frozenset({i, f"{i}"}),
+    Odd,
+    lambda i: [i, fractions.Fraction(i, 3), DAY + datetime.timedelta(i), f"{i}"][i % 4],
+]
+
+
+@pytest.mark.parametrize("make", KEYS)
+@pytest.mark.parametrize("count", [0, 1, 5, 300])
+def test_keys_that_only_python_can_compare_are_found(make: Callable[[int], Any], count: int) -> None:
+    items = {make(i): i for i in range(count)}
+    view, group = headrace.freeze(items), headrace.freeze(set(items))
+    for i in range(count):
+        assert view[make(i)] == items[make(i)] and make(i) in group
+    for i in range(count, count + 20):
+        assert (make(i) in view) == (make(i) in items)
+        assert (make(i) in group) == (make(i) in items)
+    with pytest.raises(KeyError):
+        view["nowhere"]
+    assert view.get_many([make(i) for i in range(count)]) == list(range(count))
+
+
+def test_keys_of_different_types_are_equal_as_in_a_dict() -> None:
+    items = {
+        decimal.Decimal("1.50"): "a",
+        2: "b",
+        0.25: "c",
+        Point(1, 2): "d",
+        fractions.Fraction(1, 3): "e",
+        -0.0: "f",
+    }
+    view = headrace.freeze(items)
+    asked = [1.5, decimal.Decimal("1.5"), fractions.Fraction(3, 2), 2.0, True + 1, decimal.Decimal(2), complex(2)]
+    asked += [
+        decimal.Decimal("0.25"),
+        (1, 2),
+        Point(1, 2),
+        1 / 3,
+        fractions.Fraction(2, 6),
+        0,
+        decimal.Decimal(0),
+        False,
+    ]
+    for key in asked:
+        assert view.get(key) == items.get(key), key
+    nan = math.nan
+    assert headrace.freeze({nan: 1, DAY: 2}).get(float("nan")) is None
+
+
+def test_of_equal_keys_in_an_image_the_first_is_found_and_an_error_of_a_comparison_is_told() -> None:
+    view = headrace.freeze({Odd(i): i for i in range(50)})
+    assert view[Odd(1007)] == 7
+
+    class Broken:
+        def __hash__(self) -> int:
+            return 3
+
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("no comparison")
+
+    with pytest.raises(RuntimeError, match="no comparison"):
+        view[Broken()]
+    with pytest.raises(TypeError):
+        view[[]]
+
+
+def test_looking_up_what_only_python_can_compare_keeps_no_keys_in_the_process() -> None:
+    count = 20_000
+    view = headrace.freeze({DAY + datetime.timedelta(i): i for i in range(count)})
+    view[DAY]  # what is made once
+    gc.collect()
+    other = headrace.freeze({DAY + datetime.timedelta(i): i for i in range(count)})
+    tracemalloc.start()
+    try:
+        assert other[DAY + datetime.timedelta(77)] == 77
+        assert decimal.Decimal(1) not in other
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 32 * count  # the dates alone would take as much, and a dict of them 100 bytes more each
