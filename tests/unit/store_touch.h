@@ -167,6 +167,7 @@ static inline void touch_result(struct toucher *toucher, int r, const struct hr_
 }
 
 static inline void touch_key(struct toucher *toucher, const struct hr_item *dict, const struct hr_item *item) {
+    struct hr_key parts[2] = {{.kind = HR_KIND_TEXT, .count = 4, .bytes = "date"}, {.kind = HR_KIND_INT, .integer = 3}};
     struct hr_key key = {.kind = item->kind, .count = item->count};
     uint64_t index;
     if (!dict->is_native) return;
@@ -174,6 +175,8 @@ static inline void touch_key(struct toucher *toucher, const struct hr_item *dict
         key.bytes = hr_item_bytes(item);
     else if (item->kind == HR_KIND_INT || item->kind == HR_KIND_FLOAT)
         key.integer = item->integer;
+    else if (item->kind == HR_KIND_TUPLE || item->kind == HR_KIND_TYPED)
+        key.keys = parts, key.count = 2;
     else
         return;
     uint64_t hash = hr_store_hash(toucher->store, &key);
