@@ -123,8 +123,8 @@ HR_API int hr_store_read(const hr_store *store, hr_value value, struct hr_item *
 HR_API int hr_store_at(const hr_store *store, const struct hr_item *container, uint64_t index,
                        struct hr_item *ret_item);
 
-/* The bytes of the text at `index` of a packed list or tuple whose `is_ascii` is set, borrowed from the store: less work
- * than hr_store_at. Errors as hr_store_at; -EINVAL: it is none. */
+/* The bytes of the text at `index` of a packed list or tuple whose `is_ascii` is set, borrowed from the store: less
+ * work than hr_store_at. Errors as hr_store_at; -EINVAL: it is none. */
 HR_API int hr_store_text(const hr_store *store, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
                          uint64_t *ret_count);
 
@@ -138,10 +138,12 @@ HR_API int hr_store_place(const hr_store *store, const struct hr_item *dict, uin
  * 0 has arrived. A hint: never fails. */
 HR_API void hr_store_prefetch(const hr_store *store, const struct hr_item *container, uint64_t index, int stage);
 
-/* A key to look up, of one of the kinds NONE, FALSE, TRUE, INT, FLOAT, TEXT, BYTES and TUPLE. 1 == 1.0 == True. */
+/* A key to look up, of one of the kinds NONE, FALSE, TRUE, INT, FLOAT, TEXT, BYTES, TUPLE and TYPED. 1 == 1.0 == True.
+ * Of a typed value, name and value are compared as they are; hr_builder_index enters a "date", a "timedelta", a "UUID",
+ * a "Path" that is a "PosixPath", and a "datetime" and a "time" without time zone and fold. */
 struct hr_key {
     uint8_t kind;
-    uint64_t count; /* of a text's or bytes' bytes, or of a tuple's keys */
+    uint64_t count; /* of a text's or bytes' bytes, or of a tuple's keys; 2 of a typed value: its name and its value */
     union {
         int64_t integer;
         double real;

@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "store/format.h"
 
-enum { TEXT_SALT = 1, BYTES_SALT, TUPLE_SALT, NUMBER_SALT, REAL_SALT, NONE_SALT };
+enum { TEXT_SALT = 1, BYTES_SALT, TUPLE_SALT, NUMBER_SALT, REAL_SALT, NONE_SALT, TYPED_SALT };
 
 /* ---- numbers: 1 == 1.0 == True ---- */
 
@@ -58,8 +58,10 @@ static uint64_t hash_other(const struct hr_key *key, uint64_t seed) {
     case HR_KIND_BYTES:
         return hr__hash(key->bytes, key->count, seed + BYTES_SALT);
     case HR_KIND_TUPLE:
+    case HR_KIND_TYPED:
         for (uint64_t i = 0; i < key->count; i++)
-            hash = hr__hash_word(hash ^ hr__key_hash(&key->keys[i], seed), seed + TUPLE_SALT);
+            hash = hr__hash_word(hash ^ hr__key_hash(&key->keys[i], seed),
+                                 seed + (key->kind == HR_KIND_TUPLE ? TUPLE_SALT : TYPED_SALT));
         return hash;
     case HR_KIND_NONE:
         return hr__hash_word(0, seed + NONE_SALT);
@@ -86,7 +88,37 @@ static int parts_of(const struct hr__image *image, const struct hr_item *tuple, 
         if (r == 0) r = hr__key_of(image, &items[i], room, &parts[i]);
         if (r <= 0) return r;
     }
-    *ret_key = (struct hr_key){.kind = HR_KIND_TUPLE, .count = tuple->count, .keys = parts};
+    *ret_key = (struct hr_key){.kind = tuple->kind, .count = tuple->count, .keys = parts};
+    return 1;
+}
+
+static bool is_named(const struct hr_key *key, const char *text) {
+    return key->kind == HR_KIND_TEXT && key->count == strlen(text) && !memcmp(key->bytes, text, key->count);
+}
+
+/* A tuple of `count` parts of which the last two are a time zone and a fold: none, and 0. */
+static bool is_without_zone(const struct hr_key *key, uint64_t count) {
+    return key->kind == HR_KIND_TUPLE && key->count == count && key->keys[count - 2].kind == HR_KIND_NONE &&
+           key->keys[count - 1].kind == HR_KIND_INT && key->keys[count - 1].integer == 0;
+}
+
+/* Of a typed value: is whatever equals it made of the same parts? Those with a time zone equal others of other zones, a
+ * decimal equals numbers of any type. */
+static bool is_like_no_other(const struct hr_key *name, const struct hr_key *value) {
+    if (is_named(name, "datetime")) return is_without_zone(value, 9);
+    if (is_named(name, "time")) return is_without_zone(value, 6);
+    if (is_named(name, "Path"))
+        return value->kind == HR_KIND_TUPLE && value->count == 2 && is_named(&value->keys[0], "PosixPath");
+    return is_named(name, "date") || is_named(name, "timedelta") || is_named(name, "UUID");
+}
+
+static int typed_of(const struct hr__image *image, const struct hr_item *typed, struct hr__key_room *room,
+                    struct hr_key *ret_key) {
+    struct hr_key key;
+    int r = parts_of(image, typed, room, &key);
+    if (r <= 0) return r;
+    if (!is_like_no_other(&key.keys[0], &key.keys[1])) return 0;
+    *ret_key = key;
     return 1;
 }
 
@@ -111,6 +143,8 @@ int hr__key_of(const struct hr__image *image, const struct hr_item *item, struct
         break;
     case HR_KIND_TUPLE:
         return parts_of(image, item, room, ret_key);
+    case HR_KIND_TYPED:
+        return typed_of(image, item, room, ret_key);
     default:
         return 0;
     }
@@ -136,7 +170,7 @@ static int is_key(const struct hr__image *image, const struct hr_key *key, const
     if (is_number(key->kind)) return same_number(key, item);
     if (key->kind != item->kind) return 0;
     if (key->kind == HR_KIND_NONE) return 1;
-    if (key->kind != HR_KIND_TUPLE) return same_bytes(key, item);
+    if (key->kind != HR_KIND_TUPLE && key->kind != HR_KIND_TYPED) return same_bytes(key, item);
     if (key->count != item->count) return 0;
     for (uint64_t i = 0; i < key->count; i++) {
         struct hr_item part;

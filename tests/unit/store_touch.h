@@ -167,6 +167,7 @@ static inline void touch_result(struct toucher *toucher, int r, const struct hr_
 }
 
 static inline void touch_key(struct toucher *toucher, const struct hr_item *dict, const struct hr_item *item) {
+    struct hr_key parts[2] = {{.kind = HR_KIND_TEXT, .count = 4, .bytes = "date"}, {.kind = HR_KIND_INT, .integer = 3}};
     struct hr_key key = {.kind = item->kind, .count = item->count};
     uint64_t index;
     if (!dict->is_native) return;
@@ -174,6 +175,8 @@ static inline void touch_key(struct toucher *toucher, const struct hr_item *dict
         key.bytes = hr_item_bytes(item);
     else if (item->kind == HR_KIND_INT || item->kind == HR_KIND_FLOAT)
         key.integer = item->integer;
+    else if (item->kind == HR_KIND_TUPLE || item->kind == HR_KIND_TYPED)
+        key.keys = parts, key.count = 2;
     else
         return;
     uint64_t hash = hr_store_hash(toucher->store, &key);
@@ -181,11 +184,21 @@ static inline void touch_key(struct toucher *toucher, const struct hr_item *dict
     if (hr_store_find_hashed(toucher->store, dict, &key, hash, &index) < 0) toucher->failures++;
 }
 
+/* An item of a packed list of ASCII texts, without an item made of it. */
+static inline void touch_text(struct toucher *toucher, const struct hr_item *container, uint64_t index) {
+    const void *bytes;
+    uint64_t count;
+    int r = hr_store_text(toucher->store, container, index, &bytes, &count);
+    if (r == 0) touch_bytes(toucher, bytes, count);
+    if (r < 0 && r != -EINVAL) toucher->failures++;
+}
+
 static inline void touch_items(struct toucher *toucher, const struct hr_item *container, int depth) {
     struct hr_item item = {0};
     for (uint64_t i = 0; i < container->count && toucher->left; i++) {
         hr_store_prefetch(toucher->store, container, i, 0);
         hr_store_prefetch(toucher->store, container, i, 1);
+        touch_text(toucher, container, i);
         int r = hr_store_at(toucher->store, container, i, &item);
         touch_result(toucher, r, &item, depth + 1);
         if (r == 0 && container->kind >= HR_KIND_DICT && container->kind <= HR_KIND_FROZEN_SET)

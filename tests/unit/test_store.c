@@ -102,6 +102,32 @@ static void texts_of_a_packed_list_come_back(void **state) {
     hr_store_close(store);
 }
 
+static void texts_of_a_packed_list_of_ascii_are_read_without_items(void **state) {
+    (void)state;
+    hr_builder *builder = open_builder();
+    struct hr_texts writer;
+    hr_value value;
+    const void *bytes = NULL;
+    uint64_t count = 0;
+    assert_int_equal(hr_builder_texts(builder, HR_KIND_TUPLE, HR_KIND_TEXT, 2, 8, 1, &value, &writer), 0);
+    assert_int_equal(hr_texts_add(&writer, "one", 3), 0);
+    assert_int_equal(hr_texts_add(&writer, "three", 5), 0);
+    hr_store *store = finish(builder, value);
+    struct hr_item root = read_root(store);
+    assert_int_equal(hr_store_text(store, &root, 1, &bytes, &count), 0);
+    assert_int_equal(count, 5);
+    assert_memory_equal(bytes, "three", 5);
+    assert_int_equal(hr_store_text(store, &root, 2, &bytes, &count), -ERANGE);
+    struct hr_item item = item_at(store, &root, 0); /* is_ascii, and no list */
+    assert_int_equal(hr_store_text(store, &item, 0, &bytes, &count), -EINVAL);
+    hr_store_close(store);
+    builder = open_builder();
+    store = finish(builder, build_texts(builder, HR_KIND_TEXT)); /* not all are ASCII */
+    root = read_root(store);
+    assert_int_equal(hr_store_text(store, &root, 1, &bytes, &count), -EINVAL);
+    hr_store_close(store);
+}
+
 static void more_texts_than_announced_are_refused(void **state) {
     (void)state;
     hr_builder *builder = open_builder();
@@ -224,6 +250,49 @@ static void records_of_one_shape_share_it(void **state) {
     hr_store_close(store);
 }
 
+/* {TYPED (name, value): 1} */
+static hr_store *store_of_typed_key(const char *name, hr_value (*make)(hr_builder *), int native) {
+    hr_builder *builder = open_builder();
+    hr_value dict, typed;
+    assert_int_equal(hr_builder_container(builder, HR_KIND_DICT, 1, &dict), 0);
+    assert_int_equal(hr_builder_container(builder, HR_KIND_TYPED, 2, &typed), 0);
+    hr_builder_put(builder, typed, 0, build_text(builder, name));
+    hr_builder_put(builder, typed, 1, make(builder));
+    hr_builder_put(builder, dict, 0, typed);
+    hr_builder_put_entry(builder, dict, 0, build_int(builder, 1));
+    assert_int_equal(hr_builder_index(builder, dict), native);
+    return finish(builder, dict);
+}
+
+static hr_value make_seven(hr_builder *builder) {
+    return build_int(builder, 7);
+}
+
+static void typed_keys_are_found_by_name_and_value(void **state) {
+    (void)state;
+    uint64_t place;
+    hr_store *store = store_of_typed_key("timedelta", make_seven, 1);
+    struct hr_item root = read_root(store);
+    struct hr_key parts[2] = {{.kind = HR_KIND_TEXT, .count = 9, .bytes = "timedelta"},
+                              {.kind = HR_KIND_INT, .integer = 7}};
+    struct hr_key key = {.kind = HR_KIND_TYPED, .count = 2, .keys = parts};
+    assert_int_equal(hr_store_find(store, &root, &key, &place), 1);
+    assert_int_equal(find_int(store, &root, 7, &place), 0);
+    key.kind = HR_KIND_TUPLE;
+    assert_int_equal(hr_store_find(store, &root, &key, &place), 0);
+    key.kind = HR_KIND_TYPED;
+    parts[0].bytes = "timedeltb";
+    assert_int_equal(hr_store_find(store, &root, &key, &place), 0);
+    hr_store_close(store);
+}
+
+static void typed_keys_that_equal_others_are_not_entered(void **state) {
+    (void)state;
+    hr_store_close(store_of_typed_key("Decimal", make_seven, 0));
+    hr_store_close(store_of_typed_key("datetime", make_seven, 0)); /* not of nine parts */
+    hr_store_close(store_of_typed_key("Path", make_seven, 0));
+}
+
 static void the_same_text_is_stored_once(void **state) {
     (void)state;
     hr_builder *builder = open_builder();
@@ -340,12 +409,15 @@ int main(void) {
         cmocka_unit_test(numbers_come_back_bit_for_bit),
         cmocka_unit_test(a_list_longer_than_a_word_counts_is_whole),
         cmocka_unit_test(texts_of_a_packed_list_come_back),
+        cmocka_unit_test(texts_of_a_packed_list_of_ascii_are_read_without_items),
         cmocka_unit_test(more_texts_than_announced_are_refused),
         cmocka_unit_test(each_key_of_a_large_dict_is_found_and_no_other),
         cmocka_unit_test(keys_of_all_kinds_are_found),
         cmocka_unit_test(a_dict_with_other_keys_has_no_index),
         cmocka_unit_test(equal_keys_make_no_index),
         cmocka_unit_test(records_of_one_shape_share_it),
+        cmocka_unit_test(typed_keys_are_found_by_name_and_value),
+        cmocka_unit_test(typed_keys_that_equal_others_are_not_entered),
         cmocka_unit_test(the_same_text_is_stored_once),
         cmocka_unit_test(an_array_is_aligned_and_has_its_shape),
         cmocka_unit_test(memory_is_sealed_and_seen_by_a_child),

@@ -11,10 +11,11 @@ static enum found key_of_text(PyObject *text, struct key_room *room, struct hr_k
     if (PyUnicode_IS_ASCII(text)) return FOUND;
     unsigned char *room_bytes = room->bytes + room->used;
     if (bytes > KEY_SMALL_BYTES - room->used) {
-        if (room->kept[0]) return FOUND_NOT; /* two long texts in one tuple: Python looks */
-        room->kept[0] = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
-        if (!room->kept[0]) return FOUND_ERROR;
-        room_bytes = (unsigned char *)PyBytes_AS_STRING(room->kept[0]);
+        if (room->kept_count == KEY_MAX_KEPT) return FOUND_NOT; /* many long texts in one tuple: Python looks */
+        PyObject *kept = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+        if (!kept) return FOUND_ERROR;
+        room->kept[room->kept_count++] = kept;
+        room_bytes = (unsigned char *)PyBytes_AS_STRING(kept);
     } else {
         room->used += bytes;
     }
@@ -69,6 +70,30 @@ static enum found key_of_tuple(PyObject *tuple, struct key_room *room, struct hr
     return FOUND;
 }
 
+/* The parts of a date and the like, which headrace.store._keys tells as a tuple of name and value. */
+static enum found key_of_parts(PyObject *object, PyObject *function, struct key_room *room, struct hr_key *ret_key,
+                               bool *ret_never, int depth) {
+    if (room->kept_count == KEY_MAX_KEPT) return FOUND_NOT;
+    PyObject *parts = PyObject_CallOneArg(function, object);
+    if (!parts) return FOUND_ERROR;
+    room->kept[room->kept_count++] = parts;
+    if (parts == Py_None) return FOUND_NOT;
+    enum found found = key_of_tuple(parts, room, ret_key, ret_never, depth);
+    ret_key->kind = HR_KIND_TYPED;
+    return found;
+}
+
+/* Borrowed: what tells the parts of a type's instances; NULL without an exception: nothing does. */
+static PyObject *parts_function(PyTypeObject *type) {
+    static PyObject *functions;
+    if (!functions) {
+        PyObject *module = PyImport_ImportModule("headrace.store._keys");
+        functions = module ? PyObject_GetAttrString(module, "PARTS") : NULL;
+        Py_XDECREF(module);
+    }
+    return functions ? PyDict_GetItemWithError(functions, (PyObject *)type) : NULL;
+}
+
 /* Does a class hash and compare as a built-in one? A subclass of str or int, say. */
 static bool is_like(PyObject *object, PyTypeObject *type) {
     return PyType_IsSubtype(Py_TYPE(object), type) && Py_TYPE(object)->tp_hash == type->tp_hash &&
@@ -120,6 +145,9 @@ static enum found key_of_one(PyObject *object, struct key_room *room, struct hr_
     }
     if (PyTuple_CheckExact(object)) return key_of_tuple(object, room, ret_key, ret_never, depth);
     if (strncmp(Py_TYPE(object)->tp_name, "numpy.", 6) == 0) return key_of_numpy(object, ret_key, ret_never);
+    PyObject *function = parts_function(Py_TYPE(object));
+    if (function) return key_of_parts(object, function, room, ret_key, ret_never, depth);
+    if (PyErr_Occurred()) return FOUND_ERROR;
     *ret_never = is_identity(object);
     return FOUND_NOT;
 }
@@ -127,11 +155,11 @@ static enum found key_of_one(PyObject *object, struct key_room *room, struct hr_
 enum found key_of(PyObject *object, struct key_room *room, struct hr_key *ret_key, bool *ret_never) {
     room->used = 0;
     room->key_count = 0;
-    room->kept[0] = NULL;
+    room->kept_count = 0;
     *ret_never = false;
     return key_of_one(object, room, ret_key, ret_never, 0);
 }
 
 void key_done(struct key_room *room) {
-    Py_CLEAR(room->kept[0]);
+    while (room->kept_count) Py_DECREF(room->kept[--room->kept_count]);
 }

@@ -76,7 +76,7 @@ struct image {
     uint32_t shape_count;
     int trusted;          /* may it import classes and load pickles? */
     bool is_sealed;       /* in memory that only this library wrote: what it says of its texts holds */
-    PyObject *lookups;    /* dict: value of a dict or set -> dict of its keys, where C cannot look them up */
+    PyObject *lookups;    /* dict: value of a dict or set -> bytes, a table of its keys, where C cannot look them up */
     PyObject *dtypes;     /* dict: text -> numpy.dtype */
     PyObject *attributes; /* dict, for the Python side: instances have a __dict__ */
     PyObject *weakrefs;
@@ -157,14 +157,15 @@ int view_entry(struct view *view, uint64_t index, struct hr_item *ret_value);
 
 /* ---- key.c ---- */
 
-enum { KEY_SMALL_BYTES = 256, KEY_MAX_ITEMS = 16, KEY_MAX_DEPTH = 4 };
+enum { KEY_SMALL_BYTES = 256, KEY_MAX_ITEMS = 32, KEY_MAX_DEPTH = 4, KEY_MAX_KEPT = 4 };
 /* Room that a key borrows from. */
 struct key_room {
     unsigned char bytes[KEY_SMALL_BYTES];
     size_t used;
     struct hr_key keys[KEY_MAX_ITEMS];
     uint32_t key_count;
-    PyObject *kept[1]; /* owned: bytes of a long text */
+    PyObject *kept[KEY_MAX_KEPT]; /* owned: bytes of a long text, the parts of a date... */
+    uint32_t kept_count;
 };
 /* FOUND: `*ret_key` is the key, borrowing from `room` and the object. FOUND_NOT: equal to no key that the library can
  * look up if `*ret_never`, else Python must look. */

@@ -21,33 +21,85 @@ int view_value(struct view *view, uint64_t place, struct hr_item *ret_value) {
 
 /* ---- looking up ---- */
 
-/* Where C cannot look: a dict of the keys, made once per process. New reference: comparing keys
- * runs code, and another thread that made one too may put it in its place. */
+/*
+ * Where the library cannot look, for only Python knows what is equal (Decimals, dates, instances): a table of the keys'
+ * hashes, made once per process. A slot is 0, or holds the upper bits of a hash and 1 + the number of its key below
+ * them. The keys themselves stay in the image: one is made again to be compared.
+ */
+enum { LOOKUP_INDEX_BITS = 40, LOOKUP_FIRST_ROOM = 8 };
+
+static uint64_t lookup_slot(Py_hash_t hash, uint64_t index) {
+    uint64_t mixed = (uint64_t)hash * UINT64_C(0x9e3779b97f4a7c15);
+    return mixed >> LOOKUP_INDEX_BITS << LOOKUP_INDEX_BITS | (index + 1);
+}
+
+static int enter_key(struct view *view, uint64_t index, uint64_t *slots, uint64_t mask) {
+    PyObject *key = view_part(view, PART_KEY, index);
+    Py_hash_t hash = key ? PyObject_Hash(key) : -1;
+    Py_XDECREF(key);
+    if (hash == -1) return -1;
+    uint64_t at = (uint64_t)hash & mask;
+    while (slots[at]) at = (at + 1) & mask; /* of equal keys the first one is met first */
+    slots[at] = lookup_slot(hash, index);
+    return 0;
+}
+
+static PyObject *make_lookup(struct view *view) {
+    uint64_t room = LOOKUP_FIRST_ROOM, count = (uint64_t)view->count;
+    if (count >> LOOKUP_INDEX_BITS) return PyErr_NoMemory();
+    while (room < count + count / 2) room *= 2;
+    PyObject *lookup = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(room * sizeof(uint64_t)));
+    uint64_t *slots = lookup ? (uint64_t *)(void *)PyBytes_AS_STRING(lookup) : NULL;
+    if (slots) memset(slots, 0, room * sizeof *slots);
+    for (uint64_t i = 0; lookup && i < count; i++)
+        if (enter_key(view, i, slots, room - 1) < 0) Py_CLEAR(lookup);
+    return lookup;
+}
+
+/* New reference: hashing keys runs code, and another thread that made a table too may put it in its place. */
 static PyObject *lookup_of(struct view *view) {
     PyObject *name = PyLong_FromUnsignedLongLong(view->item.value);
-    PyObject *lookup = name ? PyDict_GetItemWithError(view->image->lookups, name) : NULL;
-    if (lookup || PyErr_Occurred()) {
-        Py_XDECREF(name);
-        return Py_XNewRef(lookup);
+    PyObject *lookup = name ? Py_XNewRef(PyDict_GetItemWithError(view->image->lookups, name)) : NULL;
+    if (name && !lookup && !PyErr_Occurred()) {
+        lookup = make_lookup(view);
+        if (lookup && PyDict_SetItem(view->image->lookups, name, lookup) < 0) Py_CLEAR(lookup);
     }
-    lookup = PyDict_New();
-    for (Py_ssize_t i = view->count; lookup && i-- > 0;) { /* from behind: of equal keys the first one stays */
-        PyObject *key = view_part(view, PART_KEY, (uint64_t)i), *index = PyLong_FromSsize_t(i);
-        if (!key || !index || PyDict_SetItem(lookup, key, index) < 0) Py_CLEAR(lookup);
-        Py_XDECREF(key);
-        Py_XDECREF(index);
-    }
-    if (lookup && PyDict_SetItem(view->image->lookups, name, lookup) < 0) Py_CLEAR(lookup);
     Py_XDECREF(name);
     return lookup;
 }
 
+/* Is the key at an index the one that is looked for? As a dict asks: the hashes first, then the stored key. */
+static int is_key_at(struct view *view, uint64_t index, PyObject *key, Py_hash_t hash) {
+    PyObject *here = view_part(view, PART_KEY, index);
+    Py_hash_t other = here ? PyObject_Hash(here) : -1;
+    int r = other == -1 ? -1 : other == hash ? PyObject_RichCompareBool(here, key, Py_EQ) : 0;
+    Py_XDECREF(here);
+    return r;
+}
+
+/* 1 and the number of the key; 0; -1: exception. */
+static int find_in_lookup(struct view *view, PyObject *lookup, PyObject *key, Py_hash_t hash, uint64_t *ret_index) {
+    const uint64_t *slots = (const uint64_t *)(const void *)PyBytes_AS_STRING(lookup);
+    uint64_t mask = (uint64_t)PyBytes_GET_SIZE(lookup) / sizeof *slots - 1;
+    uint64_t mark = lookup_slot(hash, 0) >> LOOKUP_INDEX_BITS;
+    for (uint64_t at = (uint64_t)hash & mask; slots[at]; at = (at + 1) & mask) {
+        if (slots[at] >> LOOKUP_INDEX_BITS != mark) continue;
+        uint64_t index = (slots[at] & ((UINT64_C(1) << LOOKUP_INDEX_BITS) - 1)) - 1;
+        int r = is_key_at(view, index, key, hash);
+        if (r > 0) *ret_index = index;
+        if (r) return r;
+    }
+    return 0;
+}
+
 static int find_slowly(struct view *view, PyObject *key, uint64_t *ret_place) {
-    PyObject *lookup = lookup_of(view), *index = lookup ? PyDict_GetItemWithError(lookup, key) : NULL;
-    uint64_t number = index ? PyLong_AsUnsignedLongLong(index) : 0;
+    uint64_t index;
+    Py_hash_t hash = PyObject_Hash(key);
+    PyObject *lookup = hash == -1 ? NULL : lookup_of(view);
+    int r = lookup ? find_in_lookup(view, lookup, key, hash, &index) : -1;
     Py_XDECREF(lookup);
-    if (!index) return PyErr_Occurred() ? -1 : 0;
-    int r = hr_store_place(view->image->store, &view->item, number, ret_place);
+    if (r <= 0) return r;
+    r = hr_store_place(view->image->store, &view->item, index, ret_place);
     if (r < 0) store_raise(r);
     return r < 0 ? -1 : 1;
 }
@@ -72,7 +124,7 @@ static int find_any(struct view *view, PyObject *key, uint64_t *ret_place) {
         r = hr_store_find(view->image->store, &view->item, &told, ret_place);
         if (r < 0) store_raise(r);
     } else if (found == FOUND_NOT) { /* a dict says TypeError of what has no hash */
-        r = PyObject_Hash(key) == -1 ? -1 : never ? 0 : find_slowly(view, key, ret_place);
+        r = !never ? find_slowly(view, key, ret_place) : PyObject_Hash(key) == -1 ? -1 : 0;
     }
     key_done(&room);
     return r < 0 ? -1 : r;

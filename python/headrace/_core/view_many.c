@@ -75,7 +75,7 @@ struct block {
 static int prepare(struct view *view, PyObject **keys, Py_ssize_t count, struct block *block) {
     const hr_store *store = view->image->store;
     bool is_native = view->item.kind == HR_KIND_DICT && view->item.is_native, never;
-    for (Py_ssize_t i = 0; i < count; i++) block->rooms[i].kept[0] = NULL; /* all, also when one fails below */
+    for (Py_ssize_t i = 0; i < count; i++) block->rooms[i].kept_count = 0; /* all, also when one fails below */
     for (Py_ssize_t i = 0; i < count; i++) {
         enum found found = is_native ? key_of(keys[i], &block->rooms[i], &block->keys[i], &never) : FOUND_NOT;
         if (found == FOUND_ERROR) return -1;
