@@ -27,6 +27,19 @@ class Reader(enum.Enum):
     BYTES = (lambda path: path.read_bytes(), "rb")
 
 
+class Named(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "TWO"
+
+    @property
+    def value(self) -> int:
+        return 2
+
+
 class Access(enum.Flag):
     READ = 1
     WRITE = 2

@@ -3,7 +3,13 @@
 
 from __future__ import annotations
 
+import collections
 import math
+import os
+import pickle
+import subprocess
+import sys
+import types
 from typing import Any
 
 import frozen_types as ft
@@ -127,6 +133,67 @@ def test_views_of_two_images_in_one_instance_are_both_thawed() -> None:
     back = headrace.thaw(node)
     assert back.value == [1] and back.again is back.value and back.part == [[2]] and back.two == {"a": [3]}
     assert [type(one) for one in vars(back).values()] == [list, list, list, list, dict]
+
+
+# ---- what else an object may have ----
+
+
+def test_attributes_of_a_dict_of_its_own_kind_come_back() -> None:
+    state, counts = torch.nn.Linear(2, 2).state_dict(), collections.Counter("aab")
+    counts.total_of = [3]  # type: ignore[attr-defined]
+    back, again = there_and_back([state, counts])
+    assert list(back) == list(state) and back._metadata == state._metadata  # type: ignore[attr-defined]
+    assert again == counts and again.total_of == [3]
+    assert headrace.freeze(counts)["a"] == 2
+
+
+def test_a_namespace_may_have_any_names_and_none_but_texts() -> None:
+    space = types.SimpleNamespace(**{"a b": [1], "__class__": 2, "__dict__": 3})
+    assert vars(there_and_back(space)) == vars(space)
+    vars(space)[1] = 2  # type: ignore[index]
+    with pytest.raises(TypeError, match="this one has what SimpleNamespace as such has not"):
+        headrace.freeze(space)
+
+
+def test_a_tensor_with_attributes_is_told_and_kept_as_a_pickle() -> None:
+    tensor = torch.arange(2)
+    tensor.origin = "a file"  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"obj\[0\] is a Tensor.* no attributes of yours"):
+        headrace.freeze([tensor])
+    assert there_and_back([tensor])[0].origin == "a file"
+
+
+def test_an_enum_may_have_a_name_and_a_value_of_its_own() -> None:
+    assert there_and_back([ft.Named.ONE, ft.Named.TWO]) == [ft.Named.ONE, ft.Named.TWO]
+
+
+FIRST_ARRAYS = """
+import pickle, sys
+import headrace
+view = pickle.load(sys.stdin.buffer)
+assert "torch" not in sys.modules
+frozen, report = headrace.freeze([view], report=True)
+assert not report.pickles and report.kinds["array"][0] == 3, report
+assert b"torch" not in pickle.dumps(view["tensors"])
+print(headrace.thaw(frozen)[0]["tensors"][0].sum())
+"""
+
+
+def test_a_view_of_tensors_is_frozen_again_by_a_process_that_has_none_yet() -> None:
+    view = headrace.freeze({"tensors": [torch.arange(4), torch.zeros(1)], "array": np.arange(2)})
+    command = [sys.executable, "-c", FIRST_ARRAYS]
+    done = subprocess.run(command, input=pickle.dumps(view), capture_output=True, timeout=100)
+    assert done.stdout == b"tensor(6)\n", done.stderr.decode()
+
+
+def test_an_embedded_image_is_loaded_where_the_kernel_refuses_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pickle.dumps(headrace.freeze(["embedded", [1]]))
+
+    def refuse(*arguments: Any) -> int:
+        raise OSError("not here")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert pickle.loads(data) == ["embedded", [1]]
 
 
 # ---- keys that equal each other or nothing ----

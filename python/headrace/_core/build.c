@@ -13,21 +13,25 @@ enum { SIGNAL_ITEMS = 4096 };
 
 /* ---- putting ---- */
 
+static int set_in_dict(PyObject *instance, PyObject *name, PyObject *object) {
+    PyObject *dict = PyObject_GenericGetDict(instance, NULL);
+    int r = dict ? PyDict_SetItem(dict, name, object) : -1;
+    Py_XDECREF(dict);
+    return r;
+}
+
 static int set_field(const struct step *step, uint64_t index, PyObject *object) {
     PyObject *name = PyTuple_GET_ITEM(step->shape->names, (Py_ssize_t)index), *place = step->shape->places[index];
     if (!place) return PyObject_GenericSetAttr(step->object, name, object);
     if (place != Py_None) return Py_TYPE(place)->tp_descr_set(place, step->object, object);
-    PyObject *dict = PyObject_GenericGetDict(step->object, NULL);
-    int r = dict ? PyDict_SetItem(dict, name, object) : -1;
-    Py_XDECREF(dict);
-    return r;
+    return set_in_dict(step->object, name, object);
 }
 
 static int put_entry(const struct step *step, PyObject *key, PyObject *object) {
     if (step->how == HOW_DICT) return PyDict_SetItem(step->object, key, object);
     if (step->how == HOW_ENTRIES) return PyObject_SetItem(step->object, key, object);
     if (!PyUnicode_Check(key)) return build_refuse("an attribute's name is no text");
-    return PyObject_SetAttr(step->object, key, object);
+    return set_in_dict(step->object, key, object); /* whatever its name: __class__, say */
 }
 
 static void set_tuple_item(PyObject *tuple, uint64_t index, PyObject *object) {

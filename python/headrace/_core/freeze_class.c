@@ -42,6 +42,14 @@ static bool next_attribute(struct attributes *attributes, PyObject **ret_name, P
     return inline_at(attributes->object, attributes->at++, ret_name, ret_value);
 }
 
+bool has_attributes(PyObject *object) {
+    PyObject *name, *value;
+    struct attributes attributes = attributes_of(object);
+    bool has = next_attribute(&attributes, &name, &value);
+    Py_XDECREF(attributes.dict);
+    return has;
+}
+
 static int add(PyObject *names, PyObject *values, PyObject *name, PyObject *value) {
     return PyList_Append(names, name) < 0 || PyList_Append(values, value) < 0 ? -1 : 1;
 }
@@ -179,11 +187,7 @@ static int begin_instance(struct freezer *freezer, PyObject *object, PyObject *k
 static int begin_named_tuple(struct freezer *freezer, PyObject *object, PyObject *known, hr_value *ret_value) {
     PyObject *names = PyTuple_GET_ITEM(known, 2);
     if (PyTuple_GET_SIZE(object) != PyTuple_GET_SIZE(names)) return 0;
-    PyObject *name, *value;
-    struct attributes attributes = attributes_of(object);
-    bool has_more = next_attribute(&attributes, &name, &value);
-    Py_XDECREF(attributes.dict);
-    if (has_more) return 0;
+    if (has_attributes(object)) return 0;
     PyObject *values = PyTuple_GetSlice(object, 0, PyTuple_GET_SIZE(object));
     int r = values ? begin_fields(freezer, object, known, HR_SHAPE_TUPLE, names, values, ret_value) : -1;
     Py_XDECREF(values);
@@ -217,6 +221,11 @@ static int begin_typed(struct freezer *freezer, PyObject *object, PyObject *know
 /* A view of another image is frozen as what it is a view of. */
 static int begin_view(struct freezer *freezer, PyObject *view, hr_value *ret_value) {
     PyObject *ordinary = core_thaw(NULL, view);
+    if (ordinary && !(core.array_type && core.tensor_type)) { /* it may have the first arrays of this process */
+        PyObject *none = store_hook("know_arrays", "");
+        if (!none) Py_CLEAR(ordinary);
+        Py_XDECREF(none);
+    }
     int r = ordinary ? freeze_object(freezer, ordinary, false, ret_value) : -1;
     Py_XDECREF(ordinary);
     return r < 0 ? -1 : 1;

@@ -231,6 +231,7 @@ static int write_described(struct freezer *freezer, PyObject *tensor, const stru
 
 static int write_tensor(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
     struct hr_array array;
+    if (has_attributes(object)) return 0; /* they would be lost */
     enum found found = source_tensor(&freezer->sources, object, &array);
     sources_clear(&freezer->sources);
     if (found != FOUND) return found == FOUND_NOT ? 0 : -1;

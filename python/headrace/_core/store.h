@@ -296,6 +296,8 @@ int freeze_fields(PyObject *known, PyObject *object, PyObject **ret_names, PyObj
 /* The values of an instance that has exactly these fields, in this order, unless `ret_values` is NULL. 1; 0: it has
  * others; -1: exception. */
 int freeze_match(PyObject *known, PyObject *object, PyObject *names, PyObject **ret_values);
+/* Has an object attributes of its own, but for slots? */
+bool has_attributes(PyObject *object);
 
 /* freeze_inline.c: has an instance its attributes in itself, and no dict? */
 bool has_inline(PyObject *object);

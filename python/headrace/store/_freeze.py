@@ -79,7 +79,7 @@ def _bar(progress: Progress) -> Any:
     return _Bar(0.0) if progress else None
 
 
-def _know_arrays() -> None:
+def know_arrays() -> None:
     """Arrays and tensors are leaves if their packages are there at all."""
     if "numpy" in sys.modules:
         _core.use_numpy()
@@ -91,7 +91,7 @@ def prepare(on_unknown: str, progress: Progress) -> Any:
     """What a build needs: checks the option, makes arrays known, and gives the function that is told of progress."""
     if on_unknown not in ("raise", "pickle"):
         raise ValueError(f'headrace.freeze: on_unknown is "raise" or "pickle", not {on_unknown!r}')
-    _know_arrays()
+    know_arrays()
     return _bar(progress)
 
 

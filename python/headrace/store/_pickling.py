@@ -10,9 +10,10 @@ from __future__ import annotations
 import collections.abc
 import copyreg
 import os
+import tempfile
 import weakref
 from multiprocessing import context, reduction
-from typing import Any
+from typing import IO, Any
 
 from headrace import _core
 from headrace._core import Image, StoreError
@@ -96,17 +97,21 @@ def _load_file(path: str, digest: bytes, trust: bool) -> Image:
     return image
 
 
+def _memory() -> IO[bytes]:
+    try:
+        return open(os.memfd_create("headrace-frozen", os.MFD_CLOEXEC), "wb")
+    except (AttributeError, OSError):  # a kernel, or a sandbox, without
+        return tempfile.TemporaryFile()
+
+
 def _load_embedded(data: bytes, identity: bytes) -> Image:
     known = _images.get(identity)
     if known is not None:
         return known
-    fd = os.memfd_create("headrace-frozen", os.MFD_CLOEXEC)
-    try:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(data)
-        return _attach(identity, fd, "this pickle")
-    finally:
-        os.close(fd)
+    with _memory() as file:
+        file.write(data)
+        file.flush()
+        return _attach(identity, file.fileno(), "this pickle")
 
 
 def _pass(image: Image) -> Any:

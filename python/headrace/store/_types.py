@@ -131,8 +131,9 @@ def _classify_tuple(cls: type) -> Known:
 
 def _enum_parts(member: Any) -> Any:
     cls = _name(type(member))
-    has_name = member.name in type(member).__members__  # else it is several flags
-    return (cls, member.name if has_name else None, None if has_name else member.value) if cls else None
+    name = member._name_  # a class may have a `name` and a `value` of its own
+    has_name = name in type(member).__members__  # else it is several flags
+    return (cls, name if has_name else None, None if has_name else member._value_) if cls else None
 
 
 def classify(cls: type) -> Known:
@@ -149,7 +150,8 @@ def classify(cls: type) -> Known:
     if numpy is not None and cls is numpy.ndarray:
         return ("typed", "objects", _object_array_parts)
     if cls.__module__ == "torch" and cls.__name__ == "Tensor":  # the plain ones are arrays
-        return ("unknown", "only plain tensors on the CPU that need no gradient can be; use .detach().cpu()")
+        why = "only plain tensors on the CPU that need no gradient and have no attributes of yours can be"
+        return ("unknown", f"{why}; use .detach().cpu()")
     if cls.__module__ == "torch" and cls.__name__ in _TORCH:
         return ("typed", f"torch.{cls.__name__}", _TORCH[cls.__name__])
     if issubclass(cls, tuple):
@@ -203,6 +205,16 @@ def _factory(mapping: Any) -> Any:
     return factory if factory is None or _name(factory) is not None else None
 
 
+def _dict_parts(mapping: Any) -> Any:
+    """Of a dict that has attributes: torch's state_dict has its _metadata there."""
+    return (dict(vars(mapping)) or None, dict(mapping))
+
+
+def _namespace_parts(value: Any) -> Any:
+    held = dict(vars(value))
+    return (None, held) if all(type(name) is str for name in held) else None
+
+
 def _object_array_parts(value: Any) -> Any:
     text = _any_dtype_text(value.dtype)
     return ((text, value.shape), value.ravel().tolist()) if text and value.dtype.hasobject else None
@@ -244,9 +256,9 @@ _TYPES: dict[type, tuple[str, Callable[[Any], Any]]] = {
     # containers: what they are made with, and what they hold
     collections.deque: ("deque", lambda value: (value.maxlen, list(value))),
     collections.defaultdict: ("defaultdict", lambda value: (_factory(value), dict(value))),
-    collections.Counter: ("Counter", lambda value: (None, dict(value))),
-    collections.OrderedDict: ("OrderedDict", lambda value: (None, dict(value))),
-    types.SimpleNamespace: ("namespace", lambda value: (None, dict(vars(value)))),
+    collections.Counter: ("Counter", _dict_parts),
+    collections.OrderedDict: ("OrderedDict", _dict_parts),
+    types.SimpleNamespace: ("namespace", _namespace_parts),
 }
 _TORCH: dict[str, Callable[[Any], Any]] = {
     "dtype": lambda value: str(value).removeprefix("torch."),
@@ -352,10 +364,10 @@ def _make_shell(name: str, extra: Any, count: int) -> Any:
         return collections.deque(maxlen=extra)
     if name == "defaultdict":
         return collections.defaultdict(extra)
-    if name == "Counter":
-        return collections.Counter()
-    if name == "OrderedDict":
-        return collections.OrderedDict()
+    if name in ("Counter", "OrderedDict"):
+        made: Any = collections.Counter() if name == "Counter" else collections.OrderedDict()
+        vars(made).update(extra or {})
+        return made
     if name == "namespace":
         return types.SimpleNamespace()
     numpy = importlib.import_module("numpy")
@@ -481,6 +493,13 @@ def load(data: bytes) -> Any:
 
 
 # ---- views ----
+
+
+def know_arrays() -> None:
+    """A view's arrays and tensors may be the first that this process meets."""
+    from headrace.store import _freeze
+
+    _freeze.know_arrays()
 
 
 def shallow(view: Any) -> Any:
