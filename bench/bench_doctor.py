@@ -6,6 +6,8 @@ What fails is timed with the one culprit at the end, where pickle would meet it 
 
 from __future__ import annotations
 
+import copyreg
+import enum
 import gc
 import pickle
 import statistics
@@ -13,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from headrace import doctor
@@ -27,6 +29,45 @@ class Item:
     def __init__(self, number: int) -> None:
         self.path = f"images/{number}.jpg"
         self.label = number
+
+
+class Reduced:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> Any:
+        return Reduced, (self.number,)
+
+
+class Stated(Item):
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "label": self.label}
+
+
+class Listed(list):  # type: ignore[type-arg]
+    pass
+
+
+class Mapped(dict):  # type: ignore[type-arg]
+    pass
+
+
+class Registered:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+copyreg.pickle(Registered, lambda one: (Registered, (one.number,)))
+
+
+class Pair(NamedTuple):
+    path: str
+    label: int
+
+
+class Split(enum.Enum):
+    TRAIN = 1
+    TEST = 2
 
 
 @dataclass(frozen=True)
@@ -57,6 +98,13 @@ CASES = [
     Case("scalars in containers", mixed, 5, SECONDS_2),
     Case("instances", lambda count: [Item(number) for number in range(count)], 1),
     Case("arrays", arrays, 20),
+    Case("with __reduce__", lambda count: [Reduced(number) for number in range(count)], 10),
+    Case("with __getstate__", lambda count: [Stated(number) for number in range(count)], 10),
+    Case("by copyreg", lambda count: [Registered(number) for number in range(count)], 10),
+    Case("subclasses of list", lambda count: [Listed([number]) for number in range(count)], 10),
+    Case("subclasses of dict", lambda count: [Mapped(label=number) for number in range(count)], 10),
+    Case("named tuples", lambda count: [Pair(str(number), number) for number in range(count)], 10),
+    Case("enum members", lambda count: [Split.TRAIN, Split.TEST] * (count // 2), 1),
 ]
 CULPRIT, FINE = "with a culprit", "fine"
 

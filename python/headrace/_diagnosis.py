@@ -45,9 +45,19 @@ def _is_below(path: str, name: str) -> bool:
 def explain(error: Exception, report: Any) -> None:
     """Adds the report to an exception: as a note, or to its message where there are no notes (Python 3.10); and as its
     attribute headrace_report."""
+    attach(error, report, f"\n\n{_ADVICE}")
+
+
+def attach(error: Exception, report: Any, advice: str = "") -> None:
     with contextlib.suppress(Exception):  # some classes refuse to be changed
         error.headrace_report = report  # type: ignore[attr-defined]
-    _reports.add_text(error, f"headrace: {report}\n\n{_ADVICE}")
+    _reports.add_text(error, f"headrace: {report}{advice}")
+
+
+def name_sampler(batch_sampler: Any, sampler: Any) -> str:
+    """The argument that indices come from, and its class."""
+    name, value = ("sampler", sampler) if batch_sampler is None else ("batch_sampler", batch_sampler)
+    return f"{name}, {'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
 
 
 def is_explained(error: Exception) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from multiprocessing import util
 from typing import Any, Protocol
 
-from headrace import _core, _crew, _forkserver, _growth, _pickling, _reports, _restart  # noqa: F401
+from headrace import _core, _crew, _diagnosis, _forkserver, _growth, _pickling, _reports, _restart  # noqa: F401
 from headrace._options import Policy
 
 SLICE_S = 1.0  # a wait is looked at this often
@@ -49,12 +49,13 @@ def add_note(error: BaseException, note: str) -> None:
             error.add_note(note)
 
 
-def _explain_indices(error: Exception, indices: Any) -> None:
+def _explain_indices(error: Exception, indices: Any, sampler: str, batch: int) -> None:
     from headrace.doctor import _check  # only now: few samplers ever need it
 
     report = _check.check_indices(indices)
     if not report.ok:
-        _reports.add_text(error, f"headrace: {report}")
+        report = _check.with_subject(report, f"indices (batch {batch} of this epoch, drawn from the {sampler})")
+        _diagnosis.attach(error, report)
 
 
 class Timeout(Exception):
@@ -67,6 +68,9 @@ class Host(_crew.Host, Protocol):
 
     def draw(self) -> Any:
         """The next task's indices. StopIteration."""
+
+    def name_sampler(self) -> str:
+        """What draw draws them from, for people."""
 
 
 class Engine:
@@ -113,6 +117,7 @@ class Engine:
         self._keep_workers = keep_workers
         self._retired: set[int] = set()
         self._is_over = False
+        self._drawn = 0  # tasks of this epoch
         self._owed = 0  # tasks to be submitted for batches that were taken ahead
         self._bad = []
         beginning = self._crew.begin_epoch(epoch)
@@ -165,8 +170,9 @@ class Engine:
         try:
             self._core.submit(indices)
         except Exception as error:
-            _explain_indices(error, indices)
+            _explain_indices(error, indices, host.name_sampler(), self._drawn)
             raise
+        self._drawn += 1
 
     def next(self, host: Host, timeout: float | None, batch_size: int | None) -> tuple[int, Any] | None:
         """The next (STATUS_BATCH, batch) or (STATUS_ERROR, (wrapped exception, note)); None at the epoch's end.

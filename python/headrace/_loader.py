@@ -470,6 +470,7 @@ class _WorkerIterator:
             policy=policy,
         )
         self._is_repaired = False
+        self._samplers = loader.batch_sampler, loader.sampler
         parts = _diagnosis.parts_of_loader(loader)
         method = _diagnosis.start_method_of(loader.multiprocessing_context)
         start = functools.partial(self._start, loader, policy, epoch)
@@ -501,6 +502,9 @@ class _WorkerIterator:
 
     def draw(self) -> Any:
         return next(self._tasks)
+
+    def name_sampler(self) -> str:
+        return _diagnosis.name_sampler(*self._samplers)
 
     def job_of(self, worker: int) -> _Job:
         job = dataclasses.replace(self._job, worker=worker)

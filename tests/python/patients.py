@@ -72,6 +72,27 @@ class Drops:
         return {}
 
 
+class States:
+    """Says by itself what it always was."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+
+class RaisesLate:
+    """The iterator that its reduction has raises."""
+
+    def __reduce__(self) -> Any:
+        return list, (), None, (1 // number for number in (1, 0))
+
+
+class Arguments(tuple):  # type: ignore[type-arg]
+    pass
+
+
 class Renames:
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -96,6 +117,13 @@ class Says:
 
     def __reduce__(self) -> Any:
         return self.answer
+
+
+class SaysAnew(Says):
+    """Its answer is made each time."""
+
+    def __reduce__(self) -> Any:
+        return self.answer()
 
 
 class Raises:
@@ -476,6 +504,24 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "reduce to an unknown name": (lambda: Box(x=Says("nobody")), ["obj.x"]),
     "reduce to a lambda": (lambda: Box(x=Says((lambda: 0, ()))), ["obj.x.__reduce__()[0]"]),
     "reduce with a lock": (lambda: Box(x=Says((plain, (threading.Lock(),)))), ["obj.x.__reduce__()[1][0]"]),
+    "reduce with an iterator that raises": (lambda: [Box(x=RaisesLate())], ["obj[0].x"]),
+    "reduce with a subclass of tuple": (
+        lambda: Box(x=Says((plain, Arguments([threading.Lock()])))),
+        ["obj.x.__reduce__()[1][0]"],
+    ),
+    "reduce with items": (
+        lambda: [Box(x=SaysAnew(lambda: (list, (), None, iter([1, [threading.Lock()]]))))],
+        ["list(obj[0].x.__reduce__()[3])[1][0]"],
+    ),
+    "reduce with pairs": (
+        lambda: [Box(x=SaysAnew(lambda: (dict, (), None, None, iter([("k", threading.Lock())]))))],
+        ["list(obj[0].x.__reduce__()[4])[0][1]"],
+    ),
+    "state in parts": (lambda: [States([1, {"a": threading.Lock()}])], ["obj[0].value[1]['a']"]),
+    "reduction of a reduction": (
+        lambda: [ReducesToAttribute(ListOf([DictOf(a=Point(1, States(threading.Lock())))]))],
+        ["obj[0].lock[0]['a'].y.value"],
+    ),
     "getstate raises": (lambda: Box(x=Raises()), ["obj.x"]),
     "getnewargs_ex raises": (lambda: Box(x=RaisesInNew()), ["obj.x"]),
     "getnewargs_ex is nonsense": (lambda: Box(x=BadNewArguments()), ["obj.x"]),

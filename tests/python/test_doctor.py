@@ -318,6 +318,33 @@ def test_one_culprit_among_many_instances_is_found_before_pickling_is_through() 
     )
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: patients.ReducesToAttribute(number),
+        lambda number: patients.States(number),
+        lambda number: patients.Registered(None),
+        lambda number: patients.Point(number, str(number)),
+        lambda number: patients.ListOf([number]),
+        lambda number: patients.DictOf(a=number),
+        lambda number: patients.functools.partial(patients.plain, number),
+        lambda number: patients.Color.RED,
+    ],
+    ids=["reduce", "getstate", "copyreg", "named tuple", "list", "dict", "partial", "enum"],
+)
+def test_one_culprit_among_many_reductions_is_found_in_the_time_of_a_few_pickles(make: Any) -> None:
+    made = [*map(make, range(50_000)), threading.Lock()]
+    assert errors(doctor.check(made)) == ["obj[50000]"]
+    least = max(0.02, seconds(lambda: reduction.ForkingPickler.dumps(made[:-1])))
+    assert seconds(lambda: doctor.check(made)) < 4 * least  # 20 to 50 times, where each is looked at by Python
+
+
+def test_what_a_reduction_made_and_let_go_is_not_taken_for_another() -> None:
+    made = [patients.Renames() for _ in range(1000)]  # each makes a lock, and the next may get its address
+    (found,) = doctor.check(made).findings
+    assert (found.path, found.more) == ("obj[0].__getstate__()['made']", 999)
+
+
 # ---- packages that are not always there ----
 
 

@@ -262,4 +262,63 @@ def test_an_index_that_cannot_be_sent_to_a_worker_is_named(kind: Any) -> None:
     with pytest.raises(Exception, match=r"lambda|pickle") as caught:
         list(loader)
     text = seen(caught.value)
-    assert "indices cannot be sent to a worker. 1 object is in the way" in text and "indices[1].f" in text
+    place = "indices (batch 0 of this epoch, drawn from the sampler, a list) cannot be sent to a worker. 1 object is in"
+    assert place in text and "indices[1].f" in text
+    assert "let the sampler give plain values" in text and 'repair="auto"' not in text
+    assert [one.path for one in caught.value.headrace_report.findings] == ["indices[1].f"]  # type: ignore[attr-defined]
+
+
+class Batches:
+    """A batch sampler whose third batch holds a lock."""
+
+    def __iter__(self) -> Any:
+        return iter([[0], [1], [2, (1, threading.Lock())]])
+
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("kind", LOADERS)
+def test_the_batch_sampler_and_its_batch_are_named(kind: Any, method: str) -> None:
+    loader = kind(Deep(), batch_sampler=Batches(), num_workers=1, multiprocessing_context=method)
+    with pytest.raises(TypeError, match="cannot pickle") as caught:
+        list(loader)
+    text = seen(caught.value)
+    assert "indices (batch 2 of this epoch, drawn from the batch_sampler, a Batches) cannot be sent" in text
+    assert "\n  indices[1][1] " in text
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_the_indices_of_a_list_are_checked_before_a_run(kind: Any, method: str) -> None:
+    loader = kind([5, 6, 7], sampler=[0, patients.Box(f=lambda: 0), 2], num_workers=1)
+    report = headrace.doctor.check(loader, method, "loader")
+    assert [one.path for one in report.errors] == ["loader.sampler[1].f"]
+    assert "let the sampler give plain values" in report.errors[0].fix and not report.ok
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_sampler_that_is_an_iterator_is_told_and_not_used_up(kind: Any) -> None:
+    sampler = iter([0, 1, 2])
+    report = headrace.doctor.check(kind([5, 6, 7], sampler=sampler, num_workers=1), name="loader")
+    (found,) = report.findings
+    assert (found.path, found.severity) == ("loader.sampler", "warning") and "second epoch" in found.reason
+    assert list(sampler) == [0, 1, 2]
+
+
+class NeverAsked:
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Any:
+        raise AssertionError("indices were drawn")
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("argument", ["sampler", "batch_sampler"])
+def test_a_check_draws_no_indices(kind: Any, argument: str) -> None:
+    state = torch.get_rng_state()
+    for options in ({argument: NeverAsked()}, {"shuffle": True}):
+        assert headrace.doctor.check(kind([5, 6, 7], num_workers=1, **options)).findings == ()
+    assert torch.equal(torch.get_rng_state(), state)

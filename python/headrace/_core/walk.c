@@ -4,20 +4,29 @@
 #include <string.h>
 
 /*
- * _core.Walker: goes through builtin containers and through instances of plain classes, and gives back what is neither,
- * with the steps that lead to it. It follows what pickle would follow of them, without recursion and without running
- * Python code, except `classify` once per class. What it gives back is for Python to judge.
+ * _core.Walker: goes where pickle would go, without recursion: through builtin containers, through instances of plain
+ * classes, and through the reductions of all others. What is neither, what cannot be reduced, and functions and classes
+ * it gives back, with the steps that lead there. That is for Python to judge.
  *
  * A step is a tuple (kind, key, position). Objects that were met before are not met again. An expansion goes through
  * one object as far as it is asked to: what it is in the middle of may change meanwhile, and is looked up anew each
  * time.
+ *
+ * A container or plain instance with one reference, that of what holds it, cannot be met twice, and is not noted. What
+ * is noted while a reduction is gone through is kept: it may be the reduction's own, and no other object may ever have
+ * its address.
  */
 
-enum step_kind { STEP_INDEX, STEP_VALUE, STEP_KEY, STEP_ELEMENT, STEP_ATTRIBUTE };
+/* STEP_PART: from an object to a part of its reduction, which is the step's key. */
+enum step_kind { STEP_INDEX, STEP_VALUE, STEP_KEY, STEP_ELEMENT, STEP_ATTRIBUTE, STEP_PART };
+
+/* The parts of a reduction: the answer of __reduce_ex__. */
+enum part { PART_FUNCTION, PART_ARGUMENTS, PART_STATE, PART_ITEMS, PART_PAIRS, PART_SETTER, MOST_PARTS };
 
 struct frame {
-    PyObject *container; /* owned: a list, tuple, dict, set, frozenset or instance */
-    PyObject *content;   /* owned: what is gone through: the container; an iterator; an instance's dict or NULL */
+    PyObject *container; /* owned: a list, tuple, dict, set, frozenset, instance, or a reduction's iterator */
+    PyObject *content;   /* owned: what is gone through: the container; an iterator; an instance's dict, or NULL, or
+                            its reduction */
     PyObject *slots;     /* borrowed from Walker.classes: names of an instance's slots, or NULL */
     PyObject *key;       /* owned: of the child that is being looked at, or NULL */
     PyObject *value;     /* owned: the value of a dict whose key was looked at just now, or NULL */
@@ -25,14 +34,18 @@ struct frame {
     Py_ssize_t slot;     /* the next slot */
     Py_ssize_t position; /* of the child: counted from 0 */
     enum step_kind kind; /* of the child */
+    bool is_reduced;     /* `content` is a reduction */
 };
 
 struct walker {
-    PyObject_HEAD PyObject
-        *classes;       /* dict: class -> True: leave instances out; None: Python's; tuple: plain, names of its slots */
-    PyObject *classify; /* callable: class -> the value in `classes` */
-    PyObject *deep;     /* list of (steps, objects) of what is nested `depth_limit` levels deep */
+    PyObject_HEAD PyObject *classes; /* dict: class -> True: leave instances out; None: Python's; tuple: plain, names of
+                                        its slots; else a callable that reduces instances */
+    PyObject *classify;              /* callable: class -> the value in `classes` */
+    PyObject *newobj;                /* copyreg.__newobj__ */
+    PyObject *deep;                  /* list of (steps, objects) of what is nested `depth_limit` levels deep */
+    PyObject *kept;                  /* list: noted objects that may be a reduction's own */
     Py_ssize_t depth_limit;
+    size_t reduced;    /* how many objects */
     const void **seen; /* a hash set */
     size_t seen_count, seen_room;
 };
@@ -43,10 +56,13 @@ struct expansion {
     PyObject *root;                      /* owned, NULL once it was entered */
     struct frame *frames;
     Py_ssize_t depth, room;
-    Py_ssize_t base; /* how deep the object itself is nested */
+    Py_ssize_t base;       /* how deep the object itself is nested */
+    Py_ssize_t reductions; /* how many of the frames are */
+    PyTypeObject *last;    /* borrowed from Walker.classes: a class, and how its instances are treated */
+    PyObject *last_class;
 };
 
-enum { MOST_DEEP = 8 };
+enum { MOST_DEEP = 8, PAUSE = 4096, SMALL = 8 };
 
 /* ---- what was met ---- */
 
@@ -73,6 +89,13 @@ static int grow_seen(struct walker *self) {
     return 0;
 }
 
+static bool was_met(const struct walker *self, const void *address) {
+    if (!self->seen_room) return false;
+    size_t slot = slot_of(address, self->seen_room);
+    while (self->seen[slot] && self->seen[slot] != address) slot = (slot + 1) & (self->seen_room - 1);
+    return self->seen[slot] != NULL;
+}
+
 /* 1: it was met before. 0: it counts as met from now on. */
 static int meet(struct walker *self, const void *address) {
     if (4 * self->seen_count >= 3 * self->seen_room && grow_seen(self) < 0) return -1;
@@ -97,8 +120,7 @@ static int is_container(PyTypeObject *type) {
            type == &PyFrozenSet_Type;
 }
 
-/* How instances of a class are treated; borrowed. */
-static PyObject *class_of(struct walker *self, PyTypeObject *type) {
+static PyObject *classified(struct walker *self, PyTypeObject *type) {
     PyObject *known = PyDict_GetItemWithError(self->classes, (PyObject *)type);
     if (known || PyErr_Occurred()) return known;
     known = PyObject_CallOneArg(self->classify, (PyObject *)type);
@@ -108,10 +130,58 @@ static PyObject *class_of(struct walker *self, PyTypeObject *type) {
     return stored < 0 ? NULL : known;
 }
 
+/* How instances of a class are treated; borrowed. */
+static PyObject *class_of(struct expansion *self, PyTypeObject *type) {
+    if (type != self->last) {
+        PyObject *found = classified(self->walker, type);
+        if (!found) return NULL;
+        self->last = type;
+        self->last_class = found;
+    }
+    return self->last_class;
+}
+
+static PyObject *take_exception(void) {
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (trace) PyException_SetTraceback(error, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return error;
+#endif
+}
+
+/* ---- reductions ---- */
+
+static bool is_iterator_or_none(PyObject *part) {
+    return part == Py_None || PyIter_Check(part);
+}
+
+/* Will pickle take it, by its form? Where not, or where that is not plain to see, Python judges. */
+static bool is_well_formed(const struct walker *self, PyObject *object, PyObject *reduction) {
+    PyObject *parts[MOST_PARTS] = {Py_None, Py_None, Py_None, Py_None, Py_None, Py_None};
+    if (!PyTuple_CheckExact(reduction)) return false;
+    Py_ssize_t count = PyTuple_GET_SIZE(reduction);
+    if (count < 2 || count > MOST_PARTS) return false;
+    for (Py_ssize_t i = 0; i < count; i++) parts[i] = PyTuple_GET_ITEM(reduction, i);
+    PyObject *arguments = parts[PART_ARGUMENTS];
+    if (!PyCallable_Check(parts[PART_FUNCTION]) || !PyTuple_CheckExact(arguments)) return false;
+    if (parts[PART_FUNCTION] == self->newobj &&
+        (!PyTuple_GET_SIZE(arguments) || PyTuple_GET_ITEM(arguments, 0) != (PyObject *)Py_TYPE(object)))
+        return false;
+    return is_iterator_or_none(parts[PART_ITEMS]) && is_iterator_or_none(parts[PART_PAIRS]) &&
+           (parts[PART_SETTER] == Py_None || PyCallable_Check(parts[PART_SETTER]));
+}
+
 /* ---- frames ---- */
 
 static void pop(struct expansion *self) {
     struct frame *frame = &self->frames[--self->depth];
+    self->reductions -= frame->is_reduced;
     Py_CLEAR(frame->key);
     Py_CLEAR(frame->value);
     Py_CLEAR(frame->content);
@@ -129,29 +199,69 @@ static PyObject *content_of(PyObject *container, PyObject *slots) {
     return slots ? instance_content(container) : Py_NewRef(container);
 }
 
-static int push(struct expansion *self, PyObject *container, PyObject *slots) {
-    if (self->depth == self->room) {
-        Py_ssize_t room = self->room ? 2 * self->room : 64;
-        struct frame *frames = PyMem_Realloc(self->frames, (size_t)room * sizeof *frames);
-        if (!frames) return PyErr_NoMemory(), -1;
-        self->frames = frames;
-        self->room = room;
-    }
-    struct frame *frame = &self->frames[self->depth];
-    *frame = (struct frame){.slots = slots};
-    frame->content = content_of(container, slots);
-    if (!frame->content && PyErr_Occurred()) return -1;
-    frame->container = Py_NewRef(container);
-    self->depth++;
+static int make_room(struct expansion *self) {
+    if (self->depth < self->room) return 0;
+    Py_ssize_t room = self->room ? 2 * self->room : 64;
+    struct frame *frames = PyMem_Realloc(self->frames, (size_t)room * sizeof *frames);
+    if (!frames) return PyErr_NoMemory(), -1;
+    self->frames = frames;
+    self->room = room;
     return 0;
 }
 
-/* ---- the next child that is no atom: a new reference, NULL at the end ---- */
+/* Takes `content` over. */
+static int push_content(struct expansion *self, PyObject *container, PyObject *content, PyObject *slots) {
+    if (make_room(self) < 0) {
+        Py_XDECREF(content);
+        return -1;
+    }
+    self->frames[self->depth++] = (struct frame){.container = Py_NewRef(container), .content = content, .slots = slots};
+    return 0;
+}
 
-static PyObject *next_in_sequence(struct frame *frame) {
+static int push(struct expansion *self, PyObject *container, PyObject *slots) {
+    PyObject *content = content_of(container, slots);
+    return !content && PyErr_Occurred() ? -1 : push_content(self, container, content, slots);
+}
+
+/* Takes the reduction over. */
+static int push_reduction(struct expansion *self, PyObject *object, PyObject *reduction) {
+    if (push_content(self, object, reduction, NULL) < 0) return -1;
+    self->frames[self->depth - 1].is_reduced = true;
+    self->reductions++;
+    return 0;
+}
+
+/* ---- the next child to look at: a new reference, NULL at the end ---- */
+
+/* Does nothing refer to an object but `owners`? */
+static bool is_lone(PyObject *object, Py_ssize_t owners) {
+#ifdef Py_GIL_DISABLED /* reference counts are split: nothing is known to be alone */
+    (void)object, (void)owners;
+    return false;
+#else
+    return Py_REFCNT(object) <= owners;
+#endif
+}
+
+static bool has_only_atoms(PyObject *tuple) {
+    Py_ssize_t size = PyTuple_GET_SIZE(tuple);
+    for (Py_ssize_t i = 0; i < size && size <= SMALL; i++)
+        if (!is_atom(Py_TYPE(PyTuple_GET_ITEM(tuple, i)))) return false;
+    return size <= SMALL;
+}
+
+/* Is there nothing to look at in what a container holds? Enough to be quick with the most frequent ones. */
+static bool is_idle(const struct walker *self, PyObject *item) {
+    PyTypeObject *type = Py_TYPE(item);
+    if (is_atom(type) || (type == &PyTuple_Type && has_only_atoms(item))) return true;
+    return !is_lone(item, 1) && was_met(self, item);
+}
+
+static PyObject *next_in_sequence(const struct walker *self, struct frame *frame) {
     Py_ssize_t size = PySequence_Fast_GET_SIZE(frame->content);
     PyObject **items = PySequence_Fast_ITEMS(frame->content);
-    while (frame->at < size && is_atom(Py_TYPE(items[frame->at]))) frame->at++;
+    while (frame->at < size && is_idle(self, items[frame->at])) frame->at++;
     if (frame->at >= size) return NULL;
     frame->kind = STEP_INDEX;
     frame->position = frame->at++;
@@ -170,21 +280,28 @@ static PyObject *next_in_dict(struct frame *frame) {
         if (!PyDict_Next(frame->content, &frame->at, &key, &value)) return NULL;
         frame->position++;
     } while (is_atom(Py_TYPE(value)) && is_atom(Py_TYPE(key)));
-    Py_XSETREF(frame->key, Py_NewRef(key));
+    Py_INCREF(key);
+    Py_INCREF(value);
+    Py_XSETREF(frame->key, key);
     if (is_atom(Py_TYPE(key))) {
         frame->kind = STEP_VALUE;
-        return Py_NewRef(value);
+        return value;
     }
-    frame->value = Py_NewRef(value);
+    frame->value = value;
     frame->kind = STEP_KEY;
     return Py_NewRef(key);
 }
 
-static PyObject *next_element(struct frame *frame) {
+/* NULL with an exception where the iterator raises. */
+static PyObject *next_element(const struct walker *self, struct frame *frame) {
     frame->kind = STEP_ELEMENT;
     frame->position++;
-    PyObject *child = PyIter_Next(frame->content);
-    if (!child) PyErr_Clear(); /* a set that changes meanwhile */
+    PyObject *child;
+    while ((child = PyIter_Next(frame->content)) && is_idle(self, child)) {
+        Py_DECREF(child);
+        frame->position++;
+    }
+    if (!child && PyAnySet_CheckExact(frame->container)) PyErr_Clear(); /* a set that changes meanwhile */
     return child;
 }
 
@@ -204,27 +321,33 @@ static PyObject *next_attribute(struct frame *frame) {
     do {
         if (!frame->content || !PyDict_Next(frame->content, &frame->at, &key, &value)) return NULL;
     } while (is_atom(Py_TYPE(value)));
-    Py_XSETREF(frame->key, Py_NewRef(key));
-    return Py_NewRef(value);
+    Py_INCREF(key);
+    Py_INCREF(value);
+    Py_XSETREF(frame->key, key);
+    return value;
 }
 
-static PyObject *next_child(struct frame *frame) {
+static PyObject *next_child(const struct walker *self, struct frame *frame) {
     if (frame->slots) return next_attribute(frame);
     if (PyDict_CheckExact(frame->content)) return next_in_dict(frame);
-    if (PyList_CheckExact(frame->content) || PyTuple_CheckExact(frame->content)) return next_in_sequence(frame);
-    return next_element(frame);
+    if (!PyList_CheckExact(frame->content) && !PyTuple_CheckExact(frame->content)) return next_element(self, frame);
+    PyObject *child = next_in_sequence(self, frame);
+    if (frame->is_reduced) frame->kind = STEP_PART;
+    return child;
 }
 
 /* ---- what is found ---- */
 
+static PyObject *step_of(const struct frame *frame) {
+    bool is_counted = frame->kind == STEP_VALUE || frame->kind == STEP_KEY || frame->kind == STEP_ELEMENT;
+    PyObject *key = frame->is_reduced ? frame->content : frame->key ? frame->key : Py_None;
+    return Py_BuildValue("iOn", (int)frame->kind, key, is_counted ? frame->position - 1 : frame->position);
+}
+
 static PyObject *steps_of(const struct expansion *self) {
     PyObject *steps = PyTuple_New(self->depth);
     for (Py_ssize_t i = 0; steps && i < self->depth; i++) {
-        const struct frame *frame = &self->frames[i];
-        Py_ssize_t position = frame->kind == STEP_VALUE || frame->kind == STEP_KEY || frame->kind == STEP_ELEMENT
-                                  ? frame->position - 1
-                                  : frame->position;
-        PyObject *step = Py_BuildValue("iOn", (int)frame->kind, frame->key ? frame->key : Py_None, position);
+        PyObject *step = step_of(&self->frames[i]);
         if (step) {
             PyTuple_SET_ITEM(steps, i, step);
         } else {
@@ -234,49 +357,106 @@ static PyObject *steps_of(const struct expansion *self) {
     return steps;
 }
 
-/* (steps, object) */
-static PyObject *with_steps(const struct expansion *self, PyObject *object) {
+/* What the frames go through. */
+static PyObject *objects_of(const struct expansion *self) {
+    PyObject *objects = PyTuple_New(self->depth);
+    for (Py_ssize_t i = 0; objects && i < self->depth; i++)
+        PyTuple_SET_ITEM(objects, i, Py_NewRef(self->frames[i].container));
+    return objects;
+}
+
+/* (steps, object, outcome, objects). `objects` is needed only to make sense of a reduction's parts, else None. */
+static PyObject *found_with(const struct expansion *self, PyObject *object, PyObject *outcome) {
     PyObject *steps = steps_of(self);
-    PyObject *pair = steps ? PyTuple_Pack(2, steps, object) : NULL;
+    PyObject *objects = self->reductions ? objects_of(self) : Py_NewRef(Py_None);
+    PyObject *found = steps && objects ? PyTuple_Pack(4, steps, object, outcome, objects) : NULL;
     Py_XDECREF(steps);
-    return pair;
+    Py_XDECREF(objects);
+    return found;
 }
 
 static int note_depth(struct expansion *self) {
     struct walker *walker = self->walker;
     if (self->base + self->depth != walker->depth_limit || PyList_GET_SIZE(walker->deep) >= MOST_DEEP) return 0;
-    PyObject *objects = PyTuple_New(self->depth);
-    for (Py_ssize_t i = 0; objects && i < self->depth; i++)
-        PyTuple_SET_ITEM(objects, i, Py_NewRef(self->frames[i].container));
-    PyObject *pair = objects ? with_steps(self, objects) : NULL;
+    PyObject *objects = objects_of(self), *steps = steps_of(self);
+    PyObject *pair = objects && steps ? PyTuple_Pack(2, steps, objects) : NULL;
     int added = pair ? PyList_Append(walker->deep, pair) : -1;
     Py_XDECREF(pair);
     Py_XDECREF(objects);
+    Py_XDECREF(steps);
     return added;
 }
 
-/* Goes into the object or leaves it out: FOUND_NOT. FOUND: it is to be given back. */
-static enum found enter(struct expansion *self, PyObject *object) {
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject *slots = NULL;
-    if (is_atom(type)) return FOUND_NOT;
-    if (!is_container(type)) {
-        slots = class_of(self->walker, type);
-        if (!slots) return FOUND_ERROR;
-        if (slots == Py_True) return FOUND_NOT;
-    }
+/* As meet, while reductions are gone through. */
+static int meet_and_keep(struct expansion *self, PyObject *object) {
     int is_old = meet(self->walker, object);
-    if (is_old) return is_old < 0 ? FOUND_ERROR : FOUND_NOT;
-    if (slots == Py_None) return FOUND;
-    return push(self, object, slots) < 0 || note_depth(self) < 0 ? FOUND_ERROR : FOUND_NOT;
+    return is_old || !self->reductions ? is_old : PyList_Append(self->walker->kept, object);
 }
 
-/* The next object to enter: a new reference, NULL at the end. */
+/* Goes into the object's reduction. FOUND: that is Python's to judge, and `ret_outcome` is the answer or the exception,
+ * a new reference. */
+static enum found reduce(struct expansion *self, PyObject *object, PyObject *reducer, PyObject **ret_outcome) {
+    PyObject *reduction = PyObject_CallOneArg(reducer, object);
+    self->walker->reduced++;
+    if (!reduction) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return FOUND_ERROR;
+        *ret_outcome = take_exception();
+        return FOUND;
+    }
+    if (!is_well_formed(self->walker, object, reduction)) {
+        *ret_outcome = reduction;
+        return FOUND;
+    }
+    return push_reduction(self, object, reduction) < 0 || note_depth(self) < 0 ? FOUND_ERROR : FOUND_NOT;
+}
+
+/* Is the child of the last frame one of a reduction's iterators? */
+static bool is_contents(const struct expansion *self) {
+    const struct frame *frame = self->depth ? &self->frames[self->depth - 1] : NULL;
+    return frame && frame->is_reduced && (frame->position == PART_ITEMS || frame->position == PART_PAIRS);
+}
+
+/* Goes into the object or leaves it out: FOUND_NOT. FOUND: it is to be given back, with what its reduction came to. */
+static enum found enter(struct expansion *self, PyObject *object, PyObject **ret_outcome) {
+    PyTypeObject *type = Py_TYPE(object);
+    if (is_atom(type)) return FOUND_NOT;
+    if (is_contents(self)) return push_content(self, object, Py_NewRef(object), NULL) < 0 ? FOUND_ERROR : FOUND_NOT;
+    bool has_one_owner = is_lone(object, 2); /* and the caller */
+    if (!has_one_owner && was_met(self->walker, object)) return FOUND_NOT;
+    PyObject *kind = is_container(type) ? NULL : class_of(self, type);
+    if (kind == Py_True) return FOUND_NOT;
+    if (!kind && PyErr_Occurred()) return FOUND_ERROR;
+    bool is_plain = !kind || PyTuple_CheckExact(kind);
+    int is_old = has_one_owner && is_plain ? 0 : meet_and_keep(self, object);
+    if (is_old) return is_old < 0 ? FOUND_ERROR : FOUND_NOT;
+    if (is_plain) return push(self, object, kind) < 0 || note_depth(self) < 0 ? FOUND_ERROR : FOUND_NOT;
+    if (kind == Py_None) {
+        *ret_outcome = Py_NewRef(Py_None);
+        return FOUND;
+    }
+    return reduce(self, object, kind, ret_outcome);
+}
+
+/* An iterator of a reduction raises: so does the object that was reduced. */
+static PyObject *blame_reduced(struct expansion *self) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+    PyObject *error = take_exception();
+    pop(self);
+    PyObject *object = Py_NewRef(self->frames[self->depth - 1].container);
+    pop(self);
+    PyObject *found = found_with(self, object, error);
+    Py_DECREF(object);
+    Py_DECREF(error);
+    return found;
+}
+
+/* The next object to enter: a new reference, NULL at the end or with an exception. */
 static PyObject *next_object(struct expansion *self) {
     PyObject *child = self->root;
     self->root = NULL;
     while (!child && self->depth) {
-        child = next_child(&self->frames[self->depth - 1]);
+        child = next_child(self->walker, &self->frames[self->depth - 1]);
+        if (!child && PyErr_Occurred()) return NULL;
         if (!child) pop(self);
     }
     return child;
@@ -284,28 +464,35 @@ static PyObject *next_object(struct expansion *self) {
 
 static PyObject *expansion_next(PyObject *object) {
     struct expansion *self = (struct expansion *)object;
-    PyObject *child, *pair = NULL;
-    enum found found = FOUND_NOT;
-    while (found == FOUND_NOT && (child = next_object(self))) {
-        found = enter(self, child);
-        if (found == FOUND) pair = with_steps(self, child);
+    size_t pause = self->walker->reduced + PAUSE;
+    PyObject *child;
+    while ((child = next_object(self))) {
+        PyObject *outcome = NULL, *pair = NULL;
+        enum found found = enter(self, child, &outcome);
+        if (found == FOUND) pair = found_with(self, child, outcome);
+        Py_XDECREF(outcome);
         Py_DECREF(child);
+        if (found != FOUND_NOT) return pair;
+        if (self->walker->reduced == pause) return Py_NewRef(Py_None);
     }
-    return pair;
+    return PyErr_Occurred() ? blame_reduced(self) : NULL;
 }
 
 static PyObject *walker_expand(PyObject *object, PyObject *arguments) {
-    PyObject *root;
+    PyObject *root, *reduction = NULL;
     Py_ssize_t base;
-    if (!PyArg_ParseTuple(arguments, "On:expand", &root, &base)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "On|O!:expand", &root, &base, &PyTuple_Type, &reduction)) return NULL;
     struct expansion *self = PyObject_GC_New(struct expansion, &ExpansionType);
     if (!self) return NULL;
     self->walker = (struct walker *)Py_NewRef(object);
-    self->root = Py_NewRef(root);
+    self->root = reduction ? NULL : Py_NewRef(root);
     self->frames = NULL;
-    self->depth = self->room = 0;
+    self->depth = self->room = self->reductions = 0;
     self->base = base;
+    self->last = NULL;
+    self->last_class = NULL;
     PyObject_GC_Track((PyObject *)self);
+    if (reduction && push_reduction(self, root, Py_NewRef(reduction)) < 0) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -337,11 +524,6 @@ static void expansion_dealloc(PyObject *object) {
     PyObject_GC_Del(object);
 }
 
-static PyObject *walker_meet(PyObject *object, PyObject *value) {
-    int is_old = meet((struct walker *)object, value);
-    return is_old < 0 ? NULL : PyBool_FromLong(is_old);
-}
-
 static PyObject *walker_attributes(PyObject *module, PyObject *object) {
     (void)module;
     PyObject *dict = instance_content(object);
@@ -361,7 +543,11 @@ static PyObject *walker_new(PyTypeObject *type, PyObject *arguments, PyObject *k
     self->depth_limit = depth_limit;
     self->classes = PyDict_New();
     self->deep = PyList_New(0);
-    if (!self->classes || !self->deep) Py_CLEAR(self);
+    self->kept = PyList_New(0);
+    PyObject *copyreg = PyImport_ImportModule("copyreg");
+    self->newobj = copyreg ? PyObject_GetAttrString(copyreg, "__newobj__") : NULL;
+    Py_XDECREF(copyreg);
+    if (!self->classes || !self->deep || !self->kept || !self->newobj) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -369,7 +555,9 @@ static int walker_clear(PyObject *object) {
     struct walker *self = (struct walker *)object;
     Py_CLEAR(self->classify);
     Py_CLEAR(self->classes);
+    Py_CLEAR(self->newobj);
     Py_CLEAR(self->deep);
+    Py_CLEAR(self->kept);
     return 0;
 }
 
@@ -377,7 +565,9 @@ static int walker_traverse(PyObject *object, visitproc visit, void *arg) {
     struct walker *self = (struct walker *)object;
     Py_VISIT(self->classify);
     Py_VISIT(self->classes);
+    Py_VISIT(self->newobj);
     Py_VISIT(self->deep);
+    Py_VISIT(self->kept);
     return 0;
 }
 
@@ -396,9 +586,10 @@ static PyObject *walker_deep(PyObject *object, void *ignored) {
 
 static PyMethodDef methods[] = {
     {"expand", walker_expand, METH_VARARGS,
-     "expand(object, depth) -> iterator of (steps, object)\n\nWhat is to be judged of an object that is nested `depth` "
-     "deep."},
-    {"meet", walker_meet, METH_O, "meet(object) -> bool\n\nWas the object met before? It is from now on."},
+     "expand(object, depth, reduction=...) -> iterator of (steps, object, outcome, objects) | None\n\nWhat is to be "
+     "judged of an object that is nested `depth` deep, or of its reduction. outcome: what its reduction came to, if it "
+     "was tried. objects: those that the steps begin at, where one of the steps leads to a part of a reduction. None: "
+     "many objects were reduced meanwhile."},
     {"attributes", walker_attributes, METH_O | METH_STATIC,
      "attributes(object) -> dict | None\n\nAn instance's own dict, without asking its class."},
     {NULL, NULL, 0, NULL},
@@ -424,7 +615,8 @@ PyTypeObject WalkerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Walker",
     .tp_doc =
         "Walker(classify, depth_limit): see walk.c. classify(class) -> True: instances are left out; None: they are "
-        "given back; a tuple: they are gone through, by the names of their slots and their dict.",
+        "given back; a tuple: they are gone through, by the names of their slots and their dict; a callable: what it "
+        "reduces them to is gone through.",
     .tp_basicsize = sizeof(struct walker),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = walker_new,

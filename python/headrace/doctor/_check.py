@@ -15,6 +15,7 @@ from headrace.doctor._where import is_a
 
 METHODS = ("spawn", "forkserver", "fork")
 _MOST_ALIKE = 8  # with the same cause that are told one by one
+_FIX_OF_INDEX = "let the sampler give plain values (numbers, texts, tuples of them), and make the rest in the data set"
 _VIEWS = ("dict_keys", "dict_values", "dict_items")
 _FIRST_LOOK = 500  # objects to reduce one by one before the pickler, which is faster, is asked whether it matters
 
@@ -40,7 +41,8 @@ def check(obj: Any, method: str = "spawn", name: str = "obj", *, load: bool = Fa
     """Looks for everything that keeps an object from being sent to a worker process. The object is not changed.
 
     Args:
-        obj: any object; a loader is checked part by part: data set, collate_fn, worker_init_fn, on_bad_sample.
+        obj: any object; a loader is checked part by part: data set, collate_fn, worker_init_fn, on_bad_sample, and the
+            indices of a sampler that is a list. None are drawn.
         method: the start method, "spawn", "forkserver" or "fork". With fork nothing is pickled.
         name: what paths start with.
         load: also load the pickle, in a process that is started by this method: runs the code that loading runs.
@@ -50,7 +52,10 @@ def check(obj: Any, method: str = "spawn", name: str = "obj", *, load: bool = Fa
     """
     if method not in METHODS:
         raise ValueError(f"method should be one of {', '.join(map(repr, METHODS))}, but got {method!r}")
-    return check_parts(parts_of(obj, name), method, name, load=load)
+    report = check_parts(parts_of(obj, name), method, name, load=load)
+    if not is_loader(obj) or not (found := _of_samplers(obj, name)):
+        return report
+    return dataclasses.replace(report, findings=(*report.findings, *found))
 
 
 def check_parts(parts: Parts, method: str, name: str, *, load: bool = False, subject: str = "") -> Report:
@@ -83,7 +88,31 @@ def check_batch(batch: Any) -> Report:
 
 def check_indices(indices: Any) -> Report:
     """As check, for what a sampler draws and the trainer sends to a worker."""
-    return _check_message(indices, _report.INDICES)
+    report = _check_message(indices, _report.INDICES)
+    return dataclasses.replace(report, findings=_with_fix_of_indices(report.findings))
+
+
+def _with_fix_of_indices(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(dataclasses.replace(one, fix=_FIX_OF_INDEX, repair="") for one in findings)
+
+
+def _of_samplers(loader: Any, name: str) -> tuple[Finding, ...]:
+    """What goes wrong with the indices, as far as can be seen without drawing any: that may use up an iterator, or the
+    random numbers of the run. Each index is sent to a worker, whatever the start method."""
+    own = _core.Walker.attributes(loader) or {}
+    samplers = [(f"{name}.{one}", own.get(one)) for one in ("sampler", "batch_sampler")]
+    inner = (_core.Walker.attributes(own.get("batch_sampler")) or {}).get("sampler")
+    if inner is not own.get("sampler"):
+        samplers.append((f"{name}.batch_sampler.sampler", inner))
+    found: list[Finding] = []
+    for path, sampler in samplers:
+        if type(sampler) in (list, tuple):
+            found += _with_fix_of_indices(_findings(_search([(path, sampler)], is_batch=True)))
+        elif _where.static(type(sampler), "__next__") is not None:
+            reason = "an iterator gives its indices once: the second epoch is empty"
+            fix = "pass a list of it, or an object whose __iter__ begins anew each time"
+            found.append(Finding(path, _judge.type_name(sampler), reason, "", fix, "warning"))
+    return tuple(found)
 
 
 def _check_message(value: Any, kind: str) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import sys
 import types
 from collections.abc import Callable
@@ -210,7 +211,9 @@ def of_reduction(value: Any, error: BaseException) -> Verdict:
 
 def _sentence(error: BaseException) -> str:
     text = str(error).strip().partition("\n")[0]
-    return text or f"pickling it raises {type(error).__name__}"
+    if text and isinstance(error, (TypeError, pickle.PicklingError)):  # these speak of pickling
+        return text
+    return f"pickling it raises {type(error).__name__}{': ' if text else ''}{text}"
 
 
 def of_class(value: Any, verdict: Verdict) -> Verdict:

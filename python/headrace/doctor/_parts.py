@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace import _core
@@ -15,8 +16,10 @@ from headrace.doctor import _path, _rules, _where
 from headrace.doctor._path import Steps
 from headrace.doctor._where import is_a, static
 
+FUNCTION, ARGUMENTS, STATE, ITEMS, PAIRS, SETTER = range(6)  # enum part (_core/walk.c)
 
-class Nonsense(Exception):
+
+class Nonsense(pickle.PicklingError):
     """A reduction that pickle refuses."""
 
 
@@ -75,14 +78,41 @@ class Parts:
         pairs: Any = None,
         setter: Any = None,
     ) -> Iterator[tuple[Steps, Any]]:
-        yield (self._part(0),), function
+        yield (self._part(FUNCTION),), function
         for number, argument in enumerate(arguments):
             yield self._steps_of(number, argument), argument
         if state is not None:
             yield from self._of_state(state)
         yield from self.of_contents(items or (), pairs or ())
         if setter is not None:
-            yield (self._part(5),), setter
+            yield (self._part(SETTER),), setter
+
+    def named(self, steps: Steps, objects: Sequence[Any]) -> tuple[Steps, int]:
+        """How an expression reaches what the walker's steps from a reduction on lead to, and how many of them it stands
+        for. `objects`: what each of these steps but the first begins at, and what the last one leads to."""
+        part = steps[0][2]
+        if part == ARGUMENTS and len(steps) > 1:
+            return self._steps_of(steps[1][2], objects[1]), 2
+        if part == STATE:
+            return self._named_state(steps, objects)
+        if part == ITEMS and len(steps) > 1:
+            return self._of_item(steps[1][2]), 2
+        if part == PAIRS and len(steps) > 2 and steps[2][0] == _path.INDEX:
+            return self._of_dict(_path.VALUE if steps[2][2] else _path.KEY, objects[1][0], steps[1][2]), 3
+        return (self._part(part),), 1
+
+    def _named_state(self, steps: Steps, objects: Sequence[Any]) -> tuple[Steps, int]:
+        state = objects[0]
+        text = self._text_of_state()
+        if type(state) is not dict and (named := self._named(state)):
+            return named, 1
+        if len(steps) > 1 and type(state) is dict:
+            return self._of_pair(text, steps[1], objects[1]), 2
+        if len(steps) > 2 and _is_two_dicts(state):
+            return self._of_pair((*text, steps[1]), steps[2], objects[2]), 3
+        if len(steps) > 1 and type(state) in (tuple, list):
+            return self._of_state_item(text, steps[1][2], objects[1]), 2
+        return text, 1
 
     def _part(self, part: int) -> _path.Step:
         return _path.text(f".{self._call}[{part}]")
@@ -112,19 +142,25 @@ class Parts:
         return type(argument) is tuple and len(argument) == len(self._value) and all(map(_is, argument, self._value))
 
     def _of_state(self, state: Any) -> Iterator[tuple[Steps, Any]]:
-        text: Steps = (_path.text(".__getstate__()") if self._has_state else self._part(2),)
+        text = self._text_of_state()
         if type(state) is dict:
             yield from self._of_attributes(state, text)
         elif steps := self._named(state):
             yield steps, state
-        elif type(state) is tuple and len(state) == 2 and all(type(one) in (dict, type(None)) for one in state):
+        elif _is_two_dicts(state):
             for number, one in enumerate(state):
                 yield from self._of_attributes(one or {}, (*text, (_path.INDEX, None, number)))
         elif type(state) in (tuple, list):
             for number, one in enumerate(state):
-                yield self._named(one) or self._flat(one) or (*text, (_path.INDEX, None, number)), one
+                yield self._of_state_item(text, number, one), one
         else:
             yield text, state
+
+    def _text_of_state(self) -> Steps:
+        return (_path.text(".__getstate__()") if self._has_state else self._part(STATE),)
+
+    def _of_state_item(self, text: Steps, number: int, item: Any) -> Steps:
+        return self._named(item) or self._flat(item) or (*text, (_path.INDEX, None, number))
 
     def _flat(self, part: Any) -> Steps:
         """The items of an array of objects."""
@@ -136,10 +172,18 @@ class Parts:
         for position, (key, child) in enumerate(state.items()):
             if type(key) is not str:
                 yield (*text, (_path.KEY, key, position)), key
-            if self._dict.get(key, _NOTHING) is child or self._names.get(id(child)) == key:
-                yield (_path.attribute(key),), child
-            else:
-                yield (*text, (_path.VALUE, key, position)), child
+            yield self._of_pair(text, (_path.VALUE, key, position), child), child
+
+    def _of_pair(self, text: Steps, step: _path.Step, child: Any) -> Steps:
+        """Of a value, or a key, of a dict of attributes."""
+        kind, key, _ = step
+        is_value = kind == _path.VALUE
+        if is_value and (self._own(key) is child or self._names.get(id(child), _NOTHING) == key):
+            return (_path.attribute(key),)
+        return (*text, step)
+
+    def _own(self, key: Any) -> Any:
+        return self._dict.get(key, _NOTHING) if type(key) is str else _NOTHING  # another's __eq__ may do anything
 
     def of_contents(self, items: Iterable[Any] | None = None, pairs: Iterable[Any] | None = None) -> Any:
         """Items and pairs of a reduction; those of the object itself where none are given."""
@@ -147,16 +191,33 @@ class Parts:
         if items is None:
             items = value if is_a(value, (list, tuple)) else ()
             pairs = dict.items(value) if is_a(value, dict) else ()
-        is_sequence = is_a(value, (list, tuple, deque))
-        before: Steps = () if is_sequence else (self._part(3), (_path.WRAP, "list", 0))
         for number, child in enumerate(items):
-            yield (*before, (_path.INDEX, None, number)), child
+            yield self._of_item(number), child
         for number, (key, child) in enumerate(pairs or ()):
-            yield ((_path.KEY, key, number),), key
-            yield ((_path.VALUE, key, number),), child
+            yield self._of_dict(_path.KEY, key, number), key
+            yield self._of_dict(_path.VALUE, key, number), child
+
+    def _of_dict(self, kind: int, key: Any, number: int) -> Steps:
+        if is_a(self._value, dict):
+            return ((kind, key, number),)
+        position = 1 if kind == _path.VALUE else 0
+        return (*self._in_iterator(PAIRS), (_path.INDEX, None, number), (_path.INDEX, None, position))
+
+    def _in_iterator(self, part: int) -> Steps:
+        return self._part(part), (_path.WRAP, "list", 0)
+
+    def _of_item(self, number: int) -> Steps:
+        is_sequence = is_a(self._value, (list, tuple, deque))
+        before = () if is_sequence else self._in_iterator(ITEMS)
+        return (*before, (_path.INDEX, None, number))
 
 
 _NOTHING = object()
+
+
+def _is_two_dicts(state: Any) -> bool:
+    """What object.__reduce_ex__ gives of an instance with slots: (its dict or None, its slots)."""
+    return type(state) is tuple and len(state) == 2 and all(type(one) in (dict, type(None)) for one in state)
 
 
 def _is(one: Any, other: Any) -> bool:

@@ -15,8 +15,8 @@ from headrace import _core
 from headrace.doctor import _rules
 from headrace.doctor._where import is_a, static
 
-INDEX, VALUE, KEY, ELEMENT, ATTRIBUTE = range(5)  # enum step_kind (_core/walk.c)
-TEXT, WRAP = 5, 6  # .key appended as it is; key(...) around it
+INDEX, VALUE, KEY, ELEMENT, ATTRIBUTE, PART = range(6)  # enum step_kind (_core/walk.c)
+TEXT, WRAP = 6, 7  # .key appended as it is; key(...) around it
 
 _LONGEST_KEY = 100  # in an expression
 

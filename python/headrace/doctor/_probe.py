@@ -13,7 +13,7 @@ from typing import Any
 from headrace import _core
 from headrace.doctor import _report, _rules
 
-_MAINS = (b"__main__", b"__mp_main__")
+_MAIN = b"main__"  # __main__ or __mp_main__
 _FRAME_BYTES = 1 << 20  # what is larger is one string or buffer, and no names
 _MOST_PARTS = 200
 _LEVELS = 3
@@ -32,7 +32,7 @@ class _Nowhere:
         size = data.nbytes if isinstance(data, memoryview) else len(data)
         self.bytes += size
         if type(data) is bytes and size < _FRAME_BYTES and not self.names_main:
-            self.names_main = any(name in data for name in _MAINS)
+            self.names_main = _MAIN in data
         return size
 
 

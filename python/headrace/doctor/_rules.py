@@ -200,6 +200,7 @@ class Table(dict[Any, Any]):
                 reducer = _as_leaf
             self[cls] = reducer
         self._own = frozenset(self)
+        self.theirs = {cls for cls, reducer in theirs.items() if self[cls] is reducer}
 
     def __missing__(self, cls: type) -> Reducer:
         rule = self.rule_of(cls)
@@ -215,6 +216,10 @@ class Table(dict[Any, Any]):
         if cls in self._own:
             return self[cls]  # type: ignore[no-any-return]
         return _subclass_rule(cls, self._weights) or _array_rule(cls, self._weights)
+
+    def is_special(self, cls: type) -> bool:
+        """Is one of the rules of this file for instances of a class?"""
+        return cls not in self.theirs and self.rule_of(cls) is not None
 
 
 def _as_leaf(value: Any) -> Any:
@@ -257,13 +262,14 @@ def plain_slots(cls: type) -> tuple[str, ...] | None:
     return None if slots is None or _has_own_state(cls, slots) else slots
 
 
-def kind_of(cls: type, table: Table, is_by_name: Callable[[type], bool]) -> bool | tuple[str, ...] | None:
+def kind_of(cls: type, table: Table, is_by_name: Callable[[type], bool]) -> bool | tuple[str, ...] | Reducer | None:
     """For _core.Walker. `is_by_name`: does the class itself pickle?"""
-    if table.rule_of(cls) is not None:
+    if table.is_special(cls) or cls is types.FunctionType or issubclass(cls, type):
         return None
     generic = getattr(sys.modules.get("numpy"), "generic", None)
     if cls in _SAFE or (generic is not None and issubclass(cls, generic) and cls.__module__ == "numpy"):
         return True if getattr(cls, "__name__", "") not in ("void", "object_") else None
-    slots = plain_slots(cls)
-    is_plain = slots is not None and is_by_name(cls) and known(cls) is None  # what is known is named, not its inside
-    return slots if is_plain else None
+    if known(cls) is not None or not is_by_name(cls):  # what is known is named, not its inside
+        return None
+    slots = None if cls in table.theirs else plain_slots(cls)
+    return table[cls] if slots is None else slots

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Goes where pickle would go, with a stack of its own, and past what pickle would stop at: finds all culprits.
 
-_core.Walker goes through containers and plain instances. What is left is reduced here as pickle would reduce it, and
-the parts of the reduction are gone through in turn.
+_core.Walker goes through containers, plain instances and reductions. What is left is looked at here: functions and
+classes, what is known by its class or judged by rule, and reductions that pickle refuses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ast
 import functools
 import itertools
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from headrace import _core
@@ -20,19 +20,23 @@ from headrace.doctor._path import Steps
 from headrace.doctor._where import is_a
 
 _MOST_DEEP = 8
+_LOOKS_OF_A_PAUSE = 100  # what the walker has done between two pauses takes as long
+_END: Any = object()
 DEEP = 300  # levels of nesting from which on recursion is worth a look
 _MAPPED_FIX = "keep its path, and map it in the worker; or headrace.freeze keeps one copy for all"
 
 
 class Node:
-    """An object with the way that leads to it from the object called `name`."""
+    """An object with the way that leads to it from the object called `name`. `outcome`: its reduction or the exception
+    that its reduction raised, if that was tried."""
 
-    __slots__ = ("depth", "name", "parent", "steps", "value")
+    __slots__ = ("depth", "name", "outcome", "parent", "steps", "value")
 
-    def __init__(self, value: Any, parent: Node | None, steps: Steps, name: str = "") -> None:
+    def __init__(self, value: Any, parent: Node | None, steps: Steps, name: str = "", outcome: Any = None) -> None:
         self.value = value
         self.parent = parent
         self.steps = steps
+        self.outcome = outcome
         self.name: str = parent.name if parent else name
         self.depth: int = (parent.depth if parent else 0) + len(steps)
 
@@ -109,7 +113,8 @@ class Walk:
         self._table = _rules.Table(_rules.Weights(), is_batch)
         self._walker = _core.Walker(self._kind_of, DEEP)
         self._kept: list[Any] = []  # what reductions made: an address must not be used twice
-        self._stack: list[Iterator[Node]] = []  # what is left of each level
+        self._stack: list[Iterator[Node | None]] = []  # what is left of each level
+        self._parts_of_last: tuple[Any, _parts.Parts] = (None, _parts.Parts(None))
         self._deep: list[list[Node]] = []
         self._deep_met = 0
         self._by_name: dict[int, BaseException | None] = {}
@@ -133,37 +138,66 @@ class Walk:
     # ---- the search ----
 
     def start(self, parts: Iterable[tuple[str, Any]]) -> None:
-        found = [self._expand(Node(value, None, (), name), value) for name, value in parts]
+        found = [self._expand(Node(value, None, (), name)) for name, value in parts]
         self._stack = [itertools.chain.from_iterable(found)]
 
     def go_on(self, most: int) -> bool:
         """Looks at up to `most` objects; False: there are more."""
         with _probe.setting(self._is_batch):
-            while self._stack and most:
-                node = next(self._stack[-1], None)
-                if node is None:
+            while self._stack and most > 0:
+                node = next(self._stack[-1], _END)
+                if node is _END:
                     self._stack.pop()
-                    continue
-                self._stack.append(self._look(node))
-                most -= 1
+                elif node is None:
+                    most -= _LOOKS_OF_A_PAUSE
+                else:
+                    self._stack.append(self._look(node))
+                    most -= 1
         return not self._stack
 
-    def _expand(self, parent: Node, value: Any, steps: Steps = ()) -> Iterator[Node]:
-        """What is to be looked at, once its turn comes: there may be millions."""
+    def _expand(self, parent: Node, *reduction: Any) -> Iterator[Node | None]:
+        """What is to be looked at of an object or its reduction, once its turn comes: there may be millions. None: the
+        walker has reduced many objects meanwhile."""
         deep = self._walker.deep
-        for found in itertools.chain(self._walker.expand(value, parent.depth + len(steps)), [None]):
-            for more, objects in deep[self._deep_met :]:
-                own = [Node(one, parent, steps + more[:number]) for number, one in enumerate(objects)]
+        for found in itertools.chain(self._walker.expand(parent.value, parent.depth, *reduction), [None]):
+            for steps, objects in deep[self._deep_met :]:
+                own = [self._node(parent, steps[:number], objects, one) for number, one in enumerate(objects)]
                 self._deep.append([*parent.line(), *own])
             self._deep_met = len(deep)
-            if found is not None and not self._is_idle(found[1]):
-                yield Node(found[1], parent, steps + found[0])
+            if found is None:
+                yield None
+            elif not self._is_idle(found[1]):
+                steps, value, outcome, objects_on_way = found
+                yield self._node(parent, steps, objects_on_way or (), value, outcome)
+
+    def _node(self, parent: Node, steps: Steps, objects: tuple[Any, ...], value: Any, outcome: Any = None) -> Node:
+        """The node of what the walker found, below those of the objects that it reduced on its way."""
+        on_way = (*objects[: len(steps)], value)
+        taken: list[_path.Step] = []
+        at = 0
+        while at < len(steps):
+            if steps[at][0] != _path.PART:
+                taken.append(steps[at])
+                at += 1
+                continue
+            owner = on_way[at]
+            if owner is not parent.value or taken:
+                parent = Node(owner, parent, tuple(taken))
+            named, count = self._parts_for(owner).named(steps[at:], on_way[at + 1 :])
+            taken = list(named)
+            at += count
+        return Node(value, parent, tuple(taken), outcome=outcome)
+
+    def _parts_for(self, owner: Any) -> _parts.Parts:
+        if self._parts_of_last[0] is not owner:
+            self._parts_of_last = owner, _parts.Parts(owner)
+        return self._parts_of_last[1]
 
     def _is_idle(self, value: Any) -> bool:
         """Is it one of the leaves that come in large numbers, and need no look?"""
         return type(value) in self._idle_classes and _rules.is_idle(value)
 
-    def _look(self, node: Node) -> Iterator[Node]:
+    def _look(self, node: Node) -> Iterator[Node | None]:
         value = node.value
         cls = type(value)
         if node.parent and node.parent.depth < DEEP <= node.depth and len(self._deep) < _MOST_DEEP:
@@ -176,10 +210,15 @@ class Walk:
         if _rules.is_mapped(value):
             self._warn_of_mapped(node)
         try:
-            return self._parts(node, self._table[cls](value))
+            return self._parts(node, self._reduction_of(node))
         except Exception as error:
             self._blame(node, _judge.of_reduction(value, error))
             return iter(())
+
+    def _reduction_of(self, node: Node) -> Any:
+        if isinstance(node.outcome, Exception):
+            raise node.outcome
+        return self._table[type(node.value)](node.value) if node.outcome is None else node.outcome
 
     # ---- names ----
 
@@ -212,20 +251,18 @@ class Walk:
 
     # ---- the parts of a reduction ----
 
-    def _parts(self, node: Node, reduction: Any) -> Iterator[Node]:
+    def _parts(self, node: Node, reduction: Any) -> Iterator[Node | None]:
         if isinstance(reduction, str):
             self._look_at_text(node)
             return iter(())
         _parts.check(node.value, reduction)
-        self._kept.append(reduction)
         function, arguments, *others = reduction
+        self._kept.append(reduction)
         cls = type(node.value)
         if function is cls or any(one is cls for one in arguments):
             if self._blame_name(node, cls):
                 return iter(())
-        parts = list(_parts.Parts(node.value).all(function, arguments, *others))
-        self._kept.append(parts)
-        return itertools.chain.from_iterable([self._expand(node, child, steps) for steps, child in parts])
+        return self._expand(node, (function, tuple(arguments), *others))
 
     # ---- what is found ----
 
@@ -250,7 +287,7 @@ class Walk:
         reason = f"an array over a file pickles by copying: each worker receives {size}"
         self.culprits.append(Culprit(node, _judge.Verdict(reason, _MAPPED_FIX), "warning"))
 
-    def _look_inherited(self, node: Node) -> Iterator[Node]:
+    def _look_inherited(self, node: Node) -> Iterator[Node | None]:
         """With fork: what a forked process cannot use."""
         value = node.value
         if _is_cudas(value):
@@ -259,15 +296,14 @@ class Walk:
             self.culprits.append(Culprit(node, _judge.Verdict(reason, fix), is_sure=True))
         elif is_a(value, (dict, list, tuple)):
             parts = list(_parts.Parts(value).of_contents())
-            return itertools.chain.from_iterable([self._expand(node, child, steps) for steps, child in parts])
+            return itertools.chain.from_iterable([self._expand(Node(child, node, steps)) for steps, child in parts])
         return iter(())
 
     def children(self, node: Node) -> list[Node]:
         """What a container, an instance or a reduction is made of, one level down."""
         value = node.value
         with _probe.setting(self._is_batch):
-            _, first = next(self._walker.expand(value, 0), (None, None))
-            if first is not value:
+            if _is_gone_through(self._kind_of, type(value)):
                 return [Node(child, node, (step,)) for step, child in _path.inside(value)]
             if is_a(value, (type, types.FunctionType)):
                 return []
@@ -289,6 +325,14 @@ class Walk:
                     fix = "keep the parts in one list and refer to them by index, or flatten them in __getstate__"
                     return Culprit(node, _judge.Verdict(reason, fix), is_sure=True)
         return None
+
+
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+
+
+def _is_gone_through(kind_of: Callable[[type], Any], cls: type) -> bool:
+    """Is an instance a container or plain, so that it has no reduction?"""
+    return cls in _CONTAINERS or type(kind_of(cls)) is tuple
 
 
 def _inherited_kind(cls: type, table: _rules.Table) -> Any:

@@ -233,6 +233,12 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
     def draw(self) -> Any:
         return self._next_index()
 
+    def name_sampler(self) -> str:
+        sampler = self._index_sampler
+        is_own = type(sampler) is not torch.utils.data.BatchSampler  # torch's, around what is of interest
+        inner = sampler if is_own else sampler.sampler
+        return _diagnosis.name_sampler(inner if is_own and self._auto_collation else None, inner)
+
     def job_of(self, worker: int) -> _worker.Job:
         job = self._job_of(worker)
         return _diagnosis.parcel(job) if self._is_repaired else job
