@@ -189,7 +189,7 @@ static enum found encode_dict(struct encoder *encoder, PyObject *dict, int depth
         if (found == FOUND) found = encode_node(encoder, value, depth + 1);
         Py_DECREF(key);
         Py_DECREF(value);
-        if (PyDict_GET_SIZE(dict) != count) return FOUND_NOT; /* another thread changes it */
+        if (found == FOUND && PyDict_GET_SIZE(dict) != count) return FOUND_NOT; /* another thread changes it */
     }
     return found;
 }
