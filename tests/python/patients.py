@@ -119,6 +119,14 @@ class Says:
         return self.answer
 
 
+class Poses:
+    """Says that it is a dict."""
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        return dict
+
+
 class SaysAnew(Says):
     """Its answer is made each time."""
 
@@ -489,7 +497,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "slots": (lambda: Slotted(threading.Lock()), ["obj.inner"]),
     "slots and dict": (lambda: Both(threading.Lock()), ["obj.own"]),
     "metaclass": (lambda: WithMeta(threading.Lock()), ["obj.value"]),
-    "shadowed by a property": (lambda: Shadowed(threading.Lock()), ["obj.value"]),
+    "shadowed by a property": (lambda: Shadowed(threading.Lock()), ["obj.__dict__['value']"]),
     "no identifier": (lambda: Box(**{"a b": threading.Lock()}), ["obj.__dict__['a b']"]),
     "getstate makes it": (lambda: Box(x=Renames()), ["obj.x.__getstate__()['made']"]),
     "reduce gives an attribute": (lambda: Box(x=ReducesToAttribute(threading.Lock())), ["obj.x.lock"]),
@@ -522,6 +530,10 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: [ReducesToAttribute(ListOf([DictOf(a=Point(1, States(threading.Lock())))]))],
         ["obj[0].lock[0]['a'].y.value"],
     ),
+    "another class": (lambda: Box(x=Poses()), ["obj.x"]),
+    "environment": (lambda: Box(x=os.environ), ["obj.x"]),
+    "weak proxy": (lambda: Box(x=weakref.proxy(plain)), ["obj.x"]),
+    "ctypes buffer": (lambda: Box(x=ctypes.create_string_buffer(3)), ["obj.x"]),
     "getstate raises": (lambda: Box(x=Raises()), ["obj.x"]),
     "getnewargs_ex raises": (lambda: Box(x=RaisesInNew()), ["obj.x"]),
     "getnewargs_ex is nonsense": (lambda: Box(x=BadNewArguments()), ["obj.x"]),

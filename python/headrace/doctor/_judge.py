@@ -205,7 +205,7 @@ def of_reduction(value: Any, error: BaseException) -> Verdict:
         fix = "keep tensor.detach()"
         return Verdict("a tensor that is the result of a computation with gradients (non-leaf, requires_grad)", fix)
     if hook:
-        return Verdict(f"its {hook} raises {type(error).__name__}: {error}", f"look at {hook}", where)
+        return Verdict(f"its {hook} raises {_brief_of(error)}", f"look at {hook}", where)
     return Verdict(_sentence(error), _LATE)
 
 
@@ -213,11 +213,19 @@ def _sentence(error: BaseException) -> str:
     text = str(error).strip().partition("\n")[0]
     if text and isinstance(error, (TypeError, pickle.PicklingError)):  # these speak of pickling
         return text
-    return f"pickling it raises {type(error).__name__}{': ' if text else ''}{text}"
+    return f"pickling it raises {_brief_of(error)}"
 
 
-def of_class(value: Any, verdict: Verdict) -> Verdict:
+def _brief_of(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def of_class(cls: type, verdict: Verdict) -> Verdict:
     """Of an instance whose class does not pickle."""
+    found = known(cls)
+    if found is not None and not _where.is_users(cls):  # such as those that ctypes makes for each size of array
+        return Verdict(found.reason, found.fix, "", found.repair)
     return verdict._replace(
         reason=f"its class is {verdict.reason}" if verdict.reason.startswith("a ") else verdict.reason
     )

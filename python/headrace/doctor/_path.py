@@ -42,7 +42,12 @@ def _is_literal(key: Any) -> bool:
     return key is None or type(key) in (str, bytes, int, bool)
 
 
-def _after(path: str, step: Step) -> str:
+def _is_shadowed(owner: Any, name: str) -> bool:
+    """Would `owner.name` run a property, though the object has an attribute of that name?"""
+    return is_a(static(type(owner), name), property) and name in (_core.Walker.attributes(owner) or {})
+
+
+def _after(path: str, step: Step, owner: Any) -> str:
     kind, key, position = step
     if kind == INDEX:
         return f"{path}[{position}]"
@@ -51,16 +56,18 @@ def _after(path: str, step: Step) -> str:
     if kind in (KEY, ELEMENT):
         return f"list({path})[{position}]"
     if kind == ATTRIBUTE:
-        if type(key) is str and key.isidentifier() and not keyword.iskeyword(key):
+        is_name = type(key) is str and key.isidentifier() and not keyword.iskeyword(key)
+        if is_name and not _is_shadowed(owner, key):
             return f"{path}.{key}"
         return f"{path}.__dict__[{key!r}]"
     return f"{path}{key}" if kind == TEXT else f"{key}({path})"
 
 
-def expression(name: str, steps: Iterable[Step]) -> str:
-    """The expression that follows the steps from the object called `name`."""
+def expression(name: str, steps: Iterable[Step], value: Any) -> str:
+    """The expression that follows the steps from the object called `name`, which is `value`."""
     for step in steps:
-        name = _after(name, step)
+        name = _after(name, step, value)
+        value = _follow(value, step)
     return name
 
 

@@ -34,6 +34,7 @@ _HOOKS = (
     "__getnewargs__",
     "__getattribute__",
     "__getattr__",  # pickle looks some of the above up in the instance
+    "__class__",
 )
 _POINTER = struct.calcsize("P")
 _NO_NEW = 1 << 7  # Py_TPFLAGS_DISALLOW_INSTANTIATION
@@ -254,9 +255,18 @@ def _has_own_state(cls: type, slots: tuple[str, ...]) -> bool:
     return cls.__basicsize__ > expected or cls.__itemsize__ > 0 or bool(cls.__flags__ & _NO_NEW)
 
 
+def _says_another(cls: type) -> bool:
+    """Do instances answer for themselves of what class they are? Pickle asks."""
+    return static(cls, "__class__") is not object.__dict__["__class__"]
+
+
 def plain_slots(cls: type) -> tuple[str, ...] | None:
     """The names of slots, if instances pickle as object.__reduce_ex__ says: class, dict and slots; else None."""
-    if issubclass(cls, _CONTENTS) or any(static(cls, name) is not object.__dict__.get(name) for name in _HOOKS):
+    if (
+        issubclass(cls, _CONTENTS)
+        or _says_another(cls)
+        or any(static(cls, name) is not object.__dict__.get(name) for name in _HOOKS)
+    ):
         return None
     slots = slots_of(cls)
     return None if slots is None or _has_own_state(cls, slots) else slots
@@ -264,7 +274,7 @@ def plain_slots(cls: type) -> tuple[str, ...] | None:
 
 def kind_of(cls: type, table: Table, is_by_name: Callable[[type], bool]) -> bool | tuple[str, ...] | Reducer | None:
     """For _core.Walker. `is_by_name`: does the class itself pickle?"""
-    if table.is_special(cls) or cls is types.FunctionType or issubclass(cls, type):
+    if table.is_special(cls) or cls is types.FunctionType or issubclass(cls, type) or _says_another(cls):
         return None
     generic = getattr(sys.modules.get("numpy"), "generic", None)
     if cls in _SAFE or (generic is not None and issubclass(cls, generic) and cls.__module__ == "numpy"):

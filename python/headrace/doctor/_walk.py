@@ -53,7 +53,11 @@ class Node:
         return tuple(itertools.chain.from_iterable(node.steps for node in self.line()))
 
     def path(self) -> str:
-        return _path.expression(self.name, self.way())
+        path = self.name
+        for node in self.line()[1:]:
+            assert node.parent is not None
+            path = _path.expression(path, node.steps, node.parent.value)
+        return path
 
     def owners(self) -> Iterator[tuple[Any, str]]:
         """(object, attribute) of the attributes on the way, the last one first."""
@@ -234,7 +238,7 @@ class Walk:
         if verdict is None:
             return False
         if named is not node.value:
-            verdict = _judge.of_class(node.value, verdict)
+            verdict = _judge.of_class(named, verdict)
         self._blame(node, verdict, is_sure=self._error_of_name(named) is None)
         return True
 
