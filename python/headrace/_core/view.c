@@ -212,47 +212,31 @@ PyObject *view_compare(PyObject *self, PyObject *other, int operation) {
     return result;
 }
 
-/* Is it `+=` rather than `+`, `|=` rather than `|`...? -1: exception. */
-static int is_in_place(void) {
-    static PyObject *function;
-    if (!function) {
-        PyObject *module = PyImport_ImportModule("headrace.store._operators");
-        function = module ? PyObject_GetAttrString(module, "is_in_place") : NULL;
-        Py_XDECREF(module);
-    }
-    PyObject *answer = function ? PyObject_CallNoArgs(function) : NULL;
-    int r = answer ? PyObject_IsTrue(answer) : -1;
-    Py_XDECREF(answer);
-    return r;
-}
-
-/* In place, what is on the left is changed if it can be; a view on the left stays as it is. */
-static PyObject *apply(PyObject *left, PyObject *right, binaryfunc function, binaryfunc in_place) {
-    int r = is_in_place();
-    PyObject *a = r < 0 ? NULL : ordinary(left), *b = a ? ordinary(right) : NULL;
-    PyObject *result = b ? (r ? in_place : function)(a, b) : NULL;
+static PyObject *apply(PyObject *left, PyObject *right, binaryfunc function) {
+    PyObject *a = ordinary(left), *b = a ? ordinary(right) : NULL;
+    PyObject *result = b ? function(a, b) : NULL;
     Py_XDECREF(a);
     Py_XDECREF(b);
     return result;
 }
 
 static PyObject *add(PyObject *left, PyObject *right) {
-    return apply(left, right, PyNumber_Add, PyNumber_InPlaceAdd);
+    return apply(left, right, PyNumber_Add);
 }
 static PyObject *multiply(PyObject *left, PyObject *right) {
-    return apply(left, right, PyNumber_Multiply, PyNumber_InPlaceMultiply);
+    return apply(left, right, PyNumber_Multiply);
 }
 static PyObject *or_both(PyObject *left, PyObject *right) {
-    return apply(left, right, PyNumber_Or, PyNumber_InPlaceOr);
+    return apply(left, right, PyNumber_Or);
 }
 static PyObject *and_both(PyObject *left, PyObject *right) {
-    return apply(left, right, PyNumber_And, PyNumber_InPlaceAnd);
+    return apply(left, right, PyNumber_And);
 }
 static PyObject *subtract(PyObject *left, PyObject *right) {
-    return apply(left, right, PyNumber_Subtract, PyNumber_InPlaceSubtract);
+    return apply(left, right, PyNumber_Subtract);
 }
 static PyObject *xor_both(PyObject *left, PyObject *right) {
-    return apply(left, right, PyNumber_Xor, PyNumber_InPlaceXor);
+    return apply(left, right, PyNumber_Xor);
 }
 
 PyNumberMethods sequence_numbers = {.nb_add = add, .nb_multiply = multiply};
