@@ -13,6 +13,7 @@ from typing import Any
 import headrace
 from graphs import Comparison, values
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "40"))
 DRAWN = settings(
@@ -39,6 +40,20 @@ def test_a_pickle_a_handle_and_a_file_have_the_same(value: Any) -> None:
         Comparison(views=False).run(value, headrace.thaw(headrace.open(path, trust=True, verify=True)))
         handle = pickle.loads(ForkingPickler.dumps(headrace.open(path, trust=True)))
         Comparison(views=True).run(value, handle)
+
+
+@DRAWN
+@given(values(), st.integers(-9, 9), st.integers(-9, 9), st.sampled_from([1, 2, -1]))
+def test_a_part_of_a_view_and_a_view_that_is_frozen_again_have_the_same(
+    value: Any, start: int, stop: int, step: int
+) -> None:
+    frozen = headrace.freeze(value, on_unknown="pickle")
+    part = slice(start, stop, step)
+    Comparison(views=False).run(value[part], headrace.thaw(frozen[part]))
+    Comparison(views=True).run(value[part], frozen[part])
+    again = headrace.freeze((frozen, 1), on_unknown="pickle")
+    Comparison(views=False).run(value, headrace.thaw(again)[0])
+    Comparison(views=False).run(value[part], headrace.thaw(headrace.freeze(frozen[part], on_unknown="pickle")))
 
 
 @DRAWN
