@@ -118,8 +118,24 @@ def _fill(made: Any, kind: str, names: list[str], keys: list[Any], items: list[A
         _set_fields(made, kind, names, items)
 
 
+class Drawn:
+    """Has a repr whatever it holds: a dataclass with a field that was never set has none."""
+
+    def __init__(self, kinds: list[str], value: list[Any]) -> None:
+        self.kinds, self.value = kinds, value
+
+    def __repr__(self) -> str:
+        try:
+            return repr(self.value)
+        except AttributeError:
+            return f"<values of {self.kinds}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+
 @st.composite
-def values(draw: Any) -> Any:
+def values(draw: Any) -> Drawn:
     """A list of values that refer to each other in any way."""
     kinds = draw(st.lists(st.sampled_from([*MUTABLE, *IMMUTABLE, *SINGLE, "frozenset"]), min_size=1, max_size=9))
     made: list[Any] = []
@@ -139,7 +155,7 @@ def values(draw: Any) -> Any:
             if kind in ("Node", "Scan", "Both", "namespace") and draw(st.booleans()):
                 vars(one)  # it has a dict from now on
     repeat = draw(st.sampled_from([1, 1, 1, 2]))
-    return made * repeat
+    return Drawn(kinds, made * repeat)
 
 
 def _items(made: list[Any]) -> st.SearchStrategy[list[Any]]:

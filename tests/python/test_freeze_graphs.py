@@ -8,10 +8,9 @@ import pickle
 import tempfile
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any
 
 import headrace
-from graphs import Comparison, values
+from graphs import Comparison, Drawn, values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +22,8 @@ DRAWN = settings(
 
 @DRAWN
 @given(values())
-def test_what_is_frozen_is_thawed_with_what_is_shared_and_what_goes_in_circles(value: Any) -> None:
+def test_what_is_frozen_is_thawed_with_what_is_shared_and_what_goes_in_circles(drawn: Drawn) -> None:
+    value = drawn.value
     frozen = headrace.freeze(value, on_unknown="pickle")
     Comparison(views=False).run(value, headrace.thaw(frozen))
     Comparison(views=True).run(value, frozen)
@@ -31,7 +31,8 @@ def test_what_is_frozen_is_thawed_with_what_is_shared_and_what_goes_in_circles(v
 
 @DRAWN
 @given(values())
-def test_a_pickle_a_handle_and_a_file_have_the_same(value: Any) -> None:
+def test_a_pickle_a_handle_and_a_file_have_the_same(drawn: Drawn) -> None:
+    value = drawn.value
     frozen = headrace.freeze({"all": value}, on_unknown="pickle")
     Comparison(views=False).run(value, headrace.thaw(pickle.loads(pickle.dumps(frozen["all"]))))
     with tempfile.TemporaryDirectory() as folder:
@@ -45,8 +46,9 @@ def test_a_pickle_a_handle_and_a_file_have_the_same(value: Any) -> None:
 @DRAWN
 @given(values(), st.integers(-9, 9), st.integers(-9, 9), st.sampled_from([1, 2, -1]))
 def test_a_part_of_a_view_and_a_view_that_is_frozen_again_have_the_same(
-    value: Any, start: int, stop: int, step: int
+    drawn: Drawn, start: int, stop: int, step: int
 ) -> None:
+    value = drawn.value
     frozen = headrace.freeze(value, on_unknown="pickle")
     part = slice(start, stop, step)
     Comparison(views=False).run(value[part], headrace.thaw(frozen[part]))
@@ -58,7 +60,8 @@ def test_a_part_of_a_view_and_a_view_that_is_frozen_again_have_the_same(
 
 @DRAWN
 @given(values())
-def test_records_of_a_builder_are_each_whole(value: Any) -> None:
+def test_records_of_a_builder_are_each_whole(drawn: Drawn) -> None:
+    value = drawn.value
     with headrace.store.Builder(on_unknown="pickle") as builder:
         for one in value:
             builder.append(one)
