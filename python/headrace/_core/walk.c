@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
-
-#include <string.h>
+#include "walk.h"
 
 /*
  * _core.Walker: goes where pickle would go, without recursion: through builtin containers, through instances of plain
@@ -17,108 +15,9 @@
  * its address.
  */
 
-/* STEP_PART: from an object to a part of its reduction, which is the step's key. */
-enum step_kind { STEP_INDEX, STEP_VALUE, STEP_KEY, STEP_ELEMENT, STEP_ATTRIBUTE, STEP_PART };
-
-/* The parts of a reduction: the answer of __reduce_ex__. */
-enum part { PART_FUNCTION, PART_ARGUMENTS, PART_STATE, PART_ITEMS, PART_PAIRS, PART_SETTER, MOST_PARTS };
-
-struct frame {
-    PyObject *container; /* owned: a list, tuple, dict, set, frozenset, instance, or a reduction's iterator */
-    PyObject *content;   /* owned: what is gone through: the container; an iterator; an instance's dict, or NULL, or
-                            its reduction */
-    PyObject *slots;     /* borrowed from Walker.classes: names of an instance's slots, or NULL */
-    PyObject *key;       /* owned: of the child that is being looked at, or NULL */
-    PyObject *value;     /* owned: the value of a dict whose key was looked at just now, or NULL */
-    Py_ssize_t at;       /* where PyDict_Next or a list goes on */
-    Py_ssize_t slot;     /* the next slot */
-    Py_ssize_t position; /* of the child: counted from 0 */
-    enum step_kind kind; /* of the child */
-    bool is_reduced;     /* `content` is a reduction */
-};
-
-struct walker {
-    PyObject_HEAD PyObject *classes; /* dict: class -> True: leave instances out; None: Python's; tuple: plain, names of
-                                        its slots; else a callable that reduces instances */
-    PyObject *classify;              /* callable: class -> the value in `classes` */
-    PyObject *newobj;                /* copyreg.__newobj__ */
-    PyObject *deep;                  /* list of (steps, objects) of what is nested `depth_limit` levels deep */
-    PyObject *kept;                  /* list: noted objects that may be a reduction's own */
-    Py_ssize_t depth_limit;
-    size_t reduced;    /* how many objects */
-    const void **seen; /* a hash set */
-    size_t seen_count, seen_room;
-};
-
-/* An iterator over what is found in one object. */
-struct expansion {
-    PyObject_HEAD struct walker *walker; /* owned */
-    PyObject *root;                      /* owned, NULL once it was entered */
-    struct frame *frames;
-    Py_ssize_t depth, room;
-    Py_ssize_t base;       /* how deep the object itself is nested */
-    Py_ssize_t reductions; /* how many of the frames are */
-    PyTypeObject *last;    /* borrowed from Walker.classes: a class, and how its instances are treated */
-    PyObject *last_class;
-};
-
-enum { MOST_DEEP = 8, PAUSE = 4096, SMALL = 8 };
-
-/* ---- what was met ---- */
-
-static size_t slot_of(const void *address, size_t room) {
-    uint64_t mixed = (uint64_t)(uintptr_t)address * UINT64_C(0x9E3779B97F4A7C15);
-    return (size_t)(mixed >> 20) & (room - 1);
-}
-
-static void insert(const void **table, size_t room, const void *address) {
-    size_t slot = slot_of(address, room);
-    while (table[slot]) slot = (slot + 1) & (room - 1);
-    table[slot] = address;
-}
-
-static int grow_seen(struct walker *self) {
-    size_t room = self->seen_room ? 2 * self->seen_room : 1024;
-    const void **table = PyMem_RawCalloc(room, sizeof *table);
-    if (!table) return PyErr_NoMemory(), -1;
-    for (size_t i = 0; i < self->seen_room; i++)
-        if (self->seen[i]) insert(table, room, self->seen[i]);
-    PyMem_RawFree(self->seen);
-    self->seen = table;
-    self->seen_room = room;
-    return 0;
-}
-
-static bool was_met(const struct walker *self, const void *address) {
-    if (!self->seen_room) return false;
-    size_t slot = slot_of(address, self->seen_room);
-    while (self->seen[slot] && self->seen[slot] != address) slot = (slot + 1) & (self->seen_room - 1);
-    return self->seen[slot] != NULL;
-}
-
-/* 1: it was met before. 0: it counts as met from now on. */
-static int meet(struct walker *self, const void *address) {
-    if (4 * self->seen_count >= 3 * self->seen_room && grow_seen(self) < 0) return -1;
-    size_t slot = slot_of(address, self->seen_room);
-    for (; self->seen[slot]; slot = (slot + 1) & (self->seen_room - 1))
-        if (self->seen[slot] == address) return 1;
-    self->seen[slot] = address;
-    self->seen_count++;
-    return 0;
-}
+enum { MOST_DEEP = 8, PAUSE = 4096 };
 
 /* ---- kinds of objects ---- */
-
-/* What pickle writes as it is, and what holds nothing. */
-static int is_atom(PyTypeObject *type) {
-    return type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type || type == &PyBytes_Type ||
-           type == &PyBool_Type || type == Py_TYPE(Py_None) || type == &PyComplex_Type || type == &PyByteArray_Type;
-}
-
-static int is_container(PyTypeObject *type) {
-    return type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type || type == &PySet_Type ||
-           type == &PyFrozenSet_Type;
-}
 
 static PyObject *classified(struct walker *self, PyTypeObject *type) {
     PyObject *known = PyDict_GetItemWithError(self->classes, (PyObject *)type);
@@ -177,165 +76,6 @@ static bool is_well_formed(const struct walker *self, PyObject *object, PyObject
            (parts[PART_SETTER] == Py_None || PyCallable_Check(parts[PART_SETTER]));
 }
 
-/* ---- frames ---- */
-
-static void pop(struct expansion *self) {
-    struct frame *frame = &self->frames[--self->depth];
-    self->reductions -= frame->is_reduced;
-    Py_CLEAR(frame->key);
-    Py_CLEAR(frame->value);
-    Py_CLEAR(frame->content);
-    Py_CLEAR(frame->container);
-}
-
-static PyObject *instance_content(PyObject *instance) {
-    PyObject *dict = PyObject_GenericGetDict(instance, NULL);
-    if (!dict) PyErr_Clear(); /* slots only */
-    return dict;
-}
-
-static PyObject *content_of(PyObject *container, PyObject *slots) {
-    if (PyAnySet_CheckExact(container)) return PyObject_GetIter(container);
-    return slots ? instance_content(container) : Py_NewRef(container);
-}
-
-static int make_room(struct expansion *self) {
-    if (self->depth < self->room) return 0;
-    Py_ssize_t room = self->room ? 2 * self->room : 64;
-    struct frame *frames = PyMem_Realloc(self->frames, (size_t)room * sizeof *frames);
-    if (!frames) return PyErr_NoMemory(), -1;
-    self->frames = frames;
-    self->room = room;
-    return 0;
-}
-
-/* Takes `content` over. */
-static int push_content(struct expansion *self, PyObject *container, PyObject *content, PyObject *slots) {
-    if (make_room(self) < 0) {
-        Py_XDECREF(content);
-        return -1;
-    }
-    self->frames[self->depth++] = (struct frame){.container = Py_NewRef(container), .content = content, .slots = slots};
-    return 0;
-}
-
-static int push(struct expansion *self, PyObject *container, PyObject *slots) {
-    PyObject *content = content_of(container, slots);
-    return !content && PyErr_Occurred() ? -1 : push_content(self, container, content, slots);
-}
-
-/* Takes the reduction over. */
-static int push_reduction(struct expansion *self, PyObject *object, PyObject *reduction) {
-    if (push_content(self, object, reduction, NULL) < 0) return -1;
-    self->frames[self->depth - 1].is_reduced = true;
-    self->reductions++;
-    return 0;
-}
-
-/* ---- the next child to look at: a new reference, NULL at the end ---- */
-
-/* Does nothing refer to an object but `owners`? */
-static bool is_lone(PyObject *object, Py_ssize_t owners) {
-#ifdef Py_GIL_DISABLED /* reference counts are split: nothing is known to be alone */
-    (void)object, (void)owners;
-    return false;
-#else
-    return Py_REFCNT(object) <= owners;
-#endif
-}
-
-static bool has_only_atoms(PyObject *tuple) {
-    Py_ssize_t size = PyTuple_GET_SIZE(tuple);
-    for (Py_ssize_t i = 0; i < size && size <= SMALL; i++)
-        if (!is_atom(Py_TYPE(PyTuple_GET_ITEM(tuple, i)))) return false;
-    return size <= SMALL;
-}
-
-/* Is there nothing to look at in what a container holds? Enough to be quick with the most frequent ones. */
-static bool is_idle(const struct walker *self, PyObject *item) {
-    PyTypeObject *type = Py_TYPE(item);
-    if (is_atom(type) || (type == &PyTuple_Type && has_only_atoms(item))) return true;
-    return !is_lone(item, 1) && was_met(self, item);
-}
-
-static PyObject *next_in_sequence(const struct walker *self, struct frame *frame) {
-    Py_ssize_t size = PySequence_Fast_GET_SIZE(frame->content);
-    PyObject **items = PySequence_Fast_ITEMS(frame->content);
-    while (frame->at < size && is_idle(self, items[frame->at])) frame->at++;
-    if (frame->at >= size) return NULL;
-    frame->kind = STEP_INDEX;
-    frame->position = frame->at++;
-    return Py_NewRef(items[frame->position]);
-}
-
-static PyObject *next_in_dict(struct frame *frame) {
-    PyObject *key, *value;
-    if (frame->value) { /* its key's turn is over */
-        PyObject *child = frame->value;
-        frame->value = NULL;
-        frame->kind = STEP_VALUE;
-        return child;
-    }
-    do {
-        if (!PyDict_Next(frame->content, &frame->at, &key, &value)) return NULL;
-        frame->position++;
-    } while (is_atom(Py_TYPE(value)) && is_atom(Py_TYPE(key)));
-    Py_INCREF(key);
-    Py_INCREF(value);
-    Py_XSETREF(frame->key, key);
-    if (is_atom(Py_TYPE(key))) {
-        frame->kind = STEP_VALUE;
-        return value;
-    }
-    frame->value = value;
-    frame->kind = STEP_KEY;
-    return Py_NewRef(key);
-}
-
-/* NULL with an exception where the iterator raises. */
-static PyObject *next_element(const struct walker *self, struct frame *frame) {
-    frame->kind = STEP_ELEMENT;
-    frame->position++;
-    PyObject *child;
-    while ((child = PyIter_Next(frame->content)) && is_idle(self, child)) {
-        Py_DECREF(child);
-        frame->position++;
-    }
-    if (!child && PyAnySet_CheckExact(frame->container)) PyErr_Clear(); /* a set that changes meanwhile */
-    return child;
-}
-
-static PyObject *next_attribute(struct frame *frame) {
-    PyObject *key, *value;
-    frame->kind = STEP_ATTRIBUTE;
-    while (frame->slot < PyTuple_GET_SIZE(frame->slots)) {
-        PyObject *name = PyTuple_GET_ITEM(frame->slots, frame->slot++);
-        value = PyObject_GenericGetAttr(frame->container, name); /* a member's descriptor: runs nothing of the user's */
-        if (!value) {
-            PyErr_Clear(); /* not set */
-            continue;
-        }
-        Py_XSETREF(frame->key, Py_NewRef(name));
-        return value;
-    }
-    do {
-        if (!frame->content || !PyDict_Next(frame->content, &frame->at, &key, &value)) return NULL;
-    } while (is_atom(Py_TYPE(value)));
-    Py_INCREF(key);
-    Py_INCREF(value);
-    Py_XSETREF(frame->key, key);
-    return value;
-}
-
-static PyObject *next_child(const struct walker *self, struct frame *frame) {
-    if (frame->slots) return next_attribute(frame);
-    if (PyDict_CheckExact(frame->content)) return next_in_dict(frame);
-    if (!PyList_CheckExact(frame->content) && !PyTuple_CheckExact(frame->content)) return next_element(self, frame);
-    PyObject *child = next_in_sequence(self, frame);
-    if (frame->is_reduced) frame->kind = STEP_PART;
-    return child;
-}
-
 /* ---- what is found ---- */
 
 static PyObject *step_of(const struct frame *frame) {
@@ -389,7 +129,7 @@ static int note_depth(struct expansion *self) {
 
 /* As meet, while reductions are gone through. */
 static int meet_and_keep(struct expansion *self, PyObject *object) {
-    int is_old = meet(self->walker, object);
+    int is_old = walk_meet(self->walker, object);
     return is_old || !self->reductions ? is_old : PyList_Append(self->walker->kept, object);
 }
 
@@ -407,7 +147,7 @@ static enum found reduce(struct expansion *self, PyObject *object, PyObject *red
         *ret_outcome = reduction;
         return FOUND;
     }
-    return push_reduction(self, object, reduction) < 0 || note_depth(self) < 0 ? FOUND_ERROR : FOUND_NOT;
+    return walk_push_reduction(self, object, reduction) < 0 || note_depth(self) < 0 ? FOUND_ERROR : FOUND_NOT;
 }
 
 /* Is the child of the last frame one of a reduction's iterators? */
@@ -420,16 +160,16 @@ static bool is_contents(const struct expansion *self) {
 static enum found enter(struct expansion *self, PyObject *object, PyObject **ret_outcome) {
     PyTypeObject *type = Py_TYPE(object);
     if (is_atom(type)) return FOUND_NOT;
-    if (is_contents(self)) return push_content(self, object, Py_NewRef(object), NULL) < 0 ? FOUND_ERROR : FOUND_NOT;
+    if (is_contents(self)) return walk_push_iterator(self, object) < 0 ? FOUND_ERROR : FOUND_NOT;
     bool has_one_owner = is_lone(object, 2); /* and the caller */
-    if (!has_one_owner && was_met(self->walker, object)) return FOUND_NOT;
+    if (!has_one_owner && walk_was_met(self->walker, object)) return FOUND_NOT;
     PyObject *kind = is_container(type) ? NULL : class_of(self, type);
     if (kind == Py_True) return FOUND_NOT;
     if (!kind && PyErr_Occurred()) return FOUND_ERROR;
     bool is_plain = !kind || PyTuple_CheckExact(kind);
     int is_old = has_one_owner && is_plain ? 0 : meet_and_keep(self, object);
     if (is_old) return is_old < 0 ? FOUND_ERROR : FOUND_NOT;
-    if (is_plain) return push(self, object, kind) < 0 || note_depth(self) < 0 ? FOUND_ERROR : FOUND_NOT;
+    if (is_plain) return walk_push(self, object, kind) < 0 || note_depth(self) < 0 ? FOUND_ERROR : FOUND_NOT;
     if (kind == Py_None) {
         *ret_outcome = Py_NewRef(Py_None);
         return FOUND;
@@ -441,9 +181,9 @@ static enum found enter(struct expansion *self, PyObject *object, PyObject **ret
 static PyObject *blame_reduced(struct expansion *self) {
     if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
     PyObject *error = take_exception();
-    pop(self);
+    walk_pop(self);
     PyObject *object = Py_NewRef(self->frames[self->depth - 1].container);
-    pop(self);
+    walk_pop(self);
     PyObject *found = found_with(self, object, error);
     Py_DECREF(object);
     Py_DECREF(error);
@@ -455,9 +195,9 @@ static PyObject *next_object(struct expansion *self) {
     PyObject *child = self->root;
     self->root = NULL;
     while (!child && self->depth) {
-        child = next_child(self->walker, &self->frames[self->depth - 1]);
+        child = walk_next_child(self->walker, &self->frames[self->depth - 1]);
         if (!child && PyErr_Occurred()) return NULL;
-        if (!child) pop(self);
+        if (!child) walk_pop(self);
     }
     return child;
 }
@@ -492,13 +232,13 @@ static PyObject *walker_expand(PyObject *object, PyObject *arguments) {
     self->last = NULL;
     self->last_class = NULL;
     PyObject_GC_Track((PyObject *)self);
-    if (reduction && push_reduction(self, root, Py_NewRef(reduction)) < 0) Py_CLEAR(self);
+    if (reduction && walk_push_reduction(self, root, Py_NewRef(reduction)) < 0) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
 static int expansion_clear(PyObject *object) {
     struct expansion *self = (struct expansion *)object;
-    while (self->depth) pop(self);
+    while (self->depth) walk_pop(self);
     Py_CLEAR(self->root);
     Py_CLEAR(self->walker);
     return 0;
@@ -526,7 +266,7 @@ static void expansion_dealloc(PyObject *object) {
 
 static PyObject *walker_attributes(PyObject *module, PyObject *object) {
     (void)module;
-    PyObject *dict = instance_content(object);
+    PyObject *dict = walk_instance_dict(object);
     return dict ? dict : Py_NewRef(Py_None);
 }
 
