@@ -96,6 +96,11 @@ struct hr_pass {
 HR_API int hr_arena_pass(hr_arena *arena, uint32_t worker, struct hr_pass *ret_pass);
 HR_API void hr_pass_done(struct hr_pass *pass);
 
+/* For a process that was given the pass and will take long to open its port, as it imports first: it is killed when the
+ * trainer dies, from now on, as hr_port_open arranges for itself. -ESRCH; another negative errno where the system
+ * refuses. */
+HR_API int hr_pass_guard(const struct hr_pass *pass, int pid);
+
 /* A descriptor (a pidfd, a sentinel pipe) that becomes readable when worker `worker` ends: borrowed until the worker is
  * watched by another or -1 (not watched). While the trainer waits, a watched worker's end is HR_E_WORKER_DIED. */
 HR_API int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd);

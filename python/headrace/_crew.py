@@ -102,6 +102,7 @@ class Crew:
             self._threads = len(os.listdir("/proc/self/task"))
             with _interrupt.blocked(self._context):
                 process.start()
+                opener.guard(process.pid)
                 _workers.add(process)
                 self.processes[worker : worker + 1] = [process]
         except OSError as error:

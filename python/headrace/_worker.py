@@ -51,6 +51,9 @@ class Failed(Exception):
     """An exception of earlier is due now; it stands in args[0], wrapped."""
 
 
+_LIFE = 3  # where Loader.open_pass has the descriptor that tells the trainer's death, without the worker's number
+
+
 class Pass:
     """The descriptors that a worker opens its port with: sent by pickle when a process is started."""
 
@@ -68,6 +71,11 @@ class Pass:
     def open(self) -> _core.Port:
         """Opens the port and gives the descriptors over to it."""
         return _core.Port(self.worker, *(fd if isinstance(fd, int) else fd.detach() for fd in self.fds))
+
+    def guard(self, pid: int | None) -> None:
+        """The trainer's side: the worker dies with this process, also while it still imports. Where the system refuses
+        that, once it has opened its port."""
+        _core.Loader.guard(self.fds[_LIFE], pid or 0)
 
     def close(self) -> None:
         """The trainer's side: the worker has its own by now."""

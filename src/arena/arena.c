@@ -187,7 +187,8 @@ int hr_arena_pass(hr_arena *arena, uint32_t worker, struct hr_pass *ret_pass) {
     r = hr__dup(arena->memory_fd, &pass.memory_fd);
     if (r == 0) r = hr__dup(arena->bell_fd, &pass.trainer_bell_fd);
     if (r == 0) r = hr__dup(arena->peers[worker].bell_fd, &pass.worker_bell_fd);
-    if (r == 0) r = hr__dup(arena->life_read_fd, &pass.life_fd);
+    if (r == 0 && hr__open_anew(arena->life_read_fd, &pass.life_fd) < 0)
+        r = hr__dup(arena->life_read_fd, &pass.life_fd);
     if (r < 0) {
         hr_pass_done(&pass);
         return hr__fail(r, "arena: cannot duplicate descriptors for worker %u: %s; raise the limit (ulimit -n)", worker,
@@ -203,6 +204,11 @@ void hr_pass_done(struct hr_pass *pass) {
     hr__close(&pass->worker_bell_fd);
     hr__close(&pass->life_fd);
     hr__close(&pass->box_fd);
+}
+
+int hr_pass_guard(const struct hr_pass *pass, int pid) {
+    int r = pid > 0 ? hr__kill_with(pass->life_fd, pid) : -ESRCH;
+    return r == 0 ? 0 : hr__fail(r, "arena: worker %u is not guarded: %s", pass->worker, hr_error_text(r));
 }
 
 int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd) {

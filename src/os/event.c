@@ -92,7 +92,7 @@ int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns)
 
 /* Opening the pipe anew through /proc gives an open file description of this process's own: the owner and the signal
  * are set on the description, which a dup'ed or inherited descriptor would share with the other workers. */
-static int open_own(int read_fd, int *ret_fd) {
+int hr__open_anew(int read_fd, int *ret_fd) {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", read_fd);
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -101,13 +101,18 @@ static int open_own(int read_fd, int *ret_fd) {
     return 0;
 }
 
+int hr__kill_with(int read_fd, int pid) {
+    bool is_set = fcntl(read_fd, F_SETSIG, SIGKILL) == 0 && fcntl(read_fd, F_SETOWN, pid) == 0 &&
+                  fcntl(read_fd, F_SETFL, O_ASYNC | O_NONBLOCK) == 0;
+    return is_set ? 0 : -errno;
+}
+
 int hr__die_with(int read_fd, int *ret_own_fd) {
     int fd = -1;
-    int r = open_own(read_fd, &fd);
+    int r = hr__open_anew(read_fd, &fd);
     if (r < 0) return r;
-    if (fcntl(fd, F_SETSIG, SIGKILL) < 0 || fcntl(fd, F_SETOWN, getpid()) < 0 ||
-        fcntl(fd, F_SETFL, O_ASYNC | O_NONBLOCK) < 0) {
-        r = -errno;
+    r = hr__kill_with(fd, getpid());
+    if (r < 0) {
         close(fd);
         return r;
     }

@@ -8,7 +8,7 @@
  * (PR_SET_CHILD_SUBREAPER), so that it sees each of them end.
  */
 
-enum { WORKERS = 6, GONE_WITHIN_NS = 1000000000, GONE_WANTED_MS = 100 };
+enum { WORKERS = 7, GONE_WITHIN_NS = 1000000000, GONE_WANTED_MS = 100 };
 
 struct board {
     _Atomic int pids[WORKERS];
@@ -80,8 +80,16 @@ static void be_stopped(struct hr_pass *pass) {
     for (;;) pause();
 }
 
-static void (*const lives[WORKERS])(struct hr_pass *) = {be_waiting, be_busy, be_deaf, be_asking, be_full, be_stopped};
-static const char *const life_names[WORKERS] = {"waiting", "busy", "deaf", "asking", "full", "stopped"};
+/* It has not opened its port yet. */
+static void be_importing(struct hr_pass *pass) {
+    board_worker = (int)pass->worker;
+    report_ready();
+    for (;;) pause();
+}
+
+typedef void life(struct hr_pass *pass);
+static life *const lives[WORKERS] = {be_waiting, be_busy, be_deaf, be_asking, be_full, be_stopped, be_importing};
+static const char *const life_names[WORKERS] = {"waiting", "busy", "deaf", "asking", "full", "stopped", "importing"};
 
 static _Noreturn void be_trainer(void) {
     struct scene scene;
@@ -89,7 +97,9 @@ static _Noreturn void be_trainer(void) {
     for (uint32_t i = 0; i < WORKERS; i++) {
         struct hr_pass pass;
         must(hr_arena_pass(scene.arena, i, &pass));
-        if (fork() == 0) lives[i](&pass);
+        pid_t pid = fork();
+        if (pid == 0) lives[i](&pass);
+        if (lives[i] == be_importing) must(hr_pass_guard(&pass, pid));
         hr_pass_done(&pass);
     }
     must(order(&scene, 3, 0, 8));
@@ -130,14 +140,14 @@ static void await_all_ready(void) {
         if (lives[i] != be_busy) await_state(board->pids[i], lives[i] == be_stopped ? 'T' : 'S');
 }
 
-static pid_t start_trainer(void (*life)(void)) {
+static pid_t start_trainer(void (*be)(void)) {
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     fflush(NULL);
     pid_t trainer = fork();
     if (trainer == 0) {
         die_with_test();
-        life();
+        be();
     }
     return trainer;
 }
@@ -175,6 +185,24 @@ static void workers_in_any_state_are_gone_at_once_when_the_trainer_is_killed(voi
     }
     print_message("workers gone after %.1f ms (wanted: %d)\n", (double)longest / 1e6, GONE_WANTED_MS);
     assert_true(longest < GONE_WITHIN_NS);
+}
+
+static void who_has_ended_cannot_be_guarded(void **state) {
+    (void)state;
+    struct scene scene;
+    struct hr_pass pass;
+    int status;
+    set_scene(&scene, 1, 4, 32 * MIB);
+    must(hr_arena_pass(scene.arena, 0, &pass));
+    pid_t pid = fork();
+    if (pid == 0) _exit(0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(hr_pass_guard(&pass, pid), -ESRCH);
+    assert_non_null(strstr(hr_error_message(), "worker 0 is not guarded"));
+    assert_int_equal(hr_pass_guard(&pass, 0), -ESRCH);
+    assert_int_equal(hr_pass_guard(&pass, -getpgrp()), -ESRCH);
+    hr_pass_done(&pass);
+    hr_arena_close(scene.arena);
 }
 
 /* ---- an orderly end, and the trainer's own points ---- */
@@ -247,6 +275,7 @@ static void a_trainer_killed_at_any_store_takes_its_workers_along(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_in_any_state_are_gone_at_once_when_the_trainer_is_killed),
+        cmocka_unit_test(who_has_ended_cannot_be_guarded),
         cmocka_unit_test(workers_end_by_themselves_when_the_arena_stops),
         cmocka_unit_test(workers_that_do_not_end_are_killed_by_the_close),
         cmocka_unit_test(a_trainer_killed_at_any_store_takes_its_workers_along),

@@ -362,6 +362,38 @@ if __name__ == "__main__":
 """
 
 
+ARRIVES = """
+import os, pathlib, time
+from headrace import Loader
+
+class Arrives(list):
+    "Takes long to arrive in a worker."
+    def __setstate__(self, state):
+        pathlib.Path("arrives.part").write_text(str(os.getpid()))
+        os.rename("arrives.part", "arrives")
+        time.sleep(600)
+
+if __name__ == "__main__":
+    data = Arrives([0])
+    data.some = "state"
+    iterator = iter(Loader(data, num_workers=1, multiprocessing_context={method!r}))
+    print("now", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_worker_that_has_not_opened_its_port_dies_with_its_trainer(tmp_path: pathlib.Path, method: str) -> None:
+    with Script(tmp_path, ARRIVES.format(method=method)) as script:
+        assert script.line() == "now"
+        assert until((tmp_path / "arrives").exists, 60)
+        pid = int((tmp_path / "arrives").read_text())
+        os.kill(script.process.pid, signal.SIGKILL)
+        assert until(lambda: not alive(pid), 1.0)  # 0.1 is wanted
+        assert script.finish(30) == -signal.SIGKILL
+        assert script.left() == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_fork_server_that_still_preloads_ends_with_its_trainer(
     tmp_path: pathlib.Path, number: signal.Signals

@@ -18,6 +18,14 @@ PyObject *crew_adopt(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+PyObject *crew_guard(PyObject *module, PyObject *arguments) {
+    struct hr_pass pass = {0};
+    int pid;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "ii:guard", &pass.life_fd, &pid)) return NULL;
+    return PyBool_FromLong(hr_pass_guard(&pass, pid) == 0);
+}
+
 /* A worker may have written anything. */
 static PyObject *text_of(const char *text, size_t bytes) {
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)bytes, "replace");
