@@ -757,6 +757,9 @@ def test_a_worker_that_dies_late_is_reaped_by_close() -> None:
     """Who was killed dies when the machine lets it: here 0.3 s after the time was up."""
 
     class Core:
+        def look(self, worker: int) -> dict[str, Any]:
+            return {"own_pid": process.pid}
+
         def stop(self, timeout: float) -> int:
             threading.Timer(timeout + 0.3, process.kill).start()
             time.sleep(timeout)
