@@ -135,7 +135,7 @@ static void write_parts(void *context) {
     if (writing->copy_bytes == hr__copy_past_caches) hr__copies_land();
 }
 
-static void write_leaves(const hr_batch *batch, unsigned char *to) {
+static void write_leaves(const hr_batch *batch, void *to) {
     uint64_t bytes = batch->total_bytes;
     bool is_shared = batch->thread_count > 1 && bytes >= SHARED_BYTES;
     struct writing writing = {
