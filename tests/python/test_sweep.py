@@ -184,13 +184,13 @@ def test_so_it_may_with_the_other_start_methods(point: str, method: str, tmp_pat
 
 class Host:
     """sweep_host.py, which runs cases. One that has not answered, or from which something is left, is ended with all
-    that it has started, so that no other case meets it."""
+    that it has started, so that no other case meets it, and another takes its place."""
 
     def __init__(self) -> None:
-        self.process: Any = None
+        self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
+        self.process: Any = subprocess.Popen(
             [sys.executable, os.path.join(HERE, "sweep_host.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -201,14 +201,11 @@ class Host:
         )
 
     def kill(self) -> None:
-        process, self.process = self.process, None
-        kill_session(process.pid)
-        with process:
-            process.wait(10)
+        kill_session(self.process.pid)
+        with self.process:
+            self.process.wait(10)
 
     def ask(self, **case: Any) -> dict[str, Any]:
-        if self.process is None:
-            self.start()
         result: dict[str, Any] = {"gone_s": None}
         try:  # pytest-timeout is the deadline
             print(json.dumps(case), file=self.process.stdin, flush=True)
@@ -216,11 +213,10 @@ class Host:
         finally:
             if result["gone_s"] is None:
                 self.kill()
+                self.start()
         return result
 
     def end(self) -> None:
-        if self.process is None:
-            return
         self.process.stdin.close()
         try:
             assert self.process.wait(30) == 0
