@@ -182,7 +182,7 @@ class Watch:
             "samples": self._port.samples - self._first_samples,
             "seconds": round(time.monotonic() - self._born, 3),
             "is_forked": self._is_forked,
-            "private_grown": _core.private_bytes() - self._first_private if self._is_close else 0,
+            "private_grown": max(0, _core.private_bytes() - self._first_private) if self._is_close else 0,
             "places": told,
         }
         while len(text := json.dumps(look).encode()) > _core.BOX_TOLD_BYTES:
