@@ -15,6 +15,7 @@ from mishaps import Marks
 from processes import children, is_held_elsewhere, until
 
 DEFAULT_TIMEOUT_S = 120
+FEW_OBJECTS = 20_000  # that a collection visits in a few milliseconds
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,9 +79,16 @@ def _left(before: dict[str, set[Any]]) -> dict[str, set[Any]]:
     return {name: new for name, new in stays.items() if new}
 
 
+def _keep_what_is_imported() -> None:
+    """A collection would visit all of torch after every test, and all that a test has made it import."""
+    gc.collect()
+    if len(gc.get_objects()) > FEW_OBJECTS:
+        gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    gc.collect()
+    _keep_what_is_imported()
     before = _state()
     yield
     if request.node.stash.get(_OUTCOME, False):
@@ -90,10 +98,3 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def marks(tmp_path: pathlib.Path) -> Marks:
     return Marks(tmp_path)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def collections_are_quick() -> None:
-    """What is imported by now stays: a full collection would visit all of torch after every test."""
-    gc.collect()
-    gc.freeze()
