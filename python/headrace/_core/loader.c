@@ -307,8 +307,7 @@ static PyMethodDef loader_methods[] = {
      "readable when it ends, for a kernel without pidfd."},
     {"guard", crew_guard, METH_VARARGS | METH_STATIC,
      "guard(life_fd, pid) -> bool\n\nHas process `pid`, which was sent this descriptor of open_pass's, killed when "
-     "this "
-     "one dies, before it has opened its Port too. False: it has ended, or the system refuses."},
+     "this one dies, before it has opened its Port too. False: it has ended, or the system refuses."},
     {"look", crew_look, METH_O,
      "look(worker) -> dict\n\nstruct hr_worker_report by its fields' names, and `stack`, `said`."},
     {"told", crew_told, METH_O, "told(worker) -> bytes\n\nWhat a worker told last; it may have written anything."},

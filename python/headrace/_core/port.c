@@ -318,8 +318,7 @@ static PyMethodDef port_methods[] = {
      "seconds to the next call, or None."},
     {"share_cores", port_share_cores, METH_O,
      "share_cores(trainers) -> int\n\nWrites large batches by as many threads as this worker could have cores to "
-     "itself, "
-     "beside those of so many trainers like its own; gives their number."},
+     "itself, beside those of so many trainers like its own; gives their number."},
     {"box_fd", port_box_fd, METH_NOARGS,
      "box_fd() -> int\n\nThe file for the worker's last words, borrowed; stacks go to BOX_STACK_AT."},
     {"close", port_close, METH_NOARGS, "close()\n\nCloses the port. Idempotent."},
