@@ -22,7 +22,7 @@ extern "C" {
  * go on reading; it must not use a builder.
  */
 
-enum { HR_STORE_VERSION = 1, HR_STORE_MAX_SHAPES = 65535, HR_STORE_MAX_FIELDS = 1024 };
+enum { HR_STORE_VERSION = 2, HR_STORE_MAX_SHAPES = 65535, HR_STORE_MAX_FIELDS = 1024 };
 
 /* What a value is. The numbers stand in images: none is ever given another meaning. */
 enum hr_kind {
@@ -69,8 +69,11 @@ struct hr_item {
         struct {
             double real, imaginary;
         } complex;
-        unsigned char small[8];    /* private: a short text's bytes; use hr_item_bytes */
-        const unsigned char *data; /* bytes, or private: where the items lie. Borrowed from the store */
+        unsigned char small[8]; /* private: a short text's bytes; use hr_item_bytes */
+        struct {
+            const unsigned char *data;  /* bytes, or private: where the items lie. Borrowed from the store */
+            const unsigned char *slots; /* private: of a dict or set */
+        };
     };
 };
 
@@ -249,7 +252,7 @@ HR_API int hr_builder_floats(hr_builder *builder, enum hr_kind kind, uint64_t co
 /* A packed list or tuple of texts (`item_kind` TEXT) or bytes (BYTES): `count` of them with `bytes` bytes in all. All
  * are added in order by hr_texts_add; no other call of the builder may come between. */
 struct hr_texts {
-    unsigned char *offsets, *bytes; /* private */
+    unsigned char *offsets, *guide, *bytes; /* private */
     uint64_t count, room, used, added;
     uint32_t width;
 };

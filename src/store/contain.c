@@ -62,23 +62,11 @@ static int make_typed(hr_builder *builder, hr_value *ret_value) {
 
 /* ---- dicts and sets ---- */
 
-static unsigned slot_bits_for(uint64_t count) {
-    unsigned bits = 4;
-    while ((UINT64_C(1) << bits) < count + count / 2) bits++;
-    return bits;
-}
-
 static int make_dict(hr_builder *builder, unsigned tag, uint64_t count, hr_value *ret_value) {
-    uint64_t bytes, slots = 0, offset = 0;
+    uint64_t offset = 0;
     if (count > UINT64_C(1) << 40) return too_large(count);
     struct dict_node node = {.count = count};
-    if (count > SCAN_MAX) {
-        node.slot_bits = (uint8_t)slot_bits_for(count);
-        node.slot_bytes = tag != TAG_DICT && count < (1 << SLOT4_INDEX_BITS) - 1 ? 4 : 8;
-        slots = hr__round_up((uint64_t)node.slot_bytes << node.slot_bits, 8);
-    }
-    bytes = sizeof node + count * 8 + slots;
-    int r = hr__builder_room(builder, bytes, 8, &offset);
+    int r = hr__builder_room(builder, sizeof node + count * 8, 8, &offset);
     if (r < 0) return r;
     memcpy(builder->base + offset, &node, sizeof node);
     fill_with_none(builder->base + offset + sizeof node, count);
@@ -159,9 +147,41 @@ int hr_builder_put_entry(hr_builder *builder, hr_value dict, uint64_t index, hr_
 
 /* ---- the index of a dict ---- */
 
+static unsigned slot_bits_for(uint64_t count) {
+    unsigned bits = 4;
+    while ((UINT64_C(1) << bits) < count + count / 2) bits++;
+    return bits;
+}
+
 static void store_slot(hr_builder *builder, const struct hr_item *dict, uint64_t number, uint64_t slot) {
-    uint64_t offset = (uint64_t)(hr__slots(dict) - builder->base) + number * dict->shape;
+    uint64_t offset = (uint64_t)(dict->slots - builder->base) + number * dict->shape;
     memcpy(builder->base + offset, &slot, dict->shape);
+}
+
+/* Where the word for its slots is in a dict's node. */
+static uint64_t slots_word_at(hr_value dict) {
+    return hr__word_offset(dict) + offsetof(struct dict_node, slots);
+}
+
+/* Empty slots, for places up to here. */
+static int make_slots(hr_builder *builder, hr_value dict, const struct hr_item *item) {
+    uint64_t most = item->kind == HR_KIND_DICT ? (builder->used - hr__word_offset(dict)) / 8 : item->count;
+    unsigned slot_bytes = most < (1 << SLOT4_INDEX_BITS) - 1 ? 4 : 8, slot_bits = slot_bits_for(item->count);
+    uint64_t offset = 0;
+    int r = hr__builder_room(builder, (uint64_t)slot_bytes << slot_bits, 8, &offset);
+    if (r < 0) return r;
+    hr_value slots = hr__word(false, slot_bytes << 8 | slot_bits, offset);
+    memcpy(builder->base + slots_word_at(dict), &slots, sizeof slots);
+    return 0;
+}
+
+/* The slots of a dict that cannot be indexed after all: they are the last that was made. */
+static void drop_slots(hr_builder *builder, hr_value dict, const struct hr_item *item) {
+    memset(builder->base + slots_word_at(dict), 0, sizeof(hr_value));
+    if (!item->slots) return;
+    uint64_t offset = (uint64_t)(item->slots - builder->base);
+    memset(builder->base + offset, 0, builder->used - offset);
+    builder->used = offset;
 }
 
 /* Enters item `index`. 1; 0: it cannot be looked up, or is there already. */
@@ -178,23 +198,34 @@ static int enter(hr_builder *builder, const struct hr__image *image, const struc
     uint64_t hash = hr__key_hash(&key, builder->seed);
     r = hr__key_find(image, dict, &key, hash, &found);
     if (r < 0) return r;
-    if (!dict->shape) return found == place;
+    if (!dict->slots) return found == place;
     if (r == 1) return 0;
-    store_slot(builder, dict, found, hr__slot_of(dict->shape, hash, place));
+    store_slot(builder, dict, found, hr__slot_of(dict->shape, hash, place - hr__first_place(image, dict)));
     return 1;
 }
 
-int hr_builder_index(hr_builder *builder, hr_value dict) {
-    struct hr__image image = hr__builder_image(builder);
-    struct hr_item item;
-    int r = hr__image_read(&image, dict, &item);
+static int read_keyed(const hr_builder *builder, hr_value dict, struct hr__image *ret_image, struct hr_item *ret_item) {
+    *ret_image = hr__builder_image(builder);
+    int r = hr__image_read(ret_image, dict, ret_item);
     if (r < 0) return hr__fail_more(-EINVAL, "store: that is no dict of this builder");
-    if (item.kind != HR_KIND_DICT && item.kind != HR_KIND_SET && item.kind != HR_KIND_FROZEN_SET)
-        return hr__fail(-EINVAL, "store: a value of kind %d has no keys", item.kind);
+    if (ret_item->kind != HR_KIND_DICT && ret_item->kind != HR_KIND_SET && ret_item->kind != HR_KIND_FROZEN_SET)
+        return hr__fail(-EINVAL, "store: a value of kind %d has no keys", ret_item->kind);
+    return 0;
+}
+
+int hr_builder_index(hr_builder *builder, hr_value dict) {
+    struct hr__image image;
+    struct hr_item item;
+    int r = read_keyed(builder, dict, &image, &item);
+    if (r == 0 && item.count > SCAN_MAX) {
+        r = make_slots(builder, dict, &item);
+        if (r == 0) r = read_keyed(builder, dict, &image, &item); /* what is mapped may have moved */
+    }
+    if (r < 0) return r;
     r = 1;
     for (uint64_t i = 0; r == 1 && i < item.count; i++) r = enter(builder, &image, &item, i);
-    if (r < 0) return r;
-    builder->base[hr__word_offset(dict) + offsetof(struct dict_node, is_native)] = r == 1;
+    if (r == 1) builder->base[slots_word_at(dict)] = true; /* the word's tag */
+    if (r == 0) drop_slots(builder, dict, &item);
     return r;
 }
 
@@ -238,21 +269,27 @@ int hr_builder_texts(hr_builder *builder, enum hr_kind kind, enum hr_kind item_k
         return hr__fail(-EINVAL, "store: a list of texts holds texts or bytes, not values of kind %d", (int)item_kind);
     struct texts_node node = {.count = count, .bytes = bytes, .width = bytes > UINT32_MAX ? 5 : 4};
     node.tag = item_kind == HR_KIND_BYTES ? TAG_BYTES : is_ascii ? TAG_ASCII : TAG_TEXT;
-    uint64_t offsets_bytes, room, offset = 0;
+    uint64_t offset = 0;
     if (count >= UINT64_C(1) << 40 || bytes >= UINT64_C(1) << 40) return too_large(count);
-    offsets_bytes = hr__round_up((count + 1) * node.width, 8);
-    room = sizeof node + offsets_bytes + bytes;
-    r = hr__builder_room(builder, room, 8, &offset);
+    uint64_t offsets_bytes = hr__offsets_bytes(count, node.width), guide_bytes = hr__guide_bytes(count, node.width);
+    r = hr__builder_room(builder, sizeof node + offsets_bytes + guide_bytes + bytes, 8, &offset);
     if (r < 0) return r;
     unsigned char *at = builder->base + offset;
     memcpy(at, &node, sizeof node);
     *ret_value = hr__word(tag, 0, offset);
     *ret_texts = (struct hr_texts){.offsets = at + sizeof node,
-                                   .bytes = at + sizeof node + offsets_bytes,
+                                   .guide = guide_bytes ? at + sizeof node + offsets_bytes : NULL,
+                                   .bytes = at + sizeof node + offsets_bytes + guide_bytes,
                                    .count = count,
                                    .room = bytes,
                                    .width = node.width};
     return 0;
+}
+
+static void write_guide(struct hr_texts *texts) {
+    uint64_t number = texts->added / GUIDE_STEP;
+    if (texts->added % GUIDE_STEP == 0) memcpy(texts->guide + number * texts->width, &texts->used, texts->width);
+    if (texts->added == texts->count) memcpy(texts->guide + (number + 1) * texts->width, &texts->used, texts->width);
 }
 
 int hr_texts_add(struct hr_texts *texts, const void *bytes, uint64_t count) {
@@ -263,6 +300,7 @@ int hr_texts_add(struct hr_texts *texts, const void *bytes, uint64_t count) {
     texts->used += count;
     texts->added++;
     memcpy(texts->offsets + texts->added * texts->width, &texts->used, texts->width);
+    if (texts->guide) write_guide(texts);
     return 0;
 }
 

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "base/base.h"
+
 /*
  * An image. Little-endian; offsets are bytes from its start, nodes are 8-byte-aligned.
  *
@@ -31,19 +33,22 @@
  *     LIST + layout, TUPLE + layout
  *        WORDS                   [count] a word each
  *        INT32, INT64, REAL      [count] 4, 8, 8 bytes each
- *        TEXTS                   struct texts_node, count + 1 offsets of `width` bytes, padding to 8, the bytes
- *        ROWS                    struct rows_node, a row for each: a word for each field
- *     DICT                       struct dict_node, a word for each entry, 1 << slot_bits slots of `slot_bytes`
- *     ENTRY                      a word for the key and one for the value; a key that is a text stands right before it
- *     SET, FROZEN_SET            struct dict_node, a word for each item, slots
- *     RECORD                     its row; the word's count is the shape's number
- *     ARRAY                      struct array_node, the dimensions; the elements stand elsewhere
- *     TYPED                      two words
+ *        TEXTS                   struct texts_node, count + 1 offsets of `width` bytes, padding to 8, the guide,
+ * padding to 8, the bytes ROWS                    struct rows_node, a row for each: a word for each field DICT struct
+ * dict_node, a word for each entry ENTRY                      a word for the key and one for the value; a key that is a
+ * text stands right before it SET, FROZEN_SET            struct dict_node, a word for each item RECORD its row; the
+ * word's count is the shape's number ARRAY                      struct array_node, the dimensions; the elements stand
+ * elsewhere TYPED                      two words
+ *
+ * The guide of a list of at least GUIDED_MIN texts is every GUIDE_STEP-th of its offsets, and the last. It stays in the
+ * cache when the offsets do not, and says about where a text is: that memory is asked for while the offset is on its
+ * way.
  *
  * A slot is 0, or holds 1 + a place in its lower 24 (of 4 bytes) or 40 (of 8) bits, and the upper bits of the key's
- * hash above it. A place is the number of a set's item, or an entry's offset / 8: a dict's key and value are found
- * without asking for its number first, in one stretch of memory. The first slot for a key is its hash modulo the number
- * of slots; then come the next ones.
+ * hash above it. A place is the number of a set's item, or, in units of 8 bytes, where a dict's entry is, in slots
+ * counted from the dict: key and value are found without asking for a number first, in one stretch of memory. The first
+ * slot for a key is its hash modulo the number of slots; then come the next ones. Slots are made when all entries are
+ * there, as narrow as their places allow.
  */
 
 enum hr__tag {
@@ -92,6 +97,8 @@ enum {
     SLOT4_INDEX_BITS = 24,
     SLOT8_INDEX_BITS = 40,
     SCAN_MAX = 8, /* a dict of so many entries has no slots */
+    GUIDE_STEP = 32,
+    GUIDED_MIN = 4096,
 };
 
 #define HR__IMAGE_MAGIC UINT64_C(0x0a45524f54535248) /* "HRSTORE\n" */
@@ -120,6 +127,14 @@ struct texts_node {
 };
 _Static_assert(sizeof(struct texts_node) == 24, "image layout");
 
+/* Bytes of the offsets and of the guide of a list of texts, padding included. */
+static inline uint64_t hr__offsets_bytes(uint64_t count, unsigned width) {
+    return hr__round_up((count + 1) * width, 8);
+}
+static inline uint64_t hr__guide_bytes(uint64_t count, unsigned width) {
+    return count < GUIDED_MIN ? 0 : hr__round_up((count / GUIDE_STEP + 2) * width, 8);
+}
+
 struct rows_node {
     uint64_t count;
     uint32_t shape, reserved;
@@ -128,8 +143,8 @@ _Static_assert(sizeof(struct rows_node) == 16, "image layout");
 
 struct dict_node {
     uint64_t count;
-    uint8_t is_native, slot_bits, slot_bytes; /* slot_bytes 0: no slots */
-    uint8_t reserved[5];
+    hr_value slots; /* where they are; its tag: 1: native; its count: slot_bytes << 8 | slot_bits, of 1 << slot_bits
+                     * slots of `slot_bytes`; 0: none */
 };
 _Static_assert(sizeof(struct dict_node) == 16, "image layout");
 
@@ -218,9 +233,10 @@ int hr__key_of(const struct hr__image *image, const struct hr_item *item, struct
 uint64_t hr__key_hash(const struct hr_key *key, uint64_t seed);
 /* A slot's contents for a place, and the upper bits of a hash alone. */
 uint64_t hr__slot_of(unsigned slot_bytes, uint64_t hash, uint64_t place);
-const unsigned char *hr__slots(const struct hr_item *dict); /* of one that has them */
-/* The place that a slot holds; UINT64_MAX where it is empty. */
-uint64_t hr__slot_place(const unsigned char *slot, unsigned slot_bytes);
+/* From where the places in a dict's or set's slots are counted. */
+uint64_t hr__first_place(const struct hr__image *image, const struct hr_item *dict);
+/* The place that a slot holds; any where it is empty. */
+uint64_t hr__slot_place(const struct hr__image *image, const struct hr_item *dict, const unsigned char *slot);
 /* 1 and the key's place; 0 and, where the dict has slots, the empty one at which the search ended in `*ret_place`;
  * HR_E_CORRUPT. */
 int hr__key_find(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,

@@ -240,12 +240,12 @@ static uint64_t place_in(uint64_t slot, unsigned slot_bytes) {
     return (slot & ((UINT64_C(1) << place_bits(slot_bytes)) - 1)) - 1;
 }
 
-uint64_t hr__slot_place(const unsigned char *slot, unsigned slot_bytes) {
-    return place_in(load_slot(slot, slot_bytes, 0), slot_bytes);
+uint64_t hr__first_place(const struct hr__image *image, const struct hr_item *dict) {
+    return dict->kind == HR_KIND_DICT ? (uint64_t)(dict->data - image->base) / 8 : 0;
 }
 
-const unsigned char *hr__slots(const struct hr_item *dict) {
-    return dict->data + dict->count * 8;
+uint64_t hr__slot_place(const struct hr__image *image, const struct hr_item *dict, const unsigned char *slot) {
+    return hr__first_place(image, dict) + place_in(load_slot(slot, dict->shape, 0), dict->shape);
 }
 
 /* Called with a constant `slot_bytes` and `is_equal`: one loop for each. */
@@ -255,18 +255,18 @@ find_slot(const struct hr__image *image, const struct hr_item *dict, const struc
           int (*is_equal)(const struct hr__image *, const struct hr_item *, const struct hr_key *, uint64_t),
           uint64_t *ret_place) {
     uint64_t mask = (UINT64_C(1) << dict->layout) - 1, number = hash & mask;
-    uint64_t mark = hr__slot_of(slot_bytes, hash, 0) >> place_bits(slot_bytes);
-    const unsigned char *slots = hr__slots(dict);
+    uint64_t mark = hr__slot_of(slot_bytes, hash, 0) >> place_bits(slot_bytes), first = hr__first_place(image, dict);
     for (uint64_t left = mask + 1; left > 0; left--, number = (number + 1) & mask) {
-        uint64_t slot = load_slot(slots, slot_bytes, number);
+        uint64_t slot = load_slot(dict->slots, slot_bytes, number);
         if (slot == 0) {
             *ret_place = number;
             return 0;
         }
         if (slot >> place_bits(slot_bytes) != mark) continue;
-        int r = is_equal(image, dict, key, place_in(slot, slot_bytes));
+        uint64_t place = first + place_in(slot, slot_bytes);
+        int r = is_equal(image, dict, key, place);
         if (r) {
-            *ret_place = place_in(slot, slot_bytes);
+            *ret_place = place;
             return r;
         }
     }
@@ -275,13 +275,14 @@ find_slot(const struct hr__image *image, const struct hr_item *dict, const struc
 
 __attribute__((noinline)) static int find_text(const struct hr__image *image, const struct hr_item *dict,
                                                const struct hr_key *key, uint64_t hash, uint64_t *ret_place) {
-    return find_slot(image, dict, key, hash, 8, is_text_at, ret_place);
+    return dict->shape == 4 ? find_slot(image, dict, key, hash, 4, is_text_at, ret_place)
+                            : find_slot(image, dict, key, hash, 8, is_text_at, ret_place);
 }
 
 __attribute__((noinline)) static int find_other(const struct hr__image *image, const struct hr_item *dict,
                                                 const struct hr_key *key, uint64_t hash, uint64_t *ret_place) {
-    return dict->shape == 8 ? find_slot(image, dict, key, hash, 8, is_key_at, ret_place)
-                            : find_slot(image, dict, key, hash, 4, is_key_at, ret_place);
+    return dict->shape == 4 ? find_slot(image, dict, key, hash, 4, is_key_at, ret_place)
+                            : find_slot(image, dict, key, hash, 8, is_key_at, ret_place);
 }
 
 static int find_among_few(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key,
@@ -301,6 +302,6 @@ static int find_among_few(const struct hr__image *image, const struct hr_item *d
 int hr__key_find(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
                  uint64_t *ret_place) {
     if (!dict->shape) return find_among_few(image, dict, key, ret_place);
-    if (dict->shape == 8 && key->kind == HR_KIND_TEXT) return find_text(image, dict, key, hash, ret_place);
+    if (key->kind == HR_KIND_TEXT) return find_text(image, dict, key, hash, ret_place);
     return find_other(image, dict, key, hash, ret_place);
 }
