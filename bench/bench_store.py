@@ -17,7 +17,7 @@ from typing import Any
 import headrace
 import numpy as np
 from measure import QUICK, ROUNDS, Goal, Key, Row, in_words, run_all
-from store_data import annotations, paths
+from store_data import annotations, paths, unequal_paths
 from store_memory import first_batches, growth
 
 COUNT = 100_000 if QUICK else 1_000_000
@@ -112,6 +112,7 @@ def in_turn(work: str, ways: dict[str, Callable[[], float]], unit: str = "ns") -
 
 LIST = "list[str], random order"
 LIST_USED = "list[str], random order, the end of each looked at"
+LIST_UNEQUAL = "list[str], random order, paths that differ in length"
 LIST_MANY = f"list[str], {MANY} at once"
 DICT = "dict[str, int], hit"
 DICT_EQUAL = "dict[str, int], hit by an equal string, not by the key itself"
@@ -153,6 +154,12 @@ def of_list() -> list[Row]:
         ways["pyarrow"] = lambda: arrow_ns(arrow, order)
     rows = in_turn(LIST, ways)
     rows += in_turn(LIST_USED, {BUILT_IN: lambda: used_ns(items, order), "headrace": lambda: used_ns(frozen, order)})
+    unequal = unequal_paths(COUNT)
+    frozen_unequal = headrace.freeze(unequal)
+    rows += in_turn(
+        LIST_UNEQUAL,
+        {BUILT_IN: lambda: read_ns(unequal, order), "headrace": lambda: read_ns(frozen_unequal, order)},
+    )
     at_once = {
         BUILT_IN: lambda: many_ns(lambda group: [items[i] for i in group], order),
         "headrace": lambda: many_ns(frozen.get_many, order),
@@ -273,6 +280,7 @@ def goals() -> list[Goal]:
 
     return [
         goal(LIST, 1.25),
+        goal(LIST_UNEQUAL, 1.25),
         goal(LIST_MANY, 0.8),
         goal(DICT, 1.2),
         goal(DICT_MISS, 1.0),

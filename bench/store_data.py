@@ -35,6 +35,11 @@ def paths(count: int) -> list[str]:
     return made
 
 
+def unequal_paths(count: int) -> list[str]:
+    """As `paths`, each as long as it is."""
+    return [f"train/{stem}/{number:09}.jpg" for number, stem in enumerate(islice(_stems(), count))]
+
+
 def _numbers(draw: random.Random, count: int) -> list[float]:
     return [round(draw.uniform(0, 640), 2) for _ in range(count)]
 

@@ -69,11 +69,11 @@ struct hr_item {
         struct {
             double real, imaginary;
         } complex;
-        unsigned char small[8]; /* private: a short text's bytes; use hr_item_bytes */
+        unsigned char small[8];    /* private: a short text's bytes; use hr_item_bytes */
+        const unsigned char *data; /* bytes, or private: where the items lie. Borrowed from the store */
         struct {
-            const unsigned char *data;  /* bytes, or private: where the items lie. Borrowed from the store */
-            const unsigned char *slots; /* private: of a dict or set */
-        };
+            const unsigned char *data, *slots;
+        } keyed; /* private: of a dict or set; its data is that above */
     };
 };
 

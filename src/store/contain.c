@@ -154,7 +154,7 @@ static unsigned slot_bits_for(uint64_t count) {
 }
 
 static void store_slot(hr_builder *builder, const struct hr_item *dict, uint64_t number, uint64_t slot) {
-    uint64_t offset = (uint64_t)(dict->slots - builder->base) + number * dict->shape;
+    uint64_t offset = (uint64_t)(dict->keyed.slots - builder->base) + number * dict->shape;
     memcpy(builder->base + offset, &slot, dict->shape);
 }
 
@@ -178,8 +178,8 @@ static int make_slots(hr_builder *builder, hr_value dict, const struct hr_item *
 /* The slots of a dict that cannot be indexed after all: they are the last that was made. */
 static void drop_slots(hr_builder *builder, hr_value dict, const struct hr_item *item) {
     memset(builder->base + slots_word_at(dict), 0, sizeof(hr_value));
-    if (!item->slots) return;
-    uint64_t offset = (uint64_t)(item->slots - builder->base);
+    if (!item->keyed.slots) return;
+    uint64_t offset = (uint64_t)(item->keyed.slots - builder->base);
     memset(builder->base + offset, 0, builder->used - offset);
     builder->used = offset;
 }
@@ -198,7 +198,7 @@ static int enter(hr_builder *builder, const struct hr__image *image, const struc
     uint64_t hash = hr__key_hash(&key, builder->seed);
     r = hr__key_find(image, dict, &key, hash, &found);
     if (r < 0) return r;
-    if (!dict->slots) return found == place;
+    if (!dict->keyed.slots) return found == place;
     if (r == 1) return 0;
     store_slot(builder, dict, found, hr__slot_of(dict->shape, hash, place - hr__first_place(image, dict)));
     return 1;

@@ -257,7 +257,7 @@ find_slot(const struct hr__image *image, const struct hr_item *dict, const struc
     uint64_t mask = (UINT64_C(1) << dict->layout) - 1, number = hash & mask;
     uint64_t mark = hr__slot_of(slot_bytes, hash, 0) >> place_bits(slot_bytes), first = hr__first_place(image, dict);
     for (uint64_t left = mask + 1; left > 0; left--, number = (number + 1) & mask) {
-        uint64_t slot = load_slot(dict->slots, slot_bytes, number);
+        uint64_t slot = load_slot(dict->keyed.slots, slot_bytes, number);
         if (slot == 0) {
             *ret_place = number;
             return 0;

@@ -93,11 +93,11 @@ static int read_list(const struct hr__image *image, hr_value word, unsigned layo
 static int read_slots(const struct hr__image *image, hr_value slots, struct hr_item *ret) {
     unsigned slot_bytes = hr__word_count(slots) >> 8, slot_bits = hr__word_count(slots) & 0xFF;
     if ((slot_bytes != 4 && slot_bytes != 8) || slot_bits > 43) return corrupt("a dict or set", hr__word_offset(slots));
-    ret->slots = hr__span(image, hr__word_offset(slots), (uint64_t)slot_bytes << slot_bits);
+    ret->keyed.slots = hr__span(image, hr__word_offset(slots), (uint64_t)slot_bytes << slot_bits);
     ret->is_native = hr__word_tag(slots) != 0;
     ret->layout = (uint8_t)slot_bits;
     ret->shape = slot_bytes;
-    return ret->slots ? 0 : corrupt("a dict or set", hr__word_offset(slots));
+    return ret->keyed.slots ? 0 : corrupt("a dict or set", hr__word_offset(slots));
 }
 
 static int read_dict(const struct hr__image *image, hr_value word, struct hr_item *ret) {

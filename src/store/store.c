@@ -293,7 +293,7 @@ void hr_store_prefetch(const hr_store *store, const struct hr_item *container, u
 
 void hr_store_prefetch_hash(const hr_store *store, const struct hr_item *dict, uint64_t hash, int stage) {
     if (!dict->is_native || !dict->shape) return;
-    const unsigned char *slot = dict->slots + (hash & ((UINT64_C(1) << dict->layout) - 1)) * dict->shape;
+    const unsigned char *slot = dict->keyed.slots + (hash & ((UINT64_C(1) << dict->layout) - 1)) * dict->shape;
     if (stage == 0) {
         fetch(slot);
         return;
