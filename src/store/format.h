@@ -98,7 +98,7 @@ enum {
     SLOT8_INDEX_BITS = 40,
     SCAN_MAX = 8, /* a dict of so many entries has no slots */
     GUIDE_STEP = 32,
-    GUIDED_MIN = 4096,
+    GUIDED_MIN = 256,
 };
 
 #define HR__IMAGE_MAGIC UINT64_C(0x0a45524f54535248) /* "HRSTORE\n" */

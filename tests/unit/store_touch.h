@@ -87,6 +87,16 @@ static inline hr_value build_texts(hr_builder *builder, enum hr_kind item_kind) 
     return value;
 }
 
+/* As many as have a guide. */
+static inline hr_value build_long_texts(hr_builder *builder) {
+    enum { COUNT = 256 };
+    struct hr_texts writer;
+    hr_value value;
+    SURE(hr_builder_texts(builder, HR_KIND_TUPLE, HR_KIND_TEXT, COUNT, COUNT, 1, &value, &writer));
+    for (int i = 0; i < COUNT; i++) SURE(hr_texts_add(&writer, i % 3 ? "on" : "", i % 3 ? (uint64_t)i % 3 : 0));
+    return value;
+}
+
 /* Records of one class: {name, box}. */
 static inline hr_value build_records(hr_builder *builder, uint64_t count) {
     hr_value rows, row, names[2] = {build_text(builder, "name"), build_text(builder, "bounding box")};
@@ -133,7 +143,7 @@ static inline hr_value build_rest(hr_builder *builder) {
 
 static inline hr_value build_each_kind(hr_builder *builder) {
     hr_value list;
-    SURE(hr_builder_container(builder, HR_KIND_LIST, 7, &list));
+    SURE(hr_builder_container(builder, HR_KIND_LIST, 8, &list));
     SURE(hr_builder_put(builder, list, 0, build_numbers(builder)));
     SURE(hr_builder_put(builder, list, 1, build_dict(builder, 24)));
     SURE(hr_builder_put(builder, list, 2, build_texts(builder, HR_KIND_TEXT)));
@@ -141,6 +151,7 @@ static inline hr_value build_each_kind(hr_builder *builder) {
     SURE(hr_builder_put(builder, list, 4, build_records(builder, 3)));
     SURE(hr_builder_put(builder, list, 5, build_array(builder)));
     SURE(hr_builder_put(builder, list, 6, build_rest(builder)));
+    SURE(hr_builder_put(builder, list, 7, build_long_texts(builder)));
     return list;
 }
 
