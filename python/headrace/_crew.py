@@ -16,7 +16,7 @@ import warnings
 import weakref
 from typing import Any, Protocol
 
-from headrace import _core, _interrupt, _reports, _restart, _samples, _witness, _worker
+from headrace import _cargo, _core, _interrupt, _reports, _restart, _samples, _witness, _worker
 from headrace._options import Policy
 
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine's or the user's
@@ -94,8 +94,9 @@ class Crew:
 
     def _start(self, worker: int, host: Host, beginning: _restart.Beginning) -> None:
         opener = _worker.Pass(*self._core.open_pass(worker))
+        cargo = _cargo.Cargo((host.job_of(worker), beginning))
         try:
-            args = (opener, host.job_of(worker), beginning, not _interrupt.is_blocked())
+            args = (opener, cargo, not _interrupt.is_blocked())
             process = self._context.Process(target=_worker.main, args=args)
             process.daemon = True
             _fail_at("fork")
@@ -110,6 +111,7 @@ class Crew:
                 raise
             raise _explain_start(error) from error
         finally:
+            cargo.close()
             opener.close()
         self._core.adopt(worker, process.pid, process.sentinel)
 
