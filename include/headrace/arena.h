@@ -97,8 +97,8 @@ HR_API int hr_arena_pass(hr_arena *arena, uint32_t worker, struct hr_pass *ret_p
 HR_API void hr_pass_done(struct hr_pass *pass);
 
 /* For a process that was given the pass and will take long to open its port, as it imports first: it is killed when the
- * trainer dies, from now on, as hr_port_open arranges for itself. -ESRCH; another negative errno where the system
- * refuses. */
+ * trainer dies (at once if it has died), as hr_port_open arranges for itself. The trainer calls it, or the process.
+ * -ESRCH; another negative errno where the system refuses. */
 HR_API int hr_pass_guard(const struct hr_pass *pass, int pid);
 
 /* A descriptor (a pidfd, a sentinel pipe) that becomes readable when worker `worker` ends: borrowed until the worker is

@@ -14,15 +14,17 @@ import threading
 import time
 import warnings
 import weakref
+from multiprocessing import connection
 from typing import Any, Protocol
 
-from headrace import _core, _interrupt, _reports, _restart, _samples, _witness, _worker
+from headrace import _cargo, _core, _interrupt, _reports, _restart, _samples, _witness, _worker
 from headrace._options import Policy
 
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine's or the user's
-EXIT_CODE_S = 1.0  # for the exit code of a dead worker, or of a killed one, to arrive
+EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
 STACK_S = 1.0  # for a worker to write its stacks
-PIN_THREAD = "headrace-pin"  # name of the threads that pin batches, which hold no lock of the user's
+PIN_THREAD = "headrace-pin"  # name of the threads that pin batches
+REAP_THREAD = "headrace-reap"  # of those that wait for workers which die late; neither holds a lock of the user's
 DEATHS_OF_A_SAMPLE = 2  # after which it is not tried again
 
 _HERE = os.path.dirname(__file__) + os.sep
@@ -94,8 +96,9 @@ class Crew:
 
     def _start(self, worker: int, host: Host, beginning: _restart.Beginning) -> None:
         opener = _worker.Pass(*self._core.open_pass(worker))
+        cargo = _cargo.Cargo((host.job_of(worker), beginning))
         try:
-            args = (opener, host.job_of(worker), beginning, not _interrupt.is_blocked())
+            args = (opener, cargo, not _interrupt.is_blocked())
             process = self._context.Process(target=_worker.main, args=args)
             process.daemon = True
             _fail_at("fork")
@@ -110,6 +113,7 @@ class Crew:
                 raise
             raise _explain_start(error) from error
         finally:
+            cargo.close()
             opener.close()
         self._core.adopt(worker, process.pid, process.sentinel)
 
@@ -141,8 +145,8 @@ class Crew:
 
     def _reap(self, worker: int, look: dict[str, Any]) -> int | None:
         process = self.processes[worker]
-        if process.is_alive():
-            process.join(EXIT_CODE_S)
+        if not _has_ended(process, time.monotonic() + EXIT_CODE_S):
+            _reap_later([process])
         if process.exitcode is not None:
             return int(process.exitcode)
         if look["is_end_known"]:
@@ -269,12 +273,31 @@ def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:
         if _interrupt.is_starting(process.pid) or core.look(worker)["own_pid"] != process.pid:
             process.terminate()  # it would see only after its imports that it shall end
     core.stop(max(0.1, deadline - time.monotonic()))
-    end = time.monotonic() + EXIT_CODE_S
-    for process in processes:
-        # A moment later the fork server tells exit codes, and on a busy machine who was killed last dies.
-        if process.is_alive():
-            process.join(max(0.0, end - time.monotonic()))
+    end = min(deadline, time.monotonic() + EXIT_CODE_S)
+    late = [process for process in processes if not _has_ended(process, end)]
     core.close()
+    if late:
+        _reap_later(late)
+
+
+def _has_ended(process: Any, deadline: float) -> bool:
+    """Reaps a process: at once, or when the fork server tells its exit code, a moment after its end. Not by join, which
+    waits without end for one that has ended and cannot be reaped, as a debugger holds it."""
+    if process.is_alive():
+        connection.wait([process.sentinel], max(0.0, deadline - time.monotonic()))
+    return not process.is_alive()
+
+
+def _reap_later(processes: list[Any]) -> None:
+    """They were killed, and may die in a moment, or never if they hang in the kernel: nobody waits for that."""
+    multiprocessing.process._children.difference_update(processes)  # type: ignore[attr-defined]  # exit would wait
+
+    def reap() -> None:
+        for process in processes:
+            process.join()
+
+    with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
+        threading.Thread(target=reap, name=REAP_THREAD, daemon=True).start()
 
 
 _workers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -323,7 +346,7 @@ def warn_of_fork(context: Any) -> None:
     hazards = []
     if torch is not None and torch.cuda.is_initialized():
         hazards.append("CUDA is initialised, and forked processes cannot use it")
-    own = (threading.main_thread().name, threading.current_thread().name, PIN_THREAD)
+    own = (threading.main_thread().name, threading.current_thread().name, PIN_THREAD, REAP_THREAD)
     names = [thread.name for thread in threading.enumerate() if thread.name not in own]
     if names:
         others = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

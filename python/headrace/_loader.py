@@ -233,8 +233,7 @@ class Loader:
         stall_after: seconds without progress, while the loop waits, after which a worker's stacks are shown.
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
-        shutdown_timeout: seconds after which closing has killed every worker, whatever it does. One that is still dying
-            then has a second more.
+        shutdown_timeout: seconds after which closing has killed every worker, whatever it does, and returns.
         freeze: replace the large containers of the data set by views of one image that all processes share, in place,
             before the workers start: see headrace.freeze_attributes.
         repair: "auto": what keeps the workers from being started because it does not pickle is made anew in them where

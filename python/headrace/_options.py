@@ -108,7 +108,7 @@ class Policy:
         exception) that gives one of these words.
     stall_after: seconds without progress while the trainer waits until that is reported. on_stall: "wait" on, "raise",
         or "restart": kill and replace the worker.
-    shutdown_timeout: seconds after which closing has killed every worker; those still dying have a second more.
+    shutdown_timeout: seconds after which closing has killed every worker, and returns.
     freeze: freeze_attributes for the data set, before its workers start.
     repair: "auto": what does not pickle is made anew in the workers where it is known how; None: it raises.
     """

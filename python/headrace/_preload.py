@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import importlib
 import json
 import multiprocessing
 import os
-import select
 import signal
 import sys
 from collections.abc import Iterator
 from multiprocessing import forkserver, spawn, util
 from types import FrameType
 from typing import Any
+
+from headrace import _core
 
 TRY_S = 60  # for the script's main module to be imported
 
@@ -67,16 +67,12 @@ def _trainers_pipe() -> int | None:
 
 @contextlib.contextmanager
 def _ended_with_trainer() -> Iterator[None]:
-    """The kernel kills this process when the trainer is gone, as it kills workers (hr__die_with in src/os/event.c)."""
+    """The kernel kills this process when the trainer is gone, as it kills workers."""
     pipe, fd = _trainers_pipe(), None
     with contextlib.suppress(OSError):  # then it ends when all is loaded
         if pipe is not None:
-            fd = os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK)
-            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
-            fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-            if select.select([fd], [], [], 0)[0]:
-                os.kill(os.getpid(), signal.SIGKILL)  # it was gone before
+            fd = os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK)  # a description that nobody shares
+            _core.Loader.guard(fd, os.getpid())
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ import threading
 from multiprocessing import reduction, util
 from typing import Any, Protocol
 
-from headrace import _core, _growth, _interrupt, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
+from headrace import _cargo, _core, _growth, _interrupt, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
 
 
 class Job(Protocol):
@@ -67,6 +67,7 @@ class Pass:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         _interrupt.block()
+        _core.Loader.guard(self.fds[_LIFE].detach(), os.getpid())  # the trainer may have died before it could
 
     def open(self) -> _core.Port:
         """Opens the port and gives the descriptors over to it."""
@@ -178,8 +179,9 @@ def _local_trainers() -> int:
     return max(1, int(told)) if re.fullmatch("[0-9]{1,6}", told) else 1
 
 
-def main(opener: Pass, job: Job, beginning: _restart.Beginning, is_interrupted: bool) -> None:
-    """The worker process's target. `is_interrupted`: a Ctrl-C ends it."""
+def main(opener: Pass, cargo: _cargo.Cargo, is_interrupted: bool) -> None:
+    """The worker process's target. `cargo`: a Job and a Beginning. `is_interrupted`: a Ctrl-C ends it."""
+    job, beginning = cargo.value
     try:
         if is_interrupted:
             _interrupt.unblock()

@@ -104,7 +104,9 @@ int hr__open_anew(int read_fd, int *ret_fd) {
 int hr__kill_with(int read_fd, int pid) {
     bool is_set = fcntl(read_fd, F_SETSIG, SIGKILL) == 0 && fcntl(read_fd, F_SETOWN, pid) == 0 &&
                   fcntl(read_fd, F_SETFL, O_ASYNC | O_NONBLOCK) == 0;
-    return is_set ? 0 : -errno;
+    if (!is_set) return -errno;
+    if (hr__is_readable(read_fd)) kill(pid, SIGKILL); /* the other end closed before we were armed */
+    return 0;
 }
 
 int hr__die_with(int read_fd, int *ret_own_fd) {
@@ -116,7 +118,6 @@ int hr__die_with(int read_fd, int *ret_own_fd) {
         close(fd);
         return r;
     }
-    if (hr__is_readable(fd)) raise(SIGKILL); /* the other end closed before we were armed */
     *ret_own_fd = fd;
     return 0;
 }

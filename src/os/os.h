@@ -96,7 +96,8 @@ int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns)
 /* Another descriptor of the pipe's read end, with an open file description of its own, by way of /proc. */
 int hr__open_anew(int read_fd, int *ret_fd);
 /* Asks the kernel to kill process `pid` (SIGKILL) when the other end of the pipe is closed for good: when the process
- * that holds its write end has died, however. For as long as anybody has this open file description. */
+ * that holds its write end dies, however; at once if it has died. For as long as anybody has this open file
+ * description. */
 int hr__kill_with(int read_fd, int pid);
 /* The same for this process, with a description of its own. */
 int hr__die_with(int read_fd, int *ret_own_fd);

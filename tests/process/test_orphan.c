@@ -205,6 +205,35 @@ static void who_has_ended_cannot_be_guarded(void **state) {
     hr_arena_close(scene.arena);
 }
 
+static void be_late(struct hr_pass *pass) {
+    report_ready();
+    poll(&(struct pollfd){.fd = pass->life_fd, .events = POLLIN}, 1, PATIENCE_S * 1000);
+    hr_pass_guard(pass, getpid());
+    _exit(0);
+}
+
+static _Noreturn void be_trainer_of_one_who_is_late(void) {
+    struct scene scene;
+    struct hr_pass pass;
+    set_scene(&scene, 1, 4, 32 * MIB);
+    must(hr_arena_pass(scene.arena, 0, &pass));
+    if (fork() == 0) be_late(&pass);
+    for (;;) pause();
+}
+
+static void who_guards_itself_after_the_trainers_death_dies_at_once(void **state) {
+    (void)state;
+    pid_t trainer = start_trainer(be_trainer_of_one_who_is_late);
+    await_ready(1);
+    kill(trainer, SIGKILL);
+    for (int i = 0; i < 2; i++) {
+        int status;
+        assert_true(wait(&status) > 0);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    }
+    munmap(board, sizeof *board);
+}
+
 /* ---- an orderly end, and the trainer's own points ---- */
 
 static void workers_end_by_themselves_when_the_arena_stops(void **state) {
@@ -276,6 +305,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_in_any_state_are_gone_at_once_when_the_trainer_is_killed),
         cmocka_unit_test(who_has_ended_cannot_be_guarded),
+        cmocka_unit_test(who_guards_itself_after_the_trainers_death_dies_at_once),
         cmocka_unit_test(workers_end_by_themselves_when_the_arena_stops),
         cmocka_unit_test(workers_that_do_not_end_are_killed_by_the_close),
         cmocka_unit_test(a_trainer_killed_at_any_store_takes_its_workers_along),

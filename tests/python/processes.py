@@ -82,6 +82,34 @@ def children(pid: int) -> set[int]:
     return out
 
 
+class Tracer:
+    """Has a process that is killed stay, as one that hangs in the kernel does: its parent cannot reap it before the
+    context is left, or this process ends."""
+
+    CODE = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+PTRACE_SEIZE = 0x4206
+failed = libc.ptrace(PTRACE_SEIZE, int(sys.argv[1]), 0, 0)
+print(ctypes.get_errno() if failed else "traces", flush=True)
+sys.stdin.read()
+"""
+
+    def __init__(self, pid: int) -> None:
+        command = [sys.executable, "-c", self.CODE, str(pid)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> bool:
+        """Whether the system allows it."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline() == "traces\n"
+
+    def __exit__(self, *_: object) -> None:
+        with self.process:  # closes its stdin
+            pass
+
+
 def shared_bytes(pids: Iterable[int]) -> int:
     """Shared memory (memfd, tmpfs) that these processes hold together: the sum of their proportional parts."""
     total = 0

@@ -260,7 +260,7 @@ def test_a_trainer_may_be_killed_or_stopped_at_any_point(
 
 @pytest.mark.parametrize(("point", "method"), a_tenth([point for point in TRAINERS if point not in NEVER]))
 def test_so_may_one_with_the_other_start_methods(point: str, method: str, ask: Any) -> None:
-    """Who is killed before he has guarded a worker leaves it until it has opened its port."""
+    """Who is killed before he has guarded a worker leaves it until it gets its pass."""
     name = random.Random(f"{point} {method}").choice(KINDS)
     result = ask(point=point, signal=signal.SIGKILL, loader="numpy", dataset=name, method=method)
     assert_is_as_planned(result, signal.SIGKILL, point, gone_s=START_S)

@@ -19,7 +19,7 @@ import pytest
 from headrace import _core, _interrupt
 from loaders import METHODS, Headrace, only_headrace
 from mishaps import Marks
-from processes import Script, alive, run, until
+from processes import Script, Tracer, alive, run, until
 
 pytestmark = only_headrace
 
@@ -168,6 +168,53 @@ def get_stuck_in_a_finalizer(worker: int) -> None:
 def test_a_finalizer_that_hangs_does_not_keep_the_trainer(workers: int) -> None:
     options = {"num_workers": workers, "worker_init_fn": get_stuck_in_a_finalizer, "shutdown_timeout": TIMEOUT_S}
     assert close(idle(Headrace(range(100), multiprocessing_context="fork", **options))) < 2.5 * TIMEOUT_S
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_closing_does_not_wait_for_a_worker_that_cannot_die(method: str) -> None:
+    timeout_s = 0.2
+    iterator = idle(
+        headrace.Loader(range(100), 1, num_workers=2, multiprocessing_context=method, shutdown_timeout=timeout_s)
+    )
+    first = iterator._engine.processes[0]
+    with Tracer(first.pid) as is_allowed:
+        if not is_allowed:
+            pytest.skip("the system refuses ptrace")
+        before = time.monotonic()
+        iterator._engine.close()
+        assert time.monotonic() - before < 4 * timeout_s
+        assert first not in multiprocessing.active_children()
+    assert until(lambda: first.exitcode is not None)
+
+
+def test_a_worker_that_dies_and_cannot_be_reaped_is_replaced() -> None:
+    iterator = idle(headrace.Loader(range(100), 1, num_workers=2, multiprocessing_context="fork", max_restarts=1))
+    first = iterator._engine.processes[0]
+    with Tracer(first.pid) as is_allowed:
+        if not is_allowed:
+            pytest.skip("the system refuses ptrace")
+        os.kill(first.pid, signal.SIGKILL)
+        with pytest.warns(UserWarning, match="headrace replaces it"):
+            assert len(list(iterator)) == 99
+    assert until(lambda: first.exitcode is not None)
+
+
+HELD = """
+    from processes import Tracer
+    iterator = iter(make(shutdown_timeout=0.2))
+    next(iterator)
+    print("now" if Tracer(iterator._engine.processes[0].pid).__enter__() else "refused", flush=True)
+"""
+
+
+def test_exit_does_not_wait_for_a_worker_that_cannot_die(tmp_path: pathlib.Path) -> None:
+    with Script(tmp_path, EXIT.format(method="fork", ending=HELD)) as script:
+        if script.line() == "refused":
+            pytest.skip("the system refuses ptrace")
+        assert script.finish(30) == 0
+        assert script.stdout.endswith("the end\n")
+        assert script.stderr == ""
+        assert script.left() == []
 
 
 # ---- Ctrl-C ----

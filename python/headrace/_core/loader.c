@@ -306,8 +306,8 @@ static PyMethodDef loader_methods[] = {
      "adopt(worker, pid, sentinel)\n\nWatches process `pid` as a worker; `sentinel` is a descriptor that becomes "
      "readable when it ends, for a kernel without pidfd."},
     {"guard", crew_guard, METH_VARARGS | METH_STATIC,
-     "guard(life_fd, pid) -> bool\n\nHas process `pid`, which was sent this descriptor of open_pass's, killed when "
-     "this one dies, before it has opened its Port too. False: it has ended, or the system refuses."},
+     "guard(life_fd, pid) -> bool\n\nHas process `pid` killed when nobody can write to the pipe any more that this "
+     "descriptor reads, so with open_pass's when the trainer has died. False: it has ended, or the system refuses."},
     {"look", crew_look, METH_O,
      "look(worker) -> dict\n\nstruct hr_worker_report by its fields' names, and `stack`, `said`."},
     {"told", crew_told, METH_O, "told(worker) -> bytes\n\nWhat a worker told last; it may have written anything."},

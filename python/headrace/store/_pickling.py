@@ -10,12 +10,11 @@ from __future__ import annotations
 import collections.abc
 import copyreg
 import os
-import tempfile
 import weakref
 from multiprocessing import context, reduction
-from typing import IO, Any
+from typing import Any
 
-from headrace import _core
+from headrace import _cargo, _core
 from headrace._core import Image, StoreError
 
 _images: weakref.WeakValueDictionary[bytes, Image] = weakref.WeakValueDictionary()  # by id: each is mapped once
@@ -97,18 +96,11 @@ def _load_file(path: str, digest: bytes, trust: bool) -> Image:
     return image
 
 
-def _memory() -> IO[bytes]:
-    try:
-        return open(os.memfd_create("headrace-frozen", os.MFD_CLOEXEC), "wb")
-    except (AttributeError, OSError):  # a kernel, or a sandbox, without
-        return tempfile.TemporaryFile()
-
-
 def _load_embedded(data: bytes, identity: bytes) -> Image:
     known = _images.get(identity)
     if known is not None:
         return known
-    with _memory() as file:
+    with _cargo.memory("headrace-frozen") as file:
         file.write(data)
         file.flush()
         return _attach(identity, file.fileno(), "this pickle")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker is sent, past multiprocessing's pipe.
+
+A pipe holds 64 KiB: whoever starts a worker with a larger data set waits until that has imported everything and reads,
+and cannot start another meanwhile, nor see to it that the worker dies with it. So the data set travels in a file
+without a name, and the pipe carries its descriptor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import mmap
+import os
+import pickle
+import tempfile
+from multiprocessing import reduction
+from typing import IO, Any
+
+CHUNK_BYTES = 8 << 20  # so much is freed at a time
+READ_BYTES = 1 << 20
+
+
+def memory(name: str) -> IO[bytes]:
+    """A file without a name, in memory if the system allows that. OSError."""
+    try:
+        return open(os.memfd_create(name, os.MFD_CLOEXEC), "w+b")
+    except (AttributeError, OSError):  # a kernel, or a sandbox, without
+        return tempfile.TemporaryFile()
+
+
+class Cargo:
+    """Any value, on its way to a process that is being started. With the start method fork nothing is pickled."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._file: IO[bytes] | None = None
+
+    def __reduce__(self) -> Any:
+        self._file = memory("headrace-cargo")
+        reduction.dump(self.value, self._file)
+        self._file.flush()
+        return _arrive, (reduction.DupFd(self._file.fileno()),)
+
+    def close(self) -> None:
+        """The trainer's side: the worker has the descriptor by now, or never will."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # of a flush that has failed before
+                self._file.close()
+
+
+class _Once(io.FileIO):
+    """Frees what is read, whoever else has the file open: what was sent and what becomes of it are not both in memory
+    as a whole, in none of the workers that start at the same time."""
+
+    _freed = 0
+
+    def readinto(self, buffer: Any) -> int:
+        count = super().readinto(buffer)
+        while self._freed + CHUNK_BYTES <= self.tell():
+            with (
+                contextlib.suppress(OSError),  # no file of memory: it is freed in the end
+                mmap.mmap(self.fileno(), CHUNK_BYTES, offset=self._freed) as chunk,
+            ):
+                chunk.madvise(mmap.MADV_REMOVE)
+            self._freed += CHUNK_BYTES
+        return count
+
+
+def _arrive(sent: Any) -> Cargo:
+    """In the worker."""
+    with io.BufferedReader(_Once(sent.detach()), READ_BYTES) as file:
+        file.seek(0)
+        try:
+            return Cargo(pickle.load(file))
+        finally:
+            os.ftruncate(file.fileno(), 0)
