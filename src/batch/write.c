@@ -70,8 +70,9 @@ int hr_batch_measure(hr_batch *batch, uint64_t *ret_bytes) {
  * reader far behind finds them in memory at any rate. Measured: docs/benchmarks.md. */
 enum { PAST_CACHES_BYTES = 14 << 20 };
 
-/* Batches of this size and above may have a second thread: it starts in some 30 us, and saves half the copy. */
-enum { SHARED_BYTES = 8 << 20, SHARED_PARTS = 16 };
+/* Batches of this size and above may have a second thread, which saves half the copy: in a stream, where it is awake;
+ * from LARGE_BYTES on also where it has to be started, in some 30 us. */
+enum { SHARED_BYTES = 1 << 20, LARGE_BYTES = 8 << 20, SHARED_PARTS = 16 };
 
 /* A batch being written. Each thread takes the next part_bytes of it until none are left. */
 struct writing {
@@ -135,7 +136,7 @@ static void write_parts(void *context) {
     if (writing->copy_bytes == hr__copy_past_caches) hr__copies_land();
 }
 
-static void write_leaves(const hr_batch *batch, void *to) {
+static void write_leaves(hr_batch *batch, void *to) {
     uint64_t bytes = batch->total_bytes;
     bool is_shared = batch->thread_count > 1 && bytes >= SHARED_BYTES;
     struct writing writing = {
@@ -144,10 +145,10 @@ static void write_leaves(const hr_batch *batch, void *to) {
         .part_bytes = is_shared ? bytes / SHARED_PARTS : bytes,
         .copy_bytes = bytes >= PAST_CACHES_BYTES ? hr__copy_past_caches : memcpy,
     };
-    struct hr__thread second;
-    bool is_started = is_shared && hr__thread_start(&second, write_parts, &writing) == 0;
-    write_parts(&writing); /* all of it where no thread could be started */
-    if (is_started) hr__thread_join(&second);
+    if (is_shared)
+        hr__helper_run(&batch->helper, bytes >= LARGE_BYTES, write_parts, &writing);
+    else
+        write_parts(&writing);
 }
 
 int hr_batch_write(hr_batch *batch, void *to, uint64_t capacity) {

@@ -10,6 +10,7 @@
 #include "batch/buffer.h"
 #include "batch/copy.h"
 #include "batch/format.h"
+#include "batch/helper.h"
 
 /* A run of bytes in the batch: one or more sources of equal size, or a part of the writer's own `filled`. */
 struct hr__leaf {
@@ -35,6 +36,7 @@ struct hr_batch {
     uint64_t node_count;
     uint64_t total_bytes; /* when measured, else 0 */
     uint32_t thread_count;
+    struct hr__helper helper;
     uint32_t depth;
     uint64_t missing[HR_BATCH_MAX_DEPTH]; /* children that each open container still waits for */
 };

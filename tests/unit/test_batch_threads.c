@@ -3,12 +3,18 @@
 #include "../support/sanitized.h"
 #include "batch_scene.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 /*
- * Large batches: written by one thread or two, through the caches or past them, the bytes are the same.
+ * Large batches, and streams of smaller ones: written by one thread or two, through the caches or past them, the bytes
+ * are the same.
  */
 
 enum { MIB = 1 << 20, SHARED = 9 * MIB, PAST_CACHES = 30 * MIB, PIECES = 7, ROW = 3001 };
@@ -129,6 +135,35 @@ static void what_lies_between_leaves_is_written_by_neither(void **state) {
         assert_int_equal(memory[i], UNTOUCHED);
 }
 
+/* ---- a stream: one batch right after another ---- */
+
+enum { STREAMED = 2 * MIB, STREAM = 500, PATIENCE_S = 60 };
+
+static void open_stream(struct room *room) {
+    int64_t bytes = STREAMED;
+    struct hr_array array = {room->data, uint8, 1, &bytes, NULL};
+    assert_int_equal(hr_batch_set_threads(room->scene->batch, 2), 0);
+    assert_int_equal(hr_batch_add_array(room->scene->batch, HR_FLAVOR_NUMPY, &array), 0);
+    deliver(room->scene);
+}
+
+static void stream(const struct scene *scene, int count) {
+    for (int i = 0; i < count; i++) assert_int_equal(hr_batch_write(scene->batch, scene->memory, scene->bytes), 0);
+}
+
+static void a_stream_is_written_each_byte_to_its_place(void **state) {
+    struct room *room = *state;
+    struct scene *scene = room->scene;
+    open_stream(room);
+    struct hr_node node = next_node(scene, HR_NODE_ARRAY);
+    unsigned char *bytes = (unsigned char *)scene->memory + node.data_offset;
+    for (int i = 0; i < 20; i++) {
+        memset(bytes, UNTOUCHED, STREAMED);
+        stream(scene, 1 + i % 3 * 20); /* alone, and with a second thread that others have awoken */
+        assert_memory_equal(bytes, room->data, STREAMED);
+    }
+}
+
 #if !IS_SANITIZED /* sanitizers have one of their own in its place */
 static int created_count;
 
@@ -156,6 +191,57 @@ static void a_second_thread_is_made_where_it_may_be_and_pays(void **state) {
     assert_int_equal(hr_batch_set_threads(room->scene->batch, 1), 0);
     assert_int_equal(created_for(room, SHARED), 0);
 }
+
+static int thread_count(void) {
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (const struct dirent *task; (task = readdir(tasks));) count += *task->d_name != '.';
+    closedir(tasks);
+    return count;
+}
+
+/* Where the cores are busy, batches do not come right after another. */
+static void stream_until_one_is_created(const struct scene *scene) {
+    time_t end = time(NULL) + PATIENCE_S;
+    for (created_count = 0; !created_count && time(NULL) < end;) stream(scene, 10);
+    assert_true(created_count > 0);
+}
+
+static void a_stream_of_smaller_batches_has_a_second_thread_that_ends_with_it(void **state) {
+    struct room *room = *state;
+    open_stream(room);
+    stream_until_one_is_created(room->scene);
+    created_count = 0;
+    stream(room->scene, STREAM);
+    assert_true(created_count < STREAM / 2); /* it stays from one batch to the next */
+    time_t end = time(NULL) + PATIENCE_S;
+    while (thread_count() > 1 && time(NULL) < end) sched_yield();
+    assert_int_equal(thread_count(), 1);
+}
+
+static void a_forked_child_in_the_middle_of_a_stream_writes_and_ends(void **state) {
+    struct room *room = *state;
+    struct scene *scene = room->scene;
+    open_stream(room);
+    for (int i = 0; i < 20; i++) {
+        int status;
+        stream(scene, 20);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            alarm(PATIENCE_S);
+            memset(scene->memory, UNTOUCHED, scene->bytes);
+            stream(scene, 20);
+            struct hr_node node = next_node(scene, HR_NODE_ARRAY);
+            int differs = memcmp(node_data(scene, &node), room->data, STREAMED) != 0;
+            hr_batch_free(scene->batch);
+            _exit(differs);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
 #endif
 
 static void where_no_thread_can_be_started_one_writes_all(void **state) {
@@ -180,8 +266,11 @@ int main(void) {
         in_a_room(one_thread_writes_each_byte_to_its_place),
         in_a_room(two_threads_write_each_byte_to_its_place),
         in_a_room(what_lies_between_leaves_is_written_by_neither),
+        in_a_room(a_stream_is_written_each_byte_to_its_place),
 #if !IS_SANITIZED
         in_a_room(a_second_thread_is_made_where_it_may_be_and_pays),
+        in_a_room(a_stream_of_smaller_batches_has_a_second_thread_that_ends_with_it),
+        in_a_room(a_forked_child_in_the_middle_of_a_stream_writes_and_ends),
 #endif
         in_a_room(where_no_thread_can_be_started_one_writes_all),
         in_a_room(other_numbers_of_threads_are_refused),
