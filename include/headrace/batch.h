@@ -83,7 +83,7 @@ HR_API hr_batch *hr_batch_free(hr_batch *batch); /* NULL is fine; returns NULL *
 HR_API void hr_batch_reset(hr_batch *batch);
 
 /* By how many threads hr_batch_write writes a large batch: 1 at first, HR_BATCH_MAX_THREADS at most (-EINVAL). The
- * further ones live only while it runs, or in a stream of batches for up to 50 us after each, with all signals blocked;
+ * further ones live only while it runs, or in a stream of batches for a moment after each, with all signals blocked;
  * where they cannot be started, it writes alone. For a process that has as many cores to itself: hr_port_core_share. */
 HR_API int hr_batch_set_threads(hr_batch *batch, uint32_t count);
 

@@ -32,6 +32,14 @@ void hr__collapse(uint32_t ndim, const int64_t *shape, const int64_t *strides, u
     source->dim_count = n;
 }
 
+/* Above the size of a core's own cache glibc copies by a loop that reads what it is about to overwrite, below it by the
+ * processor's own instruction, which does not. */
+void *hr__copy_in_pieces(void *restrict to, const void *restrict from, size_t bytes) {
+    enum { PIECE = 256 << 10 };
+    for (size_t i = 0; i < bytes; i += PIECE) memcpy((char *)to + i, (const char *)from + i, hr__min(bytes - i, PIECE));
+    return to;
+}
+
 #ifdef __SSE2__
 /* Whole lines are streamed to memory; a run of less than half a page does not make up for its ends. */
 void *hr__copy_past_caches(void *restrict to, const void *restrict from, size_t bytes) {

@@ -26,6 +26,9 @@ void hr__collapse(uint32_t ndim, const int64_t *shape, const int64_t *strides, u
 /* Copies bytes as memcpy does. */
 typedef void *hr__copy_bytes(void *restrict to, const void *restrict from, size_t bytes);
 
+/* The same, and quicker where bytes are more than the processor's caches hold near the core. */
+hr__copy_bytes hr__copy_in_pieces;
+
 /* The same past the caches: what is written is not read soon by this core, and would push out what is. Where the
  * processor can. hr__copies_land, by the thread that copied, before others are told that the bytes are there. */
 hr__copy_bytes hr__copy_past_caches;

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "batch/helper.h"
 
+#include "base/base.h"
+
 enum {
-    AWAKE_NS = 50000, /* how long it stays awake, and how soon work must come to have come right after another */
+    AWAKE_NS = 50000, /* how long it stays awake, and how soon work must come to have come right after another... */
+    AWAKE_PART = 4,   /* ...or for this part of what the work before lasted, if that is longer */
     REST_NS = 1000000 /* once it could not be started or came too late, small pieces of work do without for so long */
 };
 
@@ -19,7 +22,7 @@ static void help(void *context) {
     do {
         if (turn(helper, OFFERED, WORKING)) {
             helper->run(helper->context);
-            if (helper->stays_awake) until_ns = hr__now_ns() + AWAKE_NS;
+            if (helper->awake_ns) until_ns = hr__now_ns() + helper->awake_ns;
             atomic_store(&helper->state, AWAKE);
         } else if (hr__now_ns() >= until_ns)
             turn(helper, AWAKE, ENDED);
@@ -60,13 +63,15 @@ static void end_offer(struct hr__helper *helper) {
 
 void hr__helper_run(struct hr__helper *helper, bool is_large, void (*run)(void *context), void *context) {
     int64_t now_ns = hr__now_ns();
-    bool follows = now_ns - helper->ended_ns <= AWAKE_NS;
+    int64_t awake_ns = (int64_t)hr__max(AWAKE_NS, (uint64_t)helper->lasted_ns / AWAKE_PART);
+    bool follows = now_ns - helper->ended_ns <= awake_ns;
     bool pays = is_large || (follows && now_ns >= helper->rests_until_ns);
     helper->run = run;
     helper->context = context;
-    helper->stays_awake = follows;
+    helper->awake_ns = follows ? awake_ns : 0;
     bool is_offered = (is_there(helper) && turn(helper, AWAKE, OFFERED)) || (pays && start(helper));
     run(context);
     if (is_offered) end_offer(helper);
     helper->ended_ns = hr__now_ns();
+    helper->lasted_ns = helper->ended_ns - now_ns;
 }

@@ -28,12 +28,12 @@ struct hr__helper {
     _Atomic uint32_t state;
     void (*run)(void *context);
     void *context;
-    bool stays_awake; /* after this piece of work */
+    int64_t awake_ns; /* how long to stay awake after this piece of work */
 
     /* The owner's: */
-    bool is_started;  /* and not joined */
-    uint32_t pid;     /* of the process that started it */
-    int64_t ended_ns; /* the last piece of work */
+    bool is_started;             /* and not joined */
+    uint32_t pid;                /* of the process that started it */
+    int64_t ended_ns, lasted_ns; /* the last piece of work */
     int64_t rests_until_ns;
 };
 

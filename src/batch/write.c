@@ -143,7 +143,7 @@ static void write_leaves(hr_batch *batch, void *to) {
         .batch = batch,
         .to = to,
         .part_bytes = is_shared ? bytes / SHARED_PARTS : bytes,
-        .copy_bytes = bytes >= PAST_CACHES_BYTES ? hr__copy_past_caches : memcpy,
+        .copy_bytes = bytes >= PAST_CACHES_BYTES ? hr__copy_past_caches : hr__copy_in_pieces,
     };
     if (is_shared)
         hr__helper_run(&batch->helper, bytes >= LARGE_BYTES, write_parts, &writing);

@@ -135,6 +135,53 @@ def test_views_of_one_storage_arrive_sharing_one(kind: Any, size: int) -> None:
     assert head[0] == -2.0
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float64, torch.complex128, torch.bool])
+@LOADERS
+def test_views_from_the_middle_of_one_storage_arrive_sharing_one(kind: Any, dtype: Any) -> None:
+    d.ZOO["views"] = lambda: [(base := torch.zeros(200, dtype=dtype))[10:100], base[30:60], base[90:90], torch.ones(3)]
+    try:
+        ((first, second, none, other),) = list(unbatched(kind, d.Zoo(["views"]), num_workers=1))
+    finally:
+        del d.ZOO["views"]
+    second[0] = 1
+    assert first[20] == 1 and first.to(torch.complex128).abs().sum() == 1
+    assert none.shape == (0,) and none.dtype == dtype and other.sum() == 3
+
+
+@pytest.mark.parametrize("count", [2, 300])
+@pytest.mark.parametrize("size", [3, 40_000])
+@LOADERS
+def test_many_tensors_of_their_own_arrive_apart(kind: Any, count: int, size: int) -> None:
+    d.ZOO["many"] = lambda: [torch.full((size,), i) for i in range(count)]
+    try:
+        (tensors,) = list(unbatched(kind, d.Zoo(["many"]), num_workers=1))
+    finally:
+        del d.ZOO["many"]
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == count
+    assert all((tensor == i).all() for i, tensor in enumerate(tensors))
+
+
+def test_a_list_of_tensors_and_others_is_converted_as_torch_converts_it() -> None:
+    d.ZOO["mixed"] = lambda: [torch.ones(2), np.ones(3), (torch.ones(1), 2), torch.nn.Parameter(torch.ones(2), False)]
+    d.ZOO["plain"] = lambda: [torch.ones(2), torch.zeros(3)]
+    d.ZOO["empty"] = list
+    try:
+        assert_same(lambda kind: forked(kind, d.Zoo(["mixed", "plain", "empty"]), batch_size=None, num_workers=1))
+    finally:
+        for name in ("mixed", "plain", "empty"):
+            del d.ZOO[name]
+
+
+@LOADERS
+def test_a_users_own_default_convert_is_called(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.utils.data._utils.collate, "default_convert", lambda data: ["mine", len(data)])
+    d.ZOO["plain"] = lambda: [torch.ones(2), torch.zeros(3)]
+    try:
+        assert list(forked(kind, d.Zoo(["plain"]), batch_size=None, num_workers=1)) == [["mine", 2]]
+    finally:
+        del d.ZOO["plain"]
+
+
 @LOADERS
 def test_a_tensor_that_appears_twice_arrives_as_one_memory(kind: Any) -> None:
     ((first, second),) = list(unbatched(kind, d.Zoo(["one tensor twice"]), num_workers=1))

@@ -33,7 +33,7 @@
 /* What Python tells the extension once (configure); owned references, NULL until told. */
 struct core {
     struct {
-        PyObject *requires_grad, *dtype, *is_conj, *is_neg, *untyped_storage, *data_ptr;
+        PyObject *requires_grad, *dtype, *is_conj, *is_neg, *untyped_storage, *data_ptr, *storage_offset;
     } names;                       /* interned; set when the module is made */
     PyObject *tensor_type;         /* torch.Tensor */
     PyObject *int8, *uint8;        /* the torch.dtypes */
@@ -85,13 +85,21 @@ bool is_array(PyObject *object);
 
 /* ---- encode.c, collate.c ---- */
 
+/* A tensor of a batch, borrowed, and where its elements are. */
+struct member {
+    PyObject *tensor;
+    const char *data;
+    uint64_t item_bytes;
+};
+
 struct encoder {
     hr_batch *batch;
     struct sources sources;
     PyObject *seen_types; /* dict: named tuple class -> its pickle, bytes */
     const void **seen;    /* containers and tensors met in this batch, a hash set */
     size_t seen_count, seen_room;
-    PyObject *lone_tensor; /* the first tensor, whose storage is not among `seen` until there is a second. Borrowed */
+    struct member first_tensor; /* its storage is not among `seen` until there is a second tensor */
+    size_t tensor_count;
 };
 int encoder_init(struct encoder *encoder);
 void encoder_free(struct encoder *encoder);

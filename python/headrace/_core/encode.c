@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { FIRST_ROOM = 64 };
+enum { FIRST_ROOM = 64 }; /* a power of two, as whatever it grows to */
 
 int encoder_init(struct encoder *encoder) {
     *encoder = (struct encoder){.seen_types = PyDict_New()};
@@ -29,7 +29,7 @@ void encoder_reset(struct encoder *encoder) {
     sources_clear(&encoder->sources);
     if (encoder->seen_count) memset(encoder->seen, 0, encoder->seen_room * sizeof *encoder->seen);
     encoder->seen_count = 0;
-    encoder->lone_tensor = NULL;
+    encoder->tensor_count = 0;
 }
 
 enum found encode_result(int code) {
@@ -41,9 +41,14 @@ enum found encode_result(int code) {
 
 /* ---- what was met before ---- */
 
+/* Where to look for an object first. Large storages lie whole pages apart: the upper bits of the product differ. */
+static size_t place_of(const void *object, size_t room) {
+    return ((uint64_t)(uintptr_t)object >> 4) * 0x9e3779b97f4a7c15u >> 32 & (room - 1);
+}
+
 static void insert(const void **table, size_t room, const void *object) {
-    size_t at = ((uintptr_t)object >> 4) * 0x9e3779b97f4a7c15u % room;
-    while (table[at] && table[at] != object) at = (at + 1) % room;
+    size_t at = place_of(object, room);
+    while (table[at] && table[at] != object) at = (at + 1) & (room - 1);
     table[at] = object;
 }
 
@@ -64,36 +69,46 @@ static int grow_seen(struct encoder *encoder) {
 
 /* FOUND the first time; FOUND_NOT when this very object has been met: a tree would tear one object into two. */
 static enum found meet(struct encoder *encoder, const void *object) {
-    size_t at = ((uintptr_t)object >> 4) * 0x9e3779b97f4a7c15u % encoder->seen_room;
-    for (; encoder->seen[at]; at = (at + 1) % encoder->seen_room)
+    size_t at = place_of(object, encoder->seen_room);
+    for (; encoder->seen[at]; at = (at + 1) & (encoder->seen_room - 1))
         if (encoder->seen[at] == object) return FOUND_NOT;
     encoder->seen[at] = object;
     encoder->seen_count++;
     return 2 * encoder->seen_count > encoder->seen_room && grow_seen(encoder) < 0 ? FOUND_ERROR : FOUND;
 }
 
-static enum found meet_storage(struct encoder *encoder, PyObject *tensor) {
-    PyObject *storage = PyObject_CallMethodNoArgs(tensor, core.names.untyped_storage);
-    PyObject *address = storage ? PyObject_CallMethodNoArgs(storage, core.names.data_ptr) : NULL;
-    void *pointer = address ? PyLong_AsVoidPtr(address) : NULL;
+/* Where a tensor's storage begins. An empty tensor's data may be NULL whatever its storage. -1: exception. */
+static int storage_of(const struct member *member, const char **ret_storage) {
+    PyObject *number, *storage = NULL;
+    if (member->data)
+        number = PyObject_CallMethodNoArgs(member->tensor, core.names.storage_offset);
+    else {
+        storage = PyObject_CallMethodNoArgs(member->tensor, core.names.untyped_storage);
+        number = storage ? PyObject_CallMethodNoArgs(storage, core.names.data_ptr) : NULL;
+    }
+    uint64_t value = number ? PyLong_AsUnsignedLongLong(number) : 0;
     Py_XDECREF(storage);
-    Py_XDECREF(address);
-    if (PyErr_Occurred()) return FOUND_ERROR;
-    return pointer ? meet(encoder, (const char *)pointer + 1) : FOUND; /* odd: no object has such an address */
+    Py_XDECREF(number);
+    if (PyErr_Occurred()) return -1;
+    *ret_storage = member->data ? member->data - value * member->item_bytes : (const char *)(uintptr_t)value;
+    return 0;
+}
+
+static enum found meet_storage(struct encoder *encoder, const struct member *member) {
+    const char *storage;
+    if (storage_of(member, &storage) < 0) return FOUND_ERROR;
+    return storage ? meet(encoder, storage + 1) : FOUND; /* odd: no object has such an address */
 }
 
 /* Two tensors that look into one storage must arrive so: FOUND_NOT at the second. */
-static enum found meet_storage_of(struct encoder *encoder, PyObject *tensor) {
-    if (!encoder->lone_tensor) {
-        encoder->lone_tensor = tensor;
+static enum found meet_storage_of(struct encoder *encoder, PyObject *tensor, const struct hr_array *array) {
+    struct member member = {tensor, array->data, (uint64_t)array->dtype.bits * array->dtype.lanes / 8};
+    if (encoder->tensor_count++ == 0) {
+        encoder->first_tensor = member; /* while it is alone, nothing needs to be known of it */
         return FOUND;
     }
-    if (encoder->lone_tensor != Py_None) {
-        enum found found = meet_storage(encoder, encoder->lone_tensor);
-        encoder->lone_tensor = Py_None; /* it is not alone, and has been looked at */
-        if (found != FOUND) return found;
-    }
-    return meet_storage(encoder, tensor);
+    enum found found = encoder->tensor_count == 2 ? meet_storage(encoder, &encoder->first_tensor) : FOUND;
+    return found == FOUND ? meet_storage(encoder, &member) : found;
 }
 
 /* ---- leaves ---- */
@@ -145,7 +160,7 @@ static enum found encode_tensor(struct encoder *encoder, PyObject *object) {
     enum { WASTE = 4 };
     struct hr_array array;
     enum found found = source_tensor(&encoder->sources, object, &array);
-    if (found == FOUND) found = meet_storage_of(encoder, object);
+    if (found == FOUND) found = meet_storage_of(encoder, object, &array);
     if (found != FOUND) return found;
     uint64_t span = span_bytes(&array);
     if (is_c_order(&array) || span / WASTE > compact_bytes(&array))

@@ -92,6 +92,7 @@ static int intern_names(void) {
     core.names.is_neg = PyUnicode_InternFromString("is_neg");
     core.names.untyped_storage = PyUnicode_InternFromString("untyped_storage");
     core.names.data_ptr = PyUnicode_InternFromString("data_ptr");
+    core.names.storage_offset = PyUnicode_InternFromString("storage_offset");
     return PyErr_Occurred() ? -1 : 0;
 }
 

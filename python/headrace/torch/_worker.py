@@ -52,6 +52,17 @@ def _as_is(samples: Any) -> Any:
     return samples
 
 
+_TENSORS = {torch.Tensor}
+_default_convert = _internals.collate.default_convert
+
+
+def _convert(data: Any) -> Any:
+    """torch's default_convert, which asks each tensor of a list what it is, at 0.3 us, and copies the list."""
+    if type(data) is list and set(map(type, data)) == _TENSORS:
+        return data
+    return _default_convert(data)
+
+
 @dataclass
 class Job:
     """See headrace._worker.Job. The fields are the arguments of torch's worker loop."""
@@ -117,6 +128,8 @@ class Job:
 
     def _new_fetcher(self) -> Any:
         self.collates_in_c = self.auto_collation and _collate_is_torchs(self.collate_fn)
+        if not self.auto_collation and self.collate_fn is _default_convert:
+            self.collate_fn = _convert
         collate_fn = _as_is if self.collates_in_c else self.collate_fn
         fetcher = _internals.DatasetKind.create_fetcher(
             self.dataset_kind, self.dataset, self.auto_collation, collate_fn, self.drop_last
