@@ -17,7 +17,7 @@ import weakref
 from multiprocessing import connection
 from typing import Any, Protocol
 
-from headrace import _cargo, _core, _interrupt, _reports, _restart, _samples, _witness, _worker
+from headrace import _cargo, _collector, _core, _interrupt, _reports, _restart, _samples, _witness, _worker
 from headrace._options import Policy
 
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine's or the user's
@@ -103,7 +103,7 @@ class Crew:
             process.daemon = True
             _fail_at("fork")
             self._threads = len(os.listdir("/proc/self/task"))
-            with _interrupt.blocked(self._context):
+            with _interrupt.blocked(self._context), _collector.resting_at_birth(process, self._context):
                 process.start()
                 opener.guard(process.pid)
                 _workers.add(process)

@@ -21,7 +21,7 @@ from multiprocessing import forkserver, spawn, util
 from types import FrameType
 from typing import Any
 
-from headrace import _core
+from headrace import _collector, _core
 
 TRY_S = 60  # for the script's main module to be imported
 
@@ -132,6 +132,7 @@ def _load_modules(what: dict[str, Any]) -> None:
     util._close_stdin()  # type: ignore[attr-defined]  # the server's own, before anything of the user's can read it
     if what["sys_path"]:
         sys.path[:] = what["sys_path"]
+    _collector.rest()
     for module in what["modules"]:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
@@ -139,6 +140,8 @@ def _load_modules(what: dict[str, Any]) -> None:
     if _main_is_safe(what):
         with contextlib.suppress(Exception):
             _import_main(what)
+    _collector.keep()
+    _collector.work()
     atexit.register(_end, os.getpid())
 
 

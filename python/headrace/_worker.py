@@ -14,7 +14,7 @@ import threading
 from multiprocessing import reduction, util
 from typing import Any, Protocol
 
-from headrace import _cargo, _core, _growth, _interrupt, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
+from headrace import _cargo, _collector, _core, _growth, _interrupt, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
 
 
 class Job(Protocol):
@@ -67,6 +67,8 @@ class Pass:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         _interrupt.block()
+        _collector.keep()  # what is imported by now
+        _collector.rest()  # also while the data set arrives, which comes next
         _core.Loader.guard(self.fds[_LIFE].detach(), os.getpid())  # the trainer may have died before it could
 
     def open(self) -> _core.Port:
@@ -181,6 +183,7 @@ def _local_trainers() -> int:
 
 def main(opener: Pass, cargo: _cargo.Cargo, is_interrupted: bool) -> None:
     """The worker process's target. `cargo`: a Job and a Beginning. `is_interrupted`: a Ctrl-C ends it."""
+    _collector.work()
     job, beginning = cargo.value
     try:
         if is_interrupted:

@@ -64,7 +64,7 @@ static int make_typed(hr_builder *builder, hr_value *ret_value) {
 
 static int make_dict(hr_builder *builder, unsigned tag, uint64_t count, hr_value *ret_value) {
     uint64_t offset = 0;
-    if (count > UINT64_C(1) << 40) return too_large(count);
+    if (count > HR__MOST_ITEMS) return too_large(count);
     struct dict_node node = {.count = count};
     int r = hr__builder_room(builder, sizeof node + count * 8, 8, &offset);
     if (r < 0) return r;
@@ -270,7 +270,7 @@ int hr_builder_texts(hr_builder *builder, enum hr_kind kind, enum hr_kind item_k
     struct texts_node node = {.count = count, .bytes = bytes, .width = bytes > UINT32_MAX ? 5 : 4};
     node.tag = item_kind == HR_KIND_BYTES ? TAG_BYTES : is_ascii ? TAG_ASCII : TAG_TEXT;
     uint64_t offset = 0;
-    if (count >= UINT64_C(1) << 40 || bytes >= UINT64_C(1) << 40) return too_large(count);
+    if (count >= HR__MOST_ITEMS || bytes >= HR__MOST_ITEMS) return too_large(count);
     uint64_t offsets_bytes = hr__offsets_bytes(count, node.width), guide_bytes = hr__guide_bytes(count, node.width);
     r = hr__builder_room(builder, sizeof node + offsets_bytes + guide_bytes + bytes, 8, &offset);
     if (r < 0) return r;

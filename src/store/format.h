@@ -33,12 +33,15 @@
  *     LIST + layout, TUPLE + layout
  *        WORDS                   [count] a word each
  *        INT32, INT64, REAL      [count] 4, 8, 8 bytes each
- *        TEXTS                   struct texts_node, count + 1 offsets of `width` bytes, padding to 8, the guide,
- * padding to 8, the bytes ROWS                    struct rows_node, a row for each: a word for each field DICT struct
- * dict_node, a word for each entry ENTRY                      a word for the key and one for the value; a key that is a
- * text stands right before it SET, FROZEN_SET            struct dict_node, a word for each item RECORD its row; the
- * word's count is the shape's number ARRAY                      struct array_node, the dimensions; the elements stand
- * elsewhere TYPED                      two words
+ *        TEXTS                   struct texts_node, count + 1 offsets of `width` bytes, padding to 8,
+ *                                the guide, padding to 8, the bytes
+ *        ROWS                    struct rows_node, a row for each: a word for each field
+ *     DICT                       struct dict_node, a word for each entry
+ *     ENTRY                      a word for the key and one for the value; a key that is a text stands right before it
+ *     SET, FROZEN_SET            struct dict_node, a word for each item
+ *     RECORD                     its row; the word's count is the shape's number
+ *     ARRAY                      struct array_node, the dimensions; the elements stand elsewhere
+ *     TYPED                      two words
  *
  * The guide of a list of at least GUIDED_MIN texts is every GUIDE_STEP-th of its offsets, and the last. It stays in the
  * cache when the offsets do not, and says about where a text is: that memory is asked for while the offset is on its
@@ -100,6 +103,8 @@ enum {
     GUIDE_STEP = 32,
     GUIDED_MIN = 256,
 };
+
+#define HR__MOST_ITEMS (UINT64_C(1) << 40) /* of a dict or a list of texts, and bytes of the texts */
 
 #define HR__IMAGE_MAGIC UINT64_C(0x0a45524f54535248) /* "HRSTORE\n" */
 

@@ -52,8 +52,7 @@ static int read_texts(const struct hr__image *image, hr_value word, struct hr_it
     const unsigned char *at = hr__span(image, offset, sizeof node);
     if (!at) return corrupt("a list of texts", offset);
     memcpy(&node, at, sizeof node);
-    if ((node.width != 4 && node.width != 5) || node.count >= UINT64_C(1) << 40)
-        return corrupt("a list of texts", offset);
+    if ((node.width != 4 && node.width != 5) || node.count >= HR__MOST_ITEMS) return corrupt("a list of texts", offset);
     bytes = hr__offsets_bytes(node.count, node.width) + hr__guide_bytes(node.count, node.width);
     if (!hr__span(image, offset + sizeof node, bytes)) return corrupt("a list of texts", offset);
     ret->data = at;
