@@ -17,7 +17,7 @@ import weakref
 from multiprocessing import connection
 from typing import Any, Protocol
 
-from headrace import _cargo, _collector, _core, _interrupt, _reports, _restart, _samples, _witness, _worker
+from headrace import _cargo, _collector, _core, _growth, _interrupt, _reports, _restart, _samples, _witness, _worker
 from headrace._options import Policy
 
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine's or the user's
@@ -61,7 +61,9 @@ class Crew:
     """Starts worker processes, replaces dead ones as the policy allows, and ends all. OSError where none can be
     started; whatever pickling a job raises. The processes are daemons."""
 
-    def __init__(self, core: _core.Loader, workers: int, context: Any, policy: Policy, way: str | None) -> None:
+    def __init__(
+        self, core: _core.Loader, workers: int, context: Any, policy: Policy, way: str | None, seed: int
+    ) -> None:
         self.processes: list[Any] = []
         self.restarts = 0
         self._core = core
@@ -69,7 +71,9 @@ class Crew:
         self._context = context
         self._policy = policy
         self._way = way
+        self._seed = seed
         self._deaths: dict[str, int] = {}  # in this epoch, by what the worker was at
+        self._counted: dict[int, int] = {}  # by worker: the pid of the dead one that stands there
         self._banned: dict[str, str] = {}  # see headrace._restart.Beginning
         self._states: dict[int, _restart.Notes] = {}
         self._threads = 0  # of this process, when it last forked a worker
@@ -127,12 +131,15 @@ class Crew:
         tasks = self._core.tasks(worker)
         has_stalled = look["pid"] in self._stalled and exit_code == -signal.SIGKILL
         self._stalled.discard(look["pid"])
-        report = _reports.of_end_of_stall(look) if has_stalled else _reports.of_death(look, exit_code, tasks)
+        report = (
+            _reports.of_end_of_stall(look)
+            if has_stalled
+            else _reports.of_death(look, exit_code, tasks, self._seeding())
+        )
         report += self._suspect(look, tasks)
         if why_not := self._why_not_again():
             raise RuntimeError(report + why_not)
         delivered, published, _ = self._core.replace(worker)
-        self.restarts += 1
         beginning = _restart.Beginning(epoch=self._epoch, banned=self._banned)
         if worker in self._states:
             beginning.state, beginning.made = self._states[worker].state, self._states[worker].made
@@ -140,8 +147,14 @@ class Crew:
             beginning.discard = delivered + published - beginning.made
         try:
             self._start(worker, host, beginning)
-        finally:
-            tell(f"{report}\n  headrace replaces it (restart {self.restarts} of {self._policy.max_restarts})")
+        except Exception:
+            tell(f"{report}\n  headrace could not start another in its place; asking for the next batch tries again")
+            raise
+        self.restarts += 1
+        tell(f"{report}\n  headrace replaces it (restart {self.restarts} of {self._policy.max_restarts})")
+
+    def _seeding(self) -> tuple[int, int] | None:
+        return (self._seed, self._epoch) if self._policy.rng == "sample" else None
 
     def _reap(self, worker: int, look: dict[str, Any]) -> int | None:
         process = self.processes[worker]
@@ -169,6 +182,9 @@ class Crew:
             return ""  # it was collating
         if text in self._banned:
             return ""  # it was not trying
+        if self._counted.get(look["worker"]) == look["pid"]:
+            return ""  # its successor could not be started
+        self._counted[look["worker"]] = look["pid"]
         deaths = self._deaths[text] = self._deaths.get(text, 0) + 1
         if deaths < DEATHS_OF_A_SAMPLE:
             return ""
@@ -331,15 +347,18 @@ def _explain_start(error: OSError) -> OSError:
     )
 
 
-def calm_opencv() -> None:
-    """In a worker: OpenCV uses one thread, unless the user has set how many."""
-    cv2 = sys.modules.get("cv2")
+def calm_libraries() -> None:
+    """In a worker, before worker_init_fn: torch uses one thread, as in torch's own workers, and so does OpenCV, unless
+    the user has set how many."""
+    torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
+    if torch is not None:
+        torch.set_num_threads(1)
     if cv2 is not None and cv2.getNumThreads() == cv2.getNumberOfCPUs():
         cv2.setNumThreads(1)
 
 
 def warn_of_fork(context: Any) -> None:
-    """Once per process: what this one has that forked workers may hang or fail by."""
+    """Once per process, of several ranks in the first one: what it has that forked workers may hang or fail by."""
     if context.get_start_method() != "fork":
         return
     torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
@@ -355,7 +374,7 @@ def warn_of_fork(context: Any) -> None:
         )
     if cv2 is not None and cv2.getNumThreads() > 1:
         hazards.append("OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that)")
-    if hazards and not _warned:
+    if hazards and not _warned and _growth.is_first_rank():
         _warned.append(True)
         tell(
             f"headrace: workers are forked from this process, where {'; '.join(hazards)}. "

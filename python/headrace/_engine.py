@@ -78,6 +78,7 @@ class Engine:
 
     Errors: OSError when no process, descriptor or memory is to be had; whatever pickling the jobs raises. Whatever
     fails, nothing is left behind. `way`: how a worker's data set is continued by another (headrace._restart), or None.
+    `seed`: of samples' own random numbers, for reports.
     """
 
     def __init__(
@@ -91,17 +92,19 @@ class Engine:
         context: Any,
         policy: Policy,
         way: str | None,
+        seed: int,
         epoch: int,
     ) -> None:
         self._has_warned = False
         self._pid = os.getpid()
         self._last_report: dict[str, Any] = {}
         self._bad: list[Any] = []
+        self._skipped = 0
         self._policy = policy
         self._slice_s = min(SLICE_S, policy.stall_after / 4)
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
         self._prefetch_factor = prefetch_factor
-        self._crew = _crew.Crew(self._core, workers, context, policy, way)
+        self._crew = _crew.Crew(self._core, workers, context, policy, way, seed)
         self.processes = self._crew.processes
         arguments = (self._core, self.processes, policy.shutdown_timeout)
         self._finalizer = util.Finalize(self, _crew.close, arguments, exitpriority=100)
@@ -226,6 +229,7 @@ class Engine:
 
     def _heed(self, notes: _restart.Notes) -> None:
         self._bad += notes.bad
+        self._skipped += len(notes.bad)
         if notes.state is not None:
             self._crew.keep_state(notes)
 
@@ -250,6 +254,7 @@ class Engine:
     def _report(self) -> dict[str, Any]:
         report = self._core.report()
         report["restarts"] = self._crew.restarts
+        report["skipped"] = self._skipped
         report["bad_samples"] = list(self._bad)
         looks = _growth.looks(self._core, len(self.processes))
         report["growth"] = [asdict(one) for one in _growth.sum_up(looks)]

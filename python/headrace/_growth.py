@@ -266,7 +266,7 @@ def sum_up(told: list[dict[str, Any]]) -> list[Growth]:
 _told: set[tuple[str, str]] = set()  # this process has said so already
 
 
-def _is_first_rank() -> bool:
+def is_first_rank() -> bool:
     """Of the processes of a training on this machine: all would say the same."""
     return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
 
@@ -337,7 +337,7 @@ def message(grown: list[Growth], spare: float) -> str | None:
 def news(core: _core.Loader, count: int) -> str | None:
     """What the trainer has to say at an epoch's end on the growth of `count` workers: once per process and thing."""
     told = looks(core, count)
-    if not told or not _is_first_rank():
+    if not told or not is_first_rank():
         return None
     grown = sum_up(told)
     if not grown or (grown[0].path, grown[0].type) in _told:

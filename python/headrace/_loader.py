@@ -129,7 +129,7 @@ class _Job:
         global _worker_info
         _witness.arm(port)
         _core.use_numpy()
-        _crew.calm_opencv()
+        _crew.calm_libraries()
         _worker_info = WorkerInfo(self.worker, self.num_workers, self.seed, self.dataset)
         self._first_error: WorkerError | None = None
         self._port = port
@@ -190,6 +190,10 @@ class _Job:
         if self._state_is_wanted:
             return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
         return None if self._maker is None else self._maker.take_notes()
+
+    @property
+    def seeding(self) -> tuple[int, int] | None:
+        return None if self._maker is None else self._maker.seeding
 
     def collate(self, samples: Any) -> Any:
         return default_collate(samples)
@@ -403,7 +407,8 @@ class Loader:
         `memory` (where the shared memory is: memfd, shm or tmp), `workers`, `slots`, `limit_bytes`, `used_bytes`,
         `held` and `held_bytes` (batches that the consumer holds), `batches` and `bytes` delivered, `copied` (as private
         copies), `asked` (workers asked for more memory), `trimmed`, `waits` and `waited_s` (of the trainer), `sleeps`,
-        `restarts`, `bad_samples` (of this epoch: `index`, `error`, `worker`), `growth` (what of the data set has grown
+        `restarts`, `skipped` (bad samples, left out or replaced, in all epochs), `bad_samples` (of this epoch: `index`,
+        `error`, `worker`), `growth` (what of the data set has grown
         in the workers' private memory, in all of them: `path`, `bytes` of one copy, `grown_bytes`, `samples`, ...),
         `private_grown_bytes` (with `headrace doctor` only), and `per_worker`: `pid`, `is_alive`,
         `starts`, `batches`, seconds `waiting_s` for tasks, `fetching_s` in the data set, `collating_s`, `rss_bytes`.
@@ -486,6 +491,7 @@ class _WorkerIterator:
             context=loader.multiprocessing_context or multiprocessing,
             policy=policy,
             way=_restart.way_of(loader.dataset, loader._is_iterable),
+            seed=loader.seed,
             epoch=epoch,
         )
 

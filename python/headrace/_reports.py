@@ -106,9 +106,9 @@ def name_sample(batch: int, indices: Any, position: int | None) -> str:
     return f"batch {batch}, samples {shorten(indices)}"
 
 
-def replay(indices: Any, position: int | None) -> str:
+def replay(indices: Any, position: int | None, seeding: tuple[int, int] | None) -> str:
     """The command that makes a batch's sample in the foreground; "" where it is not known which one, or where a command
-    line cannot say it."""
+    line cannot say it. `seeding`: the seed and the epoch of samples' own random numbers, with rng="sample"."""
     if isinstance(indices, (list, tuple)):
         if position is None or position >= len(indices):
             return ""
@@ -121,7 +121,8 @@ def replay(indices: Any, position: int | None) -> str:
         return ""
     text = repr(index)
     quoted = f'"{text}"' if isinstance(index, str) and not set(text) & set('"$`\\!') else shlex.quote(text)
-    return f"to make it alone: headrace replay YOUR_MODULE:MAKE_DATASET {quoted} --pdb"
+    seeded = "" if seeding is None else f" --seed {seeding[0]} --epoch {seeding[1]}"
+    return f"to make it alone: headrace replay YOUR_MODULE:MAKE_DATASET {quoted}{seeded} --pdb"
 
 
 def _indented(text: str) -> str:
@@ -186,11 +187,14 @@ def of_end_of_stall(look: dict[str, Any]) -> str:
     return _killed(look, signal.SIGKILL, "That was headrace, for it had stalled.")
 
 
-def of_death(look: dict[str, Any], exit_code: int | None, tasks: dict[int, Any]) -> str:
-    """Why a worker died: its first line is torch's. `tasks` are its outstanding ones: number -> indices."""
+def of_death(
+    look: dict[str, Any], exit_code: int | None, tasks: dict[int, Any], seeding: tuple[int, int] | None
+) -> str:
+    """Why a worker died: its first line is torch's. `tasks` are its outstanding ones: number -> indices. `seeding`: see
+    replay."""
     indices = tasks.get(look["task"])
     is_fetching = not _is_starting(look) and look["phase"] == _core.PHASE_FETCH
-    command = replay(indices, look["sample"]) if is_fetching else ""
+    command = replay(indices, look["sample"], seeding) if is_fetching else ""
     return (
         _first_line(look, exit_code)
         + f"\n  worker {look['worker']} had been {_place(look, indices)}"

@@ -78,6 +78,11 @@ class SampleMaker:
         self._banned = beginning.banned
 
     @property
+    def seeding(self) -> tuple[int, int] | None:
+        """The seed and the epoch of samples' own random numbers, where they have some."""
+        return (self._seed, self._epoch) if self._policy.rng == "sample" else None
+
+    @property
     def is_idle(self) -> bool:
         """Is no batch of this epoch made here?"""
         return not self._policy.is_per_sample and not self._banned

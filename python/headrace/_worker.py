@@ -36,6 +36,10 @@ class Job(Protocol):
     def wrap_exception(self) -> object:
         """The exception being handled, as something that pickles and that the trainer's side raises again."""
 
+    @property
+    def seeding(self) -> tuple[int, int] | None:
+        """See headrace._reports.replay."""
+
     dataset: Any
     flavor: int
     worker: int
@@ -87,10 +91,10 @@ class Pass:
         self.fds = []
 
 
-def _note(worker: int, batch: int, indices: Any, position: int | None) -> str:
+def _note(job: Job, batch: int, indices: Any, position: int | None) -> str:
     """Where an exception came from."""
-    text = f"headrace: {_reports.name_sample(batch, indices, position)} (worker {worker})"
-    replay = _reports.replay(indices, position)
+    text = f"headrace: {_reports.name_sample(batch, indices, position)} (worker {job.worker})"
+    replay = _reports.replay(indices, position, job.seeding)
     return f"{text}\nheadrace: {replay}" if replay else text
 
 
@@ -132,7 +136,7 @@ def _answer(port: _core.Port, job: Job, number: int, indices: Any, discard: int)
         _publish_exception(port, error.args[0], "")
     except Exception as error:
         report = getattr(error, "headrace_report", None)
-        note = _note(job.worker, number, indices, port.noted)
+        note = _note(job, number, indices, port.noted)
         _publish_exception(port, job.wrap_exception(), note if report is None else f"headrace: {report}\n{note}")
     return True
 

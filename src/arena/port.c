@@ -126,8 +126,9 @@ static void open_rings(hr_port *port) {
     port->grants.at = atomic_load(&port->grants.shared->head);
     port->completions.at = atomic_load(&port->completions.shared->tail);
     port->asks = atomic_load(&port->record->ask);
-    /* Before the pid: what the one before it was at is not this process's. */
+    /* Before the pid: what the one before it was at, and had, is not this process's. */
     atomic_store_explicit(&port->record->phase, HR_PHASE_WAIT, memory_order_relaxed);
+    atomic_store_explicit(&port->record->rss_bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&port->record->pid, hr__pid(), memory_order_relaxed);
     hr__stop_at(HR__AT_PORT_PID);
     atomic_fetch_add_explicit(&port->record->starts, 1, memory_order_relaxed);

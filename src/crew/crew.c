@@ -17,7 +17,9 @@ struct member {
     bool is_forked;
     bool is_reaped;
     struct hr__end end;
-    uint64_t oom_kills; /* of the cgroup, when it was started */
+    uint64_t oom_kills;      /* of the cgroup, when it was started */
+    uint64_t rss_bytes;      /* when a look last saw it alive; 0: never */
+    uint64_t told_rss_bytes; /* what its vitals said then */
     struct hr__box box;
 };
 
@@ -110,6 +112,7 @@ int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     member->is_forked = member->is_reaped = false;
     member->end = (struct hr__end){0};
     member->oom_kills = hr__oom_kill_count();
+    member->rss_bytes = member->told_rss_bytes = 0;
     hr__stop_at(HR__AT_CREW_ADOPTED);
     return hr_arena_watch(crew->arena, worker, member->watched);
 }
@@ -186,6 +189,17 @@ static void look_at_process(const struct member *member, struct hr_worker_report
     memcpy(report->system_call, process.system_call, sizeof report->system_call);
 }
 
+/* Resident memory as it was seen last: by a look at the live process, or later by itself. */
+static void add_memory(struct member *member, struct hr_worker_report *report) {
+    bool is_its_own = report->vitals.pid == (uint32_t)member->pid; /* else of the process before it */
+    uint64_t told = is_its_own ? report->vitals.rss_bytes : 0;
+    if (report->rss_bytes) {
+        member->rss_bytes = report->rss_bytes;
+        member->told_rss_bytes = told;
+    }
+    report->rss_bytes = told == member->told_rss_bytes ? member->rss_bytes : told;
+}
+
 int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_report) {
     struct member *member;
     int r = find(crew, worker, &member);
@@ -203,7 +217,7 @@ int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_re
     /* After the process, so that a dead one's are its last, and a live one's no older than its state. */
     r = hr_arena_vitals(crew->arena, worker, &report.vitals);
     if (r < 0) return r;
-    if (!report.rss_bytes) report.rss_bytes = report.vitals.rss_bytes;
+    add_memory(member, &report);
     *ret_report = report;
     return 0;
 }

@@ -79,7 +79,8 @@ static void a_worker_that_somebody_else_reaped_ended_we_do_not_know_how(void **s
     struct hr_worker_report report = await_end(&room, 0);
     assert_false(report.is_alive);
     assert_false(report.is_end_known);
-    assert_text(&report, "worker N (pid N) ended, and how is not known here; it was waiting for a task");
+    assert_text(&report, "worker N (pid N) ended, and how is not known here; it was waiting for a task; it had "
+                         "N.N MiB of memory when last seen");
     close_room(&room);
 }
 
@@ -231,10 +232,42 @@ static void phases_times_and_memory_move(void **state) {
     assert_true(after.vitals.phase_since_ns >= start);
     must(hr_crew_signal(room.crew, 0, SIGKILL));
     struct hr_worker_report dead = await_end(&room, 0);
-    assert_true(dead.rss_bytes > 100 * KIB && dead.rss_bytes == dead.vitals.rss_bytes); /* as it noted it itself */
+    assert_true(dead.vitals.rss_bytes > 100 * KIB); /* as it noted it itself */
+    assert_int_equal(dead.rss_bytes, after.rss_bytes);
     assert_text(&dead, "worker N (pid N) was killed by signal N (Killed); it was waiting for a task; it had N.N MiB of "
                        "memory when last seen");
     assert_int_equal(hr_crew_signal(room.crew, 0, SIGKILL), -ESRCH);
+    close_room(&room);
+}
+
+static void memory_is_of_the_process_and_as_it_was_seen_last(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    struct scene scene = {.arena = room.arena};
+    must(order(&scene, 0, 5, 8));
+    must(hr_crew_fork(room.crew, 0, serve, NULL));
+    hr_delivery_done(expect(&scene, 0, 5, 8));
+    int64_t deadline = in_s(PATIENCE_S); /* it looks at itself a moment after it has published */
+    while (look(&room, 0).vitals.rss_bytes == 0) assert_true(now_ns() < deadline);
+    must(hr_crew_signal(room.crew, 0, SIGKILL));
+    assert_true(await_end(&room, 0).rss_bytes > 100 * KIB);
+
+    /* Its successor is in its first task, and has not looked at itself. */
+    for (int is_seen = 0; is_seen < 2; is_seen++) {
+        *board = (struct board){0};
+        must(hr_arena_take_back(room.arena, 0));
+        must(order(&scene, 0, 6, 8));
+        must(hr_crew_fork(room.crew, 0, be_slow, NULL));
+        await_ready(1);
+        struct hr_worker_report alive = {0};
+        if (is_seen) must(hr_crew_look(room.crew, 0, &alive));
+        must(hr_crew_signal(room.crew, 0, SIGKILL));
+        struct hr_worker_report dead = await_end(&room, 0);
+        assert_int_equal(dead.vitals.rss_bytes, 0);
+        assert_int_equal(dead.rss_bytes, alive.rss_bytes);
+        assert_true((dead.rss_bytes > 100 * KIB) == is_seen);
+    }
     close_room(&room);
 }
 
@@ -265,6 +298,7 @@ int main(void) {
         cmocka_unit_test(a_stopped_worker_is_named_as_that),
         cmocka_unit_test(a_traced_worker_is_named_as_that),
         cmocka_unit_test(phases_times_and_memory_move),
+        cmocka_unit_test(memory_is_of_the_process_and_as_it_was_seen_last),
         cmocka_unit_test(last_words_outlive_their_worker),
     };
     set_board();

@@ -238,6 +238,25 @@ def test_a_worker_that_waits_for_a_task_when_it_dies_is_said_to() -> None:
     )
 
 
+def test_the_memory_that_the_trainer_saw_while_it_waited_is_told() -> None:
+    iterator = iter(
+        loader_of(Acts(lambda: time.sleep(DEADLINE_S), at=0), num_workers=1, stall_after=STALL_S, on_stall="raise")
+    )
+    with pytest.raises(RuntimeError, match="no batch for"):
+        next(iterator)
+    iterator._workers[0].kill()
+    assert "\n  memory: N MiB when last seen\n" in masked(exception_of(iterator))
+
+
+def test_the_memory_of_a_worker_that_died_is_not_told_as_its_successors(marks: Marks) -> None:
+    """Its only task of earlier is made again, and kills the next one before anybody has looked at it."""
+    loader = loader_of(Acts(send(signal.SIGKILL)), num_workers=1, max_restarts=1)
+    with told() as texts:
+        with pytest.raises(RuntimeError) as caught:
+            list(loader)
+    assert ["  memory: " in one for one in (*texts, str(caught.value))] == [True, False]
+
+
 def test_a_worker_that_dies_in_worker_init_fn_shows_its_stack_too() -> None:
     assert (
         death_of(Acts(nothing), num_workers=1, worker_init_fn=lambda worker: segfault())
@@ -468,6 +487,41 @@ def test_a_sample_that_killed_two_workers_raises_and_is_named(kind: Any) -> None
     assert str(caught.value).rstrip().endswith("SampleKilledWorker: making sample 5 killed its worker 2 times")
 
 
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_the_command_for_a_sample_with_random_numbers_of_its_own_seeds_them(kind: Any) -> None:
+    loader = loader_of(Acts(send(signal.SIGKILL)), kind, rng="sample", seed=7, max_restarts=0)
+    loader.set_epoch(3)
+    assert f"{REPLAY.partition(': ')[2]} 5 --seed 7 --epoch 3 --pdb" in exception_of(loader)
+
+
+@needs_failpoints
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_a_worker_that_cannot_be_replaced_now_is_replaced_later(
+    kind: Any, marks: Marks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die_once_the_first_batch_is_there() -> None:
+        if marks.first("death"):
+            assert until(lambda: marks.has("first batch"), DEADLINE_S)
+            send(signal.SIGKILL)()
+
+    loader = loader_of(Acts(die_once_the_first_batch_is_there), kind, max_restarts=1)
+    iterator = iter(loader)
+    batches = [next(iterator)]
+    marks.first("first batch")
+    with told() as texts:
+        with monkeypatch.context() as limited:
+            limited.setenv("HEADRACE_FAIL", "fork:EAGAIN")
+            for _ in range(3):
+                with pytest.raises(OSError, match="headrace: cannot start a worker process"):
+                    next(iterator)
+        batches += list(iterator)
+    assert [int(one) for batch in batches for one in batch] == list(range(16))
+    assert loader.report()["restarts"] == 1
+    killed = f"DataLoader worker (pid N) {FIRST_LINES['SIGKILL']}{PLACE}{END.splitlines()[0]}\n"
+    tried = f"{killed}  headrace could not start another in its place; asking for the next batch tries again"
+    assert [masked(text) for text in texts] == [tried] * 3 + [f"{killed}  headrace replaces it (restart 1 of 1)"]
+
+
 def test_a_restart_is_complete_where_warnings_are_errors(marks: Marks) -> None:
     def die_once_the_first_batch_is_there() -> None:
         if marks.first("death"):
@@ -514,7 +568,8 @@ REPLAY = "headrace: to make it alone: headrace replay YOUR_MODULE:MAKE_DATASET"
          ["batch 1, samples [4, 5, 6, 7] (worker 1)"]),
         (Fails({"a b": None}), {"sampler": ["a b"], "batch_size": None},
          ["sample 'a b', batch 0 (worker 0)", f"{REPLAY} \"'a b'\" --pdb"]),
-        (Acts(fail), {"rng": "sample"}, ["sample 5 of batch 1, [4, 5, 6, 7] (worker 1)", f"{REPLAY} 5 --pdb"]),
+        (Acts(fail), {"rng": "sample", "seed": 7},
+         ["sample 5 of batch 1, [4, 5, 6, 7] (worker 1)", f"{REPLAY} 5 --seed 7 --epoch 0 --pdb"]),
     ],
     ids=["a sample", "without batches", "many samples", "collate", "a key", "rng=sample"],
 )  # fmt: skip
@@ -1077,6 +1132,13 @@ def test_only_fork_warns(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str
     assert forked_in(monkeypatch, method) == []
 
 
+def test_of_several_ranks_the_first_one_warns(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:
+    threads("the logger")
+    for rank, count in ("1", 0), ("0", 1):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        assert len(forked_in(monkeypatch)) == count
+
+
 def test_fork_after_cuda_is_initialised_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert forked_in(monkeypatch) == [f"{BEGIN}CUDA is initialised, and forked processes cannot use it{AVOID}"]
@@ -1116,3 +1178,24 @@ def test_fork_beside_opencvs_threads_warns_and_workers_use_one(monkeypatch: pyte
         cv2.threads = of_trainer
         assert list(loader_of(ThreadsOfOpenCV(), kind, batch_size=None)) == [of_worker]
         assert cv2.threads == of_trainer
+
+
+class ThreadsOfTorch:
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        return torch.get_num_threads()
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_workers_use_one_thread_of_torchs_unless_told_otherwise(kind: Any) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert list(loader_of(ThreadsOfTorch(), kind, batch_size=None)) == [1]
+        own = loader_of(ThreadsOfTorch(), kind, batch_size=None, worker_init_fn=lambda worker: torch.set_num_threads(3))
+        assert list(own) == [3]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -241,6 +241,7 @@ def test_bad_samples_are_those_of_this_epoch(kind: Any, persistent: bool, marks:
             epoch(loader)
         assert len(texts) == 1
         assert len(loader.report()["bad_samples"]) == len(BAD)
+    assert loader.report()["skipped"] == (2 if persistent else 1) * len(BAD)
 
 
 @BOTH

@@ -226,6 +226,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
             context=torch.multiprocessing if context is None else context,
             policy=self._policy,
             way=_restart.way_of(self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable),
+            seed=self._seed,
             epoch=_epochs.get(loader) or 0,
         )
 

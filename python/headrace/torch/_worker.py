@@ -86,9 +86,8 @@ class Job:
         _internals.signal_handling._set_worker_signal_handlers()
         _witness.arm(port)
         _internals.set_thread_name("pt_data_worker")
-        torch.set_num_threads(1)
         _internals.forget_library_finalizers()
-        _crew.calm_opencv()
+        _crew.calm_libraries()
         self._seed()
         self.notes: _restart.Notes | None = None
         self.collates_in_c = False
@@ -191,6 +190,10 @@ class Job:
         if self._state_is_wanted:
             return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
         return None if self._maker is None else self._maker.take_notes()
+
+    @property
+    def seeding(self) -> tuple[int, int] | None:
+        return None if self._maker is None else self._maker.seeding
 
     def collate(self, samples: Any) -> Any:
         return self.collate_fn(samples)
