@@ -62,7 +62,14 @@ class Crew:
     started; whatever pickling a job raises. The processes are daemons."""
 
     def __init__(
-        self, core: _core.Loader, workers: int, context: Any, policy: Policy, way: str | None, seed: int
+        self,
+        core: _core.Loader,
+        workers: int,
+        context: Any,
+        policy: Policy,
+        way: str | None,
+        seed: int,
+        blame: _restart.Blame,
     ) -> None:
         self.processes: list[Any] = []
         self.restarts = 0
@@ -72,9 +79,8 @@ class Crew:
         self._policy = policy
         self._way = way
         self._seed = seed
-        self._deaths: dict[str, int] = {}  # in this epoch, by what the worker was at
+        self._blame = blame
         self._counted: dict[int, int] = {}  # by worker: the pid of the dead one that stands there
-        self._banned: dict[str, str] = {}  # see headrace._restart.Beginning
         self._states: dict[int, _restart.Notes] = {}
         self._threads = 0  # of this process, when it last forked a worker
         self._stalled: set[int] = set()  # pids of workers that were killed for that
@@ -83,14 +89,13 @@ class Crew:
         self._epoch = epoch
         warn_of_fork(self._context)
         for worker in range(self._count):
-            self._start(worker, host, _restart.Beginning(epoch=epoch))
+            self._start(worker, host, _restart.Beginning(epoch=epoch, banned=self._blame.banned))
 
     def begin_epoch(self, epoch: int) -> _restart.Beginning:
         """Iterable data sets start anew. Returns what the workers that go on are to be told."""
         self._epoch = epoch
-        self._deaths.clear()
         self._states.clear()
-        return _restart.Beginning(epoch=epoch, banned=self._banned)
+        return _restart.Beginning(epoch=epoch, banned=self._blame.banned)
 
     def keep_state(self, notes: _restart.Notes) -> None:
         """The state of a worker's iterable data set, after the batch that was delivered last."""
@@ -140,7 +145,7 @@ class Crew:
         if why_not := self._why_not_again():
             raise RuntimeError(report + why_not)
         delivered, published, _ = self._core.replace(worker)
-        beginning = _restart.Beginning(epoch=self._epoch, banned=self._banned)
+        beginning = _restart.Beginning(epoch=self._epoch, banned=self._blame.banned)
         if worker in self._states:
             beginning.state, beginning.made = self._states[worker].state, self._states[worker].made
         if self._way != _restart.REDO:
@@ -169,6 +174,8 @@ class Crew:
     def _suspect(self, look: dict[str, Any], tasks: dict[int, Any]) -> str:
         """Counts the deaths of a sample, and bans one that died often enough."""
         task, position, indices = look["task"], look["sample"], tasks.get(look["task"])
+        if not self._policy.max_restarts:
+            return ""  # nobody tries again but the user
         is_fetching = look["own_pid"] == look["pid"] and look["phase"] == _core.PHASE_FETCH
         if not is_fetching or not _reports.has_indices(indices):
             return ""
@@ -180,16 +187,16 @@ class Crew:
             text, name = _samples.text_of(indices[position]), f"sample {_reports.shorten(indices[position])}"
         else:
             return ""  # it was collating
-        if text in self._banned:
+        if text in self._blame.banned:
             return ""  # it was not trying
         if self._counted.get(look["worker"]) == look["pid"]:
             return ""  # its successor could not be started
         self._counted[look["worker"]] = look["pid"]
-        deaths = self._deaths[text] = self._deaths.get(text, 0) + 1
+        deaths = self._blame.deaths[text] = self._blame.deaths.get(text, 0) + 1
         if deaths < DEATHS_OF_A_SAMPLE:
             return ""
         reason = f"making {name} killed its worker {deaths} times"
-        self._banned[text] = reason
+        self._blame.banned[text] = reason
         return f"\n  {reason}: it is not tried again"
 
     def _why_not_again(self) -> str:

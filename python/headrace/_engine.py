@@ -93,6 +93,7 @@ class Engine:
         policy: Policy,
         way: str | None,
         seed: int,
+        blame: _restart.Blame,
         epoch: int,
     ) -> None:
         self._has_warned = False
@@ -104,7 +105,7 @@ class Engine:
         self._slice_s = min(SLICE_S, policy.stall_after / 4)
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
         self._prefetch_factor = prefetch_factor
-        self._crew = _crew.Crew(self._core, workers, context, policy, way, seed)
+        self._crew = _crew.Crew(self._core, workers, context, policy, way, seed, blame)
         self.processes = self._crew.processes
         arguments = (self._core, self.processes, policy.shutdown_timeout)
         self._finalizer = util.Finalize(self, _crew.close, arguments, exitpriority=100)

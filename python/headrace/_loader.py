@@ -307,6 +307,7 @@ class Loader:
         self._is_iterable = _options.is_iterable_only(dataset)
         self._iterator: _WorkerIterator | None = None
         self._engine: _engine.Engine | None = None  # the newest
+        self._blame = _restart.Blame()
         self._check()
         self.multiprocessing_context = _context_of(multiprocessing_context)
         if num_workers > 0:
@@ -419,7 +420,8 @@ class Loader:
         return self._engine.report()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None, "_engine": None, "multiprocessing_context": self._method}
+        anew = {"_iterator": None, "_engine": None, "_blame": _restart.Blame()}
+        return {**self.__dict__, **anew, "multiprocessing_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -492,6 +494,7 @@ class _WorkerIterator:
             policy=policy,
             way=_restart.way_of(loader.dataset, loader._is_iterable),
             seed=loader.seed,
+            blame=loader._blame,
             epoch=epoch,
         )
 

@@ -25,6 +25,15 @@ def way_of(dataset: Any, is_iterable: bool) -> str | None:
 
 
 @dataclass
+class Blame:
+    """What workers died at, in all epochs of a loader that restarts them, by headrace._samples.text_of the indices: how
+    often, and why it is not to be tried again."""
+
+    deaths: dict[str, int] = field(default_factory=dict)
+    banned: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
 class Beginning:
     """Where a worker begins: for a first one, with nothing.
 

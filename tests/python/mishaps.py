@@ -66,7 +66,7 @@ class Plan:
     """What happens at an index: the n-th of its events at the n-th process that comes to it, then nothing.
 
     Events: a death (see `die`); "wait": say who this is, and wait to be killed; "kill A B": kill the processes that
-    wait at A and at B; "outlive A": wait for that one's end.
+    wait at A and at B; "outlive A": wait for that one's end; "live": nothing.
     """
 
     marks: Marks
@@ -80,6 +80,8 @@ class Plan:
 
     def _happen(self, index: int, event: str) -> None:
         word, *others = event.split()
+        if word == "live":
+            return
         if word == "wait":
             self.marks.write_pid(f"waits.{index}", os.getpid())
             while True:

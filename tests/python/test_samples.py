@@ -318,14 +318,32 @@ def test_a_sample_that_kills_its_worker_twice_is_not_tried_again(
 
 
 @BOTH
-def test_it_is_not_tried_again_in_a_later_epoch_either(kind: Any, marks: Marks) -> None:
-    plan = Plan(marks, {7: ["SIGKILL", "SIGKILL", "SIGKILL"]})
-    loader = load(kind, Numbers(COUNT, plan), persistent_workers=True, on_bad_sample="skip", shuffle=True, seed=1)
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize(
+    "fates", [["SIGKILL", "SIGKILL"], ["SIGKILL", "live", "SIGKILL"]], ids=["at once", "in two epochs"]
+)
+def test_it_is_not_tried_again_in_a_later_epoch_either(
+    kind: Any, persistent: bool, fates: list[str], marks: Marks
+) -> None:
+    plan = Plan(marks, {7: [*fates, "SIGKILL"]})
+    loader = load(kind, Numbers(COUNT, plan), persistent_workers=persistent, on_bad_sample="skip", shuffle=True, seed=1)
     epochs = [epoch(loader) for _ in range(4)]
-    assert not marks.has("7.2"), "it was tried a third time"
+    assert marks.has(f"7.{len(fates) - 1}") and not marks.has(f"7.{len(fates)}"), "it was tried a third time"
+    if "live" in fates:
+        assert sorted(itertools.chain(*epochs.pop(0))) == list(range(COUNT))
     for batches in epochs:
         assert sorted(itertools.chain(*batches)) == [i for i in range(COUNT) if i != 7]
         assert len(batches) == len(loader)
+
+
+@BOTH
+def test_without_restarts_it_is_tried_whenever_the_user_tries(kind: Any, marks: Marks) -> None:
+    loader = load(kind, Numbers(COUNT, Plan(marks, {7: ["SIGKILL"] * 3})), max_restarts=0)
+    for number in range(3):
+        with pytest.raises(RuntimeError, match="is killed by signal: Killed"):
+            epoch(loader)
+        assert marks.has(f"7.{number}")
+    assert epoch(loader) == undisturbed(kind, "map")
 
 
 @BOTH

@@ -138,12 +138,21 @@ class _OfLoaders(Generic[_Known]):
 
 _epochs: _OfLoaders[int] = _OfLoaders()  # the number of its next epoch
 _engines: _OfLoaders[_engine.Engine] = _OfLoaders()  # its newest
+_blames: _OfLoaders[_restart.Blame] = _OfLoaders()
 
 
 def _next_epoch(loader: Any) -> int:
     epoch = _epochs.get(loader) or 0
     _epochs.set(loader, epoch + 1)
     return epoch
+
+
+def _blame_of(loader: Any) -> _restart.Blame:
+    blame = _blames.get(loader)
+    if blame is None:
+        blame = _restart.Blame()
+        _blames.set(loader, blame)
+    return blame
 
 
 def _policy_of(loader: Any) -> _options.Policy:
@@ -227,6 +236,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
             policy=self._policy,
             way=_restart.way_of(self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable),
             seed=self._seed,
+            blame=_blame_of(loader),
             epoch=_epochs.get(loader) or 0,
         )
 
