@@ -222,10 +222,14 @@ class Engine:
         value = self._core.take()
         if status == _core.STATUS_TOO_BIG:
             raise self._explain_size(value, batch_size)
+        notes = None
         if status == _core.STATUS_NOTED:
             notes, value = value
-            self._heed(pickle.loads(notes))
             status = _core.STATUS_BATCH
+        elif status == _core.STATUS_ERROR:
+            *value, notes = value
+        if notes is not None:
+            self._heed(pickle.loads(notes))
         return status, value
 
     def _heed(self, notes: _restart.Notes) -> None:

@@ -169,13 +169,18 @@ class _Job:
         self._fetcher = self._new_fetcher()
 
     def fetch(self, indices: Any) -> Any:
+        self.notes = None
         self._made += 1
         first, self._first_error = self._first_error, None
         if first is not None:
             raise _worker.Failed(first)
         if self._state is not None:
             self._load(self._state)
-        samples = self._samples(indices)
+        try:
+            samples = self._samples(indices)
+        except Exception:
+            self.notes = self._notes_of_samples()
+            raise
         self.notes = self._notes()
         return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
 
@@ -189,6 +194,9 @@ class _Job:
     def _notes(self) -> _restart.Notes | None:
         if self._state_is_wanted:
             return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
+        return self._notes_of_samples()
+
+    def _notes_of_samples(self) -> _restart.Notes | None:
         return None if self._maker is None else self._maker.take_notes()
 
     @property

@@ -133,21 +133,23 @@ def _answer(port: _core.Port, job: Job, number: int, indices: Any, discard: int)
         port.publish_status(_core.STATUS_END)
         return False
     except Failed as error:
-        _publish_exception(port, error.args[0], "")
+        _publish_exception(port, error.args[0], "", None)
     except Exception as error:
         report = getattr(error, "headrace_report", None)
         note = _note(job, number, indices, port.noted)
-        _publish_exception(port, job.wrap_exception(), note if report is None else f"headrace: {report}\n{note}")
+        note = note if report is None else f"headrace: {report}\n{note}"
+        _publish_exception(port, job.wrap_exception(), note, job.notes)
     return True
 
 
-def _publish_exception(port: _core.Port, wrapped: Any, note: str) -> None:
+def _publish_exception(port: _core.Port, wrapped: Any, note: str, notes: _restart.Notes | None) -> None:
+    told = None if notes is None else pickle.dumps(notes)
     try:
-        port.publish(_core.STATUS_ERROR, (wrapped, note))
+        port.publish(_core.STATUS_ERROR, (wrapped, note, told))
     except Exception as error:
         # The exception's own class cannot be pickled: its text arrives all the same.
         text = f"{type(error).__name__}: {error}\nwhile sending:\n{getattr(wrapped, 'exc_msg', wrapped)}"
-        port.publish(_core.STATUS_ERROR, (text, note))
+        port.publish(_core.STATUS_ERROR, (text, note, told))
 
 
 def _discard(job: Job, count: int, indices: Any) -> None:

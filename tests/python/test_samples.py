@@ -244,6 +244,36 @@ def test_bad_samples_are_those_of_this_epoch(kind: Any, persistent: bool, marks:
     assert loader.report()["skipped"] == (2 if persistent else 1) * len(BAD)
 
 
+def whole(samples: list[int]) -> list[int]:
+    if len(samples) < 3:
+        raise ValueError("too few")
+    return samples
+
+
+def skip_even(index: int, error: Exception) -> str:
+    return "raise" if index % 2 else "skip"
+
+
+@BOTH
+@pytest.mark.parametrize("policy, collate, skipped", [("skip", whole, {6, 7}), (skip_even, None, {6})])
+def test_a_bad_sample_of_a_batch_that_raises_is_listed_too(
+    kind: Any, policy: Any, collate: Any, skipped: set[int], marks: Marks
+) -> None:
+    loader = bad(kind, marks, policy, bad=(6, 7), collate_fn=collate)
+    iterator, errors = iter(loader), 0
+    with told() as texts:
+        for _ in range(len(loader)):
+            try:
+                next(iterator)
+            except (ValueError, KeyError, RuntimeError):
+                errors += 1
+        assert next(iterator, None) is None
+    report = loader.report()
+    assert errors and {one.index for one in report["bad_samples"]} == skipped
+    assert report["skipped"] == len(skipped)
+    assert len(texts) == 1
+
+
 @BOTH
 def test_bad_samples_and_deaths_go_together(kind: Any, marks: Marks) -> None:
     dataset = Bad(COUNT, Plan(marks, {3: ["SIGKILL"], 23: ["SIGKILL"]}), BAD)

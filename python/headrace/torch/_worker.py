@@ -157,13 +157,18 @@ class Job:
     def fetch(self, indices: Any) -> Any:
         if self._is_plain:  # samples one after the other by their indices, and nothing else to do: the usual case
             return self._fetcher.fetch(self._port.noting(indices))
+        self.notes = None
         self._made += 1
         first, self._first_exception = self._first_exception, None
         if first is not None:
             raise _worker.Failed(first)
         if self._state is not None:
             self._load(self._state)
-        data = self._fetch(indices)
+        try:
+            data = self._fetch(indices)
+        except Exception:
+            self.notes = self._notes_of_samples()
+            raise
         self.notes = self._notes()
         return data
 
@@ -189,6 +194,9 @@ class Job:
     def _notes(self) -> _restart.Notes | None:
         if self._state_is_wanted:
             return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
+        return self._notes_of_samples()
+
+    def _notes_of_samples(self) -> _restart.Notes | None:
         return None if self._maker is None else self._maker.take_notes()
 
     @property
