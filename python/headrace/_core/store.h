@@ -76,6 +76,7 @@ struct image {
     uint32_t shape_count;
     int trusted;          /* may it import classes and load pickles? */
     bool is_sealed;       /* in memory that only this library wrote: what it says of its texts holds */
+    void *memory;         /* what it lies in, where that is neither a file nor shared */
     PyObject *lookups;    /* dict: value of a dict or set -> bytes, a table of its keys, where C cannot look them up */
     PyObject *dtypes;     /* dict: text -> numpy.dtype */
     PyObject *attributes; /* dict, for the Python side: instances have a __dict__ */
