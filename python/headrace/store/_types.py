@@ -530,4 +530,4 @@ def column(values: list[Any]) -> Any:
             pass
     from headrace.store import _freeze
 
-    return _freeze.freeze(values)
+    return _freeze.freeze(values, on_unknown="pickle")  # what was one stays one
