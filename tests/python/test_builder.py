@@ -128,3 +128,9 @@ def test_progress_is_told() -> None:
         builder.append(record)
     builder.finish()
     assert told and told == sorted(told)
+    told.clear()
+    builder = headrace.store.Builder(progress=told.append)
+    for _ in range(4):
+        builder.append(bytes(10_000_000))
+    builder.finish()
+    assert told and told == sorted(told)
