@@ -134,3 +134,11 @@ def test_progress_is_told() -> None:
         builder.append(bytes(10_000_000))
     builder.finish()
     assert told and told == sorted(told)
+
+
+def test_the_line_of_progress_ends_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with headrace.store.Builder(progress=True) as builder:
+        for _ in range(4):
+            builder.append(bytes(10_000_000))
+    shown = capsys.readouterr().err
+    assert "MB/s" in shown and shown.endswith(" \n") and shown.count("\n") == 1

@@ -117,6 +117,39 @@ def test_what_lies_in_a_container_that_cannot_be_frozen_is_frozen() -> None:
     assert report.skipped == ()  # what is left of it is small
 
 
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not now")
+
+
+def test_a_key_that_cannot_be_printed_is_no_obstacle() -> None:
+    data = Paths()
+    data.state = {Unprintable(): many_paths("b"), "lock": threading.Lock()}  # type: ignore[attr-defined]
+    paths = [one.path for one in headrace.freeze_attributes(data).frozen]
+    assert sorted(paths) == ["dataset.paths", "dataset.state[<a Unprintable>]"]
+
+
+class Transform:
+    """Counts its calls, and holds a large table."""
+
+    def __init__(self) -> None:
+        self.table = many_paths("table")
+        self.calls = 0
+
+    def __call__(self, at: int) -> str:
+        self.calls += 1
+        return self.table[at]
+
+
+def test_a_list_of_transforms_stays_and_what_they_hold_is_frozen() -> None:
+    data = Paths()
+    data.transforms = [Transform(), Transform()]  # type: ignore[attr-defined]
+    headrace.freeze_attributes(data)
+    transforms: Any = data.transforms  # type: ignore[attr-defined]
+    assert type(transforms) is list and is_frozen(transforms[0].table)
+    assert transforms[0](1) == transforms[0](1) and transforms[0].calls == 2
+
+
 def test_a_data_set_that_is_a_large_list_itself_is_told(caplog: pytest.LogCaptureFixture) -> None:
     report = headrace.freeze_attributes(many_paths())
     assert report.frozen == () and [path for path, _ in report.skipped] == ["dataset"]

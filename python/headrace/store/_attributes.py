@@ -130,9 +130,13 @@ def estimate_bytes(value: Any, depth: int = _DEPTH, budget: int = _LOOKED_AT, ab
 
 
 def _is_code(value: Any) -> bool:
-    """Is it something with a behaviour of its own, as a data set is? It stays; what it holds is frozen."""
+    """Is it something with a behaviour of its own, as a data set or a transform is? It stays; what it holds is frozen.
+
+    Each read of a frozen list gives an instance anew: what such a one keeps from call to call would be lost.
+    """
     kind = type(value)
-    return hasattr(kind, "__getitem__") and kind.__dictoffset__ != 0 and kind not in _CONTAINERS
+    behaves = any(hasattr(kind, name) for name in ("__getitem__", "__iter__", "__call__"))
+    return behaves and kind.__dictoffset__ != 0 and kind not in _CONTAINERS and not issubclass(kind, type)
 
 
 def _attributes(owner: Any) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
@@ -152,10 +156,17 @@ def _names(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
+def _text_of(key: Any) -> str:
+    try:
+        return repr(key)
+    except Exception:
+        return f"<a {type(key).__name__}>"
+
+
 def _entries(container: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
     if _is_any(container, dict):
         for key, value in container.items():
-            yield f"[{key!r}]", value, partial(container.__setitem__, key)
+            yield f"[{_text_of(key)}]", value, partial(container.__setitem__, key)
     elif isinstance(container, (list, tuple)):
         for at, value in enumerate(container):
             put = partial(container.__setitem__, at) if isinstance(container, list) else None
