@@ -46,10 +46,11 @@ static int map_more(hr_builder *builder, uint64_t bytes) {
     return 0;
 }
 
-/* Makes the file or memory `room` bytes long, all of it there: or touching it would raise SIGBUS. */
+/* Makes the file or memory `room` bytes long, all of it there: or touching it would raise SIGBUS. An image in memory
+ * has no huge page before it would fill one: to make and to clear one takes longer than a small image does. */
 static int commit(hr_builder *builder, uint64_t room) {
-    uint64_t begin = builder->room, huge = hr__round_up(begin, HUGE_BYTES);
-    if (builder->path || huge >= room) return hr__commit(builder->fd, begin, room - begin);
+    uint64_t begin = builder->room, huge = begin < HUGE_BYTES ? 0 : hr__round_up(begin, HUGE_BYTES);
+    if (builder->path || room < HUGE_BYTES || huge >= room) return hr__commit(builder->fd, begin, room - begin);
     int r = hr__file_cut(builder->fd, room);
     if (r == 0 && huge > begin) r = hr__commit(builder->fd, begin, huge - begin);
     return r < 0 ? r : hr__commit_huge(builder->fd, builder->base, huge, room - huge);

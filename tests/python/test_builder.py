@@ -128,3 +128,17 @@ def test_progress_is_told() -> None:
         builder.append(record)
     builder.finish()
     assert told and told == sorted(told)
+    told.clear()
+    builder = headrace.store.Builder(progress=told.append)
+    for _ in range(4):
+        builder.append(bytes(10_000_000))
+    builder.finish()
+    assert told and told == sorted(told)
+
+
+def test_the_line_of_progress_ends_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with headrace.store.Builder(progress=True) as builder:
+        for _ in range(4):
+            builder.append(bytes(10_000_000))
+    shown = capsys.readouterr().err
+    assert "MB/s" in shown and shown.endswith(" \n") and shown.count("\n") == 1

@@ -559,6 +559,24 @@ def test_progress_is_told_in_bytes() -> None:
     assert told and told == sorted(told)
 
 
+@pytest.mark.parametrize("kind", ["texts", "arrays", "bytes in a dict"])
+def test_progress_is_told_within_a_list_of_texts_and_between_large_arrays(kind: str) -> None:
+    value: Any = [f"{i:080}" for i in range(500_000)]
+    if kind == "arrays":
+        value = [np.zeros(10_000_000, dtype="u1") for _ in range(5)]
+    elif kind != "texts":
+        value = {i: bytes(10_000_000) + bytes([i]) for i in range(5)}
+    told: list[int] = []
+    headrace.freeze(value, progress=told.append)
+    assert told == sorted(told) and len(told) >= 2 and 1_000_000 < told[0] < 25_000_000 < told[-1] < 60_000_000
+
+    def stop(count: int) -> None:
+        raise ValueError(f"enough after {count > 0}")
+
+    with pytest.raises(ValueError, match="enough after True"):
+        headrace.freeze(value, progress=stop)
+
+
 def test_a_report_says_what_takes_the_room() -> None:
     records = [{"path": f"/data/{i:09d}.jpg", "boxes": [[0.5] * 4] * 3, "id": i} for i in range(1000)]
     frozen, report = headrace.freeze({"train": records, "blob": b"x" * 100_000}, report=True)

@@ -105,6 +105,58 @@ def test_what_cannot_be_frozen_stays_and_is_told(caplog: pytest.LogCaptureFixtur
     assert "not frozen: dataset.locks" in caplog.text
 
 
+def test_what_lies_in_a_container_that_cannot_be_frozen_is_frozen() -> None:
+    data = Paths()
+    data.state = {"lock": threading.Lock(), "deep": [many_paths("b"), threading.Lock()], "index": many_paths("c")}  # type: ignore[attr-defined]
+    report = headrace.freeze_attributes(data)
+    state: Any = data.state  # type: ignore[attr-defined]
+    assert is_frozen(state["index"]) and is_frozen(state["deep"][0]) and not is_frozen(state["deep"])
+    assert state["index"] == many_paths("c") and state["deep"][0] == many_paths("b")
+    found = sorted(one.path for one in report.frozen)
+    assert found == ["dataset.paths", "dataset.state['deep'][0]", "dataset.state['index']"]
+    assert report.skipped == ()  # what is left of it is small
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not now")
+
+
+def test_a_key_that_cannot_be_printed_is_no_obstacle() -> None:
+    data = Paths()
+    data.state = {Unprintable(): many_paths("b"), "lock": threading.Lock()}  # type: ignore[attr-defined]
+    paths = [one.path for one in headrace.freeze_attributes(data).frozen]
+    assert sorted(paths) == ["dataset.paths", "dataset.state[<a Unprintable>]"]
+
+
+class Transform:
+    """Counts its calls, and holds a large table."""
+
+    def __init__(self) -> None:
+        self.table = many_paths("table")
+        self.calls = 0
+
+    def __call__(self, at: int) -> str:
+        self.calls += 1
+        return self.table[at]
+
+
+def test_a_list_of_transforms_stays_and_what_they_hold_is_frozen() -> None:
+    data = Paths()
+    data.transforms = [Transform(), Transform()]  # type: ignore[attr-defined]
+    headrace.freeze_attributes(data)
+    transforms: Any = data.transforms  # type: ignore[attr-defined]
+    assert type(transforms) is list and is_frozen(transforms[0].table)
+    assert transforms[0](1) == transforms[0](1) and transforms[0].calls == 2
+
+
+def test_a_data_set_that_is_a_large_list_itself_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    report = headrace.freeze_attributes(many_paths())
+    assert report.frozen == () and [path for path, _ in report.skipped] == ["dataset"]
+    assert "a list itself" in caplog.text and "headrace.freeze(dataset)" in caplog.text
+    assert headrace.freeze_attributes([Paths(), Paths()]).skipped == ()
+
+
 class Proxy:
     """Stands for something that is not there yet."""
 

@@ -111,6 +111,13 @@ def test_what_is_no_field_is_told_whether_the_instance_has_a_dict_or_not() -> No
         headrace.freeze([ft.LongPoint(1, 2), named])
 
 
+def test_an_instance_with_more_fields_than_a_shape_has_room_for_is_told_how_many() -> None:
+    node = ft.Node(1)
+    vars(node).update({f"field{i}": i for i in range(1024)})
+    with pytest.raises(TypeError, match=r"it has 1,02\d fields, of which 1,024 is the most"):
+        headrace.freeze([node])
+
+
 @pytest.mark.skipif(not KEEPS_INSIDE, reason="this Python makes the dict with the instance")
 def test_freezing_gives_no_instance_a_dict_that_had_none() -> None:
     values = [value for value in (make() for make in MADE) if not _has_dict(value)]

@@ -276,11 +276,14 @@ print(type(view).__name__, view["paths"][1999], view["index"]["k7"], view["scans
 """
 
 
-def elsewhere(code: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+def run_elsewhere(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     here = os.path.dirname(os.path.abspath(__file__))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, env=env)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=90, env=env)
+
+
+def elsewhere(code: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    return run_elsewhere(["-c", code, *map(str, arguments)])
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
@@ -303,6 +306,43 @@ def test_a_pickle_of_a_part_has_that_part_only() -> None:
     data = pickle.dumps([view["small"], view["n"][:3]])
     assert len(data) < 4000
     assert pickle.loads(data) == [{"a": [1, 2]}, [1, 1, 1]]
+
+
+MANY_PARTS = """
+import multiprocessing, pickle, resource, sys, headrace, frozen_types as ft
+from multiprocessing.reduction import ForkingPickler
+
+def read(pipe):
+    pipe.send([headrace.thaw(part) for part in (pipe.recv(), pipe.recv())])
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    view = headrace.freeze([{"number": i, "box": [i, str(i)]} for i in range(500)])
+    scans = headrace.freeze([ft.Scan(str(i), [i, [i]]) for i in range(500)])
+    back, instances = pickle.loads(pickle.dumps([list(view), list(scans)]))
+    assert back == list(view) and type(back[7]) is type(view[7])
+    assert [scan.points[1] for scan in instances] == [[i] for i in range(500)]
+    sent = headrace.freeze([str(i) for i in range(5000)])
+    sent = pickle.loads(pickle.dumps(sent[1:]))
+    assert len(ForkingPickler.dumps(sent)) < 4000
+    for method in ("fork", "spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        ours, theirs = context.Pipe()
+        process = context.Process(target=read, args=(theirs,))
+        process.start()
+        ours.send(sent)
+        ours.send(back[3])
+        assert ours.recv() == [[str(i) for i in range(1, 5000)], {"number": 3, "box": [3, "3"]}]
+        process.join()
+    print("all of them")
+"""
+
+
+def test_a_pickle_of_many_parts_takes_no_descriptor_for_each(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "many.py"
+    script.write_text(MANY_PARTS)
+    done = run_elsewhere([str(script)])
+    assert done.stdout == "all of them\n", done.stderr
 
 
 def test_a_pickle_of_a_files_view_has_its_path_and_digest(tmp_path: pathlib.Path) -> None:

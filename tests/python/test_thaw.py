@@ -187,13 +187,14 @@ def test_a_view_of_tensors_is_frozen_again_by_a_process_that_has_none_yet() -> N
 
 
 def test_an_embedded_image_is_loaded_where_the_kernel_refuses_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = pickle.dumps(headrace.freeze(["embedded", [1]]))
+    value = ["embedded", [1], "large" * 300_000]  # small ones need no memory file
+    data = pickle.dumps(headrace.freeze(value))
 
     def refuse(*arguments: Any) -> int:
         raise OSError("not here")
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    assert pickle.loads(data) == ["embedded", [1]]
+    assert pickle.loads(data) == value
 
 
 # ---- keys that equal each other or nothing ----

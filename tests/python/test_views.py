@@ -101,6 +101,9 @@ def test_a_list_or_tuple_reads_as_the_original(value: Any) -> None:
         assert item in view and view.index(item) == value.index(item) and view.count(item) == value.count(item)
     assert "nothing like it" not in view
     assert outcome(view.index, "nothing like it") is ValueError
+    for bounds in ((0, 2**70), (-(2**70),), (-(2**70), 2**70), (2**70,), (1, -1), (None,), (1.0,)):
+        for item in list(value)[:2]:
+            assert outcome(view.index, item, *bounds) == outcome(value.index, item, *bounds)
     assert outcome(hash, view) == outcome(hash, value)
     assert view + value == value + value == value + view
     assert view * 2 == value * 2 == 2 * view
@@ -235,6 +238,11 @@ def test_containers_with_a_type_keep_it() -> None:
         assert type(headrace.thaw(view)) is type(value)
         assert type(copy.copy(view)) is type(value) and copy.copy(view) == value
     assert views["q"][1][0] == 2 and views["q"] != [1, [2]]
+    for operate in (operator.add, operator.sub, operator.and_, operator.or_):
+        assert operate(views["c"], collections.Counter("lox")) == operate(counter, collections.Counter("lox"))
+        assert operate(collections.Counter("lox"), views["c"]) == operate(collections.Counter("lox"), counter)
+        assert outcome(operate, views["d"], {"b": 1}) == outcome(operate, default, {"b": 1})
+    assert +views["c"] == +counter and -views["c"] == -counter and outcome(operator.neg, views["d"]) is TypeError
     assert views["c"]["z"] == 0 and "z" not in views["c"] and views["c"]["l"] == 2
     assert views["o"] != collections.OrderedDict(a=2, b=1) and views["o"] == {"a": 2, "b": 1}
     with pytest.raises(KeyError):
@@ -278,6 +286,7 @@ def test_any_key_is_found_or_missed_as_in_a_dict(value: Any, others: list[Any]) 
 def test_what_has_no_hash_is_looked_up_as_in_a_dict_or_set() -> None:
     sets = headrace.freeze({frozenset({1}), 2})
     assert {1} in sets and {2} not in sets
+    assert headrace.freeze({1}) in sets and headrace.freeze({2}) not in sets
     with pytest.raises(TypeError, match="unhashable"):
         [] in sets  # noqa: B015
     mapping = headrace.freeze({1: "a", "b": 2})
@@ -304,7 +313,12 @@ def test_a_missing_key_is_told_as_a_dict_tells_it() -> None:
 
 
 def test_a_write_is_refused_and_told_the_way_out() -> None:
-    view = headrace.freeze({"list": [1, 2], "set": {1}, "counter": collections.Counter("a"), "tuple": (1,)})
+    typed = {
+        "counter": collections.Counter("a"),
+        "ordered": collections.OrderedDict(a=1),
+        "deque": collections.deque([1]),
+    }
+    view = headrace.freeze({"list": [1, 2], "set": {1}, "tuple": (1,), **typed})
     writes: list[Callable[[], Any]] = [
         lambda: view.update(a=1),
         lambda: view.pop("list"),
@@ -318,9 +332,18 @@ def test_a_write_is_refused_and_told_the_way_out() -> None:
         lambda: view["set"].add(2),
         lambda: operator.setitem(view["counter"], "a", 5),
         lambda: operator.setitem(view["tuple"], 0, 5),
+        lambda: view["set"].difference_update({1}),
+        lambda: view["set"].intersection_update({1}),
+        lambda: view["set"].symmetric_difference_update({1}),
+        lambda: view["counter"].subtract("a"),
+        lambda: view["ordered"].move_to_end("a"),
+        lambda: view["deque"].rotate(1),
+        lambda: view["deque"].extendleft([1]),
     ]
     for write in writes:
-        with pytest.raises(TypeError, match=r"this (list|dict|set|tuple|Counter) is frozen.*headrace\.thaw"):
+        with pytest.raises(
+            TypeError, match=r"this (list|dict|set|tuple|Counter|OrderedDict|deque) is frozen.*headrace\.thaw"
+        ):
             write()
     assert view["list"] == [1, 2]
     with pytest.raises(TypeError):
@@ -519,6 +542,8 @@ def test_a_column_is_an_array_or_a_frozen_list() -> None:
     assert headrace.freeze([{"a": 2**70}, {"a": 1}]).column("a") == [2**70, 1]
     with pytest.raises(KeyError):
         view.column("none")
+    kept = headrace.freeze([{"a": ft.MyStr(i)} for i in range(3)], on_unknown="pickle")
+    assert kept.column("a") == ["0", "1", "2"] and type(kept.column("a")[0]) is ft.MyStr
 
 
 # ---- with others ----

@@ -11,7 +11,7 @@
  * to build. It holds a reference to what it has: an address that is known must not become another object's.
  */
 
-enum { TICK_ITEMS = 4096, PROGRESS_TICKS = 16, FIRST_FRAMES = 64 };
+enum { TICK_ITEMS = 4096, PROGRESS_TICKS = 16, PROGRESS_BYTES = 16 << 20, FIRST_FRAMES = 64 };
 
 #ifdef Py_GIL_DISABLED /* reference counts are split: nothing is known to be alone */
 #define IS_SHARED(object, own_count) 1
@@ -36,11 +36,13 @@ int freeze_changed(struct freezer *freezer) {
 
 int freeze_tick(struct freezer *freezer, uint64_t items) {
     uint64_t before = freezer->done_count / TICK_ITEMS, now = (freezer->done_count += items) / TICK_ITEMS;
-    if (now == before) return 0;
+    uint64_t bytes = hr_builder_bytes(freezer->builder) - freezer->ahead_bytes;
+    bool has_grown = bytes - freezer->told_bytes >= PROGRESS_BYTES;
+    if (now == before && !has_grown) return 0;
+    if (has_grown) freezer->told_bytes = bytes;
     if (PyErr_CheckSignals() < 0) return -1;
-    if (!freezer->progress || now / PROGRESS_TICKS == before / PROGRESS_TICKS) return 0;
-    PyObject *answer =
-        PyObject_CallFunction(freezer->progress, "K", (unsigned long long)hr_builder_bytes(freezer->builder));
+    if (!freezer->progress || (!has_grown && now / PROGRESS_TICKS == before / PROGRESS_TICKS)) return 0;
+    PyObject *answer = PyObject_CallFunction(freezer->progress, "K", (unsigned long long)bytes);
     Py_XDECREF(answer);
     return answer ? 0 : -1;
 }

@@ -119,6 +119,7 @@ static PyObject *builder_append(PyObject *object, PyObject *record) {
     self->is_at_work = true;
     int r = freezer_run(&self->freezer, record, &value);
     freezer_forget(&self->freezer); /* what it knows by address may be gone when the next one comes */
+    if (r == 0) r = freeze_tick(&self->freezer, 1);
     self->is_at_work = false;
     if (r < 0) return NULL;
     self->values[self->count++] = value;

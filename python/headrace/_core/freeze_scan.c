@@ -91,6 +91,13 @@ static int add_text(struct freezer *freezer, struct hr_texts *texts, PyObject *i
     return utf8 ? hr_texts_add(texts, utf8, bytes) : -ENOMEM;
 }
 
+static int tick_within(struct freezer *freezer, uint64_t ahead_bytes) {
+    freezer->ahead_bytes = ahead_bytes;
+    int r = freeze_tick(freezer, SLICE_ITEMS);
+    freezer->ahead_bytes = 0;
+    return r;
+}
+
 static int pack_texts(struct freezer *freezer, PyObject *sequence, hr_value *ret_value) {
     PyTypeObject *type = Py_TYPE(item_of(sequence, 0));
     bool are_texts = type == &PyUnicode_Type, is_ascii;
@@ -101,7 +108,7 @@ static int pack_texts(struct freezer *freezer, PyObject *sequence, hr_value *ret
                              (uint64_t)count, bytes, is_ascii, ret_value, &texts);
     if (freeze_result(r) < 0) return -1;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (i % SLICE_ITEMS == SLICE_ITEMS - 1 && PyErr_CheckSignals() < 0) return -1;
+        if (i % SLICE_ITEMS == SLICE_ITEMS - 1 && tick_within(freezer, texts.room - texts.used) < 0) return -1;
         if (count_of(sequence) != count || Py_TYPE(item_of(sequence, i)) != type) return freeze_changed(freezer);
         PyObject *item = item_of(sequence, i);
         if (is_ascii && !PyUnicode_IS_ASCII(item)) return freeze_changed(freezer);

@@ -187,6 +187,7 @@ static void image_dealloc(PyObject *self) {
     for (uint32_t i = 0; image->shapes && i < image->shape_count; i++) shape_free(image->shapes[i]);
     PyMem_Free(image->shapes);
     hr_store_close(image->store);
+    PyMem_RawFree(image->memory);
     Py_TYPE(self)->tp_free(self);
 }
 

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+
 /* What the module has for frozen data. */
 
 static PyObject *open_image(PyObject *module, PyObject *arguments) {
@@ -23,6 +27,30 @@ static PyObject *attach_image(PyObject *module, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "isp:attach_image", &fd, &name, &trusts)) return NULL;
     int r = hr_store_open_fd(fd, name, 0, &store);
     return r < 0 ? store_raise(r) : image_new(store, trusts);
+}
+
+/* A copy of an image in memory of this process's own. */
+static PyObject *copy_image(PyObject *module, PyObject *arguments) {
+    enum { ALIGN = 64 };
+    Py_buffer bytes;
+    int trusts;
+    hr_store *store = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*p:copy_image", &bytes, &trusts)) return NULL;
+    void *memory = PyMem_RawMalloc((size_t)bytes.len + ALIGN);
+    int r = memory ? 0 : -ENOMEM;
+    if (r == 0) {
+        char *aligned = (char *)memory + (ALIGN - (uintptr_t)memory % ALIGN);
+        memcpy(aligned, bytes.buf, (size_t)bytes.len);
+        r = hr_store_open_memory(aligned, (uint64_t)bytes.len, 0, &store);
+    }
+    PyBuffer_Release(&bytes);
+    PyObject *image = r < 0 ? store_raise(r) : image_new(store, trusts);
+    if (image)
+        ((struct image *)image)->memory = memory;
+    else
+        PyMem_RawFree(memory);
+    return image;
 }
 
 /* Is a class made by a class statement, over object (or over `base`), adding no more than a dict, slots and weak
@@ -56,6 +84,8 @@ static PyMethodDef methods[] = {
     {"open_image", open_image, METH_VARARGS, "open_image(path, verify, trust) -> Image"},
     {"attach_image", attach_image, METH_VARARGS,
      "attach_image(fd, name, trust) -> Image\n\nThe descriptor stays the caller's."},
+    {"copy_image", copy_image, METH_VARARGS,
+     "copy_image(bytes, trust) -> Image\n\nA copy in this process's own memory, without a descriptor."},
     {"is_python_class", is_python_class, METH_VARARGS,
      "is_python_class(type, witness, base) -> bool\n\nIs it made by class statements all the way from base on?"},
     {NULL, NULL, 0, NULL},

@@ -76,6 +76,7 @@ struct image {
     uint32_t shape_count;
     int trusted;          /* may it import classes and load pickles? */
     bool is_sealed;       /* in memory that only this library wrote: what it says of its texts holds */
+    void *memory;         /* what it lies in, where that is neither a file nor shared */
     PyObject *lookups;    /* dict: value of a dict or set -> bytes, a table of its keys, where C cannot look them up */
     PyObject *dtypes;     /* dict: text -> numpy.dtype */
     PyObject *attributes; /* dict, for the Python side: instances have a __dict__ */
@@ -239,6 +240,8 @@ struct freezer {
     unsigned char *scratch;
     size_t scratch_bytes;
     uint64_t done_count, dict_shape_count;
+    uint64_t ahead_bytes; /* of the image's, have a place and are not written yet */
+    uint64_t told_bytes;
     uint64_t counts[HR_KIND_COUNT];
     uint64_t bytes[HR_KIND_COUNT];
     bool keeps_pickles;
@@ -261,7 +264,7 @@ int freeze_object(struct freezer *freezer, PyObject *object, bool is_shared, hr_
 /* A frame on top. Steals nothing. -1: exception. */
 int freeze_push(struct freezer *freezer, struct frame frame);
 int freeze_memo(struct freezer *freezer, PyObject *object, hr_value value);
-/* Every so many items: signals and progress. */
+/* Every so many items or bytes: signals and progress. */
 int freeze_tick(struct freezer *freezer, uint64_t items);
 void freeze_count(struct freezer *freezer, enum hr_kind kind, uint64_t bytes_before);
 PyObject *freeze_path(struct freezer *freezer);

@@ -239,8 +239,27 @@ static PyObject *xor_both(PyObject *left, PyObject *right) {
     return apply(left, right, PyNumber_Xor);
 }
 
+static PyObject *apply_to_one(PyObject *self, unaryfunc function) {
+    PyObject *object = ordinary(self), *result = object ? function(object) : NULL;
+    Py_XDECREF(object);
+    return result;
+}
+
+static PyObject *positive(PyObject *self) {
+    return apply_to_one(self, PyNumber_Positive);
+}
+static PyObject *negative(PyObject *self) {
+    return apply_to_one(self, PyNumber_Negative);
+}
+
 PyNumberMethods sequence_numbers = {.nb_add = add, .nb_multiply = multiply};
-PyNumberMethods dict_numbers = {.nb_or = or_both};
+/* Of a Counter, all but the first; a dict says that it has no such operator. */
+PyNumberMethods dict_numbers = {.nb_or = or_both,
+                                .nb_and = and_both,
+                                .nb_add = add,
+                                .nb_subtract = subtract,
+                                .nb_positive = positive,
+                                .nb_negative = negative};
 PyNumberMethods set_numbers = {.nb_or = or_both, .nb_and = and_both, .nb_subtract = subtract, .nb_xor = xor_both};
 
 /* ---- writes ---- */

@@ -320,6 +320,8 @@ static PyMethodDef dict_methods[] = {
     REFUSE("popitem"),
     REFUSE("clear"),
     REFUSE("setdefault"),
+    REFUSE("move_to_end"),
+    REFUSE("subtract"),
     {NULL, NULL, 0, NULL},
 };
 

@@ -101,14 +101,26 @@ static Py_ssize_t clamp(Py_ssize_t index, Py_ssize_t count) {
     return index < 0 ? 0 : index > count ? count : index;
 }
 
+/* Of index(): any integer, however large. */
+static int bound(PyObject *object, void *ret_index) {
+    if (!PyIndex_Check(object)) {
+        PyErr_SetString(PyExc_TypeError, "slice indices must be integers or have an __index__ method");
+        return 0;
+    }
+    *(Py_ssize_t *)ret_index = PyNumber_AsSsize_t(object, NULL);
+    return !PyErr_Occurred();
+}
+
 static PyObject *sequence_index(PyObject *self, PyObject *arguments) {
     struct view *view = (struct view *)self;
     PyObject *value;
     Py_ssize_t start = 0, stop = PY_SSIZE_T_MAX;
-    if (!PyArg_ParseTuple(arguments, "O|nn:index", &value, &start, &stop)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "O|O&O&:index", &value, bound, &start, bound, &stop)) return NULL;
     Py_ssize_t at = search(view, value, clamp(start, view->count), clamp(stop, view->count), true);
     if (at >= 0) return PyLong_FromSsize_t(at);
-    return at == -2 ? NULL : PyErr_Format(PyExc_ValueError, "%R is not in list", value);
+    return at == -2 ? NULL
+                    : PyErr_Format(PyExc_ValueError, "%R is not in %s", value,
+                                   view->item.kind == HR_KIND_TUPLE ? "tuple" : "list");
 }
 
 static Py_hash_t tuple_hash(PyObject *self) {
@@ -135,9 +147,9 @@ static PySequenceMethods sequence_methods = {
     }
 
 static PyMethodDef list_methods[] = {
-    VIEW_METHODS,         SEQUENCE_METHODS,  REFUSE("append"),      REFUSE("extend"), REFUSE("insert"),
-    REFUSE("remove"),     REFUSE("pop"),     REFUSE("clear"),       REFUSE("sort"),   REFUSE("reverse"),
-    REFUSE("appendleft"), REFUSE("popleft"), {NULL, NULL, 0, NULL},
+    VIEW_METHODS,         SEQUENCE_METHODS,  REFUSE("append"),     REFUSE("extend"), REFUSE("insert"),
+    REFUSE("remove"),     REFUSE("pop"),     REFUSE("clear"),      REFUSE("sort"),   REFUSE("reverse"),
+    REFUSE("appendleft"), REFUSE("popleft"), REFUSE("extendleft"), REFUSE("rotate"), {NULL, NULL, 0, NULL},
 };
 
 static PyMethodDef tuple_methods[] = {

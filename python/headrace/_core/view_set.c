@@ -7,7 +7,8 @@
 static int set_contains(PyObject *self, PyObject *item) {
     uint64_t index;
     int r = view_find((struct view *)self, item, &index);
-    if (r >= 0 || !PySet_Check(item) || !PyErr_ExceptionMatches(PyExc_TypeError)) return r;
+    bool is_set = PySet_Check(item) || Py_TYPE(item) == &FrozenSetType;
+    if (r >= 0 || !is_set || !PyErr_ExceptionMatches(PyExc_TypeError)) return r;
     PyErr_Clear();
     PyObject *frozen = PyFrozenSet_New(item);
     r = frozen ? view_find((struct view *)self, frozen, &index) : -1;
@@ -69,6 +70,9 @@ static PyMethodDef set_methods[] = {
     REFUSE("pop"),
     REFUSE("clear"),
     REFUSE("update"),
+    REFUSE("difference_update"),
+    REFUSE("intersection_update"),
+    REFUSE("symmetric_difference_update"),
     {NULL, NULL, 0, NULL},
 };
 

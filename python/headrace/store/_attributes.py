@@ -130,9 +130,13 @@ def estimate_bytes(value: Any, depth: int = _DEPTH, budget: int = _LOOKED_AT, ab
 
 
 def _is_code(value: Any) -> bool:
-    """Is it something with a behaviour of its own, as a data set is? It stays; what it holds is frozen."""
+    """Is it something with a behaviour of its own, as a data set or a transform is? It stays; what it holds is frozen.
+
+    Each read of a frozen list gives an instance anew: what such a one keeps from call to call would be lost.
+    """
     kind = type(value)
-    return hasattr(kind, "__getitem__") and kind.__dictoffset__ != 0 and kind not in _CONTAINERS
+    behaves = any(hasattr(kind, name) for name in ("__getitem__", "__iter__", "__call__"))
+    return behaves and kind.__dictoffset__ != 0 and kind not in _CONTAINERS and not issubclass(kind, type)
 
 
 def _attributes(owner: Any) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
@@ -152,10 +156,17 @@ def _names(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
+def _text_of(key: Any) -> str:
+    try:
+        return repr(key)
+    except Exception:
+        return f"<a {type(key).__name__}>"
+
+
 def _entries(container: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
     if _is_any(container, dict):
         for key, value in container.items():
-            yield f"[{key!r}]", value, partial(container.__setitem__, key)
+            yield f"[{_text_of(key)}]", value, partial(container.__setitem__, key)
     elif isinstance(container, (list, tuple)):
         for at, value in enumerate(container):
             put = partial(container.__setitem__, at) if isinstance(container, list) else None
@@ -170,8 +181,10 @@ class _Search:
         self._seen: set[int] = set()
         self.places: dict[int, _Place] = {}
 
-    def run(self, dataset: Any) -> list[_Place]:
-        left: list[tuple[str, Any]] = [("dataset", dataset)]
+    def run(self, path: str, value: Any) -> list[_Place]:
+        """The containers that were not found before."""
+        known = set(self.places)
+        left: list[tuple[str, Any]] = [(path, value)]
         while left:
             path, owner = left.pop()
             if id(owner) in self._seen or _is_any(owner, _NOT_LOOKED_INTO):
@@ -179,7 +192,7 @@ class _Search:
             self._seen.add(id(owner))
             parts = _entries(owner) if type(owner) in _CONTAINERS else _attributes(owner)
             left += [(path + step, value) for step, value, put in parts if not self._takes(path + step, value, put)]
-        return list(self.places.values())
+        return [place for name, place in self.places.items() if name not in known]
 
     def _takes(self, path: str, value: Any, put: Callable[[Any], None] | None) -> bool:
         """A container: is it dealt with? Notes its place if it is to be frozen. False: look into it."""
@@ -196,21 +209,41 @@ class _Search:
 # ---- freezing
 
 
-def _freeze_together(places: list[_Place]) -> tuple[list[_Place], Any, list[tuple[str, str]]]:
+def _try_each(search: _Search, places: list[_Place]) -> tuple[list[_Place], list[tuple[_Place, str]]]:
+    """The places that can be frozen, and what cannot be, with reasons. What a container that cannot holds may."""
+    left, good, refused = list(places), [], []
+    while left:
+        place = left.pop(0)
+        try:
+            _freeze.freeze(place.value)
+            good.append(place)
+        except TypeError as error:
+            refused.append((place, str(error).replace("headrace.freeze: obj", place.path, 1)))
+            if len(place.value) <= _FEW:
+                left += search.run(place.path, place.value)
+    return good, refused
+
+
+def _freeze_together(search: _Search, places: list[_Place]) -> tuple[list[_Place], Any, list[tuple[_Place, str]]]:
     """The places that could be frozen, a view of the list of their values, and what could not be."""
     try:
         return places, _freeze.freeze([place.value for place in places]), []
     except TypeError:
         if not places:
             raise
-    good, skipped = [], []
-    for place in places:
-        try:
-            _freeze.freeze(place.value)
-            good.append(place)
-        except TypeError as error:
-            skipped.append((place.path, str(error)))
-    return good, _freeze.freeze([place.value for place in good]), skipped
+    good, refused = _try_each(search, places)
+    return good, _freeze.freeze([place.value for place in good]), refused
+
+
+def _what_is_itself_large(dataset: Any, threshold_bytes: int) -> list[tuple[str, str]]:
+    kind = type(dataset)
+    if kind not in _CONTAINERS or (len(dataset) <= _FEW and any(map(_is_code, _items_of(dataset)))):
+        return []
+    if estimate_bytes(dataset) < threshold_bytes:
+        return []
+    return [
+        ("dataset", f"a {kind.__name__} itself, with no attribute to replace; use headrace.freeze(dataset) instead")
+    ]
 
 
 def freeze_attributes(dataset: Any, threshold_bytes: int = 1_000_000) -> FreezeReport:
@@ -218,20 +251,21 @@ def freeze_attributes(dataset: Any, threshold_bytes: int = 1_000_000) -> FreezeR
 
     Lists, tuples, dicts, sets and their like of `threshold_bytes` or more are frozen, also those of data sets inside
     the data set. Arrays and tensors are left: nothing is written to them when they are read. What cannot be frozen
-    stays as it is. The report is returned, and logged by the logger `headrace`.
+    stays as it is, but for what it holds that can. The report is returned, and logged by the logger `headrace`.
 
     A view is read-only: code of the data set that writes into such a container gets a TypeError.
     """
-    places = _Search(threshold_bytes).run(dataset)
-    if not places:
-        return FreezeReport()
-    good, views, skipped = _freeze_together(places)
+    search = _Search(threshold_bytes)
+    good, views, refused = _freeze_together(search, search.run("dataset", dataset))
     frozen = []
     for place, view in zip(good, views, strict=True):
         value, place.value = place.value, None
         frozen.append(FrozenAttribute(place.path, type(value).__name__, len(value), estimate_bytes(value)))
         for put in place.replace:
             put(view)
+    skipped = [(place.path, why) for place, why in refused if estimate_bytes(place.value) >= threshold_bytes]
+    skipped += _what_is_itself_large(dataset, threshold_bytes)
     report = FreezeReport(tuple(frozen), _freeze.nbytes(views) if frozen else 0, tuple(skipped))
-    _log.log(logging.WARNING if skipped else logging.INFO, "headrace: %s", report)
+    if frozen or skipped:
+        _log.log(logging.WARNING if skipped else logging.INFO, "headrace: %s", report)
     return report

@@ -69,6 +69,7 @@ class _Bar:
     def close(self) -> None:
         if self.shown:
             print(file=sys.stderr, flush=True)
+        self.shown = False
 
 
 def _bar(progress: Progress) -> Any:

@@ -20,6 +20,8 @@ from headrace._core import Image, StoreError
 _images: weakref.WeakValueDictionary[bytes, Image] = weakref.WeakValueDictionary()  # by id: each is mapped once
 # Came with the start of this process: their descriptors have one number for all handles, and are used up once.
 _inherited: dict[bytes, Image] = {}
+# An embedded image of so many bytes is loaded into ordinary memory: a pickle may have many, and descriptors are few.
+_SMALL_BYTES = 1 << 20
 _passes: weakref.WeakKeyDictionary[Any, dict[bytes, Any]] = weakref.WeakKeyDictionary()  # by process that is started
 
 
@@ -41,7 +43,10 @@ def open_file(path: str, verify: bool, trust: bool) -> Image:
 
 
 def _attach(identity: bytes, fd: int, what: str) -> Image:
-    image = _core.attach_image(fd, "frozen data", True)
+    return _take(_core.attach_image(fd, "frozen data", True), identity, what)
+
+
+def _take(image: Image, identity: bytes, what: str) -> Image:
     if image.id != identity:
         raise StoreError(f"headrace: {what} is other frozen data than was sent; send it again")
     remember(image, None)
@@ -100,10 +105,30 @@ def _load_embedded(data: bytes, identity: bytes) -> Image:
     known = _images.get(identity)
     if known is not None:
         return known
+    if len(data) <= _SMALL_BYTES:
+        return _take(_core.copy_image(data, True), identity, "this pickle")
     with _cargo.memory("headrace-frozen") as file:
         file.write(data)
         file.flush()
         return _attach(identity, file.fileno(), "this pickle")
+
+
+def _load_part(data: bytes, identity: bytes) -> Any:
+    return _load_embedded(data, identity).root()
+
+
+def _descriptor(image: Image) -> int:
+    """Of an image in memory. One without gets one that lives as long as it does: it may be inherited later."""
+    if image.fd >= 0:
+        return image.fd
+    if not hasattr(image, "file"):
+        file = _cargo.memory("headrace-frozen")
+        buffer: Any = image
+        file.write(buffer)
+        file.flush()
+        image.file = file
+        weakref.finalize(image, file.close)
+    return image.file.fileno()
 
 
 def _pass(image: Image) -> Any:
@@ -111,7 +136,7 @@ def _pass(image: Image) -> Any:
     popen = context.get_spawning_popen()
     passed = _passes.setdefault(popen, {})
     if image.id not in passed:
-        passed[image.id] = reduction.DupFd(image.fd)
+        passed[image.id] = reduction.DupFd(_descriptor(image))
     return passed[image.id]
 
 
@@ -120,7 +145,7 @@ def _reduce_image_by_handle(image: Image) -> Any:
         return _load_file, (image.path, image.digest, image.trusted)
     if context.get_spawning_popen() is not None:
         return _load_inherited, (image.id, _pass(image))
-    return _load_sent, (image.id, reduction.DupFd(image.fd))
+    return _load_sent, (image.id, reduction.DupFd(_descriptor(image)))
 
 
 def _reduce_image_plainly(image: Image) -> Any:
@@ -148,8 +173,8 @@ def reduce_plainly(view: Any) -> Any:
     image, value, part = _core.where(view)
     if image.path is None and (value != image.root_value or part is not None):
         small, _ = _core.freeze(view, None, True)
-        remember(small, None)
-        return _view, (small, small.root_value, None)
+        buffer: Any = small
+        return _load_part, (bytes(buffer), small.id)  # and not the image: a pickle of many parts would hold them all
     return _view, (image, value, part)
 
 

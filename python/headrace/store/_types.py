@@ -173,11 +173,17 @@ _NO_DATA = {
 }
 
 
+_MOST_FIELDS = 1024  # HR_STORE_MAX_FIELDS
+
+
 def why_not(value: Any) -> str:
     """Why an object of a class that can be frozen cannot."""
     cls = type(value)
     if issubclass(cls, types.FunctionType | types.BuiltinFunctionType | type):
         return "it cannot be imported by its name; define it at its module's top"
+    count = len(_core.Walker.attributes(value) or ()) + len(_slots(cls))
+    if classify(cls)[0] == "object" and count > _MOST_FIELDS:
+        return f"it has {count:,} fields, of which {_MOST_FIELDS:,} is the most; hold them in a dict that it has"
     return f"this one has what {cls.__name__} as such has not"
 
 
@@ -530,4 +536,4 @@ def column(values: list[Any]) -> Any:
             pass
     from headrace.store import _freeze
 
-    return _freeze.freeze(values)
+    return _freeze.freeze(values, on_unknown="pickle")  # what was one stays one
