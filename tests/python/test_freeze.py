@@ -453,6 +453,9 @@ def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
         headrace.freeze([lambda: 1])
     with pytest.raises(TypeError, match="detach"):
         headrace.freeze([torch.zeros(2, requires_grad=True)])
+    if string_type := getattr(np.dtypes, "StringDType", None):
+        with pytest.raises(TypeError, match=r"obj\[0\].*StringDType keeps texts outside of the array; hold it as"):
+            headrace.freeze([np.array(["a", "b"], string_type())])
 
 
 def test_a_slot_that_is_hidden_or_has_its_name_taken_is_told_when_frozen_and_not_when_read() -> None:

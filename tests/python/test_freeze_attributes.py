@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import headrace
@@ -148,6 +149,25 @@ def test_a_list_of_transforms_stays_and_what_they_hold_is_frozen() -> None:
     transforms: Any = data.transforms  # type: ignore[attr-defined]
     assert type(transforms) is list and is_frozen(transforms[0].table)
     assert transforms[0](1) == transforms[0](1) and transforms[0].calls == 2
+
+
+class Box:
+    """A record that can be unpacked."""
+
+    def __init__(self, at: int) -> None:
+        self.x, self.y = f"x of {at}", f"y of {at}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((self.x, self.y))
+
+
+def test_records_that_can_be_iterated_are_frozen() -> None:
+    data = Paths()
+    data.boxes = [Box(at) for at in range(20_000)]  # type: ignore[attr-defined]
+    headrace.freeze_attributes(data)
+    boxes: Any = data.boxes  # type: ignore[attr-defined]
+    assert is_frozen(boxes)
+    assert tuple(boxes[7]) == ("x of 7", "y of 7")
 
 
 def test_a_data_set_that_is_a_large_list_itself_is_told(caplog: pytest.LogCaptureFixture) -> None:

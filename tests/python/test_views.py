@@ -468,6 +468,9 @@ def test_get_many_takes_lists_arrays_and_tensors() -> None:
         view.get_many(["a"])
     with pytest.raises(TypeError):
         view.get_many(5)
+    for mask in (np.arange(1000) < 3, torch.arange(1000) < 3, [True, False]):
+        with pytest.raises(TypeError, match="not a mask; numpy"):
+            view.get_many(mask)
     mapping = headrace.freeze({text: i for i, text in enumerate(value)})
     assert mapping.get_many(wanted) == [i % 1000 for i in order]
     assert mapping.get_many(np.array(wanted)) == [i % 1000 for i in order]

@@ -16,6 +16,11 @@ static PyObject *as_sequence(PyObject *many) {
 }
 
 static Py_ssize_t index_of(struct view *view, PyObject *object) {
+    if (PyBool_Check(object)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "headrace: get_many takes indices, not a mask; numpy.flatnonzero(mask) has its indices");
+        return -1;
+    }
     Py_ssize_t index = PyNumber_AsSsize_t(object, PyExc_IndexError);
     if (index == -1 && PyErr_Occurred()) return -1;
     if (index < 0) index += view->count;

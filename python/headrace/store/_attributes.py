@@ -135,7 +135,7 @@ def _is_code(value: Any) -> bool:
     Each read of a frozen list gives an instance anew: what such a one keeps from call to call would be lost.
     """
     kind = type(value)
-    behaves = any(hasattr(kind, name) for name in ("__getitem__", "__iter__", "__call__"))
+    behaves = any(hasattr(kind, name) for name in ("__getitem__", "__call__", "__next__"))
     return behaves and kind.__dictoffset__ != 0 and kind not in _CONTAINERS and not issubclass(kind, type)
 
 

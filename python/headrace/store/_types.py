@@ -181,6 +181,8 @@ def why_not(value: Any) -> str:
     cls = type(value)
     if issubclass(cls, types.FunctionType | types.BuiltinFunctionType | type):
         return "it cannot be imported by its name; define it at its module's top"
+    if cls.__name__ == "ndarray" and value.dtype.kind == "T":
+        return "numpy's StringDType keeps texts outside of the array; hold it as .tolist(), or as .astype('U')"
     count = len(_core.Walker.attributes(value) or ()) + len(_slots(cls))
     if classify(cls)[0] == "object" and count > _MOST_FIELDS:
         return f"it has {count:,} fields, of which {_MOST_FIELDS:,} is the most; hold them in a dict that it has"
