@@ -8,13 +8,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cache.h"
+
 enum { EXIT_USAGE = 2 };
 
 static int show_help(FILE *to) {
     fputs("Usage: headrace [--version | --help]\n"
           "       headrace replay SOURCE INDEX... [OPTION...]\n"
           "       headrace doctor [SOURCE] [OPTION...]\n"
+          "       headrace cache verify FILE...\n"
           "\n"
+          "  cache verify   read image files of frozen data, and check them\n"
           "  doctor         say what keeps SOURCE from being sent to worker processes, and\n"
           "                 how to fix it; without SOURCE: what is wrong with this machine\n"
           "  replay         make samples of a data set in the foreground, to see why one\n"
@@ -33,37 +37,6 @@ static int show_help(FILE *to) {
 static int show_version(FILE *to) {
     fprintf(to, "headrace %s\n", hr_version());
     return 0;
-}
-
-struct command {
-    const char *name;
-    const char *short_name; /* NULL: none */
-    int (*show)(FILE *to);  /* NULL: the command is written in Python */
-};
-
-static const struct command commands[] = {
-    {"--version", "-V", show_version},
-    {"--help", "-h", show_help},
-    {"doctor", NULL, NULL},
-    {"replay", NULL, NULL},
-};
-enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
-
-static int has_name(const struct command *command, const char *name) {
-    return !strcmp(name, command->name) || (command->short_name && !strcmp(name, command->short_name));
-}
-
-static const struct command *find_command(const char *name) {
-    for (size_t i = 0; i < COMMAND_COUNT; i++)
-        if (has_name(&commands[i], name)) return &commands[i];
-    return NULL;
-}
-
-static int refuse(const char *what, const char *name) {
-    fprintf(stderr, "headrace: %s '%s'; there is", what, name);
-    for (size_t i = 0; i < COMMAND_COUNT; i++) fprintf(stderr, "%s %s", i ? "," : "", commands[i].name);
-    fputs("\n", stderr);
-    return EXIT_USAGE;
 }
 
 /* Output that could not be written (a full disk, a closed pipe) is a failure too. */
@@ -128,6 +101,37 @@ static int become_python(int argc, char **argv) {
     return EXIT_USAGE;
 }
 
+struct command {
+    const char *name;
+    const char *short_name; /* NULL: none */
+    int (*show)(FILE *to);  /* of one that takes no arguments; else NULL */
+    int (*run)(int argc, char **argv);
+};
+
+static const struct command commands[] = {
+    {"--version", "-V", show_version, NULL}, {"--help", "-h", show_help, NULL},
+    {"cache", NULL, NULL, cache_command},    {"doctor", NULL, NULL, become_python},
+    {"replay", NULL, NULL, become_python},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+static int has_name(const struct command *command, const char *name) {
+    return !strcmp(name, command->name) || (command->short_name && !strcmp(name, command->short_name));
+}
+
+static const struct command *find_command(const char *name) {
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (has_name(&commands[i], name)) return &commands[i];
+    return NULL;
+}
+
+static int refuse(const char *what, const char *name) {
+    fprintf(stderr, "headrace: %s '%s'; there is", what, name);
+    for (size_t i = 0; i < COMMAND_COUNT; i++) fprintf(stderr, "%s %s", i ? "," : "", commands[i].name);
+    fputs("\n", stderr);
+    return EXIT_USAGE;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         show_help(stderr);
@@ -135,7 +139,7 @@ int main(int argc, char **argv) {
     }
     const struct command *command = find_command(argv[1]);
     if (!command) return refuse(argv[1][0] == '-' ? "unknown option" : "unknown command", argv[1]);
-    if (!command->show) return become_python(argc, argv);
+    if (!command->show) return finish(command->run(argc, argv));
     if (argc > 2) return refuse("unexpected argument", argv[2]);
     return finish(command->show(stdout));
 }
