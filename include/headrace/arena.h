@@ -171,11 +171,20 @@ struct hr_arena_report {
     uint64_t copied_count; /* deliveries as private copies */
     uint64_t asked_count;  /* a worker asked for more memory than its grant allowed */
     uint64_t trimmed_count;
-    uint64_t waited_count; /* receives that found nothing ready */
-    uint64_t waited_ns;    /* and how long they waited in all */
-    uint64_t slept_count;  /* of these, how often the trainer went to sleep */
+    uint64_t waited_count;  /* receives that found nothing ready */
+    uint64_t waited_ns;     /* and how long they waited in all */
+    uint64_t slept_count;   /* of these, how often the trainer went to sleep */
+    uint32_t restart_count; /* as hr_arena_count was told: dead workers that were replaced */
+    uint64_t skipped_count; /* bad samples that were left out or replaced */
 };
+
+/* The counts stand in the shared memory too, for tools that look from outside: as they were when the trainer last
+ * received, counted or made a report. */
 HR_API void hr_arena_report(hr_arena *arena, struct hr_arena_report *ret_report);
+
+/* Adds to the counts of what the arena does not see itself. The crew counts restarts (hr_crew_adopt, hr_crew_fork);
+ * bad samples are counted by who hears of them. HR_E_STATE in a forked child. */
+HR_API int hr_arena_count(hr_arena *arena, uint32_t restart_count, uint64_t skipped_count);
 
 /* ---- a worker's end ---- */
 

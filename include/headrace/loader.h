@@ -57,7 +57,7 @@ enum hr_task_kind {
 HR_API int hr_loader_open(const struct hr_loader_options *options, hr_loader **ret_loader);
 HR_API hr_loader *hr_loader_close(hr_loader *loader); /* NULL is fine; returns NULL */
 
-/* The loader's arena, borrowed: for hr_arena_pass, hr_arena_watch and hr_arena_report. */
+/* The loader's arena, borrowed: for hr_arena_pass, hr_arena_watch, hr_arena_count and hr_arena_report. */
 HR_API hr_arena *hr_loader_arena(hr_loader *loader);
 
 /* The loader's crew, borrowed: its worker processes. */

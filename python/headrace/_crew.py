@@ -72,7 +72,6 @@ class Crew:
         blame: _restart.Blame,
     ) -> None:
         self.processes: list[Any] = []
-        self.restarts = 0
         self._core = core
         self._count = workers
         self._context = context
@@ -155,8 +154,7 @@ class Crew:
         except Exception:
             tell(f"{report}\n  headrace could not start another in its place; asking for the next batch tries again")
             raise
-        self.restarts += 1
-        tell(f"{report}\n  headrace replaces it (restart {self.restarts} of {self._policy.max_restarts})")
+        tell(f"{report}\n  headrace replaces it (restart {self._restarts()} of {self._policy.max_restarts})")
 
     def _seeding(self) -> tuple[int, int] | None:
         return (self._seed, self._epoch) if self._policy.rng == "sample" else None
@@ -199,13 +197,16 @@ class Crew:
         self._blame.banned[text] = reason
         return f"\n  {reason}: it is not tried again"
 
+    def _restarts(self) -> int:
+        return int(self._core.report()["restarts"])
+
     def _why_not_again(self) -> str:
         if self._way is None:
             return (
                 "\n  headrace cannot replace it: an iterable data set is continued only if it has state_dict and "
                 "load_state_dict, or an attribute `replayable` that is true (then it is iterated from the start again)"
             )
-        if self.restarts < self._policy.max_restarts:
+        if self._restarts() < self._policy.max_restarts:
             return ""
         if self._policy.max_restarts:
             return f"\n  headrace cannot replace it: max_restarts={self._policy.max_restarts} are used up"

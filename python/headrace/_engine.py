@@ -100,7 +100,6 @@ class Engine:
         self._pid = os.getpid()
         self._last_report: dict[str, Any] = {}
         self._bad: list[Any] = []
-        self._skipped = 0
         self._policy = policy
         self._slice_s = min(SLICE_S, policy.stall_after / 4)
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
@@ -233,8 +232,9 @@ class Engine:
         return status, value
 
     def _heed(self, notes: _restart.Notes) -> None:
-        self._bad += notes.bad
-        self._skipped += len(notes.bad)
+        if notes.bad:
+            self._bad += notes.bad
+            self._core.count_skipped(len(notes.bad))
         if notes.state is not None:
             self._crew.keep_state(notes)
 
@@ -258,8 +258,6 @@ class Engine:
 
     def _report(self) -> dict[str, Any]:
         report = self._core.report()
-        report["restarts"] = self._crew.restarts
-        report["skipped"] = self._skipped
         report["bad_samples"] = list(self._bad)
         looks = _growth.looks(self._core, len(self.processes))
         report["growth"] = [asdict(one) for one in _growth.sum_up(looks)]

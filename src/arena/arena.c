@@ -258,9 +258,24 @@ void hr_arena_stop(hr_arena *arena) {
     pthread_mutex_unlock(&arena->lock);
 }
 
+int hr_arena_count(hr_arena *arena, uint32_t restart_count, uint64_t skipped_count) {
+    pthread_mutex_lock(&arena->lock);
+    int r = check_worker(arena, 0);
+    if (r == 0) {
+        arena->counts.restart_count += restart_count;
+        arena->counts.skipped_count += skipped_count;
+        hr__show_counts(arena);
+    }
+    pthread_mutex_unlock(&arena->lock);
+    return r;
+}
+
 void hr_arena_report(hr_arena *arena, struct hr_arena_report *ret_report) {
     pthread_mutex_lock(&arena->lock);
-    if (!arena->is_orphan && !atomic_load(&arena->is_closed)) hr__ledger_collect(arena);
+    if (!arena->is_orphan && !atomic_load(&arena->is_closed)) {
+        hr__ledger_collect(arena);
+        hr__show_counts(arena);
+    }
     *ret_report = arena->counts;
     ret_report->memory = arena->memory;
     ret_report->worker_count = arena->layout.worker_count;

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <headrace/arena.h>
@@ -28,7 +29,7 @@
 
 #define HR__MAGIC UINT64_C(0x6563617264616568) /* "headrace" */
 enum {
-    HR__ABI_VERSION = 2,
+    HR__ABI_VERSION = 3,
     HR__PAGE_BYTES = 4096,
     HR__WINDOW_ALIGN = 2 << 20,
     HR__COMMIT_STEP = 64 << 10,
@@ -53,13 +54,21 @@ struct hr__header {
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t asks;
     uint64_t reserved[7];
 
-    /* Writer: the trainer, at each delivery: struct hr_arena_report's, for tools that look from outside. */
+    /* Writer: the trainer, whenever it has received, counted or made a report: struct hr_arena_report's, for tools that
+     * look from outside. If it dies, they stay as they were then. */
     _Atomic uint64_t delivered_count;
     _Atomic uint64_t delivered_bytes;
     _Atomic uint64_t copied_count;
+    _Atomic uint64_t waited_count;
     _Atomic uint64_t waited_ns;
+    _Atomic uint64_t slept_count;
+    _Atomic uint64_t asked_count;
+    _Atomic uint64_t trimmed_count;
+    _Atomic uint64_t used_bytes;
     _Atomic uint64_t held_bytes;
     _Atomic uint32_t held_count;
+    _Atomic uint32_t restart_count;
+    _Atomic uint64_t skipped_count;
 };
 
 struct hr__worker {
@@ -96,6 +105,8 @@ struct hr__slot {
 };
 
 static_assert(sizeof(struct hr__header) <= HR__PAGE_BYTES, "the header is one page");
+static_assert(offsetof(struct hr__header, delivered_count) == 2 * HR_CACHE_LINE, "shared layout");
+static_assert(sizeof(struct hr__header) == 4 * HR_CACHE_LINE, "shared layout");
 static_assert(sizeof(struct hr__worker) == 3 * HR_CACHE_LINE, "shared layout");
 static_assert(sizeof(struct hr__slot) == HR_CACHE_LINE, "shared layout");
 static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "a lock in shared memory outlives its holder");

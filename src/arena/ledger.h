@@ -162,6 +162,8 @@ uint32_t hr__windows_for(const hr_arena *arena, uint64_t bytes);
 
 /* Receives what worker `worker` has published ahead of time. */
 void hr__receive_published(hr_arena *arena, uint32_t worker);
+/* Shows the counts to whoever looks at the arena from outside. */
+void hr__show_counts(const hr_arena *arena);
 
 /* ---- hold.c ---- */
 

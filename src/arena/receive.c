@@ -246,29 +246,39 @@ static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct
     return r;
 }
 
-/* Shows the counts to whoever looks at the arena from outside. */
-static void show_counts(const hr_arena *arena) {
+void hr__show_counts(const hr_arena *arena) {
     struct hr__header *header = arena->layout.header;
     const struct hr_arena_report *counts = &arena->counts;
     atomic_store_explicit(&header->delivered_count, counts->delivered_count, memory_order_relaxed);
     atomic_store_explicit(&header->delivered_bytes, counts->delivered_bytes, memory_order_relaxed);
     atomic_store_explicit(&header->copied_count, counts->copied_count, memory_order_relaxed);
+    atomic_store_explicit(&header->waited_count, counts->waited_count, memory_order_relaxed);
     atomic_store_explicit(&header->waited_ns, counts->waited_ns, memory_order_relaxed);
+    atomic_store_explicit(&header->slept_count, counts->slept_count, memory_order_relaxed);
+    atomic_store_explicit(&header->asked_count, counts->asked_count, memory_order_relaxed);
+    atomic_store_explicit(&header->trimmed_count, counts->trimmed_count, memory_order_relaxed);
+    atomic_store_explicit(&header->used_bytes, counts->used_bytes, memory_order_relaxed);
     atomic_store_explicit(&header->held_bytes, counts->held_bytes, memory_order_relaxed);
     atomic_store_explicit(&header->held_count, counts->held_count, memory_order_relaxed);
-    hr__stop_at(HR__AT_RECEIVE_SHOWN);
+    atomic_store_explicit(&header->restart_count, counts->restart_count, memory_order_relaxed);
+    atomic_store_explicit(&header->skipped_count, counts->skipped_count, memory_order_relaxed);
+    hr__stop_at(HR__AT_ARENA_SHOWN);
 }
 
 int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
     struct hr__hold *hold = NULL;
     pthread_mutex_lock(&arena->lock);
     int r = hr__arena_check(arena, worker == HR_ANY_WORKER ? 0 : worker);
-    if (r == 0) r = receive(arena, worker, deadline_ns, &hold);
+    if (r == 0) {
+        r = receive(arena, worker, deadline_ns, &hold);
+        if (r > 0) {
+            assert(hold);
+            arena->counts.delivered_count++;
+            arena->counts.delivered_bytes += hold->public.bytes;
+        }
+        hr__show_counts(arena); /* also of a wait in vain */
+    }
     if (r > 0) {
-        assert(hold);
-        arena->counts.delivered_count++;
-        arena->counts.delivered_bytes += hold->public.bytes;
-        show_counts(arena);
         if (arena->counts.delivered_count % hr__max(16, arena->prefetch_count) == 0) hr__ledger_sweep(arena);
         hr__stop_at(HR__AT_RECEIVE_DELIVERED);
         *ret_delivery = &hold->public;

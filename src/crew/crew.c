@@ -106,6 +106,7 @@ int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     if (r < 0 && sentinel_fd < 0)
         return hr__fail(r, "crew: no pidfd for process %d, worker %u: %s", pid, worker, hr_error_text(r));
     forget(crew, worker);
+    bool is_restart = member->pid != 0;
     member->pid = pid;
     member->pidfd = pidfd;
     member->watched = pidfd >= 0 ? pidfd : sentinel_fd;
@@ -114,7 +115,8 @@ int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     member->oom_kills = hr__oom_kill_count();
     member->rss_bytes = member->told_rss_bytes = 0;
     hr__stop_at(HR__AT_CREW_ADOPTED);
-    return hr_arena_watch(crew->arena, worker, member->watched);
+    r = hr_arena_watch(crew->arena, worker, member->watched);
+    return r == 0 && is_restart ? hr_arena_count(crew->arena, 1, 0) : r;
 }
 
 static _Noreturn void be_worker(struct hr_pass *pass, hr_work *work, void *context) {

@@ -88,7 +88,7 @@
     POINT(RECEIVE_EARLY, "receive.early", TRAINER)                                                                     \
     POINT(RECEIVE_WOKEN, "receive.woken", TRAINER)                                                                     \
     POINT(RECEIVE_DIED, "receive.died", TRAINER)                                                                       \
-    POINT(RECEIVE_SHOWN, "receive.shown", TRAINER)                                                                     \
+    POINT(ARENA_SHOWN, "arena.shown", TRAINER)                                                                         \
     POINT(RECEIVE_DELIVERED, "receive.delivered", TRAINER)                                                             \
     POINT(LOADER_DELIVERED, "loader.delivered", TRAINER)                                                               \
     /* release */                                                                                                      \

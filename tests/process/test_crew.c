@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "../support/crew_scene.h"
 
+#include <fcntl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 
@@ -155,6 +156,131 @@ static void an_end_that_is_expected_is_not_reported(void **state) {
     close_room(&room);
 }
 
+/* ---- what is seen from outside ---- */
+
+enum { SEEN_BYTES = HR__PAGE_BYTES + WORKERS * sizeof(struct hr__worker) };
+
+/* Opens the arena's file for reading, as a tool does that finds it under /proc/PID/fd. Unmapped by munmap. */
+static struct hr__layout open_from_outside(struct room *room) {
+    struct hr_pass pass;
+    struct hr__layout layout;
+    struct stat info;
+    char path[64];
+    must(hr_arena_pass(room->arena, 0, &pass));
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), pass.memory_fd);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    hr_pass_done(&pass);
+    assert_true(fd >= 0 && fstat(fd, &info) == 0);
+    void *seen = mmap(NULL, SEEN_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    assert_true(seen != MAP_FAILED);
+    close(fd);
+    must(hr__layout_check(seen, (uint64_t)info.st_size, &layout));
+    return layout;
+}
+
+/* The counts in the shared memory, as a report. */
+static struct hr_arena_report counts_of(const struct hr__header *header) {
+    return (struct hr_arena_report){.used_bytes = atomic_load(&header->used_bytes),
+                                    .held_bytes = atomic_load(&header->held_bytes),
+                                    .held_count = atomic_load(&header->held_count),
+                                    .delivered_count = atomic_load(&header->delivered_count),
+                                    .delivered_bytes = atomic_load(&header->delivered_bytes),
+                                    .copied_count = atomic_load(&header->copied_count),
+                                    .asked_count = atomic_load(&header->asked_count),
+                                    .trimmed_count = atomic_load(&header->trimmed_count),
+                                    .waited_count = atomic_load(&header->waited_count),
+                                    .waited_ns = atomic_load(&header->waited_ns),
+                                    .slept_count = atomic_load(&header->slept_count),
+                                    .restart_count = atomic_load(&header->restart_count),
+                                    .skipped_count = atomic_load(&header->skipped_count)};
+}
+
+static void assert_same_counts(const struct hr_arena_report *seen, const struct hr_arena_report *report) {
+    assert_int_equal(seen->used_bytes, report->used_bytes);
+    assert_int_equal(seen->held_bytes, report->held_bytes);
+    assert_int_equal(seen->held_count, report->held_count);
+    assert_int_equal(seen->delivered_count, report->delivered_count);
+    assert_int_equal(seen->delivered_bytes, report->delivered_bytes);
+    assert_int_equal(seen->copied_count, report->copied_count);
+    assert_int_equal(seen->asked_count, report->asked_count);
+    assert_int_equal(seen->trimmed_count, report->trimmed_count);
+    assert_int_equal(seen->waited_count, report->waited_count);
+    assert_int_equal(seen->waited_ns, report->waited_ns);
+    assert_int_equal(seen->slept_count, report->slept_count);
+    assert_int_equal(seen->restart_count, report->restart_count);
+    assert_int_equal(seen->skipped_count, report->skipped_count);
+}
+
+/* Each count is looked at before a report is made, which would bring it up to date. */
+static void all_counts_are_seen_from_outside(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_delivery *delivery, *held;
+    open_room(&room);
+    struct hr__layout layout = open_from_outside(&room);
+    const struct hr__worker *record = hr__layout_worker(&layout, 0);
+    struct scene scene = {.arena = room.arena};
+
+    assert_int_equal(hr_arena_receive(room.arena, 0, now_ns() + 10000000, &delivery), -ETIMEDOUT);
+    struct hr_arena_report seen = counts_of(layout.header);
+    assert_int_equal(seen.waited_count, 1);
+    assert_true(seen.waited_ns > 0 && seen.slept_count > 0);
+
+    must(hr_crew_fork(room.crew, 0, serve, NULL));
+    for (uint64_t task = 0; task < 3; task++) {
+        must(order(&scene, 0, task, 2 * MIB));
+        held = expect(&scene, 0, task, 2 * MIB);
+        if (task < 2) hr_delivery_done(held);
+    }
+    seen = counts_of(layout.header);
+    assert_int_equal(seen.delivered_count, 3);
+    assert_int_equal(seen.delivered_bytes, 6 * MIB);
+    assert_true(seen.held_count == 1 && seen.held_bytes >= 2 * MIB && seen.used_bytes >= 2 * MIB);
+    assert_true(seen.asked_count > 0);
+    struct hr_worker_report worker = look(&room, 0);
+    assert_true(atomic_load(&record->pid) == (uint32_t)worker.pid && atomic_load(&record->starts) == 1);
+
+    must(hr_arena_count(room.arena, 0, 2));
+    must(hr_arena_count(room.arena, 0, 1));
+    assert_int_equal(counts_of(layout.header).skipped_count, 3);
+    hr_delivery_done(held);
+    struct hr_arena_report report = report_of(&scene);
+    assert_int_equal(report.held_count, 0);
+    seen = counts_of(layout.header);
+    assert_same_counts(&seen, &report);
+    close_room(&room);
+    munmap(layout.header, SEEN_BYTES);
+}
+
+/* A successor that cannot be started is no restart, nor is a worker's first process. */
+static void each_successor_is_a_restart(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_delivery *delivery;
+    int signal = SIGKILL;
+    open_room(&room);
+    struct hr__layout layout = open_from_outside(&room);
+    for (uint32_t i = 0; i < WORKERS; i++) must(hr_crew_fork(room.crew, i, i ? serve : die_by, &signal));
+    assert_int_equal(atomic_load(&layout.header->restart_count), 0);
+    for (uint32_t count = 0; count < 3; count++) {
+        assert_int_equal(hr_arena_receive(room.arena, 0, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
+        must(hr_arena_take_back(room.arena, 0));
+        await_end(&room, 0);
+#ifdef HR_FAILPOINTS
+        setenv("HEADRACE_FAIL", "fork:EAGAIN", 1);
+        assert_int_equal(hr_crew_fork(room.crew, 0, serve, NULL), -EAGAIN);
+        unsetenv("HEADRACE_FAIL");
+        assert_int_equal(atomic_load(&layout.header->restart_count), count);
+#endif
+        must(hr_crew_fork(room.crew, 0, count < 2 ? die_by : serve, &signal));
+        assert_int_equal(atomic_load(&layout.header->restart_count), count + 1);
+    }
+    struct scene scene = {.arena = room.arena};
+    assert_int_equal(report_of(&scene).restart_count, 3);
+    close_room(&room);
+    munmap(layout.header, SEEN_BYTES);
+}
+
 /* ---- what a live one does ---- */
 
 /* What depends on the kernel, and on a sanitizer, which has a thread of its own. */
@@ -295,6 +421,8 @@ int main(void) {
         cmocka_unit_test(a_worker_that_cannot_open_its_port_says_why),
         cmocka_unit_test(a_dead_worker_is_replaced_by_one_with_the_same_number),
         cmocka_unit_test(an_end_that_is_expected_is_not_reported),
+        cmocka_unit_test(all_counts_are_seen_from_outside),
+        cmocka_unit_test(each_successor_is_a_restart),
         cmocka_unit_test(a_stopped_worker_is_named_as_that),
         cmocka_unit_test(a_traced_worker_is_named_as_that),
         cmocka_unit_test(phases_times_and_memory_move),

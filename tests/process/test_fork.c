@@ -136,6 +136,7 @@ static void use_everything(struct room *room) {
     check(hr_arena_pass(arena, 0, &pass) == HR_E_STATE);
     check(hr_arena_watch(arena, 0, -1) == HR_E_STATE);
     check(hr_arena_take_back(arena, 0) == HR_E_STATE);
+    check(hr_arena_count(arena, 1, 1) == HR_E_STATE);
     hr_arena_stop(arena);
     struct hr_arena_report report;
     hr_arena_report(arena, &report);

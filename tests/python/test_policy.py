@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import multiprocessing
 import os
+import pathlib
 import pickle
 import random
-from typing import Any
+import struct
+from typing import Any, BinaryIO
 
 import headrace
 import headrace.torch
@@ -153,6 +156,66 @@ def test_reports_count_restarts_and_starts(kind: Any, marks: Marks) -> None:
         assert len({one["pid"] for one in report["per_worker"]} - {os.getpid()}) == 2
         for one in report["per_worker"]:
             assert min(one["waiting_s"], one["fetching_s"], one["collating_s"]) >= 0
+
+
+COUNTERS = (
+    "batches bytes copied waits waited_s sleeps asked trimmed used_bytes held_bytes held restarts skipped".split()
+)
+TIMES = "waiting_s fetching_s collating_s".split()
+
+
+def seen_in(file: BinaryIO) -> dict[str, Any]:
+    """What an arena says of itself in its shared memory, by the names of report(): struct hr__header and struct
+    hr__worker of src/arena/layout.h."""
+    version, workers, trainer = struct.unpack_from("=8xI4xI8xI", start := file.read(4096))
+    assert (version, trainer) == (3, os.getpid())
+    seen = dict(zip(COUNTERS, struct.unpack_from("=10QIIQ", start, 128), strict=True))
+    seen["waited_s"] /= 1e9
+    seen["per_worker"] = []
+    for _ in range(workers):
+        batches, pid, starts, *times = struct.unpack_from("=8xQI48xI16x3Q", file.read(192))
+        in_s = {name: time / 1e9 for name, time in zip(TIMES, times, strict=True)}
+        seen["per_worker"].append({"pid": pid, "starts": starts, "batches": batches, **in_s})
+    return seen
+
+
+def seen_from_outside(report: dict[str, Any]) -> dict[str, Any]:
+    """What is seen of the arena of that report."""
+    pids = [one["pid"] for one in report["per_worker"]]
+    for path in pathlib.Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # iterdir's own
+            if not os.readlink(path).startswith("/memfd:headrace "):
+                continue
+            with path.open("rb") as file:
+                if file.read(8) != b"headrace":
+                    continue
+                file.seek(0)
+                seen = seen_in(file)
+            if [one["pid"] for one in seen["per_worker"]] == pids:
+                return seen
+    raise AssertionError(f"no arena has the workers {pids}")
+
+
+@BOTH
+def test_the_counters_are_in_shared_memory_too(kind: Any, marks: Marks) -> None:
+    data = Bad(COUNT, Plan(marks, {7: ["SIGKILL"]}), (4, 20, 21))
+    loader = load(kind, data, on_bad_sample="skip", persistent_workers=True)
+
+    def agrees() -> bool:
+        report = loader.report()
+        seen = seen_from_outside(report)
+        assert {name: seen[name] for name in COUNTERS} == {name: report[name] for name in COUNTERS}
+        workers = [{name: one[name] for name in seen["per_worker"][0]} for one in report["per_worker"]]
+        return bool(seen["per_worker"] == workers)
+
+    for epochs in (1, 2):
+        list(loader)
+        assert until(agrees, DEADLINE_S)  # a worker that has published its last batch has yet to count it
+        seen = seen_from_outside(loader.report())
+        assert (seen["restarts"], seen["skipped"]) == (1, 3 * epochs)
+        assert seen["batches"] >= 14 * epochs
+        assert min(seen["waits"], seen["waited_s"], seen["bytes"]) > 0
+        assert [one["starts"] for one in seen["per_worker"]] == [2, 1]
 
 
 @BOTH

@@ -225,7 +225,7 @@ static PyObject *loader_report(PyObject *self, PyObject *ignored) {
     (void)ignored;
     if (!loader) return NULL;
     hr_arena_report(hr_loader_arena(loader), &r);
-    return Py_BuildValue("{s:s,s:I,s:I,s:K,s:K,s:K,s:K,s:I,s:K,s:K,s:K,s:K,s:K,s:K,s:d,s:K}", "memory",
+    return Py_BuildValue("{s:s,s:I,s:I,s:K,s:K,s:K,s:K,s:I,s:K,s:K,s:K,s:K,s:K,s:K,s:d,s:K,s:I,s:K}", "memory",
                          memories[r.memory], "workers", r.worker_count, "slots", r.slot_count, "limit_bytes",
                          (unsigned long long)r.limit_bytes, "window_bytes", (unsigned long long)r.window_bytes,
                          "used_bytes", (unsigned long long)r.used_bytes, "held_bytes", (unsigned long long)r.held_bytes,
@@ -233,7 +233,8 @@ static PyObject *loader_report(PyObject *self, PyObject *ignored) {
                          (unsigned long long)r.delivered_bytes, "copied", (unsigned long long)r.copied_count, "asked",
                          (unsigned long long)r.asked_count, "trimmed", (unsigned long long)r.trimmed_count, "waits",
                          (unsigned long long)r.waited_count, "waited_s", (double)r.waited_ns / 1e9, "sleeps",
-                         (unsigned long long)r.slept_count);
+                         (unsigned long long)r.slept_count, "restarts", r.restart_count, "skipped",
+                         (unsigned long long)r.skipped_count);
 }
 
 static PyObject *loader_copied(PyObject *self, PyObject *ignored) {
@@ -243,6 +244,15 @@ static PyObject *loader_copied(PyObject *self, PyObject *ignored) {
     if (!loader) return NULL;
     hr_arena_report(hr_loader_arena(loader), &report);
     return PyLong_FromUnsignedLongLong(report.copied_count);
+}
+
+static PyObject *loader_count_skipped(PyObject *self, PyObject *argument) {
+    hr_loader *loader = core_open_loader(self);
+    unsigned long long count = PyLong_AsUnsignedLongLong(argument);
+    if (PyErr_Occurred() || !loader) return NULL;
+    int r = hr_arena_count(hr_loader_arena(loader), 0, count);
+    if (r < 0) return core_raise(r);
+    Py_RETURN_NONE;
 }
 
 static PyObject *loader_replace(PyObject *self, PyObject *argument) {
@@ -331,6 +341,8 @@ static PyMethodDef loader_methods[] = {
     {"dismiss", loader_dismiss, METH_O, "dismiss(worker)\n\nSends a worker its last task."},
     {"close", loader_close, METH_NOARGS, "close()\n\nCloses the loader; what was received stays readable. Idempotent."},
     {"copied", loader_copied, METH_NOARGS, "copied() -> int\n\nThe report's count of batches delivered as copies."},
+    {"count_skipped", loader_count_skipped, METH_O,
+     "count_skipped(count)\n\nAdds bad samples, left out or replaced, to the report's."},
     {"report", loader_report, METH_NOARGS, "report() -> dict\n\nCounters: see struct hr_arena_report."},
     {NULL, NULL, 0, NULL},
 };
