@@ -78,4 +78,5 @@ build/rivals.stamp: requirements-bench.txt .venv/stamp
 build/release.stamp: .venv/stamp $(SOURCES) $(wildcard bench/*.c bench/meson.build) | packages-demo
 	mkdir -p build
 	$(INSTALL) --target build/site $(call config,build/release,$(RELEASE_OPTIONS)) .
+	.venv/bin/python -m compileall -q build/site/headrace # as pip does
 	touch $@
