@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from headrace import _collector
-from loaders import METHODS, only_headrace
 from processes import Script
 
-pytestmark = only_headrace
+METHODS = ("fork", "spawn", "forkserver")
 
 SCRIPT = """
 import gc, multiprocessing

@@ -93,7 +93,7 @@ static int find_in_lookup(struct view *view, PyObject *lookup, PyObject *key, Py
 }
 
 static int find_slowly(struct view *view, PyObject *key, uint64_t *ret_place) {
-    uint64_t index;
+    uint64_t index = 0;
     Py_hash_t hash = PyObject_Hash(key);
     PyObject *lookup = hash == -1 ? NULL : lookup_of(view);
     int r = lookup ? find_in_lookup(view, lookup, key, hash, &index) : -1;
