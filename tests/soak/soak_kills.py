@@ -189,6 +189,8 @@ class Killer:
             signal.setitimer(signal.ITIMER_REAL, self.chance.expovariate(1 / KILL_AFTER_S[self.method]) + 1e-4)
 
     def _kill(self, *_: object) -> None:
+        if self.loader is None:
+            return  # the signal was on its way when the work ended
         if alive := sorted(self._workers() & descendants()):  # the report may still be that of an engine of before
             pid, now = self.chance.choice(alive), time.monotonic()
             with contextlib.suppress(ProcessLookupError):  # the fork server has just reaped it
