@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import QUICK, Goal, Key, Row, run_all
+from measure import BARE, QUICK, Goal, Key, Row, end_of_bare_process, run_all
 
 SCRIPT = Path(__file__).resolve().parent / "death_script.py"
 LIBRARIES = ("torch", "headrace")
@@ -231,6 +231,7 @@ def run_case(case: Case) -> list[Row]:
                     continue
                 for name, value in run_script(library, case.name, what).items():
                     found.setdefault((name, library), []).append(value)
+        found.setdefault((NOTICE, BARE), []).append(end_of_bare_process()[case.name])
     starts = [start + MORE_THAN_START_MS for start in found[START, "headrace"] if start is not None]
     found[BOUND, "headrace"] = [statistics.median(starts)]
     return [row_of(case.name, what, library, values) for (what, library), values in found.items()]
@@ -238,7 +239,7 @@ def run_case(case: Case) -> list[Row]:
 
 def show(rows: list[Row]) -> None:
     for row in rows:
-        print(f"{row.work:70} {row.rival:8} {'> ' if row.at_least else '  '}{row.value:10.2f} ms", flush=True)
+        print(f"{row.work:70} {row.rival:12} {'> ' if row.at_least else '  '}{row.value:10.2f} ms", flush=True)
 
 
 def main() -> None:

@@ -10,6 +10,8 @@ import json
 import os
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -154,6 +156,17 @@ def judge(rows: Sequence[Row], goal: Goal) -> Verdict | None:
     say: Callable[[float], str] = in_words if goal.against else lambda number: f"{number:.3g} {goal.unit}".rstrip()
     reached = "yes" if ratio <= goal.bound else f"no: {ratio / goal.bound:.2f} x over" if goal.bound else "no"
     return Verdict(goal.text, say(ratio), f"<= {say(goal.bound)}", reached)
+
+
+BARE = "bare process"
+
+
+def end_of_bare_process() -> dict[str, float]:
+    """ms, by start method: see bare_end.py."""
+    script = Path(__file__).resolve().parent / "bare_end.py"
+    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, list[float]] = json.loads(done.stdout)
+    return {method: 1e3 * statistics.median(seconds) for method, seconds in found.items()}
 
 
 def options(description: str) -> argparse.Namespace:

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the kernel takes a process down that multiprocessing has started, which has imported torch and nothing else:
+no worker of a loader can be closed, or its death noticed, any sooner.
+
+Prints, as JSON, {method: [s, ...]}: from SIGKILL to the end that its pidfd tells.
+"""
+
+import json
+import multiprocessing
+import os
+import select
+import signal
+import time
+
+import torch  # noqa: F401  (also in a process that is spawned, which imports this script)
+
+COUNT = 3
+
+
+def sleep(connection: "multiprocessing.connection.Connection") -> None:
+    connection.send("here")
+    signal.pause()
+
+
+def end_one(method: str) -> float:
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    process = context.Process(target=sleep, args=(there,))
+    process.start()
+    here.recv()
+    assert process.pid
+    pidfd = os.pidfd_open(process.pid)
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    start = time.perf_counter()
+    process.kill()
+    ended.poll()
+    seconds = time.perf_counter() - start
+    process.join()
+    os.close(pidfd)
+    return seconds
+
+
+if __name__ == "__main__":
+    multiprocessing.set_forkserver_preload(["torch"])
+    print(json.dumps({method: [end_one(method) for _ in range(COUNT)] for method in ("fork", "forkserver", "spawn")}))
