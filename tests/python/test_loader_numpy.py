@@ -258,6 +258,22 @@ def test_a_key_error_shows_the_workers_traceback_in_lines() -> None:
     assert "\nOriginal Traceback (most recent call last):\n" in str(caught.value)
 
 
+class Dates:
+    """numpy's scalars that are no numbers."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, i: int) -> Any:
+        return np.datetime64("2020-01-02") + i, np.timedelta64(i, "s"), np.bytes_(b"%d" % i), np.str_(i), np.void(b"ab")
+
+
+def test_scalars_that_are_no_numbers_are_stacked_as_what_they_are() -> None:
+    here, there = (list(headrace.Loader(Dates(), 2, num_workers=workers)) for workers in (0, 1))
+    assert_equal(there, here)
+    assert there[0][0].dtype == "M8[D]" and there[0][2].dtype == "S1"
+
+
 class Labelled:
     """Strings in the columns of tuples, lists and named tuples."""
 

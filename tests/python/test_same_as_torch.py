@@ -114,6 +114,22 @@ def test_a_users_replacement_in_the_collate_map_is_used(monkeypatch: pytest.Monk
     assert "3 numbers" in repr(found.events)
 
 
+@pytest.mark.parametrize("name", ["default_collate", "collate", "collate_int_fn"])
+def test_a_users_replacement_of_a_collate_function_by_its_name_is_used(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = torch.utils.data._utils.collate
+
+    def mine(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
+        return f"{len(batch)} of them"
+
+    monkeypatch.setattr(module, name, mine)
+    if name == "collate_int_fn":
+        monkeypatch.setitem(module.default_collate_fn_map, int, mine)
+    found = assert_same(lambda kind: forked(kind, d.Squares(5), batch_size=3))
+    assert "3 of them" in repr(found.events)
+
+
 @pytest.mark.parametrize("collate", [d.collate_to_pair, d.collate_to_numpy, d.CollateOnce()])
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_custom_collate_function_is_called_as_torch_calls_it(collate: Any, method: str) -> None:
