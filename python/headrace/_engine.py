@@ -100,6 +100,7 @@ class Engine:
         self._pid = os.getpid()
         self._last_report: dict[str, Any] = {}
         self._bad: list[Any] = []
+        self._seed = seed
         self._policy = policy
         self._slice_s = min(SLICE_S, policy.stall_after / 4)
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
@@ -258,6 +259,7 @@ class Engine:
 
     def _report(self) -> dict[str, Any]:
         report = self._core.report()
+        report["seed"] = self._seed
         report["bad_samples"] = list(self._bad)
         looks = _growth.looks(self._core, len(self.processes))
         report["growth"] = [asdict(one) for one in _growth.sum_up(looks)]

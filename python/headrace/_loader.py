@@ -340,12 +340,18 @@ class Loader:
         if self._is_iterable and (self.shuffle or self.sampler is not None or self.batch_sampler is not None):
             raise ValueError("shuffle, sampler and batch_sampler need a data set with __getitem__, this is an iterable")
         _options.Policy.of(self, self._is_iterable, {})
+        for name in ("sampler", "batch_sampler"):
+            value = getattr(self, name)
+            if value is not None and not hasattr(value, "__iter__") and not hasattr(value, "__getitem__"):
+                raise TypeError(f"{name} should be an iterable or None, but got {value!r}")
         if self.shuffle and self.sampler is not None:
             raise ValueError("sampler and shuffle exclude each other")
         if self.batch_sampler is not None and (
-            self.batch_size not in (1, None) or self.shuffle or self.sampler is not None
+            self.batch_size not in (1, None) or self.shuffle or self.sampler is not None or self.drop_last
         ):
-            raise ValueError("batch_sampler excludes batch_size, shuffle and sampler")
+            raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+        if self.drop_last and not self._batched:
+            raise ValueError("batch_size=None makes no batches, so it excludes drop_last")
 
     @property
     def _batched(self) -> bool:
@@ -413,9 +419,10 @@ class Loader:
     def report(self) -> dict[str, Any]:
         """Counters of the newest iterator; after its end they stay as they were then.
 
-        `memory` (where the shared memory is: memfd, shm or tmp), `workers`, `slots`, `limit_bytes`, `used_bytes`,
-        `held` and `held_bytes` (batches that the consumer holds), `batches` and `bytes` delivered, `copied` (as private
-        copies), `asked` (workers asked for more memory), `trimmed`, `waits` and `waited_s` (of the trainer), `sleeps`,
+        `seed` (given or drawn), `memory` (where the shared memory is: memfd, shm or tmp), `workers`, `slots`,
+        `limit_bytes`, `used_bytes`, `held` and `held_bytes` (batches that the consumer holds), `batches` and `bytes`
+        delivered, `copied` (as private copies), `asked` (workers asked for more memory), `trimmed`, `waits` and
+        `waited_s` (of the trainer), `sleeps`,
         `restarts`, `skipped` (bad samples, left out or replaced, in all epochs), `bad_samples` (of this epoch: `index`,
         `error`, `worker`), `growth` (what of the data set has grown
         in the workers' private memory, in all of them: `path`, `bytes` of one copy, `grown_bytes`, `samples`, ...),
@@ -514,7 +521,10 @@ class _WorkerIterator:
             self._raise_timeout()
 
     def _raise_timeout(self) -> NoReturn:
-        raise TimeoutError(f"headrace: no batch came within {self._timeout} seconds") from None
+        raise TimeoutError(
+            f"headrace: no batch came within {self._timeout} seconds; raise timeout, or give a stall_after below it, "
+            "which shows where the worker is"
+        ) from None
 
     def draw(self) -> Any:
         return next(self._tasks)

@@ -52,6 +52,19 @@ class Point(typing.NamedTuple):
 OldPoint = collections.namedtuple("OldPoint", ["x", "y"])
 
 
+class MadeTuple(tuple):  # type: ignore[type-arg]
+    """A named tuple that does not come from collections.namedtuple, and counts its fields when it is made."""
+
+    __slots__ = ()
+    _fields = ("x", "y")
+
+    def __new__(cls, x: Any, y: Any) -> MadeTuple:
+        return super().__new__(cls, (x, [y, "made"]))  # type: ignore[type-var]
+
+    def __getnewargs__(self) -> tuple[Any, Any]:
+        return self[0], self[1][0]
+
+
 @dataclasses.dataclass
 class Pair:
     image: torch.Tensor
@@ -201,6 +214,12 @@ ZOO: dict[str, Callable[[], Any]] = {
     "large transposed": lambda: torch.arange(120_000.0).view(300, 400).t(),
     "channels last": lambda: torch.arange(3 * 64 * 64.0).view(1, 3, 64, 64).to(memory_format=torch.channels_last),
     "overlapping": lambda: torch.arange(9.0).as_strided((4, 3), (1, 2)),
+    "strides of dimensions of size 1": lambda: [
+        torch.arange(12.0)[3:8:5],
+        torch.arange(12.0).view(2, 2, 3)[:1, :1],
+        torch.arange(60_000.0).view(2, 3, 10_000)[:1, :2],
+    ],
+    "empty and expanded": lambda: torch.empty(0, 4).expand(3, 0, 4),
     "offset": lambda: torch.arange(100.0)[90:],
     "requires_grad": lambda: torch.arange(3.0).requires_grad_(),
     "large requires_grad": lambda: torch.ones(300, 300).requires_grad_(),
@@ -259,7 +278,7 @@ ZOO: dict[str, Callable[[], Any]] = {
         range(3, 9, 2),
         torch.Size([2, 3]),
     ],
-    "named tuples": lambda: [Point(torch.arange(2), 1), OldPoint("a", Point(None, 2.0))],
+    "named tuples": lambda: [Point(torch.arange(2), 1), OldPoint("a", Point(None, 2.0)), MadeTuple(1, 2)],
     "subclasses of scalars": lambda: [MyStr("s"), MyInt(3), MyFloat(2.5), MyBytes(b"b"), Level.LOW],
     "dataclass": lambda: Pair(torch.arange(4), 3),
     "objects": lambda: [Plain(a=1, b=torch.ones(3)), Slotted(1, [2])],
@@ -310,8 +329,11 @@ SAMPLES: dict[str, Callable[[int], Any]] = {
     "empty tensor": lambda i: torch.empty(0, 3),
     "transposed tensor": lambda i: torch.arange(i, i + 6).view(2, 3).t(),
     "expanded tensor": lambda i: torch.tensor(float(i)).expand(2, 2),
-    "tensor that requires grad": lambda i: torch.full((2,), float(i), requires_grad=False),
-    "one tensor that requires grad": lambda i: torch.full((2,), float(i)).requires_grad_(False),
+    "tensor that requires grad": lambda i: torch.full((2,), float(i), requires_grad=True),
+    "one tensor that requires grad": lambda i: torch.full((2,), float(i)).requires_grad_(i == 1),
+    "conjugated tensor": lambda i: torch.tensor([1 + 2j, i]).conj(),
+    "one conjugated tensor": lambda i: torch.tensor([1 + 2j, i]).conj() if i == 1 else torch.tensor([1 + 2j, i]),
+    "negated tensor": lambda i: torch.tensor([1 + 2j, i]).conj().imag,
     "tensor subclass": lambda i: torch.full((2,), float(i)).as_subclass(MyTensor),
     "sparse tensor": lambda i: (torch.eye(2) * i).to_sparse(),
     "quantized tensor": lambda i: torch.quantize_per_tensor(torch.full((2,), float(i)), 0.5, 3, torch.quint8),
@@ -332,6 +354,15 @@ SAMPLES: dict[str, Callable[[int], Any]] = {
     "numpy int8": lambda i: np.int8(i),
     "numpy bool": lambda i: np.bool_(i % 2),
     "numpy str": lambda i: np.str_(f"s{i}"),
+    "numpy bytes": lambda i: np.bytes_(b"b%d" % i),
+    "numpy date": lambda i: np.datetime64("2020-01-02") + i,
+    "numpy time": lambda i: np.timedelta64(i, "s"),
+    "numpy void": lambda i: np.void(b"ab"),
+    "numpy record": lambda i: np.array([(i, 2.5)], dtype="i4,f8")[0],
+    "numpy long double": lambda i: np.longdouble(i),
+    "numpy uint64": lambda i: np.uint64(i),
+    "numpy float16": lambda i: np.float16(i),
+    "numpy float64 then float": lambda i: float(i) if i % 2 else np.float64(i),
     "numpy matrix": lambda i: np.arange(i, i + 4).reshape(2, 2).view(MyArray),
     "numpy masked": lambda i: np.ma.masked_array([i, 2], mask=[0, 1]),
     "int": lambda i: i,
@@ -377,6 +408,7 @@ SAMPLES: dict[str, Callable[[int], Any]] = {
     "deque": lambda i: collections.deque([i, 2]),
     "named tuple": lambda i: Point(i, Point(torch.ones(2), "s")),
     "old named tuple": lambda i: OldPoint(i, [1.5]),
+    "named tuple made otherwise": lambda i: MadeTuple(i, "s"),
     "dataclass": lambda i: Pair(torch.ones(2), i),
     "object": lambda i: Plain(a=1),
     "nested": lambda i: {"x": [(i, {"y": filled("float32", 2, start=i)}), Point("s", (b"b", 1.5))], "z": i},

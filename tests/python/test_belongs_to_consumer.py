@@ -258,7 +258,7 @@ def test_a_batch_passes_through_a_multiprocessing_queue(kind: Any, method: str) 
 @LOADERS
 def test_who_keeps_labels_of_many_image_batches_keeps_no_images(kind: Any) -> None:
     prefetched = 2 * 2 * 2 * MB  # 2 workers, 2 batches each, of 2 MiB
-    loader = forked(kind, d.Images(3200, side=256), batch_size=8, num_workers=2)
+    loader = forked(kind, d.Images(16_000, side=256), batch_size=8, num_workers=2)
     iterator = iter(loader)
     me = os.getpid()
     labels, private, peak = [], 0, 0
@@ -269,8 +269,8 @@ def test_who_keeps_labels_of_many_image_batches_keeps_no_images(kind: Any) -> No
             private = private_bytes()
         if number % 50 == 49:
             peak = max(peak, shared_bytes([me, *(worker.pid for worker in iterator._workers)]))
-    assert len(labels) == 400 and torch.cat(labels).tolist() == list(range(3200))
-    assert peak < 2 * prefetched + 8 * MB, f"{peak / MB:.0f} MiB shared"
+    assert len(labels) == 2000 and torch.cat(labels).tolist() == list(range(16_000))
+    assert peak < 2 * prefetched, f"{peak / MB:.0f} MiB shared"
     assert private_bytes() - private < 32 * MB
 
 
@@ -290,7 +290,7 @@ def test_the_shared_memory_comes_back_when_all_is_released(kind: Any, batches: i
     before = shared_bytes([os.getpid()])
     iterator = iter(forked(kind, d.Images(400, side=256), batch_size=4))
     kept = [next(iterator)[0].fill_(n) for n in range(batches)]
-    assert shared_bytes([os.getpid()]) - before >= batches * MB // 2 or kind is not Torch
+    assert shared_bytes([os.getpid()]) - before >= batches * MB // 2
     del iterator
     assert all(is_image(image, n) for n, image in enumerate(kept))
     del kept

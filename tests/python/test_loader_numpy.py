@@ -145,6 +145,15 @@ def test_workers_random_numbers_follow_the_seed() -> None:
     assert len(set(draw(1))) == 16
 
 
+def test_a_seed_that_was_drawn_is_shown_and_repeats_the_epoch() -> None:
+    drawn = headrace.Loader(Squares(), batch_size=4, shuffle=True, num_workers=1)
+    first = [batch["int"].tolist() for batch in drawn]
+    seed = drawn.report()["seed"]
+    assert seed == drawn.seed
+    again = headrace.Loader(Squares(), batch_size=4, shuffle=True, num_workers=1, seed=seed)
+    assert [batch["int"].tolist() for batch in again] == first
+
+
 def test_an_exception_arrives_with_its_type_and_the_workers_traceback_and_the_loop_goes_on() -> None:
     iterator = iter(headrace.Loader(Raises(), batch_size=2, num_workers=2))
     assert next(iterator).tolist() == [0, 1]
@@ -216,6 +225,10 @@ def test_an_exception_of_worker_init_fn_is_the_first_batchs() -> None:
         ({"collate_fn": 5}, TypeError, "collate_fn should be callable"),
         ({"worker_init_fn": 5}, TypeError, "worker_init_fn should be callable"),
         ({"multiprocessing_context": 5}, ValueError, "multiprocessing_context"),
+        ({"sampler": 3}, TypeError, "^sampler should be an iterable"),
+        ({"batch_sampler": 3}, TypeError, "^batch_sampler should be an iterable"),
+        ({"batch_sampler": [[1]], "drop_last": True}, ValueError, "batch_sampler excludes .*drop_last"),
+        ({"batch_size": None, "drop_last": True}, ValueError, "batch_size=None .*drop_last"),
     ],
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], error: type[Exception], text: str) -> None:
@@ -256,6 +269,22 @@ def test_a_key_error_shows_the_workers_traceback_in_lines() -> None:
     with pytest.raises(KeyError) as caught:
         list(headrace.Loader(Raises(), num_workers=1))
     assert "\nOriginal Traceback (most recent call last):\n" in str(caught.value)
+
+
+class Dates:
+    """numpy's scalars that are no numbers."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, i: int) -> Any:
+        return np.datetime64("2020-01-02") + i, np.timedelta64(i, "s"), np.bytes_(b"%d" % i), np.str_(i), np.void(b"ab")
+
+
+def test_scalars_that_are_no_numbers_are_stacked_as_what_they_are() -> None:
+    here, there = (list(headrace.Loader(Dates(), 2, num_workers=workers)) for workers in (0, 1))
+    assert_equal(there, here)
+    assert there[0][0].dtype == "M8[D]" and there[0][2].dtype == "S1"
 
 
 class Labelled:

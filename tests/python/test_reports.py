@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import headrace
+import numpy as np
 import pytest
 import torch
 from headrace import _core, _crew
@@ -1079,6 +1080,68 @@ def test_a_timeout_works_beside_a_stall() -> None:
         next(iterator)
     said = [re.search(r"no batch for (\S+) s", text)[1] for text in texts]  # type: ignore[index]
     assert said in (["0.2", "0.5"], ["0.2", "0.5", "1.0"], ["0.2", "0.5", "1.0", "2.0"])  # as the machine lets it
+
+
+# ---- time, memory, and a report that there is not ----
+
+
+def test_a_timeout_of_headraces_own_loader_says_what_to_do() -> None:
+    gate = Gate()
+    iterator = at_gate(gate, loader_of(Acts(gate, at=0), headrace.Loader, num_workers=1, timeout=1))
+    with pytest.raises(TimeoutError) as caught:
+        next(iterator)
+    assert str(caught.value) == (
+        "headrace: no batch came within 1 seconds; raise timeout, or give a stall_after below it, which shows where "
+        "the worker is"
+    )
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_a_report_before_there_is_one_says_when_there_is(kind: Any) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        loader_of(Acts(nothing), kind).report()
+    assert str(caught.value) == "headrace: there is no report before the first iteration with workers"
+
+
+class Arrays:
+    """Samples of 1 MiB."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return np.zeros(1 << 20, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_private_copies_are_told_once_with_their_reason(kind: Any) -> None:
+    loader = loader_of(Arrays(), kind, batch_size=1, arena_limit=16 << 20)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kept = list(loader)
+    assert len(kept) == 24
+    (text,) = [str(one.message) for one in caught if "forked" not in str(one.message)]
+    assert re.sub(r"\b\d+ batches", "N batches", masked(text)) == (
+        "headrace: batches arrive as private copies, which is slower: N batches that are held (N MiB) and those in "
+        "flight do not fit N MiB of shared memory. Raise arena_limit, lower prefetch_factor, or keep fewer batches"
+    )
+    assert " 16.0 MiB of shared memory" in text and " 0 batches" not in text
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+@pytest.mark.parametrize(
+    "batch_size, start",
+    [(4, "a batch of 4.0 MiB (batch_size 4 x 1.0 MiB)"), (None, "a batch of 1.0 MiB")],
+    ids=["batches", "without batches"],
+)
+def test_a_batch_that_does_not_fit_says_both_sizes_and_what_to_change(
+    kind: Any, batch_size: int | None, start: str
+) -> None:
+    text = exception_of(loader_of(Arrays(), kind, batch_size=batch_size, num_workers=1, arena_limit=1 << 19))
+    assert re.sub(r"needs \d+ bytes", "needs N bytes", text) == (
+        f"headrace: {start} does not fit the limit of 512.0 KiB of shared memory, 0 bytes of which are held; "
+        "lower batch_size, or raise arena_limit (it needs N bytes, the limit is 524288)"
+    )
 
 
 # ---- what fork may break ----

@@ -114,6 +114,22 @@ def test_a_users_replacement_in_the_collate_map_is_used(monkeypatch: pytest.Monk
     assert "3 numbers" in repr(found.events)
 
 
+@pytest.mark.parametrize("name", ["default_collate", "collate", "collate_int_fn"])
+def test_a_users_replacement_of_a_collate_function_by_its_name_is_used(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = torch.utils.data._utils.collate
+
+    def mine(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
+        return f"{len(batch)} of them"
+
+    monkeypatch.setattr(module, name, mine)
+    if name == "collate_int_fn":
+        monkeypatch.setitem(module.default_collate_fn_map, int, mine)
+    found = assert_same(lambda kind: forked(kind, d.Squares(5), batch_size=3))
+    assert "3 of them" in repr(found.events)
+
+
 @pytest.mark.parametrize("collate", [d.collate_to_pair, d.collate_to_numpy, d.CollateOnce()])
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_custom_collate_function_is_called_as_torch_calls_it(collate: Any, method: str) -> None:
@@ -503,6 +519,16 @@ def test_wrong_options_raise_what_torch_raises(options: dict[str, Any]) -> None:
     assert outcome(Headrace) == outcome(Torch)
 
 
+@pytest.mark.parametrize("prefetch", [None, 0, 1.5])
+def test_workers_that_are_asked_for_later_raise_what_torch_raises(prefetch: Any) -> None:
+    def make(kind: Any) -> Any:
+        loader = kind(d.Squares(4))
+        loader.num_workers, loader.prefetch_factor = 1, prefetch
+        return loader
+
+    assert failures(assert_same(make))
+
+
 def test_attributes_are_guarded_as_torch_guards_them() -> None:
     loader = Headrace(d.Squares(4), num_workers=1)
     with pytest.raises(ValueError, match="should not be set after DataLoader is initialized"):
@@ -865,6 +891,32 @@ structures = st.recursive(
 )
 
 
+indices = st.lists(st.integers(-3, 16), max_size=12)
+samplers = st.one_of(
+    st.tuples(st.just("sampler"), indices),
+    st.tuples(st.just("batch_sampler"), st.lists(indices, max_size=6)),
+    st.tuples(st.just("replacement"), st.integers(1, 12)),
+    st.tuples(st.just("eager"), st.integers(0, 12)),
+    st.tuples(st.just("broken"), st.integers(0, 12)),
+)
+
+
+def add_sampler(options: dict[str, Any], drawn: tuple[str, Any] | None) -> None:
+    """A new one for each loader: some remember what they have drawn."""
+    name, what = drawn or ("", None)
+    if name == "batch_sampler":
+        del options["batch_size"], options["drop_last"]
+        options["batch_sampler"] = what
+    elif name == "sampler":
+        options["sampler"] = what
+    elif name == "replacement":
+        options["sampler"] = torch.utils.data.RandomSampler(range(what), replacement=True)
+    elif name == "eager":
+        options["sampler"] = d.EagerSampler(what)
+    elif name == "broken":
+        options["sampler"] = d.BrokenSampler(what)
+
+
 @st.composite
 def works(draw: Any) -> dict[str, Any]:
     """A data set and options that torch accepts."""
@@ -878,6 +930,7 @@ def works(draw: Any) -> dict[str, Any]:
         "shares": tuple(draw(st.lists(st.integers(0, 2), min_size=1, max_size=3))) if iterable else None,
         "identity": draw(st.booleans()),
         "shuffle": draw(st.booleans()) and not iterable and count > 0,
+        "sampler": None if iterable else draw(st.none() | samplers),
         "generator": draw(st.none() | st.integers(0, 99)),
         "epochs": draw(st.integers(1, 2)),
         "limit": draw(st.none() | st.integers(0, 4)),
@@ -912,12 +965,14 @@ def test_drawn_loaders_do_the_same(work: dict[str, Any]) -> None:
     options = dict(work["options"], multiprocessing_context="fork")
     if work["identity"]:
         options["collate_fn"] = d.identity
-    if work["shuffle"]:
+    if work["shuffle"] and not work["sampler"]:
         options["shuffle"] = True
 
     def make(kind: Any) -> Any:
         generator = None if work["generator"] is None else torch.Generator().manual_seed(work["generator"])
-        return kind(d.DrawnIterable(dataset, shares) if shares else dataset, generator=generator, **options)
+        mine = dict(options)
+        add_sampler(mine, work["sampler"])
+        return kind(d.DrawnIterable(dataset, shares) if shares else dataset, generator=generator, **mine)
 
     in_order = options["in_order"]
     limit = work["limit"] if in_order else None

@@ -39,6 +39,7 @@ static enum found collate_arrays(struct encoder *encoder, PyObject **items, uint
     enum found (*source)(struct sources *, PyObject *, struct hr_array *) =
         is_tensor(items[0]) ? source_tensor : source_array;
     struct hr_array *arrays = PyMem_Malloc(count * sizeof *arrays);
+    bool has_shape = is_tensor(items[0]) || is_array(items[0]);
     enum found found = FOUND;
     if (!arrays) {
         PyErr_NoMemory();
@@ -47,8 +48,8 @@ static enum found collate_arrays(struct encoder *encoder, PyObject **items, uint
     for (uint32_t i = 0; found == FOUND && i < count; i++) {
         found = source(&encoder->sources, items[i], &arrays[i]);
         if (found != FOUND) break;
-        if (flavor == HR_FLAVOR_TENSOR && !is_for_torch(&arrays[i], is_tensor(items[0]) || is_array(items[0])))
-            found = FOUND_NOT;
+        if (!has_shape && arrays[i].ndim) found = FOUND_NOT; /* np.bytes_ shows its bytes, not one number */
+        if (flavor == HR_FLAVOR_TENSOR && !is_for_torch(&arrays[i], has_shape)) found = FOUND_NOT;
         if (i && !are_alike(&arrays[0], &arrays[i])) found = FOUND_NOT;
     }
     if (found == FOUND) found = encode_result(hr_batch_add_stack(encoder->batch, flavor, arrays, count));

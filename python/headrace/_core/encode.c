@@ -129,11 +129,12 @@ static enum found encode_text(struct encoder *encoder, PyObject *object) {
     return encode_result(hr_batch_add_text(encoder->batch, utf8, (size_t)length));
 }
 
-static bool is_c_order(const struct hr_array *array) {
+/* Are the strides those of a new array of this shape? Also where they mean nothing: a tensor keeps what it has. */
+static bool has_c_strides(const struct hr_array *array) {
     int64_t expected = 1;
     for (uint32_t i = array->ndim; i-- > 0;) {
-        if (array->shape[i] != 1 && array->strides[i] != expected) return false;
-        expected *= array->shape[i];
+        if (array->strides[i] != expected) return false;
+        expected *= array->shape[i] ? array->shape[i] : 1;
     }
     return true;
 }
@@ -154,8 +155,8 @@ static uint64_t compact_bytes(const struct hr_array *array) {
     return bytes;
 }
 
-/* A tensor that is not in C order travels as the run of memory that it spans and keeps its strides, also when it is
- * empty, unless it picks so little out of so much that the run would be mostly waste. */
+/* A tensor with other strides than those of C order travels as the run of memory that it spans and keeps its strides,
+ * also when it is empty, unless it picks so little out of so much that the run would be mostly waste. */
 static enum found encode_tensor(struct encoder *encoder, PyObject *object) {
     enum { WASTE = 4 };
     struct hr_array array;
@@ -163,7 +164,7 @@ static enum found encode_tensor(struct encoder *encoder, PyObject *object) {
     if (found == FOUND) found = meet_storage_of(encoder, object, &array);
     if (found != FOUND) return found;
     uint64_t span = span_bytes(&array);
-    if (is_c_order(&array) || span / WASTE > compact_bytes(&array))
+    if (has_c_strides(&array) || span / WASTE > compact_bytes(&array))
         return encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_TENSOR, &array));
     uint32_t storage;
     found = encode_result(hr_batch_add_storage(encoder->batch, array.data, span, &storage));
@@ -209,12 +210,24 @@ static enum found encode_dict(struct encoder *encoder, PyObject *dict, int depth
     return found;
 }
 
+/* Does a class make its instances as collections.namedtuple has it: of one value per field, and nothing else done? */
+static bool has_namedtuples_new(PyTypeObject *type) {
+    PyObject *made = PyDict_GetItemString(type->tp_dict, "__new__"); /* a staticmethod's function */
+    PyObject *function = made ? PyObject_GetAttrString(made, "__func__") : NULL;
+    if (!function) PyErr_Clear();
+    PyObject *globals = function && PyFunction_Check(function) ? PyFunction_GET_GLOBALS(function) : NULL;
+    bool has = globals && PyDict_GetItemString(globals, "_tuple_new");
+    Py_XDECREF(function);
+    return has;
+}
+
 /* A plain collections.namedtuple or typing.NamedTuple: nothing but its fields. */
 bool is_named_tuple(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     return type->tp_base == &PyTuple_Type && type->tp_dictoffset == 0 && type->tp_dict &&
-           PyDict_GetItemString(type->tp_dict, "_fields") && !PyDict_GetItemString(type->tp_dict, "__reduce__") &&
-           !PyDict_GetItemString(type->tp_dict, "__reduce_ex__");
+           type->tp_iter == PyTuple_Type.tp_iter && PyDict_GetItemString(type->tp_dict, "_fields") &&
+           !PyDict_GetItemString(type->tp_dict, "__reduce__") &&
+           !PyDict_GetItemString(type->tp_dict, "__reduce_ex__") && has_namedtuples_new(type);
 }
 
 int encode_class(struct encoder *encoder, PyObject *type) {

@@ -173,6 +173,7 @@ enum found source_array(struct sources *sources, PyObject *object, struct hr_arr
         return FOUND_NOT;
     }
     sources->buffer_count++;
+    if (view->ndim && (!view->shape || !view->strides)) return FOUND_NOT; /* numpy's scalars of dates */
     if (!dtype_of(view, &dtype) || !has_whole_strides(view) || view->ndim > HR_BATCH_MAX_NDIM) return FOUND_NOT;
     size_t ndim = (size_t)view->ndim;
     int64_t *numbers = new_numbers(sources, 2 * ndim);

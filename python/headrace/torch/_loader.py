@@ -201,7 +201,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         self._batch_size = loader.batch_size
         self._wait_s = self._timeout if self._timeout > 0 else None  # with what is not a number, too, torch waits
         self._worker_init_fn = loader.worker_init_fn
-        if loader.prefetch_factor is None or loader.prefetch_factor <= 0:
+        if loader.prefetch_factor <= 0:  # type: ignore[operator]  # None: torch compares too
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         self._policy = _policy_of(loader)
         own_seed = loader.seed if isinstance(loader, DataLoader) else installed_options.get("seed")

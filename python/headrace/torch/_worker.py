@@ -30,22 +30,31 @@ def use_torch() -> None:
     _pickling.use_pickler(_torch_pickling.Pickler)
 
 
+_PLAIN = {
+    torch.Tensor: "collate_tensor_fn",
+    float: "collate_float_fn",
+    int: "collate_int_fn",
+    str: "collate_str_fn",
+    bytes: "collate_str_fn",
+}
+_NUMPY = ("collate_numpy_array_fn", "collate_numpy_scalar_fn")
+
+
+def _is_torchs(function: Any, *names: str) -> bool:
+    """Is it torch's own, of one of these names? Whatever stands under the name now: a user may have replaced it."""
+    is_of_module = getattr(function, "__globals__", None) is vars(_internals.collate)
+    return is_of_module and function.__name__ in names
+
+
 def _collate_is_torchs(collate_fn: object) -> bool:
     """Is it torch's default_collate, without additions of the user's?"""
-    collate = _internals.collate
-    if collate_fn is not collate.default_collate:
+    functions = _internals.collate.default_collate_fn_map
+    if not _is_torchs(collate_fn, "default_collate") or not _is_torchs(_internals.collate.collate, "collate"):
         return False
-    functions = collate.default_collate_fn_map
-    plain = {
-        torch.Tensor: collate.collate_tensor_fn,
-        float: collate.collate_float_fn,
-        int: collate.collate_int_fn,
-        str: collate.collate_str_fn,
-        bytes: collate.collate_str_fn,
-    }
-    numpys = (collate.collate_numpy_array_fn, collate.collate_numpy_scalar_fn)
-    others = [functions[key] for key in functions if key not in plain]
-    return all(functions.get(key) is plain[key] for key in plain) and all(other in numpys for other in others)
+    others = [functions[key] for key in functions if key not in _PLAIN]
+    return all(_is_torchs(functions.get(key), name) for key, name in _PLAIN.items()) and all(
+        _is_torchs(other, *_NUMPY) for other in others
+    )
 
 
 def _as_is(samples: Any) -> Any:
