@@ -274,11 +274,11 @@ class Engine:
         self._has_warned = True
         report = self._core.report()
         limit, what = _limit_of(report)
-        held = _reports.in_units(report["held_bytes"])
+        held = f"{report['held']} batches that are held ({_reports.in_units(report['held_bytes'])}) and "
         warnings.warn(
-            f"headrace: batches arrive as private copies, which is slower: {report['held']} batches that are held "
-            f"({held}) and those in flight do not fit {_reports.in_units(limit)} of shared memory. Raise {what}, lower "
-            "prefetch_factor, or keep fewer batches",
+            f"headrace: batches arrive as private copies, which is slower: {held if report['held'] else ''}those in "
+            f"flight do not fit {_reports.in_units(limit)} of shared memory. Raise {what}, lower prefetch_factor, or "
+            "keep fewer batches",
             stacklevel=stacklevel,
         )
 

@@ -55,7 +55,7 @@ enum { SPARE_GRANTS = 2 /* per worker: the epoch's beginning and the last task *
 
 static int check(const struct hr_loader_options *options) {
     if (options->worker_count < 1 || options->worker_count > HR_ARENA_MAX_WORKERS)
-        return hr__fail(-EINVAL, "loader: worker_count is %u; 1 to %d are possible", options->worker_count,
+        return hr__fail(-EINVAL, "loader: %u workers (num_workers); 1 to %d are possible", options->worker_count,
                         HR_ARENA_MAX_WORKERS);
     if (options->prefetch_factor < 1) return hr__fail(-EINVAL, "loader: prefetch_factor is 0; give at least 1");
     return 0;

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._utils import ExceptionWrapper
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
@@ -653,6 +654,16 @@ def collate_that_fails(batch: list[Any]) -> Any:
     if any(index == 3 for index, _ in batch):
         raise ValueError(f"cannot collate {len(batch)}")
     return batch
+
+
+def collate_to_exception(batch: list[Any]) -> Any:
+    """A batch that is what torch sends exceptions in."""
+    if batch[0][0] != 4:
+        return batch
+    try:
+        raise ValueError("from far away")
+    except ValueError:
+        return ExceptionWrapper(where="somewhere")
 
 
 class CollateOnce:

@@ -467,6 +467,11 @@ def test_an_exception_in_collate_arrives() -> None:
     assert "cannot collate 2" in repr(failures(found))
 
 
+def test_a_batch_that_is_a_wrapped_exception_is_raised() -> None:
+    found = assert_same(lambda kind: forked(kind, d.Squares(8), batch_size=2, collate_fn=d.collate_to_exception))
+    assert len(failures(found)) == 1 and "from far away" in repr(failures(found))
+
+
 @pytest.mark.parametrize("init, count", [(d.init_raises, 2), (d.init_raises_in_1, 1)])
 def test_an_exception_in_worker_init_fn_arrives(init: Any, count: int) -> None:
     def make(kind: Any) -> Any:

@@ -34,6 +34,7 @@ _NOT_PICKLED = (
     "You can also try multiprocessing.set_start_method('fork')."
 )
 _PICKLES_ERRORS = (TypeError, AttributeError, pickle.PicklingError)  # those that torch takes for pickle's
+_ExceptionWrapper = _internals.ExceptionWrapper
 _LONGER = (
     "Length of IterableDataset {} was reported to be {}(when accessing len(dataloader)), but {} samples have been "
     "fetched. For multiprocessing data-loading, this could be caused by not properly configuring the "
@@ -299,6 +300,8 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         status, value = answer
         if status == _core.STATUS_ERROR:
             _reraise(*value)
+        if type(value) is _ExceptionWrapper:
+            value.reraise()  # as torch does with one that a data set or collate_fn gives
         self._engine.warn_of_copies(stacklevel=4)
         return value
 
