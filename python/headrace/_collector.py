@@ -2,8 +2,8 @@
 """Python's garbage collector rests while a worker imports and its data set arrives: it would look again and again at
 what stays anyway, which is a tenth of torch's import.
 
-It rests by a threshold that has RESTING in it, so whoever ends the rest needs to know nothing of how it began, and a
-script that sets the collector up for itself, or turns it off, is left alone.
+It rests by a threshold that nobody else sets, and that has the one of before in it: whoever ends the rest needs to
+know nothing of how it began, and a script that sets the collector up for itself, or turns it off, is left alone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-RESTING = 1 << 30  # so many objects are more than a process makes while it imports
+# Added: more new objects than imports make, and not so many that garbage among them fills the memory.
+RESTING = 1_234_567
+RESTFUL = 100_000  # a threshold from here on is a rest already
 
 
 def rest() -> None:
-    gc.set_threshold(gc.get_threshold()[0] | RESTING)
+    threshold = gc.get_threshold()[0]
+    if threshold < RESTFUL:
+        gc.set_threshold(threshold + RESTING)
 
 
 def keep() -> None:
@@ -27,9 +31,9 @@ def keep() -> None:
 
 def work() -> None:
     """Ends the rest, if there is one."""
-    threshold = gc.get_threshold()[0]
-    if threshold & RESTING:
-        gc.set_threshold(threshold & ~RESTING)
+    threshold = gc.get_threshold()[0] - RESTING
+    if 0 <= threshold < RESTFUL:
+        gc.set_threshold(threshold)
 
 
 @contextlib.contextmanager
@@ -49,5 +53,7 @@ class _Name(str):
     and makes the collector rest there."""
 
     def __reduce__(self) -> Any:
-        rest_there = f"gc.set_threshold(gc.get_threshold()[0] | {RESTING})"
-        return eval, (f"(lambda gc: {rest_there})(__import__('gc')) or {str(self)!r}",)
+        return eval, (
+            f"(lambda gc, was: was < {RESTFUL} and gc.set_threshold(was + {RESTING}))"
+            f"(__import__('gc'), __import__('gc').get_threshold()[0]) or {str(self)!r}",
+        )

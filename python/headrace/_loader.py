@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import multiprocessing
-import pickle
 import random
 import secrets
 import sys
@@ -19,7 +18,7 @@ from typing import Any, NoReturn
 import headrace
 from headrace import _core, _crew, _diagnosis, _engine, _forkserver, _interrupt, _options, _restart, _witness, _worker
 from headrace._collate import default_collate
-from headrace._samples import SampleMaker
+from headrace._samples import DatasetJob, SampleMaker
 
 _PRELOAD = ["numpy.random", "headrace._loader"]
 
@@ -109,7 +108,7 @@ def _seed_all(seed: int, epoch: int, worker: int) -> None:
 
 
 @dataclass
-class _Job:
+class _Job(DatasetJob):
     """See headrace._worker.Job."""
 
     dataset: Any
@@ -133,7 +132,7 @@ class _Job:
         _worker_info = WorkerInfo(self.worker, self.num_workers, self.seed, self.dataset)
         self._first_error: WorkerError | None = None
         self._port = port
-        self.notes: _restart.Notes | None = None
+        self.notes = None
         self.collates_in_c = self.batched and self.collate_fn is None
         self._maker: SampleMaker | None = None
         if not self.is_iterable:
@@ -162,12 +161,6 @@ class _Job:
     def _new_fetcher(self) -> _Fetcher:
         return _Fetcher(self.dataset, self.is_iterable, self.batched, self.drop_last)
 
-    def _load(self, state: bytes) -> None:
-        """Only once there is a task: a data set may keep what it was told for its next pass, whichever that is."""
-        self.dataset.load_state_dict(pickle.loads(state))
-        self._state = None
-        self._fetcher = self._new_fetcher()
-
     def fetch(self, indices: Any) -> Any:
         self.notes = None
         self._made += 1
@@ -176,12 +169,7 @@ class _Job:
             raise _worker.Failed(first)
         if self._state is not None:
             self._load(self._state)
-        try:
-            samples = self._samples(indices)
-        except Exception:
-            self.notes = self._notes_of_samples()
-            raise
-        self.notes = self._notes()
+        samples = self._fetch_and_note(self._samples, indices)
         return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
 
     def _samples(self, indices: Any) -> Any:
@@ -190,18 +178,6 @@ class _Job:
         if self._maker.makes(indices, self.batched):
             return self._maker.make(indices) if self.batched else self._maker.make_one(indices)
         return self._fetcher.fetch(self._port.noting(indices) if self.batched else indices)
-
-    def _notes(self) -> _restart.Notes | None:
-        if self._state_is_wanted:
-            return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
-        return self._notes_of_samples()
-
-    def _notes_of_samples(self) -> _restart.Notes | None:
-        return None if self._maker is None else self._maker.take_notes()
-
-    @property
-    def seeding(self) -> tuple[int, int] | None:
-        return None if self._maker is None else self._maker.seeding
 
     def collate(self, samples: Any) -> Any:
         return default_collate(samples)

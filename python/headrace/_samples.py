@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import operator
+import pickle
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,3 +165,45 @@ class SampleMaker:
             f"headrace: sample {index!r} is bad, and so are {REFILLS} others that were tried in its place; "
             f"the last: {self.bad[-1].index!r}, {self.bad[-1].error}"
         )
+
+
+class DatasetJob:
+    """What the jobs of both loaders have in common (see headrace._worker.Job): what they say beside a batch, and how
+    they go on with an iterable data set's state."""
+
+    dataset: Any
+    worker: int
+    notes: _restart.Notes | None = None
+    _maker: SampleMaker | None  # None: of an iterable data set
+    _made: int
+    _state: bytes | None  # to be loaded
+    _state_is_wanted: bool
+    _fetcher: Any
+
+    def _new_fetcher(self) -> Any:
+        raise NotImplementedError
+
+    @property
+    def seeding(self) -> tuple[int, int] | None:
+        return None if self._maker is None else self._maker.seeding
+
+    def _fetch_and_note(self, fetch: Callable[[Any], Any], indices: Any) -> Any:
+        try:
+            data = fetch(indices)
+        except Exception:
+            self.notes = self._notes_of_samples()
+            raise
+        self.notes = self._notes_of_state() if self._state_is_wanted else self._notes_of_samples()
+        return data
+
+    def _notes_of_state(self) -> _restart.Notes:
+        return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
+
+    def _notes_of_samples(self) -> _restart.Notes | None:
+        return None if self._maker is None else self._maker.take_notes()
+
+    def _load(self, state: bytes) -> None:
+        """Only once there is a task: a data set may keep what it was told for its next pass, whichever that is."""
+        self.dataset.load_state_dict(pickle.loads(state))
+        self._state = None
+        self._fetcher = self._new_fetcher()

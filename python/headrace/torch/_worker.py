@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import pickle
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 
 from headrace import _core, _crew, _pickling, _restart, _witness, _worker
 from headrace._options import Policy
-from headrace._samples import SampleMaker
+from headrace._samples import DatasetJob, SampleMaker
 from headrace.torch import _internals
 from headrace.torch import _pickling as _torch_pickling
 
@@ -73,7 +72,7 @@ def _convert(data: Any) -> Any:
 
 
 @dataclass
-class Job:
+class Job(DatasetJob):
     """See headrace._worker.Job. The fields are the arguments of torch's worker loop."""
 
     dataset_kind: int
@@ -98,7 +97,7 @@ class Job:
         _internals.forget_library_finalizers()
         _crew.calm_libraries()
         self._seed()
-        self.notes: _restart.Notes | None = None
+        self.notes = None
         self.collates_in_c = False
         self._port = port
         self._state_is_wanted = False
@@ -146,12 +145,6 @@ class Job:
         self._is_plain = takes_each and self._maker is not None and self._maker.is_idle
         return fetcher
 
-    def _load(self, state: bytes) -> None:
-        """Only once there is a task: a data set may keep what it was told for its next pass, whichever that is."""
-        self.dataset.load_state_dict(pickle.loads(state))
-        self._state = None
-        self._fetcher = self._new_fetcher()
-
     def begin_epoch(self, beginning: _restart.Beginning) -> None:
         self._made = 0
         self._state = None
@@ -173,13 +166,7 @@ class Job:
             raise _worker.Failed(first)
         if self._state is not None:
             self._load(self._state)
-        try:
-            data = self._fetch(indices)
-        except Exception:
-            self.notes = self._notes_of_samples()
-            raise
-        self.notes = self._notes()
-        return data
+        return self._fetch_and_note(self._fetch, indices)
 
     def _fetch(self, indices: Any) -> Any:
         if self._maker is not None:
@@ -199,18 +186,6 @@ class Job:
             return self.collate_fn(maker.make_one(indices))
         samples = maker.make(indices)
         return samples if self.collates_in_c else self.collate_fn(samples)
-
-    def _notes(self) -> _restart.Notes | None:
-        if self._state_is_wanted:
-            return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
-        return self._notes_of_samples()
-
-    def _notes_of_samples(self) -> _restart.Notes | None:
-        return None if self._maker is None else self._maker.take_notes()
-
-    @property
-    def seeding(self) -> tuple[int, int] | None:
-        return None if self._maker is None else self._maker.seeding
 
     def collate(self, samples: Any) -> Any:
         return self.collate_fn(samples)
