@@ -17,7 +17,7 @@ import weakref
 from multiprocessing import connection
 from typing import Any, Protocol
 
-from headrace import _cargo, _collector, _core, _growth, _interrupt, _reports, _restart, _samples, _witness, _worker
+from headrace import _cargo, _collector, _core, _interrupt, _reports, _restart, _samples, _witness, _worker
 from headrace._options import Policy
 
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine's or the user's
@@ -135,11 +135,8 @@ class Crew:
         tasks = self._core.tasks(worker)
         has_stalled = look["pid"] in self._stalled and exit_code == -signal.SIGKILL
         self._stalled.discard(look["pid"])
-        report = (
-            _reports.of_end_of_stall(look)
-            if has_stalled
-            else _reports.of_death(look, exit_code, tasks, self._seeding())
-        )
+        seeding = self._policy.seeding(self._seed, self._epoch)
+        report = _reports.of_end_of_stall(look) if has_stalled else _reports.of_death(look, exit_code, tasks, seeding)
         report += self._suspect(look, tasks)
         if why_not := self._why_not_again():
             raise RuntimeError(report + why_not)
@@ -155,9 +152,6 @@ class Crew:
             tell(f"{report}\n  headrace could not start another in its place; asking for the next batch tries again")
             raise
         tell(f"{report}\n  headrace replaces it (restart {self._restarts()} of {self._policy.max_restarts})")
-
-    def _seeding(self) -> tuple[int, int] | None:
-        return (self._seed, self._epoch) if self._policy.rng == "sample" else None
 
     def _reap(self, worker: int, look: dict[str, Any]) -> int | None:
         process = self.processes[worker]
@@ -382,7 +376,7 @@ def warn_of_fork(context: Any) -> None:
         )
     if cv2 is not None and cv2.getNumThreads() > 1:
         hazards.append("OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that)")
-    if hazards and not _warned and _growth.is_first_rank():
+    if hazards and not _warned and _reports.is_first_rank():
         _warned.append(True)
         tell(
             f"headrace: workers are forked from this process, where {'; '.join(hazards)}. "

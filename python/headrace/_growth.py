@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
-import os
 import time
 import types
 from collections import deque
@@ -20,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace import _core
-from headrace._reports import in_units
+from headrace._reports import in_units, is_first_rank
 
 MIB = 1 << 20
 FIRST_S = 0.25  # after a worker's start; then after half as long again as it has lived,
@@ -264,11 +263,6 @@ def sum_up(told: list[dict[str, Any]]) -> list[Growth]:
 
 
 _told: set[tuple[str, str]] = set()  # this process has said so already
-
-
-def is_first_rank() -> bool:
-    """Of the processes of a training on this machine: all would say the same."""
-    return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
 
 
 def count_workers(count: int) -> str:

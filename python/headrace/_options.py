@@ -136,6 +136,10 @@ class Policy:
         if not callable(self.on_bad_sample):
             _check_word("on_bad_sample", self.on_bad_sample, ("raise", "skip", "refill"))
 
+    def seeding(self, seed: int, epoch: int) -> tuple[int, int] | None:
+        """The seed and the epoch of samples' own random numbers, where they have some."""
+        return (seed, epoch) if self.rng == "sample" else None
+
     @classmethod
     def of(cls, loader: Any, is_iterable: bool, others: Mapping[str, Any]) -> Policy:
         """The options as they stand in a loader's attributes; what it does not have, from `others`."""

@@ -51,6 +51,11 @@ def in_units(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
+def is_first_rank() -> bool:
+    """Of the processes of a training on this machine: all would say the same."""
+    return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
+
+
 def add_text(error: BaseException, text: str) -> None:
     """Says more with an exception: as a note, or in its message where there are no notes (Python 3.10)."""
     with contextlib.suppress(Exception):  # some classes refuse to be changed

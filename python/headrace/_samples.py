@@ -81,8 +81,8 @@ class SampleMaker:
 
     @property
     def seeding(self) -> tuple[int, int] | None:
-        """The seed and the epoch of samples' own random numbers, where they have some."""
-        return (self._seed, self._epoch) if self._policy.rng == "sample" else None
+        """See Policy.seeding."""
+        return self._policy.seeding(self._seed, self._epoch)
 
     @property
     def is_idle(self) -> bool:
