@@ -2,7 +2,7 @@
 """How long the kernel takes a process down that multiprocessing has started, which has imported torch and nothing else:
 no worker of a loader can be closed, or its death noticed, any sooner.
 
-Prints, as JSON, {method: [s, ...]}: from SIGKILL to the end that its pidfd tells.
+`bare_end.py METHOD...` prints, as JSON, {method: [s, ...]}: from SIGKILL to the end that its pidfd tells.
 """
 
 import json
@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import select
 import signal
+import sys
 import time
 
 import torch  # noqa: F401  (also in a process that is spawned, which imports this script)
@@ -43,4 +44,4 @@ def end_one(method: str) -> float:
 
 if __name__ == "__main__":
     multiprocessing.set_forkserver_preload(["torch"])
-    print(json.dumps({method: [end_one(method) for _ in range(COUNT)] for method in ("fork", "forkserver", "spawn")}))
+    print(json.dumps({method: [end_one(method) for _ in range(COUNT)] for method in sys.argv[1:]}))

@@ -231,7 +231,7 @@ def run_case(case: Case) -> list[Row]:
                     continue
                 for name, value in run_script(library, case.name, what).items():
                     found.setdefault((name, library), []).append(value)
-        found.setdefault((NOTICE, BARE), []).append(end_of_bare_process()[case.name])
+        found.setdefault((NOTICE, BARE), []).append(end_of_bare_process(case.name)[case.name])
     starts = [start + MORE_THAN_START_MS for start in found[START, "headrace"] if start is not None]
     found[BOUND, "headrace"] = [statistics.median(starts)]
     return [row_of(case.name, what, library, values) for (what, library), values in found.items()]

@@ -67,7 +67,7 @@ def run_case(case: Case) -> list[Row]:
     for _ in range(case.rounds):
         for library in LIBRARIES:
             runs[library].append(run_script(library, case))
-        bare.append(end_of_bare_process())
+        bare.append(end_of_bare_process(*METHODS))
 
     def median_ms(library: str, method: str, phase: str) -> float:
         return 1e3 * statistics.median(s for run in runs[library] for s in run[method][phase])

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cache.h"
+#include "cli.h"
 
 #include <headrace/error.h>
 #include <headrace/store.h>
@@ -7,8 +7,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { EXIT_USAGE = 2 };
 
 static int show_help(FILE *to) {
     fputs("Usage: headrace cache verify FILE...\n"

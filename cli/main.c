@@ -8,9 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cache.h"
-
-enum { EXIT_USAGE = 2 };
+#include "cli.h"
 
 static int show_help(FILE *to) {
     fputs("Usage: headrace [--version | --help]\n"

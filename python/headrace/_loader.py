@@ -398,12 +398,11 @@ class Loader:
         `seed` (given or drawn), `memory` (where the shared memory is: memfd, shm or tmp), `workers`, `slots`,
         `limit_bytes`, `used_bytes`, `held` and `held_bytes` (batches that the consumer holds), `batches` and `bytes`
         delivered, `copied` (as private copies), `asked` (workers asked for more memory), `trimmed`, `waits` and
-        `waited_s` (of the trainer), `sleeps`,
-        `restarts`, `skipped` (bad samples, left out or replaced, in all epochs), `bad_samples` (of this epoch: `index`,
-        `error`, `worker`), `growth` (what of the data set has grown
-        in the workers' private memory, in all of them: `path`, `bytes` of one copy, `grown_bytes`, `samples`, ...),
-        `private_grown_bytes` (with `headrace doctor` only), and `per_worker`: `pid`, `is_alive`,
-        `starts`, `batches`, seconds `waiting_s` for tasks, `fetching_s` in the data set, `collating_s`, `rss_bytes`.
+        `waited_s` (of the trainer), `sleeps`, `restarts`, `skipped` (bad samples, left out or replaced, in all epochs),
+        `bad_samples` (of this epoch: `index`, `error`, `worker`), `growth` (what of the data set has grown in the
+        workers' private memory, in all of them: `path`, `bytes` of one copy, `grown_bytes`, `samples`, ...),
+        `private_grown_bytes` (with `headrace doctor` only), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
+        seconds `waiting_s` for tasks, `fetching_s` in the data set, `collating_s`, `rss_bytes`.
 
         RuntimeError before the first iteration with workers."""
         if self._engine is None:
