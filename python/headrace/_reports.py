@@ -111,6 +111,16 @@ def name_sample(batch: int, indices: Any, position: int | None) -> str:
     return f"batch {batch}, samples {shorten(indices)}"
 
 
+def name_odd_one(indices: Any, place: int) -> str:
+    """The sample of a batch that does not collate with the first one, or, at place 0, by itself."""
+    places = (place, 0) if place else (0,)
+    if has_indices(indices) and place < len(indices):
+        names = [f"sample {_short.repr(indices[place])}" for place in places]
+    else:
+        names = [f"the sample at place {place} of the batch" for place in places]
+    return " does not collate with ".join(names) if place else f"{names[0]} does not collate"
+
+
 def replay(indices: Any, position: int | None, seeding: tuple[int, int] | None) -> str:
     """The command that makes a batch's sample in the foreground; "" where it is not known which one, or where a command
     line cannot say it. `seeding`: the seed and the epoch of samples' own random numbers, with rng="sample"."""

@@ -98,6 +98,21 @@ def _note(job: Job, batch: int, indices: Any, position: int | None) -> str:
     return f"{text}\nheadrace: {replay}" if replay else text
 
 
+def _name_odd_one(job: Job, samples: Any, indices: Any, error: Exception) -> str:
+    """The sample that a failing default collate is about: the first that fails in the same way beside the batch's first
+    one. "" where there is none such, or where other samples than those of `indices` took part."""
+    if not (job.collates_in_c and isinstance(samples, list)) or (job.notes is not None and job.notes.bad):
+        return ""
+    if _reports.has_indices(indices) and len(indices) != len(samples):
+        return ""  # a __getitems__ that left some out
+    for place, sample in enumerate(samples):
+        try:
+            job.collate([samples[0], sample] if place else [sample])
+        except Exception as of_two:
+            return _reports.name_odd_one(indices, place) if type(of_two) is type(error) else ""
+    return ""
+
+
 def _publish_batch(port: _core.Port, job: Job, data: Any) -> None:
     if job.notes is not None:
         data = job.collate(data) if job.collates_in_c else data
@@ -125,19 +140,21 @@ def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:
 
 def _answer(port: _core.Port, job: Job, number: int, indices: Any, discard: int) -> bool:
     """Makes and publishes one batch, after `discard` for nothing. False: there is no more data."""
+    samples = None
     try:
         if discard:
             _discard(job, discard, indices)
-        _publish_batch(port, job, job.fetch(indices))
+        samples = job.fetch(indices)
+        _publish_batch(port, job, samples)
     except EndOfData:
         port.publish_status(_core.STATUS_END)
         return False
     except Failed as error:
         _publish_exception(port, error.args[0], "", None)
     except Exception as error:
-        report = getattr(error, "headrace_report", None)
+        told = getattr(error, "headrace_report", "") or _name_odd_one(job, samples, indices, error)
         note = _note(job, number, indices, port.noted)
-        note = note if report is None else f"headrace: {report}\n{note}"
+        note = f"headrace: {told}\n{note}" if told else note
         _publish_exception(port, job.wrap_exception(), note, job.notes)
     return True
 

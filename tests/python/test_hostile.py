@@ -10,12 +10,15 @@ import itertools
 import os
 import pathlib
 import sys
+import threading
 import traceback
 from typing import Any
 
 import datasets as d
 import headrace
+import numpy as np
 import pytest
+import torch.utils.data
 from compare import assert_same, failures
 from loaders import METHODS, Headrace, only_headrace
 from processes import Script, run
@@ -74,13 +77,78 @@ def test_an_exception_of_a_started_worker_names_its_batch(method: str) -> None:
 
 @only_headrace
 @needs_notes
-@pytest.mark.parametrize("kind", ["unequal tensors", "unequal numpy", "unequal lists", "none"])
-def test_samples_that_cannot_be_collated_are_named(kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind, odd_one",
+    [
+        ("unequal tensors", "sample 1 does not collate with sample 0"),
+        ("unequal numpy", "sample 1 does not collate with sample 0"),
+        ("unequal lists", "sample 1 does not collate with sample 0"),
+        ("dicts with unequal keys", "sample 1 does not collate with sample 0"),
+        ("unequal in the middle", "sample 2 does not collate with sample 0"),
+        ("none", "sample 0 does not collate"),
+    ],
+)
+def test_samples_that_cannot_be_collated_are_named(kind: str, odd_one: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(d.SAMPLES, "unequal in the middle", lambda i: {"x": i, "y": torch.ones(3 if i == 2 else 2)})
     found = assert_same(lambda loader: forked(loader, d.Samples(kind), batch_size=3))
     assert failures(found)
     assert shown(forked(Headrace, d.Samples(kind), batch_size=3)).endswith(
-        "\nheadrace: batch 0, samples [0, 1, 2] (worker 0)\n"
+        f"\nheadrace: {odd_one}\nheadrace: batch 0, samples [0, 1, 2] (worker 0)\n"
     )
+
+
+@only_headrace
+@needs_notes
+@pytest.mark.parametrize(
+    "kind, options, odd_one",
+    [
+        (Headrace, {"sampler": [7, 5, 8]}, "sample 5 does not collate with sample 7"),
+        (Headrace, {"batch_sampler": [("a", "bc", "d")]}, "sample 'bc' does not collate with sample 'a'"),
+        (headrace.Loader, {"sampler": [7, 5, 8]}, "sample 5 does not collate with sample 7"),
+        (Headrace, {"sampler": [7, 5, 8], "on_bad_sample": "skip"}, "sample 5 does not collate with sample 7"),
+    ],
+)
+def test_the_sample_that_does_not_collate_is_named_by_its_index(
+    kind: Any, options: dict[str, Any], odd_one: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(d.SAMPLES, "uneven", lambda index: np.ones(3 if index in (5, "bc") else 2))
+    if "batch_sampler" not in options:
+        options = {"batch_size": 3, **options}
+    assert f"\nheadrace: {odd_one}\n" in shown(forked(kind, d.Samples("uneven"), **options))
+
+
+@only_headrace
+@needs_notes
+def test_of_an_iterable_data_set_it_is_named_by_its_place() -> None:
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            return iter([np.ones(2), np.ones(2), np.ones(3)])
+
+    said = shown(forked(Headrace, Stream(), batch_size=3))
+    assert (
+        "\nheadrace: the sample at place 2 of the batch does not collate with the sample at place 0 of the batch\n"
+        in said
+    )
+
+
+@only_headrace
+@needs_notes
+@pytest.mark.parametrize("what", ["a batch that does not pickle", "own collate_fn", "a sample was skipped"])
+def test_no_sample_is_named_that_may_be_another(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(index: int) -> Any:
+        if what == "a batch that does not pickle":
+            return threading.Lock()
+        if what == "a sample was skipped" and index == 0:
+            raise ValueError("bad")
+        return np.ones(3 if index == 2 else 2)
+
+    monkeypatch.setitem(d.SAMPLES, "odd", make)
+    options: dict[str, Any] = {"on_bad_sample": "skip"} if what == "a sample was skipped" else {}
+    if what == "a batch that does not pickle":
+        options["collate_fn"] = d.identity
+    if what == "own collate_fn":
+        options["collate_fn"] = np.stack
+    assert "does not collate" not in shown(forked(Headrace, d.Samples("odd"), batch_size=3, **options))
 
 
 @only_headrace
