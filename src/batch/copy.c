@@ -41,9 +41,25 @@ void *hr__copy_in_pieces(void *restrict to, const void *restrict from, size_t by
 }
 
 #ifdef __SSE2__
-/* Whole lines are streamed to memory; a run of less than half a page does not make up for its ends. */
+/* Streams a line of the cache to memory. What lies AHEAD in the source is asked for past the caches too; an address
+ * beyond its end is no fault there. */
+static inline void stream_line(unsigned char *to, const unsigned char *from) {
+    enum { AHEAD = 1024 };
+    const __m128i *source = (const __m128i *)(const void *)from;
+    __m128i *line = (__m128i *)(void *)to;
+    _mm_prefetch((const char *)from + AHEAD, _MM_HINT_NTA);
+    __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+    __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+    _mm_stream_si128(line, a);
+    _mm_stream_si128(line + 1, b);
+    _mm_stream_si128(line + 2, c);
+    _mm_stream_si128(line + 3, d);
+}
+_Static_assert(HR_CACHE_LINE == 4 * sizeof(__m128i), "stream_line");
+
+/* A run of less than half a page does not make up for its ends. */
 void *hr__copy_past_caches(void *restrict to, const void *restrict from, size_t bytes) {
-    enum { SHORT = 2048, VECTOR = sizeof(__m128i) };
+    enum { SHORT = 2048 };
     if (bytes < SHORT) return memcpy(to, from, bytes);
     unsigned char *at = to;
     const unsigned char *source = from;
@@ -51,12 +67,7 @@ void *hr__copy_past_caches(void *restrict to, const void *restrict from, size_t 
     memcpy(at, source, head);
     at += head;
     source += head;
-    for (size_t i = 0; i < body; i += HR_CACHE_LINE) {
-        __m128i line[HR_CACHE_LINE / VECTOR];
-        memcpy(line, source + i, sizeof line);
-        for (size_t v = 0; v < HR_CACHE_LINE / VECTOR; v++)
-            _mm_stream_si128((__m128i *)(void *)(at + i + v * VECTOR), line[v]);
-    }
+    for (size_t i = 0; i < body; i += HR_CACHE_LINE) stream_line(at + i, source + i);
     memcpy(at + body, source + body, bytes - head - body);
     return to;
 }
