@@ -130,7 +130,6 @@ class _Job(DatasetJob):
         _core.use_numpy()
         _crew.calm_libraries()
         _worker_info = WorkerInfo(self.worker, self.num_workers, self.seed, self.dataset)
-        self._first_error: WorkerError | None = None
         self._port = port
         self.notes = None
         self.collates_in_c = self.batched and self.collate_fn is None
@@ -150,13 +149,14 @@ class _Job(DatasetJob):
         self._made = beginning.made
         self._state = beginning.state
         _seed_all(self.seed, beginning.epoch, self.worker)
+        self._fetcher = None
         try:
             if init_fn is not None:
                 init_fn(self.worker)
             if self._state is None:
                 self._fetcher = self._new_fetcher()
         except Exception:
-            self._first_error = self.wrap_exception()
+            self._note_failure()
 
     def _new_fetcher(self) -> _Fetcher:
         return _Fetcher(self.dataset, self.is_iterable, self.batched, self.drop_last)
@@ -164,9 +164,7 @@ class _Job(DatasetJob):
     def fetch(self, indices: Any) -> Any:
         self.notes = None
         self._made += 1
-        first, self._first_error = self._first_error, None
-        if first is not None:
-            raise _worker.Failed(first)
+        self._raise_failure()
         if self._state is not None:
             self._load(self._state)
         samples = self._fetch_and_note(self._samples, indices)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace import _core, _restart
+from headrace import _core, _restart, _worker
 from headrace._options import Policy
 
 REFILLS = 10  # other samples that are tried in the place of a bad one
@@ -176,12 +176,29 @@ class DatasetJob:
     notes: _restart.Notes | None = None
     _maker: SampleMaker | None  # None: of an iterable data set
     _made: int
-    _state: bytes | None  # to be loaded
+    _state: bytes | None = None  # to be loaded
     _state_is_wanted: bool
-    _fetcher: Any
+    _fetcher: Any = None
+    _failure: Any = None  # to begin: to be told
+    _cause: Any = None  # likewise: of there being no fetcher
 
     def _new_fetcher(self) -> Any:
         raise NotImplementedError
+
+    def wrap_exception(self) -> object:
+        raise NotImplementedError
+
+    def _note_failure(self) -> None:
+        """The exception being handled has kept the worker from beginning."""
+        self._failure = self._cause = self.wrap_exception()
+
+    def _raise_failure(self) -> None:
+        """Such a failure is the answer to the next task, and to each one after it until there is a fetcher."""
+        failure, self._failure = self._failure, None
+        if failure is None and self._fetcher is None and self._state is None:
+            failure = self._cause
+        if failure is not None:
+            raise _worker.Failed(failure)
 
     @property
     def seeding(self) -> tuple[int, int] | None:

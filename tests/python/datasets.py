@@ -997,6 +997,11 @@ class Drawn(Dataset):  # type: ignore[type-arg]
         return f"Drawn({self.count}, {json.dumps(self.structure)}, {self.failing}, {self.failure!r})"
 
 
+class DrawnGetitems(Drawn):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
 class DrawnIterable(IterableDataset):  # type: ignore[type-arg]
     """As Drawn; worker w takes shares[w % len(shares)] of every sum(shares) items."""
 

@@ -103,14 +103,13 @@ class Job(DatasetJob):
         self._state_is_wanted = False
         self._made = beginning.made
         self._maker: SampleMaker | None = None
-        self._first_exception: Any = None
         self._is_plain = False
         try:
             if self.init_fn is not None:
                 self.init_fn(self.worker)
             self._begin(port, beginning)
         except Exception:
-            self._first_exception = self.wrap_exception()
+            self._note_failure()
 
     def _begin(self, port: _core.Port, beginning: _restart.Beginning) -> None:
         if self.dataset_kind == _internals.DatasetKind.Map:
@@ -147,23 +146,21 @@ class Job(DatasetJob):
 
     def begin_epoch(self, beginning: _restart.Beginning) -> None:
         self._made = 0
-        self._state = None
+        self._state = self._fetcher = None
         self._is_plain = False
         try:
             if self._maker is not None:
                 self._maker.begin_epoch(beginning)
             self._fetcher = self._new_fetcher()
         except Exception:
-            self._first_exception = self.wrap_exception()
+            self._note_failure()
 
     def fetch(self, indices: Any) -> Any:
         if self._is_plain:  # samples one after the other by their indices, and nothing else to do: the usual case
             return self._fetcher.fetch(self._port.noting(indices))
         self.notes = None
         self._made += 1
-        first, self._first_exception = self._first_exception, None
-        if first is not None:
-            raise _worker.Failed(first)
+        self._raise_failure()
         if self._state is not None:
             self._load(self._state)
         return self._fetch_and_note(self._fetch, indices)
