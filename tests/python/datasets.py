@@ -820,6 +820,20 @@ class EagerSampler:
         return iter(torch.randperm(self.count).tolist())
 
 
+class GrowingSampler:
+    """Two indices in the first epoch, four in the second, and so on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        self.count += 2
+        return iter(range(self.count))
+
+
 class BrokenSampler:
     """Yields `good` indices, then raises."""
 

@@ -502,6 +502,15 @@ def test_a_persistent_worker_that_could_not_begin_does_in_the_next_epoch(kind: A
     assert all(event[0] != "raised" for event in second[:-1]) and len(second) == 5
 
 
+def test_a_failure_of_worker_init_fn_waits_for_the_workers_first_batch() -> None:
+    def make(kind: Any) -> Any:
+        options = {"batch_size": 2, "worker_init_fn": d.init_raises_in_1, "persistent_workers": True}
+        return forked(kind, d.Squares(8), sampler=d.GrowingSampler(), **options)
+
+    found = assert_same(make, epochs=3)
+    assert [len(failures(found._replace(events=[events]))) for events in found.events] == [0, 1, 0]
+
+
 def test_all_batches_but_the_failed_ones_arrive_from_persistent_workers() -> None:
     options = {"batch_size": None, "persistent_workers": True}
     assert_same(lambda kind: forked(kind, d.Failing(10, (0, 4, 5, 9)), **options), epochs=3)

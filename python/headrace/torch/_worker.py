@@ -141,7 +141,8 @@ class Job(DatasetJob):
             self.dataset_kind, self.dataset, self.auto_collation, collate_fn, self.drop_last
         )
         takes_each = self.auto_collation and not getattr(self.dataset, "__getitems__", None)
-        self._is_plain = takes_each and self._maker is not None and self._maker.is_idle
+        has_no_policy = self._maker is not None and self._maker.is_idle
+        self._is_plain = takes_each and has_no_policy and self._failure is None
         return fetcher
 
     def begin_epoch(self, beginning: _restart.Beginning) -> None:
