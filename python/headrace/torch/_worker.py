@@ -104,19 +104,19 @@ class Job(DatasetJob):
         self._made = beginning.made
         self._maker: SampleMaker | None = None
         self._is_plain = False
+        self._state = beginning.state
+        if self.dataset_kind == _internals.DatasetKind.Map:
+            self._maker = SampleMaker(port, self.dataset, self.policy, beginning, self.seed, self.worker)
         try:
             if self.init_fn is not None:
                 self.init_fn(self.worker)
-            self._begin(port, beginning)
+            self._begin()
         except Exception:
             self._note_failure()
 
-    def _begin(self, port: _core.Port, beginning: _restart.Beginning) -> None:
-        if self.dataset_kind == _internals.DatasetKind.Map:
-            self._maker = SampleMaker(port, self.dataset, self.policy, beginning, self.seed, self.worker)
-        elif self.policy.max_restarts:
+    def _begin(self) -> None:
+        if self._maker is None and self.policy.max_restarts:
             self._state_is_wanted = _restart.way_of(self.dataset, True) == _restart.STATE
-        self._state = beginning.state
         if self._state is None:
             self._fetcher = self._new_fetcher()
 
