@@ -112,13 +112,12 @@ def name_sample(batch: int, indices: Any, position: int | None) -> str:
 
 
 def name_odd_one(indices: Any, place: int) -> str:
-    """The sample of a batch that does not collate with the first one, or, at place 0, by itself."""
-    places = (place, 0) if place else (0,)
-    if has_indices(indices) and place < len(indices):
-        names = [f"sample {_short.repr(indices[place])}" for place in places]
+    """The first sample of a batch that does not collate."""
+    if has_indices(indices):
+        name = f"sample {_short.repr(indices[place])}"
     else:
-        names = [f"the sample at place {place} of the batch" for place in places]
-    return " does not collate with ".join(names) if place else f"{names[0]} does not collate"
+        name = f"the sample at place {place} of the batch"
+    return f"{name} does not collate" + (" with those before it" if place else "")
 
 
 def replay(indices: Any, position: int | None, seeding: tuple[int, int] | None) -> str:

@@ -98,19 +98,32 @@ def _note(job: Job, batch: int, indices: Any, position: int | None) -> str:
     return f"{text}\nheadrace: {replay}" if replay else text
 
 
+def _collates(job: Job, samples: Any, error: Exception) -> bool:
+    """False where that fails in the same way as before, by `error`."""
+    try:
+        job.collate(samples)
+    except Exception as another:
+        return type(another) is not type(error)
+    return True
+
+
 def _name_odd_one(job: Job, samples: Any, indices: Any, error: Exception) -> str:
-    """The sample that a failing default collate is about: the first that fails in the same way beside the batch's first
-    one. "" where there is none such, or where other samples than those of `indices` took part."""
+    """The first sample that default collate fails for, by trying fewer of them again. "" where something else has
+    failed, or where other samples than those of `indices` took part."""
     if not (job.collates_in_c and isinstance(samples, list)) or (job.notes is not None and job.notes.bad):
         return ""
     if _reports.has_indices(indices) and len(indices) != len(samples):
         return ""  # a __getitems__ that left some out
-    for place, sample in enumerate(samples):
-        try:
-            job.collate([samples[0], sample] if place else [sample])
-        except Exception as of_two:
-            return _reports.name_odd_one(indices, place) if type(of_two) is type(error) else ""
-    return ""
+    if isinstance(error, MemoryError) or _collates(job, samples, error):
+        return ""
+    good, bad = 0, len(samples)  # so many of them collate, and do not
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if _collates(job, samples[:middle], error):
+            good = middle
+        else:
+            bad = middle
+    return _reports.name_odd_one(indices, good)
 
 
 def _publish_batch(port: _core.Port, job: Job, data: Any) -> None:
