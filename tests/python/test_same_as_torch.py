@@ -905,8 +905,8 @@ def test_ctrl_c_in_mid_epoch_raises_keyboard_interrupt_and_leaves_no_worker(
 
 # ---- drawn ----
 
-EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "300"))
-RARER = {"fork": 1, "forkserver": 60, "spawn": 120}  # torch's workers import torch anew each time
+EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "200"))
+RARER = {"fork": 1, "forkserver": 40, "spawn": 100}  # torch's workers import torch anew each time
 FAILURES = sorted(set(d.FAILURES) - {"recursion"})
 INITS = [d.init_adds, d.init_raises, d.init_raises_in_1]
 scalars = st.sampled_from(["int", "float", "bool", "str", "bytes", "npfloat", "rand", "pyrand", "worker", "ragged"])
