@@ -98,42 +98,49 @@ def _note(job: Job, batch: int, indices: Any, position: int | None) -> str:
     return f"{text}\nheadrace: {replay}" if replay else text
 
 
-def _collates(job: Job, samples: Any, error: Exception) -> bool:
-    """False where that fails in the same way as before, by `error`."""
+def _collate(job: Job, samples: Any) -> Any:
+    """By default collate, in Python; an exception has the attribute headrace_place, the count of samples
+    and the place of the one that it is about."""
     try:
-        job.collate(samples)
-    except Exception as another:
-        return type(another) is not type(error)
-    return True
+        return job.collate(samples)
+    except Exception as error:
+        if isinstance(samples, list) and samples and not isinstance(error, MemoryError):
+            with contextlib.suppress(Exception):  # some classes refuse to be changed
+                error.headrace_place = len(samples), _first_odd_one(job, samples, error)  # type: ignore[attr-defined]
+        raise
 
 
-def _name_odd_one(job: Job, samples: Any, indices: Any, error: Exception) -> str:
-    """The first sample that default collate fails for, by trying fewer of them again. "" where something else has
-    failed, or where other samples than those of `indices` took part."""
-    if not (job.collates_in_c and isinstance(samples, list)) or (job.notes is not None and job.notes.bad):
-        return ""
-    if _reports.has_indices(indices) and len(indices) != len(samples):
-        return ""  # a __getitems__ that left some out
-    if isinstance(error, MemoryError) or _collates(job, samples, error):
-        return ""
+def _first_odd_one(job: Job, samples: list[Any], error: Exception) -> int:
+    """The place of the first sample that they fail for in the same way, by trying fewer of them again."""
     good, bad = 0, len(samples)  # so many of them collate, and do not
     while bad - good > 1:
         middle = (good + bad) // 2
-        if _collates(job, samples[:middle], error):
+        try:
+            job.collate(samples[:middle])
             good = middle
-        else:
+        except type(error):
             bad = middle
-    return _reports.name_odd_one(indices, good)
+    return good
+
+
+def _name_odd_one(job: Job, error: Exception, indices: Any) -> str:
+    """Nothing where there is none, or where it may be another than that of `indices`."""
+    count, place = getattr(error, "headrace_place", (0, None))
+    if place is None or (job.notes is not None and job.notes.bad):
+        return ""
+    if _reports.has_indices(indices) and len(indices) != count:
+        return ""  # a __getitems__ that left some out
+    return _reports.name_odd_one(indices, place)
 
 
 def _publish_batch(port: _core.Port, job: Job, data: Any) -> None:
     if job.notes is not None:
-        data = job.collate(data) if job.collates_in_c else data
+        data = _collate(job, data) if job.collates_in_c else data
         _publish(port, _core.STATUS_NOTED, data, (pickle.dumps(job.notes), data))
     elif not job.collates_in_c:
         _publish(port, _core.STATUS_BATCH, data, data)
     elif not port.collate(data, job.flavor):
-        data = job.collate(data)
+        data = _collate(job, data)
         _publish(port, _core.STATUS_BATCH, data, data)
 
 
@@ -153,19 +160,17 @@ def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:
 
 def _answer(port: _core.Port, job: Job, number: int, indices: Any, discard: int) -> bool:
     """Makes and publishes one batch, after `discard` for nothing. False: there is no more data."""
-    samples = None
     try:
         if discard:
             _discard(job, discard, indices)
-        samples = job.fetch(indices)
-        _publish_batch(port, job, samples)
+        _publish_batch(port, job, job.fetch(indices))
     except EndOfData:
         port.publish_status(_core.STATUS_END)
         return False
     except Failed as error:
         _publish_exception(port, error.args[0], "", None)
     except Exception as error:
-        told = getattr(error, "headrace_report", "") or _name_odd_one(job, samples, indices, error)
+        told = getattr(error, "headrace_report", "") or _name_odd_one(job, error, indices)
         note = _note(job, number, indices, port.noted)
         note = f"headrace: {told}\n{note}" if told else note
         _publish_exception(port, job.wrap_exception(), note, job.notes)
