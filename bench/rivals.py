@@ -53,8 +53,8 @@ def as_numpy(data: Ready) -> Ready:
 
 
 def _as_numpy(sample: Any) -> Any:
-    if isinstance(sample, tuple):
-        return tuple(map(_as_numpy, sample))
+    if isinstance(sample, (tuple, list)):
+        return type(sample)(map(_as_numpy, sample))
     return sample.numpy() if isinstance(sample, torch.Tensor) else sample
 
 

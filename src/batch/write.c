@@ -119,10 +119,17 @@ static void write_leaf(const struct writing *writing, struct part part, const st
         write_source(writing, part, at, &sources[leaf->first + i]);
 }
 
-static void write_part(const struct writing *writing, struct part part) {
-    for (uint64_t i = 0; i < writing->batch->leaf_count; i++) {
+static bool ends_before(const struct hr__leaf *leaf, uint64_t at) {
+    return leaf->offset + leaf->bytes <= at;
+}
+
+/* `*first`: the first leaf that may lie in this part or in a later one. A thread's parts rise. */
+static void write_part(const struct writing *writing, struct part part, uint64_t *first) {
+    uint64_t count = writing->batch->leaf_count;
+    while (*first < count && ends_before(hr__leaf_at(writing->batch, *first), part.begin)) ++*first;
+    for (uint64_t i = *first; i < count; i++) {
         const struct hr__leaf *leaf = hr__leaf_at(writing->batch, i);
-        if (!leaf->bytes || leaf->offset >= part.end || leaf->offset + leaf->bytes <= part.begin) continue;
+        if (!leaf->bytes || leaf->offset >= part.end || ends_before(leaf, part.begin)) continue;
         write_leaf(writing, part, leaf);
         hr__stop_at(HR__AT_BATCH_LEAF);
     }
@@ -130,9 +137,9 @@ static void write_part(const struct writing *writing, struct part part) {
 
 static void write_parts(void *context) {
     struct writing *writing = context;
-    uint64_t begin, end = writing->batch->total_bytes;
+    uint64_t begin, end = writing->batch->total_bytes, first = 0;
     while ((begin = atomic_fetch_add(&writing->next, writing->part_bytes)) < end)
-        write_part(writing, (struct part){begin, hr__min(begin + writing->part_bytes, end)});
+        write_part(writing, (struct part){begin, hr__min(begin + writing->part_bytes, end)}, &first);
     if (writing->copy_bytes == hr__copy_past_caches) hr__copies_land();
 }
 
