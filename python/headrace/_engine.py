@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from headrace import _core, _crew, _diagnosis, _forkserver, _growth, _pickling, _reports, _restart  # noqa: F401
 from headrace._options import Policy
 
+NO_REPORT = "headrace: there is no report before the first iteration with workers"
 SLICE_S = 1.0  # a wait is looked at this often
 
 

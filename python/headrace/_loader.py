@@ -16,7 +16,19 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import headrace
-from headrace import _core, _crew, _diagnosis, _engine, _forkserver, _interrupt, _options, _restart, _witness, _worker
+from headrace import (
+    _core,
+    _crew,
+    _diagnosis,
+    _engine,
+    _forkserver,
+    _here,
+    _interrupt,
+    _options,
+    _restart,
+    _witness,
+    _worker,
+)
 from headrace._collate import default_collate
 from headrace._samples import DatasetJob, SampleMaker
 
@@ -135,7 +147,7 @@ class _Job(DatasetJob):
         self.collates_in_c = self.batched and self.collate_fn is None
         self._maker: SampleMaker | None = None
         if not self.is_iterable:
-            self._maker = SampleMaker(port, self.dataset, self.policy, beginning, self.seed, self.worker)
+            self._maker = SampleMaker(port.noting, self.dataset, self.policy, beginning, self.seed, self.worker)
         way = _restart.way_of(self.dataset, self.is_iterable)
         self._state_is_wanted = way == _restart.STATE and self.policy.max_restarts > 0
         self._begin(beginning, self.init_fn)
@@ -196,7 +208,7 @@ class Loader:
         batch_size: samples per batch; None: samples as they are.
         shuffle: another order each epoch, from `seed` and the epoch. Not for an iterable.
         sampler: indices in order, instead of shuffle. batch_sampler: lists of indices, instead of batch_size too.
-        num_workers: processes; 0: in this one, and then `rng` and `on_bad_sample` have no effect.
+        num_workers: processes; 0: in this one.
         collate_fn: samples to batch; None: headrace.default_collate.
         drop_last: leave a last, smaller batch out.
         timeout: most seconds to wait for a batch; 0: no limit.
@@ -288,7 +300,7 @@ class Loader:
         self.epoch = 0
         self._is_iterable = _options.is_iterable_only(dataset)
         self._iterator: _WorkerIterator | None = None
-        self._engine: _engine.Engine | None = None  # the newest
+        self._engine: _engine.Engine | _here.Here | None = None  # the newest
         self._blame = _restart.Blame()
         self._check()
         self.multiprocessing_context = _context_of(multiprocessing_context)
@@ -381,6 +393,14 @@ class Loader:
         return iterator
 
     def _iterate_here(self, tasks: Iterator[Any], epoch: int) -> Iterator[Any]:
+        policy = _options.Policy.of(self, self._is_iterable, {})
+        if not policy.is_per_sample:
+            return self._fetch_here(tasks)
+        collate = (self.collate_fn or default_collate) if self._batched else _as_is
+        here = self._engine = _here.Here(self.dataset, policy, self.seed, epoch, self._batched, collate)
+        return here.fetch_all(tasks)
+
+    def _fetch_here(self, tasks: Iterator[Any]) -> Iterator[Any]:
         fetcher = _Fetcher(self.dataset, self._is_iterable, self._batched, self.drop_last)
         collate = self.collate_fn or default_collate
         for indices in tasks:
@@ -402,9 +422,11 @@ class Loader:
         `private_grown_bytes` (with `headrace doctor` only), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
         seconds `waiting_s` for tasks, `fetching_s` in the data set, `collating_s`, `rss_bytes`.
 
-        RuntimeError before the first iteration with workers."""
+        With num_workers=0 there is a report only where `rng` or `on_bad_sample` makes samples one by one, of `seed`,
+        `workers`, `batches`, `skipped` and `bad_samples`. RuntimeError where there is none, and before the first
+        iteration."""
         if self._engine is None:
-            raise RuntimeError("headrace: there is no report before the first iteration with workers")
+            raise RuntimeError(_engine.NO_REPORT)
         return self._engine.report()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -419,6 +441,10 @@ class Loader:
     def _method(self) -> str | None:
         context = self.multiprocessing_context
         return None if context is None else context.get_start_method()
+
+
+def _as_is(sample: Any) -> Any:
+    return sample
 
 
 def _batches(order: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:

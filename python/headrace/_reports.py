@@ -259,9 +259,13 @@ def of_stall(look: dict[str, Any], seconds: float, tasks: dict[int, Any], stack_
     return text + (_stack(look, stack_from) or _no_stack(look)) + "".join(f"\n  {hazard}" for hazard in hazards)
 
 
+def _of_worker(worker: int | None) -> str:
+    return "" if worker is None else f" (worker {worker})"
+
+
 def of_bad_samples(bad: list[Any], shown: int = 10) -> str:
     """The samples that an epoch could not make."""
-    lines = [f"  {_short.repr(one.index)} (worker {one.worker}): {one.error}" for one in bad[:shown]]
+    lines = [f"  {_short.repr(one.index)}{_of_worker(one.worker)}: {one.error}" for one in bad[:shown]]
     more = [f"  and {len(bad) - shown} more: see report()['bad_samples']"] if len(bad) > shown else []
     count = "1 bad sample" if len(bad) == 1 else f"{len(bad)} bad samples"
     return "\n".join([f"headrace: {count} in this epoch:", *lines, *more])

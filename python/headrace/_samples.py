@@ -9,11 +9,11 @@ import operator
 import pickle
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace import _core, _restart, _worker
+from headrace import _restart, _worker
 from headrace._options import Policy
 
 REFILLS = 10  # other samples that are tried in the place of a bad one
@@ -47,33 +47,56 @@ def seed_all(seed: int, epoch: int, index: object) -> None:
         torch.default_generator.manual_seed(key)
 
 
+@contextlib.contextmanager
+def generators_kept() -> Iterator[None]:
+    """What is done to these generators in the block is undone behind it."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    pythons = random.getstate()
+    numpys = None if numpy is None else numpy.random.get_state()
+    torchs = None if torch is None else torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(pythons)
+        if numpy is not None:
+            numpy.random.set_state(numpys)
+        if torch is not None:
+            torch.default_generator.set_state(torchs)
+
+
 @dataclass
 class BadSample:
-    """A sample that could not be made: its index, the exception as text, and the worker."""
+    """A sample that could not be made: its index, the exception as text, and the worker. None: in the trainer."""
 
     index: Any
     error: str
-    worker: int
+    worker: int | None
 
 
 class SampleMaker:
-    """Makes the samples of a map-style data set one by one, in a worker, where the policy or a ban asks for that; a
-    fetcher of whole batches does otherwise.
+    """Makes the samples of a map-style data set one by one, where the policy or a ban asks for that; a fetcher of whole
+    batches does otherwise.
 
-    `bad` lists what was bad in the batch that was made last.
+    `noting` goes through a batch's indices and notes where it is. `worker`: None in the trainer.
     """
 
     def __init__(
-        self, port: _core.Port, dataset: Any, policy: Policy, beginning: _restart.Beginning, seed: int, worker: int
+        self,
+        noting: Callable[[Any], Iterable[Any]],
+        dataset: Any,
+        policy: Policy,
+        beginning: _restart.Beginning,
+        seed: int,
+        worker: int | None,
     ) -> None:
-        self._port = port
+        self._noting = noting
         self._dataset = dataset
         self._policy = policy
         self._banned = beginning.banned
         self._epoch = beginning.epoch
         self._seed = seed
         self._worker = worker
-        self.bad: list[BadSample] = []
+        self._bad: list[BadSample] = []
 
     def begin_epoch(self, beginning: _restart.Beginning) -> None:
         self._epoch = beginning.epoch
@@ -95,25 +118,25 @@ class SampleMaker:
             return self._policy.is_per_sample
         return any(text_of(one) in self._banned for one in ([indices, *indices] if is_batch else [indices]))
 
-    def take_notes(self) -> _restart.Notes | None:
+    def take_bad(self) -> list[BadSample]:
         """What was bad in the batch that was made last, told once."""
-        bad, self.bad = self.bad, []
-        return _restart.Notes(self._worker, bad=bad) if bad else None
+        bad, self._bad = self._bad, []
+        return bad
 
     def make(self, indices: Any) -> list[Any]:
         """The samples of a batch. At least one is made, by refilling if need be: an empty batch is none."""
         ban = self._banned.get(text_of(indices))
-        self.bad = []
+        self._bad = []
         samples: list[Any] = []
-        for index in self._port.noting(indices):
+        for index in self._noting(indices):
             samples += self._make(index, ban)
-        if not samples and self.bad:
-            samples.append(self._refill(self.bad[0].index))
+        if not samples and self._bad:
+            samples.append(self._refill(self._bad[0].index))
         return samples
 
     def make_one(self, index: Any) -> Any:
         """The sample of a loader without batches: a bad one is refilled, for there is no smaller batch."""
-        self.bad = []
+        self._bad = []
         samples = self._make(index, None)
         return samples[0] if samples else self._refill(index)
 
@@ -145,7 +168,7 @@ class SampleMaker:
         return str(word)
 
     def _note(self, index: Any, error: Exception) -> None:
-        self.bad.append(BadSample(index, f"{type(error).__name__}: {error}", self._worker))
+        self._bad.append(BadSample(index, f"{type(error).__name__}: {error}", self._worker))
 
     def _refill(self, index: Any) -> Any:
         """Another sample, drawn by the seed, the epoch and the bad one's index."""
@@ -163,7 +186,7 @@ class SampleMaker:
                 self._note(other, error)
         raise RuntimeError(
             f"headrace: sample {index!r} is bad, and so are {REFILLS} others that were tried in its place; "
-            f"the last: {self.bad[-1].index!r}, {self.bad[-1].error}"
+            f"the last: {self._bad[-1].index!r}, {self._bad[-1].error}"
         )
 
 
@@ -217,7 +240,8 @@ class DatasetJob:
         return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
 
     def _notes_of_samples(self) -> _restart.Notes | None:
-        return None if self._maker is None else self._maker.take_notes()
+        bad = [] if self._maker is None else self._maker.take_bad()
+        return _restart.Notes(self.worker, bad=bad) if bad else None
 
     def _load(self, state: bytes) -> None:
         """Only once there is a task: a data set may keep what it was told for its next pass, whichever that is."""

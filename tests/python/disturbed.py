@@ -14,6 +14,7 @@ import pytest
 from for_torch import ForTorch
 from mishaps import DEADLINE_S, Marks, Numbers, Plan, Replayable, Resumable, Stream, Together, epoch
 
+HERE: dict[str, Any] = {"num_workers": 0, "multiprocessing_context": None}  # torch takes no context then
 SLOW_METHODS = ("forkserver", "spawn")
 BOTH = pytest.mark.parametrize("kind", [headrace.torch.DataLoader, headrace.Loader], ids=["torch", "numpy"])
 COUNT = 41  # samples; with batches of 3 the last one is smaller

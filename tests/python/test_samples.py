@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
-from disturbed import BOTH, COUNT, DATASETS, SLOW_METHODS, as_sum, load, pids, undisturbed
+from disturbed import BOTH, COUNT, DATASETS, HERE, SLOW_METHODS, as_sum, load, pids, undisturbed
 from loaders import needs_failpoints, only_headrace
 from mishaps import Bad, Marks, Numbers, Plan, Random, epoch, kill, told
 
@@ -36,8 +36,8 @@ def test_random_numbers_are_the_same_with_any_number_of_workers_and_deaths(
     kind: Any, batch_size: int | None, marks: Marks
 ) -> None:
     expected = epoch(numbers(kind, marks, num_workers=1, batch_size=batch_size))
-    for workers in (2, 3):
-        assert epoch(numbers(kind, marks, num_workers=workers, batch_size=batch_size)) == expected
+    for options in ({"num_workers": 2}, {"num_workers": 3}, HERE):
+        assert epoch(numbers(kind, marks, batch_size=batch_size, **options)) == expected
     disturbed = numbers(kind, marks, {2: ["SIGKILL"], 19: ["exit 3"], 40: ["SIGSEGV"]}, batch_size=batch_size)
     assert epoch(disturbed) == expected
     assert disturbed.report()["restarts"] == 3
@@ -121,6 +121,37 @@ def test_the_trainers_own_random_numbers_are_left_alone(marks: Marks) -> None:
     assert (random.getstate(), np.random.get_state()[1].tolist()) == state
 
 
+@BOTH
+def test_the_trainers_own_random_numbers_are_left_alone_without_workers_too(kind: Any, marks: Marks) -> None:
+    def states() -> Any:
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+    loader = numbers(kind, marks, **HERE)
+    iterator = iter(loader)  # torch draws its seed
+    state = states()
+    for _ in iterator:
+        assert states() == state
+    failing = bad(kind, marks, "raise", bad=(1,), rng="sample", **HERE)
+    iterator = iter(failing)
+    state = states()
+    with pytest.raises(KeyError, match="sample 1 is bad"):
+        next(iterator)
+    assert states() == state
+
+
+@BOTH
+def test_without_workers_epochs_and_torchs_seed_count_the_same(kind: Any, marks: Marks) -> None:
+    def epochs(**options: Any) -> list[Any]:
+        torch.manual_seed(4)
+        own_seed = {"seed": None} if kind is headrace.torch.DataLoader else {}
+        loader = numbers(kind, marks, **own_seed, **options)
+        drawn = [epoch(loader) for _ in range(2)]
+        loader.set_epoch(7)
+        return [*drawn, epoch(loader)]
+
+    assert epochs(**HERE) == epochs()
+
+
 # ---- bad samples ----
 
 
@@ -173,6 +204,69 @@ def test_refill_puts_another_sample_in_its_place(kind: Any, batch_size: int | No
     assert epoch(loader) != batches, "another epoch, other refills"
     loader.set_epoch(0)
     assert epoch(loader) == batches
+
+
+@BOTH
+@pytest.mark.parametrize("batch_size", [3, None])
+@pytest.mark.parametrize("policy", ["skip", "refill", Decides({4: "skip", 20: "refill", 21: "refill", 22: "skip"})])
+def test_without_workers_the_same_samples_are_skipped_and_refilled(
+    kind: Any, policy: Any, batch_size: int | None, marks: Marks
+) -> None:
+    def epochs(**options: Any) -> Any:
+        loader = bad(kind, marks, policy, batch_size=batch_size, **options)
+        seen = []
+        for _ in range(2):
+            with told() as texts:
+                batches = epoch(loader)
+            report = loader.report()
+            listed = sorted((one.index, one.error) for one in report["bad_samples"])
+            assert len(batches) == report["batches"] == len(loader)
+            assert (report["seed"], report["skipped"], len(texts)) == (3, len(listed), 1)
+            seen.append((batches, listed, re.sub(r" \(worker \d\)", "", texts[0]).splitlines()[0]))
+        return seen
+
+    assert epochs(**HERE) == epochs()
+
+
+@BOTH
+def test_without_workers_what_was_bad_is_told_once_and_without_a_worker(kind: Any, marks: Marks) -> None:
+    loader = bad(kind, marks, "skip", bad=(4,), **HERE)
+    with told() as texts:
+        iterator = iter(loader)
+        assert len([*iterator]) == len(loader)
+        assert next(iterator, None) is None
+    assert texts == ["headrace: 1 bad sample in this epoch:\n  4: KeyError: 'sample 4 is bad'"]
+    (one,) = loader.report()["bad_samples"]
+    assert one.worker is None
+
+
+@BOTH
+def test_without_workers_the_loop_goes_on_after_a_bad_sample(kind: Any, marks: Marks) -> None:
+    """As far as it does with torch: a generator, which headrace.Loader's is there, is over."""
+    iterator = iter(bad(kind, marks, skip_even, bad=(4, 7), **HERE))
+    assert [mishaps.plain(next(iterator)) for _ in range(2)] == [[0, 1, 2], [3, 5]]
+    with pytest.raises(KeyError, match="sample 7 is bad"):
+        next(iterator)
+    expected = None if kind is headrace.Loader else [9, 10, 11]
+    assert mishaps.plain(next(iterator, None)) == expected
+
+
+def test_under_install_torchs_own_loader_does_it_without_workers_too(marks: Marks) -> None:
+    def batches(**options: Any) -> Any:
+        return epoch(torch.utils.data.DataLoader(Bad(COUNT, Plan(marks), BAD), batch_size=3, **options))
+
+    with headrace.torch.installed(on_bad_sample="refill", rng="sample", seed=3), told() as texts:
+        assert batches() == batches(num_workers=2)
+        stream = torch.utils.data.DataLoader(Anything())
+        assert epoch(stream) == [[0], [1]], "an iterable one has no indices"
+    assert len(texts) == 2
+    with pytest.raises(KeyError, match="sample 4 is bad"):
+        batches()
+
+
+class Anything(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(2))
 
 
 @BOTH

@@ -12,6 +12,7 @@ from torch._utils import ExceptionWrapper as _ExceptionWrapper
 from torch.utils.data import _utils, dataloader
 
 BaseIterator: Any = dataloader._BaseDataLoaderIter
+SingleProcessIterator: Any = dataloader._SingleProcessDataLoaderIter
 DatasetKind: Any = dataloader._DatasetKind
 DataPipes: Any = (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe)
 ExceptionWrapper: Any = _ExceptionWrapper

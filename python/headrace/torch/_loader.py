@@ -15,7 +15,7 @@ import torch
 import torch.utils.data
 
 import headrace
-from headrace import _core, _diagnosis, _engine, _forkserver, _interrupt, _options, _restart
+from headrace import _core, _diagnosis, _engine, _forkserver, _here, _interrupt, _options, _restart
 from headrace.torch import _base, _internals, _pinning, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -59,12 +59,13 @@ class DataLoader(_base.DataLoader[_T_co]):
     """torch.utils.data.DataLoader, with workers that hand batches over without copying them.
 
     Takes torch's arguments and gives torch's batches, in torch's order, with torch's random numbers and exceptions.
-    With num_workers=0 it is torch's loader.
+    With num_workers=0 it is torch's loader, and of headrace's own options only rng, seed and on_bad_sample have an
+    effect.
 
     Args (headrace's own, keywords):
         arena_limit: most bytes of memory that workers and held batches share; None: what install() was given, else half
-            of what is to spare. A batch that does not fit raises MemoryError. No effect with num_workers=0.
-            At least 64 KiB. The attribute may be set later, for the next iteration; not while persistent workers run.
+            of what is to spare. A batch that does not fit raises MemoryError. At least 64 KiB. The attribute may be set
+            later, for the next iteration; not while persistent workers run.
         max_restarts: dead workers that are replaced in the life of an iterator, their batches made again. 0: a dead
             worker raises RuntimeError, as with torch. An iterable data set is continued by its state_dict and
             load_state_dict, or from its start if it has a true attribute `replayable`; else it raises.
@@ -100,7 +101,7 @@ class DataLoader(_base.DataLoader[_T_co]):
         """Counters of the newest iterator: see headrace.Loader.report. RuntimeError before the first one."""
         engine = _engines.get(self)
         if engine is None:
-            raise RuntimeError("headrace: there is no report before the first iteration with workers")
+            raise RuntimeError(_engine.NO_REPORT)
         return engine.report()
 
     @functools.cached_property  # not a property: who sets it to True, to keep accelerate away, still can
@@ -138,7 +139,7 @@ class _OfLoaders(Generic[_Known]):
 
 
 _epochs: _OfLoaders[int] = _OfLoaders()  # the number of its next epoch
-_engines: _OfLoaders[_engine.Engine] = _OfLoaders()  # its newest
+_engines: _OfLoaders[_engine.Engine | _here.Here] = _OfLoaders()  # its newest
 _blames: _OfLoaders[_restart.Blame] = _OfLoaders()
 
 
@@ -171,10 +172,42 @@ def _limit_of(loader: torch.utils.data.DataLoader[Any]) -> int:
     return _options.check_limit(installed_options.get("arena_limit") if own is None else own)
 
 
+def _seed_of(loader: Any, drawn: int) -> int:
+    """Of samples' own random numbers; `drawn` is what torch drew for this iterator."""
+    own = loader.seed if isinstance(loader, DataLoader) else installed_options.get("seed")
+    return drawn if own is None else int(own)
+
+
+def _iterator_here(loader: torch.utils.data.DataLoader[Any]) -> Any:
+    if loader.num_workers == 0 and not isinstance(loader.dataset, _internals.DataPipes):
+        policy = _policy_of(loader)
+        if policy.is_per_sample:
+            return _IteratorHere(loader, policy)
+    return _internals.torchs_iterator(loader)
+
+
+class _IteratorHere(_internals.SingleProcessIterator):  # type: ignore[misc]
+    """torch's own for num_workers=0, with samples made one by one."""
+
+    def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
+        super().__init__(loader)
+        seed, epoch = _seed_of(loader, self._base_seed), _next_epoch(loader)
+        self._here = _here.Here(self._dataset, policy, seed, epoch, self._auto_collation, self._collate_fn)
+        self._dataset_fetcher = self._here
+        _engines.set(loader, self._here)
+
+    def _next_data(self) -> Any:
+        try:
+            return super()._next_data()
+        except StopIteration:
+            self._here.end_epoch()
+            raise
+
+
 def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
     """The iterator of any of torch's loaders: the engine's where it can run, else torch's."""
     if not _uses_engine(loader):
-        return _internals.torchs_iterator(loader)
+        return _iterator_here(loader)
     if reason := _engine.why_not():
         _warn_of_torchs(reason)
         return _internals.torchs_iterator(loader)
@@ -205,8 +238,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         if loader.prefetch_factor <= 0:  # type: ignore[operator]  # None: torch compares too
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         self._policy = _policy_of(loader)
-        own_seed = loader.seed if isinstance(loader, DataLoader) else installed_options.get("seed")
-        self._seed = self._base_seed if own_seed is None else own_seed
+        self._seed = _seed_of(loader, self._base_seed)
         if self._policy.freeze:
             headrace.freeze_attributes(self._dataset)
         self._is_repaired = False

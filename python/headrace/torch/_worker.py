@@ -106,7 +106,7 @@ class Job(DatasetJob):
         self._is_plain = False
         self._state = beginning.state
         if self.dataset_kind == _internals.DatasetKind.Map:
-            self._maker = SampleMaker(port, self.dataset, self.policy, beginning, self.seed, self.worker)
+            self._maker = SampleMaker(port.noting, self.dataset, self.policy, beginning, self.seed, self.worker)
         try:
             if self.init_fn is not None:
                 self.init_fn(self.worker)
