@@ -12,6 +12,7 @@ import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from common import ROOT, list_files
 
@@ -56,8 +57,9 @@ def build(kind: str, source: Path, to: Path) -> Path:
 
 
 def unpack_sdist(sdist: Path, to: Path) -> Path:
+    safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # not in Python 3.11.2
     with tarfile.open(sdist) as archive:
-        archive.extractall(to, filter="data")
+        archive.extractall(to, **safely)
     return next(to.iterdir())
 
 

@@ -14,7 +14,7 @@ import mmap
 import os
 import pickle
 import tempfile
-from multiprocessing import reduction
+from multiprocessing import reduction, synchronize
 from typing import IO, Any
 
 CHUNK_BYTES = 8 << 20  # so much is freed at a time
@@ -27,6 +27,22 @@ def memory(name: str) -> IO[bytes]:
         return open(os.memfd_create(name, os.MFD_CLOEXEC), "w+b")
     except (AttributeError, OSError):  # a kernel, or a sandbox, without
         return tempfile.TemporaryFile()
+
+
+def _reduce_semaphore(semaphore: Any) -> Any:
+    if semaphore._semlock.name is None:
+        raise RuntimeError(
+            "A SemLock created in a fork context is being shared with a process in a spawn context. This is not "
+            "supported. Please use the same context to create multiprocessing objects and Process."
+        )
+    return semaphore.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+
+# A semaphore of the fork context is an address, which crashes any other process. Later CPythons refuse to send it
+# in these words; where this one does not, it is done here.
+if "_is_fork_ctx" not in synchronize.SemLock.__init__.__code__.co_names:
+    for _kind in (synchronize.Lock, synchronize.RLock, synchronize.Semaphore, synchronize.BoundedSemaphore):
+        reduction.ForkingPickler.register(_kind, _reduce_semaphore)
 
 
 class Cargo:
