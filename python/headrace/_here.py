@@ -12,18 +12,20 @@ from headrace._options import Policy
 from headrace._samples import SampleMaker, generators_kept
 
 
-def _as_they_are(indices: Any) -> Any:
-    return indices
-
-
 class Here:
     """Makes the batches of one epoch, which are to the bit those of workers. The random numbers of this process are
-    left alone: what rng="sample" seeds is undone after each batch."""
+    left alone: what rng="sample" seeds is undone after each batch. `collate_fn`: None leaves samples as they are."""
 
     def __init__(
-        self, dataset: Any, policy: Policy, seed: int, epoch: int, batched: bool, collate_fn: Callable[[Any], Any]
+        self,
+        dataset: Any,
+        policy: Policy,
+        seed: int,
+        epoch: int,
+        batched: bool,
+        collate_fn: Callable[[Any], Any] | None,
     ) -> None:
-        self._maker = SampleMaker(_as_they_are, dataset, policy, _restart.Beginning(epoch=epoch), seed, None)
+        self._maker = SampleMaker(iter, dataset, policy, _restart.Beginning(epoch=epoch), seed, None)
         self._keep = generators_kept if policy.rng == "sample" else contextlib.nullcontext
         self._seed = seed
         self._make = self._maker.make if batched else self._maker.make_one
@@ -36,7 +38,9 @@ class Here:
         """The batch of these indices, or without batches the sample of this one."""
         try:
             with self._keep():
-                batch = self._collate(self._make(indices))
+                batch = self._make(indices)
+                if self._collate is not None:
+                    batch = self._collate(batch)
         finally:
             self._bad += self._maker.take_bad()
         self._batches += 1

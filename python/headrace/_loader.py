@@ -396,7 +396,7 @@ class Loader:
         policy = _options.Policy.of(self, self._is_iterable, {})
         if not policy.is_per_sample:
             return self._fetch_here(tasks)
-        collate = (self.collate_fn or default_collate) if self._batched else _as_is
+        collate = (self.collate_fn or default_collate) if self._batched else None
         here = self._engine = _here.Here(self.dataset, policy, self.seed, epoch, self._batched, collate)
         return here.fetch_all(tasks)
 
@@ -441,10 +441,6 @@ class Loader:
     def _method(self) -> str | None:
         context = self.multiprocessing_context
         return None if context is None else context.get_start_method()
-
-
-def _as_is(sample: Any) -> Any:
-    return sample
 
 
 def _batches(order: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:

@@ -179,7 +179,7 @@ def _seed_of(loader: Any, drawn: int) -> int:
 
 
 def _iterator_here(loader: torch.utils.data.DataLoader[Any]) -> Any:
-    if loader.num_workers == 0 and not isinstance(loader.dataset, _internals.DataPipes):
+    if not isinstance(loader.dataset, _internals.DataPipes):
         policy = _policy_of(loader)
         if policy.is_per_sample:
             return _IteratorHere(loader, policy)
