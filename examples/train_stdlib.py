@@ -178,7 +178,6 @@ def train(args: argparse.Namespace, loader: DataLoader[Tensor], seen: Measuremen
     """Trains epoch after epoch until the time is up; returns the seconds it took."""
     trainer = Trainer(args)
     form = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s{postfix}"
-    tqdm.monitor_interval = 0  # no thread of tqdm's: a lock that it held would stay locked in forked workers
     with tqdm(total=args.seconds, bar_format=form, ncols=79, nrows=24, disable=args.rank != 0) as bar:
         if not sys.stderr.isatty():
             bar.mininterval = 5.0

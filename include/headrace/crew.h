@@ -65,6 +65,7 @@ struct hr_worker_report {
     uint64_t caught_signals;  /* of a live one; bit n - 1: it has a handler for signal n */
     char kernel_function[64]; /* that a live one sleeps in, or "" */
     char system_call[128];    /* its line of /proc/PID/syscall, or "" */
+    int is_deadlocked;        /* the only thread of a live one waits, without a limit, for another of its threads */
 };
 
 /* Looks at worker `worker`. -EINVAL. */

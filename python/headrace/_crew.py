@@ -26,6 +26,7 @@ STACK_S = 1.0  # for a worker to write its stacks
 PIN_THREAD = "headrace-pin"  # name of the threads that pin batches
 REAP_THREAD = "headrace-reap"  # of those that wait for workers which die late; neither holds a lock of the user's
 DEATHS_OF_A_SAMPLE = 2  # after which it is not tried again
+STILLBIRTHS = 8  # in the life of an iterator, after which a worker that hangs as it is forked is waited for
 
 _HERE = os.path.dirname(__file__) + os.sep
 _TORCHS = os.path.join("torch", "utils", "data", "dataloader.py")
@@ -83,6 +84,9 @@ class Crew:
         self._states: dict[int, _restart.Notes] = {}
         self._threads = 0  # of this process, when it last forked a worker
         self._stalled: set[int] = set()  # pids of workers that were killed for that
+        self._deadlocked: set[int] = set()  # pids of workers that have not begun and cannot, as they were seen last
+        self._stillborn: set[int] = set()  # pids of those that were killed for that
+        self._uncounted = 0  # of them, those that were replaced
 
     def start(self, host: Host, epoch: int) -> None:
         self._epoch = epoch
@@ -132,13 +136,8 @@ class Crew:
         policy, or the data set, does not allow that."""
         look = self._core.look(worker)
         exit_code = self._reap(worker, look)
-        tasks = self._core.tasks(worker)
-        has_stalled = look["pid"] in self._stalled and exit_code == -signal.SIGKILL
-        self._stalled.discard(look["pid"])
-        seeding = self._policy.seeding(self._seed, self._epoch)
-        report = _reports.of_end_of_stall(look) if has_stalled else _reports.of_death(look, exit_code, tasks, seeding)
-        report += self._suspect(look, tasks)
-        if why_not := self._why_not_again():
+        report, is_restart = self._report_of_end(look, exit_code), look["pid"] not in self._stillborn
+        if is_restart and (why_not := self._why_not_again()):
             raise RuntimeError(report + why_not)
         delivered, published, _ = self._core.replace(worker)
         beginning = _restart.Beginning(epoch=self._epoch, banned=self._blame.banned)
@@ -151,7 +150,21 @@ class Crew:
         except Exception:
             tell(f"{report}\n  headrace could not start another in its place; asking for the next batch tries again")
             raise
-        tell(f"{report}\n  headrace replaces it (restart {self._restarts()} of {self._policy.max_restarts})")
+        if is_restart:
+            report += f"\n  headrace replaces it (restart {self._restarts()} of {self._policy.max_restarts})"
+        else:
+            self._uncounted += 1
+        tell(report)
+
+    def _report_of_end(self, look: dict[str, Any], exit_code: int | None) -> str:
+        if look["pid"] in self._stillborn:
+            return _reports.of_stillbirth(look, self._threads)
+        tasks = self._core.tasks(look["worker"])
+        if look["pid"] in self._stalled and exit_code == -signal.SIGKILL:
+            report = _reports.of_end_of_stall(look)
+        else:
+            report = _reports.of_death(look, exit_code, tasks, self._policy.seeding(self._seed, self._epoch))
+        return report + self._suspect(look, tasks)
 
     def _reap(self, worker: int, look: dict[str, Any]) -> int | None:
         process = self.processes[worker]
@@ -192,7 +205,8 @@ class Crew:
         return f"\n  {reason}: it is not tried again"
 
     def _restarts(self) -> int:
-        return int(self._core.report()["restarts"])
+        """Those that the policy counts."""
+        return int(self._core.report()["restarts"]) - self._uncounted
 
     def _why_not_again(self) -> str:
         if self._way is None:
@@ -207,6 +221,21 @@ class Crew:
         return "\n  max_restarts=N lets headrace replace up to N workers and go on"
 
     # ---- a stall ----
+
+    def end_stillborn(self) -> None:
+        """Kills forked workers that hang, before they could begin, on a lock which another thread of this process held
+        as they were forked: that of CPython's list of threads, which a child takes up to 3.11, and threads of C++ hold
+        without the GIL, or one that a fork handler takes. They have done nothing yet, so others can take their place.
+        To be called now and then while a batch is waited for: who is seen twice hangs."""
+        if self._context.get_start_method() != "fork":
+            return
+        looks = [self._core.look(worker) for worker in range(self._count)]
+        seen = {look["pid"]: look for look in looks if _reports.is_starting(look) and look["is_deadlocked"]}
+        for pid in self._deadlocked & seen.keys():
+            if len(self._stillborn) < STILLBIRTHS:
+                self._stillborn.add(pid)
+                self._signal(seen[pid], signal.SIGKILL)
+        self._deadlocked = set(seen)
 
     def progress(self) -> list[tuple[Any, ...]]:
         """Changes as long as the workers that are waited for get on."""
@@ -240,8 +269,11 @@ class Crew:
             raise RuntimeError(report + why_not)
         tell(f'{report}\n  headrace kills and replaces it (on_stall="restart")')
         self._stalled.add(look["pid"])
+        self._signal(look, signal.SIGKILL)
+
+    def _signal(self, look: dict[str, Any], number: int) -> None:
         with contextlib.suppress(OSError):  # it has just ended by itself
-            self._core.signal(look["worker"], signal.SIGKILL)
+            self._core.signal(look["worker"], number)
 
     def _with_stacks(self, look: dict[str, Any]) -> dict[str, Any]:
         """The same look, with what the worker writes on STACK_SIGNAL; the signal may let it go on."""
@@ -249,8 +281,7 @@ class Crew:
         if not look["caught_signals"] >> (_witness.STACK_SIGNAL - 1) & 1:
             return look  # nobody listens: the signal would kill it
         deaf = _witness.threads_without_ear(look["pid"])
-        with contextlib.suppress(OSError):  # it has just ended
-            self._core.signal(worker, _witness.STACK_SIGNAL)
+        self._signal(look, _witness.STACK_SIGNAL)
         deadline = time.monotonic() + STACK_S
         before = last = look["stack"]
         while time.monotonic() < deadline:
@@ -368,7 +399,7 @@ def warn_of_fork(context: Any) -> None:
     if torch is not None and torch.cuda.is_initialized():
         hazards.append("CUDA is initialised, and forked processes cannot use it")
     own = (threading.main_thread().name, threading.current_thread().name, PIN_THREAD, REAP_THREAD)
-    names = [thread.name for thread in threading.enumerate() if thread.name not in own]
+    names = [thread.name for thread in threading.enumerate() if thread.name not in own and not _is_tqdms(thread)]
     if names:
         others = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         hazards.append(
@@ -382,6 +413,11 @@ def warn_of_fork(context: Any) -> None:
             f"headrace: workers are forked from this process, where {'; '.join(hazards)}. "
             'multiprocessing_context="forkserver" avoids this'
         )
+
+
+def _is_tqdms(thread: threading.Thread) -> bool:
+    """The monitor of tqdm's bars: every script with a bar has it, and it holds a lock for some microseconds in 10 s."""
+    return type(thread).__module__ == "tqdm._monitor"
 
 
 _warned: list[bool] = []

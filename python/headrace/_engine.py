@@ -162,6 +162,7 @@ class Engine:
             before, progress = progress, self._crew.progress()
             if progress != before and before is not None:
                 stalled_s, patience_s = 0.0, self._policy.stall_after
+            self._crew.end_stillborn()
             stalled_s += seconds
             if stalled_s >= patience_s:
                 self._crew.report_stall(stalled_s)

@@ -80,13 +80,14 @@ def _since(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def _is_starting(look: dict[str, Any]) -> bool:
+def is_starting(look: dict[str, Any]) -> bool:
+    """Has nothing of the user's run in the worker yet, but for imports and fork handlers?"""
     return bool(look["own_pid"] != look["pid"])
 
 
 def _place(look: dict[str, Any], indices: Any) -> str:
     """Where a worker is: phase, batch and sample."""
-    if _is_starting(look):
+    if is_starting(look):
         return "starting: importing modules, or unpickling the data set"
     if look["phase"] == _core.PHASE_WAIT:
         return "waiting for a task" if look["phase_since_ns"] else "in worker_init_fn, or waiting for its first task"
@@ -169,7 +170,7 @@ def _said(look: dict[str, Any]) -> str:
 
 
 def _in_flight(look: dict[str, Any], tasks: dict[int, Any]) -> str:
-    is_at_one = not _is_starting(look) and look["phase"] != _core.PHASE_WAIT
+    is_at_one = not is_starting(look) and look["phase"] != _core.PHASE_WAIT
     others = [number for number in tasks if not is_at_one or number != look["task"]]
     return f"\n  it {'also had' if is_at_one else 'had'} batches {shorten(others)} to make" if others else ""
 
@@ -192,7 +193,7 @@ def _first_line(look: dict[str, Any], exit_code: int | None) -> str:
         is_oom = exit_code == -signal.SIGKILL and look["oom_kills"]
         return _killed(look, -exit_code, _OUT_OF_MEMORY if is_oom else _ADVICE.get(-exit_code, _LOOK_CLOSER))
     how = _TAKEN if exit_code is None else f" with exit code {exit_code}"
-    advice = _NOT_STARTED if _is_starting(look) else _LOOK_CLOSER
+    advice = _NOT_STARTED if is_starting(look) else _LOOK_CLOSER
     return f"DataLoader worker (pid(s) {look['pid']}) exited unexpectedly{how}. {advice}"
 
 
@@ -201,13 +202,22 @@ def of_end_of_stall(look: dict[str, Any]) -> str:
     return _killed(look, signal.SIGKILL, "That was headrace, for it had stalled.")
 
 
+def of_stillbirth(look: dict[str, Any], threads: int) -> str:
+    """Of a forked worker that headrace has killed because it could not begin."""
+    return (
+        f"headrace: worker {look['worker']} (pid {look['pid']}) could not begin: it waited for a lock that one of this "
+        f"process' {threads} threads held as it was forked, which nothing in it could release. "
+        'Another takes its place; multiprocessing_context="forkserver" avoids this'
+    )
+
+
 def of_death(
     look: dict[str, Any], exit_code: int | None, tasks: dict[int, Any], seeding: tuple[int, int] | None
 ) -> str:
     """Why a worker died: its first line is torch's. `tasks` are its outstanding ones: number -> indices. `seeding`: see
     replay."""
     indices = tasks.get(look["task"])
-    is_fetching = not _is_starting(look) and look["phase"] == _core.PHASE_FETCH
+    is_fetching = not is_starting(look) and look["phase"] == _core.PHASE_FETCH
     command = replay(indices, look["sample"], seeding) if is_fetching else ""
     return (
         _first_line(look, exit_code)
@@ -242,6 +252,8 @@ def _no_stack(look: dict[str, Any]) -> str:
         f"system call {call}" if call.isdecimal() else call,
         f"{look['threads']} threads" if look["threads"] > 1 else "1 thread",
     ]
+    if look["is_deadlocked"]:
+        seen.append("it waits for a thread that it does not have")
     return (
         f"\n  it does not write its stacks; the kernel says: {', '.join(filter(None, seen))} "
         f"(`py-spy dump --pid {look['pid']}` or `gdb -p {look['pid']}` may tell more)"

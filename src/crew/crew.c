@@ -189,6 +189,7 @@ static void look_at_process(const struct member *member, struct hr_worker_report
     report->caught_signals = process.caught_signals;
     memcpy(report->kernel_function, process.kernel_function, sizeof report->kernel_function);
     memcpy(report->system_call, process.system_call, sizeof report->system_call);
+    report->is_deadlocked = process.is_deadlocked;
 }
 
 /* Resident memory as it was seen last: by a look at the live process, or later by itself. */

@@ -83,6 +83,7 @@ int hr_crew_describe(const struct hr_worker_report *report, char *text_at, size_
         add(&text, report->is_alive ? " of memory" : " of memory when last seen");
     }
     if (report->is_alive && report->thread_count > 1) add(&text, " and %u threads", report->thread_count);
+    if (report->is_alive && report->is_deadlocked) add(&text, "; it waits for a thread that it does not have");
     if (report->is_alive && report->kernel_function[0]) add(&text, "; in the kernel: %s", report->kernel_function);
     if (report->is_alive && report->system_call[0]) add(&text, "; system call: %s", report->system_call);
     if (!report->is_alive && report->oom_kills)

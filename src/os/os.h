@@ -133,6 +133,7 @@ struct hr__process {
     uint64_t caught_signals;  /* bit n - 1: it has a handler for signal n */
     char kernel_function[64]; /* that it sleeps in; "" where that is not told */
     char system_call[128];    /* the line of /proc/PID/syscall: its number and arguments, "running", or "" */
+    bool is_deadlocked;       /* its only thread waits, without a limit, for another thread of its own */
 };
 int hr__process_look(int pid, struct hr__process *ret_process); /* -ESRCH */
 

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,6 +99,21 @@ static void copy_line(char *to, size_t bytes, const char *from) {
     snprintf(to, bytes, "%.*s", (int)strcspn(from, "\n"), from);
 }
 
+/* Of "NUMBER 0xADDRESS 0xOPERATION 0xVALUE 0xTIMEOUT ...": does it wait for a futex of its process' own, which only its
+ * own threads can wake it from? */
+static bool is_endless_private_wait(const char *system_call) {
+    enum { OPERATION = 2, TIMEOUT = 4 };
+    unsigned long words[TIMEOUT + 1] = {0};
+    char *end = NULL;
+    for (int i = 0; i <= TIMEOUT; i++, system_call = end) {
+        words[i] = strtoul(system_call, &end, 0);
+        if (end == system_call) return false;
+    }
+    unsigned long command = words[OPERATION] & (unsigned long)FUTEX_CMD_MASK;
+    return words[0] == SYS_futex && (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) &&
+           words[OPERATION] & FUTEX_PRIVATE_FLAG && words[TIMEOUT] == 0;
+}
+
 int hr__process_look(int pid, struct hr__process *ret_process) {
     enum { KIB = 1024 };
     char status[4096], text[256];
@@ -112,6 +128,7 @@ int hr__process_look(int pid, struct hr__process *ret_process) {
     copy_line(process.kernel_function, sizeof process.kernel_function, strcmp(text, "0") ? text : "");
     read_proc(pid, "syscall", text, sizeof text);
     copy_line(process.system_call, sizeof process.system_call, text);
+    process.is_deadlocked = process.thread_count == 1 && is_endless_private_wait(process.system_call);
     *ret_process = process;
     return 0;
 }

@@ -3,8 +3,10 @@
 #include "../support/crew_scene.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include "arena/layout.h"
 #include "os/os.h"
@@ -26,6 +28,28 @@ static int be_traced(hr_port *port, void *context) {
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0) return 77;
     raise(SIGSTOP);
     return serve(port, context);
+}
+
+enum wait { FOR_ITSELF, WITH_A_LIMIT, FOR_ANOTHER_PROCESS, FOR_ANOTHER_THREAD };
+
+static void *sleep_on(void *unused) {
+    while (!unused) pause();
+    return NULL;
+}
+
+/* Waits for a lock that it holds already. */
+static int be_locked(hr_port *port, void *context) {
+    enum wait wait = *(enum wait *)context;
+    struct timespec limit = {.tv_sec = time(NULL) + PATIENCE_S};
+    pthread_mutexattr_t attributes;
+    pthread_mutex_t lock;
+    pthread_t thread;
+    pthread_mutexattr_init(&attributes);
+    if (wait == FOR_ANOTHER_PROCESS) pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutex_init(&lock, &attributes);
+    if (wait == FOR_ANOTHER_THREAD) pthread_create(&thread, NULL, sleep_on, NULL);
+    pthread_mutex_lock(&lock);
+    return wait == WITH_A_LIMIT ? pthread_mutex_timedlock(&lock, &limit) : pthread_mutex_lock(&lock) + !port;
 }
 
 /* Reads sample 7 of its task until it may go on. */
@@ -328,6 +352,33 @@ static void a_traced_worker_is_named_as_that(void **state) {
     if (!can_trace) skip(); /* a sandbox that allows no ptrace */
 }
 
+/* Looks at a worker until it waits for a futex. */
+static struct hr_worker_report await_futex(struct room *room) {
+    char futex[16];
+    int64_t deadline = in_s(PATIENCE_S);
+    struct hr_worker_report report;
+    snprintf(futex, sizeof futex, "%d 0x", (int)SYS_futex);
+    do report = look(room, 0);
+    while (strncmp(report.system_call, futex, strlen(futex)) && now_ns() < deadline);
+    assert_memory_equal(report.system_call, futex, strlen(futex));
+    return report;
+}
+
+static void a_worker_that_waits_for_a_thread_it_does_not_have_is_known(void **state) {
+    (void)state;
+    if (IS_SANITIZED) skip(); /* a sanitizer has a thread of its own */
+    for (enum wait wait = FOR_ITSELF; wait <= FOR_ANOTHER_THREAD; wait++) {
+        struct room room;
+        open_room(&room);
+        must(hr_crew_fork(room.crew, 0, be_locked, &wait));
+        struct hr_worker_report report = await_futex(&room);
+        assert_int_equal(report.is_deadlocked, wait == FOR_ITSELF);
+        must(hr_crew_signal(room.crew, 0, SIGKILL));
+        assert_int_equal(await_end(&room, 0).is_deadlocked, 0);
+        close_room(&room);
+    }
+}
+
 static void phases_times_and_memory_move(void **state) {
     (void)state;
     struct room room;
@@ -425,6 +476,7 @@ int main(void) {
         cmocka_unit_test(each_successor_is_a_restart),
         cmocka_unit_test(a_stopped_worker_is_named_as_that),
         cmocka_unit_test(a_traced_worker_is_named_as_that),
+        cmocka_unit_test(a_worker_that_waits_for_a_thread_it_does_not_have_is_known),
         cmocka_unit_test(phases_times_and_memory_move),
         cmocka_unit_test(memory_is_of_the_process_and_as_it_was_seen_last),
         cmocka_unit_test(last_words_outlive_their_worker),

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import dataclasses
 import faulthandler
+import io
 import linecache
 import logging
 import multiprocessing
@@ -27,6 +28,7 @@ import headrace
 import numpy as np
 import pytest
 import torch
+import tqdm
 from headrace import _core, _crew
 from loaders import Headrace, needs_failpoints, only_headrace
 from mishaps import DEADLINE_S, Marks
@@ -1187,6 +1189,13 @@ def test_fork_beside_other_threads_warns_once(monkeypatch: pytest.MonkeyPatch, t
 
 def test_fork_of_one_thread_does_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert forked_in(monkeypatch) == []
+
+
+def test_a_bar_of_tqdms_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tqdm.tqdm(range(3), file=io.StringIO()) as bar:
+        assert any(type(thread).__module__.startswith("tqdm.") for thread in threading.enumerate())
+        assert forked_in(monkeypatch) == []
+        bar.update()
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

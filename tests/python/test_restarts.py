@@ -7,6 +7,8 @@ import itertools
 import os
 import pathlib
 import re
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import headrace
@@ -15,6 +17,7 @@ import mishaps
 import numpy as np
 import pytest
 from disturbed import BOTH, COUNT, DATASETS, SLOW_METHODS, as_sum, in_some_order, load, pids, starts, undisturbed
+from headrace import _crew
 from loaders import needs_failpoints, only_headrace
 from mishaps import Marks, Numbers, Plan, Replayable, Resumable, Stream, epoch, kill, told
 from processes import run, until
@@ -292,6 +295,78 @@ def test_what_a_dead_worker_had_published_makes_room_for_others(kind: Any, marks
     loader = load(kind, dataset, batch_size=None, prefetch_factor=4, arena_limit=8 << 20)
     assert [int(array[0]) for array in loader] == list(range(12))
     assert loader.report()["restarts"] == 1
+
+
+# ---- a worker that cannot begin ----
+
+
+class Births:
+    """The next `hanging` children that this process forks wait for ever in a fork handler."""
+
+    def __init__(self) -> None:
+        self.hanging = 0
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_parent=self._count, after_in_child=self._hang)
+
+    def _count(self) -> None:
+        self.hanging = max(0, self.hanging - 1)
+
+    def _hang(self) -> None:
+        if self.hanging:
+            self._lock.acquire()
+            self._lock.acquire()
+
+
+_births = Births()
+
+
+@pytest.fixture
+def births() -> Iterator[Births]:
+    yield _births
+    _births.hanging = 0
+
+
+@BOTH
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_worker_that_hangs_as_it_is_forked_is_replaced_and_that_is_not_counted(
+    kind: Any, persistent: bool, births: Births, marks: Marks
+) -> None:
+    data = Stream(COUNT, Plan(marks))  # which no other worker could continue
+    expected = epoch(load(kind, data))
+    loader = load(kind, data, max_restarts=0, persistent_workers=persistent)
+    births.hanging = 2
+    with told() as texts:
+        batches = epoch(loader)
+        assert loader.report()["restarts"] == 2
+        assert epoch(loader) == batches == expected
+    assert sorted(re.sub(r"(pid|process') \d+", r"\1 N", text) for text in texts) == [
+        f"headrace: worker {worker} (pid N) could not begin: it waited for a lock that one of this process' N threads "
+        "held as it was forked, which nothing in it could release. Another takes its place; "
+        'multiprocessing_context="forkserver" avoids this'
+        for worker in (0, 1)
+    ]
+
+
+@BOTH
+def test_workers_that_hang_as_they_are_forked_leave_the_restarts_to_those_that_die(
+    kind: Any, births: Births, marks: Marks
+) -> None:
+    births.hanging = 1
+    loader = load(kind, Numbers(COUNT, Plan(marks, {7: ["SIGKILL"]})), num_workers=1, max_restarts=1)
+    with told() as texts:
+        assert epoch(loader) == undisturbed(kind, "map", num_workers=1)
+    assert len(texts) == 2
+    assert "headrace replaces it (restart 1 of 1)" in texts[1]
+
+
+@BOTH
+def test_a_worker_that_never_begins_is_a_stall_in_the_end(kind: Any, births: Births, marks: Marks) -> None:
+    births.hanging = 1000
+    loader = load(kind, Numbers(COUNT, Plan(marks)), num_workers=1, stall_after=0.4, on_stall="raise")
+    with told() as texts, pytest.raises(RuntimeError, match="it waits for a thread that it does not have") as caught:
+        epoch(loader)
+    assert "it has been starting" in str(caught.value)
+    assert len(texts) == _crew.STILLBIRTHS
 
 
 # ---- where no worker takes a dead one's place ----

@@ -21,6 +21,14 @@ static void every_kind_of_report_reads_well(void **state) {
     report.vitals = (struct hr_vitals){.pid = 5, .phase = HR_PHASE_FETCH};
     assert_text(&report, "worker N (pid N) computes; it was in the data set, at task N and N threads");
     report.rss_bytes = 100 * KIB;
+    report.state = 'S';
+    report.thread_count = 1;
+    report.is_deadlocked = 1;
+    assert_text(&report,
+                "worker N (pid N) waits; it was in the data set, at task N; it has N.N KiB of memory; it waits for "
+                "a thread that it does not have");
+    report.is_deadlocked = 0;
+    report.thread_count = 4;
     report.state = 'D';
     strcpy(report.kernel_function, "nfs_wait");
     strcpy(report.system_call, "0 0x3");

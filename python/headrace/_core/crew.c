@@ -50,7 +50,7 @@ PyObject *crew_look(PyObject *self, PyObject *argument) {
     char state[2] = {r.state, 0};
     return Py_BuildValue(
         "{s:I,s:i,s:O,s:O,s:i,s:i,s:K,s:K,s:I,s:I,s:i,s:L,s:K,s:N,s:K,s:d,s:d,s:d,s:s,s:I,s:I,s:N,s:N,s:O,s:s,s:s,"
-        "s:K}",
+        "s:K,s:O}",
         "worker", r.worker, "pid", r.pid, "is_alive", r.is_alive ? Py_True : Py_False, "is_end_known",
         r.is_end_known ? Py_True : Py_False, "signal", r.signal, "exit_code", r.exit_code, "oom_kills",
         (unsigned long long)r.oom_kills, "rss_bytes", (unsigned long long)r.rss_bytes, "starts", v->starts, "own_pid",
@@ -60,7 +60,8 @@ PyObject *crew_look(PyObject *self, PyObject *argument) {
         "collating_s", (double)v->phase_ns[HR_PHASE_COLLATE] / 1e9, "state", state, "threads", r.thread_count,
         "tracer_pid", r.tracer_pid, "stack", text_of(stack, stack_bytes), "said", text_of(said, said_bytes),
         "stack_is_cut", stack_bytes == HR_BOX_STACK_BYTES ? Py_True : Py_False, "kernel_function", r.kernel_function,
-        "system_call", r.system_call, "caught_signals", (unsigned long long)r.caught_signals);
+        "system_call", r.system_call, "caught_signals", (unsigned long long)r.caught_signals, "is_deadlocked",
+        r.is_deadlocked ? Py_True : Py_False);
 }
 
 PyObject *crew_told(PyObject *self, PyObject *argument) {
