@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import headrace
@@ -18,7 +18,7 @@ import torch
 from measure import QUICK, ROUNDS, Cost, Goal, Key, Row, in_words, measure, medians, run_all
 from rivals import MIB, RIVALS, Case, New, Ready, Rival
 
-SECONDS = 0.08 if QUICK else 0.2
+SECONDS = 0.08 if QUICK else 0.5
 WARM_COUNT = 32
 KIB = 1 << 10
 
@@ -58,14 +58,24 @@ PART = 16 * MIB // 114 // 4 * 4
 LARGE_PART = 114 * PART // 16 * 4
 IMAGES_BYTES = 64 * 3 * 224 * 224
 
+
+def many_beside_few(many: Case, few: Case) -> Case:
+    common: dict[str, Any] = {"options": {"batch_size": None}, "bytes": 114 * PART, "in_quick": True}
+    return replace(many, beside=replace(few, **common), **common)
+
+
 CASES = [
     Case(TINY, lambda: Ready([(torch.ones(4), i) for i in range(64)]), {"batch_size": 2}, in_quick=True),
     Case(UINT8, lambda: Ready(images(torch.uint8)), {"batch_size": 64}, bytes=IMAGES_BYTES, in_quick=True),
     Case(FLOAT32, lambda: Ready(images(torch.float32)), {"batch_size": 64}, bytes=4 * IMAGES_BYTES, in_quick=True),
-    Case(MANY, lambda: floats(PART, 114), {"batch_size": None}, bytes=114 * PART, in_quick=True),
-    Case(FEW, lambda: floats(LARGE_PART, 4), {"batch_size": None}, bytes=114 * PART, in_quick=True),
-    Case(MANY_THERE, lambda: tensors(PART, 114), {"batch_size": None}, bytes=114 * PART, in_quick=True),
-    Case(FEW_THERE, lambda: tensors(LARGE_PART, 4), {"batch_size": None}, bytes=114 * PART, in_quick=True),
+    many_beside_few(
+        Case(MANY, lambda: floats(PART, 114)),
+        Case(FEW, lambda: floats(LARGE_PART, 4)),
+    ),
+    many_beside_few(
+        Case(MANY_THERE, lambda: tensors(PART, 114)),
+        Case(FEW_THERE, lambda: tensors(LARGE_PART, 4)),
+    ),
     Case("8 KiB tensor", lambda: floats(8 * KIB), {"batch_size": None}, bytes=8 * KIB),
     Case("64 KiB tensor", lambda: floats(64 * KIB), {"batch_size": None}, bytes=64 * KIB),
     Case("1 MiB tensor", lambda: floats(MIB), {"batch_size": None}, bytes=MIB),
@@ -149,15 +159,20 @@ def rivals_here() -> list[Rival]:
 
 
 def run_case(case: Case) -> list[Row]:
-    data = case.make()
-    turns = [(rival, workers) for workers in (0, 1, 2) for rival in rivals_here() if workers in rival.workers]
-    turns = [(rival, workers) for rival, workers in turns if rival.takes(case)]
-    costs: dict[tuple[str, int], list[Cost]] = {(rival.name, workers): [] for rival, workers in turns}
+    cases = {one.name: one for one in (case, case.beside) if one}
+    data = {name: one.make() for name, one in cases.items()}
+    costs: dict[tuple[str, Rival, int], list[Cost]] = {
+        (name, rival, workers): []
+        for workers in (0, 1, 2)
+        for rival in rivals_here()
+        for name, one in cases.items()
+        if workers in rival.workers and rival.takes(one)
+    }
     for _ in range(ROUNDS):
-        for rival, workers in turns:
-            costs[rival.name, workers].append(run_one(rival, case, data, workers))
-    found = {key: medians(of_key) for key, of_key in costs.items()}
-    return [Row(case.name, name, workers, cost.us, "us", cost) for (name, workers), cost in found.items()]
+        for (name, rival, workers), of_turn in costs.items():
+            of_turn.append(run_one(rival, cases[name], data[name], workers))
+    found = {key: medians(of_turn) for key, of_turn in costs.items()}
+    return [Row(name, rival.name, workers, cost.us, "us", cost) for (name, rival, workers), cost in found.items()]
 
 
 COLUMNS = "{:12}{:>8}{:>11}{:>8} {:>9}{:>8}{:>9} {:>12}{:>8}{:>9}"
@@ -165,6 +180,11 @@ HEADS = ("", "workers", "us", "ratio", "CPU us", "faults", "switches", "worker C
 
 
 def show(rows: list[Row]) -> None:
+    for work in dict.fromkeys(row.work for row in rows):
+        show_work([row for row in rows if row.work == work])
+
+
+def show_work(rows: list[Row]) -> None:
     print(rows[0].work)
     print(COLUMNS.format(*HEADS))
     torch_us = {row.workers: row.value for row in rows if row.rival == "torch"}

@@ -61,7 +61,8 @@ def _as_numpy(sample: Any) -> Any:
 @dataclass(frozen=True)
 class Case:
     """`make()` gives the data set; `options` are the loader's. The consumer holds the last `keep` batches. `bytes`: of
-    a batch's arrays, for memcpy to copy; 0: do not ask it. `loader`: headrace's."""
+    a batch's arrays, for memcpy to copy; 0: do not ask it. `loader`: headrace's. `beside`: what it is compared with,
+    measured in the same rounds."""
 
     name: str
     make: Callable[[], Ready]
@@ -70,6 +71,7 @@ class Case:
     bytes: int = 0
     in_quick: bool = False
     loader: Any = headrace.torch.DataLoader
+    beside: Case | None = None
 
 
 @dataclass(frozen=True)
