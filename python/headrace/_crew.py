@@ -319,7 +319,10 @@ def close(core: _core.Loader, processes: list[Any], timeout: float) -> None:
 
 def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:
     for worker, process in enumerate(processes):
-        if _interrupt.is_starting(process.pid) or core.look(worker)["own_pid"] != process.pid:
+        look = core.look(worker)
+        if _reports.is_starting(look) and look["is_deadlocked"]:
+            process.kill()  # SIGTERM would be left to a handler of the user's, which cannot run
+        elif _interrupt.is_starting(process.pid) or look["own_pid"] != process.pid:
             process.terminate()  # it would see only after its imports that it shall end
     core.stop(max(0.1, deadline - time.monotonic()))
     end = min(deadline, time.monotonic() + EXIT_CODE_S)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from compare import assert_same, failures
-from loaders import ENGINE, LOADERS, METHODS, Headrace, needs_failpoints, only_headrace
+from loaders import ENGINE, LOADERS, METHODS, Headrace, Torch, needs_failpoints, only_headrace
 from processes import alive, run, shared_bytes, until
 
 MB = 1 << 20
@@ -551,6 +551,26 @@ def test_indices_that_are_not_integers_do_as_with_torch() -> None:
     options = {"batch_size": None, "collate_fn": d.identity}
     assert_same(lambda kind: forked(kind, words, sampler=list(words), **options))
     assert_same(lambda kind: forked(kind, words, sampler=["a", "missing", "b"], **options))
+
+
+@only_headrace
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("num_workers", {"num_workers": "2"}),
+        ("batch_size", {"batch_size": "4"}),
+        ("timeout", {"timeout": "3", "num_workers": 1}),
+        ("prefetch_factor", {"prefetch_factor": "2", "num_workers": 1}),
+    ],
+)
+def test_a_number_that_is_a_string_raises_what_torch_raises_and_is_named(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)) as theirs:
+        Torch(range(3), **options)
+    with pytest.raises(theirs.type) as ours:
+        Headrace(range(3), **options)
+    said = "\n".join([str(ours.value), *getattr(ours.value, "__notes__", [])])
+    note = f"headrace: {name} is a string, {options[name]!r}; give a number (argparse makes one by type=int)"
+    assert said == f"{theirs.value}\n{note}"
 
 
 @only_headrace

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import pathlib
 import re
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +23,7 @@ from disturbed import BOTH, COUNT, DATASETS, SLOW_METHODS, as_sum, in_some_order
 from headrace import _crew
 from loaders import needs_failpoints, only_headrace
 from mishaps import Marks, Numbers, Plan, Replayable, Resumable, Stream, epoch, kill, told
-from processes import run, until
+from processes import alive, run, until
 
 pytestmark = only_headrace
 
@@ -357,6 +360,24 @@ def test_workers_that_hang_as_they_are_forked_leave_the_restarts_to_those_that_d
         assert epoch(loader) == undisturbed(kind, "map", num_workers=1)
     assert len(texts) == 2
     assert "headrace replaces it (restart 1 of 1)" in texts[1]
+
+
+@BOTH
+def test_a_worker_that_hangs_as_it_is_forked_does_not_keep_close_waiting(
+    kind: Any, births: Births, marks: Marks
+) -> None:
+    births.hanging = 1
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        iterator = iter(load(kind, Numbers(COUNT, Plan(marks)), num_workers=1))
+        (pid,) = (child.pid for child in multiprocessing.active_children())
+        assert until(lambda: pathlib.Path(f"/proc/{pid}/wchan").read_text().startswith("futex"), mishaps.DEADLINE_S)
+        start = time.monotonic()
+        del iterator
+        assert time.monotonic() - start < 2  # shutdown_timeout is 5 s
+        assert not alive(pid)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @BOTH

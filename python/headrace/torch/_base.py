@@ -3,14 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch.utils.data
 
-from headrace import _options
+from headrace import _options, _reports
 
 _T_co = TypeVar("_T_co", covariant=True)
+_NUMBERS = ("batch_size", "num_workers", "timeout", "prefetch_factor")
+
+
+def _explain_words(error: Exception, arguments: Mapping[str, Any]) -> None:
+    """A number that came from a command line as a string: torch compares it with numbers, or shows it like one."""
+    for name in _NUMBERS:
+        if isinstance(arguments.get(name), str):
+            text = f"headrace: {name} is a string, {arguments[name]!r}; give a number (argparse makes one by type=int)"
+            _reports.add_text(error, text)
 
 
 class DataLoader(torch.utils.data.DataLoader[_T_co]):
@@ -44,7 +54,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self.shutdown_timeout = shutdown_timeout
         self.freeze = freeze
         self.repair = repair
-        super().__init__(*args, **kwargs)
+        try:
+            super().__init__(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            _explain_words(error, inspect.signature(super().__init__).bind_partial(*args, **kwargs).arguments)
+            raise
         _options.Policy.of(self, isinstance(self.dataset, torch.utils.data.IterableDataset), {})
         self._warm_up()
 
