@@ -26,6 +26,7 @@ STACK_S = 1.0  # for a worker to write its stacks
 PIN_THREAD = "headrace-pin"  # name of the threads that pin batches
 REAP_THREAD = "headrace-reap"  # of those that wait for workers which die late; neither holds a lock of the user's
 DEATHS_OF_A_SAMPLE = 2  # after which it is not tried again
+SLICE_S = 1.0  # a wait is looked at this often
 STILLBIRTHS = 8  # in the life of an iterator, after which a worker that hangs as it is forked is waited for
 
 _HERE = os.path.dirname(__file__) + os.sep
@@ -84,9 +85,12 @@ class Crew:
         self._states: dict[int, _restart.Notes] = {}
         self._threads = 0  # of this process, when it last forked a worker
         self._stalled: set[int] = set()  # pids of workers that were killed for that
-        self._deadlocked: set[int] = set()  # pids of workers that have not begun and cannot, as they were seen last
-        self._stillborn: set[int] = set()  # pids of those that were killed for that
-        self._uncounted = 0  # of them, those that were replaced
+        self._stillborn: set[int] = set()  # likewise, for they could not begin
+        self._uncounted = 0  # of those, the ones that were replaced
+        self.has_unborn = False  # may a forked worker be there that has not begun?
+        self._deadlocked: set[int] = set()  # pids of those that can never begin, as they were seen last
+        self._next_look_s = 0.0
+        self.slice_s = min(SLICE_S, policy.stall_after / 4)
 
     def start(self, host: Host, epoch: int) -> None:
         self._epoch = epoch
@@ -128,6 +132,8 @@ class Crew:
             cargo.close()
             opener.close()
         self._core.adopt(worker, process.pid, process.sentinel)
+        self.has_unborn = self._context.get_start_method() == "fork"
+        self._next_look_s = time.monotonic() + self.slice_s
 
     # ---- a death ----
 
@@ -136,7 +142,8 @@ class Crew:
         policy, or the data set, does not allow that."""
         look = self._core.look(worker)
         exit_code = self._reap(worker, look)
-        report, is_restart = self._report_of_end(look, exit_code), look["pid"] not in self._stillborn
+        pid, report = look["pid"], self._report_of_end(look, exit_code)
+        is_restart = pid not in self._stillborn
         if is_restart and (why_not := self._why_not_again()):
             raise RuntimeError(report + why_not)
         delivered, published, _ = self._core.replace(worker)
@@ -150,15 +157,15 @@ class Crew:
         except Exception:
             tell(f"{report}\n  headrace could not start another in its place; asking for the next batch tries again")
             raise
-        if is_restart:
-            report += f"\n  headrace replaces it (restart {self._restarts()} of {self._policy.max_restarts})"
-        else:
-            self._uncounted += 1
-        tell(report)
+        self._stalled.discard(pid)
+        self._stillborn.discard(pid)
+        self._uncounted += not is_restart
+        count = f" (restart {self._restarts()} of {self._policy.max_restarts})" if is_restart else ""
+        tell(f"{report}\n  headrace replaces it{count}")
 
     def _report_of_end(self, look: dict[str, Any], exit_code: int | None) -> str:
         if look["pid"] in self._stillborn:
-            return _reports.of_stillbirth(look, self._threads)
+            return _reports.of_stillbirth(look)
         tasks = self._core.tasks(look["worker"])
         if look["pid"] in self._stalled and exit_code == -signal.SIGKILL:
             report = _reports.of_end_of_stall(look)
@@ -222,20 +229,24 @@ class Crew:
 
     # ---- a stall ----
 
-    def end_stillborn(self) -> None:
+    def end_stillborn(self) -> bool:
         """Kills forked workers that hang, before they could begin, on a lock which another thread of this process held
-        as they were forked: that of CPython's list of threads, which a child takes up to 3.11, and threads of C++ hold
-        without the GIL, or one that a fork handler takes. They have done nothing yet, so others can take their place.
-        To be called now and then while a batch is waited for: who is seen twice hangs."""
-        if self._context.get_start_method() != "fork":
-            return
-        looks = [self._core.look(worker) for worker in range(self._count)]
-        seen = {look["pid"]: look for look in looks if _reports.is_starting(look) and look["is_deadlocked"]}
-        for pid in self._deadlocked & seen.keys():
-            if len(self._stillborn) < STILLBIRTHS:
-                self._stillborn.add(pid)
-                self._signal(seen[pid], signal.SIGKILL)
-        self._deadlocked = set(seen)
+        as they were forked: that of CPython's list of threads, which threads of C++ hold without the GIL (CPython's
+        issue 112275), or one that a fork handler takes. They have done nothing yet, so others can take their place.
+        To be called often while `has_unborn`: it looks once in a slice, and who is seen twice hangs. Were there any?"""
+        now_s = time.monotonic()
+        if not self.has_unborn or now_s < self._next_look_s:
+            return False
+        self._next_look_s = now_s + self.slice_s
+        unborn = [look for look in map(self._core.look, range(self._count)) if _reports.is_starting(look)]
+        seen = {look["pid"]: look for look in unborn if look["is_deadlocked"]}
+        room = STILLBIRTHS - self._uncounted - len(self._stillborn)
+        hanging = sorted(self._deadlocked & seen.keys() - self._stillborn)[:room]
+        for pid in hanging:
+            self._stillborn.add(pid)
+            self._signal(seen[pid], signal.SIGKILL)
+        self.has_unborn, self._deadlocked = bool(unborn), set(seen)
+        return bool(hanging)
 
     def progress(self) -> list[tuple[Any, ...]]:
         """Changes as long as the workers that are waited for get on."""

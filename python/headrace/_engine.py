@@ -21,7 +21,6 @@ from headrace import _core, _crew, _diagnosis, _forkserver, _growth, _pickling, 
 from headrace._options import Policy
 
 NO_REPORT = "headrace: there is no report before the first iteration with workers"
-SLICE_S = 1.0  # a wait is looked at this often
 
 
 @functools.cache
@@ -103,7 +102,6 @@ class Engine:
         self._bad: list[Any] = []
         self._seed = seed
         self._policy = policy
-        self._slice_s = min(SLICE_S, policy.stall_after / 4)
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
         self._prefetch_factor = prefetch_factor
         self._crew = _crew.Crew(self._core, workers, context, policy, way, seed, blame)
@@ -135,7 +133,7 @@ class Engine:
         deadline = None if timeout is None else time.monotonic() + timeout
         stalled_s, patience_s, progress = 0.0, self._policy.stall_after, None
         while True:
-            seconds = self._slice_s
+            seconds = self._crew.slice_s
             if deadline is not None:
                 seconds = min(seconds, max(0.0, deadline - time.monotonic()))
             try:
@@ -157,12 +155,14 @@ class Engine:
             if dead is not None:
                 self._crew.replace(dead, host)
                 continue
+            if self._crew.end_stillborn():
+                stalled_s, progress = 0.0, None
+                continue
             if deadline is not None and time.monotonic() >= deadline:
                 raise Timeout
             before, progress = progress, self._crew.progress()
             if progress != before and before is not None:
                 stalled_s, patience_s = 0.0, self._policy.stall_after
-            self._crew.end_stillborn()
             stalled_s += seconds
             if stalled_s >= patience_s:
                 self._crew.report_stall(stalled_s)
@@ -192,6 +192,8 @@ class Engine:
             if status is None:
                 self._end_epoch()
                 break
+            if self._crew.has_unborn:
+                self._crew.end_stillborn()  # out of order the others' batches keep coming
             if status == _core.STATUS_END:
                 self._retire_workers()
             self._submit(host)

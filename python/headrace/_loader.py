@@ -222,7 +222,8 @@ class Loader:
             set later, for the next iteration; not while persistent workers run.
         max_restarts: dead workers that are replaced in the life of an iterator, their batches made again. An iterable
             data set is continued by its state_dict and load_state_dict, or from its start if it has a true attribute
-            `replayable`; else its worker's death raises.
+            `replayable`; else its worker's death raises. A forked worker that hangs before it could begin is always
+            replaced, and not counted here.
         rng: "worker": a worker's random numbers run on from sample to sample; "sample": random and numpy are seeded
             anew for each sample, by seed, epoch and index, so that it is the same whichever worker makes it.
         on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another,
@@ -416,11 +417,12 @@ class Loader:
         `seed` (given or drawn), `memory` (where the shared memory is: memfd, shm or tmp), `workers`, `slots`,
         `limit_bytes`, `used_bytes`, `held` and `held_bytes` (batches that the consumer holds), `batches` and `bytes`
         delivered, `copied` (as private copies), `asked` (workers asked for more memory), `trimmed`, `waits` and
-        `waited_s` (of the trainer), `sleeps`, `restarts`, `skipped` (bad samples, left out or replaced, in all epochs),
-        `bad_samples` (of this epoch: `index`, `error`, `worker`), `growth` (what of the data set has grown in the
-        workers' private memory, in all of them: `path`, `bytes` of one copy, `grown_bytes`, `samples`, ...),
-        `private_grown_bytes` (with `headrace doctor` only), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
-        seconds `waiting_s` for tasks, `fetching_s` in the data set, `collating_s`, `rss_bytes`.
+        `waited_s` (of the trainer), `sleeps`, `restarts` (of workers, for whatever reason), `skipped` (bad samples,
+        left out or replaced, in all epochs), `bad_samples` (of this epoch: `index`, `error`, `worker`), `growth` (what
+        of the data set has grown in the workers' private memory, in all of them: `path`, `bytes` of one copy,
+        `grown_bytes`, `samples`, ...), `private_grown_bytes` (with `headrace doctor` only), and `per_worker`: `pid`,
+        `is_alive`, `starts`, `batches`, seconds `waiting_s` for tasks, `fetching_s` in the data set, `collating_s`,
+        `rss_bytes`.
 
         With num_workers=0 there is a report only where `rng` or `on_bad_sample` makes samples one by one, of `seed`,
         `workers`, `batches`, `skipped` and `bad_samples`. RuntimeError where there is none, and before the first

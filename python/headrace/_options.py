@@ -101,7 +101,7 @@ def check_repair(repair: object) -> None:
 class Policy:
     """What a loader does when a worker cannot be started, dies, stalls, or cannot make a sample.
 
-    max_restarts: workers that are replaced in the life of an iterator; their batches are made again.
+    max_restarts: dead workers that are replaced in the life of an iterator; their batches are made again.
     rng: "worker": a worker's generators run on from sample to sample; "sample": they are seeded anew for each sample,
         by seed, epoch and index, so that it does not matter which worker makes it.
     on_bad_sample: "raise"; "skip": the batch is smaller; "refill": another sample takes its place; or callable(index,

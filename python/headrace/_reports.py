@@ -202,12 +202,12 @@ def of_end_of_stall(look: dict[str, Any]) -> str:
     return _killed(look, signal.SIGKILL, "That was headrace, for it had stalled.")
 
 
-def of_stillbirth(look: dict[str, Any], threads: int) -> str:
+def of_stillbirth(look: dict[str, Any]) -> str:
     """Of a forked worker that headrace has killed because it could not begin."""
     return (
-        f"headrace: worker {look['worker']} (pid {look['pid']}) could not begin: it waited for a lock that one of this "
-        f"process' {threads} threads held as it was forked, which nothing in it could release. "
-        'Another takes its place; multiprocessing_context="forkserver" avoids this'
+        f"headrace: worker {look['worker']} (pid {look['pid']}) could not begin: it waited for a lock that a thread of "
+        "this process held as it was forked, and that nothing in it could release; "
+        'multiprocessing_context="forkserver" avoids this'
     )
 
 

@@ -558,6 +558,7 @@ def test_indices_that_are_not_integers_do_as_with_torch() -> None:
     "name, options",
     [
         ("num_workers", {"num_workers": "2"}),
+        ("num_workers", {"num_workers": "2", "unknown": 1}),
         ("batch_size", {"batch_size": "4"}),
         ("timeout", {"timeout": "3", "num_workers": 1}),
         ("prefetch_factor", {"prefetch_factor": "2", "num_workers": 1}),
@@ -565,7 +566,7 @@ def test_indices_that_are_not_integers_do_as_with_torch() -> None:
 )
 def test_a_number_that_is_a_string_raises_what_torch_raises_and_is_named(name: str, options: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)) as theirs:
-        Torch(range(3), **options)
+        Torch(range(3), **options)  # type: ignore[arg-type]
     with pytest.raises(theirs.type) as ours:
         Headrace(range(3), **options)
     said = "\n".join([str(ours.value), *getattr(ours.value, "__notes__", [])])

@@ -1196,6 +1196,8 @@ def test_a_bar_of_tqdms_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) ->
         assert any(type(thread).__module__.startswith("tqdm.") for thread in threading.enumerate())
         assert forked_in(monkeypatch) == []
         bar.update()
+    bar.monitor.exit()  # a thread that would be there in all tests to come
+    tqdm.tqdm.monitor = None
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

@@ -57,7 +57,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         try:
             super().__init__(*args, **kwargs)
         except (TypeError, ValueError) as error:
-            _explain_words(error, inspect.signature(super().__init__).bind_partial(*args, **kwargs).arguments)
+            names = inspect.signature(super().__init__).parameters
+            _explain_words(error, {**dict(zip(names, args, strict=False)), **kwargs})
             raise
         _options.Policy.of(self, isinstance(self.dataset, torch.utils.data.IterableDataset), {})
         self._warm_up()
