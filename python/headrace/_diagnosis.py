@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from headrace import _crew, _forkserver, _reports
+from headrace import _crew, _forkserver, _notes
 
 _ARGUMENTS = ("dataset", "collate_fn", "worker_init_fn", "on_bad_sample")
 _ADVICE = "  headrace doctor YOUR_MODULE:MAKE_DATASET      shows this without starting a training run"
@@ -51,7 +51,7 @@ def explain(error: Exception, report: Any) -> None:
 def attach(error: Exception, report: Any, advice: str = "") -> None:
     with contextlib.suppress(Exception):  # some classes refuse to be changed
         error.headrace_report = report  # type: ignore[attr-defined]
-    _reports.add_text(error, f"headrace: {report}{advice}")
+    _notes.add_text(error, f"headrace: {report}{advice}")
 
 
 def name_sampler(batch_sampler: Any, sampler: Any) -> str:

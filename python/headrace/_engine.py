@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import os
 import pickle
-import sys
 import threading
 import time
 import warnings
@@ -40,13 +38,6 @@ def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
     if mapped < report["limit_bytes"]:
         return mapped, "the limit of address space (ulimit -v)"
     return report["limit_bytes"], "arena_limit"
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """Adds a note to an exception, where that can be: some classes refuse to be changed."""
-    if sys.version_info >= (3, 11) and note:
-        with contextlib.suppress(Exception):
-            error.add_note(note)
 
 
 def _explain_indices(error: Exception, indices: Any, sampler: str, batch: int) -> None:

@@ -24,6 +24,7 @@ from headrace import (
     _forkserver,
     _here,
     _interrupt,
+    _notes,
     _options,
     _restart,
     _witness,
@@ -76,7 +77,7 @@ class WorkerError:
             error = kind(_Lines(text) if issubclass(kind, KeyError) else text)
         except Exception:  # a class whose constructor takes other arguments
             error = RuntimeError(text)
-        _engine.add_note(error, note)
+        _notes.add_note(error, note)
         raise error
 
 

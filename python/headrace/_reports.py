@@ -9,7 +9,6 @@ import os
 import reprlib
 import shlex
 import signal
-import sys
 import textwrap
 import time
 from typing import Any
@@ -54,15 +53,6 @@ def in_units(count: float) -> str:
 def is_first_rank() -> bool:
     """Of the processes of a training on this machine: all would say the same."""
     return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
-
-
-def add_text(error: BaseException, text: str) -> None:
-    """Says more with an exception: as a note, or in its message where there are no notes (Python 3.10)."""
-    with contextlib.suppress(Exception):  # some classes refuse to be changed
-        if sys.version_info >= (3, 11):
-            error.add_note(text)
-        else:
-            error.args = (f"{error}\n{text}", *error.args[1:])
 
 
 def shorten(indices: Any) -> str:

@@ -15,7 +15,7 @@ import torch
 import torch.utils.data
 
 import headrace
-from headrace import _core, _diagnosis, _engine, _forkserver, _here, _interrupt, _options, _restart
+from headrace import _core, _diagnosis, _engine, _forkserver, _here, _interrupt, _notes, _options, _restart
 from headrace.torch import _base, _internals, _pinning, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -223,7 +223,7 @@ def _reraise(wrapped: Any, note: str) -> None:
             raise RuntimeError(wrapped)
         wrapped.reraise()
     except Exception as error:
-        _engine.add_note(error, note)
+        _notes.add_note(error, note)
         raise
 
 
