@@ -345,7 +345,7 @@ def test_ctrl_c_while_workers_start_is_the_trainers_alone(tmp_path: pathlib.Path
     with Script(tmp_path, INTERRUPTED.format(method=method)) as script:
         assert script.line() == "started"
         os.killpg(script.process.pid, signal.SIGINT)
-        assert script.finish() == -signal.SIGINT
+        assert script.finish() == -signal.SIGINT, script.stderr
         assert re.findall("^KeyboardInterrupt", script.stderr, re.MULTILINE) == ["KeyboardInterrupt"]
         assert 'File "<string>"' not in script.stderr and "Process-" not in script.stderr
         assert script.left() == []
