@@ -20,6 +20,7 @@ _short.maxlist = _short.maxtuple = 8
 _short.maxstring = _short.maxother = 80
 SAID_LINES = 20
 
+INTERRUPTED = 128 + signal.SIGINT  # the exit code of a worker that a Ctrl-C has ended, as shells say it
 _LOOK_CLOSER = "Rerunning with num_workers=0 may give a better error trace."
 _OUT_OF_MEMORY = (
     "Out of memory: lower num_workers, prefetch_factor or batch_size, or raise the memory limit of the container or of "
@@ -184,6 +185,8 @@ def _first_line(look: dict[str, Any], exit_code: int | None) -> str:
         return _killed(look, -exit_code, _OUT_OF_MEMORY if is_oom else _ADVICE.get(-exit_code, _LOOK_CLOSER))
     how = _TAKEN if exit_code is None else f" with exit code {exit_code}"
     advice = _NOT_STARTED if is_starting(look) else _LOOK_CLOSER
+    if exit_code == INTERRUPTED:
+        advice = "It was interrupted (by Ctrl-C, or SIGINT)."
     return f"DataLoader worker (pid(s) {look['pid']}) exited unexpectedly{how}. {advice}"
 
 

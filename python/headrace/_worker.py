@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 from multiprocessing import reduction, util
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from headrace import _cargo, _collector, _core, _growth, _interrupt, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
 
@@ -237,19 +237,19 @@ def main(opener: Pass, cargo: _cargo.Cargo, is_interrupted: bool) -> None:
         _serve(port, job, beginning.discard)
         port.close()
     except KeyboardInterrupt:
-        pass  # the trainer raises it too
-    _leave()
+        _leave(_reports.INTERRUPTED)  # in silence: the trainer raises it too
+    _leave(0)
 
 
-def _leave() -> None:
+def _leave(exit_code: int) -> NoReturn:
     """Ends the process as a forked one ends: finalizers and atexit handlers run, modules are not taken down one by one,
     which with torch takes longer than many an epoch. Only a spawned worker needs this."""
     if getattr(multiprocessing.current_process(), "_start_method", None) != "spawn":
-        return
+        sys.exit(exit_code)
     threading._shutdown()  # type: ignore[attr-defined]
     util._exit_function()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    os._exit(0)
+    os._exit(exit_code)

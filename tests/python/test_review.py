@@ -351,6 +351,33 @@ def test_ctrl_c_while_workers_start_is_the_trainers_alone(tmp_path: pathlib.Path
         assert script.left() == []
 
 
+@only_headrace
+def test_no_python_runs_as_a_loader_is_dropped() -> None:
+    """`for batch in DataLoader(...)` drops it at once; a Ctrl-C that is due as a callback begins would be lost."""
+    loader = Headrace(d.Squares(4), num_workers=1)
+    iterator = iter(loader)
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        del loader
+    finally:
+        sys.setprofile(None)
+    assert called == [] and len(list(iterator)) == 4
+
+
+@only_headrace
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_an_interrupted_worker_is_called_that(method: str) -> None:
+    context = multiprocessing.get_context(method)
+    reached = context.Event()
+    gate = d.Gate(9, 0, context.Event(), reached)
+    iterator = iter(Headrace(gate, num_workers=1, multiprocessing_context=context))
+    assert reached.wait(60)
+    os.kill(iterator._workers[0].pid, signal.SIGINT)
+    with pytest.raises(RuntimeError, match=r"exit code 130. It was interrupted \(by Ctrl-C, or SIGINT\)"):
+        next(iterator)
+
+
 BOOTSTRAPPED = """
 import os, signal
 from multiprocessing import util

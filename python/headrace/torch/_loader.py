@@ -136,7 +136,8 @@ class _OfLoaders(Generic[_Known]):
 
     def set(self, loader: Any, value: _Known) -> None:
         key, known = id(loader), self._known
-        known[key] = (weakref.ref(loader, lambda _: known.pop(key, None)), value)
+        # A callback in Python would lose a Ctrl-C that is due as it begins.
+        known[key] = (weakref.ref(loader, functools.partial(known.pop, key)), value)
 
 
 _epochs: _OfLoaders[int] = _OfLoaders()  # the number of its next epoch
