@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long the first batch of an epoch takes with each start method, and closing a loader in the middle of one.
 
-Each turn is a process of its own, which runs start_script.py: a server of multiprocessing's serves one process.
+Each turn is a process of its own, which runs start_script.py: a server of multiprocessing's serves one process, and
+keeps memory that the host would have to give anew to what is spawned beside it.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def goals() -> list[Goal]:
     return found + [Goal(key.work, key, 10, unit="ms") for key in closes]
 
 
-def run_script(library: str, case: Case) -> Seconds:
-    command = [sys.executable, str(SCRIPT), library, str(case.count), str(case.later_epochs)]
+def run_script(library: str, method: str, case: Case) -> dict[str, list[float]]:
+    command = [sys.executable, str(SCRIPT), library, method, str(case.count), str(case.later_epochs)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: Seconds = json.loads(done.stdout)
+    found: dict[str, list[float]] = json.loads(done.stdout)
     return found
 
 
@@ -66,7 +67,10 @@ def run_case(case: Case) -> list[Row]:
     bare: list[dict[str, float]] = []
     for _ in range(case.rounds):
         for library in LIBRARIES:
-            runs[library].append(run_script(library, case))
+            runs[library].append({})
+        for method in METHODS:
+            for library in LIBRARIES:
+                runs[library][-1][method] = run_script(library, method, case)
         bare.append(end_of_bare_process(*METHODS))
 
     def median_ms(library: str, method: str, phase: str) -> float:

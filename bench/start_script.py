@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What bench_start.py runs and times: a script as a user writes it, which imports little more than torch.
 
-Prints, as JSON, {method: {"first": [s], "later": [s, ...], "close": [s, ...], "pickle": [s]}}: from the loader's
-construction to the first batch, from iter() to the first batch of later epochs, closing with idle workers in the middle
-of an epoch, and dumps + loads of the data set.
+`start_script.py LIBRARY METHOD COUNT LATER_EPOCHS` prints, as JSON, {"first": [s], "later": [s, ...], "close": [s,
+...], "pickle": [s]}: from the loader's construction to the first batch, from iter() to the first batch of later epochs,
+closing with idle workers in the middle of an epoch, and dumps + loads of the data set.
 """
 
 import importlib
@@ -60,11 +60,9 @@ def run_method(kind: type, data: Paths, method: str, later_epochs: int) -> dict[
     }
 
 
-def main(library: str, count: str, later_epochs: str) -> None:
+def main(library: str, method: str, count: str, later_epochs: str) -> None:
     kind = importlib.import_module({"torch": "torch.utils.data", "headrace": "headrace.torch"}[library]).DataLoader
-    data = Paths(int(count))
-    methods = ("fork", "forkserver", "spawn")
-    print(json.dumps({method: run_method(kind, data, method, int(later_epochs)) for method in methods}))
+    print(json.dumps(run_method(kind, Paths(int(count)), method, int(later_epochs))))
 
 
 if __name__ == "__main__":

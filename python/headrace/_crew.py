@@ -331,10 +331,11 @@ def close(core: _core.Loader, processes: list[Any], timeout: float) -> None:
 def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:
     for worker, process in enumerate(processes):
         look = core.look(worker)
-        has_begun = look["own_pid"] == process.pid
-        if not has_begun and look["is_deadlocked"]:
+        if look["own_pid"] == process.pid:
+            continue
+        if look["is_deadlocked"]:
             process.kill()  # SIGTERM would be left to a handler of the user's, which cannot run
-        elif not has_begun or _interrupt.is_starting(process.pid):
+        else:
             process.terminate()  # it would see only after its imports that it shall end
     core.stop(max(0.1, deadline - time.monotonic()))
     end = min(deadline, time.monotonic() + EXIT_CODE_S)

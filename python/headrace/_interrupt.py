@@ -40,19 +40,6 @@ def blocked(context: Any) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def is_starting(pid: int) -> bool:
-    """Is the worker that was started here still on its way to `unblock`? False for a fork server's that has not
-    unpickled its job."""
-    if is_blocked():
-        return False
-    try:
-        with open(f"/proc/{pid}/status") as status:
-            masks = [int(line.split()[1], 16) for line in status if line.startswith("SigBlk:")]
-    except OSError:
-        return False
-    return any(mask >> (signal.SIGINT - 1) & 1 for mask in masks)
-
-
 @contextlib.contextmanager
 def raised_later() -> Iterator[None]:
     """For a __del__, where a KeyboardInterrupt would be lost: it is raised again when the __del__ has ended."""

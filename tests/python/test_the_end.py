@@ -16,7 +16,7 @@ from typing import Any
 
 import headrace
 import pytest
-from headrace import _core, _interrupt
+from headrace import _core, _crew
 from loaders import METHODS, Headrace, only_headrace
 from mishaps import Marks
 from processes import Script, Tracer, alive, run, until
@@ -64,7 +64,7 @@ def test_closing_with_idle_workers_is_quick(
 
 
 AT_THE_END = """
-import atexit, multiprocessing, pathlib, threading
+import atexit, multiprocessing, pathlib, signal, threading
 from multiprocessing import util
 from headrace import Loader
 
@@ -73,6 +73,7 @@ class Writes:
     def __init__(self, path):
         self.path = pathlib.Path(path)
     def __call__(self, worker):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})  # it ends in order all the same
         util.Finalize(None, self.write, ("finalizer",), exitpriority=1)
         atexit.register(self.write, "atexit")
         threading.Thread(target=self.write_last).start()
@@ -323,13 +324,13 @@ def test_one_ctrl_c_is_the_trainers_alone_and_ends_all(tmp_path: pathlib.Path, s
 
 
 def test_a_ctrl_c_on_the_way_into_close_leaves_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(pid: int) -> bool:
+    def interrupted(*_: Any) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
     iterator = idle(Headrace(range(100), num_workers=2, multiprocessing_context="fork"))
     pids = [worker.pid for worker in iterator._engine.processes]
-    monkeypatch.setattr(_interrupt, "is_starting", interrupted)
+    monkeypatch.setattr(_crew, "_close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         iterator._engine.close()
     assert until(lambda: not any(map(alive, pids)))
