@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 from multiprocessing import reduction, util
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from headrace import _cargo, _collector, _core, _growth, _interrupt, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
 
@@ -226,6 +226,7 @@ def main(opener: Pass, cargo: _cargo.Cargo, is_interrupted: bool) -> None:
     """The worker process's target. `cargo`: a Job and a Beginning. `is_interrupted`: a Ctrl-C ends it."""
     _collector.work()
     job, beginning = cargo.value
+    exit_code = 0
     try:
         if is_interrupted:
             _interrupt.unblock()
@@ -237,15 +238,17 @@ def main(opener: Pass, cargo: _cargo.Cargo, is_interrupted: bool) -> None:
         _serve(port, job, beginning.discard)
         port.close()
     except KeyboardInterrupt:
-        _leave(_reports.INTERRUPTED)  # in silence: the trainer raises it too
-    _leave(0)
+        exit_code = _reports.INTERRUPTED  # in silence: the trainer raises it too
+    _leave(exit_code)
 
 
-def _leave(exit_code: int) -> NoReturn:
+def _leave(exit_code: int) -> None:
     """Ends the process as a forked one ends: finalizers and atexit handlers run, modules are not taken down one by one,
     which with torch takes longer than many an epoch. Only a spawned worker needs this."""
     if getattr(multiprocessing.current_process(), "_start_method", None) != "spawn":
-        sys.exit(exit_code)
+        if exit_code:
+            sys.exit(exit_code)
+        return
     threading._shutdown()  # type: ignore[attr-defined]
     util._exit_function()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
