@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).resolve().parent / "start_script.py"
 LIBRARIES = ("torch", "headrace")
 METHODS = ("fork", "forkserver", "spawn")
 PHASES = {"first": "first batch", "later": "later epochs' first batch", "close": "close in mid-epoch"}
-Seconds = dict[str, dict[str, list[float]]]
+Seconds = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -55,26 +55,24 @@ def goals() -> list[Goal]:
     return found + [Goal(key.work, key, 10, unit="ms") for key in closes]
 
 
-def run_script(library: str, method: str, case: Case) -> dict[str, list[float]]:
+def run_script(library: str, method: str, case: Case) -> Seconds:
     command = [sys.executable, str(SCRIPT), library, method, str(case.count), str(case.later_epochs)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, list[float]] = json.loads(done.stdout)
+    found: Seconds = json.loads(done.stdout)
     return found
 
 
 def run_case(case: Case) -> list[Row]:
-    runs: dict[str, list[Seconds]] = {library: [] for library in LIBRARIES}
+    runs: dict[tuple[str, str], list[Seconds]] = {(library, method): [] for library in LIBRARIES for method in METHODS}
     bare: list[dict[str, float]] = []
     for _ in range(case.rounds):
-        for library in LIBRARIES:
-            runs[library].append({})
         for method in METHODS:
             for library in LIBRARIES:
-                runs[library][-1][method] = run_script(library, method, case)
+                runs[library, method].append(run_script(library, method, case))
         bare.append(end_of_bare_process(*METHODS))
 
     def median_ms(library: str, method: str, phase: str) -> float:
-        return 1e3 * statistics.median(s for run in runs[library] for s in run[method][phase])
+        return 1e3 * statistics.median(s for run in runs[library, method] for s in run[phase])
 
     rows = [
         Row(work_of(case.name, method, phase), library, 1, median_ms(library, method, phase), "ms")

@@ -80,7 +80,8 @@ def _left(before: dict[str, set[Any]]) -> dict[str, set[Any]]:
 
 
 def _is_of_torchs_loader(test: Any) -> bool:
-    return hasattr(test, "callspec") and "torch" in test.callspec.id.lower().split("-")
+    """Of a script with `from loaders import Torch`."""
+    return hasattr(test, "callspec") and test.callspec.params.get("kind") == "Torch"
 
 
 def _remove_torchs_files(left: dict[str, set[Any]]) -> None:
@@ -88,7 +89,7 @@ def _remove_torchs_files(left: dict[str, set[Any]]) -> None:
     files = left.pop("files in /dev/shm", set())
     torchs = {name for name in files if name.startswith("torch_")}
     for name in torchs:
-        pathlib.Path("/dev/shm", name).unlink()
+        pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
     if files - torchs:
         left["files in /dev/shm"] = files - torchs
 
