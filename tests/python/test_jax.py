@@ -12,8 +12,7 @@ from importlib.util import find_spec
 import pytest
 from processes import run
 
-if find_spec("jax") is None:
-    pytest.skip("jax is not installed: make test-jax runs this", allow_module_level=True)
+pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed: make test-jax runs this")
 
 SCRIPT = """
 import gc

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of pytest beside each other may share the tests out as they go, by files: `--claims FOLDER`."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--claims", type=pathlib.Path, help="a folder where runs beside this one say what they have taken")
+
+
+class Claims:
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+
+    def take(self, file: pathlib.Path) -> bool:
+        """Whether this run is the first to come to a file of tests."""
+        try:
+            (self.folder / str(file).replace("/", "-")).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def items(self, session: pytest.Session) -> Iterator[pytest.Item]:
+        for file, items in itertools.groupby(session.items, key=lambda item: item.path):
+            if self.take(file):
+                yield from items
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """As pytest's own, which asks nobody in between."""
+        items = self.items(session)
+        item = None if session.config.option.collectonly else next(items, None)
+        while item is not None:
+            following = next(items, None)
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+            item = following
+        return True
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = config.getoption("--claims")
+    if folder is not None:
+        config.pluginmanager.register(Claims(folder))
