@@ -15,6 +15,8 @@ from mishaps import Marks
 from processes import children, is_held_elsewhere, until
 
 DEFAULT_TIMEOUT_S = 120
+PATIENCE_S = 20.0  # with what is to go away: longer than a test of torch's beside this one takes to remove its files
+TORCHS_PATIENCE_S = 8.0
 FEW_OBJECTS = 20_000  # that a collection visits in a few milliseconds
 
 
@@ -60,22 +62,22 @@ def _state() -> dict[str, set[Any]]:
     }
 
 
-def _left(before: dict[str, set[Any]]) -> dict[str, set[Any]]:
+def _left(before: dict[str, set[Any]], patience_s: float) -> dict[str, set[Any]]:
     """What is new and stays, and is ours: others use /dev/shm at the same time."""
     gc.collect()
     resource_sharer.stop(timeout=5)  # multiprocessing's own, where a test sent a tensor to another process
     stays: dict[str, set[Any]] = {}
+    files = "files in /dev/shm"
 
     def gone() -> bool:
         after = _state()
         for name in after:
             new = after[name] - before[name]
             stays[name] = stays.get(name, new) & new
+        stays[files] = {name for name in stays[files] if not is_held_elsewhere(f"/dev/shm/{name}")}
         return not any(stays.values())
 
-    until(gone, 8.0)
-    files = "files in /dev/shm"
-    stays[files] = {name for name in stays[files] if not is_held_elsewhere(f"/dev/shm/{name}")}
+    until(gone, patience_s)
     return {name: new for name, new in stays.items() if new}
 
 
@@ -107,8 +109,9 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     before = _state()
     yield
     if request.node.stash.get(_OUTCOME, False):
-        left = _left(before)
-        if _is_of_torchs_loader(request.node):
+        is_of_torchs = _is_of_torchs_loader(request.node)
+        left = _left(before, TORCHS_PATIENCE_S if is_of_torchs else PATIENCE_S)
+        if is_of_torchs:
             _remove_torchs_files(left)
         assert left == {}
 
