@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 from collections.abc import Iterator
 
@@ -27,9 +26,12 @@ class Claims:
         return True
 
     def items(self, session: pytest.Session) -> Iterator[pytest.Item]:
-        for file, items in itertools.groupby(session.items, key=lambda item: item.path):
-            if self.take(file):
-                yield from items
+        ours: dict[pathlib.Path, bool] = {}
+        for item in session.items:
+            if item.path not in ours:
+                ours[item.path] = self.take(item.path)
+            if ours[item.path]:
+                yield item
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """As pytest's own, which asks nobody in between."""

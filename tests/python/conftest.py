@@ -17,6 +17,7 @@ from processes import children, is_held_elsewhere, until
 DEFAULT_TIMEOUT_S = 120
 PATIENCE_S = 20.0  # with what is to go away: longer than a test of torch's beside this one takes to remove its files
 TORCHS_PATIENCE_S = 8.0
+FILES = "files in /dev/shm"
 FEW_OBJECTS = 20_000  # that a collection visits in a few milliseconds
 
 
@@ -56,7 +57,7 @@ def _state() -> dict[str, set[Any]]:
         except OSError:
             continue
     return {
-        "files in /dev/shm": set(os.listdir("/dev/shm")),
+        FILES: set(os.listdir("/dev/shm")),
         "processes": children(os.getpid()) - pids,
         "descriptors": descriptors,
     }
@@ -67,14 +68,13 @@ def _left(before: dict[str, set[Any]], patience_s: float) -> dict[str, set[Any]]
     gc.collect()
     resource_sharer.stop(timeout=5)  # multiprocessing's own, where a test sent a tensor to another process
     stays: dict[str, set[Any]] = {}
-    files = "files in /dev/shm"
 
     def gone() -> bool:
         after = _state()
         for name in after:
             new = after[name] - before[name]
             stays[name] = stays.get(name, new) & new
-        stays[files] = {name for name in stays[files] if not is_held_elsewhere(f"/dev/shm/{name}")}
+        stays[FILES] = {name for name in stays[FILES] if not is_held_elsewhere(f"/dev/shm/{name}")}
         return not any(stays.values())
 
     until(gone, patience_s)
@@ -88,12 +88,12 @@ def _is_of_torchs_loader(test: Any) -> bool:
 
 def _remove_torchs_files(left: dict[str, set[Any]]) -> None:
     """Torch's own loader leaves the tensor that a worker was about to send as its trainer ended."""
-    files = left.pop("files in /dev/shm", set())
+    files = left.pop(FILES, set())
     torchs = {name for name in files if name.startswith("torch_")}
     for name in torchs:
         pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
     if files - torchs:
-        left["files in /dev/shm"] = files - torchs
+        left[FILES] = files - torchs
 
 
 def _keep_what_is_imported() -> None:
