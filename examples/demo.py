@@ -317,9 +317,8 @@ def demo(args: argparse.Namespace, folder: Path) -> int:
         failures += complaints("memory", left)
     print_table(runs, costs, memories)
     if memories:
-        print(
-            "headrace reads the corpus' records (path, text, length) from one frozen image that all its workers share;"
-        )
+        print("headrace reads the corpus' records (path, text, length) from one frozen image, which the very first")
+        print("batch waits for and which all its workers share;")
         print("torch's worker copies the pages of the Python objects that it reads, for reading counts references.")
     for name, (measured, left) in runs.items():
         failures += complaints(name, left, measured["last_loss"])
