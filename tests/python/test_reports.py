@@ -255,13 +255,33 @@ def test_the_memory_that_the_trainer_saw_while_it_waited_is_told() -> None:
     assert "\n  memory: N MiB when last seen\n" in masked(exception_of(iterator), keeps_memory=True)
 
 
+class GrowsOnce(Acts):
+    """The first worker that makes sample 0 keeps a quarter of a GiB."""
+
+    def __init__(self, act: Callable[[], Any], marks: Marks) -> None:
+        super().__init__(act)
+        self.marks = marks
+
+    def __getitem__(self, index: int) -> int:
+        if index == 0 and self.marks.first("grown"):
+            self.kept = b"x" * (256 << 20)
+        return super().__getitem__(index)
+
+
+def mib_told(text: str) -> list[float]:
+    found = re.findall(r"\n  memory: (\S+) (MiB|GiB) when last seen", text)
+    return [float(number) * {"MiB": 1, "GiB": 1024}[unit] for number, unit in found]
+
+
 def test_the_memory_of_a_worker_that_died_is_not_told_as_its_successors(marks: Marks) -> None:
-    """Its only task of earlier is made again, and kills the next one before anybody has looked at it."""
-    loader = loader_of(Acts(send(signal.SIGKILL)), num_workers=1, max_restarts=1)
+    """Its only task of earlier is made again, and kills the next one: at once, or after it was looked at itself."""
+    loader = loader_of(GrowsOnce(send(signal.SIGKILL), marks), num_workers=1, max_restarts=1)
     with told() as texts:
         with pytest.raises(RuntimeError) as caught:
             list(loader)
-    assert ["  memory: " in one for one in (*texts, str(caught.value))] == [True, False]
+    (first,) = texts
+    (grown,) = mib_told(first)
+    assert all(own < grown - 128 for own in mib_told(str(caught.value)))
 
 
 def test_a_worker_that_dies_in_worker_init_fn_shows_its_stack_too() -> None:
