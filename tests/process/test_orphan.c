@@ -41,7 +41,7 @@ static void be_waiting(struct hr_pass *pass) {
 static void be_busy(struct hr_pass *pass) {
     open_port(pass);
     report_ready();
-    for (volatile uint64_t turns = 0;; turns++) continue;
+    for (volatile bool is_busy = true; is_busy;) continue;
 }
 
 static void be_deaf(struct hr_pass *pass) {

@@ -223,7 +223,7 @@ static void visit_of_trainer(hr_port *port, uint32_t worker, uint32_t life, uint
 static void linger_on_purpose(uint32_t worker) {
     if (worker != 2 || (trainer_point != HR__AT_CREW_TERM && trainer_point != HR__AT_CREW_KILL)) return;
     signal(SIGTERM, SIG_IGN);
-    for (volatile uint64_t turns = 0;; turns++) continue;
+    for (volatile bool is_busy = true; is_busy;) continue;
 }
 
 /* Deaths, two epochs, more batches kept than fit. */
