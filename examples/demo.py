@@ -34,6 +34,8 @@ QUIET_AND_LOCAL = {
     "OMP_NUM_THREADS": "1",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "GLOO_SOCKET_IFNAME": "lo",
+    # Where fork is not the default, tqdm's lock has a file, of which the tracker of a run that was killed would tell.
+    "PYTHONWARNINGS": "ignore:resource_tracker:UserWarning",
 }
 
 

@@ -54,16 +54,23 @@ def _start(server: Any, modules: list[str]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _is_a_child() -> bool:
+    """Also while it still imports the script's main module."""
+    is_starting = getattr(multiprocessing.current_process(), "_inheriting", False)
+    return is_starting or multiprocessing.parent_process() is not None
+
+
 def warm_up(context: Any, modules: list[str]) -> None:
     """Starts the fork server if `context` will use one. Never raises: a failure shows when a worker is started."""
-    if start_method_of(context) != "forkserver" or multiprocessing.parent_process() is not None:
+    if start_method_of(context) != "forkserver" or _is_a_child():
         return
     server: Any = forkserver._forkserver
     with _lock:
         if server._forkserver_pid is not None:
             return
-        wanted = list(server._preload_modules)
-        if PRELOAD not in wanted:
-            server.set_forkserver_preload([*wanted, PRELOAD])
+        wanted = server._preload_modules
+        # Newer CPythons load __main__ themselves, first and whatever comes of it: headrace._preload tries it before.
+        server.set_forkserver_preload([*(module for module in wanted if module != "__main__"), PRELOAD])
         with contextlib.suppress(OSError):
             _start(server, modules)
+        server.set_forkserver_preload(wanted)

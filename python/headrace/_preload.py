@@ -2,8 +2,8 @@
 """Imported by the fork server when it starts: loads what workers need, so that they are forked with it.
 
 The script's own main module is loaded too, where that is safe: a child process tries it first, and the server follows
-only if the try raised nothing, started no thread, opened no file and touched no accelerator. (multiprocessing means to
-do the same, but before late 2025's releases it never passes the module's path on.)
+only if the try raised nothing, started no thread, opened no file and touched no accelerator. (multiprocessing's own way
+has no such try, and before late 2025's releases never passes the module's path on: headrace._forkserver turns it off.)
 """
 
 from __future__ import annotations

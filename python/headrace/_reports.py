@@ -140,7 +140,7 @@ def _own_frames(lines: list[str]) -> list[str]:
     modules."""
     kept, is_below = [], False
     for line in lines:
-        is_below = is_below and line.startswith("  File ")
+        is_below = is_below and line.startswith("  ")
         if not is_below and not line.startswith("Extension modules:"):
             kept.append(line)
         is_below = is_below or (line.endswith("in main") and f"{os.sep}headrace{os.sep}_worker.py" in line)

@@ -475,7 +475,8 @@ def test_an_exception_type_that_cannot_be_found_again_raises_with_its_name() -> 
 DEEP = """
 import datasets as d
 from loaders import Headrace
-iterator = iter(Headrace(d.Deep({depth}), batch_size=None, collate_fn=d.identity, num_workers=1))
+options = dict(batch_size=None, collate_fn=d.identity, num_workers=1, multiprocessing_context="fork")
+iterator = iter(Headrace(d.Deep({depth}), **options))
 assert next(iterator) == d.nested(3)
 try:
     found, depth = next(iterator), 0

@@ -108,9 +108,25 @@ static int note_hash(struct build *build, PyObject *object) {
     return r;
 }
 
+/* CPython 3.14 keeps the hash of a tuple in it: what it was when not all was there. */
+static void forget_hash(PyObject *object) {
+#ifdef HEADRACE_TUPLES_KEEP_HASHES
+    if (PyTuple_Check(object)) ((PyTupleObject *)object)->ob_hash = -1;
+#else
+    (void)object;
+#endif
+}
+
+static void forget_hashes(struct build *build, PyObject *root) {
+    forget_hash(root); /* a record is not in the memo */
+    for (size_t i = 0; i < build->memo.room; i++)
+        if (build->memo.entries[i].value > 1) forget_hash((PyObject *)(uintptr_t)build->memo.entries[i].value);
+}
+
 /* All is there: has each still the hash by which it was put? */
-static int check_hashes(struct build *build) {
+static int check_hashes(struct build *build, PyObject *root) {
     int r = 1;
+    if (build->hashed) forget_hashes(build, root);
     for (Py_ssize_t i = 0; r > 0 && build->hashed && i < PyList_GET_SIZE(build->hashed); i++) {
         PyObject *pair = PyList_GET_ITEM(build->hashed, i), *object = PyTuple_GET_ITEM(pair, 0);
         PyObject *hash = hash_of(object);
@@ -283,7 +299,6 @@ static PyObject *build_one(struct build *build, const struct hr_item *item) {
     uint64_t weight;
     PyObject *object = run(build, item, &weight);
     if (object && build->depth == BUILD_KEY && is_too_heavy(weight)) Py_CLEAR(object);
-    if (object && check_hashes(build) < 0) Py_CLEAR(object);
     return object;
 }
 
@@ -291,6 +306,7 @@ PyObject *build(struct image *image, const struct hr_item *item, enum depth dept
     struct build build = {.image = image, .depth = depth, .steps = build.first, .room = FIRST_STEPS};
     if (Py_EnterRecursiveCall(" while reading frozen data")) return NULL;
     PyObject *object = build_one(&build, item);
+    if (object && check_hashes(&build, object) < 0) Py_CLEAR(object);
     Py_LeaveRecursiveCall();
     build_close(&build);
     return object;
@@ -307,6 +323,7 @@ PyObject *build_many(struct image *image, build_next *next, void *state, enum de
         if (!object || PyList_Append(list, object) < 0) Py_CLEAR(list);
         Py_XDECREF(object);
     }
+    if (list && check_hashes(&build, list) < 0) Py_CLEAR(list);
     Py_LeaveRecursiveCall();
     build_close(&build);
     return list;
