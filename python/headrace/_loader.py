@@ -560,9 +560,9 @@ class _WorkerIterator:
         """Ends the workers now; batches stay readable."""
         self._engine.close()
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         engine = getattr(self, "_engine", None)
-        if engine is not None:
+        if engine is not None and not is_finalizing():  # at the exit it was closed, and modules are being emptied
             with _interrupt.raised_later():
                 engine.close()
 

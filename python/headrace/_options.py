@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import numbers
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from headrace import _notes
 
 _MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): what the first task takes
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -46,7 +49,7 @@ class ArenaLimit:
 
     def __set__(self, loader: Any, limit: int | None) -> None:
         check_limit(limit)
-        if getattr(loader, "_iterator", None) is not None:
+        if vars(loader).get("_iterator") is not None:
             raise ValueError("arena_limit should not be set while persistent workers run: make a new loader")
         vars(loader)["arena_limit"] = limit
 
@@ -143,8 +146,8 @@ class Policy:
     @classmethod
     def of(cls, loader: Any, is_iterable: bool, others: Mapping[str, Any]) -> Policy:
         """The options as they stand in a loader's attributes; what it does not have, from `others`."""
-        found = {name: getattr(loader, name, others.get(name, default)) for name, default in vars(cls()).items()}
-        policy = cls(**found)
+        found = {name: others.get(name, default) for name, default in vars(cls()).items()}
+        policy = cls(**(found if loader is None else {name: own(loader, name) for name in found}))
         if is_iterable and (policy.rng != "worker" or policy.on_bad_sample != "raise"):
             raise ValueError('rng="sample" and on_bad_sample need a data set with __getitem__, this is an iterable one')
         return policy
@@ -156,6 +159,30 @@ class Policy:
 
 
 DEFAULTS = {"arena_limit": None, "seed": None, **vars(Policy())}  # of headrace.torch.DataLoader's own options
+
+
+def is_given(name: str, value: Any) -> bool:
+    """Is it something else than the default?"""
+    return type(value) is not type(DEFAULTS[name]) or value != DEFAULTS[name]
+
+
+def own(loader: Any, name: str) -> Any:
+    """An option as it stands in a loader's __dict__: a subclass may have a method or property of that name."""
+    return vars(loader).get(name, DEFAULTS[name])
+
+
+@contextlib.contextmanager
+def explained_as_attributes() -> Iterator[None]:
+    """Where options are read from a loader's attributes: a bad one may be a subclass's, which means something else."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        _notes.add_text(
+            error,
+            f"headrace: its options are attributes of the loader ({', '.join(DEFAULTS)}). "
+            "If yours means something else, give it another name",
+        )
+        raise
 
 
 def check_own(options: Mapping[str, Any]) -> None:

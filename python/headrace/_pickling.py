@@ -18,6 +18,8 @@ from headrace import _core
 
 _HEAD = struct.Struct("<I")  # how many of the children are tensors; the buffers of the pickle follow them
 _loading = threading.local()
+# Before protocol 5, the default since CPython 3.14, torch sends an array of foreign byte order as a native one.
+_MAKES_NATIVE = pickle.DEFAULT_PROTOCOL < 5
 
 
 class Pickler(ForkingPickler):
@@ -35,8 +37,7 @@ class Pickler(ForkingPickler):
         super().__init__(file, 5, True, keep)
 
     def reducer_override(self, value: Any) -> Any:
-        # numpy turns an array of foreign byte order into a native one, unless its buffer travels out of band.
-        if type(value).__name__ == "ndarray" and not getattr(value.dtype, "isnative", True):
+        if _MAKES_NATIVE and type(value).__name__ == "ndarray" and not getattr(value.dtype, "isnative", True):
             return value.__reduce__()
         return NotImplemented
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import pickle
 import random
 import re
 import struct
@@ -52,7 +53,9 @@ def _array(value: np.ndarray) -> tuple[Any, ...]:
     padded = value.dtype.hasobject or value.dtype.char in "gG"  # a long double's padding is whatever was there
     data: Any = repr(value.ravel().tolist()) if padded else np.ma.getdata(value).tobytes()
     mask = np.ma.getmaskarray(value).tolist() if isinstance(value, np.ma.MaskedArray) else None
-    flags = (value.flags.writeable, value.flags.c_contiguous, value.flags.f_contiguous, value.flags.aligned)
+    # By protocol 5 of pickle, the default since CPython 3.14, torch's is read-only if it was: docs/conformance.md.
+    writeable = value.flags.writeable or pickle.DEFAULT_PROTOCOL >= 5
+    flags = (writeable, value.flags.c_contiguous, value.flags.f_contiguous, value.flags.aligned)
     return (_type(value), value.dtype.descr, value.dtype.str, value.shape, value.strides, flags, data, mask)
 
 

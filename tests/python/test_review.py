@@ -587,3 +587,79 @@ def test_loaders_that_are_compared_have_epochs_of_their_own() -> None:
         loaders[0].set_epoch(5)
         next(iter(loaders[1]))
         assert [loader.report()["batches"] for loader in loaders] == [3, 1]
+
+
+KEPT_AT_EXIT = """
+import sys
+sys.main_module = sys.modules["__main__"]  # as dill does: the script's globals go after headrace's modules
+import headrace
+from loaders import Headrace
+kept = [kind(range(4), 2, num_workers=1, persistent_workers=True) for kind in (Headrace, headrace.Loader)]
+if __name__ == "__main__":
+    print([len(list(loader)) for loader in kept])
+"""
+
+
+@only_headrace
+def test_iterators_that_outlive_modules_end_in_silence(tmp_path: pathlib.Path) -> None:
+    with Script(tmp_path, KEPT_AT_EXIT) as script:
+        assert script.finish() == 0
+        assert (script.stdout, script.stderr) == ("[2, 2]\n", "")
+
+
+class OwnNames(Headrace):
+    """A subclass whose names are headrace's too."""
+
+    @property
+    def seed(self) -> str:  # type: ignore[override]
+        return "its own"
+
+    def freeze(self) -> str:  # type: ignore[override]
+        return "its own"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dataset, name)
+
+
+def test_a_subclass_may_have_methods_and_properties_of_headraces_names() -> None:
+    loader = OwnNames(d.Squares(4), num_workers=1, multiprocessing_context="fork")
+    assert len(list(loader)) == 4
+    assert (loader.seed, loader.freeze()) == ("its own", "its own")
+
+
+@only_headrace
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("name, value", [("rng", np.random.default_rng(0)), ("seed", "abc"), ("repair", print)])
+def test_an_attribute_of_a_subclass_that_is_no_value_of_the_option_says_so(
+    num_workers: int, name: str, value: Any
+) -> None:
+    loader = Headrace(d.Squares(4), num_workers=num_workers, multiprocessing_context="fork" if num_workers else None)
+    setattr(loader, name, value)
+    if name == "seed" and num_workers == 0:
+        assert len(list(loader)) == 4  # it has no use there
+        return
+    with pytest.raises((TypeError, ValueError), match=f"{name} should be") as caught:
+        iter(loader)
+    if sys.version_info >= (3, 11):
+        assert any("give it another name" in note for note in caught.value.__notes__)
+
+
+def test_warnings_of_torchs_come_from_torchs_module() -> None:
+    options = {"num_workers": 1, "multiprocessing_context": "fork"}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        warnings.filterwarnings("ignore", module="torch")
+        list(Headrace(d.Squares(4), pin_memory=True, **options))  # type: ignore[arg-type]
+        iter(Headrace(d.Squares(4), **{**options, "num_workers": 64}))  # type: ignore[arg-type]
+    assert [str(one.message) for one in caught if issubclass(one.category, UserWarning)] == []
+
+
+@pytest.mark.parametrize("collate_fn", [None, d.identity])
+@pytest.mark.parametrize(
+    "large", ["x" * (1 << 15), "\u00e9" * (1 << 15), b"x" * (1 << 15)], ids=lambda one: type(one).__name__
+)
+def test_a_large_text_that_a_batch_holds_twice_arrives_as_one(large: Any, collate_fn: Any) -> None:
+    loader = Headrace([large] * 4, 4, num_workers=1, multiprocessing_context="fork", collate_fn=collate_fn)
+    (batch,) = loader
+    assert list(batch) == [large] * 4
+    assert all(one is batch[0] for one in batch)

@@ -4,7 +4,10 @@
 #include <errno.h>
 #include <string.h>
 
-enum { FIRST_ROOM = 64 }; /* a power of two, as whatever it grows to */
+enum {
+    FIRST_ROOM = 64,       /* a power of two, as whatever it grows to */
+    LARGE_BYTES = 16 << 10 /* of a text: to send it twice costs more than a pickle */
+};
 
 int encoder_init(struct encoder *encoder) {
     *encoder = (struct encoder){.seen_types = PyDict_New()};
@@ -111,6 +114,11 @@ static enum found meet_storage_of(struct encoder *encoder, PyObject *tensor, con
     return found == FOUND ? meet_storage(encoder, &member) : found;
 }
 
+/* A text, or bytes. FOUND_NOT when it is large and this very object has been met: a pickle sends it once. */
+static enum found meet_immutable(struct encoder *encoder, PyObject *object, size_t bytes) {
+    return bytes < LARGE_BYTES ? FOUND : meet(encoder, object);
+}
+
 /* ---- leaves ---- */
 
 static enum found encode_int(struct encoder *encoder, PyObject *object) {
@@ -126,7 +134,15 @@ static enum found encode_text(struct encoder *encoder, PyObject *object) {
         PyErr_Clear(); /* a lone surrogate: pickle can */
         return FOUND_NOT;
     }
-    return encode_result(hr_batch_add_text(encoder->batch, utf8, (size_t)length));
+    enum found found = meet_immutable(encoder, object, (size_t)length);
+    return found == FOUND ? encode_result(hr_batch_add_text(encoder->batch, utf8, (size_t)length)) : found;
+}
+
+static enum found encode_bytes(struct encoder *encoder, PyObject *object) {
+    size_t length = (size_t)PyBytes_GET_SIZE(object);
+    enum found found = meet_immutable(encoder, object, length);
+    return found == FOUND ? encode_result(hr_batch_add_bytes(encoder->batch, PyBytes_AS_STRING(object), length))
+                          : found;
 }
 
 /* Are the strides those of a new array of this shape? Also where they mean nothing: a tensor keeps what it has. */
@@ -319,8 +335,7 @@ enum found encode_node(struct encoder *encoder, PyObject *object, int depth) {
     if (PyLong_CheckExact(object)) return encode_int(encoder, object);
     if (PyFloat_CheckExact(object)) return encode_result(hr_batch_add_float(batch, PyFloat_AS_DOUBLE(object)));
     if (PyUnicode_CheckExact(object)) return encode_text(encoder, object);
-    if (PyBytes_CheckExact(object))
-        return encode_result(hr_batch_add_bytes(batch, PyBytes_AS_STRING(object), (size_t)PyBytes_GET_SIZE(object)));
+    if (PyBytes_CheckExact(object)) return encode_bytes(encoder, object);
     if (is_container(object)) return encode_container(encoder, object, depth);
     return encode_leaf(encoder, object);
 }

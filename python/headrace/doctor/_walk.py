@@ -23,7 +23,7 @@ _MOST_DEEP = 8
 _LOOKS_OF_A_PAUSE = 100  # what the walker has done between two pauses takes as long
 _END: Any = object()
 DEEP = 300  # levels of nesting from which on recursion is worth a look
-_MAPPED_FIX = "keep its path, and map it in the worker; or headrace.freeze keeps one copy for all"
+_MAPPED_FIX = "keep its path, and map it in the worker; or headrace.freeze(numpy.asarray(it)) keeps one copy for all"
 
 
 class Node:

@@ -27,6 +27,15 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     """torch.utils.data.DataLoader."""
 
     arena_limit = _options.ArenaLimit()
+    max_restarts: int = 0
+    rng: str = "worker"
+    seed: int | None = None
+    on_bad_sample: str | Callable[[Any, Exception], str] = "raise"
+    stall_after: float = 30.0
+    on_stall: str = "wait"
+    shutdown_timeout: float = 5.0
+    freeze: bool = False
+    repair: str | None = None
 
     @_options.shown_with(torch.utils.data.DataLoader.__init__)
     def __init__(
@@ -44,23 +53,30 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         repair: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self.arena_limit = arena_limit
-        self.max_restarts = max_restarts
-        self.rng = rng
-        self.seed = None if seed is None else _options.check_seed(seed)
-        self.on_bad_sample = on_bad_sample
-        self.stall_after = stall_after
-        self.on_stall = on_stall
-        self.shutdown_timeout = shutdown_timeout
-        self.freeze = freeze
-        self.repair = repair
+        options = {
+            "arena_limit": arena_limit,
+            "max_restarts": max_restarts,
+            "rng": rng,
+            "seed": None if seed is None else _options.check_seed(seed),
+            "on_bad_sample": on_bad_sample,
+            "stall_after": stall_after,
+            "on_stall": on_stall,
+            "shutdown_timeout": shutdown_timeout,
+            "freeze": freeze,
+            "repair": repair,
+        }
+        for name, value in options.items():
+            if _options.is_given(name, value):  # else the name may be a subclass's
+                setattr(self, name, value)
         try:
             super().__init__(*args, **kwargs)
         except (TypeError, ValueError) as error:
             names = inspect.signature(super().__init__).parameters
             _explain_words(error, {**dict(zip(names, args, strict=False)), **kwargs})
             raise
-        _options.Policy.of(self, isinstance(self.dataset, torch.utils.data.IterableDataset), {})
+        _options.check_own(options)
+        with _options.explained_as_attributes():
+            _options.Policy.of(self, isinstance(self.dataset, torch.utils.data.IterableDataset), {})
         self._warm_up()
 
     def _warm_up(self) -> None:

@@ -7,8 +7,10 @@ import collections
 import functools
 import operator
 import pickle
+import sys
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
@@ -111,12 +113,12 @@ class DataLoader(_base.DataLoader[_T_co]):
         if _uses_engine(self) and not _engine.why_not():
             if _internals.iterator_factory() is not get_iterator:
                 _warn_of_accelerate(_ENGINE_LOST)
-            elif lost := [name for name, default in _options.DEFAULTS.items() if self._loses(name, default)]:
+            elif lost := [name for name in _options.DEFAULTS if self._loses(name)]:
                 _warn_of_accelerate(_OPTIONS_LOST.format(", ".join(lost), ", ".join(f"{name}=..." for name in lost)))
         return False
 
-    def _loses(self, name: str, default: Any) -> bool:
-        return getattr(self, name) != default and name not in installed_options
+    def _loses(self, name: str) -> bool:
+        return _options.is_given(name, _options.own(self, name)) and name not in installed_options
 
 
 def _uses_engine(loader: torch.utils.data.DataLoader[Any]) -> bool:
@@ -162,7 +164,8 @@ def _blame_of(loader: Any) -> _restart.Blame:
 def _policy_of(loader: Any) -> _options.Policy:
     is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
     if isinstance(loader, DataLoader):
-        return _options.Policy.of(loader, is_iterable, {})
+        with _options.explained_as_attributes():
+            return _options.Policy.of(loader, is_iterable, {})
     # torch's: what its attributes are called is its class's business.
     needs_indices = ("rng", "on_bad_sample") if is_iterable else ()
     others = {name: value for name, value in installed_options.items() if name not in needs_indices}
@@ -176,8 +179,9 @@ def _limit_of(loader: torch.utils.data.DataLoader[Any]) -> int:
 
 def _seed_of(loader: Any, drawn: int) -> int:
     """Of samples' own random numbers; `drawn` is what torch drew for this iterator."""
-    own = loader.seed if isinstance(loader, DataLoader) else installed_options.get("seed")
-    return drawn if own is None else int(own)
+    own = _options.own(loader, "seed") if isinstance(loader, DataLoader) else installed_options.get("seed")
+    with _options.explained_as_attributes():
+        return drawn if own is None else _options.check_seed(own)
 
 
 def _iterator_here(loader: torch.utils.data.DataLoader[Any]) -> Any:
@@ -213,7 +217,7 @@ def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
     if reason := _engine.why_not():
         _warn_of_torchs(reason)
         return _internals.torchs_iterator(loader)
-    loader.check_worker_number_rationality()
+    _internals.called_by_torch(loader.check_worker_number_rationality)
     _forkserver.warm_up(loader.multiprocessing_context, _PRELOAD)
     return _Iterator(loader)
 
@@ -232,7 +236,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
     """One pass over a loader with workers, or with persistent workers several."""
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
-        super().__init__(loader)
+        _internals.called_by_torch(super().__init__, loader)
         _worker.use_torch()
         self._batch_size = loader.batch_size
         self._wait_s = self._timeout if self._timeout > 0 else None  # with what is not a number, too, torch waits
@@ -251,7 +255,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
             self._engine = _diagnosis.started(start, parts, method, self._policy.repair)
         except _PICKLES_ERRORS as error:
             if _diagnosis.is_explained(error) or isinstance(error, pickle.PicklingError):
-                warnings.warn(_NOT_PICKLED, stacklevel=2)
+                _internals.called_by_torch(warnings.warn, _NOT_PICKLED)
             raise
         self._workers = self._engine.processes
         _engines.set(loader, self._engine)
@@ -396,8 +400,8 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         if self._pinner is not None:
             self._pinner.close()
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         engine = getattr(self, "_engine", None)
-        if engine is not None:
+        if engine is not None and not is_finalizing():  # at the exit it was closed, and modules are being emptied
             with _interrupt.raised_later():
                 engine.close()
