@@ -8,6 +8,7 @@ import errno
 import logging
 import multiprocessing.process
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -398,31 +399,44 @@ def _explain_start(error: OSError) -> OSError:
 
 def calm_libraries() -> None:
     """In a worker, before worker_init_fn: torch uses one thread, as in torch's own workers, and so does OpenCV, unless
-    the user has set how many."""
-    torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
+    the user has set how many. To OpenCV 0 says that: 1 would wait for the threads of a pool that a fork left behind."""
+    torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
-    if cv2 is not None and cv2.getNumThreads() == cv2.getNumberOfCPUs():
-        cv2.setNumThreads(1)
+    if opencv_threads() and not opencv_is_set():
+        sys.modules["cv2"].setNumThreads(0)
+
+
+def opencv_threads() -> int:
+    """How many threads OpenCV uses in this process; 0 where it is not imported."""
+    cv2 = sys.modules.get("cv2")
+    return int(cv2.getNumThreads()) if cv2 is not None else 0
+
+
+def opencv_is_set() -> bool:
+    """Has the user said how many? Workers keep that."""
+    return opencv_threads() != int(sys.modules["cv2"].getNumberOfCPUs())
 
 
 def warn_of_fork(context: Any) -> None:
     """Once per process, of several ranks in the first one: what it has that forked workers may hang or fail by."""
     if context.get_start_method() != "fork":
         return
-    torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
+    torch = sys.modules.get("torch")
     hazards = []
     if torch is not None and torch.cuda.is_initialized():
         hazards.append("CUDA is initialised, and forked processes cannot use it")
     own = (threading.main_thread().name, threading.current_thread().name, PIN_THREAD, REAP_THREAD)
-    names = [thread.name for thread in threading.enumerate() if thread.name not in own and not _is_tqdms(thread)]
+    names = [thread.name for thread in threading.enumerate() if thread.name not in own and not _is_harmless(thread)]
     if names:
         others = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         hazards.append(
             f"other threads run ({others}), and a lock that one of them holds now stays locked in the workers"
         )
-    if cv2 is not None and cv2.getNumThreads() > 1:
+    if opencv_threads() > 1 and opencv_is_set():
         hazards.append("OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that)")
+    if "polars" in sys.modules and any(name.startswith("polars-") for name in _thread_names()):
+        hazards.append("polars has a thread pool, which they do not have, and wait for")
     if hazards and not _warned and _reports.is_first_rank():
         _warned.append(True)
         tell(
@@ -431,9 +445,19 @@ def warn_of_fork(context: Any) -> None:
         )
 
 
-def _is_tqdms(thread: threading.Thread) -> bool:
-    """The monitor of tqdm's bars: every script with a bar has it, and it holds a lock for some microseconds in 10 s."""
-    return type(thread).__module__ == "tqdm._monitor"
+def _thread_names() -> list[str]:
+    """Of all of this process's threads, native ones included, as the kernel knows them."""
+    names = []
+    for path in pathlib.Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has just ended
+            names.append(path.read_text().strip())
+    return names
+
+
+def _is_harmless(thread: threading.Thread) -> bool:
+    """The monitor of tqdm's bars, which every script with a bar has: it holds a lock for some microseconds in 10 s. And
+    what feeds a queue of multiprocessing's, as torch's own loaders have it: a child makes its locks anew."""
+    return type(thread).__module__ == "tqdm._monitor" or thread.name == "QueueFeederThread"
 
 
 _warned: list[bool] = []

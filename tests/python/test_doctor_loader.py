@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import pathlib
@@ -10,6 +11,7 @@ import sys
 import threading
 import traceback
 import warnings
+import weakref
 from typing import Any
 
 import datasets as d
@@ -42,6 +44,36 @@ class Several:
 
     def __getitem__(self, index: int) -> int:
         return index
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error")
+@pytest.mark.parametrize("kind", LOADERS)
+def test_what_did_not_pickle_is_let_go_with_the_loader(kind: Any) -> None:
+    def is_alive_after() -> bool:
+        data = Several()
+        try:
+            list(kind(data, num_workers=1, multiprocessing_context="spawn"))
+        except TypeError as error:
+            assert "cannot pickle '_thread.lock' object" in str(error)
+        reference = weakref.ref(data)
+        del data
+        return reference() is not None
+
+    gc.collect()
+    gc.disable()  # what it has open (files, an lmdb environment) would be so until the next collection
+    try:
+        assert not is_alive_after()
+    finally:
+        gc.enable()
+
+
+def test_that_something_does_not_pickle_is_warned_of_where_torch_does() -> None:
+    def warned(kind: Any) -> list[tuple[str, int, str]]:
+        with pytest.warns(UserWarning, match="Got pickle error") as caught, pytest.raises(TypeError):
+            list(kind(Several(), num_workers=1, multiprocessing_context="spawn"))
+        return [(one.filename, one.lineno, str(one.message)) for one in caught]
+
+    assert warned(Headrace) == warned(torch.utils.data.DataLoader)
 
 
 @pytest.mark.parametrize("kind", LOADERS)

@@ -187,7 +187,7 @@ def test_a_job_of_slurm_gets_slurms_option() -> None:
 
 def test_what_is_alive_in_this_process_is_a_hazard_for_its_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
-    cv2 = types.SimpleNamespace(getNumThreads=lambda: 8)
+    cv2 = types.SimpleNamespace(getNumThreads=lambda: 8, getNumberOfCPUs=lambda: 4)
     monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "cv2", cv2)  # type: ignore[arg-type]
     may_end = threading.Event()
@@ -199,6 +199,8 @@ def test_what_is_alive_in_this_process_is_a_hazard_for_its_forks(monkeypatch: py
     assert (found["CUDA"].severity, found["CUDA"].value) == ("error", "initialised")
     assert (found["OpenCV"].severity, found["OpenCV"].value) == ("warning", "8 threads")
     assert "telemetry" in found["threads"].limit
+    cv2.getNumberOfCPUs = lambda: 8  # nobody has set how many: workers use one
+    assert "OpenCV" not in [finding.name for finding in _machine.hazards()]
 
 
 def test_the_numbers_are_in_the_json_too() -> None:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
 import datasets as d
+import headrace._engine
 import headrace.torch
 import pytest
 import torch.utils.data
@@ -63,6 +66,52 @@ def limit_of(loader: Any) -> int:
     iterator = iter(loader)
     assert len(list(iterator)) == 5
     return iterator.report()["limit_bytes"]  # type: ignore[no-any-return]
+
+
+class StandIn:
+    """As fastai's: no loader, but what torch's iterator asks of one."""
+
+    dataset = d.Count(10)
+    num_workers, prefetch_factor, timeout, persistent_workers = 1, 2, 0, False
+    pin_memory, pin_memory_device, in_order, drop_last = False, "", True, False
+    generator = worker_init_fn = None
+    multiprocessing_context = multiprocessing.get_context("fork")
+    _IterableDataset_len_called, _auto_collation = None, False
+    _dataset_kind = torch.utils.data.dataloader._DatasetKind.Iterable
+
+    @property
+    def _index_sampler(self) -> Any:
+        return itertools.count()
+
+    def collate_fn(self, sample: Any) -> Any:
+        return sample
+
+
+class OwnIterator(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
+    """A framework's own, with its own ideas of what torch's iterator has."""
+
+
+def test_torchs_iterator_class_called_by_itself_makes_the_engines_iterator() -> None:
+    its_class: Any = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+
+    def engine_of_called(cls: Any) -> str:
+        iterator = cls(StandIn())
+        assert list(iterator) == [(number, 0) for number in range(10)]
+        return str(type(iterator).__module__).partition(".")[0]
+
+    assert engine_of_called(its_class) == "torch"
+    with headrace.torch.installed():
+        assert engine_of_called(its_class) == "headrace"
+        assert engine_of_called(OwnIterator) == __name__
+    assert engine_of_called(its_class) == "torch"
+    assert engine_of_called(OwnIterator) == __name__
+
+
+def test_torchs_iterator_class_is_torchs_where_the_engine_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headrace._engine, "why_not", lambda: "no reason")
+    loader = make(torch.utils.data.DataLoader)
+    with headrace.torch.installed(), pytest.warns(UserWarning, match="no reason"):
+        assert engine_of(loader) == "torch"
 
 
 def test_the_limit_that_install_is_given_is_for_loaders_without_one_of_their_own() -> None:

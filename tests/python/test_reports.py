@@ -1230,6 +1230,29 @@ def test_a_bar_of_tqdms_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) ->
     tqdm.tqdm.monitor = None
 
 
+def test_what_feeds_a_queue_of_multiprocessings_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue: Any = multiprocessing.get_context("fork").Queue()
+    queue.put(1)
+    assert "QueueFeederThread" in [thread.name for thread in threading.enumerate()]
+    assert forked_in(monkeypatch) == []
+    assert queue.get() == 1
+    queue.close()
+    queue.join_thread()
+
+
+def test_fork_beside_the_pool_of_polars_warns(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:
+    threads("one")
+    thread = next(thread for thread in threading.enumerate() if thread.name == "one")
+    name = pathlib.Path(f"/proc/self/task/{thread.native_id}/comm")
+    name.write_text("polars-0")
+    assert all("polars" not in text for text in forked_in(monkeypatch))
+    monkeypatch.setitem(sys.modules, "polars", types.ModuleType("polars"))
+    (text,) = forked_in(monkeypatch)
+    assert text.endswith(f"polars has a thread pool, which they do not have, and wait for{AVOID}")
+    name.write_text("others")
+    assert all("polars" not in text for text in forked_in(monkeypatch))
+
+
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_only_fork_warns(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None], method: str) -> None:
     threads("the logger")
@@ -1260,6 +1283,7 @@ class OpenCV(types.ModuleType):
         return self.threads
 
     def setNumThreads(self, count: int) -> None:
+        assert count != 1, "a forked process would wait here for the threads that its parent's pool has"
         self.threads = count
 
 
@@ -1272,16 +1296,26 @@ class ThreadsOfOpenCV:
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_fork_beside_opencvs_threads_warns_and_workers_use_one(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+@pytest.mark.parametrize(("of_trainer", "of_worker"), [(8, 0), (3, 3), (1, 1), (0, 0)])
+def test_workers_use_one_thread_of_opencvs_unless_the_trainer_set_another_number(
+    monkeypatch: pytest.MonkeyPatch, of_trainer: int, of_worker: int, kind: Any
+) -> None:
     cv2 = OpenCV("cv2")
+    cv2.threads = of_trainer
     monkeypatch.setitem(sys.modules, "cv2", cv2)
-    assert forked_in(monkeypatch) == [
-        f"{BEGIN}OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that){AVOID}"
-    ]
-    for of_trainer, of_worker in (8, 1), (3, 3), (1, 1):
-        cv2.threads = of_trainer
-        assert list(loader_of(ThreadsOfOpenCV(), kind, batch_size=None)) == [of_worker]
-        assert cv2.threads == of_trainer
+    assert list(loader_of(ThreadsOfOpenCV(), kind, batch_size=None)) == [of_worker]
+    assert cv2.threads == of_trainer
+
+
+@pytest.mark.parametrize(("of_trainer", "warns"), [(8, False), (3, True), (1, False), (0, False)])
+def test_fork_warns_of_a_pool_of_opencvs_that_workers_keep(
+    monkeypatch: pytest.MonkeyPatch, of_trainer: int, warns: bool
+) -> None:
+    cv2 = OpenCV("cv2")
+    cv2.threads = of_trainer
+    monkeypatch.setitem(sys.modules, "cv2", cv2)
+    text = f"{BEGIN}OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that){AVOID}"
+    assert forked_in(monkeypatch) == [text] * warns
 
 
 class ThreadsOfTorch:

@@ -321,10 +321,12 @@ def engine() -> Finding:
 
 def hazards() -> list[Finding]:
     """What this process, which holds a loader, has that forked workers may hang or fail by."""
+    from headrace import _crew
+
     found = []
     names = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
     total = len(os.listdir("/proc/self/task"))
-    torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
+    torch = sys.modules.get("torch")
     avoid = 'multiprocessing_context="forkserver" for the loader'
     if torch is not None and torch.cuda.is_initialized():
         text = "Workers that are forked from here cannot use it."
@@ -333,11 +335,9 @@ def hazards() -> list[Finding]:
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         text = "A lock that one of them holds while a worker is forked stays locked in the worker, which then hangs."
         found.append(Finding("threads", "warning", f"{len(names)} of Python", shown, text, avoid))
-    if cv2 is not None and cv2.getNumThreads() > 1:
+    if (threads := _crew.opencv_threads()) > 1 and _crew.opencv_is_set():  # else workers use one
         text = "Its pool's threads are not in a forked worker, which may wait for them without end."
-        found.append(
-            Finding("OpenCV", "warning", f"{cv2.getNumThreads()} threads", "at fork", text, "cv2.setNumThreads(0)")
-        )
+        found.append(Finding("OpenCV", "warning", f"{threads} threads", "at fork", text, "cv2.setNumThreads(0)"))
     # numpy's OpenBLAS has threads for all but one core since its import, and ends them before a fork.
     others = total - 1 - len(names) - (os.cpu_count() or 1) * ("numpy" in sys.modules)
     if others > 0:

@@ -107,37 +107,56 @@ def main_is_whole() -> bool:
     return bool(path) and guarded <= plain
 
 
+class _Names:
+    """What functions and classes say to being pickled by their names, each asked once."""
+
+    def __init__(self, is_batch: bool) -> None:
+        self._is_batch = is_batch
+        self._errors: dict[int, tuple[Any, BaseException | None]] = {}  # with the object: its address is not used again
+
+    def error_of(self, named: Any) -> BaseException | None:
+        if id(named) not in self._errors:
+            error = _probe.error_of(named, self._is_batch)
+            if error is not None:
+                error.__traceback__ = error.__context__ = None  # frames, which would hold this table in a circle
+            self._errors[id(named)] = (named, error)
+        return self._errors[id(named)][1]
+
+    def is_mains(self, value: Any) -> bool:
+        return not self._is_batch and _judge.is_mains(value)
+
+    def verdict_of(self, named: Any) -> _judge.Verdict | None:
+        """None where a worker finds it by its name."""
+        if (error := self.error_of(named)) is not None:
+            return _judge.of_name(named, error)
+        return _judge.of_main(named, is_guarded) if self.is_mains(named) else None
+
+    def finds(self, named: Any) -> bool:
+        return self.verdict_of(named) is None
+
+
 class Walk:
-    """One search. `is_batch`: what is looked at travels from a worker to the trainer."""
+    """One search. Nothing of it refers to the walk itself: what it looked at is let go with it, without a garbage
+    collection. `is_batch`: what is looked at travels from a worker to the trainer."""
 
     def __init__(self, is_batch: bool = False, inherits: bool = False) -> None:
         self.culprits: list[Culprit] = []
         self._is_batch = is_batch
         self._inherits = inherits  # by fork: nothing is pickled
         self._table = _rules.Table(_rules.Weights(), is_batch)
+        self._names = _Names(is_batch)
+        if inherits:
+            self._kind_of: Callable[[type], Any] = functools.partial(_inherited_kind, table=self._table)
+        else:
+            self._kind_of = functools.partial(_rules.kind_of, table=self._table, is_by_name=self._names.finds)
         self._walker = _core.Walker(self._kind_of, DEEP)
         self._kept: list[Any] = []  # what reductions made: an address must not be used twice
         self._stack: list[Iterator[Node | None]] = []  # what is left of each level
         self._parts_of_last: tuple[Any, _parts.Parts] = (None, _parts.Parts(None))
         self._deep: list[list[Node]] = []
         self._deep_met = 0
-        self._by_name: dict[int, BaseException | None] = {}
         self._blamed: set[int] = set()
         self._idle_classes = frozenset() if inherits else _rules.idle_classes()
-
-    def _kind_of(self, cls: type) -> Any:
-        if self._inherits:
-            return _inherited_kind(cls, self._table)
-        return _rules.kind_of(cls, self._table, lambda one: self._verdict_of_name(one) is None)
-
-    def _is_mains(self, value: Any) -> bool:
-        return not self._is_batch and _judge.is_mains(value)
-
-    def _error_of_name(self, value: Any) -> BaseException | None:
-        if id(value) not in self._by_name:
-            self._by_name[id(value)] = _probe.error_of(value, self._is_batch)
-            self._kept.append(value)
-        return self._by_name[id(value)]
 
     # ---- the search ----
 
@@ -226,20 +245,14 @@ class Walk:
 
     # ---- names ----
 
-    def _verdict_of_name(self, named: Any) -> _judge.Verdict | None:
-        """Of a function or a class: None where a worker finds it by its name."""
-        if (error := self._error_of_name(named)) is not None:
-            return _judge.of_name(named, error)
-        return _judge.of_main(named, is_guarded) if self._is_mains(named) else None
-
     def _blame_name(self, node: Node, named: Any) -> bool:
         """If a function or a class, the node's or that of its value, is not found by its name: that is told."""
-        verdict = self._verdict_of_name(named)
+        verdict = self._names.verdict_of(named)
         if verdict is None:
             return False
         if named is not node.value:
             verdict = _judge.of_class(named, verdict)
-        self._blame(node, verdict, is_sure=self._error_of_name(named) is None)
+        self._blame(node, verdict, is_sure=self._names.error_of(named) is None)
         return True
 
     def _look_at_text(self, node: Node) -> None:
@@ -248,7 +261,7 @@ class Walk:
         verdict = None
         if error is not None:
             verdict = _judge.of_name(node.value, error)
-        elif self._is_mains(node.value):
+        elif self._names.is_mains(node.value):
             verdict = _judge.of_main(node.value, is_guarded)
         if verdict:
             self._blame(node, verdict, is_sure=True)

@@ -15,6 +15,7 @@ from torch.utils.data import _utils, dataloader
 
 BaseIterator: Any = dataloader._BaseDataLoaderIter
 SingleProcessIterator: Any = dataloader._SingleProcessDataLoaderIter
+MultiProcessingIterator: Any = dataloader._MultiProcessingDataLoaderIter
 DatasetKind: Any = dataloader._DatasetKind
 DataPipes: Any = (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe)
 ExceptionWrapper: Any = _ExceptionWrapper
@@ -35,17 +36,31 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-# Calls a function: what that warns its caller of comes from torch's module then, as users' filters expect it.
-called_by_torch: Any = types.FunctionType(_call.__code__, vars(dataloader))
+def _as_torchs(code: types.CodeType, makes_iterator: types.CodeType) -> types.CodeType:
+    """With its one line where torch makes an iterator."""
+    lines = [line for _, _, line in makes_iterator.co_lines() if line]
+    return code.replace(co_filename=makes_iterator.co_filename, co_firstlineno=max(lines) - 1)
 
 
-def set_iterator_factory(factory: Any) -> None:
-    """What makes the iterators of all of torch's loaders, subclasses that do not bring their own included."""
+# Calls a function: what that warns its caller of comes from torch's module and line then, as users' filters and eyes
+# expect it.
+called_by_torch: Any = types.FunctionType(_as_torchs(_call.__code__, torchs_iterator.__code__), vars(dataloader))
+
+
+def torchs_new(cls: type, *_: Any, **__: Any) -> Any:
+    """As object's. Python has no way back to that for a class that had another."""
+    return object.__new__(cls)
+
+
+def set_factories(factory: Any, new: Any) -> None:
+    """What makes the iterators of all of torch's loaders, subclasses that do not bring their own included; and what
+    makes torch's iterator for workers where somebody calls its class."""
     torch.utils.data.DataLoader._get_iterator = factory  # type: ignore[method-assign]
+    MultiProcessingIterator.__new__ = new
 
 
-def iterator_factory() -> Any:
-    return torch.utils.data.DataLoader._get_iterator
+def factories() -> tuple[Any, Any]:
+    return torch.utils.data.DataLoader._get_iterator, vars(MultiProcessingIterator).get("__new__", torchs_new)
 
 
 def profiler_is_on() -> bool:

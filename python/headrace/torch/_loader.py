@@ -111,7 +111,7 @@ class DataLoader(_base.DataLoader[_T_co]):
     def _is_accelerate_prepared(self) -> bool:
         """accelerate asks for it, and nobody else does, before it rebuilds a loader."""
         if _uses_engine(self) and not _engine.why_not():
-            if _internals.iterator_factory() is not get_iterator:
+            if _internals.factories()[0] is not get_iterator:
                 _warn_of_accelerate(_ENGINE_LOST)
             elif lost := [name for name in _options.DEFAULTS if self._loses(name)]:
                 _warn_of_accelerate(_OPTIONS_LOST.format(", ".join(lost), ", ".join(f"{name}=..." for name in lost)))
@@ -218,6 +218,17 @@ def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
         _warn_of_torchs(reason)
         return _internals.torchs_iterator(loader)
     _internals.called_by_torch(loader.check_worker_number_rationality)
+    return _iterator_of_workers(loader)
+
+
+def new_iterator(cls: type, loader: torch.utils.data.DataLoader[Any]) -> Any:
+    """What torch's iterator class for workers makes while headrace is installed."""
+    if cls is not _internals.MultiProcessingIterator or not _uses_engine(loader) or _engine.why_not():
+        return _internals.torchs_new(cls)
+    return _iterator_of_workers(loader)
+
+
+def _iterator_of_workers(loader: torch.utils.data.DataLoader[Any]) -> Any:
     _forkserver.warm_up(loader.multiprocessing_context, _PRELOAD)
     return _Iterator(loader)
 
@@ -238,7 +249,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         _internals.called_by_torch(super().__init__, loader)
         _worker.use_torch()
-        self._batch_size = loader.batch_size
+        self._batch_size = getattr(loader, "batch_size", None)  # fastai's stand-in for a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # with what is not a number, too, torch waits
         self._worker_init_fn = loader.worker_init_fn
         if loader.prefetch_factor <= 0:  # type: ignore[operator]  # None: torch compares too
