@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,6 +114,31 @@ def test_torchs_iterator_class_is_torchs_where_the_engine_cannot_run(monkeypatch
     loader = make(torch.utils.data.DataLoader)
     with headrace.torch.installed(), pytest.warns(UserWarning, match="no reason"):
         assert engine_of(loader) == "torch"
+
+
+PATCHED = """
+import torch.utils.data
+
+class Counted:
+    calls = 0
+    def __init__(self, function):
+        self.function = function
+    def __get__(self, loader, cls):
+        return self if loader is None else lambda: self(loader)
+    def __call__(self, loader):
+        Counted.calls += 1
+        return self.function(loader)
+
+torch.utils.data.DataLoader._get_iterator = Counted(torch.utils.data.DataLoader._get_iterator)
+from headrace.torch import DataLoader
+print(len(list(DataLoader(range(4), num_workers=0))), Counted.calls)
+print(len(list(DataLoader(range(4), num_workers=1, multiprocessing_context="fork"))), Counted.calls)
+"""
+
+
+def test_another_tool_may_have_wrapped_torchs_method_before() -> None:
+    run = subprocess.run([sys.executable, "-c", PATCHED], capture_output=True, text=True, timeout=100)
+    assert (run.returncode, run.stdout) == (0, "4 1\n4 1\n"), run.stderr
 
 
 def test_the_limit_that_install_is_given_is_for_loaders_without_one_of_their_own() -> None:

@@ -36,15 +36,16 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def _as_torchs(code: types.CodeType, makes_iterator: types.CodeType) -> types.CodeType:
-    """With its one line where torch makes an iterator."""
+def _as_torchs(code: types.CodeType) -> types.CodeType:
+    """With its one line where torch makes an iterator; as it is if somebody has put something else there."""
+    makes_iterator = getattr(torchs_iterator, "__code__", code)
     lines = [line for _, _, line in makes_iterator.co_lines() if line]
     return code.replace(co_filename=makes_iterator.co_filename, co_firstlineno=max(lines) - 1)
 
 
 # Calls a function: what that warns its caller of comes from torch's module and line then, as users' filters and eyes
 # expect it.
-called_by_torch: Any = types.FunctionType(_as_torchs(_call.__code__, torchs_iterator.__code__), vars(dataloader))
+called_by_torch: Any = types.FunctionType(_as_torchs(_call.__code__), vars(dataloader))
 
 
 def torchs_new(cls: type, *_: Any, **__: Any) -> Any:
