@@ -78,7 +78,10 @@ class WorkerError:
         except Exception:  # a class whose constructor takes other arguments
             error = RuntimeError(text)
         _notes.add_note(error, note)
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # it has this frame: it would be held in a circle, and all that its traceback holds
 
 
 class _Fetcher:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import pathlib
 import re
 import signal
 import time
+import weakref
 from collections.abc import Callable
 from multiprocessing import util
 from typing import Any
@@ -38,6 +40,37 @@ def idle(loader: Any) -> Any:
     next(iterator)
     assert until(lambda: all(look["batches"] and look["phase"] == _core.PHASE_WAIT for look in looks(iterator)), 60)
     return iterator
+
+
+class RaisesAt3:
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            raise ValueError("no sample 3")
+        return index
+
+
+@pytest.mark.parametrize("kind", [headrace.Loader, Headrace])
+def test_an_iterator_whose_error_was_caught_is_let_go_with_its_workers_and_its_data(kind: Any) -> None:
+    def ended() -> tuple[Any, Any]:
+        data = RaisesAt3()
+        iterator = iter(kind(data, batch_size=2, num_workers=1, multiprocessing_context="fork"))
+        try:
+            list(iterator)
+        except ValueError as error:
+            assert "no sample 3" in str(error)
+        return weakref.ref(data), iterator._engine.processes[0].pid
+
+    gc.collect()
+    gc.disable()  # they would be there until the next collection
+    try:
+        reference, worker = ended()
+        assert reference() is None
+        assert until(lambda: not alive(worker))
+    finally:
+        gc.enable()
 
 
 def close(iterator: Any) -> float:

@@ -8,6 +8,7 @@ import functools
 import operator
 import pickle
 import sys
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable
@@ -240,6 +241,8 @@ def _reraise(wrapped: Any, note: str) -> None:
         wrapped.reraise()
     except Exception as error:
         _notes.add_note(error, note)
+        if error.__traceback__ is not None:  # torch's frame below holds the error: a circle, with the loop in it
+            traceback.clear_frames(error.__traceback__.tb_next)
         raise
 
 
