@@ -403,19 +403,15 @@ def calm_libraries() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
-    if opencv_threads() and not opencv_is_set():
+    if "cv2" in sys.modules and not opencv_threads_set():
         sys.modules["cv2"].setNumThreads(0)
 
 
-def opencv_threads() -> int:
-    """How many threads OpenCV uses in this process; 0 where it is not imported."""
+def opencv_threads_set() -> int:
+    """How many threads the user has told OpenCV to use, which workers keep; 0 for none, or where nobody has said."""
     cv2 = sys.modules.get("cv2")
-    return int(cv2.getNumThreads()) if cv2 is not None else 0
-
-
-def opencv_is_set() -> bool:
-    """Has the user said how many? Workers keep that."""
-    return opencv_threads() != int(sys.modules["cv2"].getNumberOfCPUs())
+    threads = int(cv2.getNumThreads()) if cv2 is not None else 0
+    return 0 if cv2 is None or threads == cv2.getNumberOfCPUs() else threads
 
 
 def warn_of_fork(context: Any) -> None:
@@ -426,14 +422,12 @@ def warn_of_fork(context: Any) -> None:
     hazards = []
     if torch is not None and torch.cuda.is_initialized():
         hazards.append("CUDA is initialised, and forked processes cannot use it")
-    own = (threading.main_thread().name, threading.current_thread().name, PIN_THREAD, REAP_THREAD)
-    names = [thread.name for thread in threading.enumerate() if thread.name not in own and not _is_harmless(thread)]
-    if names:
+    if names := other_threads():
         others = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         hazards.append(
             f"other threads run ({others}), and a lock that one of them holds now stays locked in the workers"
         )
-    if opencv_threads() > 1 and opencv_is_set():
+    if opencv_threads_set() > 1:
         hazards.append("OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that)")
     if "polars" in sys.modules and any(name.startswith("polars-") for name in _thread_names()):
         hazards.append("polars has a thread pool, which they do not have, and wait for")
@@ -443,6 +437,12 @@ def warn_of_fork(context: Any) -> None:
             f"headrace: workers are forked from this process, where {'; '.join(hazards)}. "
             'multiprocessing_context="forkserver" avoids this'
         )
+
+
+def other_threads() -> list[str]:
+    """The names of Python's threads, but for this one, headrace's own and harmless ones."""
+    own = (threading.main_thread().name, threading.current_thread().name, PIN_THREAD, REAP_THREAD)
+    return [thread.name for thread in threading.enumerate() if thread.name not in own and not _is_harmless(thread)]
 
 
 def _thread_names() -> list[str]:

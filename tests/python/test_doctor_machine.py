@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import pathlib
 import resource
@@ -201,6 +202,17 @@ def test_what_is_alive_in_this_process_is_a_hazard_for_its_forks(monkeypatch: py
     assert "telemetry" in found["threads"].limit
     cv2.getNumberOfCPUs = lambda: 8  # nobody has set how many: workers use one
     assert "OpenCV" not in [finding.name for finding in _machine.hazards()]
+
+
+def test_what_loaders_do_not_warn_of_is_no_hazard_to_the_doctor() -> None:
+    queue: Any = multiprocessing.get_context("fork").Queue()
+    queue.put(1)
+    assert "QueueFeederThread" in [thread.name for thread in threading.enumerate()]
+    found = [finding.name for finding in _machine.hazards()]
+    assert queue.get() == 1
+    queue.close()
+    queue.join_thread()
+    assert "threads" not in found
 
 
 def test_the_numbers_are_in_the_json_too() -> None:

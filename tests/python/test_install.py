@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import subprocess
-import sys
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import headrace._engine
 import headrace.torch
 import pytest
 import torch.utils.data
+from processes import run
 
 MB = 1 << 20
 
@@ -136,9 +136,8 @@ print(len(list(DataLoader(range(4), num_workers=1, multiprocessing_context="fork
 """
 
 
-def test_another_tool_may_have_wrapped_torchs_method_before() -> None:
-    run = subprocess.run([sys.executable, "-c", PATCHED], capture_output=True, text=True, timeout=100)
-    assert (run.returncode, run.stdout) == (0, "4 1\n4 1\n"), run.stderr
+def test_another_tool_may_have_wrapped_torchs_method_before(tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, PATCHED) == "4 1\n4 1\n"
 
 
 def test_the_limit_that_install_is_given_is_for_loaders_without_one_of_their_own() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from multiprocessing import util
 from typing import Any
 
+import datasets as d
 import headrace
 import pytest
 from headrace import _core, _crew
@@ -42,25 +43,15 @@ def idle(loader: Any) -> Any:
     return iterator
 
 
-class RaisesAt3:
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> int:
-        if index == 3:
-            raise ValueError("no sample 3")
-        return index
-
-
 @pytest.mark.parametrize("kind", [headrace.Loader, Headrace])
 def test_an_iterator_whose_error_was_caught_is_let_go_with_its_workers_and_its_data(kind: Any) -> None:
     def ended() -> tuple[Any, Any]:
-        data = RaisesAt3()
+        data = d.Failing(8, at=(3,))
         iterator = iter(kind(data, batch_size=2, num_workers=1, multiprocessing_context="fork"))
         try:
             list(iterator)
         except ValueError as error:
-            assert "no sample 3" in str(error)
+            assert "Caught ValueError in " in str(error)
         return weakref.ref(data), iterator._engine.processes[0].pid
 
     gc.collect()

@@ -324,7 +324,7 @@ def hazards() -> list[Finding]:
     from headrace import _crew
 
     found = []
-    names = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
+    names = _crew.other_threads()
     total = len(os.listdir("/proc/self/task"))
     torch = sys.modules.get("torch")
     avoid = 'multiprocessing_context="forkserver" for the loader'
@@ -335,11 +335,11 @@ def hazards() -> list[Finding]:
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         text = "A lock that one of them holds while a worker is forked stays locked in the worker, which then hangs."
         found.append(Finding("threads", "warning", f"{len(names)} of Python", shown, text, avoid))
-    if (threads := _crew.opencv_threads()) > 1 and _crew.opencv_is_set():  # else workers use one
+    if (threads := _crew.opencv_threads_set()) > 1:
         text = "Its pool's threads are not in a forked worker, which may wait for them without end."
         found.append(Finding("OpenCV", "warning", f"{threads} threads", "at fork", text, "cv2.setNumThreads(0)"))
     # numpy's OpenBLAS has threads for all but one core since its import, and ends them before a fork.
-    others = total - 1 - len(names) - (os.cpu_count() or 1) * ("numpy" in sys.modules)
+    others = total - threading.active_count() - (os.cpu_count() or 1) * ("numpy" in sys.modules)
     if others > 0:
         text = "A pool that a library has started (OpenMP, OpenCV, gRPC): a worker that is forked now does not have it."
         fix = f"{avoid}, or export OMP_NUM_THREADS=1"
