@@ -7,6 +7,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,7 @@ def run_python_tests(arguments: list[str]) -> Tally:
 
 
 def main() -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and tests send it
     arguments = sys.argv[1:]
     tally = run_python_tests(arguments) if arguments else run_c_tests() + run_python_tests([])
     return tally.finish("test")

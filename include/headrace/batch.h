@@ -37,8 +37,8 @@ enum {
     HR_BATCH_MAX_NDIM = 64,
     HR_BATCH_MAX_DEPTH = 1000,
     HR_BATCH_SMALL_ALIGN = 64,
-    HR_BATCH_LARGE_BYTES = 32 * 1024, /* leaves of this size and above begin at a page of their own... */
-    HR_BATCH_LARGE_ALIGN = 4096,      /* ...and what lies between them is never written, so it costs no memory */
+    HR_BATCH_LARGE_BYTES = 32 * 1024, /* leaves of this size and above begin at a multiple of... */
+    HR_BATCH_LARGE_ALIGN = 4096,      /* ...this: a page of their own, where pages are of 4 KiB */
     HR_BATCH_MAX_THREADS = 2,
 };
 

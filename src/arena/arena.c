@@ -228,9 +228,11 @@ int hr_arena_vitals(const hr_arena *arena, uint32_t worker, struct hr_vitals *re
     int r = check_worker(arena, worker);
     if (r < 0) return r;
     const struct hr__worker *record = arena->peers[worker].record;
+    uint32_t pid = atomic_load_explicit(&record->pid, memory_order_acquire); /* first: what follows is that process's */
+    uint32_t phase = atomic_load_explicit(&record->phase, memory_order_acquire);
     struct hr_vitals vitals = {
-        .phase = (enum hr_phase)(atomic_load_explicit(&record->phase, memory_order_acquire) % HR_PHASE_COUNT),
-        .pid = atomic_load_explicit(&record->pid, memory_order_relaxed),
+        .phase = (enum hr_phase)(phase % HR_PHASE_COUNT),
+        .pid = pid,
         .starts = atomic_load_explicit(&record->starts, memory_order_relaxed),
         .phase_since_ns = (int64_t)atomic_load_explicit(&record->phase_since_ns, memory_order_relaxed),
         .task = atomic_load_explicit(&record->task, memory_order_relaxed),

@@ -7,6 +7,8 @@
 #include "ledger.h"
 #include "os/os.h"
 
+enum { COPY_ALIGN = 4096 }; /* a private copy keeps what a batch aligns its arrays to */
+
 struct hr__hold *hr__hold_slot(hr_arena *arena, uint32_t slot, const struct hr__record *record) {
     struct hr__entry *entry = &arena->entries[slot];
     struct hr__hold *hold = &entry->hold;
@@ -36,7 +38,7 @@ struct hr__hold *hr__hold_slot(hr_arena *arena, uint32_t slot, const struct hr__
 
 int hr__hold_privately(struct hr__hold **hold) {
     struct hr__hold *shared = *hold, *copy = malloc(sizeof *copy);
-    void *data = aligned_alloc(HR__PAGE_BYTES, hr__round_up(hr__max(shared->public.bytes, 1), HR__PAGE_BYTES));
+    void *data = aligned_alloc(COPY_ALIGN, hr__round_up(hr__max(shared->public.bytes, 1), COPY_ALIGN));
     if (!copy || !data) {
         free(copy);
         free(data);
@@ -130,7 +132,7 @@ static void unmap_range(hr_arena *arena, uint64_t from, uint64_t to, bool punche
 }
 
 static uint64_t held_bytes(const struct hr__hold *hold) {
-    return hr__round_up(hold->public.bytes, HR__PAGE_BYTES);
+    return hr__round_up(hold->public.bytes, hr__page_bytes());
 }
 
 /* What was released and not collected yet counts as held: collecting it unmaps it. */

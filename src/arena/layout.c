@@ -12,7 +12,7 @@
 /* The one computation of where everything lies. The counts are in range. */
 int hr__layout_plan(uint32_t worker_count, uint32_t slot_count, uint32_t ring_capacity, uint64_t window_bytes,
                     struct hr__layout *ret_layout) {
-    struct hr__layout plan = {.workers_at = HR__PAGE_BYTES,
+    struct hr__layout plan = {.workers_at = HR__HEADER_ROOM,
                               .window_bytes = window_bytes,
                               .worker_count = worker_count,
                               .slot_count = slot_count,
@@ -54,7 +54,7 @@ static bool is_sane(const struct hr__header *header) {
 
 int hr__layout_check(void *mapping, uint64_t bytes, struct hr__layout *ret_layout) {
     struct hr__header *header = mapping;
-    if (bytes < HR__PAGE_BYTES)
+    if (bytes < HR__HEADER_ROOM)
         return hr__fail(HR_E_CORRUPT, "arena: %llu bytes are no arena", (unsigned long long)bytes);
     if (!atomic_load_explicit(&header->ready, memory_order_acquire) || header->magic != HR__MAGIC)
         return hr__fail(HR_E_CORRUPT, "arena: the descriptor is not that of a headrace arena");

@@ -30,7 +30,7 @@
 #define HR__MAGIC UINT64_C(0x6563617264616568) /* "headrace" */
 enum {
     HR__ABI_VERSION = 3,
-    HR__PAGE_BYTES = 4096,
+    HR__HEADER_ROOM = 4096,
     HR__WINDOW_ALIGN = 2 << 20,
     HR__COMMIT_STEP = 64 << 10,
 };
@@ -75,7 +75,7 @@ struct hr__worker {
     /* The worker's line. If it dies, the values stay as they were: they are for reports, and `ask` is ignored. */
     _Atomic uint64_t sample;
     _Atomic uint64_t done_count;
-    _Atomic uint32_t pid;
+    _Atomic uint32_t pid;       /* stored with release after a predecessor's vitals are cleared */
     _Atomic uint32_t ask_slot;  /* which of its grants it asks for: earlier ones may be published and not received */
     _Atomic uint64_t ask;       /* counts this worker's asks; stored last, with release */
     _Atomic uint64_t ask_bytes; /* what the current grant's slot should hold */
@@ -89,7 +89,7 @@ struct hr__worker {
     _Atomic uint64_t rss_bytes;                /* as it was at most a second before the last task's end */
 
     /* The trainer's line: its reply to the ask of the same number. */
-    _Alignas(HR_CACHE_LINE) _Atomic uint64_t reply; /* stored last, seq_cst: see bell.h */
+    _Alignas(HR_CACHE_LINE) _Atomic uint64_t reply; /* stored last, seq_cst: see ring.h */
     _Atomic uint64_t reply_bytes;                   /* the allowance from now on */
     _Atomic uint32_t reply_slot;                    /* the slot from now on: another one when one window is too small */
     _Atomic uint32_t reply_windows;
@@ -104,7 +104,7 @@ struct hr__slot {
     uint32_t reserved[11];
 };
 
-static_assert(sizeof(struct hr__header) <= HR__PAGE_BYTES, "the header is one page");
+static_assert(sizeof(struct hr__header) <= HR__HEADER_ROOM, "shared layout");
 static_assert(offsetof(struct hr__header, delivered_count) == 2 * HR_CACHE_LINE, "shared layout");
 static_assert(sizeof(struct hr__header) == 4 * HR_CACHE_LINE, "shared layout");
 static_assert(sizeof(struct hr__worker) == 3 * HR_CACHE_LINE, "shared layout");

@@ -160,7 +160,8 @@ void hr__ledger_collect(hr_arena *arena) {
         lent = hold;
     }
     hold = NULL;
-    if (atomic_load_explicit(&arena->returned, memory_order_relaxed)) hold = atomic_exchange(&arena->returned, NULL);
+    /* seq_cst: at a close it comes after the store of is_closed, as return_slot (hold.c) relies on. */
+    if (atomic_load(&arena->returned)) hold = atomic_exchange(&arena->returned, NULL);
     if (hold) hr__stop_at(HR__AT_LEDGER_COLLECTED);
     for (; hold; hold = next) {
         next = hold->next;
@@ -177,9 +178,10 @@ void hr__ledger_collect(hr_arena *arena) {
 /* The live lease that covers the first page at or after `from`, as whole pages. */
 static bool next_live(const struct hr__entry *entry, uint64_t from, uint64_t *ret_from, uint64_t *ret_to) {
     bool found = false;
+    uint64_t page = hr__page_bytes();
     for (const struct hr_lease *lease = entry->hold.leases; lease; lease = lease->next) {
-        uint64_t at = lease->offset & ~(uint64_t)(HR__PAGE_BYTES - 1);
-        uint64_t to = hr__round_up(lease->offset + lease->bytes, HR__PAGE_BYTES);
+        uint64_t at = lease->offset & ~(page - 1);
+        uint64_t to = hr__round_up(lease->offset + lease->bytes, page);
         if (atomic_load_explicit(&lease->is_released, memory_order_acquire) || to <= from) continue;
         if (found && at >= *ret_from) continue;
         *ret_from = at;

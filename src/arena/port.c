@@ -102,7 +102,7 @@ static int attach(hr_port *port) {
     uint64_t bytes = 0;
     void *mapping = NULL;
     int r = hr__memory_bytes(port->pass.memory_fd, &bytes);
-    if (r == 0 && bytes < HR__PAGE_BYTES)
+    if (r == 0 && bytes < HR__HEADER_ROOM)
         return hr__fail(HR_E_CORRUPT, "arena: a file of %llu bytes is no arena", (unsigned long long)bytes);
     if (r == 0) r = hr__map(port->pass.memory_fd, bytes, &mapping);
     if (r < 0) return hr__fail(r, "arena: cannot map the trainer's arena: %s", hr_error_text(r));
@@ -129,7 +129,7 @@ static void open_rings(hr_port *port) {
     /* Before the pid: what the one before it was at, and had, is not this process's. */
     atomic_store_explicit(&port->record->phase, HR_PHASE_WAIT, memory_order_relaxed);
     atomic_store_explicit(&port->record->rss_bytes, 0, memory_order_relaxed);
-    atomic_store_explicit(&port->record->pid, hr__pid(), memory_order_relaxed);
+    atomic_store_explicit(&port->record->pid, hr__pid(), memory_order_release);
     hr__stop_at(HR__AT_PORT_PID);
     atomic_fetch_add_explicit(&port->record->starts, 1, memory_order_relaxed);
     hr__stop_at(HR__AT_PORT_STARTS);
@@ -322,7 +322,7 @@ int hr_port_reserve(hr_port *port, uint64_t bytes, void **ret_data) {
     int r = bytes > port->grant.allowance ? ask(port, bytes) : 0;
     if (r == 0) r = commit(port, bytes);
     if (r < 0) return r;
-    enter_pages(port, hr__round_up(bytes, HR__PAGE_BYTES));
+    enter_pages(port, hr__round_up(bytes, hr__page_bytes()));
     *ret_data = hr__layout_window(&port->layout, port->grant.slot);
     return 0;
 }

@@ -37,6 +37,11 @@ const char *hr__root(void) {
     return root ? root : "";
 }
 
+uint64_t hr__assumed_page(void) {
+    const char *bytes = getenv("HEADRACE_PAGE");
+    return bytes ? strtoull(bytes, NULL, 10) : 0;
+}
+
 #define HR__POINT_ROW(constant, name, side) {name, HR__BY_##side},
 const struct hr__failpoint hr__failpoints[HR__POINT_COUNT] = {HR__FAILPOINTS(HR__POINT_ROW)};
 #undef HR__POINT_ROW

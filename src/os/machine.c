@@ -38,5 +38,6 @@ void hr_machine_look(struct hr_machine *ret_machine) {
         .core_count = hr__core_count(),
         .has_pidfd = gives_pidfd(),
         .has_memfd = gives_memfd(),
+        .has_end_signals = hr__ends_are_signalled() == 0,
     };
 }

@@ -21,7 +21,16 @@
 #define MADV_COLLAPSE 25
 #endif
 
-enum { PAGE_BYTES = 4096, HUGE_BYTES = 2 << 20 };
+enum { SMALL_BYTES = 4096, HUGE_BYTES = 2 << 20 };
+
+uint64_t hr__page_bytes(void) {
+    uint64_t assumed = hr__assumed_page();
+    return assumed ? assumed : (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static bool begins_page(const void *address) {
+    return (uintptr_t)address % hr__page_bytes() == 0;
+}
 
 static int open_memfd(const char *folder, int *ret_fd) {
     (void)folder;
@@ -108,7 +117,7 @@ static int map_aligned(int fd, uint64_t bytes, int protection, int flags, void *
     unsigned char *aligned = (unsigned char *)hr__round_up((uint64_t)(uintptr_t)reserved, HUGE_BYTES);
     void *mapped = mmap(aligned, bytes, protection, flags | MAP_FIXED, fd, 0);
     int r = mapped == MAP_FAILED ? -errno : 0;
-    unsigned char *end = aligned + hr__round_up(bytes, PAGE_BYTES);
+    unsigned char *end = aligned + hr__round_up(bytes, hr__page_bytes());
     if (aligned > reserved) munmap(reserved, (size_t)(aligned - reserved));
     if (reserved + room > end) munmap(end, (size_t)(reserved + room - end));
     if (r < 0) {
@@ -133,9 +142,11 @@ int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address) {
 }
 
 /* The kernel makes a huge page of small ones on request (MADV_COLLAPSE, Linux 6.1), whatever it does by itself, but not
- * of none: one is there first. */
+ * of none: one is there first. Where small pages are larger than 4 KiB, huge ones are larger than HUGE_BYTES, and the
+ * request does nothing, at times without an error. */
 static int collapse(int fd, unsigned char *address, uint64_t offset) {
-    int r = hr__commit(fd, offset, PAGE_BYTES);
+    if (hr__page_bytes() > SMALL_BYTES) return -EINVAL;
+    int r = hr__commit(fd, offset, SMALL_BYTES);
     if (r < 0) return r;
     r = hr__fail_at("collapse");
     return r < 0 ? r : madvise(address + offset, HUGE_BYTES, MADV_COLLAPSE) < 0 ? -errno : 0;
@@ -152,7 +163,7 @@ void hr__forget_pages(void *address, uint64_t bytes) {
 }
 
 void hr__unmap(void *address, uint64_t bytes) {
-    if (address && bytes) munmap(address, bytes);
+    if (address && bytes && begins_page(address)) munmap(address, hr__round_up(bytes, hr__page_bytes()));
 }
 
 void hr__keep_from_children(void *address, uint64_t bytes) {
@@ -173,12 +184,14 @@ int hr__commit(int fd, uint64_t offset, uint64_t bytes) {
 void hr__populate(void *address, uint64_t bytes) {
     if (hr__fail_at("populate") == 0 && madvise(address, bytes, MADV_POPULATE_WRITE) == 0) return;
     volatile unsigned char *page = address;
-    for (uint64_t at = 0; at < bytes; at += PAGE_BYTES) page[at] = page[at];
+    uint64_t step = hr__page_bytes();
+    for (uint64_t at = 0; at < bytes; at += step) page[at] = page[at];
 }
 
 int hr__punch(void *address, uint64_t bytes) {
     if (bytes == 0) return 0;
-    return madvise(address, bytes, MADV_REMOVE) < 0 ? -errno : 0;
+    if (!begins_page(address)) return -EINVAL;
+    return madvise(address, hr__round_up(bytes, hr__page_bytes()), MADV_REMOVE) < 0 ? -errno : 0;
 }
 
 int hr__make_private(void *address, uint64_t bytes) {

@@ -24,6 +24,10 @@ void hr__yield(void);            /* lets another runnable process have the core 
 
 /* ---- memory.c ---- */
 
+/* The kernel's page: 4 KiB, and on some arm64 16 or 64. Only whole ones are given back, unmapped and moved: a range has
+ * to begin with one, and ends with the last one that it touches. */
+uint64_t hr__page_bytes(void);
+
 /* Anonymous shared memory of `bytes` bytes, sparse but for the first `head_bytes`, which are committed: memfd_create,
  * else an unlinked file in /dev/shm, else in $TMPDIR. */
 enum hr__memory_kind { HR__MEMORY_MEMFD, HR__MEMORY_SHM, HR__MEMORY_TMP };
@@ -31,14 +35,15 @@ int hr__memory_create(uint64_t bytes, uint64_t head_bytes, int *ret_fd, enum hr_
 int hr__memory_bytes(int fd, uint64_t *ret_bytes);
 
 int hr__map(int fd, uint64_t bytes, void **ret_address);    /* shared, read and write, 2 MiB-aligned */
-void hr__unmap(void *address, uint64_t bytes);              /* NULL is fine */
+void hr__unmap(void *address, uint64_t bytes);              /* whole pages of hr__map's; NULL is fine */
 void hr__keep_from_children(void *address, uint64_t bytes); /* a later fork's child does not have the mapping */
 
 /* Makes the pages of [offset, offset + bytes) exist, so that touching them cannot raise SIGBUS. */
 int hr__commit(int fd, uint64_t offset, uint64_t bytes);
 /* Enters existing pages into this process's page table. Best effort: what is left faults in later. */
 void hr__populate(void *address, uint64_t bytes);
-/* Gives the pages behind a shared mapping back, for all processes; they read as zeros afterwards. */
+/* Gives the pages behind a shared mapping back, for all processes; they read as zeros afterwards, to the end of the
+ * last one. -EINVAL: `address` is in the middle of one. */
 int hr__punch(void *address, uint64_t bytes);
 
 /* Keeps the size of memory of hr__memory_create as it is: writing beyond fails. Best effort. */
@@ -47,7 +52,8 @@ void hr__keep_size(int fd);
 int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes);
 int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes);
 
-/* Replaces shared pages by private ones with the same contents, at the same address. Async-signal-safe. */
+/* Replaces shared pages by private ones with the same contents, at the same address, which begins a page.
+ * Async-signal-safe. */
 int hr__make_private(void *address, uint64_t bytes);
 
 /* Maps what is only read. Who writes to it all the same, which torch does with read-only arrays, gets pages of his own
@@ -95,9 +101,12 @@ int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns)
 
 /* Another descriptor of the pipe's read end, with an open file description of its own, by way of /proc. */
 int hr__open_anew(int read_fd, int *ret_fd);
+/* Does the kernel signal the end of a pipe, and nothing else? Until Linux 5.5 each close of one of a pipe's descriptors
+ * did the same. 0; -EOPNOTSUPP: no; another negative errno: it could not be asked. Asked once per process. */
+int hr__ends_are_signalled(void);
 /* Asks the kernel to kill process `pid` (SIGKILL) when the other end of the pipe is closed for good: when the process
  * that holds its write end dies, however; at once if it has died. For as long as anybody has this open file
- * description. */
+ * description. -EOPNOTSUPP and others: see hr__ends_are_signalled. */
 int hr__kill_with(int read_fd, int pid);
 /* The same for this process, with a description of its own. */
 int hr__die_with(int read_fd, int *ret_own_fd);
@@ -185,7 +194,13 @@ void hr__stop_at(enum hr__point point);
 extern const struct hr__failpoint hr__failpoints[HR__POINT_COUNT];
 /* $HEADRACE_ROOT: a folder that stands for / when cgroups and limits are looked up. */
 const char *hr__root(void);
+/* $HEADRACE_PAGE: bytes of a page larger than the kernel's, which hr__punch and hr__unmap hold to as a kernel that has
+ * them does; or 0. */
+uint64_t hr__assumed_page(void);
 #else
+static inline uint64_t hr__assumed_page(void) {
+    return 0;
+}
 static inline const char *hr__root(void) {
     return "";
 }

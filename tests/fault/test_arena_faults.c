@@ -3,6 +3,8 @@
 
 #include <sys/resource.h>
 
+#include "os/os.h"
+
 /* System calls that fail: the named fallback or an error that says what to do, and nothing is left behind. */
 
 static int descriptors;
@@ -16,6 +18,7 @@ static int note_descriptors(void **state) {
 static int count_again(void **state) {
     (void)state;
     unsetenv("HEADRACE_FAIL");
+    unsetenv("HEADRACE_PAGE");
     assert_int_equal(count_descriptors(), descriptors);
     return 0;
 }
@@ -125,6 +128,67 @@ static void a_commit_that_fails_is_an_error_with_numbers_and_can_be_tried_again(
     hr_arena_close(scene.arena);
 }
 
+/* ---- kernels with larger pages ---- */
+
+enum { PAGE = 64 << 10, ROUNDS = 40 };
+
+static struct hr_delivery *hand_over(struct scene *scene, hr_port *port, uint64_t task, uint64_t bytes) {
+    must(order(scene, 0, task, bytes));
+    must(work_once(port, in_s(PATIENCE_S)));
+    return expect(scene, 0, task, bytes);
+}
+
+static hr_port *open_scene_with_large_pages(struct scene *scene) {
+    setenv("HEADRACE_PAGE", "65536", 1);
+    set_scene(scene, 1, 4, UINT64_C(1) << 30);
+    return open_port_here(scene, 0);
+}
+
+static void a_sweep_leaves_whole_what_shares_a_large_page_with_what_it_frees(void **state) {
+    (void)state;
+    enum { EACH = PAGE * 7 / 4, FREED = PAGE, BYTES = 3 * EACH };
+    struct scene scene;
+    hr_lease *leases[3];
+    static unsigned char expected[EACH];
+    hr_port *port = open_scene_with_large_pages(&scene);
+    struct hr_delivery *delivery = hand_over(&scene, port, 0, BYTES);
+    unsigned char *data = delivery->data;
+    for (int i = 0; i < 3; i++) must(hr_delivery_lease(delivery, (uint64_t)i * EACH, EACH, &leases[i]));
+    memcpy(expected, data + EACH, EACH);
+    hr_delivery_done(delivery);
+    hr_lease_release(leases[0]);
+    hr_lease_release(leases[2]);
+    for (uint64_t task = 1; task < ROUNDS; task++) hr_delivery_done(hand_over(&scene, port, task, BYTES));
+    assert_int_equal(*(uint64_t *)data + *(uint64_t *)(data + FREED - sizeof(uint64_t)), 0); /* it was swept */
+    assert_memory_equal(data + EACH, expected, EACH);
+    hr_lease_release(leases[1]);
+    hr_port_close(port);
+    hr_arena_close(scene.arena);
+}
+
+static uint64_t mapped_bytes(void) {
+    return hr__read_number("/proc/self/statm") * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void a_close_frees_and_unmaps_what_lies_behind_a_held_batch_in_a_large_page(void **state) {
+    (void)state;
+    struct scene scene;
+    struct hr_pass pass;
+    uint64_t before = mapped_bytes();
+    hr_port *port = open_scene_with_large_pages(&scene);
+    must(hr_arena_pass(scene.arena, 0, &pass));
+    struct hr_delivery *kept = hand_over(&scene, port, 0, 5000), *dropped = hand_over(&scene, port, 1, 16 * MIB);
+    hr_lease *lease = lease_all(kept);
+    hr_delivery_done(kept);
+    hr_delivery_done(dropped);
+    hr_port_close(port);
+    hr_arena_close(scene.arena);
+    assert_true(bytes_of(pass.memory_fd) <= MIB);
+    assert_true(mapped_bytes() < before + 4 * MIB);
+    hr_lease_release(lease);
+    hr_pass_done(&pass);
+}
+
 /* ---- few descriptors ---- */
 
 static void few_descriptors_are_an_error_that_says_so_at_each_number(void **state) {
@@ -164,6 +228,8 @@ int main(void) {
         TEST(without_pidfd_the_caller_is_told),
         TEST(without_populate_pages_are_touched),
         TEST(a_commit_that_fails_is_an_error_with_numbers_and_can_be_tried_again),
+        TEST(a_sweep_leaves_whole_what_shares_a_large_page_with_what_it_frees),
+        TEST(a_close_frees_and_unmaps_what_lies_behind_a_held_batch_in_a_large_page),
         TEST(few_descriptors_are_an_error_that_says_so_at_each_number),
     };
 #ifndef HR_FAILPOINTS

@@ -182,7 +182,7 @@ static void an_end_that_is_expected_is_not_reported(void **state) {
 
 /* ---- what is seen from outside ---- */
 
-enum { SEEN_BYTES = HR__PAGE_BYTES + WORKERS * sizeof(struct hr__worker) };
+enum { SEEN_BYTES = HR__HEADER_ROOM + WORKERS * sizeof(struct hr__worker) };
 
 /* Opens the arena's file for reading, as a tool does that finds it under /proc/PID/fd. Unmapped by munmap. */
 static struct hr__layout open_from_outside(struct room *room) {

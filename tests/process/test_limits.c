@@ -3,6 +3,9 @@
 
 #include <sys/resource.h>
 
+#include "base/base.h"
+#include "os/os.h"
+
 /* The trainer's loop: tasks dealt round robin, `keep` is told of each batch and owns it. */
 static void run_epoch(struct scene *scene, uint64_t count, uint64_t prefetch, uint64_t bytes,
                       void (*keep)(struct hr_delivery *delivery, uint64_t task)) {
@@ -185,7 +188,7 @@ static void limit_address_space(void) {
     FILE *file = fopen("/proc/self/statm", "r");
     unsigned long pages = fgets(line, sizeof line, file) ? strtoul(line, NULL, 10) : 0;
     fclose(file);
-    rlim_t bytes = (rlim_t)pages * 4096 + 4 * UINT64_C(20) * 9 * MIB;
+    rlim_t bytes = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + 4 * UINT64_C(20) * 9 * MIB;
     setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
 }
 
@@ -308,7 +311,7 @@ static void labels_that_are_kept_do_not_pin_the_images(void **state) {
     set_scene_with_crew(&scene, 2, 4, UINT64_C(1) << 30);
     must(hr_arena_pass(scene.arena, 0, &pass));
     run_epoch(&scene, KEPT, 4, MIB, keep_labels);
-    uint64_t bytes = bytes_of(pass.memory_fd), labels = (uint64_t)KEPT * LABELS_BYTES;
+    uint64_t bytes = bytes_of(pass.memory_fd), labels = KEPT * hr__round_up(LABELS_BYTES, hr__page_bytes());
     print_message("%d labels of %d KiB kept: %llu MiB\n", KEPT, LABELS_BYTES / KIB, (unsigned long long)bytes / MIB);
     assert_true(bytes < labels + 2 * 16 * MIB); /* a sweep each 16 batches */
     assert_int_equal(report_of(&scene).copied_count, 0);

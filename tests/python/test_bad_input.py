@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import time
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 import torch
 from compare import assert_same, failures
 from loaders import ENGINE, LOADERS, METHODS, Headrace, Torch, needs_failpoints, only_headrace
-from processes import alive, run, shared_bytes, until
+from processes import Script, alive, run, shared_bytes, until
 
 MB = 1 << 20
 
@@ -185,6 +186,28 @@ def test_pidfd_refused_works_and_a_killed_worker_is_still_noticed(tmp_path: path
     assert run(tmp_path, REPORTED.format(method=method), HEADRACE_FAIL="pidfd_open:EPERM") == "memfd\n"
     said = run(tmp_path, KILLED.format(method=method), HEADRACE_FAIL="pidfd_open:EPERM")
     assert said.startswith("DataLoader worker (pid")
+
+
+ORPHANED = """
+import os
+import datasets as d
+from loaders import Headrace
+if __name__ == "__main__":
+    iterator = iter(Headrace(d.Squares(100), num_workers=2, multiprocessing_context={method!r}))
+    print(len(list(zip(range(50), iterator))), flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+@needs_failpoints
+@pytest.mark.parametrize("method", METHODS)
+def test_where_pipes_signal_every_close_waiting_workers_end_with_their_trainer(
+    tmp_path: pathlib.Path, method: str
+) -> None:
+    with Script(tmp_path, ORPHANED.format(method=method), HEADRACE_FAIL="async:ENOSYS") as script:
+        assert script.finish() == -signal.SIGKILL
+        assert script.stdout == "50\n"
+        assert until(lambda: script.left() == [], 60)
 
 
 FORK_REFUSED = """

@@ -158,6 +158,13 @@ def test_a_kernel_without_pidfd_is_a_note() -> None:
 
 
 @needs_failpoints
+def test_a_kernel_whose_pipes_signal_every_close_is_a_note() -> None:
+    found = findings(HEADRACE_FAIL="async:ENOSYS")["kernel"]
+    assert (found["severity"], found["fix"]) == ("note", "Linux 5.5 or later")
+    assert "a busy worker ends once its batch is made" in found["consequence"]
+
+
+@needs_failpoints
 def test_a_sandbox_in_which_the_engine_cannot_run_is_an_error() -> None:
     found = findings(HEADRACE_FAIL="eventfd:EPERM")["engine"]
     assert (found["severity"], found["value"]) == ("error", "torch's own")

@@ -800,6 +800,41 @@ def test_an_iterator_can_be_used_in_another_thread_than_its_own(kind: Any) -> No
     assert got == [[i, i + 1] for i in range(0, 20, 2)]
 
 
+IN_TWO_THREADS = """
+import sys, threading, time
+import headrace
+
+def take(iterator, barrier):
+    barrier.wait()
+    while True:
+        try:
+            next(iterator)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            said.add("an iterator of its own" in str(error))
+
+if __name__ == "__main__":
+    sys.setswitchinterval(1e-6)
+    said = set()
+    options = dict(num_workers=2, prefetch_factor=32, persistent_workers=True, multiprocessing_context="fork")
+    loader = headrace.Loader(range(64), 1, **options)
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        iterator, barrier = iter(loader), threading.Barrier(2)
+        threads = [threading.Thread(target=take, args=(iterator, barrier)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    print(said)
+"""
+
+
+def test_one_iterator_in_two_threads_raises_and_says_what_to_do(tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, IN_TWO_THREADS) == "{True}\n"
+
+
 @LOADERS
 def test_a_loader_made_in_one_process_works_in_its_forked_child(kind: Any) -> None:
     loader = forked(kind, d.Squares(10), batch_size=3)

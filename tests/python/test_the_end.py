@@ -299,7 +299,8 @@ def make(act, **options):
 
 if __name__ == "__main__":
 {state}
-    time.sleep(600)
+    for _ in range(600):
+        time.sleep(1)  # a signal that comes on the way into a sleep is served when that ends
 """
 
 STATES = {

@@ -25,8 +25,8 @@ struct room {
 
 static int open_room(void **state) {
     struct room *room = malloc(sizeof *room);
-    room->header = aligned_alloc(HR__PAGE_BYTES, HR__PAGE_BYTES);
-    memset(room->header, 0, HR__PAGE_BYTES);
+    room->header = aligned_alloc(HR__HEADER_ROOM, HR__HEADER_ROOM);
+    memset(room->header, 0, HR__HEADER_ROOM);
     assert_int_equal(hr__layout_plan(WORKERS, SLOTS, CAPACITY, WINDOW, &room->plan), 0);
     hr__layout_write(&room->plan, room->header, 1 << 20, 42);
     *state = room;
@@ -66,7 +66,7 @@ static void the_parts_of_an_arena_lie_one_after_another(void **state) {
     struct room *room = *state;
     const struct hr__layout *plan = &room->plan;
     unsigned char *base = (unsigned char *)plan->header;
-    assert_ptr_equal(hr__layout_worker(plan, 0), base + HR__PAGE_BYTES);
+    assert_ptr_equal(hr__layout_worker(plan, 0), base + HR__HEADER_ROOM);
     assert_true((unsigned char *)(hr__layout_worker(plan, WORKERS - 1) + 1) <=
                 (unsigned char *)hr__layout_slot(plan, 0));
     assert_true((unsigned char *)(hr__layout_slot(plan, SLOTS - 1) + 1) <=
@@ -95,15 +95,15 @@ static void sizes_beyond_what_a_file_can_have_are_refused(void **state) {
 
 static void a_short_file_is_no_arena(void **state) {
     struct room *room = *state;
-    assert_int_equal(check(room, HR__PAGE_BYTES - 1), HR_E_CORRUPT);
+    assert_int_equal(check(room, HR__HEADER_ROOM - 1), HR_E_CORRUPT);
     assert_int_equal(check(room, 0), HR_E_CORRUPT);
 }
 
 static void a_file_of_another_length_than_its_header_says_is_refused(void **state) {
     struct room *room = *state;
     assert_int_equal(check(room, room->plan.total_bytes - 1), HR_E_CORRUPT);
-    assert_int_equal(check(room, room->plan.total_bytes + HR__PAGE_BYTES), HR_E_CORRUPT);
-    assert_int_equal(check(room, HR__PAGE_BYTES), HR_E_CORRUPT);
+    assert_int_equal(check(room, room->plan.total_bytes + HR__HEADER_ROOM), HR_E_CORRUPT);
+    assert_int_equal(check(room, HR__HEADER_ROOM), HR_E_CORRUPT);
 }
 
 static void an_arena_that_is_not_ready_is_refused(void **state) {
@@ -143,7 +143,7 @@ static void sizes_that_contradict_each_other_are_refused(void **state) {
         header->ring_capacity = counts[i];
         assert_int_equal(check(room, room->plan.total_bytes), HR_E_CORRUPT);
     }
-    const uint64_t windows[] = {0, 1, WINDOW + HR__PAGE_BYTES, WINDOW * 2, UINT64_MAX << 21};
+    const uint64_t windows[] = {0, 1, WINDOW + HR__HEADER_ROOM, WINDOW * 2, UINT64_MAX << 21};
     for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
         *header = good;
         header->window_bytes = windows[i];

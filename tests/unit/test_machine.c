@@ -104,12 +104,14 @@ static void what_the_kernel_refuses_is_told(void **state) {
     uint64_t address = (uint64_t)(uintptr_t)&machine;
     unsigned char page;
     int descriptors = count_descriptors();
-    setenv("HEADRACE_FAIL", "memfd_create:EPERM,pidfd_open:ENOSYS,pagemap:EACCES", 1);
+    setenv("HEADRACE_FAIL", "memfd_create:EPERM,pidfd_open:ENOSYS,async:ENOSYS,pagemap:EACCES", 1);
     hr_machine_look(&machine);
     assert_int_equal(hr_machine_pages(&address, 1, &page), -EACCES);
     unsetenv("HEADRACE_FAIL");
     assert_false(machine.has_memfd);
     assert_false(machine.has_pidfd);
+    assert_false(machine.has_end_signals);
+    hr_machine_look(&machine);
     assert_int_equal(count_descriptors(), descriptors);
 }
 #endif

@@ -14,7 +14,7 @@
 enum { TICK_ITEMS = 4096, PROGRESS_TICKS = 16, PROGRESS_BYTES = 16 << 20, FIRST_FRAMES = 64 };
 
 #ifdef Py_GIL_DISABLED /* reference counts are split: nothing is known to be alone */
-#define IS_SHARED(object, own_count) 1
+#define IS_SHARED(object, own_count) ((void)(object), (void)(own_count), true)
 #else
 #define IS_SHARED(object, own_count) (Py_REFCNT(object) > (own_count))
 #endif

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <headrace/machine.h>
 
@@ -300,14 +301,14 @@ static int by_address(const void *left, const void *right) {
 }
 
 /* What many parts have in common, such as the keys of records, is met often, and its page is still one. */
-static bool is_new_page(const uint64_t *addresses, size_t i) {
-    enum { LEAST_PAGE = 4096 };
-    return i == 0 || addresses[i] / LEAST_PAGE != addresses[i - 1] / LEAST_PAGE;
+static bool is_new_page(const uint64_t *addresses, size_t i, uint64_t page_bytes) {
+    return i == 0 || addresses[i] / page_bytes != addresses[i - 1] / page_bytes;
 }
 
 static int judge(struct look *look, struct sums *ret_sums) {
     uint64_t *addresses = malloc((look->count + 1) * sizeof *addresses);
     unsigned char *pages = calloc(look->count + 1, 1);
+    uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
     int r = addresses && pages && !look->is_full ? 0 : -ENOMEM;
     if (r == 0 && look->count) {
         qsort(look->spots, look->count, sizeof *look->spots, by_address);
@@ -319,7 +320,7 @@ static int judge(struct look *look, struct sums *ret_sums) {
         bool is_private = pages[i] == HR_PAGE_PRIVATE;
         ret_sums->bytes += look->spots[i].bytes;
         ret_sums->private_bytes += is_private ? look->spots[i].bytes : 0;
-        bool is_new = is_new_page(addresses, i);
+        bool is_new = is_new_page(addresses, i, page_bytes);
         ret_sums->pages += is_new;
         ret_sums->private_pages += is_new && is_private;
     }

@@ -9,7 +9,7 @@
 struct loader {
     PyObject_HEAD hr_loader *loader;
     bool is_busy;                 /* a thread is inside, without the GIL */
-    struct hr_delivery *received; /* waited for, not taken yet */
+    struct hr_delivery *received; /* waited for, not taken yet; touched with the GIL only */
     PyObject *types;              /* see decode */
 };
 
@@ -156,7 +156,8 @@ static PyObject *loader_submit(PyObject *self, PyObject *indices) {
 
 static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
     struct loader *loader = (struct loader *)self;
-    struct waited waited = {.ret_delivery = &loader->received};
+    struct hr_delivery *received = NULL;
+    struct waited waited = {.ret_delivery = &received};
     int64_t deadline_ns;
     if (!idle_loader(self) || core_deadline(timeout, &deadline_ns) < 0) return NULL;
     drop_received(loader);
@@ -164,7 +165,8 @@ static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
     if (r == -EINTR) return NULL;
     if (r == HR_E_END) Py_RETURN_NONE;
     if (r < 0) return raise_wait(loader->loader, r);
-    return PyLong_FromLong(r == 1 ? HR_STATUS_END : (long)loader->received->status);
+    loader->received = received;
+    return PyLong_FromLong(r == 1 ? HR_STATUS_END : (long)received->status);
 }
 
 static PyObject *loader_take(PyObject *self, PyObject *ignored) {
@@ -172,7 +174,11 @@ static PyObject *loader_take(PyObject *self, PyObject *ignored) {
     struct hr_delivery *delivery = loader->received;
     PyObject *object;
     (void)ignored;
-    if (!delivery) return PyErr_Format(PyExc_RuntimeError, "headrace: nothing was received");
+    if (!idle_loader(self)) return NULL;
+    if (!delivery)
+        return PyErr_Format(PyExc_RuntimeError,
+                            "headrace: another thread has asked for a batch meanwhile, and this one "
+                            "is gone; give each thread an iterator of its own, or a lock");
     loader->received = NULL;
     if (delivery->status == HR_STATUS_TOO_BIG && delivery->bytes == sizeof(uint64_t))
         object = PyLong_FromUnsignedLongLong(*(const uint64_t *)delivery->data);
@@ -183,14 +189,14 @@ static PyObject *loader_take(PyObject *self, PyObject *ignored) {
 }
 
 static PyObject *loader_has_data(PyObject *self, PyObject *argument) {
-    hr_loader *loader = core_open_loader(self);
+    hr_loader *loader = idle_loader(self);
     unsigned long worker = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred() || !loader) return NULL;
     return PyBool_FromLong(hr_loader_has_data(loader, (uint32_t)worker));
 }
 
 static PyObject *loader_dismiss(PyObject *self, PyObject *argument) {
-    hr_loader *loader = core_open_loader(self);
+    hr_loader *loader = idle_loader(self);
     unsigned long worker = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred() || !loader) return NULL;
     int r = hr_loader_dismiss(loader, (uint32_t)worker);

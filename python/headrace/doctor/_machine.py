@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import mmap
 import multiprocessing
 import os
 import platform
@@ -254,7 +255,7 @@ def _chosen(text: str | None) -> str | None:
 
 
 def huge_pages() -> Finding:
-    """Whether the arena's memory may be mapped by 2 MiB pages."""
+    """Whether the arena's memory may be mapped by huge pages."""
     path = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
     mode = _chosen(_read(path))
     if mode in ("always", "advise", "within_size", "force"):
@@ -264,23 +265,38 @@ def huge_pages() -> Finding:
         "note",
         mode or "not there",
         "for shared memory",
-        "Batches are in pages of 4 KiB: the first touch of fresh memory costs more. What is used again costs the same.",
+        f"Batches are in pages of {mmap.PAGESIZE >> 10} KiB: the first touch of fresh memory costs more. "
+        "What is used again costs the same.",
         f"echo advise | sudo tee {path}" if mode else "",
     )
 
 
+_ALLOW = "a later kernel, or a seccomp profile that allows it (docker run --security-opt seccomp=unconfined)"
+# Of hr_machine_look: name, what stands in for it, what brings it.
+_MEANS = {
+    "has_pidfd": ("pidfd", "a pipe tells of a worker's end", _ALLOW),
+    "has_memfd": ("memfd", "a file without a name in /dev/shm holds the batches", _ALLOW),
+    "has_end_signals": (
+        "signals of a pipe's end",
+        "when the trainer is killed, a busy worker ends once its batch is made",
+        "Linux 5.5 or later",
+    ),
+}
+
+
 def kernel(machine: dict[str, Any]) -> Finding:
     """What headrace uses of the kernel, and what stands in for it."""
-    gone = [name for name, key in (("pidfd", "has_pidfd"), ("memfd", "has_memfd")) if not machine[key]]
+    gone = [means for key, means in _MEANS.items() if not machine[key]]
     if not gone:
-        return Finding("kernel", "ok", f"Linux {platform.release()}", "pidfd, memfd")
+        return Finding("kernel", "ok", f"Linux {platform.release()}", ", ".join(name for name, _, _ in _MEANS.values()))
+    names, others, fixes = zip(*gone, strict=True)
     return Finding(
         "kernel",
         "note",
-        f"Linux {platform.release()}, without {' and '.join(gone)}",
+        f"Linux {platform.release()}, without {' and '.join(names)}",
         "refused by the kernel or the sandbox",
-        "Other means stand in: a pipe that tells of a worker's end, a file without a name in /dev/shm.",
-        "allow pidfd_open and memfd_create in the seccomp profile (docker run --security-opt seccomp=unconfined)",
+        f"Other means stand in: {', '.join(others)}.",
+        ", ".join(dict.fromkeys(fixes)),
     )
 
 
