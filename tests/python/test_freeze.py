@@ -144,6 +144,8 @@ ARRAYS += [
     np.zeros(2, dtype=np.dtype({"names": ["a", "b"], "formats": ["i2", "M8[s]"], "offsets": [4, 8], "itemsize": 24})),
     np.zeros(2, dtype=np.dtype([("a", "u1"), ("b", "i4")], align=True)),
     np.zeros(3, dtype=[("m", "f4", (2, 2)), ("n", [("x", "i1")])]),
+    np.array([1, 3], dtype="g") / 3,
+    np.zeros(2, dtype=[("z", "G"), ("n", "i4")]),
     np.zeros((0, 3)),
     np.array(5.0),
     np.arange(12).reshape(3, 4).T,
@@ -223,6 +225,15 @@ def test_an_array_comes_back_with_its_dtype_and_can_be_written(value: Any) -> No
     if isinstance(back, np.ndarray) and not back.dtype.hasobject:
         assert back.flags.writeable
         assert look(headrace.freeze(value)) == look(value)
+
+
+def test_long_doubles_of_another_kind_of_machine_are_refused(tmp_path: pathlib.Path) -> None:
+    mantissa = np.finfo("g").nmant
+    image = tmp_path / "image"
+    headrace.freeze({"a": np.zeros(2, dtype="g")}, image)
+    image.write_bytes(image.read_bytes().replace(f"f16/{mantissa}".encode(), f"f16/{mantissa ^ 1}".encode()))
+    with pytest.raises(headrace.StoreError, match=f"mantissa, and this machine's have {mantissa}"):
+        headrace.open(image)["a"]
 
 
 KEYS = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.none(), st.booleans(), st.binary())

@@ -27,12 +27,17 @@ static void random_slice(struct scene *scene, struct random_array *a, uint32_t d
     if (step < 0 && size) a->first += (size - 1) * stride;
 }
 
+static void swap(int64_t *numbers, uint64_t i, uint64_t j) {
+    int64_t number = numbers[i];
+    numbers[i] = numbers[j];
+    numbers[j] = number;
+}
+
 static void permute(struct scene *scene, struct random_array *a) {
     for (uint32_t d = a->array.ndim; d > 1; d--) {
         uint64_t other = random_below(scene, d);
-        int64_t size = a->shape[d - 1], stride = a->strides[d - 1];
-        a->shape[d - 1] = a->shape[other], a->strides[d - 1] = a->strides[other];
-        a->shape[other] = size, a->strides[other] = stride;
+        swap(a->shape, d - 1, other);
+        swap(a->strides, d - 1, other);
     }
 }
 

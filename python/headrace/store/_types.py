@@ -406,13 +406,32 @@ def int_from_bytes(data: bytes) -> int:
     return int.from_bytes(data, "little", signed=True)
 
 
+def _describe_plain(dtype: Any) -> str:
+    """numpy's text. A long double is another format on each kind of machine, in as many bytes: its bits of mantissa
+    stand behind it."""
+    numpy = importlib.import_module("numpy")
+    if dtype.type not in (numpy.longdouble, numpy.clongdouble):
+        return str(dtype.str)
+    return f"{dtype.str}/{numpy.finfo(dtype).nmant}"
+
+
+def _build_plain(text: str) -> Any:
+    numpy = importlib.import_module("numpy")
+    name, _, mantissa = text.partition("/")
+    dtype = numpy.dtype(name)
+    if mantissa and numpy.finfo(dtype).nmant != int(mantissa):
+        here = numpy.finfo(dtype).nmant
+        raise ValueError(f"its long doubles have {mantissa} bits of mantissa, and this machine's have {here}")
+    return dtype
+
+
 def _describe_dtype(dtype: Any) -> Any:
     """A dtype as what json takes; more than dtype.descr says: offsets, alignment, dtypes in dtypes."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return {"base": _describe_dtype(base), "shape": list(shape)}
     if dtype.names is None:
-        return dtype.str
+        return _describe_plain(dtype)
     fields = [dtype.fields[name] for name in dtype.names]
     return {
         "names": list(dtype.names),
@@ -427,7 +446,7 @@ def _describe_dtype(dtype: Any) -> Any:
 def _build_dtype(description: Any) -> Any:
     numpy = importlib.import_module("numpy")
     if isinstance(description, str):
-        return numpy.dtype(description)
+        return _build_plain(description)
     if "base" in description:
         return numpy.dtype((_build_dtype(description["base"]), tuple(description["shape"])))
     parts = {name: description[name] for name in ("names", "offsets", "itemsize")}
