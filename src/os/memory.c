@@ -109,15 +109,15 @@ int hr__memory_bytes(int fd, uint64_t *ret_bytes) {
 
 /* Reserves address space with room to align, then maps over the aligned part of it. */
 static int map_aligned(int fd, uint64_t bytes, int protection, int flags, void **ret_address) {
-    uint64_t room;
-    if (!hr__add(bytes, HUGE_BYTES, &room)) return -EOVERFLOW;
+    uint64_t whole = hr__round_up(bytes, hr__page_bytes()), room;
+    if (whole < bytes || !hr__add(whole, HUGE_BYTES, &room)) return -EOVERFLOW;
     unsigned char *reserved = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED) return -errno;
 
     unsigned char *aligned = (unsigned char *)hr__round_up((uint64_t)(uintptr_t)reserved, HUGE_BYTES);
     void *mapped = mmap(aligned, bytes, protection, flags | MAP_FIXED, fd, 0);
     int r = mapped == MAP_FAILED ? -errno : 0;
-    unsigned char *end = aligned + hr__round_up(bytes, hr__page_bytes());
+    unsigned char *end = aligned + whole;
     if (aligned > reserved) munmap(reserved, (size_t)(aligned - reserved));
     if (reserved + room > end) munmap(end, (size_t)(reserved + room - end));
     if (r < 0) {

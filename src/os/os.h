@@ -101,8 +101,8 @@ int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns)
 
 /* Another descriptor of the pipe's read end, with an open file description of its own, by way of /proc. */
 int hr__open_anew(int read_fd, int *ret_fd);
-/* Does the kernel signal the end of a pipe, and nothing else? Until Linux 5.5 each close of one of a pipe's descriptors
- * did the same. 0; -EOPNOTSUPP: no; another negative errno: it could not be asked. Asked once per process. */
+/* Does the kernel signal the end of a pipe, and nothing else? Before Linux 5.6 each close of one of a pipe's
+ * descriptors did the same. 0; -EOPNOTSUPP: no; another negative errno. */
 int hr__ends_are_signalled(void);
 /* Asks the kernel to kill process `pid` (SIGKILL) when the other end of the pipe is closed for good: when the process
  * that holds its write end dies, however; at once if it has died. For as long as anybody has this open file

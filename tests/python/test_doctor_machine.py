@@ -160,7 +160,7 @@ def test_a_kernel_without_pidfd_is_a_note() -> None:
 @needs_failpoints
 def test_a_kernel_whose_pipes_signal_every_close_is_a_note() -> None:
     found = findings(HEADRACE_FAIL="async:ENOSYS")["kernel"]
-    assert (found["severity"], found["fix"]) == ("note", "Linux 5.5 or later")
+    assert (found["severity"], found["fix"]) == ("note", "Linux 5.6 or later")
     assert "a busy worker ends once its batch is made" in found["consequence"]
 
 

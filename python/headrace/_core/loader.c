@@ -10,6 +10,7 @@ struct loader {
     PyObject_HEAD hr_loader *loader;
     bool is_busy;                 /* a thread is inside, without the GIL */
     struct hr_delivery *received; /* waited for, not taken yet; touched with the GIL only */
+    unsigned long receiver;       /* the thread that waited for it */
     PyObject *types;              /* see decode */
 };
 
@@ -165,7 +166,9 @@ static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
     if (r == -EINTR) return NULL;
     if (r == HR_E_END) Py_RETURN_NONE;
     if (r < 0) return raise_wait(loader->loader, r);
+    drop_received(loader); /* another thread's, of while this one served a signal */
     loader->received = received;
+    loader->receiver = PyThread_get_thread_ident();
     return PyLong_FromLong(r == 1 ? HR_STATUS_END : (long)received->status);
 }
 
@@ -175,7 +178,7 @@ static PyObject *loader_take(PyObject *self, PyObject *ignored) {
     PyObject *object;
     (void)ignored;
     if (!idle_loader(self)) return NULL;
-    if (!delivery)
+    if (!delivery || loader->receiver != PyThread_get_thread_ident())
         return PyErr_Format(PyExc_RuntimeError,
                             "headrace: another thread has asked for a batch meanwhile, and this one "
                             "is gone; give each thread an iterator of its own, or a lock");

@@ -279,7 +279,7 @@ _MEANS = {
     "has_end_signals": (
         "signals of a pipe's end",
         "when the trainer is killed, a busy worker ends once its batch is made",
-        "Linux 5.5 or later",
+        "Linux 5.6 or later",
     ),
 }
 
@@ -294,7 +294,7 @@ def kernel(machine: dict[str, Any]) -> Finding:
         "kernel",
         "note",
         f"Linux {platform.release()}, without {' and '.join(names)}",
-        "refused by the kernel or the sandbox",
+        "not in this kernel, or refused by a sandbox",
         f"Other means stand in: {', '.join(others)}.",
         ", ".join(dict.fromkeys(fixes)),
     )

@@ -419,9 +419,11 @@ def _build_plain(text: str) -> Any:
     numpy = importlib.import_module("numpy")
     name, _, mantissa = text.partition("/")
     dtype = numpy.dtype(name)
-    if mantissa and numpy.finfo(dtype).nmant != int(mantissa):
-        here = numpy.finfo(dtype).nmant
-        raise ValueError(f"its long doubles have {mantissa} bits of mantissa, and this machine's have {here}")
+    if _describe_plain(dtype) != text and dtype.type in (numpy.longdouble, numpy.clongdouble):
+        there, here = mantissa or "an unknown number of", numpy.finfo(dtype).nmant
+        raise ValueError(
+            f"its long doubles have {there} bits of mantissa, and this machine's have {here}; make the image here"
+        )
     return dtype
 
 
