@@ -1018,7 +1018,8 @@ class Steps:
 
         def is_made() -> bool:
             look = core.look(0)
-            return bool(look["batches"] == self.made // self.batch_size or look["sample"] == self.made)
+            batches, samples = divmod(self.made, self.batch_size)
+            return bool(look["sample"] == self.made if samples else look["batches"] == batches)
 
         assert until(is_made, DEADLINE_S)
 
