@@ -100,7 +100,7 @@ static bool copy_held(hr_arena *arena) {
     bool all_copied = true;
     for (uint32_t slot = 0; slot < arena->layout.slot_count; slot++) {
         struct hr__hold *hold = &arena->entries[slot].hold;
-        uint64_t bytes = hr__round_up(hold->public.bytes, hr__page_bytes());
+        uint64_t bytes = hr__hold_bytes(hold);
         if (!hr__is_held(&arena->entries[slot]) || bytes == 0) continue;
         all_copied = hr__make_private(hold->public.data, bytes) == 0 && all_copied;
     }

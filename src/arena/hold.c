@@ -131,7 +131,7 @@ static void unmap_range(hr_arena *arena, uint64_t from, uint64_t to, bool punche
     hr__unmap(base + from, to - from);
 }
 
-static uint64_t held_bytes(const struct hr__hold *hold) {
+uint64_t hr__hold_bytes(const struct hr__hold *hold) {
     return hr__round_up(hold->public.bytes, hr__page_bytes());
 }
 
@@ -147,14 +147,14 @@ void hr__unmap_unheld(hr_arena *arena, bool punches) {
         if (!is_mapped_for_itself(entry)) continue;
         uint64_t at = hr__layout_window_at(&arena->layout, slot);
         unmap_range(arena, from, at, punches);
-        from = at + held_bytes(&entry->hold);
+        from = at + hr__hold_bytes(&entry->hold);
     }
     unmap_range(arena, from, arena->layout.total_bytes, punches);
 }
 
 void hr__hold_retire(hr_arena *arena, uint32_t slot) {
     struct hr__entry *entry = &arena->entries[slot];
-    uint64_t bytes = held_bytes(&entry->hold);
+    uint64_t bytes = hr__hold_bytes(&entry->hold);
     if (!arena->is_orphan) hr__punch(entry->hold.public.data, bytes);
     hr__unmap(entry->hold.public.data, bytes);
     hr__stop_at(HR__AT_HOLD_RETIRED);
@@ -167,7 +167,7 @@ void hr__arena_unref(hr_arena *arena) {
     hr__ticket_unref(arena->ticket);
     for (uint32_t slot = 0; arena->entries && slot < arena->layout.slot_count; slot++) {
         struct hr__entry *entry = &arena->entries[slot];
-        if (is_mapped_for_itself(entry)) hr__unmap(entry->hold.public.data, held_bytes(&entry->hold));
+        if (is_mapped_for_itself(entry)) hr__unmap(entry->hold.public.data, hr__hold_bytes(&entry->hold));
         hr__ticket_unref(entry->ticket);
     }
     pthread_mutex_destroy(&arena->lock);

@@ -176,6 +176,8 @@ void hr__arena_unref(hr_arena *arena);
 static inline bool hr__is_held(struct hr__entry *entry) {
     return entry->state == HR__HELD && atomic_load_explicit(&entry->hold.refs, memory_order_acquire) > 0;
 }
+/* How far its mapping goes: whole pages. */
+uint64_t hr__hold_bytes(const struct hr__hold *hold);
 /* When the arena is closed: unmaps all of it but the batches that are held, each as far as it goes, and gives the pages
  * back for all processes if `punches`... */
 void hr__unmap_unheld(hr_arena *arena, bool punches);

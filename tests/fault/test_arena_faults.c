@@ -3,8 +3,6 @@
 
 #include <sys/resource.h>
 
-#include "os/os.h"
-
 /* System calls that fail: the named fallback or an error that says what to do, and nothing is left behind. */
 
 static int descriptors;
@@ -132,12 +130,6 @@ static void a_commit_that_fails_is_an_error_with_numbers_and_can_be_tried_again(
 
 enum { PAGE = 64 << 10, ROUNDS = 40 };
 
-static struct hr_delivery *hand_over(struct scene *scene, hr_port *port, uint64_t task, uint64_t bytes) {
-    must(order(scene, 0, task, bytes));
-    must(work_once(port, in_s(PATIENCE_S)));
-    return expect(scene, 0, task, bytes);
-}
-
 static hr_port *open_scene_with_large_pages(struct scene *scene) {
     setenv("HEADRACE_PAGE", "65536", 1);
     set_scene(scene, 1, 4, UINT64_C(1) << 30);
@@ -164,10 +156,6 @@ static void a_sweep_leaves_whole_what_shares_a_large_page_with_what_it_frees(voi
     hr_lease_release(leases[1]);
     hr_port_close(port);
     hr_arena_close(scene.arena);
-}
-
-static uint64_t mapped_bytes(void) {
-    return hr__read_number("/proc/self/statm") * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static void a_close_frees_and_unmaps_what_lies_behind_a_held_batch_in_a_large_page(void **state) {

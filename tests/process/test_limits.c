@@ -184,11 +184,7 @@ static void a_trainer_that_waits_for_one_worker_sleeps_while_another_lacks_memor
 
 /* Address space for about 20 windows of 8 MiB. */
 static void limit_address_space(void) {
-    char line[64];
-    FILE *file = fopen("/proc/self/statm", "r");
-    unsigned long pages = fgets(line, sizeof line, file) ? strtoul(line, NULL, 10) : 0;
-    fclose(file);
-    rlim_t bytes = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + 4 * UINT64_C(20) * 9 * MIB;
+    rlim_t bytes = mapped_bytes() + 4 * UINT64_C(20) * 9 * MIB;
     setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
 }
 

@@ -280,8 +280,7 @@ static void run_short_of_memory(void) {
 static void limit_address_space(void) {
     enum { WINDOWS = 21, WINDOW_BYTES = 5 * MIB, SHARE = 4 };
     if (IS_SANITIZED) return; /* a sanitizer's own address space is larger than the limit */
-    uint64_t pages = hr__read_number("/proc/self/statm");
-    rlim_t bytes = pages * (rlim_t)sysconf(_SC_PAGESIZE) + SHARE * (rlim_t)WINDOWS * WINDOW_BYTES;
+    rlim_t bytes = mapped_bytes() + SHARE * (rlim_t)WINDOWS * WINDOW_BYTES;
     setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
 }
 

@@ -241,6 +241,13 @@ static inline struct hr_delivery *expect(struct scene *scene, uint32_t worker, u
     return delivery;
 }
 
+/* A batch of worker 0, whose port is in this process, from order to delivery. */
+static inline struct hr_delivery *hand_over(struct scene *scene, hr_port *port, uint64_t task, uint64_t bytes) {
+    must(order(scene, 0, task, bytes));
+    must(work_once(port, in_s(PATIENCE_S)));
+    return expect(scene, 0, task, bytes);
+}
+
 static inline hr_lease *lease_all(struct hr_delivery *delivery) {
     hr_lease *lease = NULL;
     must(hr_delivery_lease(delivery, 0, delivery->bytes, &lease));
@@ -262,6 +269,15 @@ static inline int count_descriptors(void) {
         count += fstat(fd, &info) == 0;
     }
     return count;
+}
+
+/* Bytes of this process's address space. */
+static inline uint64_t mapped_bytes(void) {
+    char line[64];
+    FILE *file = fopen("/proc/self/statm", "r");
+    check(file && fgets(line, sizeof line, file));
+    fclose(file);
+    return strtoull(line, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 /* Bytes of memory that a shared file occupies. */

@@ -28,12 +28,6 @@ static int close_room(void **state) {
     return 0;
 }
 
-static struct hr_delivery *hand_over(struct room *room, uint64_t task, uint64_t bytes) {
-    must(order(&room->scene, 0, task, bytes));
-    must(work_once(room->port, in_s(PATIENCE_S)));
-    return expect(&room->scene, 0, task, bytes);
-}
-
 static void a_batch_crosses_with_all_that_was_said_of_it(void **state) {
     struct room *room = *state;
     struct hr_task task;
@@ -76,7 +70,8 @@ static void a_task_and_a_batch_may_be_empty(void **state) {
 static void batches_of_all_sizes_arrive_whole(void **state) {
     struct room *room = *state;
     const uint64_t sizes[] = {8, 4088, 4096, 4104, 65536, 65544, 1 << 20, (16 << 20) - 8, 16 << 20, 3000, 0};
-    for (uint64_t i = 0; i < sizeof sizes / sizeof *sizes; i++) hr_delivery_done(hand_over(room, i, sizes[i]));
+    for (uint64_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        hr_delivery_done(hand_over(&room->scene, room->port, i, sizes[i]));
     assert_int_equal(report_of(&room->scene).copied_count, 0);
 }
 
@@ -84,7 +79,7 @@ static void a_released_slot_is_used_again_while_it_is_hot(void **state) {
     struct room *room = *state;
     void *first = NULL;
     for (uint64_t task = 0; task < 10; task++) {
-        struct hr_delivery *delivery = hand_over(room, task, MIB);
+        struct hr_delivery *delivery = hand_over(&room->scene, room->port, task, MIB);
         if (!first) first = delivery->data;
         assert_ptr_equal(delivery->data, first);
         hr_delivery_done(delivery);
@@ -94,13 +89,13 @@ static void a_released_slot_is_used_again_while_it_is_hot(void **state) {
 static void leases_end_in_any_order_and_the_last_one_frees_the_slot(void **state) {
     struct room *room = *state;
     hr_lease *leases[3];
-    struct hr_delivery *delivery = hand_over(room, 0, MIB);
+    struct hr_delivery *delivery = hand_over(&room->scene, room->port, 0, MIB);
     void *held = delivery->data;
     for (int i = 0; i < 3; i++) must(hr_delivery_lease(delivery, (uint64_t)i * 64 * KIB, 64 * KIB, &leases[i]));
     hr_delivery_done(delivery);
     const int order[] = {1, 2, 0};
     for (int i = 0; i < 3; i++) {
-        delivery = hand_over(room, 1, MIB);
+        delivery = hand_over(&room->scene, room->port, 1, MIB);
         assert_ptr_not_equal(delivery->data, held);
         hr_delivery_done(delivery);
         assert_int_equal(report_of(&room->scene).held_count, 1);
@@ -108,14 +103,14 @@ static void leases_end_in_any_order_and_the_last_one_frees_the_slot(void **state
         hr_lease_release(leases[order[i]]);
     }
     assert_int_equal(report_of(&room->scene).held_count, 0);
-    delivery = hand_over(room, 2, MIB);
+    delivery = hand_over(&room->scene, room->port, 2, MIB);
     assert_ptr_equal(delivery->data, held);
     hr_delivery_done(delivery);
 }
 
 static void a_lease_beyond_the_batch_is_refused(void **state) {
     struct room *room = *state;
-    struct hr_delivery *delivery = hand_over(room, 0, 4096);
+    struct hr_delivery *delivery = hand_over(&room->scene, room->port, 0, 4096);
     hr_lease *lease = (hr_lease *)room;
     assert_int_equal(hr_delivery_lease(delivery, 0, 4097, &lease), -EINVAL);
     assert_int_equal(hr_delivery_lease(delivery, 4097, 0, &lease), -EINVAL);
@@ -210,7 +205,7 @@ static void what_is_leased_outlives_the_arena(void **state) {
     hr_lease *leases[3];
     unsigned char *data[3];
     for (uint64_t i = 0; i < 3; i++) {
-        struct hr_delivery *delivery = hand_over(room, i, MIB);
+        struct hr_delivery *delivery = hand_over(&room->scene, room->port, i, MIB);
         data[i] = delivery->data;
         leases[i] = lease_all(delivery);
         hr_delivery_done(delivery);
@@ -228,7 +223,8 @@ static void a_close_frees_at_once_what_nobody_holds(void **state) {
     struct room *room = *state;
     struct hr_pass pass;
     must(hr_arena_pass(room->scene.arena, 0, &pass));
-    struct hr_delivery *kept = hand_over(room, 0, MIB), *dropped = hand_over(room, 1, 16 * MIB);
+    struct hr_delivery *kept = hand_over(&room->scene, room->port, 0, MIB),
+                       *dropped = hand_over(&room->scene, room->port, 1, 16 * MIB);
     hr_lease *lease = lease_all(kept);
     void *data = kept->data;
     hr_delivery_done(kept);
@@ -254,14 +250,14 @@ static void leases_end_in_other_threads_while_batches_go_on_and_the_arena_closes
         hr_lease *leases[THREADS][EACH + 1] = {{NULL}};
         pthread_t threads[THREADS];
         for (uint64_t i = 0; i < EACH; i++) {
-            struct hr_delivery *delivery = hand_over(room, i, 64 * KIB);
+            struct hr_delivery *delivery = hand_over(&room->scene, room->port, i, 64 * KIB);
             for (int t = 0; t < THREADS; t++)
                 must(hr_delivery_lease(delivery, (uint64_t)t * 8, 64 * KIB - (uint64_t)t * 8, &leases[t][i]));
             hr_delivery_done(delivery);
         }
         for (int t = 0; t < THREADS; t++) pthread_create(&threads[t], NULL, release_all, leases[t]);
         if (round < 3)
-            for (uint64_t i = 0; i < 100; i++) hr_delivery_done(hand_over(room, i, 64 * KIB));
+            for (uint64_t i = 0; i < 100; i++) hr_delivery_done(hand_over(&room->scene, room->port, i, 64 * KIB));
         else
             room->scene.arena = hr_arena_close(room->scene.arena);
         for (int t = 0; t < THREADS; t++) pthread_join(threads[t], NULL);

@@ -28,6 +28,16 @@
  *     walk.c     _core.Walker, for headrace.doctor
  */
 
+/* Does nothing refer to an object but `owners`? */
+static inline bool is_lone(PyObject *object, Py_ssize_t owners) {
+#ifdef Py_GIL_DISABLED /* reference counts are split: nothing is known to be alone */
+    (void)object, (void)owners;
+    return false;
+#else
+    return Py_REFCNT(object) <= owners;
+#endif
+}
+
 /* ---- module.c ---- */
 
 /* What Python tells the extension once (configure); owned references, NULL until told. */

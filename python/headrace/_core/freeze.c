@@ -13,12 +13,6 @@
 
 enum { TICK_ITEMS = 4096, PROGRESS_TICKS = 16, PROGRESS_BYTES = 16 << 20, FIRST_FRAMES = 64 };
 
-#ifdef Py_GIL_DISABLED /* reference counts are split: nothing is known to be alone */
-#define IS_SHARED(object, own_count) ((void)(object), (void)(own_count), true)
-#else
-#define IS_SHARED(object, own_count) (Py_REFCNT(object) > (own_count))
-#endif
-
 int freeze_result(int code) {
     if (code >= 0) return 0;
     store_raise(code);
@@ -180,7 +174,7 @@ int freeze_object(struct freezer *freezer, PyObject *object, bool is_shared, hr_
 /* Writes an item of the container of frame `top`, and puts it. Steals the item. 1: it began a frame. */
 static int put(struct freezer *freezer, size_t top, PyObject *item, Py_ssize_t own_count, uint64_t index) {
     hr_value value, container = freezer->frames[top].value;
-    int r = freeze_object(freezer, item, IS_SHARED(item, own_count), &value);
+    int r = freeze_object(freezer, item, !is_lone(item, own_count), &value);
     Py_DECREF(item);
     if (r == 0) r = freeze_result(hr_builder_put(freezer->builder, container, index, value));
     if (r < 0 || freeze_tick(freezer, 1) < 0) return -1;
@@ -218,7 +212,7 @@ static int push_row(struct freezer *freezer, const struct frame *rows, uint64_t 
     row.count = (uint64_t)PyTuple_GET_SIZE(rows->names);
     if (freeze_result(hr_builder_row(freezer->builder, rows->value, index, &row.value)) < 0) return -1;
     PyObject *item = Py_NewRef(PySequence_Fast_GET_ITEM(rows->object, (Py_ssize_t)index));
-    int r = IS_SHARED(item, 2) ? freeze_memo(freezer, item, row.value) : 0;
+    int r = is_lone(item, 2) ? 0 : freeze_memo(freezer, item, row.value);
     if (r == 0 && row.is_object) {
         r = push_instance_row(freezer, item, rows->extra, row);
     } else if (r == 0) {
@@ -293,7 +287,7 @@ static int put_value(struct freezer *freezer, size_t top) {
     uint64_t index = frame->next++;
     frame->extra = NULL;
     frame->has_key = false;
-    int r = freeze_object(freezer, item, IS_SHARED(item, 2), &value);
+    int r = freeze_object(freezer, item, !is_lone(item, 2), &value);
     Py_DECREF(item);
     if (r == 0) r = freeze_result(hr_builder_put_entry(freezer->builder, dict, index, value));
     return r < 0 ? -1 : freezer->frame_count != top + 1;

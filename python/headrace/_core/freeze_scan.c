@@ -189,9 +189,7 @@ static int are_new(struct freezer *freezer, PyObject *sequence) {
     int r = 1;
     for (Py_ssize_t i = 0; r > 0 && i < count_of(sequence); i++) {
         uint64_t address = (uintptr_t)item_of(sequence, i);
-#ifndef Py_GIL_DISABLED
-        if (Py_REFCNT(item_of(sequence, i)) == 1) continue;
-#endif
+        if (is_lone(item_of(sequence, i), 1)) continue;
         if (map_find(&freezer->memo, address) || map_find(&met, address))
             r = 0;
         else if (map_add(&met, address, 1) < 0)
@@ -206,9 +204,7 @@ static int know_rows(struct freezer *freezer, PyObject *sequence, hr_value rows)
     for (Py_ssize_t i = 0; i < count_of(sequence); i++) {
         PyObject *item = item_of(sequence, i);
         hr_value row;
-#ifndef Py_GIL_DISABLED
-        if (Py_REFCNT(item) == 1) continue;
-#endif
+        if (is_lone(item, 1)) continue;
         if (freeze_result(hr_builder_row(freezer->builder, rows, (uint64_t)i, &row)) < 0) return -1;
         if (freeze_memo(freezer, item, row) < 0) return -1;
     }

@@ -62,16 +62,6 @@ static inline bool is_container(PyTypeObject *type) {
            type == &PyFrozenSet_Type;
 }
 
-/* Does nothing refer to an object but `owners`? */
-static inline bool is_lone(PyObject *object, Py_ssize_t owners) {
-#ifdef Py_GIL_DISABLED /* reference counts are split: nothing is known to be alone */
-    (void)object, (void)owners;
-    return false;
-#else
-    return Py_REFCNT(object) <= owners;
-#endif
-}
-
 /* ---- walk_frames.c ---- */
 
 bool walk_was_met(const struct walker *self, const void *address);
