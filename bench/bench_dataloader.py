@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a batch costs through headrace's loader, through others, and in-process.
 
-The samples are made beforehand, so that what is measured is collating and crossing. Rivals take turns in each round;
-a number is the median of the rounds.
+The samples are made beforehand, so that what is measured is collating and crossing; in one case the data set converts
+them, as most do. Rivals take turns in each round; a number is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import headrace
 import numpy as np
 import torch
 from measure import QUICK, ROUNDS, Cost, Goal, Key, Row, in_words, measure, medians, run_all
-from rivals import MIB, RIVALS, Case, New, Ready, Rival
+from rivals import MIB, RIVALS, Case, Converted, New, Ready, Rival
 
 SECONDS = 0.08 if QUICK else 0.5
 WARM_COUNT = 32
@@ -68,6 +68,12 @@ CASES = [
     Case(TINY, lambda: Ready([(torch.ones(4), i) for i in range(64)]), {"batch_size": 2}, in_quick=True),
     Case(UINT8, lambda: Ready(images(torch.uint8)), {"batch_size": 64}, bytes=IMAGES_BYTES, in_quick=True),
     Case(FLOAT32, lambda: Ready(images(torch.float32)), {"batch_size": 64}, bytes=4 * IMAGES_BYTES, in_quick=True),
+    Case(
+        f"{FLOAT32}, made of uint8",
+        lambda: Converted(images(torch.uint8)),
+        {"batch_size": 64},
+        bytes=4 * IMAGES_BYTES,
+    ),
     many_beside_few(
         Case(MANY, lambda: floats(PART, 114)),
         Case(FEW, lambda: floats(LARGE_PART, 4)),

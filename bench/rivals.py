@@ -47,9 +47,18 @@ class New(Ready):
         return list(map(torch.from_numpy, sample)) if isinstance(sample, list) else torch.from_numpy(sample)
 
 
+class Converted(Ready):
+    """Integers that are there already, each sample converted to float32 when it is asked for: new memory each time."""
+
+    def __getitem__(self, index: int) -> Any:
+        sample = super().__getitem__(index)
+        return sample.float() if isinstance(sample, torch.Tensor) else sample.astype("float32")
+
+
 def as_numpy(data: Ready) -> Ready:
     """The same samples as numpy arrays."""
-    return Ready([_as_numpy(sample) for sample in data.samples])
+    kind = Converted if isinstance(data, Converted) else Ready
+    return kind([_as_numpy(sample) for sample in data.samples])
 
 
 def _as_numpy(sample: Any) -> Any:

@@ -27,6 +27,7 @@ struct hr_machine {
     uint32_t has_pidfd;             /* can processes be watched and signalled without mistaking one for another? */
     uint32_t has_memfd;             /* is there shared memory without a file in /dev/shm? */
     uint32_t has_end_signals;       /* does a pipe's end send a signal, and nothing else of it? (Linux 5.6) */
+    uint32_t gives_holes_back;      /* can a part of shared memory be given back to the machine? (gVisor: no) */
 };
 
 HR_API void hr_machine_look(struct hr_machine *ret_machine);

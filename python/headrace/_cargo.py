@@ -9,6 +9,7 @@ without a name, and the pipe carries its descriptor.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import mmap
 import os
@@ -22,11 +23,16 @@ READ_BYTES = 1 << 20
 
 
 def memory(name: str) -> IO[bytes]:
-    """A file without a name, in memory if the system allows that. OSError."""
+    """A file without a name, in memory if the system allows that, and not under a number of stdin, stdout or stderr,
+    which are free where a process was started without them. OSError."""
     try:
-        return open(os.memfd_create(name, os.MFD_CLOEXEC), "w+b")
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
     except (AttributeError, OSError):  # a kernel, or a sandbox, without
         return tempfile.TemporaryFile()
+    try:
+        return open(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3), "w+b")
+    finally:
+        os.close(fd)
 
 
 def _reduce_semaphore(semaphore: Any) -> Any:

@@ -119,7 +119,7 @@ class Crew:
             process = self._context.Process(target=_worker.main, args=args)
             process.daemon = True
             _fail_at("fork")
-            self._threads = len(os.listdir("/proc/self/task"))
+            self._threads = count_threads()
             with _interrupt.blocked(self._context), _collector.resting_at_birth(process, self._context):
                 process.start()
                 opener.guard(process.pid)
@@ -331,13 +331,10 @@ def close(core: _core.Loader, processes: list[Any], timeout: float) -> None:
 
 def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:
     for worker, process in enumerate(processes):
-        look = core.look(worker)
-        if look["own_pid"] == process.pid:
-            continue
-        if look["is_deadlocked"]:
-            process.kill()  # SIGTERM would be left to a handler of the user's, which cannot run
-        else:
-            process.terminate()  # it would see only after its imports that it shall end
+        if core.look(worker)["own_pid"] != process.pid:
+            # It would see only after its imports that it shall end. SIGTERM would be left to a handler of the
+            # trainer's, which a forked worker still has: one that saves the training's state, or cannot run.
+            process.kill()
     core.stop(max(0.1, deadline - time.monotonic()))
     end = min(deadline, time.monotonic() + EXIT_CODE_S)
     late = [process for process in processes if not _has_ended(process, end)]
@@ -403,13 +400,20 @@ def calm_libraries() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
-    if "cv2" in sys.modules and not opencv_threads_set():
-        sys.modules["cv2"].setNumThreads(0)
+    cv2 = _opencv()
+    if cv2 is not None and not opencv_threads_set():
+        cv2.setNumThreads(0)
+
+
+def _opencv() -> Any:
+    """None where it is not imported, or something else has its name: None, which keeps it from import, or a stub."""
+    cv2 = sys.modules.get("cv2")
+    return cv2 if all(hasattr(cv2, name) for name in ("getNumThreads", "setNumThreads", "getNumberOfCPUs")) else None
 
 
 def opencv_threads_set() -> int:
     """How many threads the user has told OpenCV to use, which workers keep; 0 for none, or where nobody has said."""
-    cv2 = sys.modules.get("cv2")
+    cv2 = _opencv()
     threads = int(cv2.getNumThreads()) if cv2 is not None else 0
     return 0 if cv2 is None or threads == cv2.getNumberOfCPUs() else threads
 
@@ -443,6 +447,14 @@ def other_threads() -> list[str]:
     """The names of Python's threads, but for this one, headrace's own and harmless ones."""
     own = (threading.main_thread().name, threading.current_thread().name, PIN_THREAD, REAP_THREAD)
     return [thread.name for thread in threading.enumerate() if thread.name not in own and not _is_harmless(thread)]
+
+
+def count_threads() -> int:
+    """Of this process, native ones included, where /proc is there."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()
 
 
 def _thread_names() -> list[str]:

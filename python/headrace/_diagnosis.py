@@ -61,7 +61,7 @@ def name_sampler(batch_sampler: Any, sampler: Any) -> str:
 
 
 def is_explained(error: Exception) -> bool:
-    return getattr(error, "headrace_report", None) is not None
+    return _notes.remark(error, "headrace_report") is not None
 
 
 def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method: str, repair: str | None) -> _Made:

@@ -164,6 +164,13 @@ class Engine:
             indices = host.draw()
         except StopIteration:
             return
+        except ValueError as error:
+            if error.args != ("generator already executing",):
+                raise
+            raise RuntimeError(
+                "headrace: another thread is drawing from this loader's sampler; give each thread an iterator of its "
+                "own, or a lock"
+            ) from error
         try:
             self._core.submit(indices)
         except Exception as error:

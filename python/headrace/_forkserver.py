@@ -37,7 +37,8 @@ def _what_to_load(modules: list[str], is_interrupted: bool) -> str:
             "main_name": data.get("init_main_from_name"),
             "modules": modules,
             "is_interrupted": is_interrupted,
-        }
+        },
+        default=str,  # a path in sys.path or sys.argv
     )
 
 

@@ -174,6 +174,9 @@ class _Job(DatasetJob):
         except Exception:
             self._note_failure()
 
+    def leave(self) -> None:
+        self._fetcher = None
+
     def _new_fetcher(self) -> _Fetcher:
         return _Fetcher(self.dataset, self.is_iterable, self.batched, self.drop_last)
 
@@ -313,7 +316,8 @@ class Loader:
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
     def _check(self) -> None:
-        if not hasattr(self.dataset, "__getitem__") and not hasattr(self.dataset, "__iter__"):
+        kind = type(self.dataset)  # as in headrace._options.is_iterable_only
+        if not hasattr(kind, "__getitem__") and not hasattr(kind, "__iter__"):
             raise TypeError(
                 f"dataset should have __getitem__ or __iter__, but {type(self.dataset).__name__} has neither"
             )
@@ -541,6 +545,7 @@ class _WorkerIterator:
         return self
 
     def __next__(self) -> Any:
+        self._engine.warn_of_copies(stacklevel=3)  # first: where warnings are errors, no batch is lost
         try:
             answer = self._engine.next(self, self._timeout, self._batch_size)
         except _engine.Timeout:
@@ -552,7 +557,6 @@ class _WorkerIterator:
         status, value = answer
         if status == _core.STATUS_ERROR:
             _reraise(*value)
-        self._engine.warn_of_copies(stacklevel=3)
         return value
 
     def report(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from typing import Any
 
 
 def add_note(error: BaseException, note: str) -> None:
@@ -12,6 +13,18 @@ def add_note(error: BaseException, note: str) -> None:
     if sys.version_info >= (3, 11) and note:
         with contextlib.suppress(Exception):
             error.add_note(note)
+
+
+def in_words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # of its own __str__
+        return f"{type(error).__name__}, which cannot be printed"
+
+
+def remark(error: BaseException, name: str) -> Any:
+    """The attribute that headrace gave an exception, or None: its class may answer for any name."""
+    return object.__getattribute__(error, "__dict__").get(name)
 
 
 def add_text(error: BaseException, text: str) -> None:

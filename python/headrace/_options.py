@@ -35,7 +35,8 @@ def is_iterable_only(value: object) -> bool:
     torch_data = sys.modules.get("torch.utils.data")
     if isinstance(value, getattr(torch_data, "IterableDataset", ())):
         return True
-    return hasattr(value, "__iter__") and not hasattr(value, "__getitem__")
+    kind = type(value)  # where Python looks for these; an instance's __getattr__ may raise what it likes
+    return hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
 
 
 class ArenaLimit:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import os
 import reprlib
@@ -15,7 +14,18 @@ from typing import Any
 
 from headrace import _core
 
-_short = reprlib.Repr()
+
+class _Short(reprlib.Repr):
+    """Of any index, one whose own __repr__ raises included."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        try:
+            return super().repr1(x, level)
+        except Exception:
+            return f"<{type(x).__name__}>"
+
+
+_short = _Short()
 _short.maxlist = _short.maxtuple = 8
 _short.maxstring = _short.maxother = 80
 SAID_LINES = 20
@@ -121,11 +131,14 @@ def replay(indices: Any, position: int | None, seeding: tuple[int, int] | None) 
         index = indices[position]
     else:
         index = indices
-    with contextlib.suppress(TypeError):
-        index = operator.index(index)  # numpy's 3 is 3
-    if not isinstance(index, (int, str, tuple)) or len(repr(index)) > _short.maxstring:
+    try:
+        if hasattr(index, "__index__"):
+            index = operator.index(index)  # numpy's 3 is 3
+        text = repr(index)
+    except Exception:  # of its own, or a number of thousands of digits
         return ""
-    text = repr(index)
+    if not isinstance(index, (int, str, tuple)) or len(text) > _short.maxstring:
+        return ""
     quoted = f'"{text}"' if isinstance(index, str) and not set(text) & set('"$`\\!') else shlex.quote(text)
     seeded = "" if seeding is None else f" --seed {seeding[0]} --epoch {seeding[1]}"
     return f"to make it alone: headrace replay YOUR_MODULE:MAKE_DATASET {quoted}{seeded} --pdb"

@@ -19,9 +19,12 @@ def way_of(dataset: Any, is_iterable: bool) -> str | None:
     all."""
     if not is_iterable:
         return REDO
-    if hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
-        return STATE
-    return REPLAY if getattr(dataset, "replayable", False) else None
+    try:
+        if hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
+            return STATE
+        return REPLAY if getattr(dataset, "replayable", False) else None
+    except Exception:  # of the data set's own __getattr__, for a name that it does not know
+        return None
 
 
 @dataclass

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace import _restart, _worker
+from headrace import _notes, _restart, _worker
 from headrace._options import Policy
 
 REFILLS = 10  # other samples that are tried in the place of a bad one
@@ -23,15 +23,22 @@ class SampleKilledWorker(RuntimeError):
     """Making this sample killed its worker before: it is not tried again."""
 
 
-def text_of(index: object) -> str:
-    """A sample by its index: 3 and numpy's 3 are the same one."""
+def _exactly(index: object) -> str:
     with contextlib.suppress(TypeError):
         index = operator.index(index)  # type: ignore[arg-type]
     return repr(index)
 
 
+def text_of(index: object) -> str:
+    """A sample by its index: 3 and numpy's 3 are the same one, and so are those that cannot be printed."""
+    try:
+        return _exactly(index)
+    except Exception:  # of its own __repr__ or __index__
+        return f"<{type(index).__name__}>"
+
+
 def _key(seed: int, epoch: int, index: object, *more: object) -> int:
-    text = repr((seed, epoch, text_of(index), *more))
+    text = repr((seed, epoch, _exactly(index), *more))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
@@ -168,7 +175,7 @@ class SampleMaker:
         return str(word)
 
     def _note(self, index: Any, error: Exception) -> None:
-        self._bad.append(BadSample(index, f"{type(error).__name__}: {error}", self._worker))
+        self._bad.append(BadSample(index, _notes.in_words(error), self._worker))
 
     def _refill(self, index: Any) -> Any:
         """Another sample, drawn by the seed, the epoch and the bad one's index."""

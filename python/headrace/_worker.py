@@ -14,7 +14,7 @@ import threading
 from multiprocessing import reduction, util
 from typing import Any, Protocol
 
-from headrace import _cargo, _collector, _core, _growth, _interrupt, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
+from headrace import _cargo, _collector, _core, _growth, _interrupt, _notes, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
 
 
 class Job(Protocol):
@@ -35,6 +35,10 @@ class Job(Protocol):
 
     def wrap_exception(self) -> object:
         """The exception being handled, as something that pickles and that the trainer's side raises again."""
+
+    def leave(self) -> None:
+        """Runs when there is nothing more to make: what goes through the data set is let go, so that a generator's
+        `finally` runs."""
 
     @property
     def seeding(self) -> tuple[int, int] | None:
@@ -125,7 +129,7 @@ def _first_odd_one(job: Job, samples: list[Any], error: Exception) -> int:
 
 def _name_odd_one(job: Job, error: Exception, indices: Any) -> str:
     """Nothing where there is none, or where it may be another than that of `indices`."""
-    count, place = getattr(error, "headrace_place", (0, None))
+    count, place = _notes.remark(error, "headrace_place") or (0, None)
     if place is None or (job.notes is not None and job.notes.bad):
         return ""
     if _reports.has_indices(indices) and len(indices) != count:
@@ -170,7 +174,7 @@ def _answer(port: _core.Port, job: Job, number: int, indices: Any, discard: int)
     except Failed as error:
         _publish_exception(port, error.args[0], "", None)
     except Exception as error:
-        told = getattr(error, "headrace_report", "") or _name_odd_one(job, error, indices)
+        told = _notes.remark(error, "headrace_report") or _name_odd_one(job, error, indices)
         note = _note(job, number, indices, port.noted)
         note = f"headrace: {told}\n{note}" if told else note
         _publish_exception(port, job.wrap_exception(), note, job.notes)
@@ -183,7 +187,7 @@ def _publish_exception(port: _core.Port, wrapped: Any, note: str, notes: _restar
         port.publish(_core.STATUS_ERROR, (wrapped, note, told))
     except Exception as error:
         # The exception's own class cannot be pickled: its text arrives all the same.
-        text = f"{type(error).__name__}: {error}\nwhile sending:\n{getattr(wrapped, 'exc_msg', wrapped)}"
+        text = f"{_notes.in_words(error)}\nwhile sending:\n{getattr(wrapped, 'exc_msg', wrapped)}"
         port.publish(_core.STATUS_ERROR, (text, note, told))
 
 
@@ -232,10 +236,13 @@ def main(opener: Pass, cargo: _cargo.Cargo, is_interrupted: bool) -> None:
             _interrupt.unblock()
         port = opener.open()
         os.register_at_fork(after_in_child=port.close)  # what the data set forks has no business with the arena
+        trainers = _local_trainers()
+        port.keep_heap(trainers)  # first: a worker_init_fn may know better
         job.prepare(port, beginning)
-        port.share_cores(_local_trainers())
+        port.share_cores(trainers)
         _growth.Watch(port, job.dataset, beginning.look_s)
         _serve(port, job, beginning.discard)
+        job.leave()
         port.close()
     except KeyboardInterrupt:
         exit_code = _reports.INTERRUPTED  # in silence: the trainer raises it too

@@ -13,6 +13,7 @@ enum {
     RING_SPARE = 4,      /* grants beyond prefetch_count: epoch and stop messages */
     ADDRESS_SHARE = 4,   /* of the address space that is left, an arena takes at most one part in */
     LIMIT_SHARE = 2,     /* likewise of the memory to spare, where no limit is given */
+    HEAD_SHARE = 16,     /* of the largest file (ulimit -f), one part in is left for what stands before the windows */
 };
 #define MOST_ADDRESS_BYTES (UINT64_C(4) << 40)
 #define SCARCE_WINDOW_BYTES (UINT64_C(64) << 20)
@@ -37,11 +38,13 @@ static uint32_t power_of_two_from(uint32_t count) {
 
 /* How many slots of what size: a window as large as the limit where address space allows it. */
 static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, struct hr__layout *ret_layout) {
-    uint64_t address_bytes = hr__min(MOST_ADDRESS_BYTES, hr__address_space_left() / ADDRESS_SHARE);
+    uint64_t file_limit = hr__file_limit();
+    uint64_t file_bytes = file_limit - file_limit / HEAD_SHARE;
+    uint64_t room_bytes = hr__min(hr__min(MOST_ADDRESS_BYTES, file_bytes), hr__address_space_left() / ADDRESS_SHARE);
     uint64_t enough = hr__round_up(hr__min(limit_bytes, MOST_ADDRESS_BYTES), HR__WINDOW_ALIGN);
     uint32_t slots = options->prefetch_count + HELD_SLOTS;
-    if (address_bytes / slots < hr__min(enough, SCARCE_WINDOW_BYTES)) slots = options->prefetch_count + FEW_HELD_SLOTS;
-    uint64_t window = hr__min(enough, address_bytes / slots) & ~(uint64_t)(HR__WINDOW_ALIGN - 1);
+    if (room_bytes / slots < hr__min(enough, SCARCE_WINDOW_BYTES)) slots = options->prefetch_count + FEW_HELD_SLOTS;
+    uint64_t window = hr__min(enough, room_bytes / slots) & ~(uint64_t)(HR__WINDOW_ALIGN - 1);
     return hr__layout_plan(options->worker_count, slots, power_of_two_from(options->prefetch_count + RING_SPARE),
                            hr__max(window, HR__WINDOW_ALIGN), ret_layout);
 }
@@ -58,9 +61,9 @@ static int open_descriptors(hr_arena *arena) {
     int r = hr__memory_create(arena->layout.total_bytes, arena->layout.rings_end, &arena->memory_fd, &kind);
     if (r == -EMFILE || r == -ENFILE) return no_descriptor(r);
     if (r < 0)
-        return hr__fail(r,
-                        "arena: no shared memory to be had, neither by memfd_create nor in /dev/shm nor in $TMPDIR: %s",
-                        hr_error_text(r));
+        return hr__fail(
+            r, "arena: no shared memory to be had, neither by memfd_create nor in /dev/shm nor in $TMPDIR: %s%s",
+            hr_error_text(r), r == -EFBIG ? "; raise the limit of files' sizes (ulimit -f)" : "");
     arena->memory = (enum hr_memory_kind)kind;
     r = hr__eventfd(&arena->bell_fd);
     if (r == 0) r = hr__pipe(&arena->life_read_fd, &arena->life_write_fd);

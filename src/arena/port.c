@@ -159,9 +159,17 @@ void hr_port_note(hr_port *port, uint64_t sample) {
     hr__stop_at(HR__AT_PORT_NOTED);
 }
 
+static uint64_t count_sharers(const hr_port *port, uint32_t trainer_count) {
+    return hr__max(trainer_count, 1) * (uint64_t)port->layout.worker_count;
+}
+
 uint32_t hr_port_core_share(const hr_port *port, uint32_t trainer_count) {
-    uint64_t sharers = hr__max(trainer_count, 1) * (uint64_t)port->layout.worker_count;
-    return (uint32_t)(hr__usable_core_count() / sharers);
+    return (uint32_t)(hr__usable_core_count() / count_sharers(port, trainer_count));
+}
+
+uint64_t hr_port_keep_heap(const hr_port *port, uint32_t trainer_count) {
+    enum { PART = 8 }; /* of what is to spare: batches may take half of it */
+    return hr__keep_heap(hr__memory_to_spare() / PART / count_sharers(port, trainer_count));
 }
 
 int hr_port_box_fd(const hr_port *port) {

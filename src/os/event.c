@@ -18,10 +18,7 @@
 int hr__eventfd(int *ret_fd) {
     int r = hr__fail_at("eventfd");
     if (r < 0) return r;
-    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0) return -errno;
-    *ret_fd = fd;
-    return 0;
+    return hr__own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), ret_fd);
 }
 
 int hr__eventfd_ring(int fd) {
@@ -40,10 +37,19 @@ void hr__eventfd_drain(int fd) {
 }
 
 int hr__pipe(int *ret_read_fd, int *ret_write_fd) {
-    int fds[2];
+    int fds[2], read_fd = -1;
     if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0) return -errno;
-    *ret_read_fd = fds[0];
-    *ret_write_fd = fds[1];
+    int r = hr__own(fds[0], &read_fd);
+    if (r < 0) {
+        hr__close(&fds[1]);
+        return r;
+    }
+    r = hr__own(fds[1], ret_write_fd);
+    if (r < 0) {
+        hr__close(&read_fd);
+        return r;
+    }
+    *ret_read_fd = read_fd;
     return 0;
 }
 
@@ -52,6 +58,17 @@ int hr__dup(int fd, int *ret_fd) {
     if (copy < 0) return -errno;
     *ret_fd = copy;
     return 0;
+}
+
+int hr__own(int fd, int *ret_fd) {
+    if (fd < 0) return -errno;
+    if (fd > STDERR_FILENO) {
+        *ret_fd = fd;
+        return 0;
+    }
+    int r = hr__dup(fd, ret_fd);
+    close(fd);
+    return r;
 }
 
 void hr__close(int *fd) {
@@ -96,10 +113,7 @@ int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns)
 int hr__open_anew(int read_fd, int *ret_fd) {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", read_fd);
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return -errno;
-    *ret_fd = fd;
-    return 0;
+    return hr__own(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), ret_fd);
 }
 
 /* By the version: a test would have to send this process signals, while another thread may fork or wait for them. */

@@ -17,9 +17,10 @@
 
 int hr__file_open(const char *path, int *ret_fd) {
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for somebody who writes */
-    if (fd < 0) return -errno;
-    int r = fstat(fd, &info) < 0 ? -errno : S_ISDIR(info.st_mode) ? -EISDIR : S_ISREG(info.st_mode) ? 0 : -EINVAL;
+    int fd = -1;
+    int r = hr__own(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), &fd); /* a FIFO would wait for somebody who writes */
+    if (r < 0) return r;
+    r = fstat(fd, &info) < 0 ? -errno : S_ISDIR(info.st_mode) ? -EISDIR : S_ISREG(info.st_mode) ? 0 : -EINVAL;
     if (r < 0) {
         hr__close(&fd);
         return r;
@@ -37,10 +38,7 @@ static int open_nameless(const char *path, int *ret_fd) {
     folder[length] = '\0';
     int r = hr__fail_at("tmpfile");
     if (r < 0) return r;
-    int fd = open(length ? folder : ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
-    if (fd < 0) return -errno;
-    *ret_fd = fd;
-    return 0;
+    return hr__own(open(length ? folder : ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666), ret_fd);
 }
 
 /* PATH.PID-NUMBER.tmp */
@@ -57,18 +55,19 @@ static int name_temporary(const char *path, char **ret_name) {
 int hr__file_create(const char *path, int *ret_fd, char **ret_temporary) {
     struct stat info;
     *ret_temporary = NULL;
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return -EISDIR; /* no file can take its place in the end */
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) /* a file would take the place of a pipe or a device */
+        return S_ISDIR(info.st_mode) ? -EISDIR : -EEXIST;
     if (open_nameless(path, ret_fd) == 0) return 0;
     char *name;
     int r = name_temporary(path, &name);
     if (r < 0) return r;
     int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        r = -errno;
+    r = hr__own(fd, ret_fd);
+    if (r < 0) {
+        if (fd >= 0) unlink(name);
         hr__free(name);
         return r;
     }
-    *ret_fd = fd;
     *ret_temporary = name;
     return 0;
 }
@@ -115,8 +114,7 @@ int hr__file_reopen(int fd, int *ret_fd) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int again = open(path, O_RDONLY | O_CLOEXEC);
     if (again < 0) return hr__dup(fd, ret_fd);
-    *ret_fd = again;
-    return 0;
+    return hr__own(again, ret_fd);
 }
 
 void hr__seal(int fd) {

@@ -24,6 +24,11 @@ static uint64_t limited_address_space(void) {
     return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
 }
 
+uint64_t hr__file_limit(void) {
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+}
+
 /* A processor may have far less than 47 bits of it (39 on many an arm64), and what is free may lie in pieces. */
 uint64_t hr__address_space_left(void) {
     uint64_t left = hr__min(limited_address_space(), UINT64_C(1) << 44);

@@ -17,13 +17,22 @@ static bool gives_pidfd(void) {
     return is_given;
 }
 
-static bool gives_memfd(void) {
-    enum { PAGE = 4096 };
+static bool gives_holes_back(int fd, uint64_t bytes) {
+    void *memory;
+    if (hr__map(fd, bytes, &memory) < 0) return false;
+    int r = hr__punch(memory, bytes);
+    hr__unmap(memory, bytes);
+    return r == 0;
+}
+
+static void look_at_shared_memory(struct hr_machine *machine) {
+    uint64_t page = hr__page_bytes();
     enum hr__memory_kind kind;
     int fd = -1;
-    bool is_given = hr__memory_create(PAGE, PAGE, &fd, &kind) == 0 && kind == HR__MEMORY_MEMFD;
+    if (hr__memory_create(page, page, &fd, &kind) < 0) return;
+    machine->has_memfd = kind == HR__MEMORY_MEMFD;
+    machine->gives_holes_back = gives_holes_back(fd, page);
     hr__close(&fd);
-    return is_given;
 }
 
 void hr_machine_look(struct hr_machine *ret_machine) {
@@ -37,7 +46,7 @@ void hr_machine_look(struct hr_machine *ret_machine) {
         .process_room = hr__cgroup_process_room(),
         .core_count = hr__core_count(),
         .has_pidfd = gives_pidfd(),
-        .has_memfd = gives_memfd(),
         .has_end_signals = hr__ends_are_signalled() == 0,
     };
+    look_at_shared_memory(ret_machine);
 }

@@ -36,10 +36,7 @@ static int open_memfd(const char *folder, int *ret_fd) {
     (void)folder;
     int r = hr__fail_at("memfd_create");
     if (r < 0) return r;
-    int fd = memfd_create("headrace", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) return -errno;
-    *ret_fd = fd;
-    return 0;
+    return hr__own(memfd_create("headrace", MFD_CLOEXEC | MFD_ALLOW_SEALING), ret_fd);
 }
 
 /* A file without a name: it vanishes with the last process that has it open or mapped. */
@@ -53,8 +50,7 @@ static int open_unlinked(const char *folder, int *ret_fd) {
         if (fd < 0) return -errno;
         unlink(path);
     }
-    *ret_fd = fd;
-    return 0;
+    return hr__own(fd, ret_fd);
 }
 
 static int open_unlinked_shm(const char *folder, int *ret_fd) {
@@ -191,7 +187,8 @@ void hr__populate(void *address, uint64_t bytes) {
 int hr__punch(void *address, uint64_t bytes) {
     if (bytes == 0) return 0;
     if (!begins_page(address)) return -EINVAL;
-    return madvise(address, hr__round_up(bytes, hr__page_bytes()), MADV_REMOVE) < 0 ? -errno : 0;
+    int r = hr__fail_at("remove");
+    return r < 0 ? r : madvise(address, hr__round_up(bytes, hr__page_bytes()), MADV_REMOVE) < 0 ? -errno : 0;
 }
 
 int hr__make_private(void *address, uint64_t bytes) {

@@ -90,6 +90,10 @@ int hr__eventfd_ring(int fd);
 void hr__eventfd_drain(int fd);
 int hr__pipe(int *ret_read_fd, int *ret_write_fd); /* non-blocking */
 int hr__dup(int fd, int *ret_fd);
+/* What open(2) and the like return, -1 and errno included, under a number that is none of stdin's, stdout's and
+ * stderr's: a process that was started without them has those free, and what writes to them would write to ours. Owns
+ * `fd`; on failure it is closed. */
+int hr__own(int fd, int *ret_fd);
 void hr__close(int *fd); /* -1 is fine; leaves -1 */
 
 /* Is it readable or at its end, now? */
@@ -175,8 +179,14 @@ uint64_t hr__cgroup_process_room(void); /* processes and threads that may still 
  * none. UINT64_MAX: not known. */
 uint64_t hr__oom_kill_count(void);
 
+/* ---- heap.c ---- */
+
+/* See hr_port_keep_heap. Gives the bytes that are kept at most; 0: malloc is as it was. */
+uint64_t hr__keep_heap(uint64_t bytes);
+
 /* ---- limits.c ---- */
 
+uint64_t hr__file_limit(void);         /* bytes that a file, and shared memory, may have (ulimit -f) */
 uint64_t hr__memory_to_spare(void);    /* bytes: the least of MemAvailable and the cgroups' headroom */
 uint64_t hr__address_space_left(void); /* bytes that can be mapped in one piece, of 16 TiB at most */
 uint32_t hr__core_count(void);         /* cores that this process may run on; at least 1 */

@@ -25,10 +25,7 @@
 int hr__pidfd(int pid, int *ret_fd) {
     int r = hr__fail_at("pidfd_open");
     if (r < 0) return r;
-    long fd = syscall(SYS_pidfd_open, pid, 0);
-    if (fd < 0) return -errno;
-    *ret_fd = (int)fd;
-    return 0;
+    return hr__own((int)syscall(SYS_pidfd_open, pid, 0), ret_fd);
 }
 
 int hr__fork(int *ret_pid) {

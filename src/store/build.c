@@ -128,12 +128,21 @@ static int create(hr_builder *builder, const char *path) {
     return hr__file_create(path, &builder->fd, &builder->temporary);
 }
 
+static const char *advice(int code) {
+    if (code == -EMFILE || code == -ENFILE)
+        return "; each image has a descriptor: freeze what belongs together at once, or raise the limit of open files "
+               "(ulimit -n)";
+    return code == -EEXIST ? ", and it is no regular file" : "";
+}
+
 int hr_builder_open(const char *path, hr_builder **ret_builder) {
     hr_cleanup(drop_builder) hr_builder *builder = hr__realloc(NULL, sizeof *builder);
     if (!builder) return hr__fail(-ENOMEM, "store: no memory for a builder");
     *builder = (hr_builder){.fd = -1, .pid = hr__pid(), .seed = UINT64_C(0x9e3779b97f4a7c15)};
     int r = create(builder, path);
-    if (r < 0) return hr__fail(r, "store: cannot make an image in %s: %s", path ? path : "memory", hr_error_text(r));
+    if (r < 0)
+        return hr__fail(r, "store: cannot make an image in %s: %s%s", path ? path : "memory", hr_error_text(r),
+                        advice(r));
     uint64_t header;
     r = hr__builder_room(builder, sizeof(struct image_header), 8, &header);
     if (r == 0) *ret_builder = hr_take(builder);

@@ -591,6 +591,13 @@ class Noted(ValueError):
     pass
 
 
+class Obliging(Exception):
+    """Answers None for every attribute that it does not have."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
 def chained() -> None:
     try:
         {}["inner"]
@@ -632,6 +639,7 @@ FAILURES: dict[str, Callable[[], None]] = {
     "eof": lambda: _raise(EOFError("short file")),
     "unicode text": lambda: _raise(ValueError("日本語 \U0001f600")),
     "memory": lambda: _raise(MemoryError("big")),
+    "any attribute": lambda: _raise(Obliging("it has them all")),
 }
 
 
@@ -697,6 +705,32 @@ class Count(IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Iterator[Any]:
         for i in range(self.count):
             yield i, worker_id()
+
+
+class Configured(Count):
+    """Looks unknown attributes up in a dict, and lets its KeyError through."""
+
+    def __init__(self, count: int) -> None:
+        self.config = {"count": count}
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["config"][name]
+
+
+class Tidy(Count):
+    """Leaves a file in a folder for each worker that goes through it, and takes it away in the end."""
+
+    def __init__(self, folder: Any) -> None:
+        super().__init__(1000)
+        self.folder = folder
+
+    def __iter__(self) -> Iterator[Any]:
+        mark = self.folder / f"worker {worker_id()}"
+        mark.touch()
+        try:
+            yield from super().__iter__()
+        finally:
+            mark.unlink()
 
 
 class SizedCount(Count):

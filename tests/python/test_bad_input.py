@@ -610,3 +610,23 @@ def test_a_data_set_of_numpy_and_of_plain_lists_works(method: str) -> None:
     for dataset in ([1, 2, 3], np.arange(12).reshape(4, 3), "letters", range(7), torch.arange(5)):
         options = {"batch_size": 2, "multiprocessing_context": method}
         assert_same(lambda kind, dataset=dataset, options=options: forked(kind, dataset, **options))
+
+
+SMALL_FILES = """
+import resource, sys
+from loaders import {kind}
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes}, {bytes}))
+    try:
+        print(*[len(batch) for batch in {kind}(range(8), 4, num_workers=2, multiprocessing_context="fork")])
+    except OSError as error:
+        print(error)
+"""
+
+
+@only_headrace
+def test_a_limit_of_files_sizes_is_heeded(tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, SMALL_FILES.format(kind="Headrace", bytes=2 << 30)) == "4 4\n"
+    assert "raise the limit of files' sizes (ulimit -f)" in run(
+        tmp_path, SMALL_FILES.format(kind="Headrace", bytes=4096)
+    )

@@ -46,6 +46,12 @@ def test_where_memfd_is_refused_dev_shm_counts(tmp_path: pathlib.Path, size: str
 
 
 @needs_failpoints
+def test_a_dev_shm_without_a_bound_is_said_to_have_none(tmp_path: pathlib.Path) -> None:
+    root = make_machine(tmp_path, mounts=f"shm /dev/shm tmpfs rw,size={1 << 63} 0 0\n")  # as gVisor says it
+    assert findings(HEADRACE_ROOT=root)["/dev/shm"]["value"] == "no limit"
+
+
+@needs_failpoints
 def test_a_container_that_is_nearly_full_is_a_warning_with_the_line_that_gives_more(tmp_path: pathlib.Path) -> None:
     root = make_machine(tmp_path, memory__current=f"{8 * GIB - (200 << 20)}\n")
     memory = findings(HEADRACE_ROOT=root)["memory"]
@@ -165,6 +171,14 @@ def test_a_kernel_whose_pipes_signal_every_close_is_a_note() -> None:
 
 
 @needs_failpoints
+def test_a_sandbox_that_gives_no_part_of_shared_memory_back_is_a_note() -> None:
+    found = findings(HEADRACE_FAIL="remove:ENOSYS")["kernel"]
+    assert (found["severity"], found["value"].endswith("without returning parts of shared memory")) == ("note", True)
+    assert "given back as a whole" in found["consequence"]
+    assert "another sandbox than gVisor" in found["fix"]
+
+
+@needs_failpoints
 def test_a_sandbox_in_which_the_engine_cannot_run_is_an_error() -> None:
     found = findings(HEADRACE_FAIL="eventfd:EPERM")["engine"]
     assert (found["severity"], found["value"]) == ("error", "torch's own")
@@ -195,7 +209,7 @@ def test_a_job_of_slurm_gets_slurms_option() -> None:
 
 def test_what_is_alive_in_this_process_is_a_hazard_for_its_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
-    cv2 = types.SimpleNamespace(getNumThreads=lambda: 8, getNumberOfCPUs=lambda: 4)
+    cv2 = types.SimpleNamespace(getNumThreads=lambda: 8, getNumberOfCPUs=lambda: 4, setNumThreads=lambda count: None)
     monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "cv2", cv2)  # type: ignore[arg-type]
     may_end = threading.Event()

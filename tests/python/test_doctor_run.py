@@ -71,9 +71,37 @@ def stream():
 
 instance = fine()
 
-def repeating():
+def replacing():
     numbers = Numbers()
     return DataLoader(numbers, 32, sampler=RandomSampler(numbers, replacement=True), num_workers=1)
+
+class Turns(Sampler):
+    def __init__(self, indices, is_endless):
+        self.indices, self.is_endless = indices, is_endless
+    def __iter__(self):
+        yield from self.indices
+        while self.is_endless:
+            yield from self.indices
+
+def repeating():
+    return DataLoader(Numbers(), 32, sampler=Turns([i // 2 for i in range(4000)], False), num_workers=1)
+
+def endless():
+    return DataLoader(Numbers(), 32, sampler=Turns(range(4000), True), num_workers=1)
+
+def endlessly_repeating():
+    return DataLoader(Numbers(), 32, sampler=Turns([i // 2 for i in range(4000)], True), num_workers=1)
+
+def quick():
+    return DataLoader(Numbers(), 400, num_workers=2)
+
+class Sleepy(Numbers):
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return super().__getitem__(index)
+
+def sleepy_without_workers():
+    return DataLoader(Sleepy(), 2)
 
 def distributed():
     numbers = Numbers(4001)
@@ -203,7 +231,7 @@ def test_a_loader_with_nothing_wrong_gets_no_more_than_a_word_on_its_workers(fol
     assert wrong.keys() <= {"num_workers", "cores"}, wrong  # those depend on the machine
     assert {"growth", "time", "num_workers"} <= {one["name"] for one in answer["findings"]}
     assert all(one["batches_per_s"] > 0 for one in answer["runs"])
-    assert [one["workers"] for one in answer["runs"]][:2] == [1, 1]
+    assert [one["workers"] for one in answer["runs"]][:2] == [1, 0 if name == "without_workers" else 1]
     assert result.stderr == ""
 
 
@@ -222,10 +250,32 @@ def test_the_number_of_workers_is_found_by_trying(folder: pathlib.Path) -> None:
     assert "tried one after the other: 1: " in found["consequence"]
 
 
-def test_a_sampler_that_repeats_is_named_with_what_does_not_come(train: types.ModuleType) -> None:
-    found = order_of(train, "repeating")["sampler repeats"]
+def test_a_loader_without_workers_is_tried_as_it_is(folder: pathlib.Path) -> None:
+    found = of(folder, "sleepy_without_workers")["num_workers"]
+    assert (found["severity"], found["value"]) == ("warning", "0")
+    assert "tried one after the other: 0: " in found["consequence"]
+
+
+def test_numbers_of_workers_are_not_judged_by_a_short_epoch(folder: pathlib.Path) -> None:
+    found = of(folder, "quick")["num_workers"]
+    assert (found["severity"], found["fix"]) == ("ok", "")
+    assert "too short to judge by" in found["consequence"]
+
+
+@pytest.mark.parametrize("name", ["repeating", "endlessly_repeating"])
+def test_a_sampler_that_repeats_is_named_with_what_does_not_come(train: types.ModuleType, name: str) -> None:
+    found = order_of(train, name)["sampler repeats"]
     assert found.severity == "warning"
-    assert "of 4,000 samples do not come" in found.consequence
+    assert "2,000 of 4,000 samples do not come" in found.consequence
+
+
+def test_who_asked_for_replacement_is_told_in_a_note(train: types.ModuleType) -> None:
+    found = order_of(train, "replacing")["sampler repeats"]
+    assert (found.severity, found.fix) == ("note", "")
+
+
+def test_a_sampler_that_goes_round_for_ever_does_not_repeat(train: types.ModuleType) -> None:
+    assert order_of(train, "endless").keys() == {"sampler"}
 
 
 def test_torchs_distributed_sampler_is_disjoint_but_needs_set_epoch(train: types.ModuleType) -> None:

@@ -32,6 +32,7 @@ from headrace import _core
 from headrace.store import _types
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from loaders import needs_failpoints
 
 ROUND_TRIP = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -524,6 +525,47 @@ def test_a_list_that_changes_while_it_is_frozen_is_an_error() -> None:
         headrace.freeze([[str(i)] for i in range(100_000)], progress=lambda _: 1 // 0)
 
 
+EMPTIED_BY_A_FINALIZER = """
+import gc, headrace
+
+class Node:
+    pass
+
+class Bomb:
+    def __init__(self, target):
+        self.itself, self.target = self, target
+
+    def __del__(self):
+        self.target.clear()
+        junk = [{j: j for j in range(i % 9)} for i in range(300)]
+
+def node(i):
+    made = Node()
+    made.number, made.list = i, [i]
+    return made
+
+MAKE = (lambda i: {**{f"k{j}": [j] for j in range(30)}, f"z{i}": i}), node
+said = set()
+for i in range(600):
+    gc.disable()
+    target = [MAKE[i % 2](i) for _ in range(3)]
+    Bomb(target)
+    gc.enable()
+    gc.set_threshold(gc.get_count()[0] + i % 40, 1, 1)
+    try:
+        said.add(len(headrace.freeze(target)))
+    except RuntimeError as error:
+        said.add("was changed while it was being frozen" in str(error))
+print(sorted(map(repr, said)))
+"""
+
+
+def test_a_list_that_a_finalizer_empties_as_it_is_frozen_is_whole_or_an_error() -> None:
+    environ = {**os.environ, "PYTHONMALLOC": "debug"}  # what is freed is overwritten
+    said = subprocess.run([sys.executable, "-c", EMPTIED_BY_A_FINALIZER], capture_output=True, text=True, env=environ)
+    assert (said.returncode, said.stdout) == (0, "['0', '3', 'True']\n"), said.stderr
+
+
 def test_an_enum_member_is_known_by_its_name_whatever_its_value_is() -> None:
     frozen = headrace.freeze([ft.Reader.BYTES, ft.Access.READ | ft.Access.WRITE])
     assert frozen[0] is ft.Reader.BYTES and frozen[1] == ft.Access.READ | ft.Access.WRITE
@@ -629,6 +671,25 @@ def test_a_file_is_opened_again_and_checked(tmp_path: pathlib.Path) -> None:
         headrace.open(path)
     with pytest.raises(FileNotFoundError):
         headrace.open(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink(os.devnull, path)], ids=["pipe", "device"])
+def test_a_pipe_or_a_device_in_the_place_of_the_file_stays(tmp_path: pathlib.Path, make: Any) -> None:
+    make(tmp_path / "there")
+    before = os.stat(tmp_path / "there")
+    with pytest.raises(
+        FileExistsError, match=r"cannot make an image in .*there: File exists, and it is no regular file"
+    ):
+        headrace.freeze([1], tmp_path / "there")
+    assert os.stat(tmp_path / "there").st_ino == before.st_ino
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+@needs_failpoints
+def test_without_descriptors_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_FAIL", "memfd_create:EMFILE,shm_open:EMFILE,tmp_open:EMFILE")
+    with pytest.raises(OSError, match=r"each image has a descriptor: .* raise the limit of open files \(ulimit -n\)"):
+        headrace.freeze([1])
 
 
 def test_a_folder_in_the_place_of_the_file_is_told_before_anything_is_written(tmp_path: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
+import pathlib
 import pickle
 import sys
 import tracemalloc
@@ -15,6 +16,7 @@ from typing import Any
 import frozen_types as ft
 import headrace
 import pytest
+from processes import run
 
 KEEPS_INSIDE = sys.version_info >= (3, 11) and getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -116,6 +118,43 @@ def test_an_instance_with_more_fields_than_a_shape_has_room_for_is_told_how_many
     vars(node).update({f"field{i}": i for i in range(1024)})
     with pytest.raises(TypeError, match=r"it has 1,02\d fields, of which 1,024 is the most"):
         headrace.freeze([node])
+
+
+ATTRS = """
+import attrs, headrace, pickle
+
+@attrs.define
+class Box:
+    corners: list
+    label: str = "none"
+
+@attrs.define
+class Deep(Box):
+    depth: float = 0.5
+
+@attrs.frozen(cache_hash=True)
+class Hashed:
+    name: str
+
+@attrs.define(slots=False, unsafe_hash=True, cache_hash=True)
+class HashedOpenly:
+    name: str
+
+boxes = [Box([1, 2]), Deep([3], "cat", 1.5)]
+frozen = headrace.freeze(boxes)
+assert headrace.thaw(frozen) == boxes and frozen[1].corners[0] == 3 and isinstance(frozen[1], Deep)
+for hashed in Hashed("a"), HashedOpenly("a"):
+    hash(hashed)
+    try:
+        headrace.freeze(hashed)
+    except TypeError as error:
+        print("cannot be frozen" in str(error))
+"""
+
+
+def test_classes_of_attrs_with_slots_are_held_but_those_that_keep_their_hash(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("attrs", reason="attrs is not installed")
+    assert run(tmp_path, ATTRS) == "True\nTrue\n"
 
 
 @pytest.mark.skipif(not KEEPS_INSIDE, reason="this Python makes the dict with the instance")

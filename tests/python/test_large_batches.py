@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches that are written past the caches, and by two threads where a worker has two cores to itself."""
+"""Batches that are written past the caches, and by two threads where a worker has two cores to itself; the memory of
+samples that a data set makes anew."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import resource
 from typing import Any
 
 import headrace
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from headrace import _core, _worker
-from loaders import DataLoader, Torch, needs_failpoints, only_headrace
+from loaders import METHODS, DataLoader, Torch, needs_failpoints, only_headrace
 from mishaps import Marks
 from processes import until
 
@@ -47,6 +50,19 @@ class Killed(Images):
         if index >= 22 and self.marks.first("killed"):
             os.environ["HEADRACE_STOP"] = "batch.leaf:9:3"
         return super().__getitem__(index)
+
+
+class Converted:
+    """Images as float32, made anew each time, and beside them how many pages this process has been given so far."""
+
+    def __init__(self) -> None:
+        self.image = image(0)[: 3 * 224 * 224].reshape(3, 224, 224)
+
+    def __len__(self) -> int:
+        return 16 * 64
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.image.astype(np.float32), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def usable_cores() -> int:
@@ -95,3 +111,28 @@ def test_what_the_launcher_says_is_believed_if_it_is_a_number(
     if told is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", told)
     assert _worker._local_trainers() == count
+
+
+HAS_ROOM = (_core.machine()["spare_bytes"] or 0) > 2 * 1024 * MIB  # malloc keeps an eighth, of 64 MiB at least
+IS_CHOSEN = any(name in os.environ for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"))
+
+
+def keep_nothing(_: int) -> None:
+    M_MMAP_THRESHOLD = -3  # malloc.h: each sample is mapped, and unmapped when it is freed, whatever lies beside it
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 * 1024)
+
+
+@pytest.mark.skipif(not HAS_ROOM or IS_CHOSEN, reason="little memory, or malloc is as the environment says")
+@pytest.mark.parametrize(
+    ("method", "init"),
+    # a forked worker's heap has what is free in that of the tests: room for a batch, perhaps
+    [*((method, None) for method in METHODS), ("spawn", keep_nothing)],
+    ids=[*METHODS, "not wanted"],
+)
+def test_the_memory_of_samples_is_not_faulted_in_anew_for_each_batch(method: str, init: Any) -> None:
+    options = {"num_workers": 1, "multiprocessing_context": method, "worker_init_fn": init}
+    with contextlib.closing(iter(headrace.Loader(Converted(), 64, **options))) as batches:
+        given = [int(pages[-1]) for _, pages in batches]
+    pages = 64 * 3 * 224 * 224 * 4 // 4096
+    faulted = given[-1] - given[-7]  # the first batches fault in the arena's memory, too
+    assert faulted < 6 * pages / 10 if init is None else faulted > 6 * pages / 2

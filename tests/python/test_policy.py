@@ -196,6 +196,28 @@ def seen_from_outside(report: dict[str, Any]) -> dict[str, Any]:
     raise AssertionError(f"no arena has the workers {pids}")
 
 
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise TypeError("no words")
+
+
+class AtOne:
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        if index == 1:
+            raise Wordless
+        return index
+
+
+@BOTH
+def test_a_bad_sample_whose_exception_cannot_be_printed_is_skipped(kind: Any) -> None:
+    loader = load(kind, AtOne(), on_bad_sample="skip", batch_size=2, num_workers=1)
+    assert [batch.tolist() for batch in loader] == [[0], [2, 3]]
+    assert [one.error for one in loader.report()["bad_samples"]] == ["Wordless, which cannot be printed"]
+
+
 @BOTH
 def test_the_counters_are_in_shared_memory_too(kind: Any, marks: Marks) -> None:
     data = Bad(COUNT, Plan(marks, {7: ["SIGKILL"]}), (4, 20, 21))

@@ -1308,6 +1308,12 @@ def test_workers_use_one_thread_of_opencvs_unless_the_trainer_set_another_number
     assert cv2.threads == of_trainer
 
 
+@pytest.mark.parametrize("what", [None, types.ModuleType("cv2")], ids=["kept from import", "a stub"])
+def test_something_else_of_the_name_of_opencv_is_left_alone(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", what)
+    assert [batch.tolist() for batch in loader_of(range(2), Headrace, batch_size=2)] == [[0, 1]]
+
+
 @pytest.mark.parametrize(("of_trainer", "warns"), [(8, False), (3, True), (1, False), (0, False)])
 def test_fork_warns_of_a_pool_of_opencvs_that_workers_keep(
     monkeypatch: pytest.MonkeyPatch, of_trainer: int, warns: bool
@@ -1338,3 +1344,49 @@ def test_workers_use_one_thread_of_torchs_unless_told_otherwise(kind: Any) -> No
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not to be printed")
+
+
+class Unindexable:
+    def __index__(self) -> int:
+        raise ValueError("no index")
+
+
+class array:  # as reprlib knows one of another kind
+    pass
+
+
+class Refuses:
+    """Fails, or dies, whatever it is asked for."""
+
+    def __init__(self, dies: bool) -> None:
+        self.dies = dies
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.dies:
+            os._exit(3)
+        raise ValueError("the data set's own words")
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+@pytest.mark.parametrize("batch_size", [1, None])
+@pytest.mark.parametrize(
+    "index",
+    [Unprintable(), (0, Unprintable()), Unindexable(), array(), 10**5000],
+    ids=["alone", "in a tuple", "no index", "array", "a long number"],
+)
+def test_an_index_that_cannot_be_printed_hides_nothing(kind: Any, batch_size: int | None, index: Any) -> None:
+    options = {"batch_size": batch_size, "sampler": [index], "num_workers": 1, "multiprocessing_context": "fork"}
+    with pytest.raises(ValueError, match="the data set's own words"):
+        list(kind(Refuses(False), **options))
+    with pytest.raises(RuntimeError, match="exited unexpectedly with exit code 3"):
+        list(kind(Refuses(True), max_restarts=0, **options))
+    with pytest.raises(RuntimeError, match=r"killed|exited unexpectedly"):
+        list(kind(Refuses(True), max_restarts=1, **options))

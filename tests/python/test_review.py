@@ -23,7 +23,7 @@ import headrace
 import numpy as np
 import pytest
 import torch
-from loaders import ENGINE, Headrace, Torch, only_headrace
+from loaders import ENGINE, METHODS, Headrace, Torch, only_headrace
 from processes import Script, run, until
 
 
@@ -285,6 +285,70 @@ def test_a_warning_of_copies_names_the_users_line(profiled: bool) -> None:
         with pytest.warns(UserWarning, match="private copies") as caught:
             assert len(list(loader)) == 8
     assert [warning.filename for warning in caught if "private copies" in str(warning.message)] == [__file__]
+
+
+@only_headrace
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_where_warnings_are_errors_no_batch_is_lost(kind: Any) -> None:
+    dataset = [np.full(1 << 20, i, np.uint8) for i in range(12)]
+    loader = kind(dataset, num_workers=1, multiprocessing_context="fork", arena_limit=6 << 20)
+    iterator, kept, warned = iter(loader), [], 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        while len(kept) < 12:
+            try:
+                kept.append(next(iterator))
+            except UserWarning as warning:
+                assert "private copies" in str(warning)
+                warned += 1
+    assert [int(batch[0, 0]) for batch in kept] == list(range(12))
+    assert warned == 1
+    assert next(iterator, "the end") == next(iterator, "the end") == "the end"
+
+
+@only_headrace
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("sample", [torch.ones(3), (torch.ones(3), 1)], ids=["alone", "in a tuple"])
+def test_a_loader_without_torch_collates_no_tensors_though_torch_is_there(workers: int, sample: Any) -> None:
+    list(Headrace([1, 2], num_workers=1, multiprocessing_context="fork"))  # which makes tensors known
+    with pytest.raises(TypeError, match=r"found torch\.Tensor; give the loader a collate_fn"):
+        list(headrace.Loader([sample] * 2, 2, num_workers=workers, multiprocessing_context="fork"))
+
+
+WITHOUT_STANDARD = """
+import os, pathlib
+import numpy as np
+from headrace import Loader
+
+class Prints:
+    "As code in C that prints, whatever the numbers 0, 1 and 2 are."
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        for fd in 0, 1, 2:
+            try:
+                os.write(fd, b"x" * 500)
+            except OSError:
+                pass
+        return np.full(20_000, index, np.uint32)
+
+if __name__ == "__main__":
+    for fd in 0, 1, 2:
+        os.close(fd)
+    batches = iter(Loader(Prints(), 2, num_workers=2, multiprocessing_context={method!r}))
+    paths = [pathlib.Path(f"/proc/self/fd/{{fd}}") for fd in (0, 1, 2)]
+    names = [str(path.readlink()) for path in paths if path.is_symlink()]
+    ours = [name for name in names if any(kind in name for kind in ("memfd", "eventfd", "pidfd"))]
+    seen = [batch[:, 500].tolist() for batch in batches]
+    pathlib.Path("seen").write_text(f"{{ours}} {{seen}}")
+"""
+
+
+@only_headrace
+@pytest.mark.parametrize("method", METHODS)
+def test_without_stdin_and_stdout_nothing_of_ours_has_their_numbers(tmp_path: pathlib.Path, method: str) -> None:
+    assert run(tmp_path, WITHOUT_STANDARD.format(method=method)) == ""
+    assert (tmp_path / "seen").read_text() == f"[] {[[i, i + 1] for i in range(0, 16, 2)]}"
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 2.0}, {"num_workers": 1, "prefetch_factor": 1.5}], ids=repr)

@@ -494,9 +494,8 @@ def test_a_worker_that_could_not_begin_says_so_for_each_batch(kind: Any) -> None
 @only_headrace
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
 def test_a_persistent_worker_that_could_not_begin_does_in_the_next_epoch(kind: Any) -> None:
-    loader = forked(
-        kind, d.Squares(8), batch_size=2, num_workers=1, worker_init_fn=d.init_raises, persistent_workers=True
-    )
+    options = {"batch_size": 2, "num_workers": 1, "worker_init_fn": d.init_raises, "persistent_workers": True}
+    loader = forked(kind, range(8), **options)
     first, second = epoch(loader), epoch(loader)
     assert all(event[0] == "raised" for event in first[:-1]) and len(first) == 5
     assert all(event[0] != "raised" for event in second[:-1]) and len(second) == 5
@@ -800,6 +799,25 @@ def test_an_iterator_can_be_used_in_another_thread_than_its_own(kind: Any) -> No
     assert got == [[i, i + 1] for i in range(0, 20, 2)]
 
 
+@LOADERS
+@pytest.mark.parametrize(("method", "persistent"), [("fork", False), ("fork", True), ("forkserver", False)])
+def test_generators_are_closed_when_an_epoch_is_left(
+    kind: Any, method: str, persistent: bool, tmp_path: pathlib.Path
+) -> None:
+    options = {"batch_size": 2, "num_workers": 2, "persistent_workers": persistent, "prefetch_factor": 1}
+    iterator = iter(kind(d.Tidy(tmp_path), multiprocessing_context=method, **options))
+    for _ in range(2):
+        next(iterator)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["worker 0", "worker 1"]
+    del iterator
+    gc.collect()
+    assert until(lambda: not list(tmp_path.iterdir()), 60)
+
+
+def test_an_iterable_data_set_whose_unknown_attributes_raise_what_they_like() -> None:
+    assert_same(lambda kind: forked(kind, d.Configured(7), batch_size=2))
+
+
 IN_TWO_THREADS = """
 import sys, threading, time
 import headrace
@@ -867,6 +885,20 @@ def test_an_iterator_inherited_by_a_forked_child_does_not_end_the_parents_worker
         os._exit(0)
     os.waitpid(child, 0)
     assert [i.tolist() for i, _ in iterator] == [[2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
+
+
+ODD_WORDS = """
+import pathlib, sys
+from loaders import {kind}
+if __name__ == "__main__":
+    sys.argv.append(pathlib.Path("there"))
+    print(*[batch.tolist() for batch in {kind}(range(4), 2, num_workers=1, multiprocessing_context="forkserver")])
+"""
+
+
+@pytest.mark.parametrize("kind", ["Headrace", "Torch"])
+def test_arguments_of_the_script_that_are_no_strings_are_no_obstacle(tmp_path: pathlib.Path, kind: str) -> None:
+    assert run(tmp_path, ODD_WORDS.format(kind=kind)) == "[0, 1] [2, 3]\n"
 
 
 EXIT = """

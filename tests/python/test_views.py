@@ -202,6 +202,9 @@ def test_keys_values_and_items_are_those_of_a_dict(value: Any) -> None:
         assert len(got) == len(wanted) and list(got) == list(wanted) and repr(got) == repr(wanted)
         assert list(reversed(got)) == list(reversed(wanted))
         assert next(iter(wanted)) in got and "nothing" not in got and ("nothing", 1) not in got
+    for pair in value.items():
+        assert pair in view.items() and headrace.freeze(pair) in view.items()
+        assert headrace.freeze((*pair, 1)) not in view.items() and list(pair) not in view.items()
     assert view.keys() == value.keys() and value.keys() == view.keys()
     assert view.keys() & {"a", 3} == value.keys() & {"a", 3}
     assert view.keys() - value.keys() == set()

@@ -95,6 +95,7 @@ static void the_machine_gives_no_more_than_it_has(void **state) {
     assert_true(machine.spare_bytes <= machine.available_bytes);
     assert_true(machine.cgroup_headroom_bytes <= machine.cgroup_limit_bytes);
     assert_in_range(machine.core_count, 1, sysconf(_SC_NPROCESSORS_CONF));
+    assert_true(machine.gives_holes_back);
 }
 
 #ifdef HR_FAILPOINTS
@@ -104,13 +105,14 @@ static void what_the_kernel_refuses_is_told(void **state) {
     uint64_t address = (uint64_t)(uintptr_t)&machine;
     unsigned char page;
     int descriptors = count_descriptors();
-    setenv("HEADRACE_FAIL", "memfd_create:EPERM,pidfd_open:ENOSYS,async:ENOSYS,pagemap:EACCES", 1);
+    setenv("HEADRACE_FAIL", "memfd_create:EPERM,pidfd_open:ENOSYS,async:ENOSYS,pagemap:EACCES,remove:ENOSYS", 1);
     hr_machine_look(&machine);
     assert_int_equal(hr_machine_pages(&address, 1, &page), -EACCES);
     unsetenv("HEADRACE_FAIL");
     assert_false(machine.has_memfd);
     assert_false(machine.has_pidfd);
     assert_false(machine.has_end_signals);
+    assert_false(machine.gives_holes_back);
     assert_int_equal(count_descriptors(), descriptors);
 }
 #endif

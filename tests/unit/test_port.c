@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <sys/resource.h>
 
 #include "../support/arena_scene.h"
+#include "../support/sanitized.h"
 
 #include "arena/ledger.h"
 #include "os/os.h"
@@ -154,6 +156,53 @@ static void cores_are_shared_by_the_workers_of_all_trainers(void **state) {
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
 }
 
+enum { SAMPLES = 64, SAMPLE_BYTES = 3 * 224 * 224 * 4 };
+
+/* Makes a batch's samples and frees them; gives the pages that were faulted in. */
+static long make_samples(void) {
+    struct rusage before, after;
+    void *samples[SAMPLES];
+    getrusage(RUSAGE_SELF, &before);
+    for (int i = 0; i < SAMPLES; i++) {
+        samples[i] = malloc(SAMPLE_BYTES);
+        must(samples[i] ? 0 : -ENOMEM);
+        memset(samples[i], i, SAMPLE_BYTES);
+    }
+    for (int i = 0; i < SAMPLES; i++) free(samples[i]);
+    getrusage(RUSAGE_SELF, &after);
+    return after.ru_minflt - before.ru_minflt;
+}
+
+static void the_memory_of_samples_is_kept_for_the_next_batch(void **state) {
+    struct room *room = *state;
+    if (IS_SANITIZED || hr__memory_to_spare() < UINT64_C(2) << 30)
+        skip();         /* another malloc, or no room to keep it in */
+    pid_t pid = fork(); /* malloc stays so */
+    if (pid == 0) {
+        uint64_t kept = hr_port_keep_heap(room->port, 1);
+        check(kept >= (uint64_t)SAMPLES * SAMPLE_BYTES && kept <= INT32_MAX);
+        make_samples();
+        long faults = make_samples();
+        if (faults > SAMPLES) print_error("%ld pages of the second batch were faulted in anew\n", faults);
+        _exit(faults > SAMPLES);
+    }
+    assert_child_succeeds(pid);
+}
+
+static void who_chose_how_malloc_should_be_is_heeded(void **state) {
+    static const char *const chosen[][2] = {{"MALLOC_TRIM_THRESHOLD_", "131072"},
+                                            {"MALLOC_MMAP_THRESHOLD_", "131072"},
+                                            {"GLIBC_TUNABLES", "glibc.malloc.trim_threshold=131072"},
+                                            {"GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072"}};
+    struct room *room = *state;
+    for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++) {
+        setenv(chosen[i][0], chosen[i][1], 1);
+        assert_int_equal(hr_port_keep_heap(room->port, 1), 0);
+        unsetenv(chosen[i][0]);
+    }
+    assert_int_equal(hr_port_keep_heap(room->port, UINT32_MAX), 0); /* a share of nothing */
+}
+
 /* ---- and a trainer that lies ---- */
 
 static int take_forged(struct room *room, struct hr__record record) {
@@ -225,6 +274,8 @@ int main(void) {
         TEST(a_damaged_index_is_corrupt_and_names_the_worker),
         TEST(an_ask_without_a_grant_changes_nothing),
         TEST(cores_are_shared_by_the_workers_of_all_trainers),
+        TEST(the_memory_of_samples_is_kept_for_the_next_batch),
+        TEST(who_chose_how_malloc_should_be_is_heeded),
         TEST(a_grant_that_cannot_be_is_corrupt),
         TEST(a_port_on_something_else_is_refused_and_the_descriptors_stay_the_callers),
         TEST(a_note_and_the_process_are_there_for_reports),

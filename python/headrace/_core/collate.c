@@ -146,7 +146,7 @@ static enum found collate_column(struct encoder *encoder, PyObject **items, uint
         return FOUND_NOT;
     }
     enum found found = FOUND_NOT;
-    if (is_tensor(first) || is_numpy(first))
+    if (is_tensor(first) ? flavor == HR_FLAVOR_TENSOR : is_numpy(first)) /* only torch's loader collates tensors */
         found = collate_arrays(encoder, items, count, flavor);
     else if (PyFloat_CheckExact(first))
         found = collate_floats(encoder, items, count, flavor);

@@ -28,6 +28,12 @@ static bool are_all(PyObject *sequence, PyTypeObject *type) {
     return true;
 }
 
+/* 1 while all items are of this type; -1, with an exception, once Python's code, a finalizer's perhaps, has changed
+ * that. */
+static int still_all(struct freezer *freezer, PyObject *sequence, PyTypeObject *type) {
+    return count_of(sequence) && are_all(sequence, type) ? 1 : freeze_changed(freezer);
+}
+
 /* ---- numbers ---- */
 
 /* 32, 64, or 0: there are larger ones. */
@@ -227,10 +233,11 @@ static int begin_rows(struct freezer *freezer, PyObject *sequence, PyObject *nam
 
 static int pack_dicts(struct freezer *freezer, PyObject *sequence, hr_value *ret_value) {
     uint32_t shape;
-    PyObject *names = names_of(item_of(sequence, 0));
+    PyObject *first = Py_NewRef(item_of(sequence, 0)), *names = names_of(first);
+    Py_DECREF(first);
     if (!names) return PyErr_Occurred() ? -1 : 0;
-    int r = 1;
-    for (Py_ssize_t i = 1; r && i < count_of(sequence); i++) r = has_names(item_of(sequence, i), names);
+    int r = still_all(freezer, sequence, &PyDict_Type);
+    for (Py_ssize_t i = 0; r > 0 && i < count_of(sequence); i++) r = has_names(item_of(sequence, i), names);
     if (r > 0) r = are_new(freezer, sequence);
     if (r > 0) r = freeze_shape(freezer, NULL, NULL, HR_SHAPE_DICT, names, &shape);
     if (r > 0) r = begin_rows(freezer, sequence, names, shape, NULL, ret_value);
@@ -254,10 +261,10 @@ static int pack_instances(struct freezer *freezer, PyObject *sequence, PyTypeObj
                           hr_value *ret_value) {
     uint32_t shape;
     PyObject *names = NULL, *values = NULL;
-    if (count_of(sequence) == 0 || !are_all(sequence, type)) /* while Python told of the class */
-        return freeze_changed(freezer);
-    PyObject *class_name = PyTuple_GET_ITEM(known, 1);
-    int r = freeze_fields(known, item_of(sequence, 0), &names, &values);
+    if (still_all(freezer, sequence, type) < 0) return -1; /* Python told of the class */
+    PyObject *class_name = PyTuple_GET_ITEM(known, 1), *first = Py_NewRef(item_of(sequence, 0));
+    int r = freeze_fields(known, first, &names, &values);
+    Py_DECREF(first);
     if (r > 0 && PyTuple_GET_SIZE(names) == 0) r = 0;
     if (r > 0) r = have_fields(known, sequence, names);
     if (r > 0) r = are_new(freezer, sequence);

@@ -247,11 +247,10 @@ static PyObject *loader_report(PyObject *self, PyObject *ignored) {
 }
 
 static PyObject *loader_copied(PyObject *self, PyObject *ignored) {
-    struct hr_arena_report report;
-    hr_loader *loader = core_open_loader(self);
+    struct hr_arena_report report = {0};
+    hr_loader *loader = ((struct loader *)self)->loader;
     (void)ignored;
-    if (!loader) return NULL;
-    hr_arena_report(hr_loader_arena(loader), &report);
+    if (loader) hr_arena_report(hr_loader_arena(loader), &report);
     return PyLong_FromUnsignedLongLong(report.copied_count);
 }
 
@@ -349,7 +348,8 @@ static PyMethodDef loader_methods[] = {
     {"has_data", loader_has_data, METH_O, "has_data(worker) -> bool\n\nHas the worker data left in this epoch?"},
     {"dismiss", loader_dismiss, METH_O, "dismiss(worker)\n\nSends a worker its last task."},
     {"close", loader_close, METH_NOARGS, "close()\n\nCloses the loader; what was received stays readable. Idempotent."},
-    {"copied", loader_copied, METH_NOARGS, "copied() -> int\n\nThe report's count of batches delivered as copies."},
+    {"copied", loader_copied, METH_NOARGS,
+     "copied() -> int\n\nThe report's count of batches delivered as copies; 0 once closed."},
     {"count_skipped", loader_count_skipped, METH_O,
      "count_skipped(count)\n\nAdds bad samples, left out or replaced, to the report's."},
     {"report", loader_report, METH_NOARGS, "report() -> dict\n\nCounters: see struct hr_arena_report."},

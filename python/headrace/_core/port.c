@@ -269,17 +269,30 @@ static PyObject *port_tell(PyObject *self, PyObject *text) {
     Py_RETURN_NONE;
 }
 
+/* 0: raised. */
+static uint32_t count_trainers(struct port *port, PyObject *trainers) {
+    long count = PyLong_AsLong(trainers);
+    if (PyErr_Occurred() || !open_port(port)) return 0;
+    if (count >= 1 && count <= UINT32_MAX) return (uint32_t)count;
+    PyErr_Format(PyExc_ValueError, "headrace: no number of trainers: %ld", count);
+    return 0;
+}
+
 static PyObject *port_share_cores(PyObject *self, PyObject *trainers) {
     struct port *port = (struct port *)self;
-    long count = PyLong_AsLong(trainers);
-    if (PyErr_Occurred() || !open_port(port)) return NULL;
-    if (count < 1 || count > UINT32_MAX)
-        return PyErr_Format(PyExc_ValueError, "headrace: no number of trainers: %ld", count);
-    uint32_t share = hr_port_core_share(port->port, (uint32_t)count);
+    uint32_t count = count_trainers(port, trainers);
+    if (!count) return NULL;
+    uint32_t share = hr_port_core_share(port->port, count);
     uint32_t threads = share < 1 ? 1 : share < HR_BATCH_MAX_THREADS ? share : HR_BATCH_MAX_THREADS;
     int r = hr_batch_set_threads(port->encoder.batch, threads);
     if (r < 0) return core_raise(r);
     return PyLong_FromUnsignedLong(threads);
+}
+
+static PyObject *port_keep_heap(PyObject *self, PyObject *trainers) {
+    struct port *port = (struct port *)self;
+    uint32_t count = count_trainers(port, trainers);
+    return count ? PyLong_FromUnsignedLongLong(hr_port_keep_heap(port->port, count)) : NULL;
 }
 
 static PyObject *port_box_fd(PyObject *self, PyObject *ignored) {
@@ -319,6 +332,9 @@ static PyMethodDef port_methods[] = {
     {"share_cores", port_share_cores, METH_O,
      "share_cores(trainers) -> int\n\nWrites large batches by as many threads as this worker could have cores to "
      "itself, beside those of so many trainers like its own; gives their number."},
+    {"keep_heap", port_keep_heap, METH_O,
+     "keep_heap(trainers) -> int\n\nHas malloc keep what is freed for the next batch's samples: at most the bytes that "
+     "it gives. 0: malloc is as it was."},
     {"box_fd", port_box_fd, METH_NOARGS,
      "box_fd() -> int\n\nThe file for the worker's last words, borrowed; stacks go to BOX_STACK_AT."},
     {"close", port_close, METH_NOARGS, "close()\n\nCloses the port. Idempotent."},

@@ -254,14 +254,22 @@ static PyObject *part_reversed(PyObject *self, PyObject *ignored) {
     return iterator_new(view_of(self), part_of(self), true);
 }
 
-static int has_pair(struct view *view, PyObject *pair) {
+static int has_key_and_value(struct view *view, PyObject *key, PyObject *wanted) {
     uint64_t place;
-    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) return 0;
-    int r = view_find(view, PyTuple_GET_ITEM(pair, 0), &place);
+    int r = view_find(view, key, &place);
     if (r <= 0) return r;
     PyObject *value = value_at(view, place);
-    r = value ? PyObject_RichCompareBool(value, PyTuple_GET_ITEM(pair, 1), Py_EQ) : -1;
+    r = value ? PyObject_RichCompareBool(value, wanted, Py_EQ) : -1;
     Py_XDECREF(value);
+    return r;
+}
+
+static int has_pair(struct view *view, PyObject *pair) {
+    PyObject *tuple = Py_TYPE(pair) == &FrozenTupleType ? PySequence_Tuple(pair) : Py_NewRef(pair);
+    if (!tuple) return -1;
+    bool is_pair = PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) == 2;
+    int r = is_pair ? has_key_and_value(view, PyTuple_GET_ITEM(tuple, 0), PyTuple_GET_ITEM(tuple, 1)) : 0;
+    Py_DECREF(tuple);
     return r;
 }
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from headrace import _options
+from headrace import _notes, _options
 from headrace.doctor._findings import Finding
 
 _MOST_INDICES = 2_000_000  # of an epoch that are drawn
@@ -72,7 +72,9 @@ def _seeded(seed: int) -> Iterator[None]:
             numpy.random.set_state(kept[2])
 
 
-def _repeats(order: list[Any], count: int | None) -> list[Finding]:
+def _repeats(order: list[Any], count: int | None, is_meant: bool) -> list[Finding]:
+    if len(order) == _MOST_INDICES:
+        order = order[: count or 0]  # it may go on for ever, round and round
     times = Counter(order)
     index, most = max(times.items(), key=lambda one: one[1], default=(None, 0))
     if most < 2:
@@ -81,11 +83,11 @@ def _repeats(order: list[Any], count: int | None) -> list[Finding]:
     return [
         Finding(
             "sampler repeats",
-            "warning",
+            "note" if is_meant else "warning",
             f"{len(order) - len(times):,} of {len(order):,} indices came before in the epoch",
             f"index {index!r} comes {most} times",
             f"Some samples are seen more often than others{missing}. Weighted sampling and replacement=True mean to.",
-            "sampler=torch.utils.data.RandomSampler(dataset), or shuffle=True",
+            "" if is_meant else "sampler=torch.utils.data.RandomSampler(dataset), or shuffle=True",
         )
     ]
 
@@ -187,7 +189,8 @@ def order(loader: Any) -> list[Finding]:
     sampler = copy.copy(sampler)
     with _seeded(0):
         indices = _epoch(sampler)
-    found = _repeats(indices, None if _is_distributed(sampler) else count)
+    is_meant = getattr(sampler, "replacement", False) is True  # as torch's samplers say it
+    found = _repeats(indices, None if _is_distributed(sampler) else count, is_meant)
     if _is_distributed(sampler):
         found += _ranks(sampler, count)
     found += _epochs(sampler)
@@ -285,7 +288,7 @@ def padding(loader: Any) -> list[Finding]:
             if time.monotonic() > end:
                 break
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
+        text = _notes.in_words(error)
         return [Finding("padding", "note", "not measured", text, "Samples or collate function raise in this process.")]
     return _of_padding({path: sum(shares) / len(shares) for path, shares in sums.items()})
 

@@ -29,6 +29,7 @@ Exit code 0: nothing is wrong; 1: warnings; 2: errors.
 """
 _GIB = 1 << 30
 _MIB = 1 << 20
+_NO_LIMIT = 1 << 60  # sandboxes give 2^63 for a size that nothing bounds
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 FDS_OF_A_WORKER = 4  # in the trainer
 FDS_OF_A_SCRIPT = 64  # of Python, its libraries, a log or two
@@ -108,7 +109,7 @@ def _shm_bytes() -> int | None:
 def shm(machine: dict[str, Any]) -> Finding:
     """/dev/shm, which torch's loader needs and headrace does not."""
     size = _shm_bytes()
-    value = "there is none" if size is None else _in_units(size)
+    value = "there is none" if size is None else "no limit" if size >= _NO_LIMIT else _in_units(size)
     if machine["has_memfd"]:
         return Finding(
             "/dev/shm",
@@ -271,7 +272,10 @@ def huge_pages() -> Finding:
     )
 
 
-_ALLOW = "a later kernel, or a seccomp profile that allows it (docker run --security-opt seccomp=unconfined)"
+_ALLOW = (
+    "a later kernel, another sandbox than gVisor, or a seccomp profile that allows it (docker run --security-opt "
+    "seccomp=unconfined)"
+)
 # Of hr_machine_look: name, what stands in for it, what brings it.
 _MEANS = {
     "has_pidfd": ("pidfd", "a pipe tells of a worker's end", _ALLOW),
@@ -280,6 +284,11 @@ _MEANS = {
         "signals of a pipe's end",
         "when the trainer is killed, a busy worker ends once its batch is made",
         "Linux 5.6 or later",
+    ),
+    "gives_holes_back": (
+        "returning parts of shared memory",
+        "the memory of a batch is given back as a whole, once nothing of it is kept",
+        _ALLOW,
     ),
 }
 
@@ -341,7 +350,7 @@ def hazards() -> list[Finding]:
 
     found = []
     names = _crew.other_threads()
-    total = len(os.listdir("/proc/self/task"))
+    total = _crew.count_threads()
     torch = sys.modules.get("torch")
     avoid = 'multiprocessing_context="forkserver" for the loader'
     if torch is not None and torch.cuda.is_initialized():

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import multiprocessing
 import sys
 import time
@@ -20,10 +19,12 @@ from headrace.doctor._findings import Finding
 
 _TRY_S = 3.0  # for each number of workers
 _TRY_BATCHES = 200
+_LEAST_S = 0.5  # of a run by which numbers of workers are judged: a quick loader gives more batches than that
 _GOOD_ENOUGH = 0.93  # of the best rate: fewer workers are then as good
 _TOO_SLOW = 0.8  # of the best rate: too few workers, or too many
 _STILL_HELPS = 1.15  # of the rate with half as many workers
 _MOST_WORKERS = 32
+_LONG_START_S = 5.0  # to the first batch: twice as many spawned workers beyond the cores would take twice as long
 
 
 class NoLoader(Exception):
@@ -94,14 +95,15 @@ class Run:
 
     workers: int
     batches: int
-    seconds: float  # from the first batch on
+    counted: int  # of them, in whole rounds of all workers, whose batches may come at once; the first round aside
+    seconds: float  # that these took
     first_s: float
     report: dict[str, Any]
 
     @property
     def rate(self) -> float:
-        """Batches per second, the first one and what was ready with it aside."""
-        return (self.batches - 1) / self.seconds if self.seconds > 0 and self.batches > 1 else 0.0
+        """Batches per second."""
+        return self.counted / self.seconds if self.seconds > 0 else 0.0
 
 
 def _engine_report(iterator: Any) -> dict[str, Any]:
@@ -109,24 +111,30 @@ def _engine_report(iterator: Any) -> dict[str, Any]:
     return dict(report()) if callable(report) else {}
 
 
-def run(loader: Any, workers: int, batches: int, most_s: float = float("inf")) -> Run:
-    """One pass, of so many batches at most, or of so many seconds after the first one."""
+def run(loader: Any, workers: int, batches: int, least_s: float = 0.0, most_s: float = float("inf")) -> Run:
+    """One pass: of so many batches, and of so many seconds, `most_s` at most, after the first round of all workers.
+    Where seconds count, it ends with a whole round."""
+    round_count = max(1, workers)
     with _with_workers(loader, workers):
         start = time.monotonic()
         iterator = iter(loader)
-        first = last = start
+        first = begun = counted_until = start
         count = 0
-        for _ in itertools.islice(iterator, batches):
-            last = time.monotonic()
+        for _ in iterator:
+            now = time.monotonic()
             count += 1
-            first = last if count == 1 else first
-            if last - first > most_s:
+            first = now if count == 1 else first
+            begun = now if count <= round_count else begun
+            counted_until = now if count % round_count == 0 else counted_until
+            is_enough = now - begun > most_s or (count >= batches and now - begun >= least_s)
+            if is_enough and (not least_s or counted_until == now):
                 break
         report = _engine_report(iterator)
         close = getattr(iterator, "close", None) or getattr(iterator, "_shutdown_workers", None)
         if callable(close):
             close()
-    return Run(workers, count, last - first, first - start, report)
+    counted = max(0, count // round_count - 1) * round_count
+    return Run(workers, count, counted, counted_until - begun, first - start, report)
 
 
 # ---- what is said of it ----
@@ -137,7 +145,7 @@ def _time(one: Run) -> list[Finding]:
     workers = one.report.get("per_worker", [])
     parts = {name: sum(worker[f"{name}_s"] for worker in workers) for name in ("fetching", "collating", "waiting")}
     total = sum(parts.values())
-    if not total or one.batches < 2:
+    if not total or not one.rate:
         return [Finding("time", "note", "not measured", f"{one.batches} batches", "That is too few to tell.")]
     shares = {name: seconds / total for name, seconds in parts.items()}
     busiest = max(("fetching", "collating"), key=lambda name: shares[name])
@@ -199,12 +207,12 @@ def _of_growth(one: _growth.Growth, spare: float, batches: int) -> Finding:
 
 def _candidates(now: int, cores: int, runs: list[Run]) -> Iterator[int]:
     """Doubling, as long as it helps: beyond the cores too, for workers may wait for a disk. And what the loader has."""
-    present = max(1, now)
-    for count in sorted({*(1 << power for power in range(6)), min(cores, _MOST_WORKERS), present}):
+    for count in sorted({*(1 << power for power in range(6)), min(cores, _MOST_WORKERS), now}):
         best = max((one.rate for one in runs), default=0.0)
         still_helps = len(runs) < 2 or runs[-1].rate >= _GOOD_ENOUGH * best
-        is_beyond = count > cores and len(runs) > 1 and runs[-1].rate < _STILL_HELPS * runs[-2].rate
-        if count == present or (still_helps and not is_beyond):
+        hardly_helps = len(runs) > 1 and runs[-1].rate < _STILL_HELPS * runs[-2].rate
+        is_beyond = count > cores and (hardly_helps or (len(runs) > 0 and runs[-1].first_s > _LONG_START_S))
+        if count == now or (still_helps and not is_beyond):
             yield count
 
 
@@ -213,16 +221,19 @@ def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Finding]]:
     cores = _machine.usable_cores(_core.machine())
     runs: list[Run] = []
     for count in _candidates(loader.num_workers, cores, runs):
-        runs.append(run(loader, count, min(batches, _TRY_BATCHES), _TRY_S))
+        runs.append(run(loader, count, min(batches, _TRY_BATCHES), _LEAST_S, _TRY_S))
     best = max(one.rate for one in runs)
     if best <= 0:
         return runs, []
     enough = next(one for one in runs if one.rate >= _GOOD_ENOUGH * best)
     table = ", ".join(f"{one.workers}: {one.rate:.1f}" for one in runs)
-    now = next((one for one in runs if one.workers == loader.num_workers), None)
-    is_slow = now is None or now.rate < _TOO_SLOW * best
+    now = next(one for one in runs if one.workers == loader.num_workers)
+    is_judged = all(one.rate and one.seconds >= _LEAST_S for one in runs)
+    is_slow = is_judged and now.rate < _TOO_SLOW * best
     text = f"Batches/s by number of workers, tried one after the other: {table}."
-    if loader.num_workers > enough.workers and not is_slow:
+    if not is_judged:
+        text += f" That is too short to judge by: less than {_LEAST_S} s after each worker's first batch."
+    elif now.workers > enough.workers and not is_slow:
         text += f" {enough.workers} would do as well."
     return runs, [
         Finding(

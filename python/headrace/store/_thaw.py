@@ -147,7 +147,8 @@ _VIEWS = (_core.FrozenList, _core.FrozenTuple, _core.FrozenDict, _core.FrozenSet
 def thaw(view: Any) -> Any:
     """An ordinary Python copy of frozen data, to change or to keep, with what was shared and what went in circles.
 
-    Of an instance: a new one, with its fields thawed. What is not frozen comes back as it is.
+    Of an instance: a new one, with its fields thawed. Of a tensor: a clone, for no tensor says whether its memory is an
+    image's. What else is not frozen comes back as it is.
     """
     if type(view) in _VIEWS:
         return _core.thaw(view)

@@ -86,13 +86,21 @@ _CUSTOM = (
 _MADE = ("dataclasses", "collections")  # frozen dataclasses with slots and named tuples have some of these as well
 
 
+def _is_generated(cls: type, function: object) -> bool:
+    """Does what made the class for its author say with this function what its slots hold, and no more? attrs' for a
+    class that keeps its hash says more: the hash is another one in another process."""
+    module = getattr(function, "__module__", "")
+    has_slots = "__getstate__" in cls.__dict__ and "_attrs_cached_hash" not in cls.__dict__
+    return module in _MADE or (module == "attr._make" and has_slots)
+
+
 def _why_not_plain(cls: type, base: type) -> str | None:
     if not _core.is_python_class(cls, _Witness, base):
         return f"{cls.__name__} keeps its data in a way that only its own code knows"
     for here in cls.__mro__[: cls.__mro__.index(base)]:
         for name in _CUSTOM:
             found = here.__dict__.get(name)
-            if found is not None and getattr(found, "__module__", "") not in _MADE:
+            if found is not None and not _is_generated(here, found):
                 return f"{here.__name__} has its own {name}, which says that its attributes are not all"
     if cls in copyreg.dispatch_table:
         return f"{cls.__name__} has a reduction of its own in copyreg"

@@ -348,13 +348,13 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         return data
 
     def _next_data(self) -> Any:
+        self._engine.warn_of_copies(stacklevel=4)  # first: where warnings are errors, no batch is lost
         answer = self._next_pinned() if self._pin_memory else self._next_answer()
         status, value = answer
         if status == _core.STATUS_ERROR:
             _reraise(*value)
         if type(value) is _ExceptionWrapper:
             value.reraise()  # as torch does with one that a data set or collate_fn gives
-        self._engine.warn_of_copies(stacklevel=4)
         return value
 
     def _next_answer(self) -> Any:

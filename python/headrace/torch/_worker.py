@@ -140,10 +140,13 @@ class Job(DatasetJob):
         fetcher = _internals.DatasetKind.create_fetcher(
             self.dataset_kind, self.dataset, self.auto_collation, collate_fn, self.drop_last
         )
-        takes_each = self.auto_collation and not getattr(self.dataset, "__getitems__", None)
         has_no_policy = self._maker is not None and self._maker.is_idle
-        self._is_plain = takes_each and has_no_policy and self._failure is None
+        self._is_plain = has_no_policy and self._failure is None and self._takes_each()
         return fetcher
+
+    def _takes_each(self) -> bool:
+        """Does it ask a data set with indices for one sample after the other?"""
+        return self.auto_collation and not getattr(self.dataset, "__getitems__", None)
 
     def begin_epoch(self, beginning: _restart.Beginning) -> None:
         self._made = 0
@@ -155,6 +158,9 @@ class Job(DatasetJob):
             self._fetcher = self._new_fetcher()
         except Exception:
             self._note_failure()
+
+    def leave(self) -> None:
+        self._fetcher = None
 
     def fetch(self, indices: Any) -> Any:
         if self._is_plain:  # samples one after the other by their indices, and nothing else to do: the usual case
@@ -170,7 +176,7 @@ class Job(DatasetJob):
         if self._maker is not None:
             if self._maker.makes(indices, self.auto_collation):
                 return self._make(self._maker, indices)
-            if self.auto_collation and not getattr(self.dataset, "__getitems__", None):
+            if self._takes_each():
                 indices = self._port.noting(indices)
         try:
             return self._fetcher.fetch(indices)
