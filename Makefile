@@ -16,6 +16,7 @@ KILLS ?= 10000
 SECONDS ?= 600
 export PYTHON
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+unexport PYTHONDONTWRITEBYTECODE # or each process that a test starts would compile all that it imports
 
 SOURCES := $(shell find src include cli python meson.build meson.options pyproject.toml -type f -not -name '*.pyc')
 INSTALL := uv pip install -q --python .venv/bin/python --no-build-isolation --no-deps --reinstall-package headrace
