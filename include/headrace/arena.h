@@ -229,11 +229,17 @@ HR_API uint32_t hr_port_core_share(const hr_port *port, uint32_t trainer_count);
 /* Has this process's malloc keep what is freed, for the samples of the next batch. By itself glibc returns a batch's
  * worth of them to the kernel as soon as the batch is written, and each page is faulted in anew for the next one. An
  * eighth of the memory to spare is shared by the workers of `trainer_count` such trainers; blocks above 32 MiB are
- * returned as before. Gives the bytes that the main heap keeps at most (another malloc, by LD_PRELOAD, does as it
- * likes); 0: malloc is as it was, since MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES say how it
- * should be, since the share is less than the 64 MiB that glibc may keep anyway, or since this is not built for glibc.
- * Source: mallopt(3). */
-HR_API uint64_t hr_port_keep_heap(const hr_port *port, uint32_t trainer_count);
+ * returned as before, see hr_port_keep_blocks. Gives the bytes that the main heap keeps at most (another malloc, by
+ * LD_PRELOAD, does as it likes); 0: malloc is as it was, since MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_ or
+ * GLIBC_TUNABLES say how it should be, since the share is less than the 64 MiB that glibc may keep anyway, or since
+ * this is not built for glibc. Source: mallopt(3). */
+HR_API uint64_t hr_port_keep_heap(hr_port *port, uint32_t trainer_count);
+
+/* Says that a batch of this worker has come from blocks of malloc's of `block_bytes` bytes. From 32 MiB to half of what
+ * hr_port_keep_heap gave, they are no longer mapped one by one from here on, but kept with the others; should more than
+ * hr_port_keep_heap gave lie free in holes between smaller blocks, it is returned at such a call. Does nothing where
+ * hr_port_keep_heap gave 0, where MALLOC_MMAP_MAX_ or its GLIBC_TUNABLES are given, and with glibc before 2.33. */
+HR_API void hr_port_keep_blocks(const hr_port *port, uint64_t block_bytes);
 
 /* 1 until the trainer stopped the arena. */
 HR_API int hr_port_is_open(const hr_port *port);

@@ -27,6 +27,7 @@ struct hr_port {
     struct hr__spin spin;
     struct seen *seen; /* layout.slot_count */
     uint64_t asks;
+    uint64_t kept_bytes; /* by malloc; 0: it is as it was */
     uint32_t own_pid;
     int64_t phase_since_ns;
     int64_t rss_looked_ns;
@@ -167,9 +168,14 @@ uint32_t hr_port_core_share(const hr_port *port, uint32_t trainer_count) {
     return (uint32_t)(hr__usable_core_count() / count_sharers(port, trainer_count));
 }
 
-uint64_t hr_port_keep_heap(const hr_port *port, uint32_t trainer_count) {
+uint64_t hr_port_keep_heap(hr_port *port, uint32_t trainer_count) {
     enum { PART = 8 }; /* of what is to spare: batches may take half of it */
-    return hr__keep_heap(hr__memory_to_spare() / PART / count_sharers(port, trainer_count));
+    port->kept_bytes = hr__keep_heap(hr__memory_to_spare() / PART / count_sharers(port, trainer_count));
+    return port->kept_bytes;
+}
+
+void hr_port_keep_blocks(const hr_port *port, uint64_t block_bytes) {
+    hr__keep_blocks(block_bytes, port->kept_bytes);
 }
 
 int hr_port_box_fd(const hr_port *port) {

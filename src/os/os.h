@@ -184,6 +184,9 @@ uint64_t hr__oom_kill_count(void);
 /* See hr_port_keep_heap. Gives the bytes that are kept at most; 0: malloc is as it was. */
 uint64_t hr__keep_heap(uint64_t bytes);
 
+/* See hr_port_keep_blocks; `kept` is what hr__keep_heap gave. */
+void hr__keep_blocks(uint64_t block_bytes, uint64_t kept);
+
 /* ---- limits.c ---- */
 
 uint64_t hr__file_limit(void);         /* bytes that a file, and shared memory, may have (ulimit -f) */

@@ -117,20 +117,26 @@ HAS_ROOM = (_core.machine()["spare_bytes"] or 0) > 2 * 1024 * MIB  # malloc keep
 IS_CHOSEN = any(name in os.environ for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"))
 
 
+def stacked(samples: list[Any]) -> list[Any]:
+    return [np.stack(column) for column in zip(*samples, strict=True)]
+
+
 def keep_nothing(_: int) -> None:
     M_MMAP_THRESHOLD = -3  # malloc.h: each sample is mapped, and unmapped when it is freed, whatever lies beside it
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 * 1024)
+    PR_SET_THP_DISABLE = 41  # linux/prctl.h: and each page of it has its own fault
+    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
 
 
 @pytest.mark.skipif(not HAS_ROOM or IS_CHOSEN, reason="little memory, or malloc is as the environment says")
 @pytest.mark.parametrize(
-    ("method", "init"),
+    ("method", "collate", "init"),
     # a forked worker's heap has what is free in that of the tests: room for a batch, perhaps
-    [*((method, None) for method in METHODS), ("spawn", keep_nothing)],
-    ids=[*METHODS, "not wanted"],
+    [*((method, None, None) for method in METHODS), ("spawn", stacked, None), ("spawn", None, keep_nothing)],
+    ids=[*METHODS, "a block of 37 MiB", "not wanted"],
 )
-def test_the_memory_of_samples_is_not_faulted_in_anew_for_each_batch(method: str, init: Any) -> None:
-    options = {"num_workers": 1, "multiprocessing_context": method, "worker_init_fn": init}
+def test_the_memory_of_samples_is_not_faulted_in_anew_for_each_batch(method: str, collate: Any, init: Any) -> None:
+    options = {"num_workers": 1, "multiprocessing_context": method, "worker_init_fn": init, "collate_fn": collate}
     with contextlib.closing(iter(headrace.Loader(Converted(), 64, **options))) as batches:
         given = [int(pages[-1]) for _, pages in batches]
     pages = 64 * 3 * 224 * 224 * 4 // 4096

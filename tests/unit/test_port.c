@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include "../support/arena_scene.h"
@@ -156,37 +157,83 @@ static void cores_are_shared_by_the_workers_of_all_trainers(void **state) {
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
 }
 
-enum { SAMPLES = 64, SAMPLE_BYTES = 3 * 224 * 224 * 4 };
+enum { SAMPLES = 64, SAMPLE_BYTES = 3 * 224 * 224 * 4, BLOCKS = 4, BLOCK_BYTES = 40 * MIB };
 
-/* Makes a batch's samples and frees them; gives the pages that were faulted in. */
-static long make_samples(void) {
+/* Makes blocks and frees them. Gives the pages that were faulted in. */
+static long make_blocks(int count, size_t bytes) {
     struct rusage before, after;
-    void *samples[SAMPLES];
+    void *blocks[SAMPLES];
     getrusage(RUSAGE_SELF, &before);
-    for (int i = 0; i < SAMPLES; i++) {
-        samples[i] = malloc(SAMPLE_BYTES);
-        must(samples[i] ? 0 : -ENOMEM);
-        memset(samples[i], i, SAMPLE_BYTES);
+    for (int i = 0; i < count; i++) {
+        blocks[i] = malloc(bytes);
+        check(blocks[i]);
+        memset(blocks[i], i, bytes);
     }
-    for (int i = 0; i < SAMPLES; i++) free(samples[i]);
+    for (int i = 0; i < count; i++) free(blocks[i]);
     getrusage(RUSAGE_SELF, &after);
     return after.ru_minflt - before.ru_minflt;
 }
 
-static void the_memory_of_samples_is_kept_for_the_next_batch(void **state) {
-    struct room *room = *state;
+/* In a child, since malloc stays as it is told to be, what `run` tells of a worker's malloc. */
+static void assert_of_malloc(struct room *room, void (*run)(hr_port *)) {
     if (IS_SANITIZED || hr__memory_to_spare() < UINT64_C(2) << 30)
-        skip();         /* another malloc, or no room to keep it in */
-    pid_t pid = fork(); /* malloc stays so */
+        skip(); /* another malloc, or no room to keep it in */
+    pid_t pid = fork();
     if (pid == 0) {
-        uint64_t kept = hr_port_keep_heap(room->port, 1);
-        check(kept >= (uint64_t)SAMPLES * SAMPLE_BYTES && kept <= INT32_MAX);
-        make_samples();
-        long faults = make_samples();
-        if (faults > SAMPLES) print_error("%ld pages of the second batch were faulted in anew\n", faults);
-        _exit(faults > SAMPLES);
+        prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* each page has its own fault */
+        run(room->port);
+        _exit(0);
     }
     assert_child_succeeds(pid);
+}
+
+static void keep_samples(hr_port *port) {
+    uint64_t kept = hr_port_keep_heap(port, 1);
+    check(kept >= (uint64_t)SAMPLES * SAMPLE_BYTES && kept <= INT32_MAX);
+    make_blocks(SAMPLES, SAMPLE_BYTES);
+    check(make_blocks(SAMPLES, SAMPLE_BYTES) <= SAMPLES);
+}
+
+static void the_memory_of_samples_is_kept_for_the_next_batch(void **state) {
+    assert_of_malloc(*state, keep_samples);
+}
+
+static void keep_large_blocks(hr_port *port) {
+    const long pages = BLOCK_BYTES / (long)hr__page_bytes();
+    check(hr_port_keep_heap(port, 1) >= 2 * BLOCK_BYTES);
+    make_blocks(1, BLOCK_BYTES);
+    hr_port_keep_blocks(port, BLOCK_BYTES / 2);
+    check(make_blocks(1, BLOCK_BYTES) >= pages);
+    hr_port_keep_blocks(port, BLOCK_BYTES);
+    make_blocks(1, BLOCK_BYTES);
+    check(make_blocks(1, BLOCK_BYTES) <= pages / 10);
+}
+
+static void larger_blocks_are_kept_when_a_batch_has_come_from_them(void **state) {
+    assert_of_malloc(*state, keep_large_blocks);
+}
+
+/* What is allocated behind each block stays. */
+static void leave_holes(hr_port *port) {
+    const uint64_t kept = 3 * BLOCK_BYTES;
+    void *blocks[BLOCKS];
+    void *volatile stays;
+    (void)port;
+    check(hr__keep_heap(kept) == kept);
+    hr__keep_blocks(BLOCK_BYTES, kept);
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = memset(malloc(BLOCK_BYTES), i, BLOCK_BYTES);
+        stays = malloc(MIB);
+        check(stays);
+    }
+    for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
+    uint64_t resident = hr__resident_bytes((int)hr__pid());
+    hr__keep_blocks(BLOCK_BYTES, kept);
+    check(hr__resident_bytes((int)hr__pid()) + 3 * BLOCK_BYTES < resident);
+}
+
+static void holes_between_larger_blocks_are_returned(void **state) {
+    assert_of_malloc(*state, leave_holes);
 }
 
 static void who_chose_how_malloc_should_be_is_heeded(void **state) {
@@ -201,6 +248,18 @@ static void who_chose_how_malloc_should_be_is_heeded(void **state) {
         unsetenv(chosen[i][0]);
     }
     assert_int_equal(hr_port_keep_heap(room->port, UINT32_MAX), 0); /* a share of nothing */
+}
+
+static void map_large_blocks(hr_port *port) {
+    setenv("MALLOC_MMAP_MAX_", "65536", 1);
+    hr_port_keep_heap(port, 1);
+    hr_port_keep_blocks(port, BLOCK_BYTES);
+    make_blocks(1, BLOCK_BYTES);
+    check(make_blocks(1, BLOCK_BYTES) >= BLOCK_BYTES / (long)hr__page_bytes());
+}
+
+static void who_chose_that_large_blocks_are_mapped_is_heeded(void **state) {
+    assert_of_malloc(*state, map_large_blocks);
 }
 
 /* ---- and a trainer that lies ---- */
@@ -275,7 +334,10 @@ int main(void) {
         TEST(an_ask_without_a_grant_changes_nothing),
         TEST(cores_are_shared_by_the_workers_of_all_trainers),
         TEST(the_memory_of_samples_is_kept_for_the_next_batch),
+        TEST(larger_blocks_are_kept_when_a_batch_has_come_from_them),
+        TEST(holes_between_larger_blocks_are_returned),
         TEST(who_chose_how_malloc_should_be_is_heeded),
+        TEST(who_chose_that_large_blocks_are_mapped_is_heeded),
         TEST(a_grant_that_cannot_be_is_corrupt),
         TEST(a_port_on_something_else_is_refused_and_the_descriptors_stay_the_callers),
         TEST(a_note_and_the_process_are_there_for_reports),

@@ -157,7 +157,11 @@ static PyObject *port_publish(PyObject *self, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "IO:publish", &status, &object) || !open_port(port)) return NULL;
     hr_port_enter(port->port, HR_PHASE_COLLATE);
     encoder_reset(&port->encoder);
-    if (encode(&port->encoder, object) == 0) return publish(port, status);
+    if (encode(&port->encoder, object) == 0) {
+        uint64_t bytes;
+        if (hr_batch_measure(port->encoder.batch, &bytes) == 0) hr_port_keep_blocks(port->port, bytes);
+        return publish(port, status);
+    }
     encoder_reset(&port->encoder);
     return NULL;
 }
