@@ -159,6 +159,17 @@ def environment(**changes: str | None) -> dict[str, str]:
     return env
 
 
+TORCHS_FACE = "import datasets as d\nfrom loaders import Headrace"
+NUMPYS_FACE = "import without_torch as d\nfrom without_torch import Headrace"
+
+
+def with_method(code: str, method: str, **values: Any) -> str:
+    """A script for a start method, of a text whose {imports} are those of data sets `d` and a loader `Headrace`; of
+    numpy's face where workers start anew: they have no torch to import then."""
+    imports = TORCHS_FACE if method == "fork" else NUMPYS_FACE
+    return code.format(imports=imports, method=method, **values)
+
+
 class Script:
     """A Python script that runs in a session of its own; leaving the context ends what is left of it."""
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 from compare import assert_same, failures
 from loaders import ENGINE, LOADERS, METHODS, Headrace, Torch, needs_failpoints, only_headrace
-from processes import Script, alive, run, shared_bytes, until
+from processes import Script, alive, run, shared_bytes, until, with_method
 
 MB = 1 << 20
 
@@ -51,8 +51,7 @@ def with_dev_shm(options: str) -> list[str]:
 # ---- a small or no /dev/shm, few descriptors ----
 
 READ_ALL = """
-import datasets as d
-from loaders import Headrace
+{imports}
 if __name__ == "__main__":
     loader = Headrace(d.Images({count}, side={side}), {batch}, num_workers=2, multiprocessing_context={method!r})
     for _ in range({epochs}):
@@ -68,7 +67,7 @@ if __name__ == "__main__":
 @needs_unshare
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_batches_of_100_mb_cross_with_64_mb_of_dev_shm(tmp_path: pathlib.Path, method: str) -> None:
-    code = READ_ALL.format(count=16, side=2560, batch=4, method=method, epochs=1)
+    code = with_method(READ_ALL, method, count=16, side=2560, batch=4, epochs=1)
     assert run(tmp_path, code, with_dev_shm("size=64m")) == "read all\n"
 
 
@@ -76,7 +75,7 @@ def test_batches_of_100_mb_cross_with_64_mb_of_dev_shm(tmp_path: pathlib.Path, m
 @needs_unshare
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_dev_shm_of_one_page_is_enough(tmp_path: pathlib.Path, method: str) -> None:
-    code = READ_ALL.format(count=40, side=256, batch=4, method=method, epochs=2)
+    code = with_method(READ_ALL, method, count=40, side=256, batch=4, epochs=2)
     assert run(tmp_path, code, with_dev_shm("size=4k")) == "read all\n"
 
 
@@ -102,8 +101,7 @@ def test_114_tensors_per_batch_are_kept_with_64_descriptors(tmp_path: pathlib.Pa
 # ---- what the system refuses ----
 
 REPORTED = """
-import datasets as d
-from loaders import Headrace
+{imports}
 if __name__ == "__main__":
     iterator = iter(Headrace(d.Images(40, side=256), 4, num_workers=2, multiprocessing_context={method!r}))
     kept = list(iterator)
@@ -114,7 +112,7 @@ if __name__ == "__main__":
 
 @only_headrace
 def test_the_report_names_the_memory(tmp_path: pathlib.Path) -> None:
-    assert run(tmp_path, REPORTED.format(method="fork")) == "memfd\n"
+    assert run(tmp_path, with_method(REPORTED, "fork")) == "memfd\n"
 
 
 @needs_failpoints
@@ -124,7 +122,7 @@ def test_memfd_refused_falls_back_to_an_unlinked_file_in_dev_shm(tmp_path: pathl
         return {name for name in os.listdir("/dev/shm") if name.startswith("headrace-")}
 
     before = files()
-    assert run(tmp_path, REPORTED.format(method=method), HEADRACE_FAIL="memfd_create:EPERM") == "shm\n"
+    assert run(tmp_path, with_method(REPORTED, method), HEADRACE_FAIL="memfd_create:EPERM") == "shm\n"
     assert until(lambda: files() <= before)
 
 
@@ -134,7 +132,7 @@ def test_memfd_refused_and_dev_shm_read_only_falls_back_to_tmpdir(tmp_path: path
     folder = tmp_path / "tmp"
     folder.mkdir()
     environment = {"HEADRACE_FAIL": "memfd_create:EPERM", "TMPDIR": str(folder)}
-    assert run(tmp_path, REPORTED.format(method="fork"), with_dev_shm("ro"), **environment) == "tmp\n"
+    assert run(tmp_path, with_method(REPORTED, "fork"), with_dev_shm("ro"), **environment) == "tmp\n"
     assert os.listdir(folder) == []
 
 
@@ -163,8 +161,7 @@ def test_a_sandbox_that_refuses_what_the_engine_needs_gets_torchs_loader(tmp_pat
 
 KILLED = """
 import os, signal, time
-import datasets as d
-from loaders import Headrace
+{imports}
 if __name__ == "__main__":
     loader = Headrace(d.Dying(40, 20, "SIGKILL"), num_workers=1, multiprocessing_context={method!r})
     got = []
@@ -183,17 +180,16 @@ if __name__ == "__main__":
 @needs_failpoints
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_pidfd_refused_works_and_a_killed_worker_is_still_noticed(tmp_path: pathlib.Path, method: str) -> None:
-    assert run(tmp_path, REPORTED.format(method=method), HEADRACE_FAIL="pidfd_open:EPERM") == "memfd\n"
-    said = run(tmp_path, KILLED.format(method=method), HEADRACE_FAIL="pidfd_open:EPERM")
+    assert run(tmp_path, with_method(REPORTED, method), HEADRACE_FAIL="pidfd_open:EPERM") == "memfd\n"
+    said = run(tmp_path, with_method(KILLED, method), HEADRACE_FAIL="pidfd_open:EPERM")
     assert said.startswith("DataLoader worker (pid")
 
 
 ORPHANED = """
 import os
-import datasets as d
-from loaders import Headrace
+{imports}
 if __name__ == "__main__":
-    iterator = iter(Headrace(d.Squares(100), num_workers=2, multiprocessing_context={method!r}))
+    iterator = iter(Headrace(d.Images(100), num_workers=2, multiprocessing_context={method!r}))
     print(len(list(zip(range(50), iterator))), flush=True)
     os.kill(os.getpid(), 9)
 """
@@ -204,7 +200,7 @@ if __name__ == "__main__":
 def test_where_pipes_signal_every_close_waiting_workers_end_with_their_trainer(
     tmp_path: pathlib.Path, method: str
 ) -> None:
-    with Script(tmp_path, ORPHANED.format(method=method), HEADRACE_FAIL="async:ENOSYS") as script:
+    with Script(tmp_path, with_method(ORPHANED, method), HEADRACE_FAIL="async:ENOSYS") as script:
         assert script.finish() == -signal.SIGKILL
         assert script.stdout == "50\n"
         assert until(lambda: script.left() == [], 60)

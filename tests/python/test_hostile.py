@@ -21,7 +21,7 @@ import pytest
 import torch.utils.data
 from compare import assert_same, failures
 from loaders import METHODS, Headrace, only_headrace
-from processes import Script, run
+from processes import Script, run, with_method
 from test_bad_input import forked
 
 # ---- where an exception came from ----
@@ -181,8 +181,7 @@ def test_without_notes_headraces_own_loader_says_it_in_the_text() -> None:
 # The limit is set when everything is imported: what then is left is for the arena.
 LITTLE_ADDRESS_SPACE = """
 import pathlib, resource, warnings
-import datasets as d
-from loaders import Headrace
+{imports}
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     loader = Headrace(d.Images(8, side={side}), 4, num_workers=2, multiprocessing_context={method!r})
@@ -199,7 +198,7 @@ if __name__ == "__main__":
 
 
 def with_room(tmp_path: pathlib.Path, room: int, side: int, method: str = "fork") -> str:
-    return run(tmp_path, LITTLE_ADDRESS_SPACE.format(room=room, side=side, method=method))
+    return run(tmp_path, with_method(LITTLE_ADDRESS_SPACE, method, room=room, side=side))
 
 
 @only_headrace
@@ -287,8 +286,7 @@ def test_multiprocessing_in_a_worker_is_refused_as_with_torch() -> None:
 
 LEAVES_A_CHILD = """
 import os, signal, time
-import datasets as d
-from loaders import Headrace
+{imports}
 from processes import is_still, until
 if __name__ == "__main__":
     options = dict(batch_size=None, num_workers=1, multiprocessing_context={method!r})
@@ -325,12 +323,12 @@ AND_IS_KILLED = """
 def test_a_child_that_outlives_its_worker_delays_nothing_and_keeps_no_memory(
     tmp_path: pathlib.Path, method: str
 ) -> None:
-    assert run(tmp_path, LEAVES_A_CHILD.format(method=method) + AND_ENDS) == "True False False\n"
+    assert run(tmp_path, with_method(LEAVES_A_CHILD, method) + AND_ENDS) == "True False False\n"
 
 
 @only_headrace
 def test_a_death_is_told_at_once_although_a_child_of_the_worker_lives(tmp_path: pathlib.Path) -> None:
-    assert run(tmp_path, LEAVES_A_CHILD.format(method="fork") + AND_IS_KILLED) == "is killed by signal: Killed True\n"
+    assert run(tmp_path, with_method(LEAVES_A_CHILD, "fork") + AND_IS_KILLED) == "is killed by signal: Killed True\n"
 
 
 @only_headrace
@@ -345,8 +343,7 @@ def test_a_child_that_goes_on_as_the_worker_disturbs_nothing() -> None:
 CLOSED = "the arena's descriptors were closed in worker 0"
 
 CLOSES = """
-import datasets as d
-from loaders import Headrace
+{imports}
 if __name__ == "__main__":
     options = dict(num_workers=1, multiprocessing_context={method!r}, worker_init_fn={init})
     try:
@@ -373,7 +370,7 @@ if __name__ == "__main__":
     ],
 )
 def test_a_worker_that_closes_all_descriptors_says_so(tmp_path: pathlib.Path, method: str, act: str, side: int) -> None:
-    code = CLOSES.format(method=method, init=None, act=act, side=side)
+    code = with_method(CLOSES, method, init=None, act=act, side=side)
     with Script(tmp_path, code, HEADRACE_TEST_FOLDER=str(tmp_path)) as script:
         assert script.finish() == 0
         assert CLOSED in script.stdout + script.stderr
@@ -385,7 +382,7 @@ def test_a_worker_that_closes_all_descriptors_says_so(tmp_path: pathlib.Path, me
 @only_headrace
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_worker_init_fn_that_closes_all_descriptors_says_so(tmp_path: pathlib.Path, method: str) -> None:
-    code = CLOSES.format(method=method, init="d.close_all", act="int", side=256).replace("d.int", "int")
+    code = with_method(CLOSES, method, init="d.close_all", act="int", side=256).replace("d.int", "int")
     with Script(tmp_path, code) as script:
         assert script.finish() == 0
         assert CLOSED in script.stdout + script.stderr  # the latter if no task has come yet that could have failed
@@ -449,13 +446,12 @@ threading.Thread(target=reap, daemon=True).start()
 
 REAPED = """
 import os, signal, threading, time
-import datasets as d
-from loaders import Headrace
+{imports}
 if __name__ == "__main__":
     exec({waits!r})
     options = dict(num_workers=2, multiprocessing_context={method!r})
     for _ in range(2):
-        assert [index.item() for index, _ in Headrace(d.Squares(10), **options)] == list(range(10))
+        assert [index.item() for _, index in Headrace(d.Images(10), **options)] == list(range(10))
     iterator = iter(Headrace(d.Dying(100, 20, "exit code 3"), **options))
     try:
         list(iterator)
@@ -471,7 +467,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("who", WAITS)
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_who_takes_the_workers_exit_codes_still_hears_of_a_death(tmp_path: pathlib.Path, method: str, who: str) -> None:
-    said = run(tmp_path, REAPED.format(waits=WAITS[who], method=method), PYTHONWARNINGS="ignore")  # of fork and threads
+    said = run(tmp_path, with_method(REAPED, method, waits=WAITS[who]), PYTHONWARNINGS="ignore")  # of fork and threads
     assert said.startswith("DataLoader worker (pid(s) ")
     is_taken = method == "fork" and "SIGCHLD" in said and "os.wait" in said  # by whoever was first
     assert is_taken or "with exit code 3" in said
