@@ -33,7 +33,8 @@ static int verify(const char *path) {
 }
 
 int cache_command(int argc, char **argv) {
-    if (argc > 2 && (!strcmp(argv[2], "--help") || !strcmp(argv[2], "-h"))) return show_help(stdout);
+    for (int i = 2; i < argc && i < 4; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return show_help(stdout);
     if (argc > 2 && strcmp(argv[2], "verify") != 0) {
         fprintf(stderr, "headrace: cache has no '%s'; there is verify\n", argv[2]);
         return EXIT_USAGE;

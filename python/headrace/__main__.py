@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import traceback
 
 from headrace import _replay
 from headrace.doctor import _cli
@@ -13,8 +15,14 @@ _COMMANDS = {"doctor": _cli.main, "replay": _replay.main}
 
 def main(arguments: list[str]) -> int:
     """Runs a command; returns the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # whatever the locale is
     if arguments[:1] and arguments[0] in _COMMANDS:
-        return _COMMANDS[arguments[0]](arguments[1:])
+        try:
+            return _COMMANDS[arguments[0]](arguments[1:])
+        except Exception:  # 1, which Python would give, is a command's answer
+            traceback.print_exc()
+            return 2
     print("usage: python -m headrace replay SOURCE INDEX... [OPTION...]", file=sys.stderr)
     print("       python -m headrace doctor [SOURCE] [OPTION...]", file=sys.stderr)
     return 2

@@ -28,11 +28,8 @@ def _report_on(parts: list[tuple[str, Any]], method: str) -> Any:
     """The doctor's report, or None where it finds nothing in the way."""
     from headrace.doctor import _check  # only now: a run that starts needs none of it
 
-    try:
-        report = _check.check_parts(parts, method, "loader")
-    except Exception:  # the hooks of users' classes run: what they do must not hide why the start failed
-        return None
-    if report.ok:
+    report = _check.what_is_in_the_way(_check.check_parts, parts, method, "loader")
+    if report is None:
         return None
     names = [name for name, _ in parts if any(_is_below(one.path, name) for one in report.errors)]
     return _check.with_subject(report, _and(names)) if names else report

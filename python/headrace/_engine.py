@@ -43,8 +43,8 @@ def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
 def _explain_indices(error: Exception, indices: Any, sampler: str, batch: int) -> None:
     from headrace.doctor import _check  # only now: few samplers ever need it
 
-    report = _check.check_indices(indices)
-    if not report.ok:
+    report = _check.what_is_in_the_way(_check.check_indices, indices)
+    if report is not None:
         report = _check.with_subject(report, f"indices (batch {batch} of this epoch, drawn from the {sampler})")
         _diagnosis.attach(error, report)
 

@@ -13,11 +13,13 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker, spawn
 from typing import Any
 
 PRELOAD = "headrace._preload"
 VARIABLE = "HEADRACE_PRELOAD"
+_MOST_OF_ARGUMENTS = 1 << 15  # characters: the kernel takes variables of 128 KiB
 _lock = threading.Lock()
 
 
@@ -27,8 +29,23 @@ def start_method_of(context: Any) -> str:
     return method or multiprocessing.get_all_start_methods()[0]
 
 
+@contextlib.contextmanager
+def _default_method_left_open() -> Iterator[None]:
+    """To ask for what multiprocessing tells a process that it starts settles the default start method, which the script
+    may still set."""
+    default: Any = multiprocessing.context._default_context
+    is_settled = default._actual_context is not None
+    try:
+        yield
+    finally:
+        if not is_settled:
+            default._actual_context = None
+
+
 def _what_to_load(modules: list[str], is_interrupted: bool) -> str:
     data = spawn.get_preparation_data("headrace")
+    if len(str(data.get("sys_argv"))) > _MOST_OF_ARGUMENTS:  # then workers import the main module, which may read them
+        data = {"sys_path": data.get("sys_path")}
     return json.dumps(
         {
             "sys_path": data.get("sys_path"),
@@ -72,6 +89,6 @@ def warm_up(context: Any, modules: list[str]) -> None:
         wanted = server._preload_modules
         # Newer CPythons load __main__ themselves, first and whatever comes of it: headrace._preload tries it before.
         server.set_forkserver_preload([*(module for module in wanted if module != "__main__"), PRELOAD])
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), _default_method_left_open():
             _start(server, modules)
         server.set_forkserver_preload(wanted)

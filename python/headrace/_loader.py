@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import headrace
 from headrace import (
     _core,
     _crew,
@@ -482,7 +481,9 @@ class _WorkerIterator:
         self._keep_workers = loader.persistent_workers
         policy = _options.Policy.of(loader, loader._is_iterable, {})
         if policy.freeze:
-            headrace.freeze_attributes(loader.dataset)
+            from headrace.store._attributes import Freezer  # only now: few ask for it
+
+            loader.__dict__.setdefault("_freezer", Freezer()).freeze(loader.dataset)
         self._job = _Job(
             dataset=loader.dataset,
             is_iterable=loader._is_iterable,

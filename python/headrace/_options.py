@@ -148,7 +148,7 @@ class Policy:
     def of(cls, loader: Any, is_iterable: bool, others: Mapping[str, Any]) -> Policy:
         """The options as they stand in a loader's attributes; what it does not have, from `others`."""
         found = {name: others.get(name, default) for name, default in vars(cls()).items()}
-        policy = cls(**(found if loader is None else {name: own(loader, name) for name in found}))
+        policy = cls(**(found if loader is None else {name: own(loader, name, found[name]) for name in found}))
         if is_iterable and (policy.rng != "worker" or policy.on_bad_sample != "raise"):
             raise ValueError('rng="sample" and on_bad_sample need a data set with __getitem__, this is an iterable one')
         return policy
@@ -167,9 +167,9 @@ def is_given(name: str, value: Any) -> bool:
     return type(value) is not type(DEFAULTS[name]) or value != DEFAULTS[name]
 
 
-def own(loader: Any, name: str) -> Any:
+def own(loader: Any, name: str, default: Any) -> Any:
     """An option as it stands in a loader's __dict__: a subclass may have a method or property of that name."""
-    return vars(loader).get(name, DEFAULTS[name])
+    return vars(loader).get(name, default)
 
 
 @contextlib.contextmanager

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import faulthandler
 import importlib
 import itertools
 import os
-import pdb
 import re
 import sys
 import time
@@ -94,6 +94,8 @@ class _Items:
         if not isinstance(index, int) or index < 0:
             raise Failed(f"index {index!r}: the data set is an iterable, and its items have the numbers 0, 1, 2, ...")
         if index < self.taken:
+            if self._iterator is self._dataset:
+                raise Failed("an iterator gives its items once: ask for rising numbers, and for each once")
             self._iterator = iter(self._dataset)
             self.taken = 0
         for item in self._iterator:
@@ -127,6 +129,13 @@ def _dataset_of(value: Any, source: str) -> Any:
 
 def _describe(value: Any, level: int = 0) -> str:
     """The type, with shape and dtype of arrays, and the same of what a container has."""
+    try:
+        return _details(value, level)
+    except Exception:  # of the sample's own: a shape or a length that raises, a number of 5,000 digits
+        return type(value).__name__
+
+
+def _details(value: Any, level: int) -> str:
     name = type(value).__name__
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{name} {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
@@ -195,6 +204,8 @@ def _seeder(seed: int | None, epoch: int) -> Callable[[Any], None]:
         return lambda index: None
     from headrace._samples import seed_all
 
+    with contextlib.suppress(ImportError):  # a worker has it, and seeds it before the first sample
+        importlib.import_module("numpy.random")
     return lambda index: seed_all(seed, epoch, index)
 
 
@@ -214,13 +225,25 @@ def _replay(asked: argparse.Namespace) -> None:
 # ---- what the user sees when something fails ----
 
 
+def _standard_debugger() -> Any:
+    """pdb. It imports `code` and `cmd`: a project may have modules of these names, which are to be found before."""
+    path, names = sys.path, ["code", "cmd"]
+    own = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    sys.path = [os.path.dirname(os.__file__)]
+    try:
+        return importlib.import_module("pdb")
+    finally:
+        sys.path = path
+        sys.modules.update(own)
+
+
 def _post_mortem(error: BaseException) -> None:
     """In the debugger that PYTHONBREAKPOINT names, if it has a post_mortem; else in pdb."""
     debugger = os.environ.get("PYTHONBREAKPOINT", "").rpartition(".")[0]
     try:
         debug = importlib.import_module(debugger).post_mortem
     except (ImportError, ValueError, AttributeError):
-        debug = pdb.post_mortem
+        debug = _standard_debugger().post_mortem
     debug(users_part(error) or error.__traceback__)
 
 
@@ -241,7 +264,8 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_intermixed_args(arguments)
     if asked.epoch is not None and asked.seed is None:
         parser.error("--epoch has a meaning with --seed only")
-    faulthandler.enable()
+    with contextlib.suppress(RuntimeError, OSError, ValueError, AttributeError):  # there is no stderr
+        faulthandler.enable()
     try:
         _replay(asked)
         return 0

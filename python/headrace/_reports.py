@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import operator
 import os
 import reprlib
@@ -122,6 +123,11 @@ def name_odd_one(indices: Any, place: int) -> str:
     return f"{name} does not collate" + (" with those before it" if place else "")
 
 
+def _plain(index: Any) -> Any:
+    """numpy's 3 is 3."""
+    return operator.index(index) if hasattr(index, "__index__") else index
+
+
 def replay(indices: Any, position: int | None, seeding: tuple[int, int] | None) -> str:
     """The command that makes a batch's sample in the foreground; "" where it is not known which one, or where a command
     line cannot say it. `seeding`: the seed and the epoch of samples' own random numbers, with rng="sample"."""
@@ -132,12 +138,12 @@ def replay(indices: Any, position: int | None, seeding: tuple[int, int] | None) 
     else:
         index = indices
     try:
-        if hasattr(index, "__index__"):
-            index = operator.index(index)  # numpy's 3 is 3
+        index = tuple(map(_plain, index)) if type(index) is tuple else _plain(index)
         text = repr(index)
-    except Exception:  # of its own, or a number of thousands of digits
+        is_literal = len(text) <= _short.maxstring and ast.literal_eval(text) == index
+    except Exception:  # of its own, or a number of thousands of digits, or no literal
         return ""
-    if not isinstance(index, (int, str, tuple)) or len(text) > _short.maxstring:
+    if not is_literal or not isinstance(index, (int, str, tuple)):
         return ""
     quoted = f'"{text}"' if isinstance(index, str) and not set(text) & set('"$`\\!') else shlex.quote(text)
     seeded = "" if seeding is None else f" --seed {seeding[0]} --epoch {seeding[1]}"

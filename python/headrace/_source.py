@@ -11,7 +11,7 @@ import sys
 import traceback
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 _HERE = os.path.dirname(__file__)
 _NOT_USERS = (
@@ -88,7 +88,7 @@ def _run_script(path: str) -> types.ModuleType:
     module = types.ModuleType("__mp_main__")
     module.__file__ = os.path.abspath(path)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
-    sys.path.insert(0, os.path.dirname(module.__file__))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # of what a link leads to, as Python does
     with open(path, "rb") as file:
         code = compile(file.read(), module.__file__, "exec", dont_inherit=True)
     exec(code, module.__dict__)
@@ -104,6 +104,34 @@ def _look_up(module: types.ModuleType, name: str) -> Any:
             raise Failed(f"{where} has no {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
         value = getattr(value, part)
     return value
+
+
+@contextlib.contextmanager
+def alone(is_alone: bool) -> Iterator[TextIO]:
+    """Where a report goes. If it is to be alone on stdout (JSON), what the user's code prints goes to stderr."""
+    if not is_alone:
+        yield sys.stdout
+        return
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w") as stdout:
+        os.dup2(2, 1)
+        try:
+            yield stdout
+        finally:
+            sys.stdout.flush()
+            os.dup2(stdout.fileno(), 1)
+
+
+def say(report: str, stdout: TextIO, exit_code: int) -> int:
+    """Prints a report; gives its exit code, or 2 where it cannot be printed."""
+    try:
+        print(report, file=stdout, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # what is still in the buffer is flushed at the end
+        print(f"headrace doctor: standard output: {error.strerror}", file=sys.stderr)
+        return 2
+    return exit_code
 
 
 def users_part(error: BaseException) -> types.TracebackType | None:

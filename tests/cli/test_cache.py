@@ -51,3 +51,10 @@ def test_without_a_file_it_shows_how(arguments: list[str]) -> None:
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == run("cache", "--help").stdout
     assert result.stderr.startswith("Usage: headrace cache verify FILE...\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["verify", "--help"], ["verify", "-h"]])
+def test_help_is_given_wherever_it_is_asked_for(arguments: list[str]) -> None:
+    result = run("cache", *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("Usage: headrace cache verify")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import run
+from program import PROGRAM, run
 
 DATA = """\
 import threading
@@ -314,3 +314,55 @@ def test_a_training_run_says_what_is_in_the_way_and_repairs_it(folder: Path, mod
     assert "headrace doctor YOUR_MODULE:MAKE_DATASET" in failed.stderr
     mended = trained(folder, module, "auto")
     assert (mended.returncode, mended.stdout) == (0, f"{batches}\n"), mended.stderr
+
+
+# ---- what programs read ----
+
+TALKS = """\
+import os, sys
+print("loading annotations", flush=True)
+
+def make():
+    os.system("echo index created")
+    print("done")
+    return [lambda: "\u540d"]
+
+def leaves():
+    sys.exit()
+"""
+
+
+@pytest.fixture
+def talks(tmp_path: Path) -> Path:
+    (tmp_path / "talks.py").write_text(TALKS)
+    return tmp_path
+
+
+def test_json_is_alone_on_stdout_whatever_the_users_code_prints(talks: Path) -> None:
+    result = run("doctor", "talks:make", "--json", cwd=talks)
+    assert [one["path"] for one in json.loads(result.stdout)["findings"]] == ["make()[0]"]
+    assert result.returncode == 2
+    assert result.stderr.startswith("loading annotations\nindex created\ndone\n")
+
+
+@pytest.mark.parametrize("arguments", [["talks:leaves"], ["--run", "talks:leaves"]])
+def test_a_source_that_ends_the_program_is_an_error(talks: Path, arguments: list[str]) -> None:
+    result = run("doctor", *arguments, cwd=talks)
+    assert result.returncode == 2
+    assert "talks:leaves was called without arguments" in result.stderr
+
+
+def test_what_stdout_cannot_encode_is_escaped(tmp_path: Path) -> None:
+    (tmp_path / "named.py").write_text('data = {"\u540d": lambda: 0}', encoding="utf-8")
+    result = run("doctor", "named:data", cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 2 and "\\u540d" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["quiet:data"], ["talks:make", "--json"], []])
+def test_a_report_that_cannot_be_written_is_an_error(talks: Path, arguments: list[str]) -> None:
+    (talks / "quiet.py").write_text("data = [1]")
+    command = ["sh", "-c", 'exec "$0" doctor "$@" >/dev/full', str(PROGRAM), *arguments]
+    done = subprocess.run(command, cwd=talks, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.endswith("headrace doctor: standard output: No space left on device\n")

@@ -54,6 +54,23 @@ class Drawn:
     def __getitem__(self, index):
         return random.random(), float(self.draw())
 
+class Odd:
+    shape, dtype = None, "int"
+
+class Asks:
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+class Late:
+    def __getitem__(self, index):
+        import numpy
+        return numpy.random.randint(1 << 30)
+
+odd = {0: Odd(), 1: Asks(), 2: 10 ** 5000, 3: {"\u540d": 1}}
+
+def letters():
+    yield from "abc"
+
 class Deadly:
     def __getitem__(self, index):
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -366,3 +383,52 @@ def test_output_that_cannot_be_written_is_a_failure(folder: Path) -> None:
         )
     assert result.returncode == 1
     assert result.stderr == "headrace replay: standard output: No space left on device\n"
+
+
+# ---- surroundings, and samples that are hard to describe ----
+
+
+def test_a_sample_that_cannot_be_described_is_no_bad_one(folder: Path) -> None:
+    result = replay(folder, "data:odd", "0", "1", "2", "3", env={"PYTHONIOENCODING": "ascii"})
+    assert (result.returncode, result.stderr) == (0, "")
+    told = "0  Odd  # s\n1  Asks  # s\n2  int  # s\n3  dict {\\u540d: int 1}  # s\n"
+    assert masked(result.stdout) == told
+
+
+def test_numpy_is_seeded_before_a_data_set_imports_it(folder: Path) -> None:
+    alone, again = (replay(folder, "data:Late", "5", "--seed", "7").stdout for _ in range(2))
+    second = replay(folder, "data:Late", "4", "5", "--seed", "7").stdout
+    assert masked(alone) == masked(again) == masked(second).splitlines(keepends=True)[1]
+
+
+def test_an_iterator_is_not_gone_through_twice(folder: Path) -> None:
+    result = replay(folder, "data:letters", "0", "2", "0")
+    assert result.returncode == 2
+    assert masked(result.stdout) == "0  str of 1  # s\n2  str of 1  # s\n0  there is none\n"
+    assert "an iterator gives its items once" in result.stderr
+
+
+def test_a_project_may_have_modules_of_the_debuggers_names(folder: Path) -> None:
+    (folder / "code").mkdir()
+    (folder / "code" / "__init__.py").touch()
+    (folder / "code" / "data.py").write_text("KEYS = {'a': 1}")
+    (folder / "cmd.py").write_text("FORMAT = 'a'")
+    (folder / "train.py").write_text("import cmd\nfrom code.data import KEYS\n")
+    assert masked(replay(folder, "train.py:KEYS", "'a'").stdout) == "'a'  int 1  # s\n"
+    result = replay(folder, "train.py:KEYS", "'b'", "--pdb", stdin="p 6 * 7\nq\n")
+    assert "(Pdb) 42" in result.stdout and "KeyError: 'b'" in result.stderr
+
+
+def test_a_link_to_a_script_has_the_scripts_neighbours(folder: Path) -> None:
+    (folder / "repo").mkdir()
+    (folder / "repo" / "beside.py").write_text("ROWS = [5]")
+    (folder / "repo" / "train.py").write_text("from beside import ROWS")
+    (folder / "train.py").symlink_to("repo/train.py")
+    assert masked(replay(folder, "train.py:ROWS", "0").stdout) == "0  int 5  # s\n"
+
+
+def test_without_stderr_samples_are_made_all_the_same(folder: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" replay data:numbers 3 2>&-', PROGRAM], cwd=folder, capture_output=True, text=True
+    )
+    assert (done.returncode, masked(done.stdout)) == (0, "3  int 3  # s\n")

@@ -318,6 +318,8 @@ with warnings.catch_warnings(record=True) as caught:
         loader = DataLoader(d.Squares(5), batch_size=2, **options)
         iterator = iter(loader)
         batches.append([index.tolist() for index, _ in iterator])
+    loader.set_epoch(3)
+    assert isinstance(loader.report(), dict)
 print(json.dumps(dict(
     batches=batches,
     torchs=issubclass(DataLoader, torch.utils.data.DataLoader),

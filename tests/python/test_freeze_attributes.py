@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -236,3 +237,114 @@ def test_torchs_loader_has_the_option() -> None:
     assert loader.freeze is True
     assert [path for batch in loader for path in batch] == many_paths()
     assert is_frozen(data.paths)
+
+
+# ---- what users' classes do ----
+
+
+class Opened(list):  # type: ignore[type-arg]
+    """Paths, whose files are opened when they are asked for."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise FileNotFoundError(list.__getitem__(self, index))
+
+
+class Sizeless:
+    def __sizeof__(self) -> int:
+        raise RuntimeError("no size")
+
+
+class Asks(dict):  # type: ignore[type-arg]
+    def items(self) -> Any:
+        raise OSError("not now")
+
+    __len__ = items  # type: ignore[assignment]
+
+
+class Meta(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Ruled(metaclass=Meta):
+    pass
+
+
+class BadName(str):
+    def __repr__(self) -> str:
+        raise RuntimeError("no name")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [Opened(["a"] * 1000), Sizeless(), Asks(a=1), Ruled(), {BadName("k"): lambda: 0}],
+    ids=lambda item: type(item).__name__,
+)
+@pytest.mark.parametrize("count", [10, COUNT])
+def test_what_the_code_of_items_raises_is_no_obstacle(item: Any, count: int, caplog: pytest.LogCaptureFixture) -> None:
+    data = Paths()
+    data.others = [item] * count  # type: ignore[attr-defined]
+    headrace.freeze_attributes(data)
+    assert is_frozen(data.paths)
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_defaultdict_that_makes_entries_stays_one(is_nested: bool) -> None:
+    data = Paths()
+    words = defaultdict(int, {str(number): number for number in range(COUNT)})
+    data.words = {"en": words} if is_nested else words  # type: ignore[attr-defined]
+    report = headrace.freeze_attributes(data)
+    assert is_frozen(data.paths) and words["unknown"] == 0
+    assert (data.words["en"] if is_nested else data.words) is words  # type: ignore[attr-defined]
+    path, reason = report.skipped[0]  # the container first, and then what it holds
+    assert path == "dataset.words" and reason.startswith("dataset.words has a defaultdict that makes missing entries")
+    words.default_factory = None
+    assert [one.path for one in headrace.freeze_attributes(data).frozen] == ["dataset.words"]
+
+
+class Private:
+    __slots__ = ("__paths",)
+
+    def __init__(self) -> None:
+        self.__paths = many_paths()
+
+    def paths(self) -> Any:
+        return self.__paths
+
+
+def test_slots_with_private_names_are_found() -> None:
+    data = Private()
+    headrace.freeze_attributes(data)
+    assert is_frozen(data.paths()) and data.paths()[1].endswith("00000001.jpg")
+
+
+@pytest.mark.parametrize("face", ["numpy", "torch"])
+def test_what_cannot_be_frozen_is_told_once(face: str, caplog: pytest.LogCaptureFixture) -> None:
+    kind: Any = headrace.Loader if face == "numpy" else pytest.importorskip("headrace.torch").DataLoader
+    data = Paths()
+    data.locks = [threading.Lock() for _ in range(COUNT)]  # type: ignore[attr-defined]
+    loader = kind(data, 1000, num_workers=1, multiprocessing_context="fork", freeze=True)
+    for _ in range(3):
+        assert len(list(loader)) == COUNT // 1000
+    told = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(told) == 1 and "not frozen: dataset.locks: " in told[0].getMessage()
+
+
+# ---- where stderr is no terminal, nor even a file ----
+
+
+class ToLogger:
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+def test_what_stands_in_for_stderr_need_not_be_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (ToLogger(), closed, None):
+        monkeypatch.setattr("sys.stderr", stream)
+        for progress in (None, True):
+            assert headrace.freeze([1, 2], progress=progress) == [1, 2]

@@ -109,6 +109,38 @@ def test_torchs_iterator_class_called_by_itself_makes_the_engines_iterator() -> 
     assert engine_of_called(OwnIterator) == __name__
 
 
+class Resumed(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
+    def __init__(self, dataloader: Any, *, state: int) -> None:
+        self.state = state
+        super().__init__(dataloader)
+
+
+def test_an_iterator_class_of_a_frameworks_has_arguments_of_its_own() -> None:
+    with headrace.torch.installed():
+        iterator = Resumed(dataloader=make(torch.utils.data.DataLoader), state=3)
+        assert (len(list(iterator)), iterator.state) == (5, 3)
+
+
+class Bad(d.Images):
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            raise ValueError("bad")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [torch.utils.data.DataLoader, headrace.torch.DataLoader])
+@pytest.mark.filterwarnings("ignore:headrace. 1 bad sample")
+def test_install_sets_options_for_loaders_that_have_none_of_their_own(kind: Any, workers: int) -> None:
+    options = {"batch_size": 2, "num_workers": workers}
+    method = {"multiprocessing_context": "fork"} if workers else {}
+    with headrace.torch.installed(on_bad_sample="skip"):
+        assert [len(labels) for _, labels in kind(Bad(6, side=8), **options, **method)] == [2, 1, 2]
+        if kind is headrace.torch.DataLoader:
+            refilled = kind(Bad(6, side=8), **options, **method, on_bad_sample="refill")
+            assert [len(labels) for _, labels in refilled] == [2, 2, 2]
+
+
 def test_torchs_iterator_class_is_torchs_where_the_engine_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(headrace._engine, "why_not", lambda: "no reason")
     loader = make(torch.utils.data.DataLoader)

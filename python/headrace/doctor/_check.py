@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headrace import _core
@@ -90,6 +90,15 @@ def check_indices(indices: Any) -> Report:
     """As check, for what a sampler draws and the trainer sends to a worker."""
     report = _check_message(indices, _report.INDICES)
     return dataclasses.replace(report, findings=_with_fix_of_indices(report.findings))
+
+
+def what_is_in_the_way(check: Callable[..., Report], *arguments: Any) -> Report | None:
+    """What a check reports of something that has failed; None where it finds nothing."""
+    try:
+        report = check(*arguments)
+    except Exception:  # the hooks of users' classes run: what they do must not hide what failed
+        return None
+    return None if report.ok else report
 
 
 def _with_fix_of_indices(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -11,7 +11,7 @@ import sys
 import types
 from typing import Any
 
-from headrace._source import Failed, blaming, load, show
+from headrace._source import Failed, alone, blaming, load, say, show
 
 _WITH_VALUE = ("--method", "--workers", "--batches")
 _MAKERS = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
@@ -70,10 +70,10 @@ def _object_of(source: str) -> tuple[Any, str]:
 def _check(asked: argparse.Namespace) -> int:
     from headrace import doctor
 
-    value, name = _object_of(asked.source)
-    report = doctor.check(value, asked.method, name, load=not asked.no_load)
-    print(report.to_json() if asked.json else report)
-    return report.exit_code
+    with alone(asked.json) as stdout:
+        value, name = _object_of(asked.source)
+        report = doctor.check(value, asked.method, name, load=not asked.no_load)
+        return say(report.to_json() if asked.json else str(report), stdout, report.exit_code)
 
 
 def main(arguments: list[str]) -> int:

@@ -15,6 +15,7 @@ import sys
 import threading
 from typing import Any
 
+from headrace import _source
 from headrace.doctor import _findings
 from headrace.doctor._findings import Finding
 
@@ -424,10 +425,10 @@ def main(arguments: list[str]) -> int:
     findings = machine_findings(asked.workers)
     if asked.json:
         core = sys.modules.get("headrace._core")
-        print(_findings.as_json(findings, machine=core.machine() if core else None))
+        text = _findings.as_json(findings, machine=core.machine() if core else None)
     else:
-        print(_findings.as_text(findings))
-    return _findings.exit_code(findings)
+        text = _findings.as_text(findings)
+    return _source.say(text, sys.stdout, _findings.exit_code(findings))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from headrace import _core, _growth, _source
 from headrace._reports import in_units
@@ -42,7 +42,8 @@ def load(source: str) -> Any:
     """The loader that `source` is or makes. NoLoader."""
     value = _source.load(source)
     if not _is_loader(value) and callable(value):
-        value = value()
+        with _source.blaming(f"{source} was called without arguments, to make the loader"):
+            value = value()
     if not _is_loader(value):
         raise NoLoader(
             f"{source} gives no loader: {type(value).__name__} has not all of dataset, num_workers and __iter__"
@@ -285,7 +286,10 @@ def _as_numbers(one: Run) -> dict[str, Any]:
 
 
 def _of_failure(error: BaseException) -> Finding:
-    text = str(error).strip()
+    try:
+        text = str(error).strip()
+    except Exception:  # of its own
+        text = ""
     first = text.splitlines()[0] if text else "it says nothing"
     fix = "headrace replay makes a sample in the foreground"
     if first.startswith("headrace: no batch for"):
@@ -300,6 +304,11 @@ def _fail(source: str, error: BaseException) -> None:
 
 def main(source: str, batches: int, is_json: bool) -> int:
     """Runs the command; returns its exit code."""
+    with _source.alone(is_json) as stdout:
+        return _main(source, batches, is_json, stdout)
+
+
+def _main(source: str, batches: int, is_json: bool, stdout: TextIO) -> int:
     findings: list[Finding] = []
     runs: list[Run] = []
     try:
@@ -313,7 +322,7 @@ def main(source: str, batches: int, is_json: bool) -> int:
         findings.append(_of_failure(error))
         _fail(source, error)
     if is_json:
-        print(_findings.as_json(findings, runs=[_as_numbers(one) for one in runs]))
+        text = _findings.as_json(findings, runs=[_as_numbers(one) for one in runs])
     else:
-        print(_findings.as_text(findings))
-    return _findings.exit_code(findings)
+        text = _findings.as_text(findings)
+    return _source.say(text, stdout, _findings.exit_code(findings))

@@ -41,8 +41,11 @@ def static(cls: type, name: str) -> Any:
 
 def place(path: str, line: int) -> str:
     """file:line, below the current folder as one would type it there."""
-    with_dots = os.path.relpath(path) if os.path.isabs(path) and path.startswith(os.getcwd() + os.sep) else path
-    return f"{with_dots}:{line}"
+    try:
+        here = os.getcwd() + os.sep
+    except OSError:  # it was deleted
+        return f"{path}:{line}"
+    return f"{path.removeprefix(here)}:{line}"
 
 
 class _Finder(ast.NodeVisitor):

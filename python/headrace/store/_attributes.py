@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
+from headrace import _notes
 from headrace.store import _freeze
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, defaultdict, OrderedDict, Counter)
 _NOT_LOOKED_INTO = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, str, bytes, bytearray, int, float)
+THRESHOLD_BYTES = 1_000_000
 _SAMPLED = 256  # items of a container that its size is estimated from
 _LOOKED_AT = 1 << 14  # items in items, at each depth: a list of lists of lists has no end
 _FEW = 1000  # a container of so many items is looked into for data sets
@@ -91,21 +93,28 @@ def _is_any(value: Any, kinds: type | tuple[type, ...]) -> bool:
 
 def _items_of(value: Any) -> Iterable[Any]:
     if _is_any(value, dict):
-        return (one for pair in value.items() for one in pair)
+        return (one for pair in dict.items(value) for one in pair)
     return value if type(value) in _CONTAINERS else _dict_of(value).values()
 
 
 def _count_of(value: Any) -> int:
     if _is_any(value, dict):
-        return 2 * len(value)
+        return 2 * dict.__len__(value)
     return len(value) if type(value) in _CONTAINERS else len(_dict_of(value))
 
 
 def _sample(value: Any, most: int) -> list[Any]:
     """Some of its items, from all of it where it can be indexed, else its first."""
-    if _is_any(value, (list, tuple)) and len(value) > most:
+    if type(value) in (list, tuple) and len(value) > most:
         return [value[at * len(value) // most] for at in range(most)]
     return list(islice(_items_of(value), 2 * most))
+
+
+def _own_bytes(value: Any) -> int:
+    try:
+        return sys.getsizeof(value)
+    except Exception:  # of its own __sizeof__
+        return 0
 
 
 def estimate_bytes(value: Any, depth: int = _DEPTH, budget: int = _LOOKED_AT, above: tuple[Any, ...] = ()) -> int:
@@ -115,7 +124,7 @@ def estimate_bytes(value: Any, depth: int = _DEPTH, budget: int = _LOOKED_AT, ab
     """
     if any(one is value for one in above):
         return 0
-    own = sys.getsizeof(value, 0)
+    own = _own_bytes(value)
     if depth == 0 or _is_any(value, _NOT_LOOKED_INTO):
         return own
     sample = _sample(value, min(_SAMPLED, budget))
@@ -135,7 +144,7 @@ def _is_code(value: Any) -> bool:
     Each read of a frozen list gives an instance anew: what such a one keeps from call to call would be lost.
     """
     kind = type(value)
-    behaves = any(hasattr(kind, name) for name in ("__getitem__", "__call__", "__next__"))
+    behaves = any(name in vars(base) for name in ("__getitem__", "__call__", "__next__") for base in kind.__mro__)
     return behaves and kind.__dictoffset__ != 0 and kind not in _CONTAINERS and not issubclass(kind, type)
 
 
@@ -143,17 +152,14 @@ def _attributes(owner: Any) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
     held = _dict_of(owner)
     for name in list(held):
         yield f".{name}", held[name], partial(held.__setitem__, name)
-    for name in {one for kind in type(owner).__mro__ for one in _names(vars(kind).get("__slots__", ()))}:
-        try:
-            value = object.__getattribute__(owner, name)
-        except Exception:  # it was never set, or a property has its name
+    for name, slot in [pair for kind in type(owner).__mro__ for pair in vars(kind).items()]:
+        if not isinstance(slot, MemberDescriptorType):
             continue
-        if name not in ("__dict__", "__weakref__"):
-            yield f".{name}", value, partial(object.__setattr__, owner, name)
-
-
-def _names(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+        try:
+            value = slot.__get__(owner)
+        except AttributeError:  # it was never set
+            continue
+        yield f".{name}", value, partial(slot.__set__, owner)
 
 
 def _text_of(key: Any) -> str:
@@ -173,11 +179,22 @@ def _entries(container: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] |
             yield f"[{at}]", value, put
 
 
+class Freezer:
+    """freeze_attributes for each iteration of a loader: what could not be frozen is tried, and told of, once."""
+
+    def __init__(self) -> None:
+        self._refused: set[int] = set()
+
+    def freeze(self, dataset: Any) -> None:
+        freeze_more(dataset, THRESHOLD_BYTES, self._refused)
+
+
 class _Search:
     """Goes through a data set, and the data sets in it, for large containers. Each object is looked at once."""
 
-    def __init__(self, threshold_bytes: int) -> None:
+    def __init__(self, threshold_bytes: int, refused: set[int]) -> None:
         self._threshold_bytes = threshold_bytes
+        self._refused = refused  # by identity
         self._seen: set[int] = set()
         self.places: dict[int, _Place] = {}
 
@@ -198,6 +215,8 @@ class _Search:
         """A container: is it dealt with? Notes its place if it is to be frozen. False: look into it."""
         if type(value) not in _CONTAINERS:
             return False
+        if id(value) in self._refused:
+            return True
         if len(value) <= _FEW and any(map(_is_code, _items_of(value))):
             return False
         if put is None or (id(value) not in self.places and estimate_bytes(value) < self._threshold_bytes):
@@ -209,16 +228,47 @@ class _Search:
 # ---- freezing
 
 
+def _makes_entries(value: Any) -> bool:
+    """Is there a defaultdict in it that gives what it does not have?"""
+    left, seen = [value], set()
+    while left:
+        one = left.pop()
+        if type(one) is defaultdict and one.default_factory is not None:
+            return True
+        if id(one) not in seen and not _is_any(one, _NOT_LOOKED_INTO):
+            seen.add(id(one))
+            left.extend(_items_of(one))
+    return False
+
+
+def _freeze_if_alike(value: Any) -> Any:
+    """A view that reads as the value does. TypeError where there is none, or what code of the user's raises."""
+    view, kinds = _freeze.freeze_natively(value)
+    if "other" in kinds and _makes_entries(value):  # deques, Counters and their like
+        raise TypeError(
+            "headrace.freeze: obj has a defaultdict that makes missing entries, which a view does not; set its "
+            "default_factory to None"
+        )
+    return view
+
+
+def _reason(error: Exception, path: str) -> str:
+    text = str(error) if type(error) is TypeError else _notes.in_words(error)
+    return text.replace("headrace.freeze: obj", path, 1)
+
+
 def _try_each(search: _Search, places: list[_Place]) -> tuple[list[_Place], list[tuple[_Place, str]]]:
     """The places that can be frozen, and what cannot be, with reasons. What a container that cannot holds may."""
     left, good, refused = list(places), [], []
     while left:
         place = left.pop(0)
         try:
-            _freeze.freeze(place.value)
+            _freeze_if_alike(place.value)
             good.append(place)
-        except TypeError as error:
-            refused.append((place, str(error).replace("headrace.freeze: obj", place.path, 1)))
+        except MemoryError:
+            raise
+        except Exception as error:  # code of items' classes runs, too
+            refused.append((place, _reason(error, place.path)))
             if len(place.value) <= _FEW:
                 left += search.run(place.path, place.value)
     return good, refused
@@ -227,12 +277,14 @@ def _try_each(search: _Search, places: list[_Place]) -> tuple[list[_Place], list
 def _freeze_together(search: _Search, places: list[_Place]) -> tuple[list[_Place], Any, list[tuple[_Place, str]]]:
     """The places that could be frozen, a view of the list of their values, and what could not be."""
     try:
-        return places, _freeze.freeze([place.value for place in places]), []
-    except TypeError:
+        return places, _freeze_if_alike([place.value for place in places]), []
+    except MemoryError:
+        raise
+    except Exception:
         if not places:
             raise
     good, refused = _try_each(search, places)
-    return good, _freeze.freeze([place.value for place in good]), refused
+    return good, _freeze_if_alike([place.value for place in good]), refused
 
 
 def _what_is_itself_large(dataset: Any, threshold_bytes: int) -> list[tuple[str, str]]:
@@ -246,16 +298,22 @@ def _what_is_itself_large(dataset: Any, threshold_bytes: int) -> list[tuple[str,
     ]
 
 
-def freeze_attributes(dataset: Any, threshold_bytes: int = 1_000_000) -> FreezeReport:
+def freeze_attributes(dataset: Any, threshold_bytes: int = THRESHOLD_BYTES) -> FreezeReport:
     """Replaces the large containers that a data set's attributes hold by views of one frozen image, in place.
 
     Lists, tuples, dicts, sets and their like of `threshold_bytes` or more are frozen, also those of data sets inside
     the data set. Arrays and tensors are left: nothing is written to them when they are read. What cannot be frozen
     stays as it is, but for what it holds that can. The report is returned, and logged by the logger `headrace`.
 
-    A view is read-only: code of the data set that writes into such a container gets a TypeError.
+    A view is read-only: code of the data set that writes into such a container gets a TypeError. A defaultdict whose
+    reads make missing entries stays as it is.
     """
-    search = _Search(threshold_bytes)
+    return freeze_more(dataset, threshold_bytes, set())
+
+
+def freeze_more(dataset: Any, threshold_bytes: int, refused_before: set[int]) -> FreezeReport:
+    """As freeze_attributes, for what has not been refused before; adds what is refused now."""
+    search = _Search(threshold_bytes, refused_before)
     good, views, refused = _freeze_together(search, search.run("dataset", dataset))
     frozen = []
     for place, view in zip(good, views, strict=True):
@@ -263,6 +321,7 @@ def freeze_attributes(dataset: Any, threshold_bytes: int = 1_000_000) -> FreezeR
         frozen.append(FrozenAttribute(place.path, type(value).__name__, len(value), estimate_bytes(value)))
         for put in place.replace:
             put(view)
+    refused_before.update(id(place.value) for place, _ in refused)
     skipped = [(place.path, why) for place, why in refused if estimate_bytes(place.value) >= threshold_bytes]
     skipped += _what_is_itself_large(dataset, threshold_bytes)
     report = FreezeReport(tuple(frozen), _freeze.nbytes(views) if frozen else 0, tuple(skipped))

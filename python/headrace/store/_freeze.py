@@ -9,6 +9,7 @@ containers and arrays as views.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -59,23 +60,30 @@ class _Bar:
         self.next = now + _EVERY_S
         self.shown = True
         megabytes = size / 1e6
-        print(
-            f"\rheadrace.freeze: {megabytes:,.0f} MB, {megabytes / (now - self.started):,.0f} MB/s ",
-            end="",
-            file=sys.stderr,
-            flush=True,
-        )
+        _say(f"\rheadrace.freeze: {megabytes:,.0f} MB, {megabytes / (now - self.started):,.0f} MB/s ")
 
     def close(self) -> None:
         if self.shown:
-            print(file=sys.stderr, flush=True)
+            _say("\n")
         self.shown = False
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(Exception):  # what stands in for stderr may be closed, or be no file at all
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except Exception:  # as above
+        return False
 
 
 def _bar(progress: Progress) -> Any:
     if callable(progress):
         return progress
-    if progress is None and sys.stderr is not None and sys.stderr.isatty():
+    if progress is None and _is_terminal(sys.stderr):
         return _Bar(_PATIENCE_S)
     return _Bar(0.0) if progress else None
 
@@ -133,17 +141,28 @@ def freeze(
     report: also return a Report.
     progress: True, or a function that is called with the bytes written; None: on a terminal, after two seconds.
     """
+    paths: dict[str, int] | None = {} if report else None
+    image, kinds, pickles = _build(obj, path, on_unknown, progress, paths)
+    root = image.root()
+    return (root, Report(image.bytes, kinds, pickles, paths or {})) if report else root
+
+
+def freeze_natively(obj: Any) -> tuple[Any, dict[str, tuple[int, int]]]:
+    """As freeze, with the kinds of values of the report."""
+    image, kinds, _ = _build(obj, None, "raise", None, None)
+    return image.root(), kinds
+
+
+def _build(obj: Any, path: Any, on_unknown: str, progress: Progress, paths: dict[str, int] | None) -> Any:
     bar = prepare(on_unknown, progress)
     file = None if path is None else os.path.abspath(os.fspath(path))
-    paths: dict[str, int] | None = {} if report else None
     try:
         target = os.fsencode(file) if file else None
         image, (kinds, pickles) = _core.freeze(obj, target, on_unknown == "pickle", bar, paths)
     finally:
         end_progress(bar)
     _pickling.remember(image, file)
-    root = image.root()
-    return (root, Report(image.bytes, kinds, pickles, paths or {})) if report else root
+    return image, kinds, pickles
 
 
 def open(path: str | os.PathLike[str], *, verify: bool = False, trust: bool = False) -> Any:

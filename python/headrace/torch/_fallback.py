@@ -5,12 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.multiprocessing
 
 from headrace import _options
-from headrace.torch._base import DataLoader as DataLoader
+from headrace.torch import _base
+
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class DataLoader(_base.DataLoader[_T_co]):
+    """torch's, with the methods that scripts call of headrace's."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Does nothing: samples have no random numbers of their own here."""
+
+    def report(self) -> dict[str, Any]:
+        """Empty: there is no engine to count."""
+        return {}
 
 
 def install(**options: Any) -> None:

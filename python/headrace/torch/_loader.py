@@ -17,7 +17,6 @@ from typing import Any, Generic, NoReturn, TypeVar
 import torch
 import torch.utils.data
 
-import headrace
 from headrace import _core, _diagnosis, _engine, _forkserver, _here, _interrupt, _notes, _options, _restart
 from headrace.torch import _base, _internals, _pinning, _worker
 
@@ -119,7 +118,8 @@ class DataLoader(_base.DataLoader[_T_co]):
         return False
 
     def _loses(self, name: str) -> bool:
-        return _options.is_given(name, _options.own(self, name)) and name not in installed_options
+        own = _options.own(self, name, _options.DEFAULTS[name])
+        return _options.is_given(name, own) and name not in installed_options
 
 
 def _uses_engine(loader: torch.utils.data.DataLoader[Any]) -> bool:
@@ -146,6 +146,7 @@ class _OfLoaders(Generic[_Known]):
 _epochs: _OfLoaders[int] = _OfLoaders()  # the number of its next epoch
 _engines: _OfLoaders[_engine.Engine | _here.Here] = _OfLoaders()  # its newest
 _blames: _OfLoaders[_restart.Blame] = _OfLoaders()
+_freezers: _OfLoaders[Any] = _OfLoaders()
 
 
 def _next_epoch(loader: Any) -> int:
@@ -154,23 +155,22 @@ def _next_epoch(loader: Any) -> int:
     return epoch
 
 
-def _blame_of(loader: Any) -> _restart.Blame:
-    blame = _blames.get(loader)
-    if blame is None:
-        blame = _restart.Blame()
-        _blames.set(loader, blame)
-    return blame
+def _of_loader(known: _OfLoaders[_Known], loader: Any, make: Callable[[], _Known]) -> _Known:
+    found = known.get(loader)
+    if found is None:
+        found = make()
+        known.set(loader, found)
+    return found
 
 
 def _policy_of(loader: Any) -> _options.Policy:
     is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
-    if isinstance(loader, DataLoader):
-        with _options.explained_as_attributes():
-            return _options.Policy.of(loader, is_iterable, {})
-    # torch's: what its attributes are called is its class's business.
     needs_indices = ("rng", "on_bad_sample") if is_iterable else ()
     others = {name: value for name, value in installed_options.items() if name not in needs_indices}
-    return _options.Policy.of(None, is_iterable, others)
+    if not isinstance(loader, DataLoader):  # torch's: what its attributes are called is its class's business
+        return _options.Policy.of(None, is_iterable, others)
+    with _options.explained_as_attributes():
+        return _options.Policy.of(loader, is_iterable, others)
 
 
 def _limit_of(loader: torch.utils.data.DataLoader[Any]) -> int:
@@ -180,7 +180,8 @@ def _limit_of(loader: torch.utils.data.DataLoader[Any]) -> int:
 
 def _seed_of(loader: Any, drawn: int) -> int:
     """Of samples' own random numbers; `drawn` is what torch drew for this iterator."""
-    own = _options.own(loader, "seed") if isinstance(loader, DataLoader) else installed_options.get("seed")
+    others = installed_options.get("seed")
+    own = _options.own(loader, "seed", others) if isinstance(loader, DataLoader) else others
     with _options.explained_as_attributes():
         return drawn if own is None else _options.check_seed(own)
 
@@ -222,10 +223,17 @@ def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
     return _iterator_of_workers(loader)
 
 
-def new_iterator(cls: type, loader: torch.utils.data.DataLoader[Any]) -> Any:
-    """What torch's iterator class for workers makes while headrace is installed."""
-    if cls is not _internals.MultiProcessingIterator or not _uses_engine(loader) or _engine.why_not():
+def new_iterator(cls: type, *arguments: Any, **named: Any) -> Any:
+    """What torch's iterator class for workers makes while headrace is installed. A class derived from it has arguments
+    of its own, and stays what it is."""
+    if cls is not _internals.MultiProcessingIterator:
         return _internals.torchs_new(cls)
+    return _new_iterator(*arguments, **named)
+
+
+def _new_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
+    if not _uses_engine(loader) or _engine.why_not():
+        return _internals.torchs_new(_internals.MultiProcessingIterator)
     return _iterator_of_workers(loader)
 
 
@@ -260,7 +268,9 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         self._policy = _policy_of(loader)
         self._seed = _seed_of(loader, self._base_seed)
         if self._policy.freeze:
-            headrace.freeze_attributes(self._dataset)
+            from headrace.store._attributes import Freezer  # only now: few ask for it
+
+            _of_loader(_freezers, loader, Freezer).freeze(self._dataset)
         self._is_repaired = False
         method = _diagnosis.start_method_of(loader.multiprocessing_context)
         start = functools.partial(self._start, loader)
@@ -289,7 +299,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
             policy=self._policy,
             way=_restart.way_of(self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable),
             seed=self._seed,
-            blame=_blame_of(loader),
+            blame=_of_loader(_blames, loader, _restart.Blame),
             epoch=_epochs.get(loader) or 0,
         )
 
