@@ -83,7 +83,10 @@ def clang() -> None:
 
 
 def tidy() -> None:
-    run("run-clang-tidy", "-quiet", "-j2", "-p", build_clang(), "^(?!.*/(tests|bench|examples|fuzz)/).*\\.c$")
+    """The analyzer follows a third of the paths that it would by default: the rest takes three times as long."""
+    words = ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=75000")
+    paths = [f"-extra-arg={word}" for word in words]
+    run("run-clang-tidy", "-quiet", "-j2", *paths, "-p", build_clang(), "^(?!.*/(tests|bench|examples|fuzz)/).*\\.c$")
 
 
 def asan() -> None:

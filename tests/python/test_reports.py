@@ -41,7 +41,7 @@ pytestmark = only_headrace
 HERE = os.path.basename(__file__)
 FORK = multiprocessing.get_context("fork")
 FORK_BESIDE_THREADS = "This process .* is multi-threaded, use of fork"  # CPython's own, since 3.12
-SEEN = r"^  memory: \d+\.\d MiB when last seen"
+SEEN = r"^  memory: \d+\.\d [MG]iB when last seen"  # forked workers have what earlier tests have left
 
 
 def masked(text: str, keeps_memory: bool = False) -> str:
@@ -53,6 +53,7 @@ def masked(text: str, keeps_memory: bool = False) -> str:
     if not keeps_memory:
         text = re.sub(SEEN + "; ", "  memory: ", text, flags=re.MULTILINE)
         text = re.sub(SEEN + "\n", "", text, flags=re.MULTILINE)
+    text = re.sub(SEEN, "  memory: N MiB when last seen", text, flags=re.MULTILINE)
     text = re.sub(r"\d+\.\d (s|[KMG]iB)\b", r"N \1", text)
     text = re.sub(r'File "[^"]*/([^"/]+)", line \d+', r'File "\1", line N', text)
     text = re.sub(rf'(^ *File "(?!{re.escape(HERE)}).*(\n|\Z))+', "      ...\n", text, flags=re.MULTILINE)
@@ -601,10 +602,13 @@ REPLAY = "headrace: to make it alone: headrace replay YOUR_MODULE:MAKE_DATASET"
          ["batch 1, samples [4, 5, 6, 7] (worker 1)"]),
         (Fails({"a b": None}), {"sampler": ["a b"], "batch_size": None},
          ["sample 'a b', batch 0 (worker 0)", f"{REPLAY} \"'a b'\" --pdb"]),
+        (Fails({(1, 2): None}), {"sampler": [(np.int64(1), np.int64(2))], "batch_size": 1},
+         ["sample (np.int64(1), np.int64(2)) of batch 0, [(np.int64(1), np.int64(2))] (worker 0)",
+          f"{REPLAY} '(1, 2)' --pdb"]),
         (Acts(fail), {"rng": "sample", "seed": 7},
          ["sample 5 of batch 1, [4, 5, 6, 7] (worker 1)", f"{REPLAY} 5 --seed 7 --epoch 0 --pdb"]),
     ],
-    ids=["a sample", "without batches", "many samples", "collate", "a key", "rng=sample"],
+    ids=["a sample", "without batches", "many samples", "collate", "a key", "numbers of numpy's", "rng=sample"],
 )  # fmt: skip
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before Python 3.11")
 def test_an_exception_says_where_it_came_from(

@@ -396,6 +396,7 @@ def test_a_worker_is_killed_only_if_it_was_seen_to_hang_twice(births: Births, ma
     iterator = iter(load(headrace.torch.DataLoader, Numbers(COUNT, Plan(marks)), num_workers=1))
     crew = unborn(iterator)
     pid = crew.processes[0].pid
+    crew._next_look_s = time.monotonic() + mishaps.DEADLINE_S
     assert not crew.end_stillborn()  # it is too soon to look at all
     for was_killed in (False, True):
         crew._next_look_s = 0.0
@@ -444,6 +445,13 @@ def test_a_worker_that_hangs_as_it_is_forked_does_not_keep_close_waiting(
 def test_a_worker_that_never_begins_is_a_stall_in_the_end(
     kind: Any, births: Births, marks: Marks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    looks = _crew.Crew.end_stillborn
+
+    def look_once_it_hangs(crew: Any) -> bool:
+        assert until(lambda: crew._core.look(0)["is_deadlocked"], mishaps.DEADLINE_S)
+        return looks(crew)
+
+    monkeypatch.setattr(_crew.Crew, "end_stillborn", look_once_it_hangs)
     monkeypatch.setattr(_crew, "STILLBIRTHS", 2)
     births.hanging = 1000
     loader = load(kind, Numbers(COUNT, Plan(marks)), num_workers=1, stall_after=2.0, on_stall="raise")

@@ -522,16 +522,19 @@ HANDLED = """
 import os, signal
 import headrace
 from loaders import Headrace
+from processes import is_still, until
 class Waits:
     def __len__(self):
         return 4
     def __getitem__(self, index):
+        assert until(lambda: os.path.exists("listens") and is_still(os.getppid()), 60)
         os.kill(os.getppid(), signal.SIGUSR1)
         signal.pause()
 if __name__ == "__main__":
     loader = {kind}(Waits(), num_workers=1, multiprocessing_context="fork", shutdown_timeout=0.2)
     iterator = iter(loader)
     signal.signal(signal.SIGUSR1, lambda number, frame: iterator.{close}())
+    open("listens", "w").close()
     try:
         next(iterator)
     except RuntimeError as error:
@@ -727,3 +730,45 @@ def test_a_large_text_that_a_batch_holds_twice_arrives_as_one(large: Any, collat
     (batch,) = loader
     assert list(batch) == [large] * 4
     assert all(one is batch[0] for one in batch)
+
+
+# ---- what making a loader settles, and where it is made ----
+
+SETTLES = """
+import multiprocessing, headrace
+if __name__ == "__main__":
+    loader = headrace.Loader(range(4), num_workers=1, multiprocessing_context="forkserver")
+    multiprocessing.set_start_method("spawn")
+    print(len(list(loader)))
+"""
+
+MANY_ARGUMENTS = """
+import sys, headrace
+from multiprocessing import forkserver
+sys.argv += [f"data/{number:08}.jpg" for number in range(10_000)]
+if __name__ == "__main__":
+    loader = headrace.Loader(range(4), num_workers=1, multiprocessing_context="forkserver")
+    assert forkserver._forkserver._forkserver_pid is not None
+    print(len(list(loader)))
+"""
+
+WITHOUT_FOLDER = """
+import os, threading, headrace
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir("../gone")
+for options in {"sampler": [threading.Lock()]}, {"collate_fn": lambda samples: threading.Lock()}:
+    try:
+        list(headrace.Loader(range(4), num_workers=1, multiprocessing_context="fork", **options))
+    except TypeError as error:
+        print("cannot pickle '_thread.lock' object" in str(error))
+"""
+
+
+@pytest.mark.parametrize(
+    "script, said",
+    [(SETTLES, "4\n"), (MANY_ARGUMENTS, "4\n"), (WITHOUT_FOLDER, "True\nTrue\n")],
+    ids=["start method", "arguments", "folder"],
+)
+def test_a_script_does_what_it_may_with_torch(script: str, said: str, tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, script) == said

@@ -55,6 +55,7 @@ def test_the_whole_zoo_crosses_in_order_with_two_workers() -> None:
 
 
 @pytest.mark.parametrize("collated", [False, True])
+@pytest.mark.timeout(600)  # hundreds of loaders
 def test_the_zoo_crosses_by_dlpack_capsules_too(monkeypatch: pytest.MonkeyPatch, collated: bool) -> None:
     """As with a torch that has no exchange table: trainer and worker read the variable when they begin."""
     monkeypatch.setenv("HEADRACE_DLPACK", "capsule")
