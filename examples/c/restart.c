@@ -20,7 +20,8 @@ static void read_row(int64_t row, double *values, int crashes) {
     for (int i = 0; i < WIDTH; i++) values[i] = (double)row + i;
 }
 
-/* A worker's life. What `context` points to is as it was at the fork. */
+/* A worker's life, in one epoch: three_workers.c has the loop for more. What `context` points to is as it was at the
+ * fork. */
 static int work(hr_port *port, void *context) {
     int crashes = *(const int *)context;
     struct hr_task task;

@@ -129,7 +129,7 @@ struct hr_delivery {
 /* Waits for the next batch that `worker` (or any: HR_ANY_WORKER) publishes; in the order in which that worker
  * published. 0 and a delivery, owned by the caller until hr_delivery_done. -ETIMEDOUT; -EINTR: serve your signals and
  * call again; HR_E_WORKER_DIED (hr_arena_dead_worker tells which); HR_E_CORRUPT. What was published before a death is
- * delivered first. Deadlines are CLOCK_MONOTONIC nanoseconds. */
+ * delivered first. Deadlines are CLOCK_MONOTONIC nanoseconds; one that has passed means a look without a wait. */
 HR_API int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr_delivery **ret_delivery);
 
 /* The worker that the last HR_E_WORKER_DIED was about. */
@@ -196,7 +196,7 @@ HR_API hr_port *hr_port_close(hr_port *port); /* NULL is fine; returns NULL */
 struct hr_task {
     uint64_t task;
     uint32_t kind;
-    const void *payload; /* in the slot: overwritten by hr_port_reserve's first write */
+    const void *payload; /* in the slot: overwritten by what is written after hr_port_reserve */
     uint64_t payload_bytes;
 };
 
@@ -210,7 +210,8 @@ HR_API int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_
  * HR_E_CLOSED. */
 HR_API int hr_port_reserve(hr_port *port, uint64_t bytes, void **ret_data);
 
-/* Publishes the first `bytes` bytes of the slot (at most what is reserved) with a status of the caller's. */
+/* Publishes the first `bytes` bytes of the slot (at most what is reserved) with a status of the caller's. -EINVAL, and
+ * HR_E_STATE: no task was taken. */
 HR_API int hr_port_publish(hr_port *port, uint32_t status, uint64_t bytes);
 
 /* Notes which sample the worker is at, for reports. Costs a store. HR_NO_SAMPLE when a task is taken. */

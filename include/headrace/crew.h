@@ -18,7 +18,8 @@ extern "C" {
  * A worker that died is replaced by starting or adopting another process under the same number, after
  * hr_loader_replace or hr_arena_take_back.
  *
- * Threads: one at a time. Fork: a child that inherits a crew must leave it alone, but for hr_crew_close.
+ * Threads: one at a time. Fork: a child that inherits a crew may close it, which leaves the workers alone; all else
+ * fails there with HR_E_STATE.
  */
 
 typedef struct hr_crew hr_crew;
@@ -35,14 +36,16 @@ HR_API int hr_crew_pass(hr_crew *crew, uint32_t worker, struct hr_pass *ret_pass
 
 /* Makes process `pid`, which somebody else started with that pass, worker `worker`. `sentinel_fd` becomes readable when
  * it ends; used, and borrowed until the worker is dropped, where the kernel has no pidfd. -1: none. Where another
- * process was that worker before, this is a restart, and counted (hr_arena_count). -ESRCH, -EINVAL. */
+ * process was that worker before, this is a restart, and counted (hr_arena_count). -ESRCH, -EINVAL; HR_E_STATE: that
+ * one still runs. */
 HR_API int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd);
 
 /* What a forked worker does; its result is the process's exit code. The port is closed after it. */
 typedef int hr_work(hr_port *port, void *context);
 
-/* Forks worker `worker`. `work` runs in the child, which then ends by _exit; where it cannot open its port, with code
- * 127, and hr_crew_said has why. Errors as hr_crew_pass, and fork's; -EPERM, -ENOSYS: the kernel gives no pidfd. */
+/* Forks worker `worker`. `work` runs in the child, which then ends by _exit, without writing out what stdio has
+ * buffered; where it cannot open its port, with code 127, and hr_crew_said has why. Errors as hr_crew_pass, and fork's;
+ * -EPERM, -ENOSYS: the kernel gives no pidfd; HR_E_STATE: that worker still runs. */
 HR_API int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context);
 
 /* No longer watches worker `worker`: its end is expected. */
@@ -78,7 +81,8 @@ HR_API int hr_crew_wait(hr_crew *crew, uint32_t worker, int64_t deadline_ns);
 HR_API int hr_crew_signal(hr_crew *crew, uint32_t worker, int signal);
 
 /* Ends all workers within `timeout_ns`: stops the arena; who has not ended when four fifths of the time are over is
- * sent SIGTERM, and SIGKILL at nine tenths. Reaps those that hr_crew_fork started. Returns how many still run. */
+ * sent SIGTERM, and SIGKILL at nine tenths. Reaps those that hr_crew_fork started. Returns how many still run.
+ * HR_E_STATE in a forked child. */
 HR_API int hr_crew_stop(hr_crew *crew, int64_t timeout_ns);
 
 /* One or two sentences on how a worker ended or what it is doing, for people, into `text` of `bytes` bytes. Returns the

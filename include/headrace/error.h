@@ -11,7 +11,8 @@ extern "C" {
 /*
  * Errors. A function that can fail returns 0 or more on success, and on failure a negative errno or one of the codes
  * below, which lie beyond errno's range. The text of the last failure is kept per thread: it says what happened, to
- * what, and what to do, one line per layer that had something to add. The library never prints it.
+ * what, and what to do, one line per layer that had something to add. The library never prints it. What a function
+ * that fails would have given (`*ret_...`) is left as it was, unless its header says otherwise.
  *
  * One table: code, the code's own text, and the Python exception that the package raises for it.
  */

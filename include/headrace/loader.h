@@ -19,8 +19,20 @@ extern "C" {
  * have data. In order: task k is delivered after task k - 1. Out of order: as they come, and a worker gets a task only
  * while it has fewer than its share outstanding. These are the rules of torch.utils.data.DataLoader.
  *
- * Threads and fork: as the arena's. The death of a worker is noticed if it is watched, as the crew's are, and is
- * HR_E_WORKER_DIED of hr_loader_begin or hr_loader_next. Then either close the loader, or replace the worker and go on:
+ * A worker takes tasks until one says that it is the last:
+ *
+ *     while (hr_port_take(port, HR_NO_DEADLINE, &task) == 0) {
+ *         if (task.kind == HR_TASK_STOP) break;
+ *         if (task.kind == HR_TASK_EPOCH)
+ *             hr_port_publish(port, HR_STATUS_SKIPPED, 0);
+ *         else
+ *             ... hr_port_reserve, write a batch of task.payload, hr_port_publish(port, HR_STATUS_BATCH, bytes)
+ *     }
+ *
+ * Threads and fork: as the arena's. Deadlines are CLOCK_MONOTONIC nanoseconds; one that has passed means a look without
+ * a wait. The death of a worker is noticed if it is watched, as the crew's are (who was never started is waited for),
+ * and is HR_E_WORKER_DIED of hr_loader_begin or hr_loader_next. Then either close the loader, or replace the worker and
+ * go on:
  *
  *     hr_loader_replace(loader, hr_arena_dead_worker(arena), &succession);
  *     hr_crew_fork(hr_loader_crew(loader), worker, ...);
@@ -40,7 +52,7 @@ enum hr_status {
     HR_STATUS_BATCH = 0,   /* the slot holds a batch */
     HR_STATUS_ERROR = 1,   /* the slot holds what went wrong, in the caller's form */
     HR_STATUS_END = 2,     /* this worker has no more data; it skips its later tasks of this epoch */
-    HR_STATUS_SKIPPED = 3, /* no batch is made of the task; not delivered */
+    HR_STATUS_SKIPPED = 3, /* no batch of the task; hr_loader_next returns 1, or nothing of a worker at its end */
     HR_STATUS_TOO_BIG = 4, /* the batch does not fit the limit; the slot starts with the uint64_t bytes it needs */
     HR_STATUS_USER = 16
 };
@@ -55,7 +67,10 @@ enum hr_task_kind {
 
 /* Opens a loader and its arena, owned by the caller; no epoch has begun. Errors as hr_arena_open. */
 HR_API int hr_loader_open(const struct hr_loader_options *options, hr_loader **ret_loader);
-HR_API hr_loader *hr_loader_close(hr_loader *loader); /* NULL is fine; returns NULL */
+
+/* End the workers first (hr_crew_stop): those that still run are killed by the arena's end, and nobody waits for them.
+ * NULL is fine; returns NULL. */
+HR_API hr_loader *hr_loader_close(hr_loader *loader);
 
 /* The loader's arena, borrowed: for hr_arena_pass, hr_arena_watch, hr_arena_count and hr_arena_report. */
 HR_API hr_arena *hr_loader_arena(hr_loader *loader);
@@ -72,13 +87,14 @@ HR_API int hr_loader_begin(hr_loader *loader, const void *payload, size_t payloa
 /* Submits the next task. The caller submits prefetch_factor x worker_count of them after hr_loader_begin, and one after
  * each hr_loader_next that returned 0 or 1. Every task is answered once, in the order of its worker's tasks.
  * Returns 1: a worker has it; 0: no worker has data any more, and the task was dropped. -EAGAIN when more are submitted
- * than that; errors as hr_arena_grant. */
+ * than that; HR_E_STATE: no epoch has begun; errors as hr_arena_grant. */
 HR_API int hr_loader_submit(hr_loader *loader, const void *payload, size_t payload_bytes);
 
 /* The next batch or error in the loader's order, owned by the caller until hr_delivery_done.
  * Returns 0: `*ret_delivery` holds it;
- *         1: a worker has come to its end (HR_STATUS_END), call again;
- *         HR_E_END: nothing is outstanding; errors as hr_arena_receive. */
+ *         1: no batch, since a worker has come to its end (HR_STATUS_END) or skipped the task (HR_STATUS_SKIPPED);
+ *         submit the next task, and call again;
+ *         HR_E_END: nothing is outstanding; HR_E_STATE: no epoch has begun; errors as hr_arena_receive. */
 HR_API int hr_loader_next(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **ret_delivery);
 
 /* Where the successor of a dead worker begins. All 0 in the middle of hr_loader_begin: at the new epoch's beginning. */
@@ -102,11 +118,11 @@ HR_API int hr_loader_awaited(const hr_loader *loader, uint32_t *ret_worker);
 HR_API int hr_loader_outstanding(const hr_loader *loader, uint32_t worker, uint32_t nth, uint64_t *ret_task,
                                  const void **ret_payload, size_t *ret_payload_bytes);
 
-/* 1 while worker `worker` has data in this epoch. */
+/* 1 while worker `worker` has data in this epoch, as far as is known, and is not dismissed. */
 HR_API int hr_loader_has_data(const hr_loader *loader, uint32_t worker);
 
 /* Sends worker `worker` its last task: it ends after what it was granted before, and its end is no death once it has
- * answered all that. It takes no part in a later epoch. */
+ * answered all that. It gets no other task, in this epoch or a later one. */
 HR_API int hr_loader_dismiss(hr_loader *loader, uint32_t worker);
 
 #ifdef __cplusplus

@@ -68,7 +68,7 @@ struct hr_item {
         double real;
         struct {
             double real, imaginary;
-        } complex;
+        } pair;                    /* of a complex number */
         unsigned char small[8];    /* private: a short text's bytes; use hr_item_bytes */
         const unsigned char *data; /* bytes, or private: where the items lie. Borrowed from the store */
         struct {
@@ -108,7 +108,7 @@ struct hr_store_info {
     unsigned char id[16];     /* drawn when the image was made: the same id is the same image */
     unsigned char digest[16]; /* of its contents: of all checksums */
     const void *image;        /* borrowed */
-    int fd;                   /* borrowed; -1: opened from memory */
+    int fd;                   /* of an image without a file's name, borrowed; -1: it was opened by path or in memory */
 };
 HR_API void hr_store_look(const hr_store *store, struct hr_store_info *ret_info);
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import traceback
 
@@ -15,6 +16,11 @@ _COMMANDS = {"doctor": _cli.main, "replay": _replay.main}
 
 def main(arguments: list[str]) -> int:
     """Runs a command; returns the exit code."""
+    if sys.stderr is None:  # closed; `print` would take stdout, and the next file that is opened would be stderr
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        print("headrace: standard output is closed; send what is not wanted to /dev/null", file=sys.stderr)
+        return 2
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # whatever the locale is
     if arguments[:1] and arguments[0] in _COMMANDS:

@@ -15,8 +15,9 @@ def default_collate(samples: list[Any]) -> Any:
     tuple into a list.
 
     Raises:
-        TypeError: for other types.
+        TypeError: for other types, and for numbers among which something else is.
         ValueError: for samples of different lengths or shapes.
+        OverflowError: for an int that int64 does not hold.
     """
     import numpy as np
 
@@ -24,7 +25,7 @@ def default_collate(samples: list[Any]) -> Any:
     if isinstance(first, (np.ndarray, np.generic)):
         return np.stack(samples)
     if isinstance(first, (bool, int, float, complex)):
-        return np.array(samples)
+        return _collate_numbers(samples)
     if isinstance(first, (str, bytes)):
         return samples
     if isinstance(first, Mapping):
@@ -35,6 +36,26 @@ def default_collate(samples: list[Any]) -> Any:
         f"headrace: default_collate takes numpy arrays, numbers, strings, mappings and sequences, but found "
         f"{type(first).__module__}.{type(first).__qualname__}; give the loader a collate_fn"
     )
+
+
+def _collate_numbers(samples: list[Any]) -> Any:
+    import numpy as np
+
+    batch = np.array(samples)
+    if batch.dtype.kind in "biufc" and not (batch.dtype.kind in "uf" and all(isinstance(one, int) for one in samples)):
+        return batch
+    for place, one in enumerate(samples):
+        if isinstance(one, int) and not -(2**63) <= one < 2**63:
+            raise OverflowError(
+                f"headrace: sample {place} of the batch has {one}, which int64 does not hold; have the data set give "
+                "numpy.uint64, or give the loader a collate_fn"
+            )
+        if np.array(one).dtype.kind not in "biufc":
+            raise TypeError(
+                f"headrace: sample {place} of the batch has {type(one).__module__}.{type(one).__qualname__} where "
+                "others have numbers; give the loader a collate_fn"
+            )
+    return batch
 
 
 def _collate_entries(samples: list[Any]) -> Any:

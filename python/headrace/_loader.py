@@ -422,14 +422,14 @@ class Loader:
         """Counters of the newest iterator; after its end they stay as they were then.
 
         `seed` (given or drawn), `memory` (where the shared memory is: memfd, shm or tmp), `workers`, `slots`,
-        `limit_bytes`, `used_bytes`, `held` and `held_bytes` (batches that the consumer holds), `batches` and `bytes`
-        delivered, `copied` (as private copies), `asked` (workers asked for more memory), `trimmed`, `waits` and
-        `waited_s` (of the trainer), `sleeps`, `restarts` (of workers, for whatever reason), `skipped` (bad samples,
-        left out or replaced, in all epochs), `bad_samples` (of this epoch: `index`, `error`, `worker`), `growth` (what
-        of the data set has grown in the workers' private memory, in all of them: `path`, `bytes` of one copy,
-        `grown_bytes`, `samples`, ...), `private_grown_bytes` (with `headrace doctor` only), and `per_worker`: `pid`,
-        `is_alive`, `starts`, `batches`, seconds `waiting_s` for tasks, `fetching_s` in the data set, `collating_s`,
-        `rss_bytes`.
+        `limit_bytes`, `window_bytes` (address space of a slot), `used_bytes`, `held` and `held_bytes` (batches that
+        the consumer holds), `batches` and `bytes` delivered, `copied` (as private copies), `asked` (workers asked for
+        more memory), `trimmed`, `waits` and `waited_s` (of the trainer), `sleeps`, `restarts` (of workers, for whatever
+        reason), `skipped` (bad samples, left out or replaced, in all epochs), `bad_samples` (of this epoch: `index`,
+        `error`, `worker`), `growth` (what of the data set has grown in the workers' private memory, in all of them:
+        `path`, `bytes` of one copy, `grown_bytes`, `samples`, ...), `private_grown_bytes` (0 but in `headrace doctor`),
+        and `per_worker`: `pid`, `is_alive`, `starts`, `batches`, seconds `waiting_s` for tasks, `fetching_s` in the
+        data set, `collating_s`, `rss_bytes`.
 
         With num_workers=0 there is a report only where `rng` or `on_bad_sample` makes samples one by one, of `seed`,
         `workers`, `batches`, `skipped` and `bad_samples`. RuntimeError where there is none, and before the first

@@ -10,13 +10,15 @@ from __future__ import annotations
 import io
 import pickle
 import struct
+import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from headrace import _core
 
-_HEAD = struct.Struct("<I")  # how many of the children are tensors; the buffers of the pickle follow them
+_HEAD = struct.Struct("<II")  # how many of the children are tensors, and arrays; the pickle's buffers follow them
 _loading = threading.local()
 # Before protocol 5, the default since CPython 3.14, torch sends an array of foreign byte order as a native one.
 _MAKES_NATIVE = pickle.DEFAULT_PROTOCOL < 5
@@ -27,6 +29,7 @@ class Pickler(ForkingPickler):
 
     def __init__(self, file: io.BytesIO) -> None:
         self.tensors: list[Any] = []
+        self.arrays: list[Any] = []
         self.buffers: list[Any] = []
         buffers = self.buffers
 
@@ -37,13 +40,29 @@ class Pickler(ForkingPickler):
         super().__init__(file, 5, True, keep)
 
     def reducer_override(self, value: Any) -> Any:
-        if _MAKES_NATIVE and type(value).__name__ == "ndarray" and not getattr(value.dtype, "isnative", True):
-            return value.__reduce__()
+        if type(value) is getattr(sys.modules.get("numpy"), "ndarray", None):
+            if _MAKES_NATIVE and not value.dtype.isnative:
+                return value.__reduce__()
+            if not value.flags.writeable:
+                return self._reduce_read_only(value)
         return NotImplemented
+
+    def _reduce_read_only(self, array: Any) -> Any:
+        """As numpy reduces it, but for a buffer that the pickle would load as a read-only one: what arrives belongs to
+        the consumer."""
+        function, arguments, *rest = array.__reduce_ex__(5)
+        if not isinstance(arguments[0], pickle.PickleBuffer):
+            return function, arguments, *rest
+        self.arrays.append(arguments[0].raw())
+        return _rebuild_array, (len(self.arrays) - 1, function, *arguments[1:])
 
     def finish(self) -> list[Any]:
         """The children, once everything is pickled."""
-        return self.tensors + self.buffers
+        return self.tensors + self.arrays + self.buffers
+
+
+def _rebuild_array(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(_loading.arrays[number], *arguments)
 
 
 class _Kind:
@@ -64,24 +83,24 @@ def child(number: int) -> Any:
 def dump(value: object) -> tuple[bytes, list[Any]]:
     """The value as bytes and children. Raises what pickle raises."""
     file = io.BytesIO()
-    file.write(_HEAD.pack(0))
+    file.write(_HEAD.pack(0, 0))
     pickler = _Kind.pickler(file)
     pickler.dump(value)
     children = pickler.finish()
     file.seek(0)
-    file.write(_HEAD.pack(len(pickler.tensors)))
+    file.write(_HEAD.pack(len(pickler.tensors), len(pickler.arrays)))
     return file.getvalue(), children
 
 
 def load(data: bytes, children: list[Any]) -> Any:
     """What `dump` was given. Only for bytes that a worker of this process made."""
-    (tensors,) = _HEAD.unpack_from(data)
-    outer = getattr(_loading, "children", None)
-    _loading.children = children
+    tensors, arrays = _HEAD.unpack_from(data)
+    outer = getattr(_loading, "children", None), getattr(_loading, "arrays", None)
+    _loading.children, _loading.arrays = children, children[tensors : tensors + arrays]
     try:
-        return pickle.loads(memoryview(data)[_HEAD.size :], buffers=children[tensors:])
+        return pickle.loads(memoryview(data)[_HEAD.size :], buffers=children[tensors + arrays :])
     finally:
-        _loading.children = outer
+        _loading.children, _loading.arrays = outer
 
 
 _core.configure(dump, load)

@@ -20,7 +20,7 @@ enum {
 
 static int check_options(const struct hr_arena_options *options) {
     if (options->worker_count < 1 || options->worker_count > HR_ARENA_MAX_WORKERS)
-        return hr__fail(-EINVAL, "arena: %u workers (num_workers); 1 to %d are possible", options->worker_count,
+        return hr__fail(-EINVAL, "arena: %u workers; 1 to %d are possible", options->worker_count,
                         HR_ARENA_MAX_WORKERS);
     if (options->prefetch_count < 1 || options->prefetch_count > MAX_PREFETCH)
         return hr__fail(-EINVAL,

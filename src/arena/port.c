@@ -27,7 +27,8 @@ struct hr_port {
     struct hr__spin spin;
     struct seen *seen; /* layout.slot_count */
     uint64_t asks;
-    uint64_t kept_bytes; /* by malloc; 0: it is as it was */
+    uint64_t kept_bytes;     /* by malloc; 0: it is as it was */
+    uint64_t reserved_bytes; /* of the current grant */
     uint32_t own_pid;
     int64_t phase_since_ns;
     int64_t rss_looked_ns;
@@ -71,8 +72,9 @@ static int sleep_once(hr_port *port, int64_t deadline_ns) {
     const int fds[] = {port->pass.worker_bell_fd, port->pass.life_fd};
     bool ready[2] = {false, false};
     int r = check_descriptors(port);
-    if (r == 0) r = hr__poll(fds, ready, 2, deadline_ns);
     if (r < 0) return r;
+    r = hr__poll(fds, ready, 2, deadline_ns);
+    if (r < 0) return hr__fail(r, "arena: no task came: %s", hr__wait_error_text(r));
     if (ready[1]) return hr__fail(HR_E_CLOSED, "arena: the trainer is gone");
     hr__eventfd_drain(port->pass.worker_bell_fd);
     return 0;
@@ -250,6 +252,7 @@ int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_task) {
     if (r == 0 || !is_possible(&port->layout, &port->grant))
         return hr__fail(HR_E_CORRUPT, "arena: a grant to worker %u cannot be", port->pass.worker);
     port->has_grant = true;
+    port->reserved_bytes = 0;
     hr__stop_at(HR__AT_PORT_TAKEN);
     *ret_task = (struct hr_task){.task = port->grant.task,
                                  .kind = port->grant.kind,
@@ -337,16 +340,16 @@ int hr_port_reserve(hr_port *port, uint64_t bytes, void **ret_data) {
     if (r == 0) r = commit(port, bytes);
     if (r < 0) return r;
     enter_pages(port, hr__round_up(bytes, hr__page_bytes()));
+    port->reserved_bytes = hr__max(port->reserved_bytes, bytes);
     *ret_data = hr__layout_window(&port->layout, port->grant.slot);
     return 0;
 }
 
 int hr_port_publish(hr_port *port, uint32_t status, uint64_t bytes) {
     if (!port->has_grant) return hr__fail(HR_E_STATE, "arena: take a task first");
-    uint64_t committed = atomic_load(&hr__layout_slot(&port->layout, port->grant.slot)->committed_bytes);
-    if (bytes > committed)
+    if (bytes > port->reserved_bytes)
         return hr__fail(-EINVAL, "arena: %llu bytes published, %llu reserved", (unsigned long long)bytes,
-                        (unsigned long long)committed);
+                        (unsigned long long)port->reserved_bytes);
     struct hr__record record = {.task = port->grant.task,
                                 .generation = port->grant.generation,
                                 .bytes = bytes,

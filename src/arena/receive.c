@@ -220,6 +220,11 @@ static int died(hr_arena *arena) {
                     atomic_load_explicit(&arena->peers[arena->dead_worker].record->pid, memory_order_relaxed));
 }
 
+/* A wait that ended in vain. */
+static int fail_wait(hr_arena *arena, int r) {
+    return r == HR_E_WORKER_DIED ? died(arena) : hr__fail(r, "arena: no batch came: %s", hr__wait_error_text(r));
+}
+
 /* Looks, waits, looks again. What was published before a death wins over the death. */
 static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr__hold **ret_hold) {
     struct wanted wanted = wanted_of(arena, worker);
@@ -242,7 +247,7 @@ static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct
         arena->counts.waited_ns += (uint64_t)(hr__now_ns() - start_ns);
         hr__spin_learn(&arena->spin, start_ns);
     }
-    if (r == 0) r = waited == HR_E_WORKER_DIED ? died(arena) : waited;
+    if (r == 0) r = fail_wait(arena, waited);
     return r;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "error.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,6 +54,10 @@ const char *hr_error_text(int code) {
     const struct entry *entry = find(code);
     if (entry) return entry->text;
     return code <= FIRST_OWN_CODE ? "unknown error" : strerror(code < 0 ? -code : code);
+}
+
+const char *hr__wait_error_text(int code) {
+    return code == -ETIMEDOUT ? "the deadline has passed" : code == -EINTR ? "a signal came" : hr_error_text(code);
 }
 
 const char *hr_error_exception(int code) {

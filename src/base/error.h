@@ -22,6 +22,9 @@
         failed_;                                                                                                       \
     })
 
+/* Why a wait for a descriptor ended in vain. */
+const char *hr__wait_error_text(int code);
+
 __attribute__((format(printf, 1, 2), cold)) void hr__message_set(const char *format, ...);
 __attribute__((format(printf, 1, 2), cold)) void hr__message_add(const char *format, ...);
 

@@ -29,6 +29,12 @@ bool hr__buffer_grow(struct hr__buffer *buffer, uint64_t bytes) {
     return true;
 }
 
+void hr__buffer_empty(struct hr__buffer *buffer) {
+    enum { MUCH = 4 << 20, LITTLE = 8 /* an eighth */ };
+    if (buffer->capacity > MUCH && buffer->used < buffer->capacity / LITTLE) hr__buffer_done(buffer);
+    buffer->used = 0;
+}
+
 void hr__buffer_done(struct hr__buffer *buffer) {
     hr__free(buffer->data);
     *buffer = (struct hr__buffer){0};

@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Memory that grows and is kept. What is written into the room becomes part of the buffer when `used` is advanced. */
+/* Memory that grows, and is kept from batch to batch. What is written into the room becomes part of the buffer when
+ * `used` is advanced. */
 struct hr__buffer {
     unsigned char *data;
     size_t used;
@@ -15,6 +16,9 @@ struct hr__buffer {
 
 bool hr__buffer_grow(struct hr__buffer *buffer, uint64_t bytes);
 void hr__buffer_done(struct hr__buffer *buffer);
+
+/* Empties it for the next batch. Much memory of which this batch has used little is given back. */
+void hr__buffer_empty(struct hr__buffer *buffer);
 
 /* Makes room for `bytes` more and says where; valid until the buffer grows again. NULL, with a message: -ENOMEM. */
 static inline void *hr__buffer_room(struct hr__buffer *buffer, uint64_t bytes) {

@@ -33,8 +33,12 @@ hr_batch *hr_batch_free(hr_batch *batch) {
 }
 
 void hr_batch_reset(hr_batch *batch) {
-    batch->tree.used = batch->places.used = batch->leaves.used = 0;
-    batch->sources.used = batch->dims.used = batch->filled.used = 0;
+    hr__buffer_empty(&batch->tree);
+    hr__buffer_empty(&batch->places);
+    hr__buffer_empty(&batch->leaves);
+    hr__buffer_empty(&batch->sources);
+    hr__buffer_empty(&batch->dims);
+    hr__buffer_empty(&batch->filled);
     batch->leaf_count = batch->source_count = batch->dim_count = 0;
     batch->node_count = batch->total_bytes = 0;
     batch->depth = 0;

@@ -73,13 +73,34 @@ hr_crew *hr_crew_close(hr_crew *crew) {
     return NULL;
 }
 
+/* A forked child could signal its parent's workers, and has no boxes. */
+static int check_owner(const hr_crew *crew) {
+    if (crew->own_pid == hr__pid()) return 0;
+    return hr__fail(HR_E_STATE, "crew: it is of process %u, and this is a child; a child can only close it",
+                    crew->own_pid);
+}
+
 static int find(hr_crew *crew, uint32_t worker, struct member **ret_member) {
+    int r = check_owner(crew);
+    if (r < 0) return r;
     if (worker >= crew->count) return hr__fail(-EINVAL, "crew: worker %u of %u", worker, crew->count);
     *ret_member = &crew->members[worker];
     return 0;
 }
 
+static bool has_ended(const struct member *member) {
+    return member->is_reaped || member->pid == 0 || (member->watched >= 0 && hr__is_readable(member->watched));
+}
+
 /* ---- starting ---- */
+
+/* As whom nobody is, or nobody any more. */
+static int find_free(hr_crew *crew, uint32_t worker, struct member **ret_member) {
+    int r = find(crew, worker, ret_member);
+    if (r < 0 || has_ended(*ret_member)) return r;
+    return hr__fail(HR_E_STATE, "crew: worker %u still runs, as process %d; end it before another takes its place",
+                    worker, (*ret_member)->pid);
+}
 
 int hr_crew_pass(hr_crew *crew, uint32_t worker, struct hr_pass *ret_pass) {
     struct member *member;
@@ -100,7 +121,7 @@ int hr_crew_pass(hr_crew *crew, uint32_t worker, struct hr_pass *ret_pass) {
 
 int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     struct member *member;
-    int r = find(crew, worker, &member), pidfd = -1;
+    int r = find_free(crew, worker, &member), pidfd = -1;
     if (r < 0) return r;
     r = hr__pidfd(pid, &pidfd);
     if (r < 0 && sentinel_fd < 0)
@@ -132,9 +153,11 @@ static _Noreturn void be_worker(struct hr_pass *pass, hr_work *work, void *conte
 }
 
 int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context) {
+    struct member *member;
     struct hr_pass pass;
     int pid = -1;
-    int r = hr_crew_pass(crew, worker, &pass);
+    int r = find_free(crew, worker, &member);
+    if (r == 0) r = hr_crew_pass(crew, worker, &pass);
     if (r < 0) return r;
     hr__stop_at(HR__AT_CREW_FORK);
     r = hr__fork(&pid);
@@ -153,7 +176,7 @@ int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context) {
         while (hr__process_end(pid, true, &end) == -EAGAIN) hr__yield();
         return r;
     }
-    crew->members[worker].is_forked = true;
+    member->is_forked = true;
     return 0;
 }
 
@@ -164,10 +187,6 @@ int hr_crew_expect_end(hr_crew *crew, uint32_t worker) {
 }
 
 /* ---- looking ---- */
-
-static bool has_ended(const struct member *member) {
-    return member->is_reaped || member->pid == 0 || (member->watched >= 0 && hr__is_readable(member->watched));
-}
 
 /* Learns how a member ended while its process can still be asked. */
 static void note_end(struct member *member) {
@@ -291,6 +310,8 @@ static void signal_all(hr_crew *crew, int signal) {
 
 int hr_crew_stop(hr_crew *crew, int64_t timeout_ns) {
     enum { PARTS = 10, TERM_AT = 8, KILL_AT = 9 };
+    int r = check_owner(crew);
+    if (r < 0) return r;
     int64_t start_ns = hr__now_ns();
     if (timeout_ns > HR_NO_DEADLINE - start_ns) timeout_ns = HR_NO_DEADLINE - start_ns;
     int64_t part_ns = timeout_ns / PARTS;

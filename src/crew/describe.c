@@ -70,6 +70,10 @@ static void add_place(struct text *text, const struct hr_worker_report *report) 
 int hr_crew_describe(const struct hr_worker_report *report, char *text_at, size_t bytes) {
     struct text text = {.at = text_at, .room = bytes};
     if (bytes) *text_at = '\0';
+    if (report->pid == 0) {
+        add(&text, "worker %u was never started", report->worker);
+        return text.length;
+    }
     add(&text, "worker %u (pid %d) ", report->worker, report->pid);
     if (report->is_alive)
         add_state(&text, report);

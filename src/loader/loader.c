@@ -55,7 +55,7 @@ enum { SPARE_GRANTS = 2 /* per worker: the epoch's beginning and the last task *
 
 static int check(const struct hr_loader_options *options) {
     if (options->worker_count < 1 || options->worker_count > HR_ARENA_MAX_WORKERS)
-        return hr__fail(-EINVAL, "loader: %u workers (num_workers); 1 to %d are possible", options->worker_count,
+        return hr__fail(-EINVAL, "loader: %u workers; 1 to %d are possible", options->worker_count,
                         HR_ARENA_MAX_WORKERS);
     if (options->prefetch_factor < 1) return hr__fail(-EINVAL, "loader: prefetch_factor is 0; give at least 1");
     return 0;
@@ -213,6 +213,7 @@ static int drain(hr_loader *loader, int64_t deadline_ns) {
 /* Goes on where it was broken off. */
 static int announce(hr_loader *loader, const void *payload, size_t payload_bytes) {
     for (uint32_t *i = &loader->announced_count; *i < loader->worker_count; ++*i) {
+        if (loader->peers[*i].is_dismissed) continue;
         int r = hr_arena_grant(loader->arena, *i, HR_TASK_EPOCH, loader->epoch, payload, payload_bytes);
         if (r < 0) return r;
         loader->peers[*i].unanswered_count++;
@@ -234,8 +235,8 @@ int hr_loader_begin(hr_loader *loader, const void *payload, size_t payload_bytes
     for (uint32_t i = 0; i < loader->worker_count; i++) {
         struct peer *peer = &loader->peers[i];
         while (peer->first) drop_first_order(loader, peer);
-        *peer =
-            (struct peer){.has_data = true, .is_dismissed = peer->is_dismissed, .has_last_task = peer->has_last_task};
+        *peer = (struct peer){
+            .has_data = !peer->is_dismissed, .is_dismissed = peer->is_dismissed, .has_last_task = peer->has_last_task};
     }
     loader->epoch++;
     loader->submitted = loader->answered = 0;
@@ -244,6 +245,11 @@ int hr_loader_begin(hr_loader *loader, const void *payload, size_t payload_bytes
 }
 
 /* ---- tasks ---- */
+
+static int check_epoch(const hr_loader *loader) {
+    if (loader->epoch > 0 && !loader->is_draining) return 0;
+    return hr__fail(HR_E_STATE, "loader: no epoch has begun; call hr_loader_begin first, and again until it returns 0");
+}
 
 static uint32_t count_active(const hr_loader *loader) {
     uint32_t count = 0;
@@ -272,11 +278,13 @@ static uint32_t *owner_of(hr_loader *loader, uint64_t task) {
 
 int hr_loader_submit(hr_loader *loader, const void *payload, size_t payload_bytes) {
     uint32_t worker;
+    int r = check_epoch(loader);
+    if (r < 0) return r;
     if (loader->submitted - loader->answered >= loader->most_outstanding)
         return hr__fail(-EAGAIN, "loader: %u tasks are outstanding already", loader->most_outstanding);
     if (!choose(loader, &worker)) return 0;
     struct peer *peer = &loader->peers[worker];
-    int r = keep_order(loader, peer, payload, payload_bytes);
+    r = keep_order(loader, peer, payload, payload_bytes);
     if (r < 0) return r;
     r = hr_arena_grant(loader->arena, worker, HR_TASK_MAKE, loader->submitted, payload, payload_bytes);
     if (r < 0) {
@@ -314,21 +322,28 @@ static int receive(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **
     return 0;
 }
 
+static int nothing_outstanding(void) {
+    return hr__fail(HR_E_END, "loader: no task is outstanding");
+}
+
 int hr_loader_next(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
+    int r = check_epoch(loader);
+    if (r < 0) return r;
     while (loader->answered < loader->submitted) {
         struct hr_delivery *delivery = NULL;
-        int r = receive(loader, deadline_ns, &delivery);
+        r = receive(loader, deadline_ns, &delivery);
         if (r < 0) return r;
         if (delivery->status != HR_STATUS_END && delivery->status != HR_STATUS_SKIPPED) {
             *ret_delivery = delivery;
             return 0;
         }
-        bool has_ended = delivery->status == HR_STATUS_END;
-        if (has_ended) loader->peers[delivery->worker].has_data = false;
+        struct peer *peer = &loader->peers[delivery->worker];
+        bool has_ended = delivery->status == HR_STATUS_END, may_go_on = peer->has_data;
+        if (has_ended) peer->has_data = false;
         hr_delivery_done(delivery);
-        if (has_ended) return 1;
+        if (has_ended || may_go_on) return 1;
     }
-    return HR_E_END;
+    return nothing_outstanding();
 }
 
 /* ---- a dead worker's successor ---- */
@@ -374,7 +389,7 @@ int hr_loader_replace(hr_loader *loader, uint32_t worker, struct hr_succession *
 
 int hr_loader_awaited(const hr_loader *loader, uint32_t *ret_worker) {
     bool is_one = !loader->is_draining && !loader->out_of_order;
-    if (!loader->is_draining && loader->answered == loader->submitted) return HR_E_END;
+    if (!loader->is_draining && loader->answered == loader->submitted) return nothing_outstanding();
     *ret_worker = is_one ? loader->owners[loader->answered & (loader->owner_count - 1)] : HR_ANY_WORKER;
     return 0;
 }
@@ -385,7 +400,7 @@ int hr_loader_outstanding(const hr_loader *loader, uint32_t worker, uint32_t nth
         return hr__fail(-EINVAL, "loader: worker %u of %u", worker, loader->worker_count);
     const struct order *order = loader->peers[worker].first;
     while (order && nth-- > 0) order = order->next;
-    if (!order) return HR_E_END;
+    if (!order) return nothing_outstanding();
     *ret_task = order->task;
     *ret_payload = order->payload;
     *ret_payload_bytes = order->payload_bytes;
@@ -401,6 +416,7 @@ int hr_loader_dismiss(hr_loader *loader, uint32_t worker) {
     int r = hr_arena_grant(loader->arena, worker, HR_TASK_STOP, UINT64_MAX, NULL, 0);
     if (r < 0) return r;
     loader->peers[worker].is_dismissed = loader->peers[worker].has_last_task = true;
+    loader->peers[worker].has_data = false;
     hr__stop_at(HR__AT_LOADER_DISMISSED);
     return 0;
 }

@@ -136,6 +136,7 @@ static const char *advice(int code) {
 }
 
 int hr_builder_open(const char *path, hr_builder **ret_builder) {
+    if (path && !*path) return hr__fail(-ENOENT, "store: an image's path is empty; NULL is memory");
     hr_cleanup(drop_builder) hr_builder *builder = hr__realloc(NULL, sizeof *builder);
     if (!builder) return hr__fail(-ENOMEM, "store: no memory for a builder");
     *builder = (hr_builder){.fd = -1, .pid = hr__pid(), .seed = UINT64_C(0x9e3779b97f4a7c15)};

@@ -206,7 +206,7 @@ static int read_into(const struct hr__image *image, hr_value word, struct hr_ite
         memcpy(&item->real, &(uint64_t){word & ~UINT64_C(0xFF)}, sizeof item->real);
         return tag == TAG_REAL ? 0 : read_fixed(image, word, 8, &item->real);
     case HR_KIND_COMPLEX:
-        return read_fixed(image, word, 16, &item->complex);
+        return read_fixed(image, word, 16, &item->pair);
     case HR_KIND_TEXT:
         return tag >= TAG_SHORT ? read_short(word, tag - TAG_SHORT, item) : read_text(image, word, item);
     case HR_KIND_BIG_INT:

@@ -359,6 +359,24 @@ def test_what_stdout_cannot_encode_is_escaped(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("arguments", [["talks:make"], ["talks:make", "--json"]])
+def test_a_closed_stdout_is_an_error(talks: Path, arguments: list[str]) -> None:
+    command = ["sh", "-c", 'exec "$0" doctor "$@" >&-', str(PROGRAM), *arguments]
+    done = subprocess.run(command, cwd=talks, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "headrace: standard output is closed; send what is not wanted to /dev/null\n"
+
+
+def test_a_closed_stderr_takes_nothing_from_the_report(talks: Path) -> None:
+    command = ["sh", "-c", 'exec "$0" doctor talks:make --json 2>&-', str(PROGRAM)]
+    closed, beside = (
+        subprocess.run(words, cwd=talks, capture_output=True, text=True)
+        for words in (command, [str(PROGRAM), "doctor", "talks:make", "--json"])
+    )
+    assert closed.returncode == beside.returncode
+    assert json.loads(closed.stdout).keys() == json.loads(beside.stdout).keys()
+
+
 @pytest.mark.parametrize("arguments", [["quiet:data"], ["talks:make", "--json"], []])
 def test_a_report_that_cannot_be_written_is_an_error(talks: Path, arguments: list[str]) -> None:
     (talks / "quiet.py").write_text("data = [1]")

@@ -88,7 +88,7 @@ static void a_closed_crew_leaves_its_workers_running(void **state) {
     close_room(&room);
 }
 
-static void a_childs_close_leaves_the_parents_crew_as_it_is(void **state) {
+static void a_child_can_only_close_the_crew_and_leaves_the_parents_as_it_is(void **state) {
     (void)state;
     struct room room;
     struct hr_pass pass;
@@ -99,8 +99,13 @@ static void a_childs_close_leaves_the_parents_crew_as_it_is(void **state) {
     must(hr_crew_fork(room.crew, 1, serve, NULL));
     pid_t pid = fork();
     if (pid == 0) {
+        const char *text;
+        size_t bytes;
+        bool is_refused = hr_crew_stop(room.crew, 0) == HR_E_STATE &&
+                          hr_crew_signal(room.crew, 1, SIGKILL) == HR_E_STATE &&
+                          hr_crew_said(room.crew, 0, &text, &bytes) == HR_E_STATE;
         hr_crew_close(room.crew);
-        _exit(0);
+        _exit(!is_refused);
     }
     assert_child_succeeds(pid);
     assert_said(&room, "said", 4);
@@ -139,6 +144,19 @@ static void a_wait_for_a_worker_that_runs_ends_at_its_deadline(void **state) {
     must(hr_crew_fork(room.crew, 0, serve, NULL));
     assert_int_equal(hr_crew_wait(room.crew, 0, now_ns() + 1000000), -ETIMEDOUT);
     must(hr_crew_wait(room.crew, 1, 0)); /* was never started */
+    close_room(&room);
+}
+
+static void a_worker_that_runs_is_not_replaced(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room);
+    must(hr_crew_fork(room.crew, 0, serve, NULL));
+    int pid = look(&room, 0).pid;
+    assert_int_equal(hr_crew_fork(room.crew, 0, serve, NULL), HR_E_STATE);
+    assert_int_equal(hr_crew_adopt(room.crew, 0, getpid(), -1), HR_E_STATE);
+    assert_non_null(strstr(hr_error_message(), "worker 0 still runs"));
+    assert_true(look(&room, 0).is_alive && look(&room, 0).pid == pid);
     close_room(&room);
 }
 
@@ -229,9 +247,10 @@ int main(void) {
         cmocka_unit_test(workers_that_do_not_end_are_signalled_within_the_deadline),
         cmocka_unit_test(a_stop_without_time_tells_how_many_still_run),
         cmocka_unit_test(a_closed_crew_leaves_its_workers_running),
-        cmocka_unit_test(a_childs_close_leaves_the_parents_crew_as_it_is),
+        cmocka_unit_test(a_child_can_only_close_the_crew_and_leaves_the_parents_as_it_is),
         cmocka_unit_test(workers_out_of_range_are_refused),
         cmocka_unit_test(a_wait_for_a_worker_that_runs_ends_at_its_deadline),
+        cmocka_unit_test(a_worker_that_runs_is_not_replaced),
 #ifdef HR_FAILPOINTS
         cmocka_unit_test(a_fork_that_is_refused_says_what_to_look_at_and_leaves_nothing),
         cmocka_unit_test(without_a_pidfd_a_forked_worker_is_refused_and_gone),

@@ -71,6 +71,37 @@ def test_batches_of_100_mb_cross_with_64_mb_of_dev_shm(tmp_path: pathlib.Path, m
     assert run(tmp_path, code, with_dev_shm("size=64m")) == "read all\n"
 
 
+COLLATE_BY_TORCH = """
+import collections, torch, torch.utils.data
+from headrace.torch import DataLoader
+
+def collate(samples):
+    return {{"image": torch.utils.data.default_collate([image for image, _ in samples]), "odd": {{1}}}}
+
+dataset = [({sample}, i) for i in range(8)]
+for batch in DataLoader(dataset, 4, num_workers=1, multiprocessing_context="fork", collate_fn={collate_fn}):
+    image = batch["image"] if {collate_fn} else batch[0]["image"]
+    assert image.shape == (4, 1 << 20) and image[3].unique().numel() == 1
+print("read all")
+"""
+
+
+@only_headrace
+@needs_unshare
+@pytest.mark.parametrize(
+    "sample, collate_fn",
+    [
+        ("torch.full((1 << 20,), float(i))", "collate"),
+        ("collections.OrderedDict(image=torch.full((1 << 20,), float(i)))", "None"),
+    ],
+)
+def test_torchs_collate_functions_put_nothing_into_dev_shm(
+    tmp_path: pathlib.Path, sample: str, collate_fn: str
+) -> None:
+    code = COLLATE_BY_TORCH.format(sample=sample, collate_fn=collate_fn)
+    assert run(tmp_path, code, with_dev_shm("size=4k")) == "read all\n"
+
+
 @only_headrace
 @needs_unshare
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])

@@ -75,6 +75,43 @@ def test_numpy_batches_may_be_written_and_grown(kind: Any) -> None:
     assert np.concatenate([small, small]).shape == (4, 3)
 
 
+READ_ONLY = np.arange(20_000.0)
+READ_ONLY.flags.writeable = False
+
+
+@only_headrace
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"array": READ_ONLY, "odd": {1}},
+        {"array": READ_ONLY, "again": READ_ONLY},
+        {"array": np.asfortranarray(READ_ONLY.reshape(100, 200)), "odd": {1}},
+        {"array": READ_ONLY[::2], "odd": {1}},
+        {"array": np.frombuffer(b"abcdefgh", "i4"), "odd": {1}},
+        {"array": READ_ONLY, "tensor": torch.arange(10.0), "odd": {1}},
+    ],
+    ids=["pickled", "twice", "fortran", "strided", "small", "with a tensor"],
+)
+def test_a_read_only_array_arrives_as_one_that_may_be_written(batch: Any) -> None:
+    (arrived,) = forked(Headrace, [0], batch_size=1, collate_fn=lambda _: batch)
+    assert arrived["array"].flags.writeable
+    assert arrived["array"].dtype == batch["array"].dtype and (arrived["array"] == batch["array"]).all()
+    arrived["array"][0] = 5
+    assert arrived.get("again", arrived["array"]) is arrived["array"]
+    assert (arrived.get("tensor", batch.get("tensor")) is None) == ("tensor" not in batch)
+
+
+@LOADERS
+def test_a_default_device_of_the_consumers_is_not_the_batchs(kind: Any) -> None:
+    """A batch that is pickled, and one that is not."""
+    for collate_fn in (lambda samples: [torch.stack(samples), {1}], None):
+        batches = iter(forked(kind, list(torch.arange(8.0)), batch_size=4, collate_fn=collate_fn))
+        with torch.device("meta"):
+            first, second = batches
+        received = [batch[0] if collate_fn else batch for batch in (first, second)]
+        assert [batch.tolist() for batch in received] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
 @LOADERS
 def test_a_batch_is_an_ordinary_tensor(kind: Any) -> None:
     images = [image for image, _ in forked(kind, d.Images(8), batch_size=2)]

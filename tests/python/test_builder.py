@@ -28,7 +28,7 @@ def test_records_come_back_in_order_and_the_file_appears_at_the_end(tmp_path: Pa
         assert not path.exists()
     assert builder.view == list(records(1000))
     assert headrace.open(path, verify=True) == list(records(1000))
-    assert builder.report is not None and builder.report.bytes == path.stat().st_size
+    assert builder.report is not None and builder.nbytes == builder.report.bytes == path.stat().st_size
 
 
 def test_an_image_in_memory_needs_no_path() -> None:

@@ -450,9 +450,13 @@ def test_freezing_and_thawing_leave_nothing_behind() -> None:
 
 
 def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
-    with pytest.raises(TypeError, match=r"obj\.items\[1\]\['lock'\] is a _thread\.lock.*of one process.*on_unknown"):
+    with pytest.raises(
+        TypeError, match=r"obj\.items\[1\]\['lock'\] is a _thread\.lock.*of one process\. Leave it out$"
+    ):
         headrace.freeze(ft.Holder())
-    with pytest.raises(TypeError, match=r"obj\[0\]\['k'\]\[2\] is a MyList"):
+    with pytest.raises(
+        TypeError, match=r"obj\[0\]\['k'\]\[2\] is a MyList.*Leave it out, or keep it.*on_unknown=\"pickle\"$"
+    ):
         headrace.freeze([{"k": (1, 2, ft.MyList())}, 1])
     with pytest.raises(TypeError, match=r"obj\['a'\] is a OwnReduce.*__reduce__"):
         headrace.freeze({"a": ft.OwnReduce()})
@@ -464,6 +468,9 @@ def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
             pass
 
         headrace.freeze([Local()])
+    for nobody_pickles in (lambda: 1, {}.keys(), memoryview(b"abc"), threading.local(), sys):
+        with pytest.raises(TypeError, match=r"Leave it out$"):
+            headrace.freeze([nobody_pickles])
     with pytest.raises(TypeError, match="cannot be imported by its name"):
         headrace.freeze([lambda: 1])
     with pytest.raises(TypeError, match="detach"):

@@ -152,6 +152,33 @@ for hashed in Hashed("a"), HashedOpenly("a"):
 """
 
 
+FREEZES_ITS_OWN = """
+import dataclasses, headrace
+
+@dataclasses.dataclass
+class Record:
+    name: str
+
+headrace.freeze([Record("a")], path="records.frozen")
+"""
+READS_IT = """
+import headrace
+for trust in False, True:
+    try:
+        headrace.open("records.frozen", trust=trust)[0]
+    except headrace.StoreError as error:
+        print(error)
+"""
+
+
+def test_a_class_of_the_script_that_froze_it_is_told_as_such(tmp_path: pathlib.Path) -> None:
+    run(tmp_path, FREEZES_ITS_OWN)
+    told = run(tmp_path, READS_IT).splitlines()
+    assert len(told) == 2 and all(
+        "'Record', which the script that froze it had defined itself; move it" in one for one in told
+    )
+
+
 def test_classes_of_attrs_with_slots_are_held_but_those_that_keep_their_hash(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("attrs", reason="attrs is not installed")
     assert run(tmp_path, ATTRS) == "True\nTrue\n"

@@ -284,6 +284,37 @@ def test_multiprocessing_in_a_worker_is_refused_as_with_torch() -> None:
     assert "daemonic processes are not allowed to have children" in repr(failures(found))
 
 
+class Refreshed:
+    """Samples are cached containers, whose items a thread of the worker replaces."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.cache: list[Any] = []
+
+    def __len__(self) -> int:
+        return 64 * 30
+
+    def _new_sample(self, number: float = 0) -> Any:
+        return {"x": torch.full((3,), number), "y": 0} if self.kind is dict else [torch.full((3,), number), 0]
+
+    def _refresh(self) -> None:
+        for number in itertools.count():
+            for sample in self.cache:
+                sample["x" if self.kind is dict else 0] = torch.full((3,), float(number))
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.cache:
+            torch.set_num_threads(1)
+            self.cache = [self._new_sample() for _ in range(64)]
+            threading.Thread(target=self._refresh, daemon=True).start()
+        return self.cache[index % 64]
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_samples_that_a_thread_of_the_worker_changes_meanwhile_end_nothing(kind: type) -> None:
+    assert sum(1 for _ in forked(Headrace, Refreshed(kind), batch_size=64)) == 30
+
+
 LEAVES_A_CHILD = """
 import os, signal, time
 {imports}

@@ -287,6 +287,34 @@ def test_scalars_that_are_no_numbers_are_stacked_as_what_they_are() -> None:
     assert there[0][0].dtype == "M8[D]" and there[0][2].dtype == "S1"
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "samples, error, text",
+    [
+        ([1, "cat"], TypeError, r"sample 1 of the batch has builtins\.str where others have numbers"),
+        ([1.5, 2, None], TypeError, r"sample 2 of the batch has builtins\.NoneType"),
+        ([True, b"x"], TypeError, r"sample 1 of the batch has builtins\.bytes"),
+        ([{"y": 1}, {"y": "1"}], TypeError, r"sample 1 of the batch has builtins\.str"),
+        ([7, 2**63 + 12345, 12], OverflowError, r"sample 1 of the batch has 9223372036854788153.*numpy\.uint64"),
+        ([2**63], OverflowError, r"sample 0 of the batch has 9223372036854775808"),
+        ([1, 2**70], OverflowError, r"sample 1 of the batch has 1180591620717411303424"),
+    ],
+)
+def test_what_makes_no_batch_of_numbers_is_named(
+    samples: list[Any], error: type[Exception], text: str, workers: int
+) -> None:
+    with pytest.raises(error, match=text):
+        next(iter(headrace.Loader(samples, len(samples), num_workers=workers, multiprocessing_context="fork")))
+
+
+def test_numbers_of_several_types_are_of_their_common_dtype() -> None:
+    assert headrace.default_collate([1, 2.5]).tolist() == [1.0, 2.5]
+    assert headrace.default_collate([True, 2]).dtype == "i8"
+    assert headrace.default_collate([1, np.float32(2), np.array(3)]).tolist() == [1, 2, 3]
+    assert headrace.default_collate([1.0, 2j]).dtype == "c16"
+    assert headrace.default_collate([-(2**63), 2**63 - 1]).dtype == "i8"
+
+
 class Labelled:
     """Strings in the columns of tuples, lists and named tuples."""
 

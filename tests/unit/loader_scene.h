@@ -13,6 +13,7 @@ struct room {
     struct scene scene;
     hr_port *ports[WORKERS_MAX];
     int left[WORKERS_MAX];
+    int64_t first_skipped, past_skipped; /* no batches are made of these numbers */
     bool ended[WORKERS_MAX];
 };
 
@@ -46,6 +47,8 @@ static inline bool work(struct room *room, int i) {
         room->ended[i] = false;
         status = HR_STATUS_SKIPPED;
     } else if (room->ended[i]) {
+        status = HR_STATUS_SKIPPED;
+    } else if (index >= room->first_skipped && index < room->past_skipped) {
         status = HR_STATUS_SKIPPED;
     } else if (room->left[i] == 0) {
         room->ended[i] = true;

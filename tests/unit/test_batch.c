@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "batch_scene.h"
 
+#include "batch/buffer.h"
+
 #include <errno.h>
 #include <math.h>
 
@@ -164,6 +166,25 @@ static void freeing_nothing_is_fine(void **state) {
     assert_null(hr_batch_free(NULL));
 }
 
+static void much_memory_is_given_back_once_a_batch_uses_little_of_it(void **state) {
+    (void)state;
+    enum { MUCH = 64 << 20, HALF = MUCH / 2, LITTLE = 1000 };
+    struct hr__buffer buffer = {0};
+    const size_t used[] = {MUCH, HALF, LITTLE};
+    for (int i = 0; i < 3; i++) {
+        assert_non_null(hr__buffer_room(&buffer, used[i]));
+        assert_true(buffer.capacity >= MUCH);
+        buffer.used = used[i];
+        hr__buffer_empty(&buffer);
+        assert_int_equal(buffer.used, 0);
+    }
+    assert_int_equal(buffer.capacity, 0);
+    assert_non_null(hr__buffer_room(&buffer, LITTLE));
+    hr__buffer_empty(&buffer);
+    assert_true(buffer.capacity >= LITTLE);
+    hr__buffer_done(&buffer);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
 
 int main(void) {
@@ -179,6 +200,7 @@ int main(void) {
         SCENE(a_writer_can_be_used_again_after_a_reset),
         SCENE(a_batch_can_be_written_twice),
         cmocka_unit_test(freeing_nothing_is_fine),
+        cmocka_unit_test(much_memory_is_given_back_once_a_batch_uses_little_of_it),
     };
     return cmocka_run_group_tests_name("batch", tests, NULL, NULL);
 }

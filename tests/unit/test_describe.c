@@ -34,6 +34,7 @@ static void every_kind_of_report_reads_well(void **state) {
     strcpy(report.system_call, "0 0x3");
     assert_text(&report, "worker N (pid N) waits in the kernel for a disk or the network; it was in the data set, at "
                          "task N; it has N.N KiB of memory and N threads; in the kernel: nfs_wait; system call: N NxN");
+    assert_text(&(struct hr_worker_report){.worker = 1}, "worker N was never started");
 }
 
 static void a_description_is_cut_where_its_room_ends(void **state) {

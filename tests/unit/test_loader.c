@@ -254,6 +254,86 @@ static void a_dismissed_worker_gets_its_last_task_after_the_others(void **state)
     close_room(&room);
 }
 
+/* Both workers skip the numbers from 10 to 19. */
+static void a_skipped_task_makes_room_for_another(void **state) {
+    (void)state;
+    enum { COUNT = 100, FIRST = 10, PAST = 20 };
+    struct room room;
+    struct hr_delivery *delivery;
+    int next_index = 0, expected = 0, r;
+    open_room(&room, 2, 2, 0);
+    room.left[0] = room.left[1] = COUNT;
+    room.first_skipped = FIRST;
+    room.past_skipped = PAST;
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
+    prime(&room, 2, &next_index, COUNT);
+    work_off(&room);
+    while ((r = hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery)) != HR_E_END) {
+        must(r);
+        if (r == 0) {
+            if (expected == FIRST) expected = PAST;
+            assert_int_equal(*(int64_t *)delivery->data, expected++);
+            hr_delivery_done(delivery);
+        }
+        submit(&room, &next_index, COUNT);
+        work_off(&room);
+    }
+    assert_int_equal(expected, COUNT);
+    close_room(&room);
+}
+
+static void assert_no_epoch(struct room *room) {
+    struct hr_delivery *delivery;
+    int64_t index = 0;
+    assert_int_equal(hr_loader_submit(room->loader, &index, sizeof index), HR_E_STATE);
+    assert_int_equal(hr_loader_next(room->loader, in_s(PATIENCE_S), &delivery), HR_E_STATE);
+    assert_non_null(strstr(hr_error_message(), "call hr_loader_begin"));
+}
+
+static void nothing_is_submitted_or_received_before_an_epoch_has_begun(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room, 2, 2, 0);
+    assert_no_epoch(&room);
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
+    assert_int_equal(hr_loader_begin(room.loader, NULL, 0, now_ns()), -ETIMEDOUT); /* nobody has answered yet */
+    assert_non_null(strstr(hr_error_message(), "the deadline has passed"));
+    assert_no_epoch(&room);
+    close_room(&room);
+}
+
+static void a_dismissed_worker_gets_no_task_in_this_epoch_or_a_later_one(void **state) {
+    (void)state;
+    struct room room;
+    struct hr_task task;
+    open_room(&room, 2, 2, 0);
+    room.left[0] = room.left[1] = 100;
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
+    must(hr_loader_dismiss(room.loader, 0));
+    must(hr_port_take(room.ports[0], in_s(PATIENCE_S), &task));
+    assert_int_equal(task.kind, HR_TASK_STOP);
+    must(hr_port_publish(room.ports[0], HR_STATUS_SKIPPED, 0));
+    for (int epoch = 0; epoch < 2; epoch++) {
+        struct hr_delivery *delivery;
+        int next_index = 0;
+        assert_false(hr_loader_has_data(room.loader, 0));
+        prime(&room, 2, &next_index, 4);
+        for (int i = 0; i < 4; i++) assert_true(work(&room, 1));
+        assert_false(work(&room, 0));
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery), 0);
+            assert_int_equal(*(int64_t *)delivery->data, i);
+            hr_delivery_done(delivery);
+        }
+        assert_int_equal(hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery), HR_E_END);
+        assert_int_equal(hr_loader_begin(room.loader, NULL, 0, now_ns()), -ETIMEDOUT);
+        assert_true(work(&room, 1)); /* to worker 1 the epoch is announced, and only to it */
+        assert_false(work(&room, 0));
+        must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
+    }
+    close_room(&room);
+}
+
 static void options_out_of_range_are_refused(void **state) {
     (void)state;
     hr_loader *loader = (hr_loader *)&state;
@@ -272,6 +352,9 @@ int main(void) {
         cmocka_unit_test(without_tasks_the_epoch_is_over_at_once),
         cmocka_unit_test(an_epoch_that_was_broken_off_is_dropped_and_the_next_is_whole),
         cmocka_unit_test(a_dismissed_worker_gets_its_last_task_after_the_others),
+        cmocka_unit_test(a_skipped_task_makes_room_for_another),
+        cmocka_unit_test(nothing_is_submitted_or_received_before_an_epoch_has_begun),
+        cmocka_unit_test(a_dismissed_worker_gets_no_task_in_this_epoch_or_a_later_one),
         cmocka_unit_test(options_out_of_range_are_refused),
     };
     return cmocka_run_group_tests_name("loader", tests, NULL, NULL);

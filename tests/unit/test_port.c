@@ -49,6 +49,19 @@ static int close_room(void **state) {
     return 0;
 }
 
+static void no_more_is_published_than_was_reserved(void **state) {
+    struct room *room = *state;
+    struct hr_task task;
+    void *data;
+    must(hr_port_take(room->port, in_s(PATIENCE_S), &task));
+    assert_int_equal(hr_port_publish(room->port, HR_STATUS_BATCH, 1), -EINVAL);
+    must(hr_port_reserve(room->port, 100, &data));
+    must(hr_port_reserve(room->port, 50, &data));
+    assert_int_equal(hr_port_publish(room->port, HR_STATUS_BATCH, 101), -EINVAL);
+    assert_non_null(strstr(hr_error_message(), "101 bytes published, 100 reserved"));
+    must(hr_port_publish(room->port, HR_STATUS_BATCH, 100));
+}
+
 static int receive_forged(struct room *room, struct hr__record record) {
     struct hr_delivery *delivery = NULL;
     assert_int_equal(hr__ring_push(&room->forger, &record), 0);
@@ -326,6 +339,7 @@ static void a_note_and_the_process_are_there_for_reports(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(no_more_is_published_than_was_reserved),
         TEST(an_honest_record_is_believed),
         TEST(a_slot_that_is_not_the_workers_is_corrupt),
         TEST(another_generation_is_corrupt),

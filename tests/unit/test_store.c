@@ -466,6 +466,7 @@ static void a_file_appears_when_it_is_finished(void **state) {
     hr_builder *builder;
     hr_store *store, *again;
     folder_path(path, sizeof path, "whole");
+    assert_int_equal(hr_builder_open("", &builder), -ENOENT);
     assert_int_equal(hr_builder_open(path, &builder), 0);
     hr_value root = build_each_kind(builder);
     assert_int_equal(access(path, F_OK), -1);

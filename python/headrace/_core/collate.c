@@ -97,23 +97,51 @@ static enum found collate_strings(struct encoder *encoder, PyObject **items, uin
 
 /* ---- containers ---- */
 
+/* A column has references of its own: another thread of the worker may change a container meanwhile, wherever torch or
+ * the user's code lets go of the GIL. */
+static void release(PyObject **column, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) Py_DECREF(column[i]);
+}
+
+static enum found collate_entry(struct encoder *encoder, PyObject **dicts, PyObject *key, PyObject **column,
+                                uint32_t count, enum hr_flavor flavor) {
+    uint32_t held = 0;
+    enum found found = PyUnicode_CheckExact(key) || PyLong_CheckExact(key) ? encode_node(encoder, key, 1) : FOUND_NOT;
+    while (found == FOUND && held < count) {
+        PyObject *item = PyDict_GetItemWithError(dicts[held], key);
+        if (item)
+            column[held++] = Py_NewRef(item);
+        else
+            found = PyErr_Occurred() ? FOUND_ERROR : FOUND_NOT;
+    }
+    if (found == FOUND) found = collate_column(encoder, column, count, flavor, HR_NODE_LIST);
+    release(column, held);
+    return found;
+}
+
 static enum found collate_dicts(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
-    PyObject *key, *value;
-    Py_ssize_t at = 0;
+    PyObject *key;
+    Py_ssize_t at = 0, left = PyDict_GET_SIZE(items[0]);
     PyObject **column = PyMem_Malloc(count * sizeof(PyObject *));
     enum found found = column ? FOUND : FOUND_ERROR;
     if (!column) PyErr_NoMemory();
-    if (found == FOUND)
-        found = encode_result(hr_batch_open(encoder->batch, HR_NODE_DICT, (uint32_t)PyDict_GET_SIZE(items[0])));
-    while (found == FOUND && PyDict_Next(items[0], &at, &key, &value)) {
-        found = PyUnicode_CheckExact(key) || PyLong_CheckExact(key) ? encode_node(encoder, key, 1) : FOUND_NOT;
-        for (uint32_t i = 0; found == FOUND && i < count; i++) {
-            column[i] = PyDict_GetItemWithError(items[i], key);
-            if (!column[i]) found = PyErr_Occurred() ? FOUND_ERROR : FOUND_NOT;
-        }
-        if (found == FOUND) found = collate_column(encoder, column, count, flavor, HR_NODE_LIST);
+    if (found == FOUND) found = encode_result(hr_batch_open(encoder->batch, HR_NODE_DICT, (uint32_t)left));
+    for (; found == FOUND && PyDict_Next(items[0], &at, &key, NULL); left--) {
+        Py_INCREF(key);
+        found = left ? collate_entry(encoder, items, key, column, count, flavor) : FOUND_NOT;
+        Py_DECREF(key);
     }
     PyMem_Free(column);
+    return found == FOUND && left ? FOUND_NOT : found; /* its size has changed */
+}
+
+static enum found collate_place(struct encoder *encoder, PyObject **sequences, Py_ssize_t place, PyObject **column,
+                                uint32_t count, enum hr_flavor flavor, enum hr_node_kind kind) {
+    uint32_t held = 0;
+    for (; held < count && place < PySequence_Fast_GET_SIZE(sequences[held]); held++)
+        column[held] = Py_NewRef(PySequence_Fast_GET_ITEM(sequences[held], place));
+    enum found found = held == count ? collate_column(encoder, column, count, flavor, kind) : FOUND_NOT;
+    release(column, held);
     return found;
 }
 
@@ -130,10 +158,8 @@ static enum found collate_sequences(struct encoder *encoder, PyObject **items, u
     if (found == FOUND)
         found = encode_result(hr_batch_open(encoder->batch, is_named ? HR_NODE_NAMED : HR_NODE_LIST, (uint32_t)width));
     if (found == FOUND && is_named && encode_class(encoder, (PyObject *)Py_TYPE(items[0])) < 0) found = FOUND_ERROR;
-    for (Py_ssize_t place = 0; found == FOUND && place < width; place++) {
-        for (uint32_t i = 0; i < count; i++) column[i] = PySequence_Fast_GET_ITEM(items[i], place);
-        found = collate_column(encoder, column, count, flavor, kind);
-    }
+    for (Py_ssize_t place = 0; found == FOUND && place < width; place++)
+        found = collate_place(encoder, items, place, column, count, flavor, kind);
     PyMem_Free(column);
     return found;
 }
@@ -155,7 +181,6 @@ static enum found collate_column(struct encoder *encoder, PyObject **items, uint
     else if (PyLong_CheckExact(first))
         found = collate_ints(encoder, items, count, flavor);
     else if (PyUnicode_CheckExact(first) || PyBytes_CheckExact(first))
-
         found = collate_strings(encoder, items, count, column_kind);
     else if (PyDict_CheckExact(first))
         found = collate_dicts(encoder, items, count, flavor);
@@ -169,5 +194,9 @@ enum found collate(struct encoder *encoder, PyObject *samples, enum hr_flavor fl
     if (!PyList_CheckExact(samples)) return FOUND_NOT;
     Py_ssize_t count = PyList_GET_SIZE(samples);
     if (count == 0 || count > INT32_MAX) return FOUND_NOT;
-    return collate_column(encoder, PySequence_Fast_ITEMS(samples), (uint32_t)count, flavor, HR_NODE_LIST);
+    PyObject *own = PyList_AsTuple(samples); /* the list may be a data set's */
+    if (!own) return FOUND_ERROR;
+    enum found found = collate_column(encoder, PySequence_Fast_ITEMS(own), (uint32_t)count, flavor, HR_NODE_LIST);
+    Py_DECREF(own);
+    return found;
 }

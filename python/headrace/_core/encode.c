@@ -27,11 +27,23 @@ void encoder_free(struct encoder *encoder) {
     encoder->seen = NULL;
 }
 
+/* Much room of which this batch has used little is given back: all of it is cleared for each batch. */
+static void forget_seen(struct encoder *encoder) {
+    enum { MUCH = 1 << 16, LITTLE = 16 /* a sixteenth */ };
+    bool is_spacious = encoder->seen_room > MUCH && encoder->seen_count < encoder->seen_room / LITTLE;
+    const void **smaller = is_spacious ? PyMem_Realloc(encoder->seen, FIRST_ROOM * sizeof *smaller) : NULL;
+    if (smaller) {
+        encoder->seen = smaller;
+        encoder->seen_room = FIRST_ROOM;
+    }
+    if (encoder->seen_count || smaller) memset(encoder->seen, 0, encoder->seen_room * sizeof *encoder->seen);
+    encoder->seen_count = 0;
+}
+
 void encoder_reset(struct encoder *encoder) {
     hr_batch_reset(encoder->batch);
     sources_clear(&encoder->sources);
-    if (encoder->seen_count) memset(encoder->seen, 0, encoder->seen_room * sizeof *encoder->seen);
-    encoder->seen_count = 0;
+    forget_seen(encoder);
     encoder->tensor_count = 0;
 }
 
@@ -167,7 +179,8 @@ static uint64_t span_bytes(const struct hr_array *array) {
 
 static uint64_t compact_bytes(const struct hr_array *array) {
     uint64_t bytes = (uint64_t)array->dtype.bits * array->dtype.lanes / 8;
-    for (uint32_t i = 0; i < array->ndim; i++) bytes *= (uint64_t)array->shape[i];
+    for (uint32_t i = 0; i < array->ndim; i++)
+        if (__builtin_mul_overflow(bytes, (uint64_t)array->shape[i], &bytes)) return UINT64_MAX; /* it is expanded */
     return bytes;
 }
 

@@ -237,14 +237,11 @@ static int refuse(struct freezer *freezer, PyObject *object, PyObject *known) {
     PyObject *why = is_of(known, "unknown") ? PyTuple_GET_ITEM(known, 1) : NULL;
     PyObject *path = freeze_path(freezer), *error = PyErr_Occurred() ? NULL : Py_None;
     if (path && error) {
-        PyObject *cause = why ? Py_NewRef(why) : store_hook("why_not", "O", object);
-        if (cause)
-            PyErr_Format(
-                PyExc_TypeError,
-                "headrace.freeze: %U is a %s, which cannot be frozen: %U. Leave it out, or keep it as a pickle "
-                "with on_unknown=\"pickle\"",
-                path, Py_TYPE(object)->tp_name, cause);
-        Py_XDECREF(cause);
+        PyObject *refusal = store_hook("refusal", "OO", object, why ? why : Py_None);
+        if (refusal)
+            PyErr_Format(PyExc_TypeError, "headrace.freeze: %U is a %s, which cannot be frozen: %U", path,
+                         Py_TYPE(object)->tp_name, refusal);
+        Py_XDECREF(refusal);
     }
     Py_XDECREF(path);
     return -1;

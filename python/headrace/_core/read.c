@@ -78,7 +78,7 @@ PyObject *read_scalar(struct image *image, const struct hr_item *item) {
     case HR_KIND_BIG_INT:
         return read_big_int(item);
     case HR_KIND_COMPLEX:
-        return PyComplex_FromDoubles(item->complex.real, item->complex.imaginary);
+        return PyComplex_FromDoubles(item->pair.real, item->pair.imaginary);
     case HR_KIND_BYTE_ARRAY:
         return PyByteArray_FromStringAndSize(hr_item_bytes(item), (Py_ssize_t)item->count);
     case HR_KIND_PICKLE:

@@ -52,8 +52,8 @@ class Builder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes written so far."""
-        return self._builder.bytes
+        """Bytes written so far; of a finished image, all."""
+        return self._builder.bytes if self.report is None else self.report.bytes
 
     @property
     def view(self) -> Any:

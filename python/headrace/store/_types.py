@@ -66,6 +66,11 @@ def _name(value: Any) -> str | None:
 def _resolve(name: Any, trusted: bool) -> Any:
     module, colon, qualname = str(name).partition(":")
     found = _find(module, qualname, trusted) if colon else None
+    if found is None and module == "__main__":
+        raise StoreError(
+            f"headrace: this image names {qualname!r}, which the script that froze it had defined itself; move it into "
+            "a module that both can import, and freeze again"
+        )
     if found is None:
         more = "" if trusted else ", or open the image with trust=True, which imports what it names"
         raise StoreError(f"headrace: this image names {name!r}, which is not here; import {module!r} first{more}")
@@ -74,15 +79,8 @@ def _resolve(name: Any, trusted: bool) -> Any:
 
 # ---- classes ----
 
-_CUSTOM = (
-    "__reduce__",
-    "__reduce_ex__",
-    "__getstate__",
-    "__setstate__",
-    "__getnewargs__",
-    "__getnewargs_ex__",
-    "__del__",
-)
+_REDUCERS = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
+_CUSTOM = (*_REDUCERS, "__setstate__", "__del__")
 _MADE = ("dataclasses", "collections")  # frozen dataclasses with slots and named tuples have some of these as well
 
 
@@ -184,10 +182,32 @@ _NO_DATA = {
 _MOST_FIELDS = 1024  # HR_STORE_MAX_FIELDS
 
 
-def why_not(value: Any) -> str:
+_FOUND_BY_NAME = types.FunctionType | types.BuiltinFunctionType | type
+
+
+def refusal(value: Any, why: str | None) -> str:
+    """Why it cannot be frozen, of its class if that is said already, and what to do."""
+    advice = ', or keep it as a pickle with on_unknown="pickle"' if _may_pickle(value) else ""
+    return f"{why or _why_not(value)}. Leave it out{advice}"
+
+
+def _may_pickle(value: Any) -> bool:
+    """Without a try where code of the class' own would run."""
+    cls = type(value)
+    if issubclass(cls, _FOUND_BY_NAME):
+        return False
+    if any(isinstance(getattr(cls, name, None), types.FunctionType) for name in _REDUCERS):
+        return True
+    try:
+        return bool(value.__reduce_ex__(2))
+    except Exception:
+        return False
+
+
+def _why_not(value: Any) -> str:
     """Why an object of a class that can be frozen cannot."""
     cls = type(value)
-    if issubclass(cls, types.FunctionType | types.BuiltinFunctionType | type):
+    if issubclass(cls, _FOUND_BY_NAME):
         return "it cannot be imported by its name; define it at its module's top"
     if cls.__name__ == "ndarray" and value.dtype.kind == "T":
         return "numpy's StringDType keeps texts outside of the array; hold it as .tolist(), or as .astype('U')"

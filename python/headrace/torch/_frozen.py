@@ -56,10 +56,10 @@ def tensor(image: Any, name: str, shape: tuple[int, ...], offset: int, size: int
     dtype = vars(torch).get(name)  # getattr would import what torch loads late
     if not isinstance(dtype, torch.dtype):
         raise StoreError(f"headrace: this image has a tensor of dtype {name[:40]!r}, which torch does not have")
-    if math.prod(shape) * torch.empty(0, dtype=dtype).element_size() != size:
+    if math.prod(shape) * torch.empty(0, dtype=dtype, device="cpu").element_size() != size:
         raise StoreError(f"headrace: a tensor of this image is not of the size of its shape {shape}")
     if size == 0:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     memory = None if private else _memory(image)
     if memory is None:
         return torch.frombuffer(bytearray(memoryview(image)[offset : offset + size]), dtype=dtype).reshape(shape)

@@ -77,6 +77,20 @@ def forget_library_finalizers() -> None:
             finalizer.atexit = False
 
 
+def collate_in_private_memory() -> None:
+    """In a worker torch's default_collate, and functions written after it, make a batch of tensors in a file in
+    /dev/shm, for torch's own queue. Here it would be copied out of it, and the file would have been for nothing."""
+    storage: Any = torch.UntypedStorage
+    in_shared_memory = storage._new_shared
+
+    def new(cls: Any, size: int, *, device: Any = "cpu") -> Any:
+        if torch.device(device).type == "cpu":
+            return cls(size, device="cpu")
+        return in_shared_memory(size, device=device)
+
+    storage._new_shared = classmethod(new)
+
+
 def storage_key(storage: torch.UntypedStorage) -> int:
     """One number per storage, while it is alive."""
     key: int = storage._cdata

@@ -27,7 +27,7 @@ class _Part:
         self.end = max(self.end, end)
 
     def as_tensor(self) -> torch.Tensor:
-        whole = torch.empty(0, dtype=torch.uint8).set_(self.storage)
+        whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(self.storage)
         return whole[self.start : max(self.start, self.end)]
 
 
@@ -80,7 +80,8 @@ class Pickler(_pickling.Pickler):
         """The first child says where each part starts in its storage: that is not known before all is pickled."""
         if self.parts:
             parts = [part for _, part in self.parts.values()]
-            self.tensors = [torch.tensor([part.start for part in parts]), *(part.as_tensor() for part in parts)]
+            starts = torch.tensor([part.start for part in parts], device="cpu")
+            self.tensors = [starts, *(part.as_tensor() for part in parts)]
         return super().finish()
 
 
@@ -92,6 +93,6 @@ def _rebuild_storage(number: int) -> torch.UntypedStorage:
 def _rebuild_tensor(
     number: int, dtype: torch.dtype, offset: int, size: torch.Size, stride: tuple[int, ...]
 ) -> torch.Tensor:
-    empty = torch.empty(0, dtype=dtype)
+    empty = torch.empty(0, dtype=dtype, device="cpu")  # whatever the default device is
     start = int(_pickling.child(0)[number]) // empty.element_size()
     return empty.set_(_rebuild_storage(number), offset - start, size, stride)

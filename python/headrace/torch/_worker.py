@@ -95,6 +95,7 @@ class Job(DatasetJob):
         _witness.arm(port)
         _internals.set_thread_name("pt_data_worker")
         _internals.forget_library_finalizers()
+        _internals.collate_in_private_memory()
         _crew.calm_libraries()
         self._seed()
         self.notes = None
