@@ -18,7 +18,7 @@ export PYTHON
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # or each process that a test starts would compile all that it imports
 
-SOURCES := $(shell find src include cli python meson.build meson.options pyproject.toml -type f -not -name '*.pyc')
+SOURCES := $(shell find src include cli python meson.build meson.options pyproject.toml Makefile -type f -not -name '*.pyc')
 INSTALL := uv pip install -q --python .venv/bin/python --no-build-isolation --no-deps --reinstall-package headrace
 DEV_OPTIONS := -Dbuildtype=debugoptimized -Db_ndebug=false -Dwerror=true -Dfailpoints=true -Dtests=enabled
 RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
@@ -28,27 +28,29 @@ config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 .PHONY: demo test test-jax check bench soak format clean packages-demo packages-test packages-check
 
 demo: build/release.stamp
-	PYTHONPATH=$(CURDIR)/build/site .venv/bin/python examples/demo.py --freeze
+	PYTHONPATH="$(CURDIR)/build/site" .venv/bin/python examples/demo.py --freeze
 
 test: build/dev.stamp
 	.venv/bin/python tools/run_tests.py
 
 test-jax: build/dev.stamp build/jax.stamp
-	PYTHONPATH=$(CURDIR)/build/jax .venv/bin/python -m pytest -q tests/python/test_jax.py
+	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -c 'import jax' # the tests would be skipped without
+	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -m pytest -q tests/python/test_jax.py
 
 check: packages-check build/dev.stamp
 	.venv/bin/python tools/check.py $(ONLY)
 
 bench: build/release.stamp
 	@$(MAKE) -s build/rivals.stamp || echo "bench: the rivals cannot be installed; measuring without them"
-	PYTHONPATH=$(CURDIR)/build/site:$(CURDIR)/build/rivals .venv/bin/python bench/run.py
+	PYTHONPATH="$(CURDIR)/build/site:$(CURDIR)/build/rivals" .venv/bin/python bench/run.py
 
 soak: build/dev.stamp
+	meson compile -C build/dev soak_kills
 	build/dev/tests/soak_kills $(KILLS) $(SEED)
 	.venv/bin/python tests/soak/soak_kills.py $(SECONDS) $(SEED)
 
 format: packages-check .venv/stamp
-	git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
+	git ls-files -co --exclude-standard '*.c' '*.h' | xargs -d '\n' clang-format -i
 	ruff format -q
 
 clean:
@@ -76,7 +78,7 @@ build/rivals.stamp: requirements-bench.txt .venv/stamp
 	uv pip install -q --python .venv/bin/python --no-deps --target build/rivals -r $<
 	touch $@
 
-build/release.stamp: .venv/stamp $(SOURCES) $(wildcard bench/*.c bench/meson.build) | packages-demo
+build/release.stamp: .venv/stamp $(SOURCES) $(wildcard bench/*.[ch] bench/meson.build) | packages-demo
 	mkdir -p build
 	$(INSTALL) --target build/site $(call config,build/release,$(RELEASE_OPTIONS)) .
 	.venv/bin/python -m compileall -q build/site/headrace # as pip does

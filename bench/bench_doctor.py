@@ -10,7 +10,6 @@ import copyreg
 import enum
 import gc
 import pickle
-import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -19,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from headrace import doctor
-from measure import QUICK, Goal, Key, Row, in_words, run_all
+from measure import QUICK, Goal, Key, Row, in_turn, in_words, run_all
 
 COUNT = 1_000_000 if QUICK else 10_000_000
-ROUNDS = 3 if QUICK else 1  # the large ones take long, and spread little
+ROUNDS = 3  # the large ones take long, and spread little
 
 
 class Item:
@@ -126,27 +125,21 @@ def goals() -> list[Goal]:
     return found
 
 
-def median_ms(call: Callable[[], object]) -> float:
-    times = []
-    for _ in range(ROUNDS):
-        gc.collect()
-        start = time.perf_counter()
-        call()
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times)
+def ms(call: Callable[[], object]) -> float:
+    gc.collect()
+    start = time.perf_counter()
+    call()
+    return 1e3 * (time.perf_counter() - start)
 
 
 def run_case(case: Case) -> list[Row]:
     made = case.make(COUNT // case.share)
+    ways = {"pickle": lambda: ms(lambda: pickle.dumps(made)), "headrace": lambda: ms(lambda: doctor.check(made))}
     assert doctor.check(made).ok
-    fine, culprit = work_of(case, FINE), work_of(case, CULPRIT)
-    rows = [
-        Row(fine, "pickle", 0, median_ms(lambda: pickle.dumps(made)), "ms"),
-        Row(fine, "headrace", 0, median_ms(lambda: doctor.check(made)), "ms"),
-    ]
+    rows = in_turn(work_of(case, FINE), ways, "ms", ROUNDS)
     made.append(threading.Lock())
     assert [one.path for one in doctor.check(made).findings] == [f"obj[{len(made) - 1}]"]
-    return [*rows, Row(culprit, "headrace", 0, median_ms(lambda: doctor.check(made)), "ms")]
+    return rows + in_turn(work_of(case, CULPRIT), {"headrace": ways["headrace"]}, "ms", ROUNDS)
 
 
 def show(rows: list[Row]) -> None:

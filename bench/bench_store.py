@@ -16,9 +16,9 @@ from typing import Any
 
 import headrace
 import numpy as np
-from measure import QUICK, ROUNDS, Goal, Key, Row, in_words, run_all
+from measure import QUICK, Goal, Key, Row, in_turn, in_words, run_all
 from store_data import annotations, paths, unequal_paths
-from store_memory import first_batches, growth
+from store_memory import first_batches, growth, peak_of_building, private_bytes
 
 COUNT = 100_000 if QUICK else 1_000_000
 RECORDS = 20_000 if QUICK else 200_000
@@ -97,15 +97,6 @@ def many_ns(take: Callable[[list[Any]], Any], keys: Sequence[Any]) -> float:
     for group in groups:
         take(group)
     return (time.perf_counter_ns() - start) / (len(groups) * MANY)
-
-
-def in_turn(work: str, ways: dict[str, Callable[[], float]], unit: str = "ns") -> list[Row]:
-    """Each way in turn, ROUNDS times; the medians."""
-    found: dict[str, list[float]] = {rival: [] for rival in ways}
-    for _ in range(ROUNDS):
-        for rival, measure in ways.items():
-            found[rival].append(measure())
-    return [Row(work, rival, 0, statistics.median(values), unit) for rival, values in found.items()]
 
 
 # ---- what is measured
@@ -225,26 +216,12 @@ def of_building() -> list[Row]:
         },
         "ms",
     )
-    grown, image = _peak_of(lambda: headrace.store.nbytes(headrace.freeze(records)))
-    return [*rows, Row(PEAK, "the image", 0, float(image), "bytes"), Row(PEAK, "headrace", 0, float(grown), "bytes")]
-
-
-def _status_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
-
-
-def _peak_of(work: Callable[[], int]) -> tuple[int, int]:
-    """By how much memory (shared memory included) grew at most meanwhile, and what `work` returns."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = _status_bytes("VmRSS")
-    result = work()
-    return _status_bytes("VmHWM") - before, result
-
-
-def _private_bytes() -> int:
-    rollup = Path("/proc/self/smaps_rollup").read_text()
-    return 1024 * sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_"))
+    image = float(headrace.store.nbytes(headrace.freeze(records)))
+    return [
+        *rows,
+        Row(PEAK, "the image", 0, image, "bytes"),
+        Row(PEAK, "headrace", 0, peak_of_building(RECORDS), "bytes"),
+    ]
 
 
 def of_opening() -> list[Row]:
@@ -254,10 +231,10 @@ def of_opening() -> list[Row]:
             block = np.zeros(1 << 27, dtype=np.uint8)
             for number in range(80):
                 builder.append({"number": number, "block": block})
-        before, start = _private_bytes(), time.perf_counter()
+        before, start = private_bytes(), time.perf_counter()
         image = headrace.open(path)
         ms = 1e3 * (time.perf_counter() - start)
-        grown = _private_bytes() - before
+        grown = private_bytes() - before
         assert image[79]["number"] == 79
     return [Row(OPEN, "headrace", 0, ms, "ms"), Row(OPEN_MEMORY, "headrace", 0, float(grown), "bytes")]
 

@@ -158,6 +158,15 @@ def judge(rows: Sequence[Row], goal: Goal) -> Verdict | None:
     return Verdict(goal.text, say(ratio), f"<= {say(goal.bound)}", reached)
 
 
+def in_turn(work: str, ways: dict[str, Callable[[], float]], unit: str = "ns", rounds: int = ROUNDS) -> list[Row]:
+    """Each way in turn, so many times; the medians."""
+    found: dict[str, list[float]] = {rival: [] for rival in ways}
+    for _ in range(rounds):
+        for rival, way in ways.items():
+            found[rival].append(way())
+    return [Row(work, rival, 0, statistics.median(values), unit) for rival, values in found.items()]
+
+
 BARE = "bare process"
 
 
@@ -195,10 +204,13 @@ def run_all(
 ) -> None:
     """The main function of a script of cases: each has a `name` and says by `in_quick` whether a quick run has it."""
     args = options(description)
+    chosen = [case for case in cases if args.only in case.name and (case.in_quick or not QUICK)]
+    if not chosen:
+        names = ", ".join(case.name for case in cases if case.in_quick or not QUICK)
+        sys.exit(f"--only {args.only}: no work's name has this in it; there is {names}")
     rows: list[Row] = []
-    for case in cases:
-        if args.only in case.name and (case.in_quick or not QUICK):
-            of_case = run_case(case)
-            show(of_case)
-            rows += of_case
+    for case in chosen:
+        of_case = run_case(case)
+        show(of_case)
+        rows += of_case
     finish(rows, goals(), args.json)

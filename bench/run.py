@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the measurements: the C programs of build/release/bench, then the bench/bench_*.py.
 
-run.py NAME... runs these only: `arena` is bench_arena. QUICK=1 in the environment: about two minutes, for a first look.
+run.py NAME... runs these only: `arena` is bench_arena. QUICK=1 in the environment: fewer and smaller, for a first look.
 What was measured stands in build/bench.md afterwards; `run.py --docs` puts it into docs/benchmarks.md too, and draws
 docs/benchmarks.svg.
 """
@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from measure import QUICK
 from report import Section, fill, markdown
 
 HERE = Path(__file__).resolve().parent
@@ -63,6 +64,7 @@ def describe_machine() -> dict[str, str]:
         "torch": str(torch.__version__),
         "compiler": said_by(os.environ.get("CC", "cc"), "--version"),
         "headrace": f"git {said_by('git', 'rev-parse', '--short', 'HEAD')}{changed}",
+        **({"QUICK": "yes: fewer cases and shorter, for a first look"} if QUICK else {}),
         "load before": " ".join(f"{load:.1f}" for load in os.getloadavg()),
     }
 
@@ -98,6 +100,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--docs", action="store_true", help="put the results into docs/benchmarks.md")
     args = parser.parse_args()
+    if args.docs and (args.names or QUICK):
+        parser.error("--docs replaces all tables of docs/benchmarks.md: without NAME and without QUICK")
     commands = list_commands()
     if unknown := [name for name in args.names if name not in commands]:
         print(f"run.py: no measurement {', '.join(unknown)}; there is {', '.join(commands)}", file=sys.stderr)

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from store_data import annotations, paths, scans
 WORKERS, EPOCHS = 4, 3
 
 
-def _private_bytes() -> int:
+def private_bytes() -> int:
     rollup = Path("/proc/self/smaps_rollup").read_text()
     return 1024 * sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_"))
 
@@ -41,7 +41,7 @@ class Records:
         record = self.records[index]
         total = record["area"] + sum(record["bbox"]) + sum(record["segmentation"][0]) + record["id"]
         self.read += 1
-        return total, os.getpid(), _private_bytes() if self.read % WARM_SAMPLES == 0 else 0
+        return total, os.getpid(), private_bytes() if self.read % WARM_SAMPLES == 0 else 0
 
 
 class Scenes:
@@ -59,7 +59,7 @@ class Scenes:
         scan = self.scans[self.names[index]]
         total = float(scan.points.sum()) + sum(one["id"] for one in scan.objects.values())
         self.read += 1
-        return total, os.getpid(), _private_bytes() if self.read % 50 == 0 else 0
+        return total, os.getpid(), private_bytes() if self.read % 50 == 0 else 0
 
 
 class Paths:
@@ -110,9 +110,26 @@ def _first_batch(items: Any) -> float:
     return time.perf_counter() - start
 
 
+def _status_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def _peak_of(work: Callable[[], object]) -> float:
+    """By how much memory (shared memory included) grew at most meanwhile."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = _status_bytes("VmRSS")
+    work()
+    return float(_status_bytes("VmHWM") - before)
+
+
 def _child(what: str, rival: str, count: int) -> float:
     import headrace
 
+    if what == "peak":
+        headrace.freeze([1])  # imports what it needs
+        built: Any = annotations(count)
+        return _peak_of(lambda: headrace.freeze(built))
     if what == "growth":
         records: Any = annotations(count)
         return _grow(Records(headrace.freeze(records) if rival == "headrace" else records), 256)
@@ -133,6 +150,11 @@ def _run(what: str, rival: str, count: int) -> float:
 def growth(what: str, count: int) -> dict[str, float]:
     """By rival, in bytes. `what`: "growth", of records (1 million are 1.5 GB of Python objects), or "scans"."""
     return {rival: _run(what, rival, count) for rival in ("built-in", "headrace")}
+
+
+def peak_of_building(count: int) -> float:
+    """Bytes beside the records, while an image is made of so many."""
+    return _run("peak", "headrace", count)
 
 
 def first_batches(count: int) -> dict[str, float]:

@@ -17,22 +17,27 @@ LICENCE = "SPDX-License-Identifier: Apache-2.0"
 LICENCE_WITHIN_LINES = 3
 MACHINE_PATH = re.compile(r"(?<![\w.*/-])/(?:work|root|home|Users)/\w+")
 
-# Which meson.build lists a file: a pattern of paths, with one group for the name that the list has.
-LISTED = {
-    "src/meson.build": r"src/(.+\.c)",
-    "include/headrace/meson.build": r"include/headrace/(.+\.h)",
-    "python/meson.build": r"python/(.+\.(?:c|py|pyi|typed))",
-    "tests/meson.build": r"(?:tests/\w+/(?:test|soak)_|examples/c/)(\w+)\.c",
-    "fuzz/meson.build": r"fuzz/fuzz_(\w+)\.c",
-    "bench/meson.build": r"bench/bench_(\w+)\.c",
-}
+# Which file lists another: a pattern of paths, and the pattern of what stands there, with the path's groups in it.
+WHOLE = r"'\1'"
+LISTED = [
+    ("src/meson.build", r"src/(.+\.c)", WHOLE),
+    ("include/headrace/meson.build", r"include/headrace/(.+\.h)", WHOLE),
+    ("include/headrace/headrace.h", r"include/headrace/((?!headrace\.h).+\.h)", r"#include <headrace/\1>"),
+    ("cli/meson.build", r"cli/(.+\.c)", WHOLE),
+    ("python/meson.build", r"python/(.+\.(?:c|py|pyi|typed))", WHOLE),
+    ("tests/meson.build", r"tests/(\w+)/test_(\w+)\.c", r"'\1': \[[^]]*'\2'"),
+    ("tests/meson.build", r"tests/soak/soak_(\w+)\.c", r"c_soaks = \[[^]]*'\1'"),
+    ("tests/meson.build", r"examples/c/(\w+)\.c", r"c_examples = \[[^]]*'\1'"),
+    ("fuzz/meson.build", r"fuzz/fuzz_(\w+)\.c", WHOLE),
+    ("bench/meson.build", r"bench/bench_(\w+)\.c", WHOLE),
+]
 
 
 def read(path: Path) -> str:
     try:
         return path.read_text()
-    except UnicodeDecodeError:
-        return ""  # no text
+    except (FileNotFoundError, UnicodeDecodeError):
+        return ""  # there is none, or it is no text
 
 
 def judge_licence(path: Path, text: str) -> list[str]:
@@ -48,13 +53,12 @@ def judge_paths(text: str) -> list[str]:
 
 
 def judge_listing(root: Path, path: Path) -> list[str]:
-    for build, pattern in LISTED.items():
-        match = re.fullmatch(pattern, path.relative_to(root).as_posix())
-        if not match:
-            continue
-        if not (root / build).exists() or f"'{match[1]}'" not in (root / build).read_text():
-            return [f"not listed in {build}"]
-    return []
+    name, complaints = path.relative_to(root).as_posix(), []
+    for build, pattern, wanted in LISTED:
+        match = re.fullmatch(pattern, name)
+        if match and not re.search(match.expand(wanted), read(root / build)):
+            complaints.append(f"not listed in {build}")
+    return complaints
 
 
 def check(root: Path) -> list[str]:

@@ -15,12 +15,16 @@ COMPILERS = [
     ["g++", "-xc++", "-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror"],
 ]
 
+# Standard headers that define common words as macros: no name of ours may be one of them.
+MACROS: dict[str, list[str]] = {"gcc": ["complex.h", "stdnoreturn.h", "iso646.h", "threads.h"], "g++": []}
+
 
 def compile_alone(include: Path, header: Path) -> list[str]:
     """What the compilers say; included twice, so that a missing guard is seen."""
-    text = f"#include <{header.relative_to(include)}>\n" * 2 + "extern int not_empty;\n"
+    included = f"#include <{header.relative_to(include)}>\n" * 2 + "extern int not_empty;\n"
     complaints = []
     for compiler in COMPILERS:
+        text = "".join(f"#include <{name}>\n" for name in MACROS[compiler[0]]) + included
         command = [*compiler, "-fsyntax-only", f"-I{include}", "-"]
         result = subprocess.run(command, input=text, capture_output=True, text=True)
         if result.returncode:

@@ -14,9 +14,10 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 
 
 def list_files(root: Path) -> list[Path]:
-    """The files of the repository, tracked or new and not ignored; of a folder that is none, all files."""
+    """The files of the repository, tracked or new and not ignored; where git knows none, all but what make makes."""
     if not (root / ".git").exists():
-        return sorted(path for path in root.rglob("*") if path.is_file())
+        tops = [top for top in root.iterdir() if top.name not in (".venv", "build")]
+        return sorted(path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
     command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard"]
     names = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
     paths = (root / name for name in sorted(set(names.split("\0"))) if name)

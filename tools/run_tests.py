@@ -39,10 +39,11 @@ def run_c_tests() -> Tally:
     log = C_BUILD / "meson-logs/testlog.json"
     log.unlink(missing_ok=True)
     status = subprocess.run(["meson", "test", "-C", C_BUILD, "--print-errorlogs"]).returncode
+    if not log.exists():
+        return Tally(failed=1)
     tally = Tally()
-    if log.exists():
-        for line in log.read_text().splitlines():
-            tally += count_program(json.loads(line))
+    for line in log.read_text().splitlines():
+        tally += count_program(json.loads(line))
     return tally.with_status(status)
 
 
@@ -74,8 +75,9 @@ class Pytest:
         status = self.process.wait()
         if self.log.exists():
             print(self.log.read_text(errors="replace"), end="", flush=True)
-        tally = count_report(self.report) if self.report.exists() else Tally()
-        return tally.with_status(status)
+        if not self.report.exists():  # a test, or what it imports, has ended pytest by os._exit
+            return Tally(failed=1)
+        return count_report(self.report).with_status(status)
 
 
 def run_python_tests(arguments: list[str]) -> Tally:

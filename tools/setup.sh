@@ -56,6 +56,11 @@ drop_unknown() {
     missing=("${known[@]}")
 }
 
+advise_on_python() {
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+        echo "$python is not Python 3.11 or newer, which development needs; PYTHON=python3.12 make ... takes another" >&2
+}
+
 install_packages() {
     find_missing "$1"
     [ ${#missing[@]} -eq 0 ] && return
@@ -65,22 +70,24 @@ install_packages() {
     fi
     if [ "$(id -u)" -ne 0 ]; then
         echo "headrace needs packages; run this, then make again: sudo apt-get install -y ${missing[*]}" >&2
+        advise_on_python
         exit 1
     fi
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -q || true # what is known already may do
     drop_unknown
-    apt-get install -y -q --no-install-recommends "${missing[@]}"
+    apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 "${missing[@]}"
     find_missing "$1"
     [ ${#missing[@]} -eq 0 ] && return
-    echo "still missing after apt-get: ${missing[*]} (is $python at least Python 3.11? PYTHON=... names another)" >&2
+    echo "still missing after apt-get: ${missing[*]}" >&2
+    advise_on_python
     exit 1
 }
 
 pin() { grep -E "^$1==" requirements-dev.txt; }
 
 make_venv() {
-    .venv/bin/python -c '' 2>/dev/null || "$python" -m venv --clear .venv
+    .venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
     .venv/bin/python -m pip install -q --disable-pip-version-check "$(pin torch)"
     .venv/bin/python -m pip install -q --disable-pip-version-check "$(pin uv)"
     .venv/bin/uv pip install -q --python .venv/bin/python -r requirements-dev.txt

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import logging
 import os
 import pathlib
 import random
@@ -17,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -143,6 +145,19 @@ class Starts:
     def clear(self) -> None:
         self.open.clear()
         self.done.clear()
+
+
+class OtherDeaths(logging.Handler):
+    """Keeps the reports of workers that died of something else than a kill: they have failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text.startswith("DataLoader worker") and "killed by signal: Killed" not in text.partition("\n")[0]:
+            self.reports.append(text)
 
 
 class Killer:
@@ -315,12 +330,17 @@ def kill_trainer(chance: random.Random, seed: int, folder: str) -> float:
     loader = draw_loader(chance, seed, "fork", folder)
     pid = os.fork()
     if pid == 0:
-        while True:
-            for _ in loader:
-                pass
+        try:
+            while True:
+                for _ in loader:
+                    pass
+        finally:
+            traceback.print_exc()
+            os._exit(1)
     time.sleep(chance.uniform(0, TRAINER_LIVES_S))  # any instant will do
     os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, "a trainer failed before it was killed: see above"
     start = time.monotonic()
     assert until(lambda: no_orphans(helpers), GONE_S), "workers outlived their trainer"
     return time.monotonic() - start
@@ -424,6 +444,9 @@ def main() -> None:
 def run(seconds: float, seed: int, folder: str) -> None:
     chance, numbers = random.Random(seed), Numbers()
     warnings.simplefilter("ignore")
+    log, deaths = logging.getLogger("headrace"), OtherDeaths()
+    log.setLevel(logging.INFO)
+    log.addHandler(deaths)
     ctypes.CDLL(None).prctl(sweep_host.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for method in LOADERS_OF_100:  # what multiprocessing starts once, it keeps; and torch is preloaded
         next(iter(sweep_host.kind_of("torch")([1], num_workers=1, multiprocessing_context=method)))
@@ -444,6 +467,7 @@ def run(seconds: float, seed: int, folder: str) -> None:
     print(f"workers gone after their trainer, {percentiles(orphans)}")
     more = (private_bytes() - private) >> 20
     print(f"left: no process, descriptor, mapping, shared memory or file in /dev/shm; private memory {more} MiB more")
+    assert not deaths.reports, "workers died of something else than a kill:\n" + "\n".join(deaths.reports)
     missed = [method for method in LOADERS_OF_100 if not (killer.kills[method] and killer.replaced[method])]
     assert not missed, f"no kill reached a worker, or none was replaced, with {', '.join(missed)}: give it more time"
 

@@ -153,6 +153,7 @@ static inline void replace_dead_worker(struct product *product) {
     struct hr_succession succession;
     product->last_death = look_at(product, worker);
     check(!product->last_death.is_alive && product->last_death.is_end_known);
+    check(product->last_death.signal == SIGKILL); /* a test's; by another one, or an exit, it failed */
     product->death_count++;
     must(hr_loader_replace(product->loader, worker, &succession));
     start_product_worker(product, worker);
@@ -234,7 +235,7 @@ static inline void accept(struct product *product, struct hr_delivery *delivery)
     hr_delivery_done(delivery);
 }
 
-/* One call of hr_loader_next and what follows from it; its result. A dead worker is replaced. */
+/* One call of hr_loader_next and what follows from it; its result. A killed worker is replaced. */
 static inline int step_product(struct product *product, int64_t deadline_ns) {
     struct hr_delivery *delivery;
     int r = hr_loader_next(product->loader, deadline_ns, &delivery);

@@ -7,6 +7,10 @@ SPDX = "SPDX-License-Identifier: " + "Apache-2.0"
 TREE = {
     "src/meson.build": f"# {SPDX}\nbase_sources = files('base/error.c')\n",
     "src/base/error.c": f"/* {SPDX} */\n",
+    "include/headrace/meson.build": f"# {SPDX}\npublic_headers = files('cup.h', 'headrace.h')\n",
+    "include/headrace/headrace.h": f"/* {SPDX} */\n",
+    "tests/meson.build": f"# {SPDX}\nc_tests = {{\n  'unit': [\n    'base',\n  ],\n  'process': ['fork'],\n}}\n",
+    "tests/unit/test_base.c": f"/* {SPDX} */\n",
     "tools/run.sh": f"#!/bin/sh\n# {SPDX}\n",
     "README.md": "See docs/" + "work/notes and https://example.org/" + "home/page.\n",  # of no machine
     "image.png": "\ufffd",
@@ -20,6 +24,10 @@ BAD = [
     ("src/base/hash.c", f"/* {SPDX} */\n", "not listed in src/meson.build"),
     ("tests/unit/test_hash.c", f"/* {SPDX} */\n", "not listed in tests/meson.build"),
     ("fuzz/fuzz_hash.c", f"/* {SPDX} */\n", "not listed in fuzz/meson.build"),
+    ("tests/soak/soak_water.c", f"/* {SPDX} */\n", "not listed in tests/meson.build"),
+    ("tests/process/test_base.c", f"/* {SPDX} */\n", "not listed in tests/meson.build"),
+    ("include/headrace/cup.h", f"/* {SPDX} */\n", "not listed in include/headrace/headrace.h"),
+    ("cli/cup.c", f"/* {SPDX} */\n", "not listed in cli/meson.build"),
     ("python/headrace/new.py", f"# {SPDX}\n", "not listed in python/meson.build"),
 ]
 
