@@ -156,7 +156,8 @@ struct hr_key {
 };
 
 /* The place of a key's entry in a dict, or the index of an item in a set, whose `is_native` is set. 1 when found, 0
- * when not; HR_E_CORRUPT, -EINVAL. The probes are bounded by the dict's size. */
+ * when not; HR_E_CORRUPT; -EINVAL: it is not native, so with any other kind of value. The probes are bounded by the
+ * dict's size. */
 HR_API int hr_store_find(const hr_store *store, const struct hr_item *dict, const struct hr_key *key,
                          uint64_t *ret_place);
 
@@ -231,9 +232,10 @@ HR_API int hr_builder_bytes_of(hr_builder *builder, enum hr_kind kind, const voi
 /* A container of `count` items: LIST, TUPLE, SET, FROZEN_SET, DICT (count entries) or TYPED (2). */
 HR_API int hr_builder_container(hr_builder *builder, enum hr_kind kind, uint64_t count, hr_value *ret_value);
 
-/* Puts item `index` of a container, key `index` of a dict, or field `index` of a record. */
+/* Puts item `index` of a container, key `index` of a dict, or field `index` of a record. -EINVAL: the container is
+ * none, or the item no value, of this builder; -ERANGE. */
 HR_API int hr_builder_put(hr_builder *builder, hr_value container, uint64_t index, hr_value item);
-/* Puts the value of a dict's entry. */
+/* Puts the value of a dict's entry. Errors as hr_builder_put. */
 HR_API int hr_builder_put_entry(hr_builder *builder, hr_value dict, uint64_t index, hr_value item);
 
 /* Makes a dict's keys or a set's items findable, once all are put (and the items of those that are tuples). Where one
@@ -261,8 +263,8 @@ HR_API int hr_builder_texts(hr_builder *builder, enum hr_kind kind, enum hr_kind
 /* -ERANGE: more texts or bytes than were announced. */
 HR_API int hr_texts_add(struct hr_texts *texts, const void *bytes, uint64_t count);
 
-/* The number of a shape, made now or before. `type` is a text, or NONE; `names` are `field_count` texts. -EOVERFLOW:
- * there are HR_STORE_MAX_SHAPES of them already, or too many fields; use a dict. */
+/* The number of a shape, made now or before. `type` is a text, or NONE; `names` are `field_count` texts; -EINVAL:
+ * they are not. -EOVERFLOW: there are HR_STORE_MAX_SHAPES shapes already, or too many fields; use a dict. */
 HR_API int hr_builder_shape(hr_builder *builder, enum hr_shape_kind kind, hr_value type, const hr_value *names,
                             uint32_t field_count, uint32_t *ret_number);
 HR_API int hr_builder_record(hr_builder *builder, uint32_t shape, hr_value *ret_value);

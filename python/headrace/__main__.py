@@ -13,6 +13,10 @@ from headrace.doctor import _cli
 
 _COMMANDS = {"doctor": _cli.main, "replay": _replay.main}
 
+_USAGE = """\
+usage: python -m headrace replay SOURCE INDEX... [OPTION...]
+       python -m headrace doctor [SOURCE] [OPTION...]"""
+
 
 def main(arguments: list[str]) -> int:
     """Runs a command; returns the exit code."""
@@ -29,9 +33,9 @@ def main(arguments: list[str]) -> int:
         except Exception:  # 1, which Python would give, is a command's answer
             traceback.print_exc()
             return 2
-    print("usage: python -m headrace replay SOURCE INDEX... [OPTION...]", file=sys.stderr)
-    print("       python -m headrace doctor [SOURCE] [OPTION...]", file=sys.stderr)
-    return 2
+    asked = arguments[:1] in (["-h"], ["--help"])
+    print(_USAGE, file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
 
 
 if __name__ == "__main__":

@@ -124,9 +124,11 @@ static int find_entry(hr_builder *builder, uint64_t word_at, uint64_t *ret_offse
 /* `which`: 0: an item, or an entry's key; 8: an entry's value. */
 static int put(hr_builder *builder, hr_value container, uint64_t index, uint64_t which, hr_value item) {
     struct hr__image image = hr__builder_image(builder);
-    struct hr_item at;
+    struct hr_item at, read;
     int r = hr__image_read(&image, container, &at);
     if (r < 0) return hr__fail_more(-EINVAL, "store: that is no container of this builder");
+    r = hr__image_read(&image, item, &read);
+    if (r < 0) return hr__fail_more(-EINVAL, "store: item %" PRIu64 " is no value of this builder", index);
     r = which && at.kind != HR_KIND_DICT ? hr__fail(-EINVAL, "store: only a dict's entries have values")
                                          : check_put(&at, index);
     if (r < 0) return r;
@@ -349,6 +351,23 @@ static int make_room_for_shape(hr_builder *builder) {
     return 0;
 }
 
+static int check_text(const struct hr__image *image, hr_value word, const char *what, uint32_t number) {
+    struct hr_item item;
+    int r = hr__image_read(image, word, &item);
+    if (r < 0)
+        return hr__fail_more(-EINVAL, "store: %s %" PRIu32 " of a shape is no value of this builder", what, number);
+    if (item.kind == HR_KIND_TEXT) return 0;
+    return hr__fail(-EINVAL, "store: %s %" PRIu32 " of a shape is a value of kind %d, and has to be a text", what,
+                    number, item.kind);
+}
+
+static int check_shape(hr_builder *builder, hr_value type, const hr_value *names, uint32_t field_count) {
+    struct hr__image image = hr__builder_image(builder);
+    int r = type == hr_value_none() ? 0 : check_text(&image, type, "type", 0);
+    for (uint32_t i = 0; r == 0 && i < field_count; i++) r = check_text(&image, names[i], "name", i);
+    return r;
+}
+
 int hr_builder_shape(hr_builder *builder, enum hr_shape_kind kind, hr_value type, const hr_value *names,
                      uint32_t field_count, uint32_t *ret_number) {
     struct {
@@ -358,10 +377,12 @@ int hr_builder_shape(hr_builder *builder, enum hr_shape_kind kind, hr_value type
     if (field_count > HR_STORE_MAX_FIELDS)
         return hr__fail(-EOVERFLOW, "store: a record has up to %d fields, not %" PRIu32, HR_STORE_MAX_FIELDS,
                         field_count);
+    int r = check_shape(builder, type, names, field_count);
+    if (r < 0) return r;
     node.head = (struct shape_node){.kind = (uint32_t)kind, .field_count = field_count, .type = type};
     if (field_count) memcpy(node.names, names, field_count * sizeof *names);
     uint64_t bytes = sizeof node.head + field_count * UINT64_C(8);
-    int r = make_room_for_shape(builder);
+    r = make_room_for_shape(builder);
     if (r < 0) return r;
     uint32_t *slot = shape_slot(builder, (const unsigned char *)&node, bytes);
     if (!*slot) {

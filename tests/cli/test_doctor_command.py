@@ -249,6 +249,16 @@ def test_what_cannot_be_loaded_is_told(folder: Path, source: str, error: str, me
     assert "_cli.py" not in result.stderr and "_source.py" not in result.stderr
 
 
+def test_the_module_tells_its_commands() -> None:
+    asked, wrong = (
+        subprocess.run([sys.executable, "-m", "headrace", *arguments], capture_output=True, text=True)
+        for arguments in (["--help"], ["nonsense"])
+    )
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert "headrace replay SOURCE" in asked.stdout and "headrace doctor [SOURCE]" in asked.stdout
+    assert (wrong.returncode, wrong.stdout, wrong.stderr) == (2, "", asked.stdout)
+
+
 def test_help_tells_what_source_is() -> None:
     result = run("doctor", "--help")
     assert result.returncode == 0 and result.stdout.startswith("usage: headrace doctor ")

@@ -24,7 +24,9 @@ static int add_shapes(hr_builder *builder, hr_value *ret_record) {
     for (int i = 0; r >= 0 && i < 300; i++) {
         uint32_t shape;
         hr_value name;
-        r = hr_builder_int(builder, i, &name); /* no text, which only a reader minds */
+        char text[8];
+        int length = snprintf(text, sizeof text, "%d", i);
+        r = hr_builder_bytes_of(builder, HR_KIND_TEXT, text, (uint64_t)length, &name);
         if (r == 0) r = hr_builder_shape(builder, HR_SHAPE_DICT, hr_value_none(), &name, 1, &shape);
         if (r == 0) r = hr_builder_record(builder, shape, ret_record);
     }

@@ -371,6 +371,32 @@ static hr_value make_seven(hr_builder *builder) {
     return build_int(builder, 7);
 }
 
+static void words_that_are_no_values_are_refused(void **state) {
+    (void)state;
+    static const hr_value garbage[] = {0, UINT64_C(0xDEADBEEFDEADBEEF), UINT64_C(0x5A5A5A5A5A5A5A5A), UINT64_MAX};
+    hr_builder *builder = open_builder();
+    hr_value list, dict, text = build_text(builder, "name"), one = build_int(builder, 1);
+    uint32_t shape;
+    assert_int_equal(hr_builder_container(builder, HR_KIND_LIST, 1, &list), 0);
+    assert_int_equal(hr_builder_container(builder, HR_KIND_DICT, 1, &dict), 0);
+    for (size_t i = 0; i < sizeof garbage / sizeof *garbage; i++) {
+        assert_int_equal(hr_builder_put(builder, list, 0, garbage[i]), -EINVAL);
+        assert_non_null(strstr(hr_error_message(), "item 0 is no value of this builder"));
+        assert_int_equal(hr_builder_put(builder, garbage[i], 0, one), -EINVAL);
+        assert_int_equal(hr_builder_put_entry(builder, dict, 0, garbage[i]), -EINVAL);
+        assert_int_equal(hr_builder_shape(builder, HR_SHAPE_DICT, garbage[i], &text, 1, &shape), -EINVAL);
+        assert_int_equal(hr_builder_shape(builder, HR_SHAPE_DICT, hr_value_none(), &garbage[i], 1, &shape), -EINVAL);
+    }
+    assert_int_equal(hr_builder_shape(builder, HR_SHAPE_OBJECT, one, &text, 1, &shape), -EINVAL);
+    assert_int_equal(hr_builder_shape(builder, HR_SHAPE_DICT, hr_value_none(), &one, 1, &shape), -EINVAL);
+    assert_non_null(strstr(hr_error_message(), "name 0 of a shape is a value of kind 4"));
+    assert_int_equal(hr_builder_put(builder, list, 0, text), 0);
+    hr_store *store = finish(builder, list);
+    struct hr_item root = read_root(store), item = item_at(store, &root, 0);
+    expect_text(&item, "name");
+    hr_store_close(store);
+}
+
 static void typed_keys_are_found_by_name_and_value(void **state) {
     (void)state;
     uint64_t place;
@@ -524,6 +550,7 @@ int main(void) {
         cmocka_unit_test(equal_keys_make_no_index),
         cmocka_unit_test(a_dict_without_an_index_keeps_no_room_for_one),
         cmocka_unit_test(records_of_one_shape_share_it),
+        cmocka_unit_test(words_that_are_no_values_are_refused),
         cmocka_unit_test(typed_keys_are_found_by_name_and_value),
         cmocka_unit_test(typed_keys_that_equal_others_are_not_entered),
         cmocka_unit_test(the_same_text_is_stored_once),
