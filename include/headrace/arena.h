@@ -196,7 +196,7 @@ HR_API hr_port *hr_port_close(hr_port *port); /* NULL is fine; returns NULL */
 struct hr_task {
     uint64_t task;
     uint32_t kind;
-    const void *payload; /* in the slot: overwritten by what is written after hr_port_reserve */
+    const void *payload; /* in the slot: borrowed until hr_port_reserve or hr_port_publish */
     uint64_t payload_bytes;
 };
 
@@ -205,9 +205,9 @@ struct hr_task {
 HR_API int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_task);
 
 /* Commits memory for `bytes` bytes of the current grant's slot and gives its address, 2 MiB-aligned; bytes already
- * written stay only where the address stays. Waits for the trainer's consent when the grant does not allow as much.
- * HR_E_TOO_BIG: over the limit (the message has the numbers); -ENOMEM, -ENOSPC: the kernel has no more memory;
- * HR_E_CLOSED. */
+ * written stay only where the address stays, and a failure, too, may lose what was reserved before. Waits for the
+ * trainer's consent when the grant does not allow as much. HR_E_TOO_BIG: over the limit (the message has the numbers);
+ * -ENOMEM, -ENOSPC: the kernel has no more memory; HR_E_CLOSED. */
 HR_API int hr_port_reserve(hr_port *port, uint64_t bytes, void **ret_data);
 
 /* Publishes the first `bytes` bytes of the slot (at most what is reserved) with a status of the caller's. -EINVAL, and

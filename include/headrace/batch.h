@@ -79,7 +79,8 @@ typedef struct hr_batch hr_batch;
 HR_API int hr_batch_new(hr_batch **ret_batch);
 HR_API hr_batch *hr_batch_free(hr_batch *batch); /* NULL is fine; returns NULL */
 
-/* Empties the writer and keeps its memory for the next batch. */
+/* Empties the writer and keeps its memory for the next batch; of much memory what one that was written made little use
+ * of is given back. */
 HR_API void hr_batch_reset(hr_batch *batch);
 
 /* By how many threads hr_batch_write writes a large batch: 1 at first, HR_BATCH_MAX_THREADS at most (-EINVAL). The

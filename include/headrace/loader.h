@@ -26,7 +26,7 @@ extern "C" {
  *         if (task.kind == HR_TASK_EPOCH)
  *             hr_port_publish(port, HR_STATUS_SKIPPED, 0);
  *         else
- *             ... hr_port_reserve, write a batch of task.payload, hr_port_publish(port, HR_STATUS_BATCH, bytes)
+ *             ... read task.payload, hr_port_reserve, write the batch, hr_port_publish(port, HR_STATUS_BATCH, bytes)
  *     }
  *
  * Threads and fork: as the arena's. Deadlines are CLOCK_MONOTONIC nanoseconds; one that has passed means a look without
@@ -122,7 +122,8 @@ HR_API int hr_loader_outstanding(const hr_loader *loader, uint32_t worker, uint3
 HR_API int hr_loader_has_data(const hr_loader *loader, uint32_t worker);
 
 /* Sends worker `worker` its last task: it ends after what it was granted before, and its end is no death once it has
- * answered all that. It gets no other task, in this epoch or a later one. */
+ * answered all that. It gets no other task, in this epoch or a later one; nor does its successor, unless
+ * hr_loader_replace comes in the middle of hr_loader_begin. */
 HR_API int hr_loader_dismiss(hr_loader *loader, uint32_t worker);
 
 #ifdef __cplusplus

@@ -272,7 +272,8 @@ HR_API int hr_builder_record(hr_builder *builder, uint32_t shape, hr_value *ret_
 HR_API int hr_builder_rows(hr_builder *builder, enum hr_kind kind, uint32_t shape, uint64_t count, hr_value *ret_value);
 HR_API int hr_builder_row(const hr_builder *builder, hr_value rows, uint64_t index, hr_value *ret_record);
 
-/* An array; the caller fills `*ret_data`, `item_bytes` times the product of `dimensions` bytes. `dtype` is a text. */
+/* An array; the caller fills `*ret_data`, `item_bytes` times the product of `dimensions` bytes. `dtype` is a text;
+ * -EINVAL: it is not. */
 HR_API int hr_builder_array(hr_builder *builder, enum hr_array_kind kind, hr_value dtype, uint32_t item_bytes,
                             const uint64_t *dimensions, uint32_t dimension_count, hr_value *ret_value, void **ret_data);
 

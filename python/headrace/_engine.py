@@ -110,12 +110,13 @@ class Engine:
         With `keep_workers` workers without data wait for another epoch. Timeout; RuntimeError for a dead worker."""
         self._keep_workers = keep_workers
         self._retired: set[int] = set()
-        self._is_over = False
+        self._is_over = self._has_begun = False
         self._drawn = 0  # tasks of this epoch
         self._owed = 0  # tasks to be submitted for batches that were taken ahead
         self._bad = []
         beginning = self._crew.begin_epoch(epoch)
         self._wait(host, lambda seconds: self._core.begin(beginning, seconds), timeout)
+        self._has_begun = True
         for _ in range(len(self.processes) * self._prefetch_factor):
             self._submit(host)
 
@@ -182,7 +183,10 @@ class Engine:
         """The next (STATUS_BATCH, batch) or (STATUS_ERROR, (wrapped exception, note)); None at the epoch's end.
 
         One more task is submitted first, so what drawing its indices raises is raised here. Timeout; RuntimeError for a
-        dead worker; MemoryError for a batch over the limit; what rebuilding the batch raises."""
+        dead worker, or an epoch whose beginning failed; MemoryError for a batch over the limit; what rebuilding the
+        batch raises."""
+        if not self._has_begun:
+            raise RuntimeError("headrace: the beginning of this epoch failed; iterate over the loader anew")
         while self._owed:
             self.submit_owed(host)
         while not self._is_over:
@@ -202,7 +206,7 @@ class Engine:
     def next_if_ready(self, batch_size: int | None) -> tuple[int, Any] | None:
         """As next, ahead of the consumer: None when the next batch has not arrived yet, or when only next can tell what
         comes. Nothing is drawn: the task that is due for it is submitted by submit_owed, when it is handed on."""
-        while not self._is_over:
+        while self._has_begun and not self._is_over:
             try:
                 status = self._core.wait(0.0)
             except (TimeoutError, _core.WorkerDied):
@@ -257,7 +261,11 @@ class Engine:
 
     def report(self) -> dict[str, Any]:
         """Counters, after close as they were then: see headrace.Loader.report."""
-        return self._report() if self._finalizer.still_active() else self._last_report
+        if not self._finalizer.still_active():
+            return self._last_report
+        if os.getpid() != self._pid:
+            raise RuntimeError("headrace: this loader's workers belong to the process that forked this one; ask there")
+        return self._report()
 
     def _report(self) -> dict[str, Any]:
         report = self._core.report()

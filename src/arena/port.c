@@ -296,7 +296,7 @@ static int ask(hr_port *port, uint64_t bytes) {
     grant.allowance = atomic_load_explicit(&record->reply_bytes, memory_order_relaxed);
     if (!is_possible(&port->layout, &grant) || (!is_refused && grant.allowance < bytes))
         return hr__fail(HR_E_CORRUPT, "arena: the reply to worker %u cannot be", port->pass.worker);
-    if (grant.slot != port->grant.slot) port->seen[grant.slot].mapped_bytes = 0;
+    if (grant.slot != port->grant.slot) port->reserved_bytes = port->seen[grant.slot].mapped_bytes = 0;
     port->grant = grant;
     return is_refused ? refused(port, bytes) : 0;
 }

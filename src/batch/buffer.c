@@ -29,10 +29,13 @@ bool hr__buffer_grow(struct hr__buffer *buffer, uint64_t bytes) {
     return true;
 }
 
-void hr__buffer_empty(struct hr__buffer *buffer) {
+void hr__buffer_empty(struct hr__buffer *buffer, bool is_done) {
     enum { MUCH = 4 << 20, LITTLE = 8 /* an eighth */ };
-    if (buffer->capacity > MUCH && buffer->used < buffer->capacity / LITTLE) hr__buffer_done(buffer);
+    buffer->most = hr__max(buffer->most, buffer->used);
     buffer->used = 0;
+    if (!is_done) return;
+    if (buffer->capacity > MUCH && buffer->most < buffer->capacity / LITTLE) hr__buffer_done(buffer);
+    buffer->most = 0;
 }
 
 void hr__buffer_done(struct hr__buffer *buffer) {

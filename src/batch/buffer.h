@@ -11,14 +11,16 @@
 struct hr__buffer {
     unsigned char *data;
     size_t used;
+    size_t most; /* that was used since memory was last given back, up to the last emptying */
     size_t capacity;
 };
 
 bool hr__buffer_grow(struct hr__buffer *buffer, uint64_t bytes);
 void hr__buffer_done(struct hr__buffer *buffer);
 
-/* Empties it for the next batch. Much memory of which this batch has used little is given back. */
-void hr__buffer_empty(struct hr__buffer *buffer);
+/* Empties it: to begin the batch anew, or, where it `is_done`, for the next one. Then much memory of which little was
+ * used is given back. */
+void hr__buffer_empty(struct hr__buffer *buffer, bool is_done);
 
 /* Makes room for `bytes` more and says where; valid until the buffer grows again. NULL, with a message: -ENOMEM. */
 static inline void *hr__buffer_room(struct hr__buffer *buffer, uint64_t bytes) {

@@ -33,12 +33,13 @@ hr_batch *hr_batch_free(hr_batch *batch) {
 }
 
 void hr_batch_reset(hr_batch *batch) {
-    hr__buffer_empty(&batch->tree);
-    hr__buffer_empty(&batch->places);
-    hr__buffer_empty(&batch->leaves);
-    hr__buffer_empty(&batch->sources);
-    hr__buffer_empty(&batch->dims);
-    hr__buffer_empty(&batch->filled);
+    hr__buffer_empty(&batch->tree, batch->is_written);
+    hr__buffer_empty(&batch->places, batch->is_written);
+    hr__buffer_empty(&batch->leaves, batch->is_written);
+    hr__buffer_empty(&batch->sources, batch->is_written);
+    hr__buffer_empty(&batch->dims, batch->is_written);
+    hr__buffer_empty(&batch->filled, batch->is_written);
+    batch->is_written = false;
     batch->leaf_count = batch->source_count = batch->dim_count = 0;
     batch->node_count = batch->total_bytes = 0;
     batch->depth = 0;

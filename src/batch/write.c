@@ -183,5 +183,6 @@ int hr_batch_write(hr_batch *batch, void *to, uint64_t capacity) {
     memcpy((unsigned char *)to + sizeof head, batch->tree.data, batch->tree.used);
     hr__stop_at(HR__AT_BATCH_TREE);
     write_leaves(batch, to);
+    batch->is_written = true;
     return 0;
 }

@@ -36,6 +36,7 @@ struct hr_batch {
     uint64_t node_count;
     uint64_t total_bytes; /* when measured, else 0 */
     uint32_t thread_count;
+    bool is_written; /* since the last reset */
     struct hr__helper helper;
     uint32_t depth;
     uint64_t missing[HR_BATCH_MAX_DEPTH]; /* children that each open container still waits for */

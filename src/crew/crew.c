@@ -15,6 +15,7 @@ struct member {
     int pidfd;   /* own; -1: the kernel has none */
     int watched; /* the pidfd or what the adopter gave; -1: nothing tells its end */
     bool is_forked;
+    bool is_over; /* its end was seen; `watched` may be somebody else's by now */
     bool is_reaped;
     struct hr__end end;
     uint64_t oom_kills;      /* of the cgroup, when it was started */
@@ -88,8 +89,9 @@ static int find(hr_crew *crew, uint32_t worker, struct member **ret_member) {
     return 0;
 }
 
-static bool has_ended(const struct member *member) {
-    return member->is_reaped || member->pid == 0 || (member->watched >= 0 && hr__is_readable(member->watched));
+static bool has_ended(struct member *member) {
+    if (!member->is_over) member->is_over = member->watched >= 0 && hr__is_readable(member->watched);
+    return member->is_over || member->pid == 0;
 }
 
 /* ---- starting ---- */
@@ -131,7 +133,7 @@ int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     member->pid = pid;
     member->pidfd = pidfd;
     member->watched = pidfd >= 0 ? pidfd : sentinel_fd;
-    member->is_forked = member->is_reaped = false;
+    member->is_forked = member->is_over = member->is_reaped = false;
     member->end = (struct hr__end){0};
     member->oom_kills = hr__oom_kill_count();
     member->rss_bytes = member->told_rss_bytes = 0;
@@ -282,6 +284,7 @@ int hr_crew_wait(hr_crew *crew, uint32_t worker, int64_t deadline_ns) {
     if (!has_ended(member)) {
         r = hr__poll(&member->watched, &ready, 1, deadline_ns);
         if (r < 0) return hr__fail(r, "crew: worker %u (pid %d) has not ended", worker, member->pid);
+        member->is_over = true;
     }
     note_end(member);
     return 0;

@@ -21,6 +21,7 @@ struct order {
 /* A worker as the order of an epoch sees it. It answers the tasks of its queue one after the other. */
 struct peer {
     bool has_data;
+    bool is_at_end;             /* of its data, in this epoch */
     bool is_dismissed;          /* its end is expected once it has answered everything */
     bool has_last_task;         /* granted, and never answered */
     uint32_t lost_count;        /* of the queue's end: taken back from a dead worker and not granted again yet */
@@ -338,10 +339,13 @@ int hr_loader_next(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **
             return 0;
         }
         struct peer *peer = &loader->peers[delivery->worker];
-        bool has_ended = delivery->status == HR_STATUS_END, may_go_on = peer->has_data;
-        if (has_ended) peer->has_data = false;
+        bool was_at_end = peer->is_at_end;
+        if (delivery->status == HR_STATUS_END) {
+            peer->is_at_end = true;
+            peer->has_data = false;
+        }
         hr_delivery_done(delivery);
-        if (has_ended || may_go_on) return 1;
+        if (!was_at_end) return 1;
     }
     return nothing_outstanding();
 }

@@ -126,9 +126,9 @@ static int put(hr_builder *builder, hr_value container, uint64_t index, uint64_t
     struct hr__image image = hr__builder_image(builder);
     struct hr_item at, read;
     int r = hr__image_read(&image, container, &at);
-    if (r < 0) return hr__fail_more(-EINVAL, "store: that is no container of this builder");
+    if (r < 0) return hr__fail(-EINVAL, "store: that is no container of this builder");
     r = hr__image_read(&image, item, &read);
-    if (r < 0) return hr__fail_more(-EINVAL, "store: item %" PRIu64 " is no value of this builder", index);
+    if (r < 0) return hr__fail(-EINVAL, "store: item %" PRIu64 " is no value of this builder", index);
     r = which && at.kind != HR_KIND_DICT ? hr__fail(-EINVAL, "store: only a dict's entries have values")
                                          : check_put(&at, index);
     if (r < 0) return r;
@@ -351,20 +351,18 @@ static int make_room_for_shape(hr_builder *builder) {
     return 0;
 }
 
-static int check_text(const struct hr__image *image, hr_value word, const char *what, uint32_t number) {
+static int check_text(const hr_builder *builder, hr_value word, const char *what) {
+    struct hr__image image = hr__builder_image(builder);
     struct hr_item item;
-    int r = hr__image_read(image, word, &item);
-    if (r < 0)
-        return hr__fail_more(-EINVAL, "store: %s %" PRIu32 " of a shape is no value of this builder", what, number);
+    if (hr__image_read(&image, word, &item) < 0)
+        return hr__fail(-EINVAL, "store: %s is no value of this builder", what);
     if (item.kind == HR_KIND_TEXT) return 0;
-    return hr__fail(-EINVAL, "store: %s %" PRIu32 " of a shape is a value of kind %d, and has to be a text", what,
-                    number, item.kind);
+    return hr__fail(-EINVAL, "store: %s is a value of kind %d, and has to be a text", what, item.kind);
 }
 
-static int check_shape(hr_builder *builder, hr_value type, const hr_value *names, uint32_t field_count) {
-    struct hr__image image = hr__builder_image(builder);
-    int r = type == hr_value_none() ? 0 : check_text(&image, type, "type", 0);
-    for (uint32_t i = 0; r == 0 && i < field_count; i++) r = check_text(&image, names[i], "name", i);
+static int check_shape(const hr_builder *builder, hr_value type, const hr_value *names, uint32_t field_count) {
+    int r = type == hr_value_none() ? 0 : check_text(builder, type, "the type of a shape");
+    for (uint32_t i = 0; r == 0 && i < field_count; i++) r = check_text(builder, names[i], "a name in a shape");
     return r;
 }
 
@@ -455,7 +453,8 @@ int hr_builder_array(hr_builder *builder, enum hr_array_kind kind, hr_value dtyp
     for (uint32_t i = 0; i < dimension_count && !is_empty; i++)
         if (!hr__mul(bytes, dimensions[i], &bytes)) return too_large(dimensions[i]);
     if (is_empty) bytes = 0;
-    int r = hr__builder_room(builder, sizeof(struct array_node) + dimension_count * UINT64_C(8), 8, &offset);
+    int r = check_text(builder, dtype, "the dtype of an array");
+    if (r == 0) r = hr__builder_room(builder, sizeof(struct array_node) + dimension_count * UINT64_C(8), 8, &offset);
     if (r == 0) r = hr__builder_room(builder, bytes, kind == HR_ARRAY_NUMPY_SCALAR ? 8 : ARRAY_ALIGN, &data_at);
     if (r < 0) return r;
     struct array_node node = {.dtype = dtype,

@@ -383,8 +383,12 @@ int hr__image_text(const struct hr__image *image, const struct hr_item *texts, u
     bool is_packed = texts->layout == LAYOUT_TEXTS || texts->layout == LAYOUT_WIDE_TEXTS;
     if (!is_packed || !texts->is_ascii) return hr__fail(-EINVAL, "store: that is no packed list of ASCII texts");
     if (index >= texts->count) return out_of_range(texts, index);
-    *ret_bytes = text_span(image, texts, index, ret_count);
-    return *ret_bytes ? 0 : corrupt_texts(image, texts);
+    uint64_t count;
+    const void *bytes = text_span(image, texts, index, &count);
+    if (!bytes) return corrupt_texts(image, texts);
+    *ret_bytes = bytes;
+    *ret_count = count;
+    return 0;
 }
 
 /* ---- shapes ---- */

@@ -222,7 +222,28 @@ static void without_a_pidfd_a_sentinel_tells_the_end(void **state) {
     unsetenv("HEADRACE_FAIL");
     assert_int_equal(WTERMSIG(reap_pid(pid)), SIGKILL);
     must(hr_crew_expect_end(room.crew, 0));
-    close(sentinel[0]);
+    setenv("HEADRACE_FAIL", "pidfd_open:EPERM", 1);
+
+    int others[2], own[2]; /* the number is another thread's by the time a successor comes */
+    assert_int_equal(pipe2(others, O_CLOEXEC), 0);
+    assert_int_equal(dup3(others[0], sentinel[0], O_CLOEXEC), sentinel[0]);
+    assert_false(look(&room, 0).is_alive);
+    assert_int_equal(pipe2(own, O_CLOEXEC), 0);
+    pid = fork();
+    if (pid == 0) {
+        close(own[0]);
+        pause();
+    }
+    close(own[1]);
+    must(hr_crew_adopt(room.crew, 0, pid, own[0]));
+    assert_true(look(&room, 0).is_alive);
+    must(hr_crew_signal(room.crew, 0, SIGKILL));
+    assert_false(await_end(&room, 0).is_alive);
+    unsetenv("HEADRACE_FAIL");
+    assert_int_equal(WTERMSIG(reap_pid(pid)), SIGKILL);
+    must(hr_crew_expect_end(room.crew, 0));
+    const int open[] = {sentinel[0], others[0], others[1], own[0]};
+    for (int i = 0; i < 4; i++) close(open[i]);
     close_room(&room);
 }
 

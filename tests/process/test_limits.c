@@ -246,6 +246,44 @@ static void a_batch_refused_after_its_grant_moved_leaves_a_slot_to_say_so(void *
     run_in_narrow_child(refuse_after_moving);
 }
 
+static void be_hasty_worker(struct hr_pass *pass) {
+    hr_port *port;
+    struct hr_task task;
+    void *data;
+    check(hr_port_open(pass, &port) == 0);
+    for (int i = 0; i < 2; i++) {
+        check(hr_port_take(port, in_s(PATIENCE_S), &task) == 0);
+        check(hr_port_reserve(port, 6 * MIB, &data) == 0);
+        fill(data, 6 * MIB, task.task);
+        check(hr_port_publish(port, 0, 6 * MIB) == 0);
+    }
+    check(hr_port_take(port, in_s(PATIENCE_S), &task) == 0);
+    check(hr_port_reserve(port, 8 * KIB, &data) == 0);
+    check(hr_port_reserve(port, 24 * MIB, &data) == HR_E_TOO_BIG);
+    check(hr_port_publish(port, 0, 8 * KIB) == -EINVAL);
+    check(hr_port_reserve(port, 8 * KIB, &data) == 0);
+    fill(data, 8 * KIB, task.task);
+    check(hr_port_publish(port, 0, 8 * KIB) == 0);
+    hr_port_close(port);
+}
+
+static void publish_after_moving(void) {
+    struct scene scene;
+    set_scene(&scene, 1, 1, 26 * MIB);
+    check(report_of(&scene).window_bytes <= 10 * MIB);
+    start_as(&scene, 0, NULL, be_hasty_worker);
+    run_epoch(&scene, 2, 1, 6 * MIB, keep_all);
+    must(order(&scene, 0, 2, 8 * KIB));
+    hr_delivery_done(expect(&scene, 0, 2, 8 * KIB));
+    release_kept(2);
+    clear_scene(&scene);
+}
+
+static void what_was_reserved_before_a_grant_moved_cannot_be_published(void **state) {
+    (void)state;
+    run_in_narrow_child(publish_after_moving);
+}
+
 /* ---- memory that comes back ---- */
 
 static void a_slot_of_which_one_leaf_is_held_gives_the_rest_back(void **state) {
@@ -346,6 +384,7 @@ int main(void) {
         cmocka_unit_test(a_trainer_that_waits_for_one_worker_sleeps_while_another_lacks_memory),
         cmocka_unit_test(a_batch_may_span_three_windows),
         cmocka_unit_test(a_batch_refused_after_its_grant_moved_leaves_a_slot_to_say_so),
+        cmocka_unit_test(what_was_reserved_before_a_grant_moved_cannot_be_published),
         cmocka_unit_test(a_slot_of_which_one_leaf_is_held_gives_the_rest_back),
         cmocka_unit_test(labels_that_are_kept_do_not_pin_the_images),
         cmocka_unit_test(slots_far_above_what_batches_need_lately_are_trimmed),

@@ -101,6 +101,23 @@ def test_a_read_only_array_arrives_as_one_that_may_be_written(batch: Any) -> Non
     assert (arrived.get("tensor", batch.get("tensor")) is None) == ("tensor" not in batch)
 
 
+class Wraps(d.Squares):
+    """Counts on beyond its end."""
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        indices %= len(self)
+        return [self[int(index)] for index in indices]
+
+
+@LOADERS
+@pytest.mark.skipif(pickle.DEFAULT_PROTOCOL >= 5, reason="what was read-only arrives so by protocol 5, as with torch")
+def test_indices_of_a_read_only_array_may_be_written_by_the_worker(kind: Any) -> None:
+    indices = np.arange(8, 14)
+    indices.flags.writeable = False
+    batches = list(forked(kind, Wraps(10), batch_sampler=[indices]))
+    assert [index.tolist() for index, _ in batches] == [[8, 9, 0, 1, 2, 3]]
+
+
 @LOADERS
 def test_a_default_device_of_the_consumers_is_not_the_batchs(kind: Any) -> None:
     """A batch that is pickled, and one that is not."""

@@ -462,12 +462,14 @@ def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
         headrace.freeze({"a": ft.OwnReduce()})
     with pytest.raises(TypeError, match="generator"):
         headrace.freeze(i for i in range(3))
-    with pytest.raises(TypeError, match="defined in a function"):
+    with pytest.raises(TypeError, match=r"defined in a function.*Leave it out$"):
 
         class Local:
             pass
 
         headrace.freeze([Local()])
+    with pytest.raises(TypeError, match=r"obj\[0\] is a .*ufunc.*Leave it out, or keep it"):
+        headrace.freeze([np.add])
     for nobody_pickles in (lambda: 1, {}.keys(), memoryview(b"abc"), threading.local(), sys):
         with pytest.raises(TypeError, match=r"Leave it out$"):
             headrace.freeze([nobody_pickles])
@@ -478,6 +480,14 @@ def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
     if string_type := getattr(np.dtypes, "StringDType", None):
         with pytest.raises(TypeError, match=r"obj\[0\].*StringDType keeps texts outside of the array; hold it as"):
             headrace.freeze([np.array(["a", "b"], string_type())])
+
+
+def test_an_array_of_a_file_larger_than_memory_is_refused_without_a_copy(tmp_path: pathlib.Path) -> None:
+    with (tmp_path / "numbers").open("wb") as file:
+        file.truncate(1 << 40)
+    numbers = np.memmap(tmp_path / "numbers", dtype="u1", mode="r")
+    with pytest.raises(TypeError, match=r"obj\['x'\] is a memmap.*or keep it as a pickle"):
+        headrace.freeze({"x": numbers})
 
 
 def test_a_slot_that_is_hidden_or_has_its_name_taken_is_told_when_frozen_and_not_when_read() -> None:

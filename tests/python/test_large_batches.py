@@ -161,3 +161,26 @@ def test_the_memory_of_samples_is_not_faulted_in_anew_for_each_batch(method: str
     pages = 64 * 3 * 224 * 224 * 4 // 4096
     faulted = given[-1] - given[-7]  # the first batches fault in the arena's memory, too
     assert faulted < 6 * pages / 10 if init is None else faulted > 6 * pages / 2
+
+
+class Tokens:
+    """Many numbers, the same objects each time, and how many pages this process has been given so far."""
+
+    def __init__(self) -> None:
+        self.tokens = list(range(600_000))
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[list[int], int]:
+        return self.tokens, resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def test_the_memory_of_a_tree_is_kept_for_the_next_batch() -> None:
+    if not faults_of(MIB):
+        pytest.skip("faults are not counted here")
+    options = {"num_workers": 1, "multiprocessing_context": "spawn", "worker_init_fn": keep_nothing}
+    with contextlib.closing(iter(headrace.Loader(Tokens(), None, **options))) as batches:
+        given = [faults for _, faults in batches]
+    faulted = given[-1] - given[-7]
+    assert faulted < 6 * 100, "a tree takes 8 bytes or more for each number, in 1171 pages"

@@ -888,6 +888,52 @@ def test_an_iterator_inherited_by_a_forked_child_does_not_end_the_parents_worker
     assert [i.tolist() for i, _ in iterator] == [[2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
 
 
+def test_a_report_in_a_forked_child_says_where_to_ask() -> None:
+    loader = forked(Headrace, d.Squares(12), batch_size=2)
+    iterator = iter(loader)
+    next(iterator)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            loader.report()
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as stream:
+        assert "belong to the process that forked this one; ask there" in stream.read()
+    os.waitpid(child, 0)
+    assert loader.report()["batches"] >= 1
+
+
+class Slow(d.Squares):
+    """Makes sample 3 when it may."""
+
+    def __init__(self, count: int, gate: Any) -> None:
+        super().__init__(count)
+        self.gate = gate
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            self.gate.wait(60)
+        return super().__getitem__(index)
+
+
+def test_after_an_epoch_whose_beginning_failed_the_loader_says_to_begin_anew() -> None:
+    gate = multiprocessing.get_context("fork").Event()
+    loader = forked(Headrace, Slow(8, gate), num_workers=1, prefetch_factor=4, persistent_workers=True, timeout=2)
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(RuntimeError, match="timed out after 2"):
+        iter(loader)
+    with pytest.raises(RuntimeError, match="beginning of this epoch failed; iterate over the loader anew"):
+        next(iterator)
+    gate.set()
+    assert [index.tolist() for index, _ in loader] == [[index] for index in range(8)]
+
+
 ODD_WORDS = """
 import pathlib, sys
 from loaders import {kind}

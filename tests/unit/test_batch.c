@@ -175,12 +175,16 @@ static void much_memory_is_given_back_once_a_batch_uses_little_of_it(void **stat
         assert_non_null(hr__buffer_room(&buffer, used[i]));
         assert_true(buffer.capacity >= MUCH);
         buffer.used = used[i];
-        hr__buffer_empty(&buffer);
+        hr__buffer_empty(&buffer, false);
+        assert_int_equal(buffer.used, 0);
+        assert_true(buffer.capacity >= MUCH);
+        buffer.used = LITTLE; /* begun anew, it takes less */
+        hr__buffer_empty(&buffer, true);
         assert_int_equal(buffer.used, 0);
     }
     assert_int_equal(buffer.capacity, 0);
     assert_non_null(hr__buffer_room(&buffer, LITTLE));
-    hr__buffer_empty(&buffer);
+    hr__buffer_empty(&buffer, true);
     assert_true(buffer.capacity >= LITTLE);
     hr__buffer_done(&buffer);
 }

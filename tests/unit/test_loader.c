@@ -334,6 +334,27 @@ static void a_dismissed_worker_gets_no_task_in_this_epoch_or_a_later_one(void **
     close_room(&room);
 }
 
+static void a_dismissed_worker_that_skips_a_task_is_told_until_it_is_at_its_end(void **state) {
+    (void)state;
+    static const uint32_t answers[] = {HR_STATUS_SKIPPED, HR_STATUS_END, HR_STATUS_SKIPPED};
+    struct room room;
+    struct hr_task task;
+    struct hr_delivery *delivery;
+    int next_index = 0;
+    open_room(&room, 1, 3, 0);
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
+    prime(&room, 3, &next_index, 3);
+    must(hr_loader_dismiss(room.loader, 0));
+    for (int i = 0; i < 3; i++) {
+        must(hr_port_take(room.ports[0], in_s(PATIENCE_S), &task));
+        must(hr_port_publish(room.ports[0], answers[i], 0));
+    }
+    assert_int_equal(hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery), 1);
+    assert_int_equal(hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery), 1);
+    assert_int_equal(hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery), HR_E_END);
+    close_room(&room);
+}
+
 static void options_out_of_range_are_refused(void **state) {
     (void)state;
     hr_loader *loader = (hr_loader *)&state;
@@ -355,6 +376,7 @@ int main(void) {
         cmocka_unit_test(a_skipped_task_makes_room_for_another),
         cmocka_unit_test(nothing_is_submitted_or_received_before_an_epoch_has_begun),
         cmocka_unit_test(a_dismissed_worker_gets_no_task_in_this_epoch_or_a_later_one),
+        cmocka_unit_test(a_dismissed_worker_that_skips_a_task_is_told_until_it_is_at_its_end),
         cmocka_unit_test(options_out_of_range_are_refused),
     };
     return cmocka_run_group_tests_name("loader", tests, NULL, NULL);

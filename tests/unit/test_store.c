@@ -373,7 +373,7 @@ static hr_value make_seven(hr_builder *builder) {
 
 static void words_that_are_no_values_are_refused(void **state) {
     (void)state;
-    static const hr_value garbage[] = {0, UINT64_C(0xDEADBEEFDEADBEEF), UINT64_C(0x5A5A5A5A5A5A5A5A), UINT64_MAX};
+    const hr_value garbage[] = {0, UINT64_C(0xDEADBEEFDEADBEEF), UINT64_MAX, hr__word(TAG_LIST, 1, UINT64_C(1) << 40)};
     hr_builder *builder = open_builder();
     hr_value list, dict, text = build_text(builder, "name"), one = build_int(builder, 1);
     uint32_t shape;
@@ -381,15 +381,18 @@ static void words_that_are_no_values_are_refused(void **state) {
     assert_int_equal(hr_builder_container(builder, HR_KIND_DICT, 1, &dict), 0);
     for (size_t i = 0; i < sizeof garbage / sizeof *garbage; i++) {
         assert_int_equal(hr_builder_put(builder, list, 0, garbage[i]), -EINVAL);
-        assert_non_null(strstr(hr_error_message(), "item 0 is no value of this builder"));
+        assert_string_equal(hr_error_message(), "store: item 0 is no value of this builder");
         assert_int_equal(hr_builder_put(builder, garbage[i], 0, one), -EINVAL);
         assert_int_equal(hr_builder_put_entry(builder, dict, 0, garbage[i]), -EINVAL);
         assert_int_equal(hr_builder_shape(builder, HR_SHAPE_DICT, garbage[i], &text, 1, &shape), -EINVAL);
         assert_int_equal(hr_builder_shape(builder, HR_SHAPE_DICT, hr_value_none(), &garbage[i], 1, &shape), -EINVAL);
     }
+    void *data;
+    assert_int_equal(hr_builder_array(builder, HR_ARRAY_NUMPY, garbage[0], 4, NULL, 0, &list, &data), -EINVAL);
+    assert_int_equal(hr_builder_array(builder, HR_ARRAY_NUMPY, one, 4, NULL, 0, &list, &data), -EINVAL);
     assert_int_equal(hr_builder_shape(builder, HR_SHAPE_OBJECT, one, &text, 1, &shape), -EINVAL);
     assert_int_equal(hr_builder_shape(builder, HR_SHAPE_DICT, hr_value_none(), &one, 1, &shape), -EINVAL);
-    assert_non_null(strstr(hr_error_message(), "name 0 of a shape is a value of kind 4"));
+    assert_non_null(strstr(hr_error_message(), "a name in a shape is a value of kind 4"));
     assert_int_equal(hr_builder_put(builder, list, 0, text), 0);
     hr_store *store = finish(builder, list);
     struct hr_item root = read_root(store), item = item_at(store, &root, 0);

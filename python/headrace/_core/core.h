@@ -108,12 +108,14 @@ struct encoder {
     PyObject *seen_types; /* dict: named tuple class -> its pickle, bytes */
     const void **seen;    /* containers and tensors met in this batch, a hash set */
     size_t seen_count, seen_room;
+    size_t seen_most;           /* that was met since room was last given back, up to the last reset */
     struct member first_tensor; /* its storage is not among `seen` until there is a second tensor */
     size_t tensor_count;
 };
 int encoder_init(struct encoder *encoder);
 void encoder_free(struct encoder *encoder);
-void encoder_reset(struct encoder *encoder);
+/* To begin the batch anew, or, where it `is_done`, for the next one. */
+void encoder_reset(struct encoder *encoder, bool is_done);
 
 /* Puts an object into the encoder's empty batch: as a tree, or as a pickle where it is not one. -1: exception. */
 int encode(struct encoder *encoder, PyObject *object);

@@ -27,23 +27,29 @@ void encoder_free(struct encoder *encoder) {
     encoder->seen = NULL;
 }
 
-/* Much room of which this batch has used little is given back: all of it is cleared for each batch. */
 static void forget_seen(struct encoder *encoder) {
+    encoder->seen_most = Py_MAX(encoder->seen_most, encoder->seen_count);
+    if (encoder->seen_count) memset(encoder->seen, 0, encoder->seen_room * sizeof *encoder->seen);
+    encoder->seen_count = 0;
+}
+
+/* Much room of which little was used: all of it is cleared for each batch. */
+static void give_back_room(struct encoder *encoder) {
     enum { MUCH = 1 << 16, LITTLE = 16 /* a sixteenth */ };
-    bool is_spacious = encoder->seen_room > MUCH && encoder->seen_count < encoder->seen_room / LITTLE;
+    bool is_spacious = encoder->seen_room > MUCH && encoder->seen_most < encoder->seen_room / LITTLE;
     const void **smaller = is_spacious ? PyMem_Realloc(encoder->seen, FIRST_ROOM * sizeof *smaller) : NULL;
     if (smaller) {
         encoder->seen = smaller;
         encoder->seen_room = FIRST_ROOM;
     }
-    if (encoder->seen_count || smaller) memset(encoder->seen, 0, encoder->seen_room * sizeof *encoder->seen);
-    encoder->seen_count = 0;
+    encoder->seen_most = 0;
 }
 
-void encoder_reset(struct encoder *encoder) {
+void encoder_reset(struct encoder *encoder, bool is_done) {
     hr_batch_reset(encoder->batch);
     sources_clear(&encoder->sources);
     forget_seen(encoder);
+    if (is_done) give_back_room(encoder);
     encoder->tensor_count = 0;
 }
 
@@ -358,7 +364,7 @@ enum found encode_node(struct encoder *encoder, PyObject *object, int depth) {
 int encode(struct encoder *encoder, PyObject *object) {
     enum found found = encode_node(encoder, object, 0);
     if (found == FOUND_NOT) {
-        encoder_reset(encoder);
+        encoder_reset(encoder, false);
         found = encode_pickle(encoder, object);
         if (found == FOUND_NOT) PyErr_SetString(PyExc_RuntimeError, "headrace: a batch could not be encoded");
     }

@@ -59,7 +59,7 @@ static PyObject *pack_none_list(PyObject *indices) {
 static PyObject *pack_pickle(PyObject *indices) {
     void *content;
     if (need_pickle() < 0) return NULL;
-    PyObject *pickle = PyObject_CallFunction(dumps, "Oi", indices, 5);
+    PyObject *pickle = PyObject_CallOneArg(dumps, indices); /* by the default protocol, as torch: arrays arrive alike */
     if (!pickle) return NULL;
     PyObject *payload = new_payload(FORM_PICKLE, PyBytes_GET_SIZE(pickle), &content);
     if (payload) memcpy(content, PyBytes_AS_STRING(pickle), (size_t)PyBytes_GET_SIZE(pickle));

@@ -145,7 +145,7 @@ static PyObject *publish(struct port *port, uint32_t status) {
             r = publish_size(port->port, bytes);
         Py_END_ALLOW_THREADS;
     }
-    encoder_reset(&port->encoder);
+    encoder_reset(&port->encoder, true);
     if (r < 0 && r != HR_E_CLOSED) return core_raise(r);
     Py_RETURN_NONE;
 }
@@ -156,13 +156,12 @@ static PyObject *port_publish(PyObject *self, PyObject *arguments) {
     unsigned status;
     if (!PyArg_ParseTuple(arguments, "IO:publish", &status, &object) || !open_port(port)) return NULL;
     hr_port_enter(port->port, HR_PHASE_COLLATE);
-    encoder_reset(&port->encoder);
     if (encode(&port->encoder, object) == 0) {
         uint64_t bytes;
         if (hr_batch_measure(port->encoder.batch, &bytes) == 0) hr_port_keep_blocks(port->port, bytes);
         return publish(port, status);
     }
-    encoder_reset(&port->encoder);
+    encoder_reset(&port->encoder, false);
     return NULL;
 }
 
@@ -181,10 +180,9 @@ static PyObject *port_collate(PyObject *self, PyObject *arguments) {
     int flavor;
     if (!PyArg_ParseTuple(arguments, "Oi:collate", &samples, &flavor) || !open_port(port)) return NULL;
     hr_port_enter(port->port, HR_PHASE_COLLATE);
-    encoder_reset(&port->encoder);
     enum found found = collate(&port->encoder, samples, (enum hr_flavor)flavor);
     if (found != FOUND) {
-        encoder_reset(&port->encoder);
+        encoder_reset(&port->encoder, false);
         return found == FOUND_NOT ? Py_NewRef(Py_False) : NULL;
     }
     PyObject *done = publish(port, HR_STATUS_BATCH);

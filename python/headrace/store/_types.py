@@ -192,11 +192,19 @@ def refusal(value: Any, why: str | None) -> str:
 
 
 def _may_pickle(value: Any) -> bool:
-    """Without a try where code of the class' own would run."""
+    """Without a try where code of the class' own would run, or all of an array (a memmap, perhaps) be copied."""
     cls = type(value)
+    if cls in copyreg.dispatch_table:
+        return True
     if issubclass(cls, _FOUND_BY_NAME):
         return False
-    if any(isinstance(getattr(cls, name, None), types.FunctionType) for name in _REDUCERS):
+    own = [name for name in _REDUCERS if isinstance(getattr(cls, name, None), types.FunctionType)]
+    if "__reduce__" in own or "__reduce_ex__" in own:
+        return True
+    if _name(cls) is None:
+        return False
+    numpy: Any = sys.modules.get("numpy")
+    if own or (numpy is not None and issubclass(cls, numpy.ndarray)):
         return True
     try:
         return bool(value.__reduce_ex__(2))
