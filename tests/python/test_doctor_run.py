@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from doctors import doctor, findings
-from headrace.doctor import _batches
+from headrace.doctor import _batches, _run
 from headrace.doctor._findings import Finding
 from loaders import only_headrace
 
@@ -254,6 +254,21 @@ def test_a_loader_without_workers_is_tried_as_it_is(folder: pathlib.Path) -> Non
     found = of(folder, "sleepy_without_workers")["num_workers"]
     assert (found["severity"], found["value"]) == ("warning", "0")
     assert "tried one after the other: 0: " in found["consequence"]
+
+
+@pytest.mark.parametrize(
+    ("rates", "tried"),
+    [
+        ({0: 50, 1: 40, 2: 98, 4: 197, 8: 198, 16: 150, 32: 150}, [0, 1, 2, 4, 8]),  # 1 met other work
+        ({0: 50, 1: 50, 2: 40, 4: 40, 8: 40}, [0, 1, 2]),  # and beyond the cores each has to bring something
+        ({0: 50, 1: 45, 2: 45}, [0, 1, 2]),
+    ],
+)
+def test_numbers_of_workers_are_tried_until_two_in_a_row_do_not_help(rates: dict[int, int], tried: list[int]) -> None:
+    runs: list[_run.Run] = []
+    for workers in _run._candidates(0, 2, runs):
+        runs.append(_run.Run(workers, rates[workers], rates[workers], 1.0, 0.1, {}))
+    assert [one.workers for one in runs] == tried
 
 
 def test_numbers_of_workers_are_not_judged_by_a_short_epoch(folder: pathlib.Path) -> None:
