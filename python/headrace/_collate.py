@@ -47,10 +47,11 @@ def _collate_numbers(samples: list[Any]) -> Any:
     for place, one in enumerate(samples):
         if isinstance(one, int) and not -(2**63) <= one < 2**63:
             text = str(one) if one.bit_length() <= 128 else f"an int of {one.bit_length()} bits"
-            fits = "numpy.uint64" if 0 <= one < 2**64 else "a float"
+            fit_unsigned = all(isinstance(each, int) and 0 <= each < 2**64 for each in samples)
+            advice = "have the data set give numpy.uint64 for each sample, or " if fit_unsigned else ""
             raise OverflowError(
-                f"headrace: sample {place} of the batch has {text}, which int64 does not hold; have the data set "
-                f"give {fits}, or give the loader a collate_fn"
+                f"headrace: sample {place} of the batch has {text}, which int64 does not hold; {advice}give the "
+                "loader a collate_fn"
             )
         if np.array(one).dtype.kind not in "biufc":
             raise TypeError(

@@ -261,11 +261,9 @@ class Engine:
 
     def report(self) -> dict[str, Any]:
         """Counters, after close as they were then: see headrace.Loader.report."""
-        if not self._finalizer.still_active():
-            return self._last_report
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid and not self._last_report:
             raise RuntimeError("headrace: this loader's workers belong to the process that forked this one; ask there")
-        return self._report()
+        return self._report() if self._finalizer.still_active() else self._last_report
 
     def _report(self) -> dict[str, Any]:
         report = self._core.report()

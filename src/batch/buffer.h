@@ -11,7 +11,7 @@
 struct hr__buffer {
     unsigned char *data;
     size_t used;
-    size_t most; /* that was used since memory was last given back, up to the last emptying */
+    size_t most; /* that was used for this batch, up to the last emptying */
     size_t capacity;
 };
 

@@ -13,9 +13,8 @@
 struct member {
     int pid;     /* 0: never started */
     int pidfd;   /* own; -1: the kernel has none */
-    int watched; /* the pidfd or what the adopter gave; -1: nothing tells its end */
+    int watched; /* the pidfd, or a copy of what the adopter gave; -1: nothing tells its end */
     bool is_forked;
-    bool is_over; /* its end was seen; `watched` may be somebody else's by now */
     bool is_reaped;
     struct hr__end end;
     uint64_t oom_kills;      /* of the cgroup, when it was started */
@@ -55,6 +54,7 @@ int hr_crew_open(hr_arena *arena, uint32_t worker_count, hr_crew **ret_crew) {
 static void forget(hr_crew *crew, uint32_t worker) {
     struct member *member = &crew->members[worker];
     hr_arena_watch(crew->arena, worker, -1);
+    if (member->watched != member->pidfd) hr__close(&member->watched);
     hr__close(&member->pidfd);
     member->watched = -1;
 }
@@ -89,9 +89,8 @@ static int find(hr_crew *crew, uint32_t worker, struct member **ret_member) {
     return 0;
 }
 
-static bool has_ended(struct member *member) {
-    if (!member->is_over) member->is_over = member->watched >= 0 && hr__is_readable(member->watched);
-    return member->is_over || member->pid == 0;
+static bool has_ended(const struct member *member) {
+    return member->is_reaped || member->pid == 0 || (member->watched >= 0 && hr__is_readable(member->watched));
 }
 
 /* ---- starting ---- */
@@ -123,17 +122,22 @@ int hr_crew_pass(hr_crew *crew, uint32_t worker, struct hr_pass *ret_pass) {
 
 int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     struct member *member;
-    int r = find_free(crew, worker, &member), pidfd = -1;
+    int r = find_free(crew, worker, &member), pidfd = -1, watched;
     if (r < 0) return r;
     r = hr__pidfd(pid, &pidfd);
     if (r < 0 && sentinel_fd < 0)
         return hr__fail(r, "crew: no pidfd for process %d, worker %u: %s", pid, worker, hr_error_text(r));
+    watched = pidfd;
+    if (pidfd < 0) r = hr__dup(sentinel_fd, &watched);
+    if (pidfd < 0 && r < 0)
+        return hr__fail(r, "crew: no copy of descriptor %d, which tells worker %u's end: %s", sentinel_fd, worker,
+                        hr_error_text(r));
     forget(crew, worker);
     bool is_restart = member->pid != 0;
     member->pid = pid;
     member->pidfd = pidfd;
-    member->watched = pidfd >= 0 ? pidfd : sentinel_fd;
-    member->is_forked = member->is_over = member->is_reaped = false;
+    member->watched = watched;
+    member->is_forked = member->is_reaped = false;
     member->end = (struct hr__end){0};
     member->oom_kills = hr__oom_kill_count();
     member->rss_bytes = member->told_rss_bytes = 0;
@@ -284,7 +288,6 @@ int hr_crew_wait(hr_crew *crew, uint32_t worker, int64_t deadline_ns) {
     if (!has_ended(member)) {
         r = hr__poll(&member->watched, &ready, 1, deadline_ns);
         if (r < 0) return hr__fail(r, "crew: worker %u (pid %d) has not ended", worker, member->pid);
-        member->is_over = true;
     }
     note_end(member);
     return 0;

@@ -297,7 +297,7 @@ static int write_sections(hr_builder *builder, hr_value root, struct image_heade
     struct hr__image image = hr__builder_image(builder);
     struct hr_item item;
     int r = hr__image_read(&image, root, &item);
-    if (r < 0) return hr__fail_more(-EINVAL, "store: the root is no value of this builder");
+    if (r < 0) return hr__fail(-EINVAL, "store: the root is no value of this builder");
     r = put_shapes(builder, &header);
     if (r == 0) r = put_sums(builder, &header);
     if (r < 0) return r;

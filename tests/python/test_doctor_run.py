@@ -259,9 +259,10 @@ def test_a_loader_without_workers_is_tried_as_it_is(folder: pathlib.Path) -> Non
 @pytest.mark.parametrize(
     ("rates", "tried"),
     [
-        ({0: 50, 1: 40, 2: 98, 4: 197, 8: 198, 16: 150, 32: 150}, [0, 1, 2, 4, 8]),  # 1 met other work
-        ({0: 50, 1: 50, 2: 40, 4: 40, 8: 40}, [0, 1, 2]),  # and beyond the cores each has to bring something
-        ({0: 50, 1: 45, 2: 45}, [0, 1, 2]),
+        ({0: 50, 1: 40, 2: 98, 4: 197, 8: 198, 16: 150}, [0, 1, 2, 4, 8, 16]),  # 1 met other work
+        ({0: 50, 1: 50, 2: 40, 4: 197, 8: 394, 16: 400, 32: 400}, [0, 1, 2, 4, 8, 16, 32]),  # 2 did
+        ({0: 50, 1: 50, 2: 50, 4: 50}, [0, 1, 2, 4]),
+        ({0: 50, 1: 50, 2: 98, 4: 100, 8: 100}, [0, 1, 2, 4, 8]),  # beyond the cores each has to bring something
     ],
 )
 def test_numbers_of_workers_are_tried_until_two_in_a_row_do_not_help(rates: dict[int, int], tried: list[int]) -> None:

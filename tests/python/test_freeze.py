@@ -468,8 +468,10 @@ def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
             pass
 
         headrace.freeze([Local()])
-    with pytest.raises(TypeError, match=r"obj\[0\] is a .*ufunc.*Leave it out, or keep it"):
-        headrace.freeze([np.add])
+    for somebody_pickles in (np.add, ft.OwnReduce().__reduce__, iter([1, 2])):
+        with pytest.raises(TypeError, match=r"obj\[0\] is a .*Leave it out, or keep it"):
+            headrace.freeze([somebody_pickles])
+        headrace.freeze([somebody_pickles], on_unknown="pickle")
     for nobody_pickles in (lambda: 1, {}.keys(), memoryview(b"abc"), threading.local(), sys):
         with pytest.raises(TypeError, match=r"Leave it out$"):
             headrace.freeze([nobody_pickles])

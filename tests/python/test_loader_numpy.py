@@ -297,8 +297,8 @@ def test_scalars_that_are_no_numbers_are_stacked_as_what_they_are() -> None:
         ([{"y": 1}, {"y": "1"}], TypeError, r"sample 1 of the batch has builtins\.str"),
         ([7, 2**63 + 12345, 12], OverflowError, r"sample 1 of the batch has 9223372036854788153.*numpy\.uint64"),
         ([2**63], OverflowError, r"sample 0 of the batch has 9223372036854775808"),
-        ([1, 2**70], OverflowError, r"sample 1 of the batch has 1180591620717411303424.* give a float, or"),
-        ([1.0, -(2**64)], OverflowError, r"sample 1 of the batch has -18446744073709551616.* give a float, or"),
+        ([1, 2**70], OverflowError, r"sample 1 of the batch has 1180591620717411303424.*hold; give the loader a"),
+        ([1.0, -(2**64)], OverflowError, r"sample 1 of the batch has -18446744073709551616.*hold; give the loader a"),
         ([1, 10**5000], OverflowError, r"sample 1 of the batch has an int of 16610 bits"),
     ],
 )

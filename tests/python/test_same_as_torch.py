@@ -888,24 +888,35 @@ def test_an_iterator_inherited_by_a_forked_child_does_not_end_the_parents_worker
     assert [i.tolist() for i, _ in iterator] == [[2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
 
 
-def test_a_report_in_a_forked_child_says_where_to_ask() -> None:
+def tell_report(loader: Any, write: int) -> None:
+    try:
+        loader.report()
+    except RuntimeError as error:
+        os.write(write, str(error).encode())
+
+
+@pytest.mark.parametrize("by", ["fork", "multiprocessing"])
+def test_a_report_in_a_forked_child_says_where_to_ask(by: str) -> None:
     loader = forked(Headrace, d.Squares(12), batch_size=2)
     iterator = iter(loader)
     next(iterator)
     read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
+    if by == "multiprocessing":
+        child = multiprocessing.get_context("fork").Process(target=tell_report, args=(loader, write))
+        child.start()
+        child.join()
+    elif (pid := os.fork()) == 0:
         try:
-            loader.report()
-        except RuntimeError as error:
-            os.write(write, str(error).encode())
+            tell_report(loader, write)
         finally:
             os._exit(0)
+    else:
+        os.waitpid(pid, 0)
     os.close(write)
     with os.fdopen(read) as stream:
         assert "belong to the process that forked this one; ask there" in stream.read()
-    os.waitpid(child, 0)
     assert loader.report()["batches"] >= 1
+    assert len(list(iterator)) == 5
 
 
 class Slow(d.Squares):

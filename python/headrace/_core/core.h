@@ -108,7 +108,7 @@ struct encoder {
     PyObject *seen_types; /* dict: named tuple class -> its pickle, bytes */
     const void **seen;    /* containers and tensors met in this batch, a hash set */
     size_t seen_count, seen_room;
-    size_t seen_most;           /* that was met since room was last given back, up to the last reset */
+    size_t seen_most;           /* that was met for this batch, up to the last reset */
     struct member first_tensor; /* its storage is not among `seen` until there is a second tensor */
     size_t tensor_count;
 };

@@ -210,9 +210,9 @@ def _candidates(now: int, cores: int, runs: list[Run]) -> Iterator[int]:
     """Doubling, until two in a row did not help: one may have met other work on the machine. Beyond the cores too, for
     workers may wait for a disk. And what the loader has."""
     for count in sorted({*(1 << power for power in range(6)), min(cores, _MOST_WORKERS), now}):
-        best = max((one.rate for one in runs), default=0.0)
-        still_helps = len(runs) < 3 or max(one.rate for one in runs[-2:]) >= _GOOD_ENOUGH * best
-        hardly_helps = len(runs) > 1 and runs[-1].rate < _STILL_HELPS * runs[-2].rate
+        rates = [one.rate for one in runs if one.workers]
+        still_helps = len(rates) < 3 or max(rates[-2:]) >= _GOOD_ENOUGH * max(rates)
+        hardly_helps = len(rates) > 2 and max(rates[-2:]) < _STILL_HELPS * max(rates[:-2])
         is_beyond = count > cores and (hardly_helps or (len(runs) > 0 and runs[-1].first_s > _LONG_START_S))
         if count == now or (still_helps and not is_beyond):
             yield count

@@ -182,6 +182,7 @@ _NO_DATA = {
 _MOST_FIELDS = 1024  # HR_STORE_MAX_FIELDS
 
 
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _FOUND_BY_NAME = types.FunctionType | types.BuiltinFunctionType | type
 
 
@@ -201,7 +202,7 @@ def _may_pickle(value: Any) -> bool:
     own = [name for name in _REDUCERS if isinstance(getattr(cls, name, None), types.FunctionType)]
     if "__reduce__" in own or "__reduce_ex__" in own:
         return True
-    if _name(cls) is None:
+    if cls.__flags__ & _HEAP_TYPE and _name(cls) is None:
         return False
     numpy: Any = sys.modules.get("numpy")
     if own or (numpy is not None and issubclass(cls, numpy.ndarray)):
