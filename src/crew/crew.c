@@ -12,8 +12,8 @@
 
 struct member {
     int pid;     /* 0: never started */
-    int pidfd;   /* own; -1: the kernel has none */
-    int watched; /* the pidfd, or a copy of what the adopter gave; -1: nothing tells its end */
+    int watched; /* own: its pidfd, or a copy of what the adopter gave; -1: nothing tells its end */
+    int pidfd;   /* what is watched; -1: the kernel has none */
     bool is_forked;
     bool is_reaped;
     struct hr__end end;
@@ -54,9 +54,8 @@ int hr_crew_open(hr_arena *arena, uint32_t worker_count, hr_crew **ret_crew) {
 static void forget(hr_crew *crew, uint32_t worker) {
     struct member *member = &crew->members[worker];
     hr_arena_watch(crew->arena, worker, -1);
-    if (member->watched != member->pidfd) hr__close(&member->watched);
-    hr__close(&member->pidfd);
-    member->watched = -1;
+    hr__close(&member->watched);
+    member->pidfd = -1;
 }
 
 hr_crew *hr_crew_close(hr_crew *crew) {
@@ -122,21 +121,17 @@ int hr_crew_pass(hr_crew *crew, uint32_t worker, struct hr_pass *ret_pass) {
 
 int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     struct member *member;
-    int r = find_free(crew, worker, &member), pidfd = -1, watched;
+    int r = find_free(crew, worker, &member), watched = -1;
     if (r < 0) return r;
-    r = hr__pidfd(pid, &pidfd);
-    if (r < 0 && sentinel_fd < 0)
-        return hr__fail(r, "crew: no pidfd for process %d, worker %u: %s", pid, worker, hr_error_text(r));
-    watched = pidfd;
-    if (pidfd < 0) r = hr__dup(sentinel_fd, &watched);
-    if (pidfd < 0 && r < 0)
-        return hr__fail(r, "crew: no copy of descriptor %d, which tells worker %u's end: %s", sentinel_fd, worker,
-                        hr_error_text(r));
+    r = hr__pidfd(pid, &watched);
+    bool has_pidfd = r == 0;
+    if (!has_pidfd && sentinel_fd >= 0) r = hr__dup(sentinel_fd, &watched);
+    if (r < 0) return hr__fail(r, "crew: no pidfd for process %d, worker %u: %s", pid, worker, hr_error_text(r));
     forget(crew, worker);
     bool is_restart = member->pid != 0;
     member->pid = pid;
-    member->pidfd = pidfd;
     member->watched = watched;
+    member->pidfd = has_pidfd ? watched : -1;
     member->is_forked = member->is_reaped = false;
     member->end = (struct hr__end){0};
     member->oom_kills = hr__oom_kill_count();

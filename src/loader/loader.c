@@ -20,7 +20,6 @@ struct order {
 
 /* A worker as the order of an epoch sees it. It answers the tasks of its queue one after the other. */
 struct peer {
-    bool has_data;
     bool is_at_end;             /* of its data, in this epoch */
     bool is_dismissed;          /* its end is expected once it has answered everything */
     bool has_last_task;         /* granted, and never answered */
@@ -236,8 +235,7 @@ int hr_loader_begin(hr_loader *loader, const void *payload, size_t payload_bytes
     for (uint32_t i = 0; i < loader->worker_count; i++) {
         struct peer *peer = &loader->peers[i];
         while (peer->first) drop_first_order(loader, peer);
-        *peer = (struct peer){
-            .has_data = !peer->is_dismissed, .is_dismissed = peer->is_dismissed, .has_last_task = peer->has_last_task};
+        *peer = (struct peer){.is_dismissed = peer->is_dismissed, .has_last_task = peer->has_last_task};
     }
     loader->epoch++;
     loader->submitted = loader->answered = 0;
@@ -252,9 +250,13 @@ static int check_epoch(const hr_loader *loader) {
     return hr__fail(HR_E_STATE, "loader: no epoch has begun; call hr_loader_begin first, and again until it returns 0");
 }
 
+static bool has_data(const struct peer *peer) {
+    return !peer->is_at_end && !peer->is_dismissed;
+}
+
 static uint32_t count_active(const hr_loader *loader) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < loader->worker_count; i++) count += loader->peers[i].has_data;
+    for (uint32_t i = 0; i < loader->worker_count; i++) count += has_data(&loader->peers[i]);
     return count;
 }
 
@@ -264,7 +266,7 @@ static bool choose(hr_loader *loader, uint32_t *ret_worker) {
     for (uint32_t i = 0; active && i < loader->worker_count; i++) {
         uint32_t worker = loader->next_worker;
         loader->next_worker = (worker + 1) % loader->worker_count;
-        if (!loader->peers[worker].has_data) continue;
+        if (!has_data(&loader->peers[worker])) continue;
         if (loader->out_of_order && loader->peers[worker].undelivered_count >= loader->most_outstanding / active)
             continue;
         *ret_worker = worker;
@@ -340,10 +342,7 @@ int hr_loader_next(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **
         }
         struct peer *peer = &loader->peers[delivery->worker];
         bool was_at_end = peer->is_at_end;
-        if (delivery->status == HR_STATUS_END) {
-            peer->is_at_end = true;
-            peer->has_data = false;
-        }
+        peer->is_at_end |= delivery->status == HR_STATUS_END;
         hr_delivery_done(delivery);
         if (!was_at_end) return 1;
     }
@@ -412,7 +411,7 @@ int hr_loader_outstanding(const hr_loader *loader, uint32_t worker, uint32_t nth
 }
 
 int hr_loader_has_data(const hr_loader *loader, uint32_t worker) {
-    return worker < loader->worker_count && loader->peers[worker].has_data;
+    return loader->epoch > 0 && worker < loader->worker_count && has_data(&loader->peers[worker]);
 }
 
 int hr_loader_dismiss(hr_loader *loader, uint32_t worker) {
@@ -420,7 +419,6 @@ int hr_loader_dismiss(hr_loader *loader, uint32_t worker) {
     int r = hr_arena_grant(loader->arena, worker, HR_TASK_STOP, UINT64_MAX, NULL, 0);
     if (r < 0) return r;
     loader->peers[worker].is_dismissed = loader->peers[worker].has_last_task = true;
-    loader->peers[worker].has_data = false;
     hr__stop_at(HR__AT_LOADER_DISMISSED);
     return 0;
 }
