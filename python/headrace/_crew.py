@@ -18,8 +18,10 @@ import weakref
 from multiprocessing import connection
 from typing import Any, Protocol
 
-from headrace import _cargo, _collector, _core, _interrupt, _reports, _restart, _samples, _witness, _worker
+from headrace import _cargo, _collector, _core, _interrupt, _reports, _restart, _witness, _worker
 from headrace._options import Policy
+from headrace._random import text_of
+from headrace._refill import indices_of
 
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine's or the user's
 EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
@@ -120,11 +122,7 @@ class Crew:
             process.daemon = True
             _fail_at("fork")
             self._threads = count_threads()
-            with _interrupt.blocked(self._context), _collector.resting_at_birth(process, self._context):
-                process.start()
-                opener.guard(process.pid)
-                _workers.add(process)
-                self.processes[worker : worker + 1] = [process]
+            _interrupt.without_signals(lambda: self._start_process(worker, process, opener))
         except OSError as error:
             if error.errno not in _LIMITS:
                 raise
@@ -132,6 +130,13 @@ class Crew:
         finally:
             cargo.close()
             opener.close()
+
+    def _start_process(self, worker: int, process: Any, opener: _worker.Pass) -> None:
+        with _interrupt.blocked(self._context), _collector.resting_at_birth(process, self._context):
+            process.start()
+            opener.guard(process.pid)
+            _workers.add(process)
+            self.processes[worker : worker + 1] = [process]
         self._core.adopt(worker, process.pid, process.sentinel)
         self.has_unborn = self._context.get_start_method() == "fork"
         self._next_look_s = time.monotonic() + self.slice_s
@@ -167,12 +172,16 @@ class Crew:
     def _report_of_end(self, look: dict[str, Any], exit_code: int | None) -> str:
         if look["pid"] in self._stillborn:
             return _reports.of_stillbirth(look)
-        tasks = self._core.tasks(look["worker"])
+        tasks = self._tasks(look["worker"])
         if look["pid"] in self._stalled and exit_code == -signal.SIGKILL:
             report = _reports.of_end_of_stall(look)
         else:
             report = _reports.of_death(look, exit_code, tasks, self._policy.seeding(self._seed, self._epoch))
         return report + self._suspect(look, tasks)
+
+    def _tasks(self, worker: int) -> dict[int, Any]:
+        """Returns the indices of a worker's outstanding tasks, by the tasks' numbers."""
+        return {number: indices_of(task) for number, task in self._core.tasks(worker).items()}
 
     def _reap(self, worker: int, look: dict[str, Any]) -> int | None:
         process = self.processes[worker]
@@ -193,11 +202,11 @@ class Crew:
         if not is_fetching or not _reports.has_indices(indices):
             return ""
         if not isinstance(indices, (list, tuple)):
-            text, name = _samples.text_of(indices), f"sample {_reports.shorten(indices)}"
+            text, name = text_of(indices), f"sample {_reports.shorten(indices)}"
         elif position is None:
-            text, name = _samples.text_of(indices), f"batch {task}, of {_reports.shorten(indices)},"
+            text, name = text_of(indices), f"batch {task}, of {_reports.shorten(indices)},"
         elif position < len(indices):
-            text, name = _samples.text_of(indices[position]), f"sample {_reports.shorten(indices[position])}"
+            text, name = text_of(indices[position]), f"sample {_reports.shorten(indices[position])}"
         else:
             return ""  # it was collating
         if text in self._blame.banned:
@@ -265,7 +274,7 @@ class Crew:
         is_halted = _reports.is_halted(look)
         if not is_halted:
             look = self._with_stacks(look)
-        tasks = self._core.tasks(look["worker"])
+        tasks = self._tasks(look["worker"])
         report = _reports.of_stall(look, seconds, tasks, start, self._hazards())
         if self._policy.on_stall == "restart":
             self._kill(look, report)
@@ -315,18 +324,10 @@ class Crew:
 
 
 def close(core: _core.Loader, processes: list[Any], timeout: float) -> None:
-    """Ends the workers within `timeout` seconds and frees what no batch holds. A Ctrl-C of meanwhile is raised
-    afterwards."""
+    """Ends the workers within `timeout` seconds and frees what no batch holds. Signals that arrive meanwhile are
+    handled afterwards."""
     deadline = time.monotonic() + timeout
-    interrupt = None
-    while True:
-        try:
-            _close(core, processes, deadline)
-            break
-        except KeyboardInterrupt as error:
-            interrupt = error
-    if interrupt is not None:
-        raise interrupt
+    _interrupt.without_signals(lambda: _close(core, processes, deadline))
 
 
 def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import itertools
 import os
 import pickle
 import threading
@@ -15,9 +16,20 @@ from dataclasses import asdict
 from multiprocessing import util
 from typing import Any, Protocol
 
-from headrace import _core, _crew, _diagnosis, _forkserver, _growth, _pickling, _reports, _restart  # noqa: F401
+from headrace import (
+    _core,
+    _crew,
+    _diagnosis,
+    _growth,
+    _interrupt,
+    _notes,
+    _pickling,  # noqa: F401
+    _reports,
+    _restart,
+)
 from headrace._options import Policy
 
+_DRAW, _SEND = 1, 2  # _core.Loader.failed_step
 NO_REPORT = "headrace: there is no report before the first iteration with workers"
 
 
@@ -57,11 +69,14 @@ class Host(_crew.Host, Protocol):
     """The iterator that an engine works for. It is passed to each call and not kept: it must die with its last
     reference."""
 
-    def draw(self) -> Any:
-        """The next task's indices. StopIteration."""
+    tasks: _core.Tasks  # what is to be made in this epoch
+    wrap: Callable[[Any], Any] | None  # what is sent of a task's indices; may be called again for the same task
 
     def name_sampler(self) -> str:
-        """What draw draws them from, for people."""
+        """Returns what the tasks are drawn from, for messages."""
+
+    def exception_of(self, wrapped: Any, note: str) -> Exception:
+        """Returns the exception that a worker sent, with the note."""
 
 
 class Engine:
@@ -90,7 +105,8 @@ class Engine:
         self._has_warned = False
         self._pid = os.getpid()
         self._last_report: dict[str, Any] = {}
-        self._bad: list[Any] = []
+        self._bad: dict[int, list[Any]] = {}  # bad samples of this epoch, by the serial number of the answer
+        self._skipped = 0  # bad samples of earlier epochs
         self._seed = seed
         self._policy = policy
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
@@ -108,17 +124,15 @@ class Engine:
     def begin(self, host: Host, epoch: int, timeout: float | None, keep_workers: bool) -> None:
         """Begins an epoch. What is outstanding of the last one is waited for and dropped, and its workers are told.
         With `keep_workers` workers without data wait for another epoch. Timeout; RuntimeError for a dead worker."""
-        self._keep_workers = keep_workers
-        self._retired: set[int] = set()
         self._is_over = self._has_begun = False
-        self._drawn = 0  # tasks of this epoch
-        self._owed = 0  # tasks to be submitted for batches that were taken ahead
-        self._bad = []
+        self._draw_error = ""  # the sampler's last exception; nothing was drawn after it
+        self._skipped += len(self._bad_samples())
+        self._bad = {}
         beginning = self._crew.begin_epoch(epoch)
-        self._wait(host, lambda seconds: self._core.begin(beginning, seconds), timeout)
+        owed = len(self.processes) * self._prefetch_factor
+        self._wait(host, lambda seconds: self._core.begin(beginning, owed, keep_workers, seconds), timeout)
         self._has_begun = True
-        for _ in range(len(self.processes) * self._prefetch_factor):
-            self._submit(host)
+        self.submit_owed(host)
 
     def _wait(self, host: Host, wait: Callable[[float], int | None], timeout: float | None) -> int | None:
         """Waits in slices, so that a stall is seen; what passed while this process was stopped is one slice."""
@@ -160,104 +174,128 @@ class Engine:
                 self._crew.report_stall(stalled_s)
                 patience_s = 2 * stalled_s
 
-    def _submit(self, host: Host) -> None:
-        try:
-            indices = host.draw()
-        except StopIteration:
-            return
-        except ValueError as error:
-            if error.args != ("generator already executing",):
+    def submit_owed(self, host: Host, keep: int = 0) -> None:
+        """Submits the tasks that are due for what was received, but for the last `keep`. What drawing a task raises is
+        raised here, and the task stays due."""
+        while self._core.owed > keep:
+            try:
+                if self._core.submit(host.tasks, host.wrap):
+                    self._draw_error = ""
+            except Exception as error:
+                self._explain_submit(error, host)
                 raise
-            raise RuntimeError(
-                "headrace: another thread is drawing from this loader's sampler; give each thread an iterator of its "
-                "own, or a lock"
-            ) from error
-        try:
-            self._core.submit(indices)
-        except Exception as error:
-            _explain_indices(error, indices, host.name_sampler(), self._drawn)
-            raise
-        self._drawn += 1
 
-    def next(self, host: Host, timeout: float | None, batch_size: int | None) -> tuple[int, Any] | None:
-        """The next (STATUS_BATCH, batch) or (STATUS_ERROR, (wrapped exception, note)); None at the epoch's end.
+    def _explain_submit(self, error: Exception, host: Host) -> None:
+        """Decides what becomes of a task that could not be submitted. Where a signal's handler raised the exception, it
+        is submitted by the next call."""
+        if self._core.failed_step == _DRAW:
+            self._draw_error = _notes.in_words(error)
+            if isinstance(error, ValueError) and error.args == ("generator already executing",):
+                raise RuntimeError(
+                    "headrace: another thread is drawing from this loader's sampler; give each thread an iterator of "
+                    "its own, or a lock"
+                ) from error
+            if not _interrupt.is_from_signal(error):
+                host.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
+        elif self._core.failed_step == _SEND and not _interrupt.is_from_signal(error):
+            indices = host.tasks.draw()
+            host.tasks.handed_on()
+            _explain_indices(error, indices, host.name_sampler(), self._core.submitted)
+
+    def next(self, host: Host, timeout: float | None) -> int | None:
+        """Waits for the next answer and returns its status, and the same one again until it is dropped; None at the
+        epoch's end.
 
         One more task is submitted first, so what drawing its indices raises is raised here. Timeout; RuntimeError for a
-        dead worker, or an epoch whose beginning failed; MemoryError for a batch over the limit; what rebuilding the
-        batch raises."""
+        dead worker, or an epoch whose beginning failed. Whatever raises, and wherever: nothing is lost, and the next
+        call goes on."""
         if not self._has_begun:
-            raise RuntimeError("headrace: the beginning of this epoch failed; iterate over the loader anew")
-        while self._owed:
-            self.submit_owed(host)
+            raise RuntimeError("headrace: this epoch could not be started; start a new loop over the loader")
+        self.submit_owed(host)
         while not self._is_over:
             status = self._wait(host, self._core.wait, timeout)
             if status is None:
-                self._end_epoch()
+                self._end_epoch(host)
                 break
             if self._crew.has_unborn:
                 self._crew.end_stillborn()  # out of order the others' batches keep coming
-            if status == _core.STATUS_END:
-                self._retire_workers()
-            self._submit(host)
+            self.submit_owed(host)
             if status != _core.STATUS_END:
-                return self._take(status, batch_size)
+                return status
         return None
 
-    def next_if_ready(self, batch_size: int | None) -> tuple[int, Any] | None:
-        """As next, ahead of the consumer: None when the next batch has not arrived yet, or when only next can tell what
-        comes. Nothing is drawn: the task that is due for it is submitted by submit_owed, when it is handed on."""
+    def next_if_ready(self) -> int | None:
+        """Does as next, ahead of the consumer: None when the next answer has not arrived yet, or when only next can
+        tell what comes. Nothing is drawn: submit_owed submits the task that is due for it, when it is handed on."""
         while self._has_begun and not self._is_over:
             try:
                 status = self._core.wait(0.0)
             except (TimeoutError, _core.WorkerDied):
                 return None
-            if status is None:
-                return None
-            self._owed += 1
             if status != _core.STATUS_END:
-                return self._take(status, batch_size)
-            self._retire_workers()
+                return status
         return None
 
-    def submit_owed(self, host: Host) -> None:
-        """Submits one of the tasks that next_if_ready left due."""
-        self._owed -= 1
-        self._submit(host)
-
-    def _take(self, status: int, batch_size: int | None) -> tuple[int, Any]:
-        value = self._core.take()
+    def answer(self, host: Host, status: int, batch_size: int | None) -> Any:
+        """Returns the batch that was waited for, or a _core.Failure: of the worker's exception, of MemoryError for a
+        batch over the limit, of what rebuilding the batch raised. It is the same one again until it is dropped."""
+        if status == _core.STATUS_BATCH:
+            return self._rebuilt()
+        value = self._rebuilt()
+        if type(value) is _core.Failure:
+            return value
         if status == _core.STATUS_TOO_BIG:
-            raise self._explain_size(value, batch_size)
-        notes = None
+            return _core.Failure(self._explain_size(value, batch_size))
         if status == _core.STATUS_NOTED:
             notes, value = value
-            status = _core.STATUS_BATCH
-        elif status == _core.STATUS_ERROR:
-            *value, notes = value
+        else:
+            wrapped, note, notes = value
+            value = _core.Failure(host.exception_of(wrapped, note))
         if notes is not None:
-            self._heed(pickle.loads(notes))
-        return status, value
+            self._keep_notes(pickle.loads(notes))
+        return value
 
-    def _heed(self, notes: _restart.Notes) -> None:
+    def _rebuilt(self) -> Any:
+        try:
+            return self._core.answer()
+        except Exception as error:
+            if _interrupt.is_from_signal(error):
+                raise
+            return _core.Failure(error)
+
+    @property
+    def source(self) -> _core.Loader:
+        """What keeps the answer until it is dropped, for _core.Iterator."""
+        return self._core
+
+    @property
+    def serial(self) -> int:
+        """The number of the answer that was waited for last."""
+        return self._core.serial
+
+    def drop(self) -> None:
+        """Lets go of the answer: the next call of next is for the next one."""
+        self._core.drop()
+
+    def _keep_notes(self, notes: _restart.Notes) -> None:
+        """May be called again for the same answer."""
         if notes.bad:
-            self._bad += notes.bad
-            self._core.count_skipped(len(notes.bad))
+            self._bad[self._core.serial] = notes.bad
+            self._core.count_skipped(self._skipped + len(self._bad_samples()))
         if notes.state is not None:
             self._crew.keep_state(notes)
 
-    def _end_epoch(self) -> None:
+    def _bad_samples(self) -> list[Any]:
+        return list(itertools.chain.from_iterable(self._bad.values()))
+
+    def _end_epoch(self, host: Host) -> None:
         self._is_over = True
-        if self._bad:
-            _crew.tell(_reports.of_bad_samples(self._bad))
+        if bad := self._bad_samples():
+            _crew.tell(_reports.of_bad_samples(bad))
         if growth := _growth.news(self._core, len(self.processes)):
             _crew.tell(growth)
-
-    def _retire_workers(self) -> None:
-        for worker in range(len(self.processes)):
-            if self._keep_workers or worker in self._retired or self._core.has_data(worker):
-                continue
-            self._retired.add(worker)
-            self._core.dismiss(worker)
+        if self._draw_error and host.tasks.is_ended_by_exceptions():
+            _crew.tell(_reports.of_early_end(self._core.submitted, host.name_sampler(), self._draw_error))
 
     def report(self) -> dict[str, Any]:
         """Counters, after close as they were then: see headrace.Loader.report."""
@@ -268,7 +306,7 @@ class Engine:
     def _report(self) -> dict[str, Any]:
         report = self._core.report()
         report["seed"] = self._seed
-        report["bad_samples"] = list(self._bad)
+        report["bad_samples"] = self._bad_samples()
         looks = _growth.looks(self._core, len(self.processes))
         report["growth"] = [asdict(one) for one in _growth.sum_up(looks)]
         report["private_grown_bytes"] = sum(look["private_grown"] for look in looks)
@@ -305,11 +343,12 @@ class Engine:
         """Ends the workers and frees what no batch holds. Idempotent; does nothing in a forked child."""
         if os.getpid() != self._pid:
             return
-        try:
-            if self._finalizer.still_active():
-                self._last_report = self._report()
-        finally:  # also after a Ctrl-C of meanwhile, which the garbage collector's call of the finalizer would lose
-            self._finalizer()
+        _interrupt.without_signals(self._close)
+
+    def _close(self) -> None:
+        if self._finalizer.still_active():
+            self._last_report = self._report()
+        self._finalizer()
 
 
 def _vitals(look: dict[str, Any]) -> dict[str, Any]:

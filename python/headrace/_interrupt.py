@@ -11,11 +11,14 @@ import _thread
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace import _forkserver
+
+_Result = TypeVar("_Result")
 
 
 def is_blocked() -> bool:
@@ -50,6 +53,59 @@ def raised_later() -> Iterator[None]:
         main = threading.main_thread().ident
         assert main is not None
         _thread.start_new_thread(signal.pthread_kill, (main, signal.SIGINT))
+
+
+def _code_of(handler: Any) -> Any:
+    """Returns the code that a signal's handler runs, or None."""
+    handler = getattr(handler, "func", handler)  # functools.partial
+    if not hasattr(handler, "__code__") and not hasattr(handler, "__func__"):
+        handler = getattr(type(handler), "__call__", None)  # noqa: B004  # an object with __call__
+    return getattr(handler, "__code__", None)
+
+
+def _handlers() -> dict[int, Any]:
+    """Returns the handlers that are written in Python, by their signals."""
+    found = ((number, signal.getsignal(number)) for number in signal.valid_signals())
+    return {number: handler for number, handler in found if callable(handler)}
+
+
+def is_from_signal(error: BaseException) -> bool:
+    """Returns True if a handler of a signal raised the exception, as for a Ctrl-C or a time limit. Such an exception
+    says nothing about the code that it was raised in."""
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    codes = set(map(_code_of, _handlers().values())) - {None}
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code in codes for frame, _ in frames)
+
+
+def _set_handlers(handlers: dict[int, Any]) -> None:
+    """Sets all of them, even if one of them is called in between and raises; its exception is raised at the end."""
+    raised: BaseException | None = None
+    for number, handler in handlers.items():
+        try:
+            signal.signal(number, handler)
+        except BaseException as error:
+            raised = error
+            signal.signal(number, handler)
+    if raised is not None:
+        raise raised
+
+
+def without_signals(function: Callable[[], _Result]) -> _Result:
+    """Returns what function() returns. Signals that arrive while it runs are handled afterwards, so that no handler can
+    raise an exception between its steps. For what takes milliseconds and happens rarely."""
+    if threading.current_thread() is not threading.main_thread():
+        return function()  # handlers run in the main thread only
+    arrived: list[int] = []
+    handlers = _handlers()
+    try:
+        _set_handlers(dict.fromkeys(handlers, lambda number, frame: arrived.append(number)))
+        return function()
+    finally:
+        _set_handlers(handlers)
+        for number in arrived:
+            signal.raise_signal(number)
 
 
 def block() -> None:

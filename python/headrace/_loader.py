@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
+import itertools
 import multiprocessing
 import random
 import secrets
@@ -19,15 +19,16 @@ from headrace import (
     _core,
     _crew,
     _diagnosis,
+    _draw,
     _engine,
     _forkserver,
     _here,
     _interrupt,
     _notes,
     _options,
+    _refill,
     _restart,
     _witness,
-    _worker,
 )
 from headrace._collate import default_collate
 from headrace._samples import DatasetJob, SampleMaker
@@ -84,33 +85,15 @@ class WorkerError:
 
 
 class _Fetcher:
-    """Makes batches of a data set: of given indices (an iterable of them), or of what an iterator gives next."""
+    """Takes the samples of given indices from a map-style dataset."""
 
-    def __init__(self, dataset: Any, is_iterable: bool, batched: bool, drop_last: bool) -> None:
+    def __init__(self, dataset: Any, batched: bool) -> None:
         self._dataset = dataset
-        self._iterator = iter(dataset) if is_iterable else None
         self._batched = batched
-        self._drop_last = drop_last
 
     def fetch(self, indices: Any) -> Any:
-        """The samples of a batch, or the one sample without batches. EndOfData from an iterable."""
-        if self._iterator is None:
-            return [self._dataset[index] for index in indices] if self._batched else self._dataset[indices]
-        if not self._batched:
-            return self._take_one(self._iterator)
-        samples = []
-        with contextlib.suppress(StopIteration):
-            for _ in indices:
-                samples.append(next(self._iterator))
-        if not samples or (self._drop_last and len(samples) < len(indices)):
-            raise _worker.EndOfData
-        return samples
-
-    def _take_one(self, iterator: Iterator[Any]) -> Any:
-        try:
-            return next(iterator)
-        except StopIteration:
-            raise _worker.EndOfData from None
+        """Returns the samples of a batch, or the one sample without batches."""
+        return [self._dataset[index] for index in indices] if self._batched else self._dataset[indices]
 
 
 def _seed_all(seed: int, epoch: int, worker: int) -> None:
@@ -151,6 +134,7 @@ class _Job(DatasetJob):
         self._maker: SampleMaker | None = None
         if not self.is_iterable:
             self._maker = SampleMaker(port.noting, self.dataset, self.policy, beginning, self.seed, self.worker)
+            self._take_bad = self._maker.take_bad
         way = _restart.way_of(self.dataset, self.is_iterable)
         self._state_is_wanted = way == _restart.STATE and self.policy.max_restarts > 0
         self._begin(beginning, self.init_fn)
@@ -176,21 +160,26 @@ class _Job(DatasetJob):
     def leave(self) -> None:
         self._fetcher = None
 
-    def _new_fetcher(self) -> _Fetcher:
-        return _Fetcher(self.dataset, self.is_iterable, self.batched, self.drop_last)
+    def _new_fetcher(self) -> Any:
+        if not self.is_iterable:
+            return _Fetcher(self.dataset, self.batched)
+        fetcher = _draw.IterableFetcher(self.dataset, self.batched, self.drop_last, self.policy, self.worker)
+        self._take_bad = fetcher.take_bad
+        return fetcher
 
-    def fetch(self, indices: Any) -> Any:
+    def fetch(self, task: Any) -> Any:
         self.notes = None
         self._made += 1
         self._raise_failure()
         if self._state is not None:
             self._load(self._state)
-        samples = self._fetch_and_note(self._samples, indices)
+        samples = self._fetch_and_note(self._samples, task)
         return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
 
-    def _samples(self, indices: Any) -> Any:
+    def _samples(self, task: Any) -> Any:
         if self._maker is None:
-            return self._fetcher.fetch(indices)
+            return self._fetcher.fetch(task)
+        indices = self._maker.receive(task)
         if self._maker.makes(indices, self.batched):
             return self._maker.make(indices) if self.batched else self._maker.make_one(indices)
         return self._fetcher.fetch(self._port.noting(indices) if self.batched else indices)
@@ -232,9 +221,12 @@ class Loader:
             replaced, and not counted here.
         rng: "worker": a worker's random numbers run on from sample to sample; "sample": random and numpy are seeded
             anew for each sample, by seed, epoch and index, so that it is the same whichever worker makes it.
-        on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another,
-            drawn by the seed, takes its place; or callable(index, exception) that gives one of these words. The number
-            of batches stays the same. Bad samples are listed at the epoch's end, and in report().
+        on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another
+            takes its place; or callable(index, exception) that gives one of these words. The other one is a sample that
+            the sampler gave before in this epoch, chosen by seed, epoch and position; if there is none yet, the next
+            good one. Of an iterable dataset it is the next sample, and `index` counts the samples of the worker. The
+            number of batches of a map-style dataset stays the same. Bad samples are listed at the epoch's end, and in
+            report().
         stall_after: seconds without progress, while the loop waits, after which a worker's stacks are shown.
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
@@ -367,7 +359,7 @@ class Loader:
 
     def _order(self) -> Iterable[Any]:
         if self._is_iterable:
-            return iter(lambda: None, 0)  # without end: the workers say when they are through
+            return itertools.repeat(None)  # without end: the workers say when they are through
         if self.sampler is not None:
             return self.sampler
         if not self.shuffle:
@@ -377,20 +369,18 @@ class Loader:
         generator = np.random.default_rng([self.seed, self.epoch])
         return map(int, generator.permutation(len(self.dataset)))
 
-    def _tasks(self) -> Iterator[Any]:
-        """The indices of one batch after the other. No generator of this object's: persistent workers would outlive it
-        where an epoch is broken off."""
+    def _tasks(self) -> _core.Tasks:
+        """Returns the indices of one batch after the other."""
         if self.batch_sampler is not None:
-            return iter(self.batch_sampler)
-        if self.batch_size is None:
-            return iter(self._order())
-        return _batches(self._order(), self.batch_size, self.drop_last)
+            return _core.Tasks(iter(self.batch_sampler))
+        order = iter(self._order())  # now: it is the order of this epoch
+        return _core.Tasks(order, self.batch_size or 0, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         tasks = self._tasks()
         epoch, self.epoch = self.epoch, self.epoch + 1
         if self.num_workers == 0:
-            return self._iterate_here(tasks, epoch)
+            return _IteratorHere(self, tasks, epoch)
         if self._iterator is not None and self.persistent_workers:
             self._iterator.begin(tasks, epoch)
             return self._iterator
@@ -399,24 +389,6 @@ class Loader:
         if self.persistent_workers:
             self._iterator = iterator
         return iterator
-
-    def _iterate_here(self, tasks: Iterator[Any], epoch: int) -> Iterator[Any]:
-        policy = _options.Policy.of(self, self._is_iterable, {})
-        if not policy.is_per_sample:
-            return self._fetch_here(tasks)
-        collate = (self.collate_fn or default_collate) if self._batched else None
-        here = self._engine = _here.Here(self.dataset, policy, self.seed, epoch, self._batched, collate)
-        return here.fetch_all(tasks)
-
-    def _fetch_here(self, tasks: Iterator[Any]) -> Iterator[Any]:
-        fetcher = _Fetcher(self.dataset, self._is_iterable, self._batched, self.drop_last)
-        collate = self.collate_fn or default_collate
-        for indices in tasks:
-            try:
-                samples = fetcher.fetch(indices)
-            except _worker.EndOfData:
-                return
-            yield collate(samples) if self._batched else samples
 
     def report(self) -> dict[str, Any]:
         """Counters of the newest iterator; after its end they stay as they were then.
@@ -452,17 +424,6 @@ class Loader:
         return None if context is None else context.get_start_method()
 
 
-def _batches(order: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
-    batch: list[Any] = []
-    for index in order:
-        batch.append(index)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch and not drop_last:
-        yield batch
-
-
 def _context_of(context: Any) -> Any:
     if context is None or hasattr(context, "get_start_method"):
         return context
@@ -472,7 +433,45 @@ def _context_of(context: Any) -> Any:
     return multiprocessing.get_context(context)
 
 
-class _WorkerIterator:
+class _IteratorHere(_here.HereIterator):
+    """One epoch of a Loader with num_workers=0."""
+
+    def __init__(self, loader: Loader, tasks: _core.Tasks, epoch: int) -> None:
+        policy = _options.Policy.of(loader, loader._is_iterable, {})
+        self._is_batched = loader._batched
+        self._collate = (loader.collate_fn or default_collate) if self._is_batched else _as_is
+        if loader._is_iterable:
+            batch_size = (loader.batch_size or 0) if self._is_batched else 0
+            self._from: Any = _draw.FromIterable(loader.dataset, batch_size, loader.drop_last, policy, None)
+            self._fetch: Any = self._collate
+            if policy.is_per_sample:
+                self._here = _here.Here(self._from.tasks, loader.seed, self._from.take_bad)
+                self._fetch = functools.partial(self._here.noting, self._collate)
+        else:
+            self._from = _draw.FromSampler(tasks)
+            self._fetcher = _Fetcher(loader.dataset, self._is_batched)
+            self._fetch = self._fetch_and_collate
+            if policy.is_per_sample:
+                samples = _here.SamplesHere(
+                    loader.dataset, policy, loader.seed, epoch, self._is_batched, self._collate, tasks
+                )
+                self._here, self._fetch = samples.here, samples.fetch
+        self._source = self._from.tasks
+        if self._here is not None:
+            loader._engine = self._here
+
+    def _prepare(self) -> Any:
+        return self._make(self._from, self._fetch)
+
+    def _fetch_and_collate(self, indices: Any) -> Any:
+        return self._collate(self._fetcher.fetch(indices))
+
+
+def _as_is(samples: Any) -> Any:
+    return samples
+
+
+class _WorkerIterator(_core.Iterator):
     """Epochs of a Loader with workers."""
 
     def __init__(self, loader: Loader, epoch: int) -> None:
@@ -502,6 +501,7 @@ class _WorkerIterator:
         method = _diagnosis.start_method_of(loader.multiprocessing_context)
         start = functools.partial(self._start, loader, policy, epoch)
         self._engine = loader._engine = _diagnosis.started(start, parts, method, policy.repair)
+        self._source = self._engine.source
 
     def _start(self, loader: Loader, policy: _options.Policy, epoch: int, is_repaired: bool) -> _engine.Engine:
         self._is_repaired = is_repaired
@@ -519,8 +519,11 @@ class _WorkerIterator:
             epoch=epoch,
         )
 
-    def begin(self, tasks: Iterator[Any], epoch: int) -> None:
-        self._tasks = tasks
+    def begin(self, tasks: _core.Tasks, epoch: int) -> None:
+        self.tasks = tasks
+        self.wrap: Callable[[Any], Any] | None = None
+        if self._job.policy.on_bad_sample != "raise":
+            self.wrap = _refill.Refills(tasks, self._job.batched, self._job.seed, epoch).wrap
         try:
             self._engine.begin(self, epoch, self._timeout, self._keep_workers)
         except _engine.Timeout:
@@ -532,9 +535,6 @@ class _WorkerIterator:
             "which shows where the worker is"
         ) from None
 
-    def draw(self) -> Any:
-        return next(self._tasks)
-
     def name_sampler(self) -> str:
         return _diagnosis.name_sampler(*self._samplers)
 
@@ -542,23 +542,24 @@ class _WorkerIterator:
         job = dataclasses.replace(self._job, worker=worker)
         return _diagnosis.parcel(job) if self._is_repaired else job
 
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        self._engine.warn_of_copies(stacklevel=3)  # first: where warnings are errors, no batch is lost
+    def exception_of(self, wrapped: Any, note: str) -> Exception:
         try:
-            answer = self._engine.next(self, self._timeout, self._batch_size)
+            _reraise(wrapped, note)
+        except Exception as error:
+            return error
+        raise AssertionError("an exception that arrived was not raised")
+
+    def _prepare(self) -> Any:
+        self._engine.warn_of_copies(stacklevel=3)
+        try:
+            status = self._engine.next(self, self._timeout)
         except _engine.Timeout:
             self._raise_timeout()
-        if answer is None:
+        if status is None:
             if not self._keep_workers:
                 self._engine.close()
             raise StopIteration
-        status, value = answer
-        if status == _core.STATUS_ERROR:
-            _reraise(*value)
-        return value
+        return self._engine.answer(self, status, self._batch_size)
 
     def report(self) -> dict[str, Any]:
         """Counters: see headrace.Loader.report."""

@@ -149,8 +149,10 @@ class Policy:
         """The options as they stand in a loader's attributes; what it does not have, from `others`."""
         found = {name: others.get(name, default) for name, default in vars(cls()).items()}
         policy = cls(**(found if loader is None else {name: own(loader, name, found[name]) for name in found}))
-        if is_iterable and (policy.rng != "worker" or policy.on_bad_sample != "raise"):
-            raise ValueError('rng="sample" and on_bad_sample need a data set with __getitem__, this is an iterable one')
+        if is_iterable and policy.rng != "worker":
+            raise ValueError(
+                'rng="sample" needs a map-style dataset (one with __getitem__), but this dataset is iterable'
+            )
         return policy
 
     @property

@@ -202,7 +202,7 @@ def _make(dataset: Any, index: Any) -> None:
 def _seeder(seed: int | None, epoch: int) -> Callable[[Any], None]:
     if seed is None:
         return lambda index: None
-    from headrace._samples import seed_all
+    from headrace._random import seed_all
 
     with contextlib.suppress(ImportError):  # a worker has it, and seeds it before the first sample
         importlib.import_module("numpy.random")

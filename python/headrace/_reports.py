@@ -287,6 +287,15 @@ def _of_worker(worker: int | None) -> str:
     return "" if worker is None else f" (worker {worker})"
 
 
+def of_early_end(count: int, sampler: str, error: str) -> str:
+    """Reports that an epoch was shorter than it should be: the sampler's iterator ended by an exception."""
+    return (
+        f"headrace: this epoch ended after {count} batches, because the iterator of the {sampler}, raised an exception "
+        f"and gave nothing more ({error}). A generator cannot continue after an exception: catch it "
+        "there, or write the iterator as a class with __next__"
+    )
+
+
 def of_bad_samples(bad: list[Any], shown: int = 10) -> str:
     """The samples that an epoch could not make."""
     lines = [f"  {_short.repr(one.index)}{_of_worker(one.worker)}: {one.error}" for one in bad[:shown]]

@@ -29,7 +29,7 @@ def way_of(dataset: Any, is_iterable: bool) -> str | None:
 
 @dataclass
 class Blame:
-    """What workers died at, in all epochs of a loader that restarts them, by headrace._samples.text_of the indices: how
+    """What workers died at, in all epochs of a loader that restarts them, by headrace._random.text_of the indices: how
     often, and why it is not to be tried again."""
 
     deaths: dict[str, int] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Beginning:
     """Where a worker begins: for a first one, with nothing.
 
     epoch: the iterator's epochs so far. banned: samples, or batches as a whole, that are not to be tried, and why; by
-    headrace._samples.text_of their indices. state: of an iterable data set, to be loaded before it is iterated. made:
+    headrace._random.text_of their indices. state: of an iterable data set, to be loaded before it is iterated. made:
     batches that it had given by then. discard: further ones that were made before and are made again for nothing.
     look_s: see headrace._growth.
     """

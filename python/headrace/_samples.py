@@ -3,72 +3,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import operator
 import pickle
 import random
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from headrace import _notes, _restart, _worker
 from headrace._options import Policy
-
-REFILLS = 10  # other samples that are tried in the place of a bad one
+from headrace._random import key_of, seed_all, text_of
+from headrace._refill import TRIES, Refillable, samples_of
 
 
 class SampleKilledWorker(RuntimeError):
     """Making this sample killed its worker before: it is not tried again."""
-
-
-def _exactly(index: object) -> str:
-    with contextlib.suppress(TypeError):
-        index = operator.index(index)  # type: ignore[arg-type]
-    return repr(index)
-
-
-def text_of(index: object) -> str:
-    """A sample by its index: 3 and numpy's 3 are the same one, and so are those that cannot be printed."""
-    try:
-        return _exactly(index)
-    except Exception:  # of its own __repr__ or __index__
-        return f"<{type(index).__name__}>"
-
-
-def _key(seed: int, epoch: int, index: object, *more: object) -> int:
-    text = repr((seed, epoch, _exactly(index), *more))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-def seed_all(seed: int, epoch: int, index: object) -> None:
-    """Seeds random and, where they are imported, numpy's and torch's default generators: a pure function of the
-    arguments (BLAKE2b of them, 64 bits)."""
-    key = _key(seed, epoch, index)
-    random.seed(key)
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None:
-        numpy.random.seed([key & 0xFFFFFFFF, key >> 32])
-    if torch is not None:
-        torch.default_generator.manual_seed(key)
-
-
-@contextlib.contextmanager
-def generators_kept() -> Iterator[None]:
-    """What is done to these generators in the block is undone behind it."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    pythons = random.getstate()
-    numpys = None if numpy is None else numpy.random.get_state()
-    torchs = None if torch is None else torch.default_generator.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(pythons)
-        if numpy is not None:
-            numpy.random.set_state(numpys)
-        if torch is not None:
-            torch.default_generator.set_state(torchs)
 
 
 @dataclass
@@ -78,6 +26,19 @@ class BadSample:
     index: Any
     error: str
     worker: int | None
+
+
+def decide(policy: Policy, index: object, error: Exception) -> str:
+    """Returns what becomes of a sample that raised: "raise", "skip" or "refill". ValueError if a callable of the user's
+    says something else."""
+    word = policy.on_bad_sample
+    if callable(word):
+        word = word(index, error)
+    if word not in ("raise", "skip", "refill"):
+        raise ValueError(
+            f'headrace: on_bad_sample should give "raise", "skip" or "refill", not {word!r}, for sample {index!r}'
+        ) from error
+    return str(word)
 
 
 class SampleMaker:
@@ -104,6 +65,7 @@ class SampleMaker:
         self._seed = seed
         self._worker = worker
         self._bad: list[BadSample] = []
+        self._task: Refillable | None = None  # of the batch that is being made, with its replacements
 
     def begin_epoch(self, beginning: _restart.Beginning) -> None:
         self._epoch = beginning.epoch
@@ -113,6 +75,11 @@ class SampleMaker:
     def seeding(self) -> tuple[int, int] | None:
         """See Policy.seeding."""
         return self._policy.seeding(self._seed, self._epoch)
+
+    def receive(self, task: Any) -> Any:
+        """Takes the next task, and returns its indices."""
+        self._task = task if type(task) is Refillable else None
+        return task if self._task is None else self._task.indices
 
     @property
     def is_idle(self) -> bool:
@@ -131,68 +98,75 @@ class SampleMaker:
         return bad
 
     def make(self, indices: Any) -> list[Any]:
-        """The samples of a batch. At least one is made, by refilling if need be: an empty batch is none."""
+        """Returns the samples of a batch. At least one is made, by refilling if need be: an empty batch is none."""
         ban = self._banned.get(text_of(indices))
         self._bad = []
         samples: list[Any] = []
-        for index in self._noting(indices):
-            samples += self._make(index, ban)
+        for place, index in enumerate(self._noting(indices)):
+            samples += self._make(index, ban, place, True)
         if not samples and self._bad:
-            samples.append(self._refill(self._bad[0].index))
+            samples.append(self._refill(self._bad[0].index, 0, True))
         return samples
 
     def make_one(self, index: Any) -> Any:
-        """The sample of a loader without batches: a bad one is refilled, for there is no smaller batch."""
+        """Returns the sample of a loader without batches: a bad one is refilled, for there is no smaller batch."""
         self._bad = []
-        samples = self._make(index, None)
-        return samples[0] if samples else self._refill(index)
+        samples = self._make(index, None, 0, False)
+        return samples[0] if samples else self._refill(index, 0, False)
 
-    def _make(self, index: Any, ban: str | None) -> list[Any]:
+    def _make(self, index: Any, ban: str | None, place: int, is_batched: bool) -> list[Any]:
         try:
             if ban := ban or self._banned.get(text_of(index)):
                 raise SampleKilledWorker(ban)
             return [self._get(index)]
         except Exception as error:
-            word = self._decide(index, error)
+            word = decide(self._policy, index, error)
             if word == "raise":
                 raise
             self._note(index, error)
-        return [self._refill(index)] if word == "refill" else []
+        return [self._refill(index, place, is_batched)] if word == "refill" else []
 
     def _get(self, index: Any) -> Any:
         if self._policy.rng == "sample":
             seed_all(self._seed, self._epoch, index)
         return self._dataset[index]
 
-    def _decide(self, index: Any, error: Exception) -> str:
-        word = self._policy.on_bad_sample
-        if callable(word):
-            word = word(index, error)
-        if word not in ("raise", "skip", "refill"):
-            raise ValueError(
-                f'headrace: on_bad_sample should give "raise", "skip" or "refill", not {word!r}, for sample {index!r}'
-            ) from error
-        return str(word)
-
     def _note(self, index: Any, error: Exception) -> None:
         self._bad.append(BadSample(index, _notes.in_words(error), self._worker))
 
-    def _refill(self, index: Any) -> Any:
-        """Another sample, drawn by the seed, the epoch and the bad one's index."""
-        try:
-            count = len(self._dataset)
-        except TypeError:
-            raise TypeError(
-                f"headrace: sample {index!r} is bad, and no other can take its place: the data set has no length"
-            ) from None
-        for attempt in range(REFILLS):
-            other = random.Random(_key(self._seed, self._epoch, index, attempt)).randrange(count)
+    def _refill(self, index: Any, place: int, is_batched: bool) -> Any:
+        """Returns another sample in the place of the bad one at this place of its batch."""
+        tried = 0
+        for other in self._others(place, is_batched):
+            if any(text_of(other) == text_of(one.index) for one in self._bad):
+                continue  # it was tried already
+            tried += 1
             try:
                 return self._get(other)
             except Exception as error:
                 self._note(other, error)
-        raise RuntimeError(
-            f"headrace: sample {index!r} is bad, and so are {REFILLS} others that were tried in its place; "
+            if tried == TRIES:
+                break
+        raise RuntimeError(self._why_no_refill(index, tried))
+
+    def _others(self, place: int, is_batched: bool) -> list[Any]:
+        """Returns what can take the place: what the sampler gave before, in an order drawn by the seed, the epoch and
+        the position; then what it gives next."""
+        if self._task is None:
+            return []
+        samples = samples_of(self._task.indices, is_batched)
+        earlier = [*self._task.earlier, *samples[:place]]
+        random.Random(key_of(self._seed, self._epoch, self._task.position + place)).shuffle(earlier)
+        return [*earlier, *samples[place + 1 :], *self._task.later]
+
+    def _why_no_refill(self, index: Any, tried: int) -> str:
+        if not tried:
+            return (
+                f"headrace: sample {index!r} failed, and the sampler has given no other sample that could take its "
+                f"place; its exception: {self._bad[-1].error}"
+            )
+        return (
+            f"headrace: sample {index!r} failed, and so did {tried} others of this epoch that were tried in its place; "
             f"the last: {self._bad[-1].index!r}, {self._bad[-1].error}"
         )
 
@@ -205,6 +179,7 @@ class DatasetJob:
     worker: int
     notes: _restart.Notes | None = None
     _maker: SampleMaker | None  # None: of an iterable data set
+    _take_bad: Callable[[], list[BadSample]] = staticmethod(list)  # of the batch that was made last, once
     _made: int
     _state: bytes | None = None  # to be loaded
     _state_is_wanted: bool
@@ -234,21 +209,20 @@ class DatasetJob:
     def seeding(self) -> tuple[int, int] | None:
         return None if self._maker is None else self._maker.seeding
 
-    def _fetch_and_note(self, fetch: Callable[[Any], Any], indices: Any) -> Any:
+    def _fetch_and_note(self, fetch: Callable[[Any], Any], task: Any) -> Any:
         try:
-            data = fetch(indices)
+            data = fetch(task)
         except Exception:
-            self.notes = self._notes_of_samples()
+            self.notes = self._notes_of(None)
             raise
-        self.notes = self._notes_of_state() if self._state_is_wanted else self._notes_of_samples()
+        self.notes = self._notes_of(pickle.dumps(self.dataset.state_dict()) if self._state_is_wanted else None)
         return data
 
-    def _notes_of_state(self) -> _restart.Notes:
-        return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)
-
-    def _notes_of_samples(self) -> _restart.Notes | None:
-        bad = [] if self._maker is None else self._maker.take_bad()
-        return _restart.Notes(self.worker, bad=bad) if bad else None
+    def _notes_of(self, state: bytes | None) -> _restart.Notes | None:
+        bad = self._take_bad()
+        if state is None and not bad:
+            return None
+        return _restart.Notes(self.worker, state=state, made=self._made, bad=bad)
 
     def _load(self, state: bytes) -> None:
         """Only once there is a task: a data set may keep what it was told for its next pass, whichever that is."""

@@ -15,6 +15,7 @@ from multiprocessing import reduction, util
 from typing import Any, Protocol
 
 from headrace import _cargo, _collector, _core, _growth, _interrupt, _notes, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
+from headrace._refill import indices_of
 
 
 class Job(Protocol):
@@ -26,9 +27,9 @@ class Job(Protocol):
     def begin_epoch(self, beginning: _restart.Beginning) -> None:
         """Runs before each further epoch."""
 
-    def fetch(self, indices: Any) -> Any:
-        """The batch of these indices; with `collates_in_c`, the list of samples. Raises EndOfData when this worker has
-        no more."""
+    def fetch(self, task: Any) -> Any:
+        """Returns the batch of a task (indices, or headrace._refill.Refillable); with `collates_in_c`, the list of
+        samples. Raises EndOfData when this worker has no more."""
 
     def collate(self, samples: Any) -> Any:
         """Collates in Python."""
@@ -162,18 +163,19 @@ def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:
         raise
 
 
-def _answer(port: _core.Port, job: Job, number: int, indices: Any, discard: int) -> bool:
+def _answer(port: _core.Port, job: Job, number: int, task: Any, discard: int) -> bool:
     """Makes and publishes one batch, after `discard` for nothing. False: there is no more data."""
     try:
         if discard:
-            _discard(job, discard, indices)
-        _publish_batch(port, job, job.fetch(indices))
+            _discard(job, discard, task)
+        _publish_batch(port, job, job.fetch(task))
     except EndOfData:
         port.publish_status(_core.STATUS_END)
         return False
     except Failed as error:
         _publish_exception(port, error.args[0], "", None)
     except Exception as error:
+        indices = indices_of(task)
         told = _notes.remark(error, "headrace_report") or _name_odd_one(job, error, indices)
         note = _note(job, number, indices, port.noted)
         note = f"headrace: {told}\n{note}" if told else note
@@ -191,11 +193,11 @@ def _publish_exception(port: _core.Port, wrapped: Any, note: str, notes: _restar
         port.publish(_core.STATUS_ERROR, (text, note, told))
 
 
-def _discard(job: Job, count: int, indices: Any) -> None:
+def _discard(job: Job, count: int, task: Any) -> None:
     """Makes batches that a dead worker has made before, for nothing."""
     for _ in range(count):
         try:
-            job.fetch(indices)
+            job.fetch(task)
         except (EndOfData, Failed):
             raise
         except Exception:

@@ -939,7 +939,7 @@ def test_after_an_epoch_whose_beginning_failed_the_loader_says_to_begin_anew() -
     next(iterator)
     with pytest.raises(RuntimeError, match="timed out after 2"):
         iter(loader)
-    with pytest.raises(RuntimeError, match="beginning of this epoch failed; iterate over the loader anew"):
+    with pytest.raises(RuntimeError, match="this epoch could not be started; start a new loop over the loader"):
         next(iterator)
     gate.set()
     assert [index.tolist() for index, _ in loader] == [[index] for index in range(8)]

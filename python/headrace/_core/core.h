@@ -21,7 +21,9 @@
  *     encode.c   an object as a batch          collate.c  a list of samples as a batch
  *     sink.c     array leaves as tensors and arrays, with their leases
  *     decode.c   a batch as an object
+ *     tasks.c    _core.Tasks, what is to be made next
  *     loader.c   _core.Loader, the trainer's end      crew.c  its worker processes
+ *     iterator.c _core.Iterator, which hands batches on to the loop
  *     port.c     _core.Port, a worker's end
  *     growth.c   how much of an object's memory is private
  *     machine.c  what the machine gives this process
@@ -43,7 +45,7 @@ static inline bool is_lone(PyObject *object, Py_ssize_t owners) {
 /* What Python tells the extension once (configure); owned references, NULL until told. */
 struct core {
     struct {
-        PyObject *requires_grad, *dtype, *is_conj, *is_neg, *untyped_storage, *data_ptr, *storage_offset;
+        PyObject *requires_grad, *dtype, *is_conj, *is_neg, *untyped_storage, *data_ptr, *storage_offset, *prepare;
     } names;                       /* interned; set when the module is made */
     PyObject *tensor_type;         /* torch.Tensor */
     PyObject *int8, *uint8;        /* the torch.dtypes */
@@ -146,10 +148,21 @@ PyObject *growth_look(PyObject *module, PyObject *arguments);
 PyObject *machine_look(PyObject *module, PyObject *ignored);
 PyObject *machine_private_bytes(PyObject *module, PyObject *ignored);
 
+/* ---- tasks.c, loader.c ---- */
+
+/* See _core.Tasks.draw and handed_on. New reference; NULL without an exception: there is no more. */
+PyObject *tasks_draw(PyObject *tasks);
+void tasks_handed_on(PyObject *tasks);
+/* See _core.Loader.drop. */
+void loader_drop(PyObject *loader);
+
 /* ---- types ---- */
 
 extern PyTypeObject LoaderType;
 extern PyTypeObject PortType;
+extern PyTypeObject TasksType;
+extern PyTypeObject IteratorType;
+extern PyTypeObject FailureType;
 extern PyTypeObject WalkerType;    /* _core.Walker */
 extern PyTypeObject ExpansionType; /* its iterator */
 extern PyTypeObject NotingType;    /* _core.Port.noting's iterator */

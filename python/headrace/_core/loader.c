@@ -3,15 +3,25 @@
 #include "crew.h"
 
 #include <errno.h>
+#include <string.h>
+#include <structmember.h>
 #include <time.h>
 
 /* _core.Loader: the trainer's end of a loader. */
 struct loader {
     PyObject_HEAD hr_loader *loader;
     bool is_busy;                 /* a thread is inside, without the GIL */
-    struct hr_delivery *received; /* waited for, not taken yet; touched with the GIL only */
-    unsigned long receiver;       /* the thread that waited for it */
-    PyObject *types;              /* see decode */
+    struct hr_delivery *received; /* waited for, not decoded yet; touched with the GIL only */
+    PyObject *answer;             /* decoded, not dropped yet */
+    long status;                  /* of these */
+    unsigned long long serial;    /* how many were waited for */
+    unsigned long long owed;      /* tasks that are to be submitted */
+    unsigned long long submitted; /* in this epoch */
+    int failed_step;              /* enum step: where the last submit failed */
+    uint32_t worker_count;
+    bool keeps_workers; /* workers without data wait for another epoch */
+    bool *is_dismissed; /* by worker, in this epoch */
+    PyObject *types;    /* see decode */
 };
 
 PyObject *WorkerDied;
@@ -42,19 +52,26 @@ static int loader_init(PyObject *self, PyObject *arguments, PyObject *keywords) 
     if (!loader->types && !(loader->types = PyDict_New())) return -1;
     options.out_of_order = !in_order;
     options.limit_bytes = limit_bytes;
+    loader->worker_count = options.worker_count;
     int r = hr_loader_open(&options, &loader->loader);
     if (r < 0) core_raise(r);
-    return r < 0 ? -1 : 0;
+    if (r < 0) return -1;
+    loader->is_dismissed = PyMem_Calloc(loader->worker_count, sizeof *loader->is_dismissed);
+    if (!loader->is_dismissed) PyErr_NoMemory();
+    return loader->is_dismissed ? 0 : -1;
 }
 
-static void drop_received(struct loader *loader) {
+void loader_drop(PyObject *self) {
+    struct loader *loader = (struct loader *)self;
     hr_delivery_done(loader->received);
     loader->received = NULL;
+    Py_CLEAR(loader->answer);
 }
 
 static void loader_dealloc(PyObject *self) {
     struct loader *loader = (struct loader *)self;
-    drop_received(loader);
+    loader_drop(self);
+    PyMem_Free(loader->is_dismissed);
     hr_loader_close(loader->loader);
     Py_XDECREF(loader->types);
     Py_TYPE(self)->tp_free(self);
@@ -131,28 +148,78 @@ static int wait_for(struct loader *self, const struct waited *waited, int64_t de
 }
 
 static PyObject *loader_begin(PyObject *self, PyObject *arguments) {
+    struct loader *loader = (struct loader *)self;
     int64_t deadline_ns;
+    unsigned long long owed;
+    int keeps_workers;
     PyObject *epoch, *timeout;
-    if (!PyArg_ParseTuple(arguments, "OO:begin", &epoch, &timeout) || !idle_loader(self)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "OKpO:begin", &epoch, &owed, &keeps_workers, &timeout) || !idle_loader(self))
+        return NULL;
     if (core_deadline(timeout, &deadline_ns) < 0) return NULL;
-    drop_received((struct loader *)self);
+    loader_drop(self);
     PyObject *payload = core_pack_indices(epoch);
     if (!payload) return NULL;
     struct waited waited = {.payload = PyBytes_AS_STRING(payload), .payload_bytes = (size_t)PyBytes_GET_SIZE(payload)};
-    int r = wait_for((struct loader *)self, &waited, deadline_ns);
+    int r = wait_for(loader, &waited, deadline_ns);
     Py_DECREF(payload);
     if (r == -EINTR) return NULL;
-    if (r < 0) return raise_wait(((struct loader *)self)->loader, r);
+    if (r < 0) return raise_wait(loader->loader, r);
+    memset(loader->is_dismissed, 0, loader->worker_count * sizeof *loader->is_dismissed);
+    loader->keeps_workers = keeps_workers;
+    loader->owed = owed;
+    loader->submitted = 0;
     Py_RETURN_NONE;
 }
 
-static PyObject *loader_submit(PyObject *self, PyObject *indices) {
-    hr_loader *loader = idle_loader(self);
-    PyObject *payload = loader ? core_pack_indices(indices) : NULL;
-    if (!payload) return NULL;
-    int r = hr_loader_submit(loader, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload));
-    Py_DECREF(payload);
-    return r < 0 ? core_raise(r) : PyBool_FromLong(r);
+static PyObject *pack_task(PyObject *task, PyObject *wrap) {
+    if (wrap == Py_None) return core_pack_indices(task);
+    PyObject *wrapped = PyObject_CallOneArg(wrap, task);
+    PyObject *payload = wrapped ? core_pack_indices(wrapped) : NULL;
+    Py_XDECREF(wrapped);
+    return payload;
+}
+
+enum step { STEP_NONE, STEP_DRAW, STEP_SEND };
+
+static PyObject *loader_submit(PyObject *self, PyObject *arguments) {
+    struct loader *loader = (struct loader *)self;
+    PyObject *tasks, *wrap;
+    loader->failed_step = STEP_NONE;
+    if (!PyArg_ParseTuple(arguments, "O!O:submit", &TasksType, &tasks, &wrap) || !idle_loader(self)) return NULL;
+    loader->failed_step = STEP_DRAW;
+    PyObject *task = tasks_draw(tasks);
+    if (!task && PyErr_Occurred()) return NULL;
+    if (!task) {
+        loader->failed_step = STEP_NONE;
+        loader->owed = loader->owed ? loader->owed - 1 : 0;
+        Py_RETURN_FALSE;
+    }
+    loader->failed_step = STEP_SEND;
+    PyObject *payload = pack_task(task, wrap);
+    Py_DECREF(task);
+    hr_loader *open_loader = payload ? idle_loader(self) : NULL; /* the task's own code may have closed it */
+    int r = open_loader
+                ? hr_loader_submit(open_loader, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload))
+                : 0;
+    Py_XDECREF(payload);
+    if (!open_loader) return NULL;
+    if (r < 0) return core_raise(r);
+    loader->failed_step = STEP_NONE;
+    tasks_handed_on(tasks);
+    loader->owed--;
+    loader->submitted++;
+    Py_RETURN_TRUE;
+}
+
+/* A worker has come to its end: it, and others without data, get their last task. */
+static int dismiss_workers(struct loader *loader) {
+    int r = 0;
+    for (uint32_t worker = 0; !loader->keeps_workers && r >= 0 && worker < loader->worker_count; worker++) {
+        if (loader->is_dismissed[worker] || hr_loader_has_data(loader->loader, worker)) continue;
+        loader->is_dismissed[worker] = true;
+        r = hr_loader_dismiss(loader->loader, worker);
+    }
+    return r;
 }
 
 static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
@@ -161,49 +228,47 @@ static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
     struct waited waited = {.ret_delivery = &received};
     int64_t deadline_ns;
     if (!idle_loader(self) || core_deadline(timeout, &deadline_ns) < 0) return NULL;
-    drop_received(loader);
+    if (loader->received || loader->answer) return PyLong_FromLong(loader->status);
     int r = wait_for(loader, &waited, deadline_ns);
     if (r == -EINTR) return NULL;
     if (r == HR_E_END) Py_RETURN_NONE;
     if (r < 0) return raise_wait(loader->loader, r);
-    drop_received(loader); /* another thread's, of while this one served a signal */
+    loader->owed++;
+    if (r == 1) {
+        r = dismiss_workers(loader);
+        return r < 0 ? core_raise(r) : PyLong_FromLong(HR_STATUS_END);
+    }
+    loader_drop(self); /* a handler of a signal may have waited for one */
     loader->received = received;
-    loader->receiver = PyThread_get_thread_ident();
-    return PyLong_FromLong(r == 1 ? HR_STATUS_END : (long)received->status);
+    loader->status = (long)received->status;
+    loader->serial++;
+    return PyLong_FromLong(loader->status);
 }
 
-static PyObject *loader_take(PyObject *self, PyObject *ignored) {
+static PyObject *loader_answer(PyObject *self, PyObject *ignored) {
     struct loader *loader = (struct loader *)self;
     struct hr_delivery *delivery = loader->received;
-    PyObject *object;
     (void)ignored;
+    if (loader->answer) return Py_NewRef(loader->answer);
     if (!idle_loader(self)) return NULL;
-    if (!delivery || loader->receiver != PyThread_get_thread_ident())
-        return PyErr_Format(PyExc_RuntimeError,
-                            "headrace: another thread has asked for a batch meanwhile, and this one "
-                            "is gone; give each thread an iterator of its own, or a lock");
-    loader->received = NULL;
-    if (delivery->status == HR_STATUS_TOO_BIG && delivery->bytes == sizeof(uint64_t))
-        object = PyLong_FromUnsignedLongLong(*(const uint64_t *)delivery->data);
-    else
-        object = decode(delivery, loader->types);
+    if (!delivery) return PyErr_Format(PyExc_RuntimeError, "headrace: no answer was waited for");
+    PyObject *answer = delivery->status == HR_STATUS_TOO_BIG && delivery->bytes == sizeof(uint64_t)
+                           ? PyLong_FromUnsignedLongLong(*(const uint64_t *)delivery->data)
+                           : decode(delivery, loader->types);
+    if (!answer) return NULL;
+    if (delivery != loader->received) { /* the answer's own code has come here, too */
+        Py_DECREF(answer);
+        return PyErr_Format(PyExc_RuntimeError, "headrace: the loader was used while a batch was made of what arrived");
+    }
     hr_delivery_done(delivery);
-    return object;
+    loader->received = NULL;
+    loader->answer = answer;
+    return Py_NewRef(answer);
 }
 
-static PyObject *loader_has_data(PyObject *self, PyObject *argument) {
-    hr_loader *loader = idle_loader(self);
-    unsigned long worker = PyLong_AsUnsignedLong(argument);
-    if (PyErr_Occurred() || !loader) return NULL;
-    return PyBool_FromLong(hr_loader_has_data(loader, (uint32_t)worker));
-}
-
-static PyObject *loader_dismiss(PyObject *self, PyObject *argument) {
-    hr_loader *loader = idle_loader(self);
-    unsigned long worker = PyLong_AsUnsignedLong(argument);
-    if (PyErr_Occurred() || !loader) return NULL;
-    int r = hr_loader_dismiss(loader, (uint32_t)worker);
-    if (r < 0) return core_raise(r);
+static PyObject *py_drop(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    loader_drop(self);
     Py_RETURN_NONE;
 }
 
@@ -222,7 +287,7 @@ static PyObject *loader_close(PyObject *self, PyObject *ignored) {
     struct loader *loader = (struct loader *)self;
     (void)ignored;
     if (!wait_until_idle(loader)) Py_RETURN_NONE; /* its thread never returns: the process's end frees all */
-    drop_received(loader);
+    loader_drop(self);
     loader->loader = hr_loader_close(loader->loader);
     Py_RETURN_NONE;
 }
@@ -255,10 +320,12 @@ static PyObject *loader_copied(PyObject *self, PyObject *ignored) {
 }
 
 static PyObject *loader_count_skipped(PyObject *self, PyObject *argument) {
+    struct hr_arena_report report;
     hr_loader *loader = core_open_loader(self);
     unsigned long long count = PyLong_AsUnsignedLongLong(argument);
     if (PyErr_Occurred() || !loader) return NULL;
-    int r = hr_arena_count(hr_loader_arena(loader), 0, count);
+    hr_arena_report(hr_loader_arena(loader), &report);
+    int r = hr_arena_count(hr_loader_arena(loader), 0, count - report.skipped_count);
     if (r < 0) return core_raise(r);
     Py_RETURN_NONE;
 }
@@ -334,26 +401,36 @@ static PyMethodDef loader_methods[] = {
      "stop(timeout) -> int\n\nEnds all workers within `timeout` seconds: tells them, SIGTERM, SIGKILL. How many still "
      "run."},
     {"begin", loader_begin, METH_VARARGS,
-     "begin(epoch, timeout)\n\nBegins an epoch; workers that go on from an earlier one are sent `epoch`, any object. "
-     "See "
+     "begin(epoch, owed, keeps_workers, timeout)\n\nBegins an epoch, with `owed` tasks to be submitted; workers that go "
+     "on from an earlier one are sent `epoch`, any object. keeps_workers: those without data wait for another epoch. See "
      "hr_loader_begin. WorkerDied, TimeoutError."},
-    {"submit", loader_submit, METH_O,
-     "submit(indices) -> bool\n\nSubmits the next task. False: no worker has data any more, and it was dropped."},
+    {"submit", loader_submit, METH_VARARGS,
+     "submit(tasks, wrap) -> bool\n\nSubmits the next of the Tasks; `wrap`: None, or what makes what is sent of it. "
+     "False: there is none. What it raises leaves the task drawn, and owed."},
     {"wait", loader_wait, METH_O,
-     "wait(timeout) -> int | None\n\nWaits for the next result in the loader's order, and tells its status; None when "
-     "nothing is outstanding. STATUS_END: a worker has no more data, nothing to take. WorkerDied, TimeoutError."},
-    {"take", loader_take, METH_NOARGS,
-     "take() -> object\n\nThe result that was waited for. STATUS_TOO_BIG: the bytes that the batch needs. Raises what "
-     "rebuilding it raises."},
-    {"has_data", loader_has_data, METH_O, "has_data(worker) -> bool\n\nHas the worker data left in this epoch?"},
-    {"dismiss", loader_dismiss, METH_O, "dismiss(worker)\n\nSends a worker its last task."},
+     "wait(timeout) -> int | None\n\nWaits for the next answer in the loader's order, and returns its status, again "
+     "until it is dropped; None when nothing is outstanding. STATUS_END: a worker has no more data, there is no answer. "
+     "One more task is owed then. WorkerDied, TimeoutError."},
+    {"answer", loader_answer, METH_NOARGS,
+     "answer() -> object\n\nReturns the answer that was waited for, again until it is dropped. STATUS_TOO_BIG: the "
+     "bytes that the batch needs. Raises what rebuilding it raises."},
+    {"drop", py_drop, METH_NOARGS, "drop()\n\nLets go of the answer: the next wait is for the next one."},
     {"close", loader_close, METH_NOARGS, "close()\n\nCloses the loader; what was received stays readable. Idempotent."},
     {"copied", loader_copied, METH_NOARGS,
      "copied() -> int\n\nThe report's count of batches delivered as copies; 0 once closed."},
     {"count_skipped", loader_count_skipped, METH_O,
-     "count_skipped(count)\n\nAdds bad samples, left out or replaced, to the report's."},
+     "count_skipped(count)\n\nSets how many bad samples were left out or replaced, for the report."},
     {"report", loader_report, METH_NOARGS, "report() -> dict\n\nCounters: see struct hr_arena_report."},
     {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef loader_members[] = {
+    {"owed", T_ULONGLONG, offsetof(struct loader, owed), READONLY, "Tasks that are to be submitted."},
+    {"submitted", T_ULONGLONG, offsetof(struct loader, submitted), READONLY, "Tasks of this epoch so far."},
+    {"failed_step", T_INT, offsetof(struct loader, failed_step), READONLY,
+     "Where the last submit failed: 0: it did not; 1: drawing the task; 2: sending it."},
+    {"serial", T_ULONGLONG, offsetof(struct loader, serial), READONLY, "How many answers were waited for."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 PyTypeObject LoaderType = {
@@ -365,4 +442,5 @@ PyTypeObject LoaderType = {
     .tp_init = loader_init,
     .tp_dealloc = loader_dealloc,
     .tp_methods = loader_methods,
+    .tp_members = loader_members,
 };

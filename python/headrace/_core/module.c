@@ -93,6 +93,7 @@ static int intern_names(void) {
     core.names.untyped_storage = PyUnicode_InternFromString("untyped_storage");
     core.names.data_ptr = PyUnicode_InternFromString("data_ptr");
     core.names.storage_offset = PyUnicode_InternFromString("storage_offset");
+    core.names.prepare = PyUnicode_InternFromString("_prepare");
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -125,7 +126,8 @@ PyMODINIT_FUNC PyInit__core(void) {
                                            PyExc_RuntimeError, NULL);
     if (!WorkerDied || intern_names() < 0 || PyModule_AddObjectRef(module, "WorkerDied", WorkerDied) < 0 ||
         PyModule_AddType(module, &LoaderType) < 0 || PyModule_AddType(module, &PortType) < 0 ||
-        PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
+        PyModule_AddType(module, &TasksType) < 0 || PyModule_AddType(module, &IteratorType) < 0 ||
+        PyModule_AddType(module, &FailureType) < 0 || PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
         PyModule_AddType(module, &WalkerType) < 0 || store_add(module) < 0 || add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -18,6 +18,7 @@ SingleProcessIterator: Any = dataloader._SingleProcessDataLoaderIter
 MultiProcessingIterator: Any = dataloader._MultiProcessingDataLoaderIter
 DatasetKind: Any = dataloader._DatasetKind
 DataPipes: Any = (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe)
+InfiniteConstantSampler: Any = dataloader._InfiniteConstantSampler
 ExceptionWrapper: Any = _ExceptionWrapper
 
 torchs_iterator: Any = torch.utils.data.DataLoader._get_iterator  # before install() puts another in its place

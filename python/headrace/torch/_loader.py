@@ -12,13 +12,25 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import torch
 import torch.utils.data
 
-from headrace import _core, _diagnosis, _engine, _forkserver, _here, _interrupt, _notes, _options, _restart
-from headrace.torch import _base, _internals, _pinning, _worker
+from headrace import (
+    _core,
+    _diagnosis,
+    _draw,
+    _engine,
+    _forkserver,
+    _here,
+    _interrupt,
+    _notes,
+    _options,
+    _refill,
+    _restart,
+)
+from headrace.torch import _base, _internals, _pinning, _tasks, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
 _Known = TypeVar("_Known")
@@ -39,9 +51,11 @@ _PICKLES_ERRORS = (TypeError, AttributeError, pickle.PicklingError)  # those tha
 _ExceptionWrapper = _internals.ExceptionWrapper
 _LONGER = (
     "Length of IterableDataset {} was reported to be {}(when accessing len(dataloader)), but {} samples have been "
-    "fetched. For multiprocessing data-loading, this could be caused by not properly configuring the "
-    "IterableDataset replica at each worker. Please see "
-    "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+    "fetched. "
+)
+_LONGER_WITH_WORKERS = (
+    "For multiprocessing data-loading, this could be caused by not properly configuring the IterableDataset replica at "
+    "each worker. Please see https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
 )
 
 
@@ -76,9 +90,12 @@ class DataLoader(_base.DataLoader[_T_co]):
             and torch are seeded anew for each sample, by seed, epoch and index, so that it is the same whichever worker
             makes it. The data set's __getitem__ is called for each sample then, not its __getitems__.
         seed: of rng="sample" and of refilling; None: the seed that torch draws from `generator` for an iterator.
-        on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another,
-            drawn by the seed, takes its place; or callable(index, exception) that gives one of these words. The number
-            of batches stays the same. Bad samples are listed at the epoch's end, and in report().
+        on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another
+            takes its place; or callable(index, exception) that gives one of these words. The other one is a sample that
+            the sampler gave before in this epoch, chosen by seed, epoch and position; if there is none yet, the next
+            good one. Of an iterable dataset it is the next sample, and `index` counts the samples of the worker. The
+            number of batches of a map-style dataset stays the same. Bad samples are listed at the epoch's end, and in
+            report().
         stall_after: seconds without progress, while the loop waits, after which a worker's stacks are shown.
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
@@ -165,7 +182,7 @@ def _of_loader(known: _OfLoaders[_Known], loader: Any, make: Callable[[], _Known
 
 def _policy_of(loader: Any) -> _options.Policy:
     is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
-    needs_indices = ("rng", "on_bad_sample") if is_iterable else ()
+    needs_indices = ("rng",) if is_iterable else ()
     others = {name: value for name, value in installed_options.items() if name not in needs_indices}
     if not isinstance(loader, DataLoader):  # torch's: what its attributes are called is its class's business
         return _options.Policy.of(None, is_iterable, others)
@@ -187,29 +204,77 @@ def _seed_of(loader: Any, drawn: int) -> int:
 
 
 def _iterator_here(loader: torch.utils.data.DataLoader[Any]) -> Any:
-    if not isinstance(loader.dataset, _internals.DataPipes):
+    if isinstance(loader.dataset, _internals.DataPipes):
+        return _internals.torchs_iterator(loader)
+    return _IteratorHere(loader)
+
+
+class _Checked:
+    """What torch's iterators do in __next__ around _next_data."""
+
+    _warned_at = 0  # the number of the batch for which a warning came last
+
+    def _prepare(self: Any) -> Any:
+        # In one frame, so that warnings name the caller's line, and without opening a profiler's record for each batch,
+        # which costs more than many a batch.
+        if _internals.profiler_is_on():
+            with _internals.profiler.record_function(self._profile_name):
+                data = self._next_data()
+        else:
+            data = self._next_data()
+        length, number = self._IterableDataset_len_called, self._num_yielded + 1
+        if length is not None and number > length and number != self._warned_at and type(data) is not _core.Failure:
+            self._warned_at = number  # first: where warnings are errors, the next call gives the batch
+            warnings.warn(
+                (_LONGER + _LONGER_WITH_WORKERS * (self._num_workers > 0)).format(self._dataset, length, number),
+                stacklevel=2,
+            )
+        return data
+
+
+class _IteratorHere(_Checked, _here.HereIterator, _internals.SingleProcessIterator):  # type: ignore[misc]
+    """torch's own for num_workers=0, which loses no batch by an exception of a signal's handler, and makes samples one
+    by one where the policy asks for that."""
+
+    def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         policy = _policy_of(loader)
+        _internals.called_by_torch(super().__init__, loader)
+        self._profile_name = f"enumerate(DataLoader)#{_internals.SingleProcessIterator.__name__}.__next__"
+        if self._dataset_kind == _internals.DatasetKind.Iterable:
+            self._use_samples(loader, policy)
+        else:
+            self._use_indices(loader, policy)
+        self._source = self._from.tasks
+        if self._here is not None:
+            _engines.set(loader, self._here)
+
+    def _use_samples(self, loader: Any, policy: _options.Policy) -> None:
+        batch_size = loader.batch_size if self._auto_collation else 0
+        self._from: Any = _draw.FromIterable(
+            self._dataset_fetcher.dataset_iter, batch_size, bool(self._drop_last), policy, None
+        )
+        self._made_by = self._collate_fn
         if policy.is_per_sample:
-            return _IteratorHere(loader, policy)
-    return _internals.torchs_iterator(loader)
+            self._here = _here.Here(self._from.tasks, _seed_of(loader, self._base_seed), self._from.take_bad)
+            self._made_by = functools.partial(self._here.noting, self._collate_fn)
 
-
-class _IteratorHere(_internals.SingleProcessIterator):  # type: ignore[misc]
-    """torch's own for num_workers=0, with samples made one by one."""
-
-    def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
-        super().__init__(loader)
-        seed, epoch = _seed_of(loader, self._base_seed), _next_epoch(loader)
-        self._here = _here.Here(self._dataset, policy, seed, epoch, self._auto_collation, self._collate_fn)
-        self._dataset_fetcher = self._here
-        _engines.set(loader, self._here)
+    def _use_indices(self, loader: Any, policy: _options.Policy) -> None:
+        tasks = _tasks.tasks_of(self._index_sampler, self._sampler_iter)
+        self._from = _draw.FromSampler(tasks)
+        self._made_by = self._dataset_fetcher.fetch
+        if policy.is_per_sample:
+            seed, epoch = _seed_of(loader, self._base_seed), _next_epoch(loader)
+            samples = _here.SamplesHere(
+                self._dataset, policy, seed, epoch, self._auto_collation, self._collate_fn, tasks
+            )
+            self._here, self._made_by = samples.here, samples.fetch
 
     def _next_data(self) -> Any:
-        try:
-            return super()._next_data()
-        except StopIteration:
-            self._here.end_epoch()
-            raise
+        return self._make(self._from, self._fetch)
+
+    def _fetch(self, drawn: Any) -> Any:
+        data = self._made_by(drawn)
+        return _internals.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
 
 
 def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
@@ -254,7 +319,24 @@ def _reraise(wrapped: Any, note: str) -> None:
         raise
 
 
-class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
+def _exception_of(reraise: Callable[[], Any]) -> Exception:
+    """Returns the exception that reraise() raises."""
+    try:
+        reraise()
+    except Exception as error:
+        return error
+    raise AssertionError("an exception that arrived was not raised")
+
+
+class _Ahead(NamedTuple):
+    """An answer that arrived ahead of the consumer: its number, the engine's number of it, its exception or None."""
+
+    number: int
+    serial: int
+    failure: Any
+
+
+class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ignore[misc]
     """One pass over a loader with workers, or with persistent workers several."""
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
@@ -284,6 +366,9 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         self._workers = self._engine.processes
         _engines.set(loader, self._engine)
         self._pinner: Any = _pinning.Pinner(self._pin_memory_device) if self._pin_memory else None
+        # Answers that came while the consumer was busy; a batch's value is with the pinning thread.
+        self._ahead: collections.deque[_Ahead] = collections.deque()
+        self._source = self._engine.source if self._pinner is None else self._pinner.results
         self._reset(loader, first_iter=True)
 
     def _start(self, loader: Any, is_repaired: bool) -> _engine.Engine:
@@ -302,9 +387,6 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
             blame=_of_loader(_blames, loader, _restart.Blame),
             epoch=_epochs.get(loader) or 0,
         )
-
-    def draw(self) -> Any:
-        return self._next_index()
 
     def name_sampler(self) -> str:
         sampler = self._index_sampler
@@ -333,84 +415,72 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
-        # Answers that came while the consumer was busy; a batch's value is with the pinning thread.
-        self._ahead: collections.deque[Any] = collections.deque()
-        self._is_submitted = False  # the task that is due for the first of them
+        self._warned_at = 0
+        self.tasks = _tasks.tasks_of(self._index_sampler, self._sampler_iter)
         if self._pinner is not None:
-            self._pinner.drop_all()
+            self._answered = max(self._answered, self._pinner.drop_all())
+        self._ahead.clear()
+        epoch = _next_epoch(loader)
+        self.wrap: Callable[[Any], Any] | None = None
+        if self._policy.on_bad_sample != "raise":
+            self.wrap = _refill.Refills(self.tasks, self._auto_collation, self._seed, epoch).wrap
         try:
-            self._engine.begin(self, _next_epoch(loader), self._wait_s, self._persistent_workers)
+            self._engine.begin(self, epoch, self._wait_s, self._persistent_workers)
         except _engine.Timeout:
             self._raise_timeout()
 
-    def __next__(self) -> Any:
-        # What torch's __next__ does, in one frame, so that warnings name the caller's line, and without opening a
-        # profiler's record for each batch, which costs more than many a batch.
-        if _internals.profiler_is_on():
-            with _internals.profiler.record_function(self._profile_name):
-                data = self._next_data()
-        else:
-            data = self._next_data()
-        self._num_yielded += 1
-        length = self._IterableDataset_len_called
-        if length is not None and self._num_yielded > length:
-            warnings.warn(_LONGER.format(self._dataset, length, self._num_yielded), stacklevel=2)
-        return data
+    def exception_of(self, wrapped: Any, note: str) -> Exception:
+        return _exception_of(functools.partial(_reraise, wrapped, note))
 
     def _next_data(self) -> Any:
-        self._engine.warn_of_copies(stacklevel=4)  # first: where warnings are errors, no batch is lost
-        answer = self._next_pinned() if self._pin_memory else self._next_answer()
-        status, value = answer
-        if status == _core.STATUS_ERROR:
-            _reraise(*value)
-        if type(value) is _ExceptionWrapper:
-            value.reraise()  # as torch does with one that a data set or collate_fn gives
+        self._engine.warn_of_copies(stacklevel=4)
+        value = self._next_answer() if self._pinner is None else self._next_pinned()
+        if type(value) is _ExceptionWrapper:  # that a data set or collate_fn gives, or that pinning raised
+            return _core.Failure(_exception_of(value.reraise))
         return value
 
     def _next_answer(self) -> Any:
+        return self._engine.answer(self, self._wait(), self._batch_size)
+
+    def _wait(self) -> int:
         try:
-            answer = self._engine.next(self, self._wait_s, self._batch_size)
+            status = self._engine.next(self, self._wait_s)
         except _engine.Timeout:
             self._raise_timeout()
-        if answer is None:
+        if status is None:
             if not self._persistent_workers:
                 self._shutdown_workers()
             raise StopIteration
-        return answer
+        return status
 
     def _next_pinned(self) -> Any:
-        """What a sampler or a signal's handler raises here leaves the answer to the next call, its task submitted."""
+        while self._ahead and self._ahead[0].number < self._answered:
+            self._ahead.popleft()  # handed on
         if not self._ahead:
-            self._put_ahead(self._next_answer())
-        elif not self._is_submitted:
-            self._is_submitted = True
-            self._engine.submit_owed(self)
-        self._is_submitted = True
-        status, value = self._ahead[0]
-        if status == _core.STATUS_BATCH:
-            value = self._pinner.take()
-        self._ahead.popleft()
-        self._is_submitted = False
-        if status is None:
-            raise value
-        if status == _core.STATUS_BATCH and isinstance(value, _internals.ExceptionWrapper):
-            value.reraise()
+            self._put_ahead(self._wait())
+        self._engine.submit_owed(self, keep=len(self._ahead) - 1)
+        first = self._ahead[0]
+        value = self._pinner.take(first.number) if first.failure is None else first.failure
         self._look_ahead()
-        return status, value
+        return value
 
     def _look_ahead(self) -> None:
         """Hands what has arrived to the pinning thread, which works while the consumer does."""
-        try:
-            while (answer := self._engine.next_if_ready(self._batch_size)) is not None:
-                self._put_ahead(answer)
-        except Exception as error:  # due when this batch's turn comes
-            self._ahead.append((None, error))
+        while (status := self._engine.next_if_ready()) is not None:
+            self._put_ahead(status)
 
-    def _put_ahead(self, answer: Any) -> None:
-        if answer[0] == _core.STATUS_BATCH:
-            self._pinner.put(answer[1])
-            answer = (_core.STATUS_BATCH, None)
-        self._ahead.append(answer)
+    def _put_ahead(self, status: int) -> None:
+        """Moves the answer that was waited for to those that are ahead. If that is interrupted, the next call goes on
+        where this one was: the answer has a number, and stays until it is dropped."""
+        serial = self._engine.serial
+        if not self._ahead or self._ahead[-1].serial != serial:
+            number = self._answered + len(self._ahead)
+            value = self._engine.answer(self, status, self._batch_size)
+            failure = value if type(value) is _core.Failure else None
+            if failure is None:
+                self._pinner.put(number, value)
+            self._ahead.append(_Ahead(number, serial, failure))
+        self._engine.drop()
 
     def _raise_timeout(self) -> NoReturn:
         raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from headrace import _core, _crew, _pickling, _restart, _witness, _worker
+from headrace._draw import IterableFetcher
 from headrace._options import Policy
 from headrace._samples import DatasetJob, SampleMaker
 from headrace.torch import _internals
@@ -108,6 +109,7 @@ class Job(DatasetJob):
         self._state = beginning.state
         if self.dataset_kind == _internals.DatasetKind.Map:
             self._maker = SampleMaker(port.noting, self.dataset, self.policy, beginning, self.seed, self.worker)
+            self._take_bad = self._maker.take_bad
         try:
             if self.init_fn is not None:
                 self.init_fn(self.worker)
@@ -138,11 +140,20 @@ class Job(DatasetJob):
         if not self.auto_collation and self.collate_fn is _default_convert:
             self.collate_fn = _convert
         collate_fn = _as_is if self.collates_in_c else self.collate_fn
+        if self._maker is None and self.policy.on_bad_sample != "raise":
+            return self._new_iterable_fetcher(collate_fn)
         fetcher = _internals.DatasetKind.create_fetcher(
             self.dataset_kind, self.dataset, self.auto_collation, collate_fn, self.drop_last
         )
         has_no_policy = self._maker is not None and self._maker.is_idle
         self._is_plain = has_no_policy and self._failure is None and self._takes_each()
+        return fetcher
+
+    def _new_iterable_fetcher(self, collate_fn: Any) -> Any:
+        fetcher = IterableFetcher(
+            self.dataset, self.auto_collation, self.drop_last, self.policy, self.worker, collate_fn
+        )
+        self._take_bad = fetcher.take_bad
         return fetcher
 
     def _takes_each(self) -> bool:
@@ -163,18 +174,20 @@ class Job(DatasetJob):
     def leave(self) -> None:
         self._fetcher = None
 
-    def fetch(self, indices: Any) -> Any:
+    def fetch(self, task: Any) -> Any:
         if self._is_plain:  # samples one after the other by their indices, and nothing else to do: the usual case
-            return self._fetcher.fetch(self._port.noting(indices))
+            return self._fetcher.fetch(self._port.noting(task))
         self.notes = None
         self._made += 1
         self._raise_failure()
         if self._state is not None:
             self._load(self._state)
-        return self._fetch_and_note(self._fetch, indices)
+        return self._fetch_and_note(self._fetch, task)
 
-    def _fetch(self, indices: Any) -> Any:
+    def _fetch(self, task: Any) -> Any:
+        indices = task
         if self._maker is not None:
+            indices = self._maker.receive(task)
             if self._maker.makes(indices, self.auto_collation):
                 return self._make(self._maker, indices)
             if self._takes_each():

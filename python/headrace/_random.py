@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers that depend on a seed, an epoch and a sample, and on nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import operator
+import random
+import sys
+from collections.abc import Iterator
+
+
+def exact_text_of(index: object) -> str:
+    """Returns a sample's index as text: 3 and numpy's 3 are the same one. Raises what its __repr__ raises."""
+    with contextlib.suppress(TypeError):
+        index = operator.index(index)  # type: ignore[arg-type]
+    return repr(index)
+
+
+def text_of(index: object) -> str:
+    """Returns a sample's index as text. Those that cannot be printed are all the same."""
+    try:
+        return exact_text_of(index)
+    except Exception:  # of its own __repr__ or __index__
+        return f"<{type(index).__name__}>"
+
+
+def key_of(seed: int, epoch: int, index: object, *more: object) -> int:
+    """Returns 64 bits that are a pure function of the arguments (BLAKE2b)."""
+    text = repr((seed, epoch, exact_text_of(index), *more))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def seed_all(seed: int, epoch: int, index: object) -> None:
+    """Seeds random and, where they are imported, numpy's and torch's default generators: by key_of the arguments."""
+    key = key_of(seed, epoch, index)
+    random.seed(key)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed([key & 0xFFFFFFFF, key >> 32])
+    if torch is not None:
+        torch.default_generator.manual_seed(key)
+
+
+@contextlib.contextmanager
+def generators_kept() -> Iterator[None]:
+    """Undoes at the end of the block what was done to these generators in it."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    pythons = random.getstate()
+    numpys = None if numpy is None else numpy.random.get_state()
+    torchs = None if torch is None else torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(pythons)
+        if numpy is not None:
+            numpy.random.set_state(numpys)
+        if torch is not None:
+            torch.default_generator.set_state(torchs)
