@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing import util
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from headrace import (
     _core,
@@ -75,8 +75,8 @@ class Host(_crew.Host, Protocol):
     def name_sampler(self) -> str:
         """Returns what the tasks are drawn from, for messages."""
 
-    def exception_of(self, wrapped: Any, note: str) -> Exception:
-        """Returns the exception that a worker sent, with the note."""
+    def reraise(self, wrapped: Any, note: str) -> NoReturn:
+        """Raises the exception that a worker sent, with the note."""
 
 
 class Engine:
@@ -237,31 +237,23 @@ class Engine:
         return None
 
     def answer(self, host: Host, status: int, batch_size: int | None) -> Any:
-        """Returns the batch that was waited for, or a _core.Failure: of the worker's exception, of MemoryError for a
-        batch over the limit, of what rebuilding the batch raised. It is the same one again until it is dropped."""
+        """Returns the batch that was waited for, and the same one again until it is dropped. Raises the worker's
+        exception, MemoryError for a batch over the limit, and what rebuilding the batch raises."""
+        value = self._core.answer()
         if status == _core.STATUS_BATCH:
-            return self._rebuilt()
-        value = self._rebuilt()
-        if type(value) is _core.Failure:
             return value
         if status == _core.STATUS_TOO_BIG:
-            return _core.Failure(self._explain_size(value, batch_size))
+            self._core.fail()
+            raise self._explain_size(value, batch_size)
         if status == _core.STATUS_NOTED:
             notes, value = value
-        else:
-            wrapped, note, notes = value
-            value = _core.Failure(host.exception_of(wrapped, note))
+            self._keep_notes(pickle.loads(notes))
+            return value
+        *wrapped, notes = value
         if notes is not None:
             self._keep_notes(pickle.loads(notes))
-        return value
-
-    def _rebuilt(self) -> Any:
-        try:
-            return self._core.answer()
-        except Exception as error:
-            if _interrupt.is_from_signal(error):
-                raise
-            return _core.Failure(error)
+        self._core.fail()
+        return host.reraise(*wrapped)
 
     @property
     def source(self) -> _core.Loader:
@@ -272,6 +264,11 @@ class Engine:
     def serial(self) -> int:
         """The number of the answer that was waited for last."""
         return self._core.serial
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether an answer was waited for and not dropped."""
+        return self._core.is_pending
 
     def drop(self) -> None:
         """Lets go of the answer: the next call of next is for the next one."""
@@ -346,9 +343,11 @@ class Engine:
         _interrupt.without_signals(self._close)
 
     def _close(self) -> None:
-        if self._finalizer.still_active():
-            self._last_report = self._report()
-        self._finalizer()
+        try:
+            if self._finalizer.still_active():
+                self._last_report = self._report()
+        finally:
+            self._finalizer()
 
 
 def _vitals(look: dict[str, Any]) -> dict[str, Any]:

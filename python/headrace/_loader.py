@@ -68,7 +68,7 @@ class WorkerError:
     type: type[BaseException]
     text: str
 
-    def reraise(self, note: str) -> None:
+    def reraise(self, note: str) -> NoReturn:
         """Raises an exception of the same type with the worker's traceback as its message, and with the note. A
         StopIteration, which would end the loop in silence, becomes a RuntimeError, as in a generator."""
         text = self.text if sys.version_info >= (3, 11) or not note else f"{self.text.rstrip()}\n{note}"
@@ -474,6 +474,8 @@ def _as_is(samples: Any) -> Any:
 class _WorkerIterator(_core.Iterator):
     """Epochs of a Loader with workers."""
 
+    _is_from_signal = staticmethod(_interrupt.is_from_signal)
+
     def __init__(self, loader: Loader, epoch: int) -> None:
         self._timeout = loader.timeout or None
         self._batch_size = loader.batch_size
@@ -501,7 +503,7 @@ class _WorkerIterator(_core.Iterator):
         method = _diagnosis.start_method_of(loader.multiprocessing_context)
         start = functools.partial(self._start, loader, policy, epoch)
         self._engine = loader._engine = _diagnosis.started(start, parts, method, policy.repair)
-        self._source = self._engine.source
+        self._source = self._loader = self._engine.source
 
     def _start(self, loader: Loader, policy: _options.Policy, epoch: int, is_repaired: bool) -> _engine.Engine:
         self._is_repaired = is_repaired
@@ -542,12 +544,10 @@ class _WorkerIterator(_core.Iterator):
         job = dataclasses.replace(self._job, worker=worker)
         return _diagnosis.parcel(job) if self._is_repaired else job
 
-    def exception_of(self, wrapped: Any, note: str) -> Exception:
-        try:
-            _reraise(wrapped, note)
-        except Exception as error:
-            return error
-        raise AssertionError("an exception that arrived was not raised")
+    def reraise(self, wrapped: Any, note: str) -> NoReturn:
+        if isinstance(wrapped, WorkerError):
+            wrapped.reraise(note)
+        raise RuntimeError(wrapped)
 
     def _prepare(self) -> Any:
         self._engine.warn_of_copies(stacklevel=3)
@@ -574,9 +574,3 @@ class _WorkerIterator(_core.Iterator):
         if engine is not None and not is_finalizing():  # at the exit it was closed, and modules are being emptied
             with _interrupt.raised_later():
                 engine.close()
-
-
-def _reraise(error: Any, note: str) -> None:
-    if isinstance(error, WorkerError):
-        error.reraise(note)
-    raise RuntimeError(error)

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from typing import Any
 
 import pytest
 import torch
+from headrace.torch import _pinning
 from loaders import ENGINE, Headrace
 
 if not ENGINE:
@@ -174,17 +174,17 @@ def test_a_handler_that_raises_while_a_batch_is_pinned_loses_and_doubles_none(
     loader = loader_of(list(range(24)), persistent_workers=True)
     iterator = iter(loader)
     assert next(iterator).tolist() == [0, 1]
-    get = queue.Queue.get
+    take = _pinning.Pinner.take
 
-    def interrupted(self: Any, *arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(queue.Queue, "get", get)
+    def interrupted(self: Any, number: int) -> Any:
+        monkeypatch.setattr(_pinning.Pinner, "take", take)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(queue.Queue, "get", interrupted)
+    monkeypatch.setattr(_pinning.Pinner, "take", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert next(iterator).tolist() == [2, 3]
-    monkeypatch.setattr(queue.Queue, "get", interrupted)
+    monkeypatch.setattr(_pinning.Pinner, "take", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert [batch.tolist() for batch in loader] == [[i, i + 1] for i in range(0, 24, 2)]

@@ -361,9 +361,11 @@ def test_one_ctrl_c_is_the_trainers_alone_and_ends_all(tmp_path: pathlib.Path, s
 
 
 def test_a_ctrl_c_on_the_way_into_close_leaves_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> None:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
+    close = _crew._close
+
+    def interrupted(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        close(*arguments)
 
     iterator = idle(Headrace(range(100), num_workers=2, multiprocessing_context="fork"))
     pids = [worker.pid for worker in iterator._engine.processes]

@@ -45,7 +45,8 @@ static inline bool is_lone(PyObject *object, Py_ssize_t owners) {
 /* What Python tells the extension once (configure); owned references, NULL until told. */
 struct core {
     struct {
-        PyObject *requires_grad, *dtype, *is_conj, *is_neg, *untyped_storage, *data_ptr, *storage_offset, *prepare;
+        PyObject *requires_grad, *dtype, *is_conj, *is_neg, *untyped_storage, *data_ptr, *storage_offset, *prepare,
+            *is_from_signal;
     } names;                       /* interned; set when the module is made */
     PyObject *tensor_type;         /* torch.Tensor */
     PyObject *int8, *uint8;        /* the torch.dtypes */
@@ -153,8 +154,9 @@ PyObject *machine_private_bytes(PyObject *module, PyObject *ignored);
 /* See _core.Tasks.draw and handed_on. New reference; NULL without an exception: there is no more. */
 PyObject *tasks_draw(PyObject *tasks);
 void tasks_handed_on(PyObject *tasks);
-/* See _core.Loader.drop. */
+/* See _core.Loader.drop and fail. */
 void loader_drop(PyObject *loader);
+bool *loader_has_failed(PyObject *loader);
 
 /* ---- types ---- */
 
@@ -162,7 +164,6 @@ extern PyTypeObject LoaderType;
 extern PyTypeObject PortType;
 extern PyTypeObject TasksType;
 extern PyTypeObject IteratorType;
-extern PyTypeObject FailureType;
 extern PyTypeObject WalkerType;    /* _core.Walker */
 extern PyTypeObject ExpansionType; /* its iterator */
 extern PyTypeObject NotingType;    /* _core.Port.noting's iterator */

@@ -14,6 +14,7 @@ struct loader {
     struct hr_delivery *received; /* waited for, not decoded yet; touched with the GIL only */
     PyObject *answer;             /* decoded, not dropped yet */
     long status;                  /* of these */
+    bool has_failed;              /* the answer is the exception that is being raised */
     unsigned long long serial;    /* how many were waited for */
     unsigned long long owed;      /* tasks that are to be submitted */
     unsigned long long submitted; /* in this epoch */
@@ -65,7 +66,12 @@ void loader_drop(PyObject *self) {
     struct loader *loader = (struct loader *)self;
     hr_delivery_done(loader->received);
     loader->received = NULL;
+    loader->has_failed = false;
     Py_CLEAR(loader->answer);
+}
+
+bool *loader_has_failed(PyObject *self) {
+    return &((struct loader *)self)->has_failed;
 }
 
 static void loader_dealloc(PyObject *self) {
@@ -255,6 +261,7 @@ static PyObject *loader_answer(PyObject *self, PyObject *ignored) {
     PyObject *answer = delivery->status == HR_STATUS_TOO_BIG && delivery->bytes == sizeof(uint64_t)
                            ? PyLong_FromUnsignedLongLong(*(const uint64_t *)delivery->data)
                            : decode(delivery, loader->types);
+    loader->has_failed = !answer;
     if (!answer) return NULL;
     if (delivery != loader->received) { /* the answer's own code has come here, too */
         Py_DECREF(answer);
@@ -264,6 +271,17 @@ static PyObject *loader_answer(PyObject *self, PyObject *ignored) {
     loader->received = NULL;
     loader->answer = answer;
     return Py_NewRef(answer);
+}
+
+static PyObject *py_fail(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    ((struct loader *)self)->has_failed = true;
+    Py_RETURN_NONE;
+}
+
+static PyObject *is_pending(PyObject *self, void *ignored) {
+    (void)ignored;
+    return PyBool_FromLong(((struct loader *)self)->received || ((struct loader *)self)->answer);
 }
 
 static PyObject *py_drop(PyObject *self, PyObject *ignored) {
@@ -414,6 +432,8 @@ static PyMethodDef loader_methods[] = {
     {"answer", loader_answer, METH_NOARGS,
      "answer() -> object\n\nReturns the answer that was waited for, again until it is dropped. STATUS_TOO_BIG: the "
      "bytes that the batch needs. Raises what rebuilding it raises."},
+    {"fail", py_fail, METH_NOARGS,
+     "fail()\n\nThe exception that is raised next is the answer. (One that answer() raises is, too.)"},
     {"drop", py_drop, METH_NOARGS, "drop()\n\nLets go of the answer: the next wait is for the next one."},
     {"close", loader_close, METH_NOARGS, "close()\n\nCloses the loader; what was received stays readable. Idempotent."},
     {"copied", loader_copied, METH_NOARGS,
@@ -433,6 +453,11 @@ static PyMemberDef loader_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+static PyGetSetDef loader_properties[] = {
+    {"is_pending", is_pending, NULL, "Whether an answer was waited for and not dropped.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 PyTypeObject LoaderType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Loader",
     .tp_basicsize = sizeof(struct loader),
@@ -443,4 +468,5 @@ PyTypeObject LoaderType = {
     .tp_dealloc = loader_dealloc,
     .tp_methods = loader_methods,
     .tp_members = loader_members,
+    .tp_getset = loader_properties,
 };

@@ -94,6 +94,7 @@ static int intern_names(void) {
     core.names.data_ptr = PyUnicode_InternFromString("data_ptr");
     core.names.storage_offset = PyUnicode_InternFromString("storage_offset");
     core.names.prepare = PyUnicode_InternFromString("_prepare");
+    core.names.is_from_signal = PyUnicode_InternFromString("_is_from_signal");
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -127,7 +128,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     if (!WorkerDied || intern_names() < 0 || PyModule_AddObjectRef(module, "WorkerDied", WorkerDied) < 0 ||
         PyModule_AddType(module, &LoaderType) < 0 || PyModule_AddType(module, &PortType) < 0 ||
         PyModule_AddType(module, &TasksType) < 0 || PyModule_AddType(module, &IteratorType) < 0 ||
-        PyModule_AddType(module, &FailureType) < 0 || PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
+        PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
         PyModule_AddType(module, &WalkerType) < 0 || store_add(module) < 0 || add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;

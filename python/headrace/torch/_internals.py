@@ -22,6 +22,8 @@ InfiniteConstantSampler: Any = dataloader._InfiniteConstantSampler
 ExceptionWrapper: Any = _ExceptionWrapper
 
 torchs_iterator: Any = torch.utils.data.DataLoader._get_iterator  # before install() puts another in its place
+# Another tool has put something around it, which is to be called.
+is_wrapped: bool = getattr(torchs_iterator, "__globals__", None) is not vars(dataloader)
 
 collate: Any = _utils.collate
 worker: Any = _utils.worker

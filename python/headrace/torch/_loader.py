@@ -206,7 +206,10 @@ def _seed_of(loader: Any, drawn: int) -> int:
 def _iterator_here(loader: torch.utils.data.DataLoader[Any]) -> Any:
     if isinstance(loader.dataset, _internals.DataPipes):
         return _internals.torchs_iterator(loader)
-    return _IteratorHere(loader)
+    policy = _policy_of(loader)
+    if _internals.is_wrapped and not policy.is_per_sample:
+        return _internals.torchs_iterator(loader)
+    return _IteratorHere(loader, policy)
 
 
 class _Checked:
@@ -223,7 +226,7 @@ class _Checked:
         else:
             data = self._next_data()
         length, number = self._IterableDataset_len_called, self._num_yielded + 1
-        if length is not None and number > length and number != self._warned_at and type(data) is not _core.Failure:
+        if length is not None and number > length and number != self._warned_at:
             self._warned_at = number  # first: where warnings are errors, the next call gives the batch
             warnings.warn(
                 (_LONGER + _LONGER_WITH_WORKERS * (self._num_workers > 0)).format(self._dataset, length, number),
@@ -236,8 +239,7 @@ class _IteratorHere(_Checked, _here.HereIterator, _internals.SingleProcessIterat
     """torch's own for num_workers=0, which loses no batch by an exception of a signal's handler, and makes samples one
     by one where the policy asks for that."""
 
-    def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
-        policy = _policy_of(loader)
+    def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
         _internals.called_by_torch(super().__init__, loader)
         self._profile_name = f"enumerate(DataLoader)#{_internals.SingleProcessIterator.__name__}.__next__"
         if self._dataset_kind == _internals.DatasetKind.Iterable:
@@ -319,25 +321,17 @@ def _reraise(wrapped: Any, note: str) -> None:
         raise
 
 
-def _exception_of(reraise: Callable[[], Any]) -> Exception:
-    """Returns the exception that reraise() raises."""
-    try:
-        reraise()
-    except Exception as error:
-        return error
-    raise AssertionError("an exception that arrived was not raised")
-
-
 class _Ahead(NamedTuple):
-    """An answer that arrived ahead of the consumer: its number, the engine's number of it, its exception or None."""
+    """A batch that arrived ahead of the consumer, and is with the pinning thread: its number, and the engine's."""
 
     number: int
     serial: int
-    failure: Any
 
 
 class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ignore[misc]
     """One pass over a loader with workers, or with persistent workers several."""
+
+    _is_from_signal = staticmethod(_interrupt.is_from_signal)
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         _internals.called_by_torch(super().__init__, loader)
@@ -369,6 +363,7 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
         # Answers that came while the consumer was busy; a batch's value is with the pinning thread.
         self._ahead: collections.deque[_Ahead] = collections.deque()
         self._source = self._engine.source if self._pinner is None else self._pinner.results
+        self._loader = self._engine.source
         self._reset(loader, first_iter=True)
 
     def _start(self, loader: Any, is_repaired: bool) -> _engine.Engine:
@@ -429,14 +424,16 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
         except _engine.Timeout:
             self._raise_timeout()
 
-    def exception_of(self, wrapped: Any, note: str) -> Exception:
-        return _exception_of(functools.partial(_reraise, wrapped, note))
+    def reraise(self, wrapped: Any, note: str) -> NoReturn:
+        _reraise(wrapped, note)
+        raise AssertionError("an exception that arrived was not raised")
 
     def _next_data(self) -> Any:
         self._engine.warn_of_copies(stacklevel=4)
         value = self._next_answer() if self._pinner is None else self._next_pinned()
         if type(value) is _ExceptionWrapper:  # that a data set or collate_fn gives, or that pinning raised
-            return _core.Failure(_exception_of(value.reraise))
+            self._engine.source.fail()
+            value.reraise()
         return value
 
     def _next_answer(self) -> Any:
@@ -458,16 +455,26 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
             self._ahead.popleft()  # handed on
         if not self._ahead:
             self._put_ahead(self._wait())
-        self._engine.submit_owed(self, keep=len(self._ahead) - 1)
         first = self._ahead[0]
-        value = self._pinner.take(first.number) if first.failure is None else first.failure
+        self._engine.submit_owed(self, keep=len(self._ahead) - 1 + self._is_behind())
+        value = self._pinner.take(first.number)
         self._look_ahead()
         return value
 
+    def _is_behind(self) -> bool:
+        """Returns True if an answer was waited for that is not among those ahead, as it is an exception."""
+        return self._engine.is_pending and self._ahead[-1].serial != self._engine.serial
+
     def _look_ahead(self) -> None:
-        """Hands what has arrived to the pinning thread, which works while the consumer does."""
+        """Hands what has arrived to the pinning thread, which works while the consumer does. An exception waits for its
+        turn."""
         while (status := self._engine.next_if_ready()) is not None:
-            self._put_ahead(status)
+            try:
+                self._put_ahead(status)
+            except Exception as error:
+                if _interrupt.is_from_signal(error):
+                    raise
+                return
 
     def _put_ahead(self, status: int) -> None:
         """Moves the answer that was waited for to those that are ahead. If that is interrupted, the next call goes on
@@ -475,11 +482,8 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
         serial = self._engine.serial
         if not self._ahead or self._ahead[-1].serial != serial:
             number = self._answered + len(self._ahead)
-            value = self._engine.answer(self, status, self._batch_size)
-            failure = value if type(value) is _core.Failure else None
-            if failure is None:
-                self._pinner.put(number, value)
-            self._ahead.append(_Ahead(number, serial, failure))
+            self._pinner.put(number, self._engine.answer(self, status, self._batch_size))
+            self._ahead.append(_Ahead(number, serial))
         self._engine.drop()
 
     def _raise_timeout(self) -> NoReturn:
