@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from headrace import (
+    _contexts,
     _core,
     _crew,
     _diagnosis,
@@ -464,6 +465,8 @@ def _batches(order: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[
 
 
 def _context_of(context: Any) -> Any:
+    if name := _contexts.foreign_class(context):
+        raise _contexts.refusal(name)
     if context is None or hasattr(context, "get_start_method"):
         return context
     methods = multiprocessing.get_all_start_methods()
