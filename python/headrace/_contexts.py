@@ -27,8 +27,13 @@ def foreign_class(context: Any) -> str | None:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def refusal(name: str) -> TypeError:
-    """Returns the exception for a context that starts workers of the class `name`."""
+def check_context(context: Any) -> None:
+    """Raises TypeError if `context` starts workers that are not processes."""
+    if name := foreign_class(context):
+        raise _refusal(name)
+
+
+def _refusal(name: str) -> TypeError:
     return TypeError(
         f"headrace: multiprocessing_context starts workers as {name}, which is not a process of multiprocessing, and "
         'headrace needs processes; give "fork", "forkserver", "spawn" or a context whose Process is derived from '
@@ -39,7 +44,7 @@ def refusal(name: str) -> TypeError:
 def check_process(process: Any) -> None:
     """Raises TypeError if what a context made, and has not started yet, is not a process."""
     if not isinstance(process, BaseProcess):
-        raise refusal(f"{type(process).__module__}.{type(process).__qualname__}")
+        raise _refusal(f"{type(process).__module__}.{type(process).__qualname__}")
 
 
 def check_child(pid: Any) -> None:

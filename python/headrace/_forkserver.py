@@ -97,7 +97,7 @@ def explain_sockets(error: OSError, context: Any) -> None:
         return
     address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
     if address is not None:
-        if not os.path.exists(address):
+        if not util.is_abstract_socket_namespace(address) and not os.path.exists(address):
             _notes.add_text(error, _SOCKET_GONE.format(address))
     elif not _has_socket_folder():
         _notes.add_text(error, _NO_FOLDER)

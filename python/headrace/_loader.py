@@ -313,6 +313,7 @@ class Loader:
         self._check()
         self.multiprocessing_context = _context_of(multiprocessing_context)
         if num_workers > 0:
+            _contexts.check_context(self.multiprocessing_context)
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
     def _check(self) -> None:
@@ -465,8 +466,6 @@ def _batches(order: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[
 
 
 def _context_of(context: Any) -> Any:
-    if name := _contexts.foreign_class(context):
-        raise _contexts.refusal(name)
     if context is None or hasattr(context, "get_start_method"):
         return context
     methods = multiprocessing.get_all_start_methods()

@@ -176,6 +176,7 @@ def process_unchanged() -> Iterator[None]:
 def test_numpy_loader_refuses_thread_workers() -> None:
     with process_unchanged(), pytest.raises(TypeError, match=r'ThreadAsProcess, which is not.* give "fork"'):
         headrace.Loader(range(4), num_workers=1, multiprocessing_context=ThreadContext())
+    assert len(list(headrace.Loader(range(4), num_workers=0, multiprocessing_context=ThreadContext()))) == 4
 
 
 def test_process_made_by_function_is_refused_before_it_starts() -> None:
