@@ -36,7 +36,8 @@ HR_API int hr_crew_pass(hr_crew *crew, uint32_t worker, struct hr_pass *ret_pass
 
 /* Makes process `pid`, which somebody else started with that pass, worker `worker`. `sentinel_fd` becomes readable when
  * it ends; a copy of it is used where the kernel has no pidfd. -1: none. Where another process was that worker before,
- * this is a restart, and counted (hr_arena_count). -ESRCH, -EINVAL, -EMFILE; HR_E_STATE: that one still runs. */
+ * this is a restart, and counted (hr_arena_count). -ESRCH, -EMFILE; -EINVAL, also for the caller's own pid; HR_E_STATE:
+ * that one still runs. */
 HR_API int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd);
 
 /* What a forked worker does; its result is the process's exit code. The port is closed after it. */

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace._loader import Loader as Loader
     from headrace._loader import WorkerInfo as WorkerInfo
     from headrace._loader import get_worker_info as get_worker_info
+    from headrace._notes import ForkWarning as ForkWarning
     from headrace.store._attributes import freeze_attributes as freeze_attributes
     from headrace.store._freeze import StoreError as StoreError
     from headrace.store._freeze import freeze as freeze
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "ForkWarning",
     "Loader",
     "StoreError",
     "WorkerInfo",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _LATE = {
+    "ForkWarning": "headrace._notes",
     "Loader": "headrace._loader",
     "WorkerInfo": "headrace._loader",
     "get_worker_info": "headrace._loader",

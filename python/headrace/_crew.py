@@ -18,7 +18,19 @@ import weakref
 from multiprocessing import connection
 from typing import Any, Protocol
 
-from headrace import _cargo, _collector, _core, _interrupt, _reports, _restart, _witness, _worker
+from headrace import (
+    _cargo,
+    _collector,
+    _contexts,
+    _core,
+    _forkserver,
+    _interrupt,
+    _reports,
+    _restart,
+    _witness,
+    _worker,
+)
+from headrace._notes import ForkWarning
 from headrace._options import Policy
 from headrace._random import text_of
 from headrace._refill import indices_of
@@ -56,10 +68,10 @@ def _is_inside(path: str) -> bool:
     return path.startswith(_HERE) or path.endswith(_TORCHS)
 
 
-def tell(text: str) -> None:
+def tell(text: str, category: type[Warning] = UserWarning) -> None:
     """For people: as a warning, and for the logger `headrace`."""
     log.info(text)
-    warnings.warn(text, stacklevel=_level_of_user())
+    warnings.warn(text, category, stacklevel=_level_of_user())
 
 
 class Crew:
@@ -98,6 +110,7 @@ class Crew:
     def start(self, host: Host, epoch: int) -> None:
         self._epoch = epoch
         warn_of_fork(self._context)
+        _forkserver.ensure_sockets(self._context)
         for worker in range(self._count):
             self._start(worker, host, _restart.Beginning(epoch=epoch, banned=self._blame.banned))
 
@@ -119,11 +132,16 @@ class Crew:
         try:
             args = (opener, cargo, not _interrupt.is_blocked())
             process = self._context.Process(target=_worker.main, args=args)
+            _contexts.check_process(process)
             process.daemon = True
             _fail_at("fork")
             self._threads = count_threads()
             _interrupt.without_signals(lambda: self._start_process(worker, process, opener))
+        except AssertionError as error:
+            _contexts.explain_daemon(error)
+            raise
         except OSError as error:
+            _forkserver.explain_sockets(error, self._context)
             if error.errno not in _LIMITS:
                 raise
             raise _explain_start(error) from error
@@ -134,6 +152,7 @@ class Crew:
     def _start_process(self, worker: int, process: Any, opener: _worker.Pass) -> None:
         with _interrupt.blocked(self._context), _collector.resting_at_birth(process, self._context):
             process.start()
+            _contexts.check_child(process.pid)
             opener.guard(process.pid)
             _workers.add(process)
             self.processes[worker : worker + 1] = [process]
@@ -440,7 +459,8 @@ def warn_of_fork(context: Any) -> None:
         _warned.append(True)
         tell(
             f"headrace: workers are forked from this process, where {'; '.join(hazards)}. "
-            'multiprocessing_context="forkserver" avoids this'
+            'multiprocessing_context="forkserver" avoids this',
+            ForkWarning,
         )
 
 
@@ -467,10 +487,21 @@ def _thread_names() -> list[str]:
     return names
 
 
+# The modules whose threads hold no lock that a worker needs: by the class of a thread, or by the function it runs.
+_HARMLESS = {
+    "tqdm._monitor": "watches bars: holds a lock for some microseconds in 10 s",
+    "multiprocessing.resource_sharer": "waits in accept() for processes that fetch descriptors; its lock is made again",
+    "pytest_rerunfailures": "counts failures for pytest-xdist: waits in accept() and recv(), a test calls none of it",
+    "pytest_timeout": "waits for the end of a test; then it ends the process",
+}
+_FEEDER = "QueueFeederThread"  # feeds a queue of multiprocessing; its locks are made again in a child
+
+
 def _is_harmless(thread: threading.Thread) -> bool:
-    """The monitor of tqdm's bars, which every script with a bar has: it holds a lock for some microseconds in 10 s. And
-    what feeds a queue of multiprocessing's, as torch's own loaders have it: a child makes its locks anew."""
-    return type(thread).__module__ == "tqdm._monitor" or thread.name == "QueueFeederThread"
+    """Returns True for threads of common tools that only wait, whose users fork without trouble."""
+    runs = thread.function if isinstance(thread, threading.Timer) else getattr(thread, "_target", None)
+    modules = {type(thread).__module__, getattr(runs, "__module__", None)}
+    return thread.name == _FEEDER or not modules.isdisjoint(_HARMLESS)
 
 
 _warned: list[bool] = []

@@ -11,16 +11,32 @@ import contextlib
 import json
 import multiprocessing
 import os
+import secrets
+import shutil
 import signal
+import socket
+import tempfile
 import threading
 from collections.abc import Iterator
-from multiprocessing import forkserver, resource_tracker, spawn
+from multiprocessing import forkserver, resource_tracker, spawn, util
 from typing import Any
+
+from headrace import _notes
 
 PRELOAD = "headrace._preload"
 VARIABLE = "HEADRACE_PRELOAD"
 _MOST_OF_ARGUMENTS = 1 << 15  # characters: the kernel takes variables of 128 KiB
 _lock = threading.Lock()
+_SOCKET_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # those with the shortest paths, where $TMPDIR cannot have a socket
+_MOST_OF_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")  # bytes: what an address of a socket has room for
+_NO_FOLDER = (
+    f"headrace: the fork server needs a folder for its socket, and none of $TMPDIR, {', '.join(_SOCKET_FOLDERS)} can "
+    f"have one; set TMPDIR to a folder that can be written to, whose path has at most {_MOST_OF_TMPDIR} bytes"
+)
+_SOCKET_GONE = (
+    "headrace: the socket of multiprocessing's fork server, {}, has been removed, as by a job that cleans up temporary "
+    "files; start the program again, with TMPDIR set to a folder that is not cleaned up"
+)
 
 
 def start_method_of(context: Any) -> str:
@@ -40,6 +56,51 @@ def _default_method_left_open() -> Iterator[None]:
     finally:
         if not is_settled:
             default._actual_context = None
+
+
+def _can_have_socket(folder: str) -> bool:
+    """Tries it: a folder may be gone, full or read-only, or its path too long for the address of a socket."""
+    path = os.path.join(folder, f"listener-{secrets.token_hex(4)}")  # as long as multiprocessing's own names
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+def _has_socket_folder() -> bool:
+    try:
+        return _can_have_socket(util.get_temp_dir())
+    except OSError:  # of making it
+        return False
+
+
+def ensure_sockets(context: Any) -> None:
+    """Gives multiprocessing another folder if `context` uses the fork server and cannot bind its socket in the usual
+    one, for example because the path of $TMPDIR is too long. CPython 3.14 does the same. Never raises."""
+    if start_method_of(context) != "forkserver" or multiprocessing.current_process().daemon or _has_socket_folder():
+        return
+    for base in _SOCKET_FOLDERS:
+        with contextlib.suppress(OSError):
+            folder = tempfile.mkdtemp(prefix="pymp-", dir=base)
+            util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-100)  # with True it never raises
+            if _can_have_socket(folder):
+                multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+                return
+
+
+def explain_sockets(error: OSError, context: Any) -> None:
+    """Adds what to do to the exception of a process that was not started, if the fork server's socket is the reason."""
+    if start_method_of(context) != "forkserver":
+        return
+    address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
+    if address is not None:
+        if not util.is_abstract_socket_namespace(address) and not os.path.exists(address):
+            _notes.add_text(error, _SOCKET_GONE.format(address))
+    elif not _has_socket_folder():
+        _notes.add_text(error, _NO_FOLDER)
 
 
 def _what_to_load(modules: list[str], is_interrupted: bool) -> str:
@@ -86,6 +147,7 @@ def warm_up(context: Any, modules: list[str]) -> None:
     with _lock:
         if server._forkserver_pid is not None:
             return
+        ensure_sockets(context)
         wanted = server._preload_modules
         # Newer CPythons load __main__ themselves, first and whatever comes of it: headrace._preload tries it before.
         server.set_forkserver_preload([*(module for module in wanted if module != "__main__"), PRELOAD])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import multiprocessing
 import signal
 import threading
 import traceback
@@ -34,7 +35,7 @@ def blocked(context: Any) -> Iterator[None]:
     if method == "forkserver":  # a server that is started here would pass the block on to what others start by it
         yield
         return
-    if method == "spawn":
+    if method == "spawn" and not multiprocessing.current_process().daemon:  # a daemon may start no process
         resource_tracker.ensure_running()  # starting it unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

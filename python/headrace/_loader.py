@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from headrace import (
+    _contexts,
     _core,
     _crew,
     _diagnosis,
@@ -304,6 +305,7 @@ class Loader:
         self._check()
         self.multiprocessing_context = _context_of(multiprocessing_context)
         if num_workers > 0:
+            _contexts.check_context(self.multiprocessing_context)
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
     def _check(self) -> None:

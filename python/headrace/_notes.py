@@ -8,6 +8,14 @@ import sys
 from typing import Any
 
 
+class ForkWarning(UserWarning):
+    """The category of the warning that workers are forked from a process which is not safe to fork: other threads run,
+    or CUDA is initialised. Its name for filters is headrace.ForkWarning."""
+
+
+ForkWarning.__module__ = "headrace"
+
+
 def add_note(error: BaseException, note: str) -> None:
     """Adds a note to an exception, where that can be: some classes refuse to be changed."""
     if sys.version_info >= (3, 11) and note:

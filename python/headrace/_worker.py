@@ -68,17 +68,28 @@ class Pass:
 
     def __init__(self, worker: int, *fds: int) -> None:
         self.worker = worker
+        self.trainer = os.getpid()
         self.fds: list[Any] = list(fds)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"worker": self.worker, "fds": [reduction.DupFd(fd) for fd in self.fds]}
+        return {**self.__dict__, "fds": [reduction.DupFd(fd) for fd in self.fds]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self.check_process()
         _interrupt.block()
         _collector.keep()  # what is imported by now
         _collector.rest()  # also while the data set arrives, which comes next
         _core.Loader.guard(self.fds[_LIFE].detach(), os.getpid())  # the trainer may have died before it could
+
+    def check_process(self) -> None:
+        """Raises RuntimeError in the trainer itself, whose signals, heap and collector are not a worker's to change."""
+        if os.getpid() == self.trainer:
+            raise RuntimeError(
+                f"headrace: worker {self.worker} was started inside the process that iterates over the loader (pid "
+                f'{self.trainer}), as a thread or by a call; give multiprocessing_context="fork", "forkserver" or '
+                '"spawn", whose workers are processes'
+            )
 
     def open(self) -> _core.Port:
         """Opens the port and gives the descriptors over to it."""
@@ -230,6 +241,7 @@ def _local_trainers() -> int:
 
 def main(opener: Pass, cargo: _cargo.Cargo, is_interrupted: bool) -> None:
     """The worker process's target. `cargo`: a Job and a Beginning. `is_interrupted`: a Ctrl-C ends it."""
+    opener.check_process()
     _collector.work()
     job, beginning = cargo.value
     exit_code = 0

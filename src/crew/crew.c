@@ -123,6 +123,9 @@ int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     struct member *member;
     int r = find_free(crew, worker, &member), watched = -1;
     if (r < 0) return r;
+    /* A signal to 0 or -1 reaches many processes, and one to this process ends the trainer. */
+    if (pid <= 0 || (uint32_t)pid == crew->own_pid)
+        return hr__fail(-EINVAL, "crew: process %d cannot be worker %u; give the pid of a child", pid, worker);
     r = hr__pidfd(pid, &watched);
     bool has_pidfd = r == 0;
     if (!has_pidfd && sentinel_fd >= 0) r = hr__dup(sentinel_fd, &watched);

@@ -137,6 +137,23 @@ static void workers_out_of_range_are_refused(void **state) {
     close_room(&room);
 }
 
+static void adopting_a_pid_that_is_no_childs_is_refused(void **state) {
+    (void)state;
+    const int pids[] = {getpid(), 0, -1};
+    int sentinel[2];
+    struct room room;
+    open_room(&room);
+    assert_return_code(pipe(sentinel), errno);
+    for (size_t i = 0; i < sizeof pids / sizeof *pids; i++) {
+        assert_int_equal(hr_crew_adopt(room.crew, 0, pids[i], sentinel[0]), -EINVAL);
+        assert_non_null(strstr(hr_error_message(), "give the pid of a child"));
+    }
+    assert_int_equal(look(&room, 0).pid, 0);
+    close(sentinel[0]);
+    close(sentinel[1]);
+    close_room(&room);
+}
+
 static void a_wait_for_a_worker_that_runs_ends_at_its_deadline(void **state) {
     (void)state;
     struct room room;
@@ -268,6 +285,7 @@ int main(void) {
         cmocka_unit_test(a_closed_crew_leaves_its_workers_running),
         cmocka_unit_test(a_child_can_only_close_the_crew_and_leaves_the_parents_as_it_is),
         cmocka_unit_test(workers_out_of_range_are_refused),
+        cmocka_unit_test(adopting_a_pid_that_is_no_childs_is_refused),
         cmocka_unit_test(a_wait_for_a_worker_that_runs_ends_at_its_deadline),
         cmocka_unit_test(a_worker_that_runs_is_not_replaced),
 #ifdef HR_FAILPOINTS

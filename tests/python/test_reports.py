@@ -22,11 +22,13 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from multiprocessing import reduction, resource_sharer
 from typing import Any
 
 import headrace
 import numpy as np
 import pytest
+import pytest_timeout
 import torch
 import tqdm
 from headrace import _core, _crew
@@ -1243,6 +1245,40 @@ def test_what_feeds_a_queue_of_multiprocessings_is_no_reason_to_warn(monkeypatch
     assert queue.get() == 1
     queue.close()
     queue.join_thread()
+
+
+def test_timer_of_pytest_timeout_does_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = threading.Timer(DEADLINE_S, pytest_timeout.timeout_timer, (None, None))
+    timer.start()
+    assert forked_in(monkeypatch) == []
+    timer.cancel()
+    timer.join()
+
+
+def test_server_of_pytest_rerunfailures_does_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pytest-xdist installed, it has a thread in accept() whose function is a method of its module."""
+    ended = threading.Event()
+
+    def run_server() -> None:
+        ended.wait()
+
+    run_server.__module__ = "pytest_rerunfailures"
+    thread = threading.Thread(target=run_server)
+    thread.start()
+    assert forked_in(monkeypatch) == []
+    ended.set()
+    thread.join()
+
+
+def test_server_of_sent_descriptors_does_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(os.devnull) as file:
+        sent = reduction.DupFd(file.fileno())
+        assert "multiprocessing.resource_sharer" in {
+            getattr(getattr(thread, "_target", None), "__module__", None) for thread in threading.enumerate()
+        }
+        assert forked_in(monkeypatch) == []
+        os.close(sent.detach())
+    resource_sharer.stop(timeout=5)
 
 
 def test_fork_beside_the_pool_of_polars_warns(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:

@@ -18,6 +18,7 @@ import torch
 import torch.utils.data
 
 from headrace import (
+    _contexts,
     _core,
     _diagnosis,
     _draw,
@@ -107,7 +108,7 @@ class DataLoader(_base.DataLoader[_T_co]):
     """
 
     def _warm_up(self) -> None:
-        if _uses_engine(self):
+        if _uses_engine(self) and not _contexts.foreign_class(self.multiprocessing_context):
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
     def _get_iterator(self) -> Any:
@@ -127,7 +128,7 @@ class DataLoader(_base.DataLoader[_T_co]):
     @functools.cached_property  # not a property: who sets it to True, to keep accelerate away, still can
     def _is_accelerate_prepared(self) -> bool:
         """accelerate asks for it, and nobody else does, before it rebuilds a loader."""
-        if _uses_engine(self) and not _engine.why_not():
+        if _uses_engine(self) and not _why_torchs(self):
             if _internals.factories()[0] is not get_iterator:
                 _warn_of_accelerate(_ENGINE_LOST)
             elif lost := [name for name in _options.DEFAULTS if self._loses(name)]:
@@ -141,6 +142,13 @@ class DataLoader(_base.DataLoader[_T_co]):
 
 def _uses_engine(loader: torch.utils.data.DataLoader[Any]) -> bool:
     return loader.num_workers > 0 and not isinstance(loader.dataset, _internals.DataPipes)
+
+
+def _why_torchs(loader: torch.utils.data.DataLoader[Any]) -> str | None:
+    """Returns why a loader with workers gets torch's engine, or None if it gets headrace's."""
+    if name := _contexts.foreign_class(loader.multiprocessing_context):
+        return f"its multiprocessing_context starts workers as {name}, which is not a process of multiprocessing"
+    return _engine.why_not()
 
 
 class _OfLoaders(Generic[_Known]):
@@ -283,7 +291,7 @@ def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
     """The iterator of any of torch's loaders: the engine's where it can run, else torch's."""
     if not _uses_engine(loader):
         return _iterator_here(loader)
-    if reason := _engine.why_not():
+    if reason := _why_torchs(loader):
         _warn_of_torchs(reason)
         return _internals.torchs_iterator(loader)
     _internals.called_by_torch(loader.check_worker_number_rationality)
@@ -299,7 +307,7 @@ def new_iterator(cls: type, *arguments: Any, **named: Any) -> Any:
 
 
 def _new_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
-    if not _uses_engine(loader) or _engine.why_not():
+    if not _uses_engine(loader) or _why_torchs(loader):
         return _internals.torchs_new(_internals.MultiProcessingIterator)
     return _iterator_of_workers(loader)
 
