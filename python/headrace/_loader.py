@@ -10,7 +10,6 @@ import multiprocessing
 import random
 import secrets
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -25,6 +24,7 @@ from headrace import (
     _interrupt,
     _notes,
     _options,
+    _raising,
     _restart,
     _witness,
     _worker,
@@ -67,20 +67,17 @@ class WorkerError:
     type: type[BaseException]
     text: str
 
-    def reraise(self, note: str) -> None:
-        """Raises an exception of the same type with the worker's traceback as its message, and with the note. A
+    def remade(self, note: str) -> BaseException:
+        """Returns an exception of the same type with the worker's traceback as its message, and with the note. A
         StopIteration, which would end the loop in silence, becomes a RuntimeError, as in a generator."""
         text = self.text if sys.version_info >= (3, 11) or not note else f"{self.text.rstrip()}\n{note}"
-        kind = RuntimeError if issubclass(self.type, StopIteration) else self.type
-        try:
-            error = kind(_Lines(text) if issubclass(kind, KeyError) else text)
-        except Exception:  # a class whose constructor takes other arguments
-            error = RuntimeError(text)
+        error = _raising.remade(lambda: self._make(text), self.type, text)
         _notes.add_note(error, note)
-        try:
-            raise error
-        finally:
-            del error  # it has this frame: it would be held in a circle, and all that its traceback holds
+        return error
+
+    def _make(self, text: str) -> BaseException:
+        kind = RuntimeError if issubclass(self.type, StopIteration) else self.type
+        return kind(_Lines(text) if issubclass(kind, KeyError) else text)
 
 
 class _Fetcher:
@@ -198,11 +195,12 @@ class _Job(DatasetJob):
     def collate(self, samples: Any) -> Any:
         return default_collate(samples)
 
-    def wrap_exception(self) -> WorkerError:
-        kind, error, trace = sys.exc_info()
-        assert kind is not None
-        text = "".join(traceback.format_exception(kind, error, trace))
-        return WorkerError(kind, f"Caught {kind.__name__} in Loader worker process {self.worker}.\nOriginal {text}")
+    def wrap_exception(self) -> _raising.Sent:
+        error = sys.exc_info()[1]
+        assert error is not None
+        origin = f"Caught {type(error).__name__} in Loader worker process {self.worker}."
+        text = f"{origin}\nOriginal {_raising.traceback_of(error)}"
+        return _raising.Sent.of(WorkerError(type(error), text), text)
 
 
 class Loader:
@@ -575,7 +573,12 @@ class _WorkerIterator:
                 engine.close()
 
 
-def _reraise(error: Any, note: str) -> None:
-    if isinstance(error, WorkerError):
-        error.reraise(note)
-    raise RuntimeError(error)
+def _reraise(sent: _raising.Sent, note: str) -> NoReturn:
+    found = sent.open()
+    if not isinstance(found, WorkerError):
+        found = WorkerError(RuntimeError, found)
+    error = found.remade(note)
+    try:
+        raise error
+    finally:
+        del error  # it has this frame: it would be held in a circle, and all that its traceback holds

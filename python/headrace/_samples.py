@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace import _notes, _restart, _worker
+from headrace import _notes, _raising, _restart, _worker
 from headrace._options import Policy
 
 REFILLS = 10  # other samples that are tried in the place of a bad one
@@ -215,7 +215,7 @@ class DatasetJob:
     def _new_fetcher(self) -> Any:
         raise NotImplementedError
 
-    def wrap_exception(self) -> object:
+    def wrap_exception(self) -> _raising.Sent:
         raise NotImplementedError
 
     def _note_failure(self) -> None:

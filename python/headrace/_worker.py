@@ -14,7 +14,7 @@ import threading
 from multiprocessing import reduction, util
 from typing import Any, Protocol
 
-from headrace import _cargo, _collector, _core, _growth, _interrupt, _notes, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
+from headrace import _cargo, _collector, _core, _growth, _interrupt, _notes, _pickling, _raising, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
 
 
 class Job(Protocol):
@@ -33,8 +33,8 @@ class Job(Protocol):
     def collate(self, samples: Any) -> Any:
         """Collates in Python."""
 
-    def wrap_exception(self) -> object:
-        """The exception being handled, as something that pickles and that the trainer's side raises again."""
+    def wrap_exception(self) -> _raising.Sent:
+        """The exception being handled, as something that the trainer's side raises again."""
 
     def leave(self) -> None:
         """Runs when there is nothing more to make: what goes through the data set is let go, so that a generator's
@@ -181,14 +181,9 @@ def _answer(port: _core.Port, job: Job, number: int, indices: Any, discard: int)
     return True
 
 
-def _publish_exception(port: _core.Port, wrapped: Any, note: str, notes: _restart.Notes | None) -> None:
+def _publish_exception(port: _core.Port, sent: _raising.Sent, note: str, notes: _restart.Notes | None) -> None:
     told = None if notes is None else pickle.dumps(notes)
-    try:
-        port.publish(_core.STATUS_ERROR, (wrapped, note, told))
-    except Exception as error:
-        # The exception's own class cannot be pickled: its text arrives all the same.
-        text = f"{_notes.in_words(error)}\nwhile sending:\n{getattr(wrapped, 'exc_msg', wrapped)}"
-        port.publish(_core.STATUS_ERROR, (text, note, told))
+    port.publish(_core.STATUS_ERROR, (sent, note, told))
 
 
 def _discard(job: Job, count: int, indices: Any) -> None:

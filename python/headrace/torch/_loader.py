@@ -8,7 +8,6 @@ import functools
 import operator
 import pickle
 import sys
-import traceback
 import warnings
 import weakref
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 import torch
 import torch.utils.data
 
-from headrace import _core, _diagnosis, _engine, _forkserver, _here, _interrupt, _notes, _options, _restart
+from headrace import _core, _diagnosis, _engine, _forkserver, _here, _interrupt, _notes, _options, _raising, _restart
 from headrace.torch import _base, _internals, _pinning, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -242,16 +241,15 @@ def _iterator_of_workers(loader: torch.utils.data.DataLoader[Any]) -> Any:
     return _Iterator(loader)
 
 
-def _reraise(wrapped: Any, note: str) -> None:
+def _reraise(wrapped: Any, note: str = "") -> NoReturn:
+    if isinstance(wrapped, _raising.Sent):
+        wrapped = wrapped.open()
+    error = RuntimeError(wrapped) if isinstance(wrapped, str) else _internals.remade(wrapped)
+    _notes.add_note(error, note)
     try:
-        if isinstance(wrapped, str):
-            raise RuntimeError(wrapped)
-        wrapped.reraise()
-    except Exception as error:
-        _notes.add_note(error, note)
-        if error.__traceback__ is not None:  # torch's frame below holds the error: a circle, with the loop in it
-            traceback.clear_frames(error.__traceback__.tb_next)
-        raise
+        raise error
+    finally:
+        del error  # this frame is in its traceback: a cycle would keep the iterator and its workers
 
 
 class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
@@ -364,7 +362,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         if status == _core.STATUS_ERROR:
             _reraise(*value)
         if type(value) is _ExceptionWrapper:
-            value.reraise()  # as torch does with one that a data set or collate_fn gives
+            _reraise(value)  # as torch does with one that a data set or collate_fn gives
         return value
 
     def _next_answer(self) -> Any:
@@ -394,7 +392,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         if status is None:
             raise value
         if status == _core.STATUS_BATCH and isinstance(value, _internals.ExceptionWrapper):
-            value.reraise()
+            _reraise(value)
         self._look_ahead()
         return status, value
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from headrace import _core, _crew, _pickling, _restart, _witness, _worker
+from headrace import _core, _crew, _pickling, _raising, _restart, _witness, _worker
 from headrace._options import Policy
 from headrace._samples import DatasetJob, SampleMaker
 from headrace.torch import _internals
@@ -195,5 +195,6 @@ class Job(DatasetJob):
     def collate(self, samples: Any) -> Any:
         return self.collate_fn(samples)
 
-    def wrap_exception(self) -> object:
-        return _internals.ExceptionWrapper(where=f"in DataLoader worker process {self.worker}")
+    def wrap_exception(self) -> _raising.Sent:
+        wrapped = _internals.wrap_exception(f"in DataLoader worker process {self.worker}")
+        return _raising.Sent.of(wrapped, _internals.text_of_wrapped(wrapped))
