@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from typing import Any
 
-from headrace import _forkserver
+from headrace import _forkserver, _inherited
 
 
 def is_blocked() -> bool:
@@ -26,14 +26,16 @@ def is_blocked() -> bool:
 @contextlib.contextmanager
 def blocked(context: Any) -> Iterator[None]:
     """Blocks SIGINT in this thread while it starts a process. A Ctrl-C of meanwhile is raised afterwards,
-    unless another thread of a trainer with several takes it."""
+    unless another thread of a trainer with several takes it. For a fork it blocks each signal that has a handler, which
+    would otherwise run in the worker too, until headrace._inherited drops it there."""
     method = _forkserver.start_method_of(context)
     if method == "forkserver":  # a server that is started here would pass the block on to what others start by it
         yield
         return
     if method == "spawn":
         resource_tracker.ensure_running()  # starting it unblocks SIGINT
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    others = _inherited.handled() if method == "fork" else set()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *others})
     try:
         yield
     finally:

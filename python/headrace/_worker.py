@@ -9,12 +9,25 @@ import multiprocessing
 import os
 import pickle
 import re
+import signal
 import sys
 import threading
 from multiprocessing import reduction, util
 from typing import Any, Protocol
 
-from headrace import _cargo, _collector, _core, _growth, _interrupt, _notes, _pickling, _raising, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
+from headrace import (
+    _cargo,
+    _collector,
+    _core,
+    _growth,
+    _inherited,
+    _interrupt,
+    _notes,
+    _pickling,  # noqa: F401  (what the extension pickles with)
+    _raising,
+    _reports,
+    _restart,
+)
 
 
 class Job(Protocol):
@@ -68,13 +81,16 @@ class Pass:
     def __init__(self, worker: int, *fds: int) -> None:
         self.worker = worker
         self.fds: list[Any] = list(fds)
+        self.mask: set[Any] | None = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # for a forked worker to begin with
 
     def __getstate__(self) -> dict[str, Any]:
         return {"worker": self.worker, "fds": [reduction.DupFd(fd) for fd in self.fds]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self.mask = None  # has been dealt with
         _interrupt.block()
+        _inherited.drop_handlers(None)  # before the data set arrives, which may set some of its own
         _collector.keep()  # what is imported by now
         _collector.rest()  # also while the data set arrives, which comes next
         _core.Loader.guard(self.fds[_LIFE].detach(), os.getpid())  # the trainer may have died before it could
@@ -223,6 +239,9 @@ def _local_trainers() -> int:
 
 def main(opener: Pass, cargo: _cargo.Cargo, is_interrupted: bool) -> None:
     """The worker process's target. `cargo`: a Job and a Beginning. `is_interrupted`: a Ctrl-C ends it."""
+    if opener.mask is not None:  # forked: nothing was unpickled
+        _inherited.drop_handlers(opener.mask)
+        _inherited.drop_event_loop()
     _collector.work()
     job, beginning = cargo.value
     exit_code = 0
