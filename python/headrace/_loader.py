@@ -22,6 +22,7 @@ from headrace import (
     _forkserver,
     _here,
     _interrupt,
+    _lookup,
     _notes,
     _options,
     _raising,
@@ -226,8 +227,8 @@ class Loader:
             set later, for the next iteration; not while persistent workers run.
         max_restarts: dead workers that are replaced in the life of an iterator, their batches made again. An iterable
             data set is continued by its state_dict and load_state_dict, or from its start if it has a true attribute
-            `replayable`; else its worker's death raises. A forked worker that hangs before it could begin is always
-            replaced, and not counted here.
+            `replayable` (in the instance or its class: what `__getattr__` answers does not count); else its worker's
+            death raises. A forked worker that hangs before it could begin is always replaced, and not counted here.
         rng: "worker": a worker's random numbers run on from sample to sample; "sample": random and numpy are seeded
             anew for each sample, by seed, epoch and index, so that it is the same whichever worker makes it.
         on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another,
@@ -313,8 +314,7 @@ class Loader:
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
     def _check(self) -> None:
-        kind = type(self.dataset)  # as in headrace._options.is_iterable_only
-        if not hasattr(kind, "__getitem__") and not hasattr(kind, "__iter__"):
+        if not _can_be_iterated(self.dataset):
             raise TypeError(
                 f"dataset should have __getitem__ or __iter__, but {type(self.dataset).__name__} has neither"
             )
@@ -334,7 +334,7 @@ class Loader:
         _options.Policy.of(self, self._is_iterable, {})
         for name in ("sampler", "batch_sampler"):
             value = getattr(self, name)
-            if value is not None and not hasattr(value, "__iter__") and not hasattr(value, "__getitem__"):
+            if value is not None and not _can_be_iterated(value):
                 raise TypeError(f"{name} should be an iterable or None, but got {value!r}")
         if self.shuffle and self.sampler is not None:
             raise ValueError("sampler and shuffle exclude each other")
@@ -461,8 +461,12 @@ def _batches(order: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[
         yield batch
 
 
+def _can_be_iterated(value: object) -> bool:
+    return _lookup.has_special(value, "__iter__") or _lookup.has_special(value, "__getitem__")
+
+
 def _context_of(context: Any) -> Any:
-    if context is None or hasattr(context, "get_start_method"):
+    if context is None or _lookup.has_attribute(context, "get_start_method"):
         return context
     methods = multiprocessing.get_all_start_methods()
     if context not in methods:

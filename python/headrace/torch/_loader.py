@@ -16,7 +16,19 @@ from typing import Any, Generic, NoReturn, TypeVar
 import torch
 import torch.utils.data
 
-from headrace import _core, _diagnosis, _engine, _forkserver, _here, _interrupt, _notes, _options, _raising, _restart
+from headrace import (
+    _core,
+    _diagnosis,
+    _engine,
+    _forkserver,
+    _here,
+    _interrupt,
+    _lookup,
+    _notes,
+    _options,
+    _raising,
+    _restart,
+)
 from headrace.torch import _base, _internals, _pinning, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -69,8 +81,9 @@ class DataLoader(_base.DataLoader[_T_co]):
             later, for the next iteration; not while persistent workers run.
         max_restarts: dead workers that are replaced in the life of an iterator, their batches made again. 0: a dead
             worker raises RuntimeError, as with torch. An iterable data set is continued by its state_dict and
-            load_state_dict, or from its start if it has a true attribute `replayable`; else it raises. A forked worker
-            that hangs before it could begin is always replaced, and not counted here.
+            load_state_dict, or from its start if it has a true attribute `replayable` (in the instance or its class:
+            what `__getattr__` answers does not count); else it raises. A forked worker that hangs before it could begin
+            is always replaced, and not counted here.
         rng: "worker": a worker's random numbers run on from sample to sample, as with torch; "sample": random, numpy
             and torch are seeded anew for each sample, by seed, epoch and index, so that it is the same whichever worker
             makes it. The data set's __getitem__ is called for each sample then, not its __getitems__.
@@ -173,7 +186,7 @@ def _policy_of(loader: Any) -> _options.Policy:
 
 
 def _limit_of(loader: torch.utils.data.DataLoader[Any]) -> int:
-    own = getattr(loader, "arena_limit", None)
+    own = _lookup.attribute(loader, "arena_limit")
     return _options.check_limit(installed_options.get("arena_limit") if own is None else own)
 
 
@@ -258,7 +271,7 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         _internals.called_by_torch(super().__init__, loader)
         _worker.use_torch()
-        self._batch_size = getattr(loader, "batch_size", None)  # fastai's stand-in for a loader has none
+        self._batch_size = _lookup.attribute(loader, "batch_size")  # fastai's stand-in for a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # with what is not a number, too, torch waits
         self._worker_init_fn = loader.worker_init_fn
         if loader.prefetch_factor <= 0:  # type: ignore[operator]  # None: torch compares too
