@@ -84,7 +84,7 @@ def test_forked_worker_begins_with_default_handlers(kind: Any, handlers: None) -
 
 
 STARTED = """
-import os, signal
+import os, signal, headrace
 {imports}
 
 class Asks:
