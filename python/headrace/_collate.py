@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headrace import _lookup
+
 
 def default_collate(samples: list[Any]) -> Any:
     """A batch of samples of one structure.
@@ -66,4 +68,4 @@ def _collate_entries(samples: list[Any]) -> Any:
     if any(len(sample) != len(first) for sample in samples):
         raise ValueError("headrace: the samples of a batch have different lengths; give the loader a collate_fn")
     columns = [default_collate(list(column)) for column in zip(*samples, strict=True)]
-    return type(first)(*columns) if hasattr(first, "_fields") else columns
+    return type(first)(*columns) if _lookup.has_attribute(first, "_fields") else columns

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from headrace import _crew, _forkserver, _notes
+from headrace import _crew, _forkserver, _lookup, _notes
 
 _ARGUMENTS = ("dataset", "collate_fn", "worker_init_fn", "on_bad_sample")
 _ADVICE = "  headrace doctor YOUR_MODULE:MAKE_DATASET      shows this without starting a training run"
@@ -16,7 +16,7 @@ _Made = TypeVar("_Made")
 
 def parts_of_loader(loader: Any) -> list[tuple[str, Any]]:
     """What a loader's workers get, by the names of its arguments."""
-    found = ((name, getattr(loader, name, None)) for name in _ARGUMENTS)
+    found = ((name, _lookup.attribute(loader, name)) for name in _ARGUMENTS)
     return [(name, value) for name, value in found if value is not None]
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-from headrace import _forkserver
+from headrace import _forkserver, _inherited
 
 _Result = TypeVar("_Result")
 
@@ -30,14 +30,16 @@ def is_blocked() -> bool:
 @contextlib.contextmanager
 def blocked(context: Any) -> Iterator[None]:
     """Blocks SIGINT in this thread while it starts a process. A Ctrl-C of meanwhile is raised afterwards,
-    unless another thread of a trainer with several takes it."""
+    unless another thread of a trainer with several takes it. For a fork it blocks each signal that has a handler, which
+    would otherwise run in the worker too, until headrace._inherited drops it there."""
     method = _forkserver.start_method_of(context)
     if method == "forkserver":  # a server that is started here would pass the block on to what others start by it
         yield
         return
     if method == "spawn" and not multiprocessing.current_process().daemon:  # a daemon may start no process
         resource_tracker.ensure_running()  # starting it unblocks SIGINT
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    others = _inherited.handled() if method == "fork" else set()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *others})
     try:
         yield
     finally:
@@ -66,8 +68,7 @@ def _code_of(handler: Any) -> Any:
 
 def _handlers() -> dict[int, Any]:
     """Returns the handlers that are written in Python, by their signals."""
-    found = ((number, signal.getsignal(number)) for number in signal.valid_signals())
-    return {number: handler for number, handler in found if callable(handler)}
+    return {number: signal.getsignal(number) for number in _inherited.handled()}
 
 
 def is_from_signal(error: BaseException) -> bool:

@@ -10,7 +10,6 @@ import multiprocessing
 import random
 import secrets
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -25,8 +24,10 @@ from headrace import (
     _forkserver,
     _here,
     _interrupt,
+    _lookup,
     _notes,
     _options,
+    _raising,
     _refill,
     _restart,
     _witness,
@@ -69,20 +70,17 @@ class WorkerError:
     type: type[BaseException]
     text: str
 
-    def reraise(self, note: str) -> NoReturn:
-        """Raises an exception of the same type with the worker's traceback as its message, and with the note. A
+    def remade(self, note: str) -> BaseException:
+        """Returns an exception of the same type with the worker's traceback as its message, and with the note. A
         StopIteration, which would end the loop in silence, becomes a RuntimeError, as in a generator."""
         text = self.text if sys.version_info >= (3, 11) or not note else f"{self.text.rstrip()}\n{note}"
-        kind = RuntimeError if issubclass(self.type, StopIteration) else self.type
-        try:
-            error = kind(_Lines(text) if issubclass(kind, KeyError) else text)
-        except Exception:  # a class whose constructor takes other arguments
-            error = RuntimeError(text)
+        error = _raising.remade(lambda: self._make(text), self.type, text)
         _notes.add_note(error, note)
-        try:
-            raise error
-        finally:
-            del error  # it has this frame: it would be held in a circle, and all that its traceback holds
+        return error
+
+    def _make(self, text: str) -> BaseException:
+        kind = RuntimeError if issubclass(self.type, StopIteration) else self.type
+        return kind(_Lines(text) if issubclass(kind, KeyError) else text)
 
 
 class _Fetcher:
@@ -188,11 +186,12 @@ class _Job(DatasetJob):
     def collate(self, samples: Any) -> Any:
         return default_collate(samples)
 
-    def wrap_exception(self) -> WorkerError:
-        kind, error, trace = sys.exc_info()
-        assert kind is not None
-        text = "".join(traceback.format_exception(kind, error, trace))
-        return WorkerError(kind, f"Caught {kind.__name__} in Loader worker process {self.worker}.\nOriginal {text}")
+    def wrap_exception(self) -> _raising.Sent:
+        error = sys.exc_info()[1]
+        assert error is not None
+        origin = f"Caught {type(error).__name__} in Loader worker process {self.worker}."
+        text = f"{origin}\nOriginal {_raising.traceback_of(error)}"
+        return _raising.Sent.of(WorkerError(type(error), text), text)
 
 
 class Loader:
@@ -218,8 +217,8 @@ class Loader:
             set later, for the next iteration; not while persistent workers run.
         max_restarts: dead workers that are replaced in the life of an iterator, their batches made again. An iterable
             data set is continued by its state_dict and load_state_dict, or from its start if it has a true attribute
-            `replayable`; else its worker's death raises. A forked worker that hangs before it could begin is always
-            replaced, and not counted here.
+            `replayable` (in the instance or its class: what `__getattr__` answers does not count); else its worker's
+            death raises. A forked worker that hangs before it could begin is always replaced, and not counted here.
         rng: "worker": a worker's random numbers run on from sample to sample; "sample": random and numpy are seeded
             anew for each sample, by seed, epoch and index, so that it is the same whichever worker makes it.
         on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another
@@ -309,8 +308,7 @@ class Loader:
             _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
     def _check(self) -> None:
-        kind = type(self.dataset)  # as in headrace._options.is_iterable_only
-        if not hasattr(kind, "__getitem__") and not hasattr(kind, "__iter__"):
+        if not _can_be_iterated(self.dataset):
             raise TypeError(
                 f"dataset should have __getitem__ or __iter__, but {type(self.dataset).__name__} has neither"
             )
@@ -330,7 +328,7 @@ class Loader:
         _options.Policy.of(self, self._is_iterable, {})
         for name in ("sampler", "batch_sampler"):
             value = getattr(self, name)
-            if value is not None and not hasattr(value, "__iter__") and not hasattr(value, "__getitem__"):
+            if value is not None and not _can_be_iterated(value):
                 raise TypeError(f"{name} should be an iterable or None, but got {value!r}")
         if self.shuffle and self.sampler is not None:
             raise ValueError("sampler and shuffle exclude each other")
@@ -426,8 +424,12 @@ class Loader:
         return None if context is None else context.get_start_method()
 
 
+def _can_be_iterated(value: object) -> bool:
+    return _lookup.has_special(value, "__iter__") or _lookup.has_special(value, "__getitem__")
+
+
 def _context_of(context: Any) -> Any:
-    if context is None or hasattr(context, "get_start_method"):
+    if context is None or _lookup.has_attribute(context, "get_start_method"):
         return context
     methods = multiprocessing.get_all_start_methods()
     if context not in methods:
@@ -547,9 +549,7 @@ class _WorkerIterator(_core.Iterator):
         return _diagnosis.parcel(job) if self._is_repaired else job
 
     def reraise(self, wrapped: Any, note: str) -> NoReturn:
-        if isinstance(wrapped, WorkerError):
-            wrapped.reraise(note)
-        raise RuntimeError(wrapped)
+        _reraise(wrapped, note)
 
     def _prepare(self) -> Any:
         self._engine.warn_of_copies(stacklevel=3)
@@ -576,3 +576,14 @@ class _WorkerIterator(_core.Iterator):
         if engine is not None and not is_finalizing():  # at the exit it was closed, and modules are being emptied
             with _interrupt.raised_later():
                 engine.close()
+
+
+def _reraise(sent: _raising.Sent, note: str) -> NoReturn:
+    found = sent.open()
+    if not isinstance(found, WorkerError):
+        found = WorkerError(RuntimeError, found)
+    error = found.remade(note)
+    try:
+        raise error
+    finally:
+        del error  # it has this frame: it would be held in a circle, and all that its traceback holds

@@ -16,11 +16,13 @@ class ForkWarning(UserWarning):
 ForkWarning.__module__ = "headrace"
 
 
-def add_note(error: BaseException, note: str) -> None:
-    """Adds a note to an exception, where that can be: some classes refuse to be changed."""
+def add_note(error: BaseException, note: str) -> bool:
+    """Adds a note to an exception, where that can be: some classes refuse to be changed. Returns whether it has it."""
     if sys.version_info >= (3, 11) and note:
         with contextlib.suppress(Exception):
             error.add_note(note)
+            return True
+    return False
 
 
 def in_words(error: BaseException) -> str:
@@ -32,7 +34,9 @@ def in_words(error: BaseException) -> str:
 
 def remark(error: BaseException, name: str) -> Any:
     """The attribute that headrace gave an exception, or None: its class may answer for any name."""
-    return object.__getattribute__(error, "__dict__").get(name)
+    with contextlib.suppress(Exception):  # a class that has something else under the name __dict__
+        return object.__getattribute__(error, "__dict__").get(name)
+    return None
 
 
 def add_text(error: BaseException, text: str) -> None:

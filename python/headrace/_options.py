@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace import _notes
+from headrace import _lookup, _notes
 
 _MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): what the first task takes
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -35,8 +35,12 @@ def is_iterable_only(value: object) -> bool:
     torch_data = sys.modules.get("torch.utils.data")
     if isinstance(value, getattr(torch_data, "IterableDataset", ())):
         return True
-    kind = type(value)  # where Python looks for these; an instance's __getattr__ may raise what it likes
-    return hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
+    return _lookup.has_special(value, "__iter__") and not _lookup.has_special(value, "__getitem__")
+
+
+def is_torchs_loader(value: object) -> bool:
+    """Returns whether it is one, or says so: accelerate's stand for one, and have its attributes by `__getattr__`."""
+    return isinstance(value, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ()))
 
 
 class ArenaLimit:
@@ -77,7 +81,7 @@ def check_number(name: str, value: Any, least: float) -> None:
 
 def check_count(name: str, value: Any) -> int:
     """An option that counts something: an int, also numpy's. TypeError, ValueError."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool) or not _lookup.has_special(value, "__index__"):
         raise TypeError(f"{name} should be an int, but got {value!r}")
     count = operator.index(value)
     if count < 0:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
-from headrace import _core
+from headrace import _core, _lookup
 from headrace._random import key_of
 
 TRIES = 10  # other samples that are tried in the place of a bad one
@@ -41,7 +41,7 @@ def samples_of(indices: Any, is_batched: bool) -> list[Any]:
     """Returns the samples of a task by their indices. A batch that can be read only once has none."""
     if not is_batched:
         return [indices]
-    return list(indices) if hasattr(type(indices), "__len__") else []
+    return list(indices) if _lookup.has_special(indices, "__len__") else []
 
 
 class Refills:

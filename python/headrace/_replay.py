@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace._options import is_iterable_only
+from headrace import _lookup
+from headrace._options import is_iterable_only, is_torchs_loader
 from headrace._source import Failed, blaming, load, show, users_part
 
 _DESCRIPTION = """\
@@ -107,19 +108,20 @@ class _Items:
 
 def _is_loader(value: Any) -> bool:
     """A subset of a data set has a `dataset` too, and a data set that wraps an iterable one."""
-    return hasattr(value, "dataset") and hasattr(value, "sampler") and not hasattr(value, "__getitem__")
+    has_parts = _lookup.has_attribute(value, "dataset") and _lookup.has_attribute(value, "sampler")
+    return is_torchs_loader(value) or (has_parts and not _lookup.has_special(value, "__getitem__"))
 
 
 def _dataset_of(value: Any, source: str) -> Any:
     """What has samples by index: the value, what calling it gives, or what that loads."""
-    is_dataset = hasattr(value, "__getitem__") or hasattr(value, "__iter__")
+    is_dataset = _lookup.has_special(value, "__getitem__") or _lookup.has_special(value, "__iter__")
     if isinstance(value, type) or (callable(value) and not is_dataset):
         value = value()
     if _is_loader(value):
         value = value.dataset
     if is_iterable_only(value):
         return _Items(value)
-    if not hasattr(value, "__getitem__"):
+    if not _lookup.has_special(value, "__getitem__"):
         raise Failed(f"{source} gives no data set: {type(value).__name__} has neither __getitem__ nor __iter__")
     return value
 
@@ -137,7 +139,7 @@ def _describe(value: Any, level: int = 0) -> str:
 
 def _details(value: Any, level: int) -> str:
     name = type(value).__name__
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
+    if _lookup.has_attribute(value, "shape") and _lookup.has_attribute(value, "dtype"):
         return f"{name} {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     if isinstance(value, Mapping):
         return f"{name} {{{_describe_all(value.items(), len(value), level)}}}"

@@ -13,7 +13,7 @@ import textwrap
 import time
 from typing import Any
 
-from headrace import _core
+from headrace import _core, _lookup
 
 
 class _Short(reprlib.Repr):
@@ -125,7 +125,7 @@ def name_odd_one(indices: Any, place: int) -> str:
 
 def _plain(index: Any) -> Any:
     """numpy's 3 is 3."""
-    return operator.index(index) if hasattr(index, "__index__") else index
+    return operator.index(index) if _lookup.has_special(index, "__index__") else index
 
 
 def replay(indices: Any, position: int | None, seeding: tuple[int, int] | None) -> str:

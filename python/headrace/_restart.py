@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace import _growth
+from headrace import _growth, _lookup
 
 STATE = "state"
 REPLAY = "replay"
@@ -16,14 +16,14 @@ REDO = "redo"
 def way_of(dataset: Any, is_iterable: bool) -> str | None:
     """How another worker goes on with a data set: REDO, for one with indices. An iterable one: STATE, by state_dict and
     load_state_dict; REPLAY, by iterating from the start again, if it has a true attribute `replayable`; None: not at
-    all."""
+    all. The data set or its class has these: what its `__getattr__` makes up does not count."""
     if not is_iterable:
         return REDO
     try:
-        if hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
+        if all(callable(_lookup.attribute(dataset, name)) for name in ("state_dict", "load_state_dict")):
             return STATE
-        return REPLAY if getattr(dataset, "replayable", False) else None
-    except Exception:  # of the data set's own __getattr__, for a name that it does not know
+        return REPLAY if _lookup.attribute(dataset, "replayable", False) else None
+    except Exception:  # of a property of the data set's own
         return None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace import _notes, _restart, _worker
+from headrace import _notes, _raising, _restart, _worker
 from headrace._options import Policy
 from headrace._random import key_of, seed_all, text_of
 from headrace._refill import TRIES, Refillable, samples_of
@@ -190,7 +190,7 @@ class DatasetJob:
     def _new_fetcher(self) -> Any:
         raise NotImplementedError
 
-    def wrap_exception(self) -> object:
+    def wrap_exception(self) -> _raising.Sent:
         raise NotImplementedError
 
     def _note_failure(self) -> None:

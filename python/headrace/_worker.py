@@ -9,12 +9,25 @@ import multiprocessing
 import os
 import pickle
 import re
+import signal
 import sys
 import threading
 from multiprocessing import reduction, util
 from typing import Any, Protocol
 
-from headrace import _cargo, _collector, _core, _growth, _interrupt, _notes, _pickling, _reports, _restart  # noqa: F401  (_pickling: what the extension pickles with)
+from headrace import (
+    _cargo,
+    _collector,
+    _core,
+    _growth,
+    _inherited,
+    _interrupt,
+    _notes,
+    _pickling,  # noqa: F401  (what the extension pickles with)
+    _raising,
+    _reports,
+    _restart,
+)
 from headrace._refill import indices_of
 
 
@@ -34,8 +47,8 @@ class Job(Protocol):
     def collate(self, samples: Any) -> Any:
         """Collates in Python."""
 
-    def wrap_exception(self) -> object:
-        """The exception being handled, as something that pickles and that the trainer's side raises again."""
+    def wrap_exception(self) -> _raising.Sent:
+        """The exception being handled, as something that the trainer's side raises again."""
 
     def leave(self) -> None:
         """Runs when there is nothing more to make: what goes through the data set is let go, so that a generator's
@@ -70,6 +83,7 @@ class Pass:
         self.worker = worker
         self.trainer = os.getpid()
         self.fds: list[Any] = list(fds)
+        self.mask: set[Any] | None = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # for a forked worker to begin with
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "fds": [reduction.DupFd(fd) for fd in self.fds]}
@@ -77,7 +91,9 @@ class Pass:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.check_process()
+        self.mask = None  # has been dealt with
         _interrupt.block()
+        _inherited.drop_handlers(None)  # before the data set arrives, which may set some of its own
         _collector.keep()  # what is imported by now
         _collector.rest()  # also while the data set arrives, which comes next
         _core.Loader.guard(self.fds[_LIFE].detach(), os.getpid())  # the trainer may have died before it could
@@ -194,14 +210,9 @@ def _answer(port: _core.Port, job: Job, number: int, task: Any, discard: int) ->
     return True
 
 
-def _publish_exception(port: _core.Port, wrapped: Any, note: str, notes: _restart.Notes | None) -> None:
+def _publish_exception(port: _core.Port, sent: _raising.Sent, note: str, notes: _restart.Notes | None) -> None:
     told = None if notes is None else pickle.dumps(notes)
-    try:
-        port.publish(_core.STATUS_ERROR, (wrapped, note, told))
-    except Exception as error:
-        # The exception's own class cannot be pickled: its text arrives all the same.
-        text = f"{_notes.in_words(error)}\nwhile sending:\n{getattr(wrapped, 'exc_msg', wrapped)}"
-        port.publish(_core.STATUS_ERROR, (text, note, told))
+    port.publish(_core.STATUS_ERROR, (sent, note, told))
 
 
 def _discard(job: Job, count: int, task: Any) -> None:
@@ -242,6 +253,9 @@ def _local_trainers() -> int:
 def main(opener: Pass, cargo: _cargo.Cargo, is_interrupted: bool) -> None:
     """The worker process's target. `cargo`: a Job and a Beginning. `is_interrupted`: a Ctrl-C ends it."""
     opener.check_process()
+    if opener.mask is not None:  # forked: nothing was unpickled
+        _inherited.drop_handlers(opener.mask)
+        _inherited.drop_event_loop()
     _collector.work()
     job, beginning = cargo.value
     exit_code = 0

@@ -9,8 +9,17 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 
+def _of_stream(name: str) -> Any:
+    return property(lambda self: getattr(self.stream, name))
+
+
 class ForTorch(IterableDataset[Any]):
-    """One of mishaps.py or scenes.py, with all that it has."""
+    """One of mishaps.py or scenes.py, with all that it has. headrace looks in the class for how it is continued:
+    __getattr__ does not count."""
+
+    state_dict = _of_stream("state_dict")
+    load_state_dict = _of_stream("load_state_dict")
+    replayable = _of_stream("replayable")
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream

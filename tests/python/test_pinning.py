@@ -154,6 +154,19 @@ class Hesitates:
         return self.drawn
 
 
+class HasMessage(Exception):
+    message = "a text of the class"
+
+
+def test_pin_error_of_class_with_message_shows_text(pinned: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def pin(_: torch.Tensor) -> torch.Tensor:
+        raise HasMessage("the original text")
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    with pytest.raises(RuntimeError, match=r"(?s)in pin memory thread.*HasMessage: the original text"):
+        next(iter(loader_of(Squares())))
+
+
 def test_a_sampler_that_raises_once_leaves_a_loop_that_goes_on_and_ends(pinned: dict[int, str]) -> None:
     iterator = iter(loader_of(list(range(13)), sampler=Hesitates(), batch_size=None, num_workers=1))
     got, raised = [], 0

@@ -8,8 +8,8 @@ enum { LIST_BLOCK = 256, DICT_BLOCK = 32, STAGES = 3 };
 /* A list or tuple of what was asked for; numpy's and torch's come as Python's. New reference. */
 static PyObject *as_sequence(PyObject *many) {
     if (PyList_CheckExact(many) || PyTuple_CheckExact(many)) return Py_NewRef(many);
-    PyObject *list =
-        PyObject_HasAttrString(many, "tolist") ? PyObject_CallMethod(many, "tolist", NULL) : Py_NewRef(many);
+    bool has_tolist = PyObject_HasAttrString((PyObject *)Py_TYPE(many), "tolist"); /* a proxy has any attribute */
+    PyObject *list = has_tolist ? PyObject_CallMethod(many, "tolist", NULL) : Py_NewRef(many);
     PyObject *sequence = list ? PySequence_Fast(list, "headrace: get_many takes a list, an array or a tensor") : NULL;
     Py_XDECREF(list);
     return sequence;

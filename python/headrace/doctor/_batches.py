@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import operator
 import random
 import sys
 import time
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from headrace import _notes, _options
+from headrace import _lookup, _notes, _options
 from headrace.doctor._findings import Finding
 
 _MOST_INDICES = 2_000_000  # of an epoch that are drawn
@@ -28,7 +29,7 @@ _TOO_MUCH = 0.5  # of a batch that is padding
 def sampler_of(loader: Any) -> Any:
     """What gives a loader's indices one by one, or in batches if there is only that; None: it has none."""
     batches = getattr(loader, "batch_sampler", None)
-    sampler = getattr(batches, "sampler", None)
+    sampler = _lookup.attribute(batches, "sampler")
     if sampler is None and batches is None:
         sampler = getattr(loader, "sampler", None)
     return sampler if sampler is not None else batches
@@ -48,7 +49,7 @@ def _epoch(sampler: Any) -> list[Any]:
 
 def _plain(index: Any) -> Any:
     with contextlib.suppress(Exception):
-        return index.__index__()
+        return operator.index(index)
     return repr(index)
 
 
@@ -93,7 +94,7 @@ def _repeats(order: list[Any], count: int | None, is_meant: bool) -> list[Findin
 
 
 def _is_distributed(sampler: Any) -> bool:
-    return all(isinstance(getattr(sampler, name, None), int) for name in ("rank", "num_replicas"))
+    return all(isinstance(_lookup.attribute(sampler, name), int) for name in ("rank", "num_replicas"))
 
 
 def _of_rank(sampler: Any, rank: int) -> Any:
@@ -157,7 +158,7 @@ def _ranks(sampler: Any, count: int | None) -> list[Finding]:
 
 
 def _epochs(sampler: Any) -> list[Finding]:
-    if not callable(getattr(sampler, "set_epoch", None)) or not getattr(sampler, "shuffle", False):
+    if not callable(_lookup.attribute(sampler, "set_epoch")) or not _lookup.attribute(sampler, "shuffle", False):
         return []
     with _seeded(1):
         first = _epoch(sampler)
@@ -180,7 +181,7 @@ def _epochs(sampler: Any) -> list[Finding]:
 def order(loader: Any) -> list[Finding]:
     """Samples that come twice, in one rank or in several, and orders that stay the same."""
     sampler = sampler_of(loader)
-    if _options.is_iterable_only(loader.dataset) or not hasattr(sampler, "__iter__"):
+    if _options.is_iterable_only(loader.dataset) or not _lookup.has_special(sampler, "__iter__"):
         return []
     try:
         count = len(loader.dataset)
@@ -189,7 +190,7 @@ def order(loader: Any) -> list[Finding]:
     sampler = copy.copy(sampler)
     with _seeded(0):
         indices = _epoch(sampler)
-    is_meant = getattr(sampler, "replacement", False) is True  # as torch's samplers say it
+    is_meant = _lookup.attribute(sampler, "replacement", False) is True  # as torch's samplers say it
     found = _repeats(indices, None if _is_distributed(sampler) else count, is_meant)
     if _is_distributed(sampler):
         found += _ranks(sampler, count)
@@ -202,9 +203,9 @@ def order(loader: Any) -> list[Finding]:
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Arrays and sequences of numbers, by where they are."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
+    if _lookup.has_attribute(value, "shape") and _lookup.has_attribute(value, "dtype"):
         yield path, value
-    elif hasattr(value, "items") and hasattr(value, "keys"):
+    elif _lookup.has_attribute(value, "items") and _lookup.has_attribute(value, "keys"):
         for key, part in value.items():
             yield from _leaves(part, f"{path}[{key!r}]")
     elif isinstance(value, (list, tuple)):
@@ -216,7 +217,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _length(leaf: Any) -> int | None:
-    shape = getattr(leaf, "shape", None)
+    shape = _lookup.attribute(leaf, "shape")
     if shape is None:
         return len(leaf)
     return int(shape[0]) if len(shape) > 0 else None
@@ -229,7 +230,7 @@ def _tail_is_constant(row: Any, start: int) -> bool:
 
 def _share_of_padding(batch: Any, lengths: Sequence[int]) -> float | None:
     """The share of a batch's array that is behind its samples' ends; None: that is no padding."""
-    shape: Any = getattr(batch, "shape", ())
+    shape: Any = _lookup.attribute(batch, "shape", ())
     if len(shape) < 2 or shape[0] != len(lengths) or shape[1] != max(lengths):
         return None
     for row, length in zip(batch, lengths, strict=True):

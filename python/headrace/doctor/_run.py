@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from headrace import _core, _growth, _source
+from headrace import _core, _growth, _lookup, _options, _source
 from headrace._reports import in_units
 from headrace.doctor import _batches, _findings, _machine
 from headrace.doctor._findings import Finding
@@ -35,7 +35,8 @@ class NoLoader(Exception):
 
 
 def _is_loader(value: Any) -> bool:
-    return hasattr(value, "dataset") and hasattr(value, "num_workers") and hasattr(value, "__iter__")
+    has_parts = all(_lookup.has_attribute(value, name) for name in ("dataset", "num_workers"))
+    return _options.is_torchs_loader(value) or (has_parts and _lookup.has_special(value, "__iter__"))
 
 
 def load(source: str) -> Any:
@@ -66,7 +67,7 @@ def _under_headrace() -> Iterator[None]:
 @contextlib.contextmanager
 def _with_workers(loader: Any, count: int) -> Iterator[None]:
     """The loader with another number of workers, and none that persist from before."""
-    names = ["num_workers", "prefetch_factor", *(["on_stall"] if hasattr(loader, "on_stall") else [])]
+    names = ["num_workers", "prefetch_factor", *(["on_stall"] if _lookup.has_attribute(loader, "on_stall") else [])]
     kept = {name: getattr(loader, name) for name in names}
     loader._iterator = None
     loader.num_workers = count
@@ -108,7 +109,7 @@ class Run:
 
 
 def _engine_report(iterator: Any) -> dict[str, Any]:
-    report = getattr(iterator, "report", None)
+    report = _lookup.attribute(iterator, "report")
     return dict(report()) if callable(report) else {}
 
 
@@ -131,7 +132,7 @@ def run(loader: Any, workers: int, batches: int, least_s: float = 0.0, most_s: f
             if is_enough and (not least_s or counted_until == now):
                 break
         report = _engine_report(iterator)
-        close = getattr(iterator, "close", None) or getattr(iterator, "_shutdown_workers", None)
+        close = _lookup.attribute(iterator, "close") or _lookup.attribute(iterator, "_shutdown_workers")
         if callable(close):
             close()
     counted = max(0, count // round_count - 1) * round_count

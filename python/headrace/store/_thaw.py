@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace import _core
+from headrace import _core, _lookup
 from headrace.store import _types
 
 
 def _is_over_image(value: Any) -> bool:
     """Does an array look into an image?"""
     while value is not None and not isinstance(value, _core.Image):
-        value = getattr(value, "base", None)
+        value = _lookup.attribute(value, "base")
     return value is not None
 
 

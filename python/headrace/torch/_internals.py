@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import torch
 import torch.utils.data
 from torch._utils import ExceptionWrapper as _ExceptionWrapper
 from torch.utils.data import _utils, dataloader
+
+from headrace import _raising
 
 BaseIterator: Any = dataloader._BaseDataLoaderIter
 SingleProcessIterator: Any = dataloader._SingleProcessDataLoaderIter
@@ -92,6 +95,31 @@ def collate_in_private_memory() -> None:
         return in_shared_memory(size, device=device)
 
     storage._new_shared = classmethod(new)
+
+
+def wrap_exception(where: str) -> Any:
+    """Returns the exception being handled in torch's wrapper."""
+    error = sys.exc_info()[1]
+    assert error is not None
+    try:
+        return ExceptionWrapper(where=where)
+    except Exception:  # of the exception's own class, which torch cannot print
+        wrapped = ExceptionWrapper((None, None, None), where)
+        wrapped.exc_type, wrapped.exc_msg = type(error), _raising.traceback_of(error)
+        return wrapped
+
+
+def text_of_wrapped(wrapped: Any) -> str:
+    """Returns the message that torch gives an exception when it raises it again, or "" if this is another wrapper."""
+    try:
+        return f"Caught {wrapped.exc_type.__name__} {wrapped.where}.\nOriginal {wrapped.exc_msg}"
+    except Exception:  # made without an exception, or a subclass that keeps something else
+        return ""
+
+
+def remade(wrapped: Any) -> BaseException:
+    """Returns the exception that torch raises for a wrapped one, with the original text also where torch fails to."""
+    return _raising.remade(wrapped.reraise, getattr(wrapped, "exc_type", None), text_of_wrapped(wrapped))
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:

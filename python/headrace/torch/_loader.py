@@ -8,7 +8,6 @@ import functools
 import operator
 import pickle
 import sys
-import traceback
 import warnings
 import weakref
 from collections.abc import Callable
@@ -26,8 +25,10 @@ from headrace import (
     _forkserver,
     _here,
     _interrupt,
+    _lookup,
     _notes,
     _options,
+    _raising,
     _refill,
     _restart,
 )
@@ -85,8 +86,9 @@ class DataLoader(_base.DataLoader[_T_co]):
             later, for the next iteration; not while persistent workers run.
         max_restarts: dead workers that are replaced in the life of an iterator, their batches made again. 0: a dead
             worker raises RuntimeError, as with torch. An iterable data set is continued by its state_dict and
-            load_state_dict, or from its start if it has a true attribute `replayable`; else it raises. A forked worker
-            that hangs before it could begin is always replaced, and not counted here.
+            load_state_dict, or from its start if it has a true attribute `replayable` (in the instance or its class:
+            what `__getattr__` answers does not count); else it raises. A forked worker that hangs before it could begin
+            is always replaced, and not counted here.
         rng: "worker": a worker's random numbers run on from sample to sample, as with torch; "sample": random, numpy
             and torch are seeded anew for each sample, by seed, epoch and index, so that it is the same whichever worker
             makes it. The data set's __getitem__ is called for each sample then, not its __getitems__.
@@ -199,7 +201,7 @@ def _policy_of(loader: Any) -> _options.Policy:
 
 
 def _limit_of(loader: torch.utils.data.DataLoader[Any]) -> int:
-    own = getattr(loader, "arena_limit", None)
+    own = _lookup.attribute(loader, "arena_limit")
     return _options.check_limit(installed_options.get("arena_limit") if own is None else own)
 
 
@@ -317,16 +319,15 @@ def _iterator_of_workers(loader: torch.utils.data.DataLoader[Any]) -> Any:
     return _Iterator(loader)
 
 
-def _reraise(wrapped: Any, note: str) -> None:
+def _reraise(wrapped: Any, note: str = "") -> NoReturn:
+    if isinstance(wrapped, _raising.Sent):
+        wrapped = wrapped.open()
+    error = RuntimeError(wrapped) if isinstance(wrapped, str) else _internals.remade(wrapped)
+    _notes.add_note(error, note)
     try:
-        if isinstance(wrapped, str):
-            raise RuntimeError(wrapped)
-        wrapped.reraise()
-    except Exception as error:
-        _notes.add_note(error, note)
-        if error.__traceback__ is not None:  # torch's frame below holds the error: a circle, with the loop in it
-            traceback.clear_frames(error.__traceback__.tb_next)
-        raise
+        raise error
+    finally:
+        del error  # this frame is in its traceback: a cycle would keep the iterator and its workers
 
 
 class _Ahead(NamedTuple):
@@ -344,7 +345,7 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         _internals.called_by_torch(super().__init__, loader)
         _worker.use_torch()
-        self._batch_size = getattr(loader, "batch_size", None)  # fastai's stand-in for a loader has none
+        self._batch_size = _lookup.attribute(loader, "batch_size")  # fastai's stand-in for a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # with what is not a number, too, torch waits
         self._worker_init_fn = loader.worker_init_fn
         if loader.prefetch_factor <= 0:  # type: ignore[operator]  # None: torch compares too
@@ -434,14 +435,13 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
 
     def reraise(self, wrapped: Any, note: str) -> NoReturn:
         _reraise(wrapped, note)
-        raise AssertionError("an exception that arrived was not raised")
 
     def _next_data(self) -> Any:
         self._engine.warn_of_copies(stacklevel=4)
         value = self._next_answer() if self._pinner is None else self._next_pinned()
-        if type(value) is _ExceptionWrapper:  # that a data set or collate_fn gives, or that pinning raised
+        if type(value) is _ExceptionWrapper:  # that a dataset or collate_fn gives, or that pinning raised
             self._engine.source.fail()
-            value.reraise()
+            _reraise(value)
         return value
 
     def _next_answer(self) -> Any:

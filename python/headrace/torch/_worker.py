@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from headrace import _core, _crew, _pickling, _restart, _witness, _worker
+from headrace import _core, _crew, _lookup, _pickling, _raising, _restart, _witness, _worker
 from headrace._draw import IterableFetcher
 from headrace._options import Policy
 from headrace._samples import DatasetJob, SampleMaker
@@ -42,7 +42,7 @@ _NUMPY = ("collate_numpy_array_fn", "collate_numpy_scalar_fn")
 
 def _is_torchs(function: Any, *names: str) -> bool:
     """Is it torch's own, of one of these names? Whatever stands under the name now: a user may have replaced it."""
-    is_of_module = getattr(function, "__globals__", None) is vars(_internals.collate)
+    is_of_module = _lookup.attribute(function, "__globals__") is vars(_internals.collate)
     return is_of_module and function.__name__ in names
 
 
@@ -208,5 +208,6 @@ class Job(DatasetJob):
     def collate(self, samples: Any) -> Any:
         return self.collate_fn(samples)
 
-    def wrap_exception(self) -> object:
-        return _internals.ExceptionWrapper(where=f"in DataLoader worker process {self.worker}")
+    def wrap_exception(self) -> _raising.Sent:
+        wrapped = _internals.wrap_exception(f"in DataLoader worker process {self.worker}")
+        return _raising.Sent.of(wrapped, _internals.text_of_wrapped(wrapped))
