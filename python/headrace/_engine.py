@@ -7,6 +7,7 @@ import errno
 import functools
 import os
 import pickle
+import resource
 import threading
 import time
 import warnings
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 from headrace import _core, _crew, _diagnosis, _forkserver, _growth, _pickling, _reports, _restart  # noqa: F401
 from headrace._options import Policy
 
+WINDOW_STEP = 2 << 20  # windows of shared memory are multiples of this, where limits allow it
 NO_REPORT = "headrace: there is no report before the first iteration with workers"
 
 
@@ -36,7 +38,9 @@ def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
     """The most bytes that an arena may have, and what sets that limit."""
     mapped = report["slots"] * report["window_bytes"]
     if mapped < report["limit_bytes"]:
-        return mapped, "the limit of address space (ulimit -v)"
+        largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        is_by_file = 0 <= largest < mapped + (report["slots"] + 1) * WINDOW_STEP
+        return mapped, "the limit of " + ("file sizes (ulimit -f)" if is_by_file else "address space (ulimit -v)")
     return report["limit_bytes"], "arena_limit"
 
 
