@@ -207,6 +207,16 @@ class Engine:
                 return self._take(status, batch_size)
         return None
 
+    @property
+    def drawn(self) -> int:
+        """Batches of this epoch whose indices were drawn."""
+        return self._drawn
+
+    @property
+    def is_over(self) -> bool:
+        """Has the epoch come to its end, with all batches delivered?"""
+        return self._is_over
+
     def next_if_ready(self, batch_size: int | None) -> tuple[int, Any] | None:
         """As next, ahead of the consumer: None when the next batch has not arrived yet, or when only next can tell what
         comes. Nothing is drawn: the task that is due for it is submitted by submit_owed, when it is handed on."""

@@ -283,6 +283,15 @@ def of_stall(look: dict[str, Any], seconds: float, tasks: dict[int, Any], stack_
     return text + (_stack(look, stack_from) or _no_stack(look)) + "".join(f"\n  {hazard}" for hazard in hazards)
 
 
+def of_early_end(came: int, due: str, where: str) -> str:
+    """Describes an epoch that a StopIteration of the user's ended. `where`: what is known of its place."""
+    return (
+        f"headrace: the loop ends after {came} of {due} batches, because the dataset or collate_fn raised "
+        "StopIteration, which ends a for loop without an error. Often it comes from next() on an empty iterator: give "
+        f"next() a default, or raise another exception.\n{_indented(where)}"
+    )
+
+
 def _of_worker(worker: int | None) -> str:
     return "" if worker is None else f" (worker {worker})"
 

@@ -190,7 +190,7 @@ def test_the_limit_that_install_is_given_is_for_loaders_without_one_of_their_own
 def test_a_loader_without_workers_stays_torchs() -> None:
     with headrace.torch.installed():
         iterator = iter(torch.utils.data.DataLoader(d.Images(4, side=8)))
-        assert type(iterator).__module__ == "torch.utils.data.dataloader"
+        assert isinstance(iterator, torch.utils.data.dataloader._SingleProcessDataLoaderIter)
 
 
 def test_iterating_twice_at_once_and_batches_are_as_ever() -> None:

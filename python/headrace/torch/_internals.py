@@ -20,6 +20,7 @@ DatasetKind: Any = dataloader._DatasetKind
 DataPipes: Any = (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe)
 ExceptionWrapper: Any = _ExceptionWrapper
 
+next_data_here: Any = SingleProcessIterator._next_data
 torchs_iterator: Any = torch.utils.data.DataLoader._get_iterator  # before install() puts another in its place
 
 collate: Any = _utils.collate

@@ -18,7 +18,7 @@ import torch
 import torch.utils.data
 
 from headrace import _core, _diagnosis, _engine, _forkserver, _here, _interrupt, _notes, _options, _restart
-from headrace.torch import _base, _internals, _pinning, _worker
+from headrace.torch import _base, _early_end, _internals, _pinning, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
 _Known = TypeVar("_Known")
@@ -191,11 +191,25 @@ def _iterator_here(loader: torch.utils.data.DataLoader[Any]) -> Any:
         policy = _policy_of(loader)
         if policy.is_per_sample:
             return _IteratorHere(loader, policy)
-    return _internals.torchs_iterator(loader)
+    iterator = _internals.torchs_iterator(loader)
+    if type(iterator) is _internals.SingleProcessIterator:
+        iterator.__class__ = _PlainIteratorHere  # and not made here: another tool may have wrapped torch's method
+    return iterator
 
 
-class _IteratorHere(_internals.SingleProcessIterator):  # type: ignore[misc]
-    """torch's own for num_workers=0, with samples made one by one."""
+class _PlainIteratorHere(_internals.SingleProcessIterator):  # type: ignore[misc]
+    """torch's own for num_workers=0, with a warning if StopIteration ends an epoch early."""
+
+    def _next_data(self) -> Any:
+        try:
+            return super()._next_data()
+        except StopIteration as error:
+            _early_end.warn_here(self, error)
+            raise
+
+
+class _IteratorHere(_PlainIteratorHere):
+    """The same, with samples made one by one."""
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
         super().__init__(loader)
@@ -346,11 +360,16 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
     def __next__(self) -> Any:
         # What torch's __next__ does, in one frame, so that warnings name the caller's line, and without opening a
         # profiler's record for each batch, which costs more than many a batch.
-        if _internals.profiler_is_on():
-            with _internals.profiler.record_function(self._profile_name):
+        try:
+            if _internals.profiler_is_on():
+                with _internals.profiler.record_function(self._profile_name):
+                    data = self._next_data()
+            else:
                 data = self._next_data()
-        else:
-            data = self._next_data()
+        except StopIteration as error:
+            if not self._engine.is_over:
+                _early_end.warn_of_worker(self, error, self._engine.drawn)
+            raise
         self._num_yielded += 1
         length = self._IterableDataset_len_called
         if length is not None and self._num_yielded > length:

@@ -14,7 +14,7 @@ import torch
 from headrace import _core, _crew, _pickling, _restart, _witness, _worker
 from headrace._options import Policy
 from headrace._samples import DatasetJob, SampleMaker
-from headrace.torch import _internals
+from headrace.torch import _early_end, _internals
 from headrace.torch import _pickling as _torch_pickling
 
 
@@ -181,10 +181,12 @@ class Job(DatasetJob):
                 indices = self._port.noting(indices)
         try:
             return self._fetcher.fetch(indices)
-        except StopIteration:
-            if self.dataset_kind == _internals.DatasetKind.Iterable:
-                raise _worker.EndOfData from None
-            raise
+        except StopIteration as error:
+            if self.dataset_kind != _internals.DatasetKind.Iterable:
+                raise
+            if self.auto_collation and not _early_end.has_ended(self._fetcher):
+                _early_end.warn_of_collate(error, self.worker)
+            raise _worker.EndOfData from None
 
     def _make(self, maker: SampleMaker, indices: Any) -> Any:
         if not self.auto_collation:
