@@ -208,6 +208,11 @@ class Engine:
         return None
 
     @property
+    def is_closed(self) -> bool:
+        """Have the workers been ended?"""
+        return not self._finalizer.still_active()
+
+    @property
     def drawn(self) -> int:
         """Batches of this epoch whose indices were drawn."""
         return self._drawn

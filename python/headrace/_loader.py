@@ -391,7 +391,7 @@ class Loader:
         epoch, self.epoch = self.epoch, self.epoch + 1
         if self.num_workers == 0:
             return self._iterate_here(tasks, epoch)
-        if self._iterator is not None and self.persistent_workers:
+        if self._iterator is not None and self.persistent_workers and not self._iterator.is_closed:
             self._iterator.begin(tasks, epoch)
             return self._iterator
         iterator = _WorkerIterator(self, epoch)
@@ -563,6 +563,11 @@ class _WorkerIterator:
     def report(self) -> dict[str, Any]:
         """Counters: see headrace.Loader.report."""
         return self._engine.report()
+
+    @property
+    def is_closed(self) -> bool:
+        """Have the workers been ended?"""
+        return self._engine.is_closed
 
     def close(self) -> None:
         """Ends the workers now; batches stay readable."""

@@ -346,6 +346,9 @@ class _Iterator(_internals.BaseIterator):  # type: ignore[misc]
         )
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter and self._engine.is_closed:  # many programs call _shutdown_workers of persistent workers
+            _Iterator.__init__(self, loader)
+            return
         super()._reset(loader, first_iter)
         # Answers that came while the consumer was busy; a batch's value is with the pinning thread.
         self._ahead: collections.deque[Any] = collections.deque()
