@@ -229,7 +229,8 @@ class Loader:
         max_restarts: dead workers that are replaced in the life of an iterator, their batches made again. An iterable
             data set is continued by its state_dict and load_state_dict, or from its start if it has a true attribute
             `replayable`; else its worker's death raises. A forked worker that hangs before it could begin is always
-            replaced, and not counted here.
+            replaced, and not counted here. A worker that ends before its first task in the same way as the one that it
+            replaced is not replaced again.
         rng: "worker": a worker's random numbers run on from sample to sample; "sample": random and numpy are seeded
             anew for each sample, by seed, epoch and index, so that it is the same whichever worker makes it.
         on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another,

@@ -198,6 +198,20 @@ def _killed(look: dict[str, Any], number: int, advice: str) -> str:
     return f"DataLoader worker (pid {look['pid']}) is killed by signal: {name}. {advice}"
 
 
+def cause_at_start(look: dict[str, Any], exit_code: int | None) -> tuple[int, str] | None:
+    """What deaths before a first task that have the same cause have in common; None for other deaths, and for those
+    that another process caused."""
+    has_begun = not is_starting(look) and (look["phase"] != _core.PHASE_WAIT or look["phase_since_ns"])
+    if has_begun or exit_code in (None, -signal.SIGKILL, -signal.SIGTERM, INTERRUPTED):
+        return None
+    return exit_code, _said(look)
+
+
+def of_same_death(look: dict[str, Any]) -> str:
+    """Describes a death whose cause was told with an earlier one."""
+    return f"DataLoader worker (pid(s) {look['pid']}) ended before its first task, in the same way as one before"
+
+
 def _first_line(look: dict[str, Any], exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         is_oom = exit_code == -signal.SIGKILL and look["oom_kills"]

@@ -71,7 +71,8 @@ class DataLoader(_base.DataLoader[_T_co]):
         max_restarts: dead workers that are replaced in the life of an iterator, their batches made again. 0: a dead
             worker raises RuntimeError, as with torch. An iterable data set is continued by its state_dict and
             load_state_dict, or from its start if it has a true attribute `replayable`; else it raises. A forked worker
-            that hangs before it could begin is always replaced, and not counted here.
+            that hangs before it could begin is always replaced, and not counted here. A worker that ends before its
+            first task in the same way as the one that it replaced is not replaced again.
         rng: "worker": a worker's random numbers run on from sample to sample, as with torch; "sample": random, numpy
             and torch are seeded anew for each sample, by seed, epoch and index, so that it is the same whichever worker
             makes it. The data set's __getitem__ is called for each sample then, not its __getitems__.
