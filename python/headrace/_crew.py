@@ -178,7 +178,8 @@ class Crew:
             report = _reports.of_end_of_stall(look)
         else:
             report = _reports.of_death(look, exit_code, tasks, self._policy.seeding(self._seed, self._epoch))
-        return report + self._suspect(look, tasks)
+        # A KeyboardInterrupt, which Ctrl-C raises too, is no fault of the sample's.
+        return report if exit_code == _reports.INTERRUPTED else report + self._suspect(look, tasks)
 
     def _reap(self, worker: int, look: dict[str, Any]) -> int | None:
         process = self.processes[worker]

@@ -115,6 +115,11 @@ class SampleMaker:
         return self._policy.seeding(self._seed, self._epoch)
 
     @property
+    def has_policy(self) -> bool:
+        """Returns True if bad samples may be skipped or refilled."""
+        return self._policy.on_bad_sample != "raise"
+
+    @property
     def is_idle(self) -> bool:
         """Is no batch of this epoch made here?"""
         return not self._policy.is_per_sample and not self._banned
@@ -237,11 +242,17 @@ class DatasetJob:
     def _fetch_and_note(self, fetch: Callable[[Any], Any], indices: Any) -> Any:
         try:
             data = fetch(indices)
-        except Exception:
+        except BaseException:
             self.notes = self._notes_of_samples()
             raise
         self.notes = self._notes_of_state() if self._state_is_wanted else self._notes_of_samples()
         return data
+
+    def sends(self, error: BaseException) -> bool:
+        """See headrace._worker.Job. A policy for bad samples is one for exceptions of class Exception. Any other ends
+        the run, as with num_workers=0: a restart would try the sample again, and skip it in the end."""
+        has_policy = self._maker is not None and self._maker.has_policy
+        return has_policy and not isinstance(error, KeyboardInterrupt)  # which Ctrl-C raises here too
 
     def _notes_of_state(self) -> _restart.Notes:
         return _restart.Notes(self.worker, state=pickle.dumps(self.dataset.state_dict()), made=self._made)

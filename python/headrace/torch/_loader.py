@@ -79,7 +79,8 @@ class DataLoader(_base.DataLoader[_T_co]):
         seed: of rng="sample" and of refilling; None: the seed that torch draws from `generator` for an iterator.
         on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another,
             drawn by the seed, takes its place; or callable(index, exception) that gives one of these words. The number
-            of batches stays the same. Bad samples are listed at the epoch's end, and in report().
+            of batches stays the same. It concerns exceptions of class Exception: others, such as SystemExit, end the
+            run, with any number of workers. Bad samples are listed at the epoch's end, and in report().
         stall_after: seconds without progress, while the loop waits, after which a worker's stacks are shown.
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
