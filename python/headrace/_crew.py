@@ -23,6 +23,7 @@ from headrace._options import Policy
 
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine's or the user's
 EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
+GROUP_S = 0.2  # for the other workers to end by a signal that ended one
 STACK_S = 1.0  # for a worker to write its stacks
 PIN_THREAD = "headrace-pin"  # name of the threads that pin batches
 REAP_THREAD = "headrace-reap"  # of those that wait for workers which die late; neither holds a lock of the user's
@@ -178,8 +179,17 @@ class Crew:
             report = _reports.of_end_of_stall(look)
         else:
             report = _reports.of_death(look, exit_code, tasks, self._policy.seeding(self._seed, self._epoch))
+            if exit_code == -signal.SIGTERM:
+                report += _reports.of_group_signal(self._terminated(), self._count)
         # A KeyboardInterrupt, which Ctrl-C raises too, is no fault of the sample's.
         return report if exit_code == _reports.INTERRUPTED else report + self._suspect(look, tasks)
+
+    def _terminated(self) -> int:
+        """Counts the workers that SIGTERM has ended. One that was sent to all ends them at the same time."""
+        deadline = time.monotonic() + GROUP_S
+        while any(process.is_alive() for process in self.processes) and time.monotonic() < deadline:
+            time.sleep(GROUP_S / 20)
+        return sum(process.exitcode == -signal.SIGTERM for process in self.processes)
 
     def _reap(self, worker: int, look: dict[str, Any]) -> int | None:
         process = self.processes[worker]

@@ -52,6 +52,12 @@ def raised_later() -> Iterator[None]:
         _thread.start_new_thread(signal.pthread_kill, (main, signal.SIGINT))
 
 
+def end_by_sigterm() -> None:
+    """In a worker, before worker_init_fn: SIGTERM ends it as such, so that its death names the signal. A handler that
+    it has from the trainer by fork is the trainer's business, and would be run by each worker."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def block() -> None:
     """In a worker that is being unpickled: multiprocessing would print a KeyboardInterrupt from there to `unblock`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

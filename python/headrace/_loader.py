@@ -141,6 +141,7 @@ class _Job(DatasetJob):
 
     def prepare(self, port: _core.Port, beginning: _restart.Beginning) -> None:
         global _worker_info
+        _interrupt.end_by_sigterm()
         _witness.arm(port)
         _core.use_numpy()
         _crew.calm_libraries()

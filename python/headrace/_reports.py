@@ -212,6 +212,16 @@ def of_same_death(look: dict[str, Any]) -> str:
     return f"DataLoader worker (pid(s) {look['pid']}) ended before its first task, in the same way as one before"
 
 
+def of_group_signal(ended: int, workers: int) -> str:
+    """Says what is known of the sender of a SIGTERM: it is not in the exit status, but how many workers it ended is."""
+    if workers < 2 or ended < workers:
+        return ""
+    return (
+        f"\n  it ended all {workers} workers at the same time: it was sent to their whole process group (by `timeout`, "
+        "a shell, or the job's scheduler), or to each of them"
+    )
+
+
 def _first_line(look: dict[str, Any], exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         is_oom = exit_code == -signal.SIGKILL and look["oom_kills"]

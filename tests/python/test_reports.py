@@ -488,6 +488,53 @@ def test_a_start_that_fails_twice_is_final(kind: Any, marks: Marks) -> None:
     assert loader.report()["restarts"] == 1
 
 
+GROUP = """
+import os, signal, time
+from {module} import {kind}
+
+class Data(list):
+    def __getitem__(self, index):
+        if {itself} and index == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            time.sleep(1)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: print("handler", flush=True))
+    loader = {kind}(Data(range(8)), 1, num_workers=2, multiprocessing_context="{method}", max_restarts=0)
+    iterator = iter(loader)
+    look = iterator._engine._core.look
+    while not {itself} and not all(look(worker)["phase_since_ns"] for worker in range(2)):  # in the dataset
+        time.sleep(0.01)
+    if not {itself}:
+        os.killpg(0, signal.SIGTERM)
+    next(iterator)
+"""
+FACES = pytest.mark.parametrize("module, kind", [("headrace", "Loader"), ("headrace.torch", "DataLoader")])
+
+
+def end_by_sigterm(folder: pathlib.Path, itself: bool, module: str, kind: str, method: str) -> str:
+    with Script(folder, GROUP.format(itself=itself, module=module, kind=kind, method=method)) as script:
+        assert script.finish(60) == 1
+        assert script.stdout == ("" if itself else "handler\n")  # the trainer's alone
+        return script.stderr[script.stderr.rindex("RuntimeError: ") :]
+
+
+@FACES
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_sigterm_to_the_process_group_is_named(tmp_path: pathlib.Path, module: str, kind: str, method: str) -> None:
+    said = end_by_sigterm(tmp_path, False, module, kind, method)
+    assert "is killed by signal: Terminated. Some process asked it to end" in said
+    assert "\n  it ended all 2 workers at the same time: it was sent to their whole process group" in said
+
+
+@FACES
+def test_sigterm_to_one_worker_names_no_group(tmp_path: pathlib.Path, module: str, kind: str) -> None:
+    said = end_by_sigterm(tmp_path, True, module, kind, "fork")
+    assert "is killed by signal: Terminated." in said
+    assert "process group" not in said
+
+
 TAKEN = """
 import os, signal
 from headrace import Loader

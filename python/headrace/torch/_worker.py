@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from headrace import _core, _crew, _pickling, _restart, _witness, _worker
+from headrace import _core, _crew, _interrupt, _pickling, _restart, _witness, _worker
 from headrace._options import Policy
 from headrace._samples import DatasetJob, SampleMaker
 from headrace.torch import _early_end, _internals
@@ -92,6 +92,7 @@ class Job(DatasetJob):
     def prepare(self, port: _core.Port, beginning: _restart.Beginning) -> None:
         use_torch()
         _internals.signal_handling._set_worker_signal_handlers()
+        _interrupt.end_by_sigterm()  # torch's handler exits with 0 if the trainer, or its process group, sent it
         _witness.arm(port)
         _internals.set_thread_name("pt_data_worker")
         _internals.forget_library_finalizers()
