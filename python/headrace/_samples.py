@@ -117,7 +117,7 @@ class SampleMaker:
     @property
     def has_policy(self) -> bool:
         """Returns True if bad samples may be skipped or refilled."""
-        return self._policy.on_bad_sample != "raise"
+        return bool(self._policy.on_bad_sample != "raise")
 
     @property
     def is_idle(self) -> bool:

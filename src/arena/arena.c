@@ -8,12 +8,12 @@
 
 enum {
     MAX_PREFETCH = HR_ARENA_MAX_SLOTS / 2,
-    HELD_SLOTS = 1024,   /* slots beyond those for workers: batches that a consumer may keep without copies */
-    FEW_HELD_SLOTS = 16, /* the same where address space is scarce */
+    HELD_SLOTS = 1024,    /* slots beyond those for workers: batches that a consumer may keep without copies */
+    FEW_HELD_SLOTS = 16,  /* the same where address space is scarce */
     LEAST_HELD_SLOTS = 2, /* the same where the largest file (ulimit -f) has no room for more */
-    RING_SPARE = 4,      /* grants beyond prefetch_count: epoch and stop messages */
-    ADDRESS_SHARE = 4,   /* of the address space that is left, an arena takes at most one part in */
-    LIMIT_SHARE = 2,     /* likewise of the memory to spare, where no limit is given */
+    RING_SPARE = 4,       /* grants beyond prefetch_count: epoch and stop messages */
+    ADDRESS_SHARE = 4,    /* of the address space that is left, an arena takes at most one part in */
+    LIMIT_SHARE = 2,      /* likewise of the memory to spare, where no limit is given */
 };
 #define MOST_ADDRESS_BYTES (UINT64_C(4) << 40)
 #define SCARCE_WINDOW_BYTES (UINT64_C(64) << 20)
@@ -36,8 +36,8 @@ static uint32_t power_of_two_from(uint32_t count) {
     return power;
 }
 
-/* The largest window of at most `most_bytes`, a multiple of `align`, with which the file stays below the limit of files'
- * sizes (ulimit -f); 0: there is none. `head` is the layout without windows. */
+/* The largest window of at most `most_bytes`, a multiple of `align`, with which the file stays below the limit of
+ * files' sizes (ulimit -f); 0: there is none. `head` is the layout without windows. */
 static uint64_t window_within(const struct hr__layout *head, uint64_t most_bytes, uint64_t align) {
     uint64_t limit = hr__file_limit(), before = hr__round_up(head->rings_end, align);
     uint64_t room = limit > before ? (limit - before) / head->slot_count : 0;

@@ -74,7 +74,7 @@ int hr__file_open(const char *path, int *ret_fd);
 int hr__file_create(const char *path, int *ret_fd, char **ret_temporary);
 /* Gives that file its name, in the place of any file that has it. */
 int hr__file_publish(int fd, const char *temporary, const char *path);
-void hr__file_remove(const char *path); /* NULL is fine */
+void hr__file_remove(const char *path);   /* NULL is fine */
 int hr__file_cut(int fd, uint64_t bytes); /* -EFBIG over hr__file_limit, instead of SIGXFSZ */
 int hr__file_sync(int fd);
 /* A descriptor of the same file that cannot write, or, where that is not to be had, one that can. */
