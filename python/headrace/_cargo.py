@@ -9,6 +9,7 @@ without a name, and the pipe carries its descriptor.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import io
 import mmap
@@ -60,8 +61,14 @@ class Cargo:
 
     def __reduce__(self) -> Any:
         self._file = memory("headrace-cargo")
-        reduction.dump(self.value, self._file)
-        self._file.flush()
+        try:
+            reduction.dump(self.value, self._file)
+            self._file.flush()
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+            # A limit on file sizes (ulimit -f) holds for this file too. A pipe has no such limit, but takes longer.
+            return Cargo, (self.value,)
         return _arrive, (reduction.DupFd(self._file.fileno()),)
 
     def close(self) -> None:

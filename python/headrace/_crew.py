@@ -37,6 +37,7 @@ from headrace._refill import indices_of
 
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine's or the user's
 EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
+GROUP_S = 0.2  # for the other workers to end by a signal that ended one
 STACK_S = 1.0  # for a worker to write its stacks
 PIN_THREAD = "headrace-pin"  # name of the threads that pin batches
 REAP_THREAD = "headrace-reap"  # of those that wait for workers which die late; neither holds a lock of the user's
@@ -99,6 +100,7 @@ class Crew:
         self._counted: dict[int, int] = {}  # by worker: the pid of the dead one that stands there
         self._states: dict[int, _restart.Notes] = {}
         self._threads = 0  # of this process, when it last forked a worker
+        self._causes: dict[int, Any] = {}  # pid of a worker -> why the one before it died, if before its first task
         self._stalled: set[int] = set()  # pids of workers that were killed for that
         self._stillborn: set[int] = set()  # likewise, for they could not begin
         self._uncounted = 0  # of those, the ones that were replaced
@@ -169,8 +171,11 @@ class Crew:
         exit_code = self._reap(worker, look)
         pid, report = look["pid"], self._report_of_end(look, exit_code)
         is_restart = pid not in self._stillborn
-        if is_restart and (why_not := self._why_not_again()):
+        cause = _reports.cause_at_start(look, exit_code) if is_restart else None
+        if is_restart and (why_not := self._why_final(pid, cause) or self._why_not_again()):
             raise RuntimeError(report + why_not)
+        if cause in self._causes.values():
+            report = _reports.of_same_death(look)  # the rest was told with the first one
         delivered, published, _ = self._core.replace(worker)
         beginning = _restart.Beginning(epoch=self._epoch, banned=self._blame.banned)
         if worker in self._states:
@@ -185,6 +190,8 @@ class Crew:
         self._stalled.discard(pid)
         self._stillborn.discard(pid)
         self._uncounted += not is_restart
+        if cause is not None:
+            self._causes[self.processes[worker].pid] = cause
         count = f" (restart {self._restarts()} of {self._policy.max_restarts})" if is_restart else ""
         tell(f"{report}\n  headrace replaces it{count}")
 
@@ -196,7 +203,17 @@ class Crew:
             report = _reports.of_end_of_stall(look)
         else:
             report = _reports.of_death(look, exit_code, tasks, self._policy.seeding(self._seed, self._epoch))
-        return report + self._suspect(look, tasks)
+            if exit_code == -signal.SIGTERM:
+                report += _reports.of_group_signal(self._terminated(), self._count)
+        # A KeyboardInterrupt, which Ctrl-C raises too, is no fault of the sample's.
+        return report if exit_code == _reports.INTERRUPTED else report + self._suspect(look, tasks)
+
+    def _terminated(self) -> int:
+        """Counts the workers that SIGTERM has ended. One that was sent to all ends them at the same time."""
+        deadline = time.monotonic() + GROUP_S
+        while any(process.is_alive() for process in self.processes) and time.monotonic() < deadline:
+            time.sleep(GROUP_S / 20)
+        return sum(process.exitcode == -signal.SIGTERM for process in self.processes)
 
     def _tasks(self, worker: int) -> dict[int, Any]:
         """Returns the indices of a worker's outstanding tasks, by the tasks' numbers."""
@@ -243,6 +260,14 @@ class Crew:
     def _restarts(self) -> int:
         """Those that the policy counts."""
         return int(self._core.report()["restarts"]) - self._uncounted
+
+    def _why_final(self, pid: int, cause: Any) -> str:
+        """Says that no restart helps, if a worker died before its first task for the same reason as the one before."""
+        if cause is None or self._causes.get(pid) != cause:
+            return ""
+        return (
+            "\n  headrace does not replace it again: the worker before it ended in the same way, before its first task"
+        )
 
     def _why_not_again(self) -> str:
         if self._way is None:

@@ -41,7 +41,7 @@ class FromSampler:
     def _tell_of_early_end(self) -> None:
         error, self._error = self._error, ""
         if error and self.tasks.is_ended_by_exceptions():
-            _crew.tell(_reports.of_early_end(self.tasks.handed_count, "sampler", error))
+            _crew.tell(_reports.of_ended_sampler(self.tasks.handed_count, "sampler", error))
 
 
 class FromIterable:
@@ -100,6 +100,8 @@ class FromIterable:
 
 class IterableFetcher:
     """Takes the samples of a batch from an iterable dataset, in a worker. `batched`: False gives samples one by one."""
+
+    ended = False  # as of torch's fetchers: a StopIteration out of fetch is never the end of the dataset
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ import functools
 import itertools
 import os
 import pickle
+import resource
 import threading
 import time
 import warnings
@@ -30,6 +31,7 @@ from headrace import (
 from headrace._options import Policy
 
 _DRAW, _SEND = 1, 2  # _core.Loader.failed_step
+WINDOW_STEP = 2 << 20  # windows of shared memory are multiples of this, where limits allow it
 NO_REPORT = "headrace: there is no report before the first iteration with workers"
 
 
@@ -48,7 +50,9 @@ def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
     """The most bytes that an arena may have, and what sets that limit."""
     mapped = report["slots"] * report["window_bytes"]
     if mapped < report["limit_bytes"]:
-        return mapped, "the limit of address space (ulimit -v)"
+        largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        is_by_file = 0 <= largest < mapped + (report["slots"] + 1) * WINDOW_STEP
+        return mapped, "the limit of " + ("file sizes (ulimit -f)" if is_by_file else "address space (ulimit -v)")
     return report["limit_bytes"], "arena_limit"
 
 
@@ -224,6 +228,21 @@ class Engine:
                 return status
         return None
 
+    @property
+    def is_closed(self) -> bool:
+        """Have the workers been ended?"""
+        return not self._finalizer.still_active()
+
+    @property
+    def drawn(self) -> int:
+        """Batches of this epoch whose indices were drawn."""
+        return self._core.submitted
+
+    @property
+    def is_over(self) -> bool:
+        """Has the epoch come to its end, with all batches delivered?"""
+        return self._is_over
+
     def next_if_ready(self) -> int | None:
         """Does as next, ahead of the consumer: None when the next answer has not arrived yet, or when only next can
         tell what comes. Nothing is drawn: submit_owed submits the task that is due for it, when it is handed on."""
@@ -292,7 +311,7 @@ class Engine:
         if growth := _growth.news(self._core, len(self.processes)):
             _crew.tell(growth)
         if self._draw_error and host.tasks.is_ended_by_exceptions():
-            _crew.tell(_reports.of_early_end(self._core.submitted, host.name_sampler(), self._draw_error))
+            _crew.tell(_reports.of_ended_sampler(self._core.submitted, host.name_sampler(), self._draw_error))
 
     def report(self) -> dict[str, Any]:
         """Counters, after close as they were then: see headrace.Loader.report."""

@@ -34,7 +34,13 @@ class HereIterator(_core.Iterator):
         except BaseException as error:
             if not _interrupt.is_from_signal(error):
                 source.tasks.handed_on()
+            if isinstance(error, StopIteration):
+                self._handle_stop(error, drawn)
             raise
+
+    def _handle_stop(self, error: StopIteration, drawn: Any) -> None:
+        """Called with a StopIteration of the dataset or of collate_fn, which would end the loop in silence."""
+        raise RuntimeError("headrace: the dataset or collate_fn raised StopIteration") from error
 
 
 class Here:

@@ -218,15 +218,17 @@ class Loader:
         max_restarts: dead workers that are replaced in the life of an iterator, their batches made again. An iterable
             data set is continued by its state_dict and load_state_dict, or from its start if it has a true attribute
             `replayable` (in the instance or its class: what `__getattr__` answers does not count); else its worker's
-            death raises. A forked worker that hangs before it could begin is always replaced, and not counted here.
+            death raises. A forked worker that hangs before it could begin is always replaced, and not counted here. A
+            worker that ends before its first task in the same way as the one that it replaced is not replaced again.
         rng: "worker": a worker's random numbers run on from sample to sample; "sample": random and numpy are seeded
             anew for each sample, by seed, epoch and index, so that it is the same whichever worker makes it.
         on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another
             takes its place; or callable(index, exception) that gives one of these words. The other one is a sample that
             the sampler gave before in this epoch, chosen by seed, epoch and position; if there is none yet, the next
             good one. Of an iterable dataset it is the next sample, and `index` counts the samples of the worker. The
-            number of batches of a map-style dataset stays the same. Bad samples are listed at the epoch's end, and in
-            report().
+            number of batches of a map-style dataset stays the same. It concerns exceptions of class Exception: others,
+            such as SystemExit, end the run, with any number of workers. Bad samples are listed at the epoch's end, and
+            in report().
         stall_after: seconds without progress, while the loop waits, after which a worker's stacks are shown.
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
@@ -381,7 +383,7 @@ class Loader:
         epoch, self.epoch = self.epoch, self.epoch + 1
         if self.num_workers == 0:
             return _IteratorHere(self, tasks, epoch)
-        if self._iterator is not None and self.persistent_workers:
+        if self._iterator is not None and self.persistent_workers and not self._iterator.is_closed:
             self._iterator.begin(tasks, epoch)
             return self._iterator
         iterator = _WorkerIterator(self, epoch)
@@ -566,6 +568,11 @@ class _WorkerIterator(_core.Iterator):
     def report(self) -> dict[str, Any]:
         """Counters: see headrace.Loader.report."""
         return self._engine.report()
+
+    @property
+    def is_closed(self) -> bool:
+        """Have the workers been ended?"""
+        return self._engine.is_closed
 
     def close(self) -> None:
         """Ends the workers now; batches stay readable."""

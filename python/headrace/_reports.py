@@ -198,6 +198,30 @@ def _killed(look: dict[str, Any], number: int, advice: str) -> str:
     return f"DataLoader worker (pid {look['pid']}) is killed by signal: {name}. {advice}"
 
 
+def cause_at_start(look: dict[str, Any], exit_code: int | None) -> tuple[int, str] | None:
+    """What deaths before a first task that have the same cause have in common; None for other deaths, and for those
+    that another process caused."""
+    has_begun = not is_starting(look) and (look["phase"] != _core.PHASE_WAIT or look["phase_since_ns"])
+    if has_begun or exit_code in (None, -signal.SIGKILL, -signal.SIGTERM, INTERRUPTED):
+        return None
+    return exit_code, _said(look)
+
+
+def of_same_death(look: dict[str, Any]) -> str:
+    """Describes a death whose cause was told with an earlier one."""
+    return f"DataLoader worker (pid(s) {look['pid']}) ended before its first task, in the same way as one before"
+
+
+def of_group_signal(ended: int, workers: int) -> str:
+    """Says what is known of the sender of a SIGTERM: it is not in the exit status, but how many workers it ended is."""
+    if workers < 2 or ended < workers:
+        return ""
+    return (
+        f"\n  it ended all {workers} workers at the same time: it was sent to their whole process group (by `timeout`, "
+        "a shell, or the job's scheduler), or to each of them"
+    )
+
+
 def _first_line(look: dict[str, Any], exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         is_oom = exit_code == -signal.SIGKILL and look["oom_kills"]
@@ -283,11 +307,20 @@ def of_stall(look: dict[str, Any], seconds: float, tasks: dict[int, Any], stack_
     return text + (_stack(look, stack_from) or _no_stack(look)) + "".join(f"\n  {hazard}" for hazard in hazards)
 
 
+def of_early_end(came: int, due: str, where: str) -> str:
+    """Describes an epoch that a StopIteration of the user's ended. `where`: what is known of its place."""
+    return (
+        f"headrace: the loop ends after {came} of {due} batches, because the dataset or collate_fn raised "
+        "StopIteration, which ends a for loop without an error. Often it comes from next() on an empty iterator: give "
+        f"next() a default, or raise another exception.\n{_indented(where)}"
+    )
+
+
 def _of_worker(worker: int | None) -> str:
     return "" if worker is None else f" (worker {worker})"
 
 
-def of_early_end(count: int, sampler: str, error: str) -> str:
+def of_ended_sampler(count: int, sampler: str, error: str) -> str:
     """Reports that an epoch was shorter than it should be: the sampler's iterator ended by an exception."""
     return (
         f"headrace: this epoch ended after {count} batches, because the iterator of the {sampler}, raised an exception "

@@ -177,6 +177,7 @@ class DatasetJob:
 
     dataset: Any
     worker: int
+    policy: Policy
     notes: _restart.Notes | None = None
     _maker: SampleMaker | None  # None: of an iterable data set
     _take_bad: Callable[[], list[BadSample]] = staticmethod(list)  # of the batch that was made last, once
@@ -212,7 +213,7 @@ class DatasetJob:
     def _fetch_and_note(self, fetch: Callable[[Any], Any], task: Any) -> Any:
         try:
             data = fetch(task)
-        except Exception:
+        except BaseException:
             self.notes = self._notes_of(None)
             raise
         self.notes = self._notes_of(pickle.dumps(self.dataset.state_dict()) if self._state_is_wanted else None)
@@ -223,6 +224,12 @@ class DatasetJob:
         if state is None and not bad:
             return None
         return _restart.Notes(self.worker, state=state, made=self._made, bad=bad)
+
+    def sends(self, error: BaseException) -> bool:
+        """See headrace._worker.Job. A policy for bad samples is one for exceptions of class Exception. Any other ends
+        the run, as with num_workers=0: a restart would try the sample again, and skip it in the end."""
+        has_policy = self.policy.on_bad_sample != "raise"
+        return has_policy and not isinstance(error, KeyboardInterrupt)  # which Ctrl-C raises here too
 
     def _load(self, state: bytes) -> None:
         """Only once there is a task: a data set may keep what it was told for its next pass, whichever that is."""

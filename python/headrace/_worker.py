@@ -50,6 +50,10 @@ class Job(Protocol):
     def wrap_exception(self) -> _raising.Sent:
         """The exception being handled, as something that the trainer's side raises again."""
 
+    def sends(self, error: BaseException) -> bool:
+        """Returns True if an exception that is not of class Exception goes to the trainer, instead of ending this
+        worker as it does with torch."""
+
     def leave(self) -> None:
         """Runs when there is nothing more to make: what goes through the data set is let go, so that a generator's
         `finally` runs."""
@@ -155,7 +159,7 @@ def _first_odd_one(job: Job, samples: list[Any], error: Exception) -> int:
     return good
 
 
-def _name_odd_one(job: Job, error: Exception, indices: Any) -> str:
+def _name_odd_one(job: Job, error: BaseException, indices: Any) -> str:
     """Nothing where there is none, or where it may be another than that of `indices`."""
     count, place = _notes.remark(error, "headrace_place") or (0, None)
     if place is None or (job.notes is not None and job.notes.bad):
@@ -201,7 +205,9 @@ def _answer(port: _core.Port, job: Job, number: int, task: Any, discard: int) ->
         return False
     except Failed as error:
         _publish_exception(port, error.args[0], "", None)
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not job.sends(error):
+            raise
         indices = indices_of(task)
         told = _notes.remark(error, "headrace_report") or _name_odd_one(job, error, indices)
         note = _note(job, number, indices, port.noted)

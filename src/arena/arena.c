@@ -8,12 +8,12 @@
 
 enum {
     MAX_PREFETCH = HR_ARENA_MAX_SLOTS / 2,
-    HELD_SLOTS = 1024,   /* slots beyond those for workers: batches that a consumer may keep without copies */
-    FEW_HELD_SLOTS = 16, /* the same where address space is scarce */
-    RING_SPARE = 4,      /* grants beyond prefetch_count: epoch and stop messages */
-    ADDRESS_SHARE = 4,   /* of the address space that is left, an arena takes at most one part in */
-    LIMIT_SHARE = 2,     /* likewise of the memory to spare, where no limit is given */
-    HEAD_SHARE = 16,     /* of the largest file (ulimit -f), one part in is left for what stands before the windows */
+    HELD_SLOTS = 1024,    /* slots beyond those for workers: batches that a consumer may keep without copies */
+    FEW_HELD_SLOTS = 16,  /* the same where address space is scarce */
+    LEAST_HELD_SLOTS = 2, /* the same where the largest file (ulimit -f) has no room for more */
+    RING_SPARE = 4,       /* grants beyond prefetch_count: epoch and stop messages */
+    ADDRESS_SHARE = 4,    /* of the address space that is left, an arena takes at most one part in */
+    LIMIT_SHARE = 2,      /* likewise of the memory to spare, where no limit is given */
 };
 #define MOST_ADDRESS_BYTES (UINT64_C(4) << 40)
 #define SCARCE_WINDOW_BYTES (UINT64_C(64) << 20)
@@ -36,17 +36,37 @@ static uint32_t power_of_two_from(uint32_t count) {
     return power;
 }
 
-/* How many slots of what size: a window as large as the limit where address space allows it. */
+/* The largest window of at most `most_bytes`, a multiple of `align`, with which the file stays below the limit of
+ * files' sizes (ulimit -f); 0: there is none. `head` is the layout without windows. */
+static uint64_t window_within(const struct hr__layout *head, uint64_t most_bytes, uint64_t align) {
+    uint64_t limit = hr__file_limit(), before = hr__round_up(head->rings_end, align);
+    uint64_t room = limit > before ? (limit - before) / head->slot_count : 0;
+    return hr__min(most_bytes, room) & ~(align - 1);
+}
+
+static int plan_slots(const struct hr_arena_options *options, uint32_t held_slots, uint64_t most_bytes,
+                      struct hr__layout *ret_layout) {
+    uint32_t workers = options->worker_count, capacity = power_of_two_from(options->prefetch_count + RING_SPARE);
+    struct hr__layout head;
+    for (;; held_slots--) {
+        int r = hr__layout_plan(workers, options->prefetch_count + held_slots, capacity, 0, &head);
+        if (r < 0) return r;
+        uint64_t window = window_within(&head, most_bytes, HR__WINDOW_ALIGN);
+        if (!window) window = window_within(&head, HR__WINDOW_ALIGN - HR__COMMIT_STEP, HR__COMMIT_STEP);
+        if (!window && held_slots > LEAST_HELD_SLOTS) continue;
+        return hr__layout_plan(workers, head.slot_count, capacity, hr__max(window, HR__COMMIT_STEP), ret_layout);
+    }
+}
+
+/* How many slots of what size: a window as large as the limit where address space and files' sizes allow it. */
 static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, struct hr__layout *ret_layout) {
-    uint64_t file_limit = hr__file_limit();
-    uint64_t file_bytes = file_limit - file_limit / HEAD_SHARE;
-    uint64_t room_bytes = hr__min(hr__min(MOST_ADDRESS_BYTES, file_bytes), hr__address_space_left() / ADDRESS_SHARE);
+    uint64_t address_bytes = hr__address_space_left() / ADDRESS_SHARE;
+    uint64_t room_bytes = hr__min(hr__min(MOST_ADDRESS_BYTES, hr__file_limit()), address_bytes);
     uint64_t enough = hr__round_up(hr__min(limit_bytes, MOST_ADDRESS_BYTES), HR__WINDOW_ALIGN);
-    uint32_t slots = options->prefetch_count + HELD_SLOTS;
-    if (room_bytes / slots < hr__min(enough, SCARCE_WINDOW_BYTES)) slots = options->prefetch_count + FEW_HELD_SLOTS;
-    uint64_t window = hr__min(enough, room_bytes / slots) & ~(uint64_t)(HR__WINDOW_ALIGN - 1);
-    return hr__layout_plan(options->worker_count, slots, power_of_two_from(options->prefetch_count + RING_SPARE),
-                           hr__max(window, HR__WINDOW_ALIGN), ret_layout);
+    uint64_t many = options->prefetch_count + HELD_SLOTS, few = options->prefetch_count + FEW_HELD_SLOTS;
+    bool is_scarce = room_bytes / many < hr__min(enough, SCARCE_WINDOW_BYTES);
+    uint64_t window = hr__min(enough, hr__min(MOST_ADDRESS_BYTES, address_bytes) / (is_scarce ? few : many));
+    return plan_slots(options, is_scarce ? FEW_HELD_SLOTS : HELD_SLOTS, hr__max(window, HR__WINDOW_ALIGN), ret_layout);
 }
 
 static int no_descriptor(int code) {
@@ -124,6 +144,7 @@ int hr_arena_open(const struct hr_arena_options *options, hr_arena **ret_arena) 
 
     r = plan(options, arena->limit_bytes, &arena->layout);
     if (r < 0) hr__fail(r, "arena: a limit of %llu bytes is too large", (unsigned long long)arena->limit_bytes);
+    arena->has_few_slots = arena->layout.slot_count < options->prefetch_count + HELD_SLOTS;
     if (r == 0) r = allocate(arena);
     if (r == 0) r = open_descriptors(arena);
     if (r == 0) r = map(arena);

@@ -9,6 +9,10 @@
 #include "os/os.h"
 #include "ring.h"
 
+static uint64_t window_align(uint64_t window_bytes) {
+    return window_bytes < HR__WINDOW_ALIGN ? HR__COMMIT_STEP : HR__WINDOW_ALIGN;
+}
+
 /* The one computation of where everything lies. The counts are in range. */
 int hr__layout_plan(uint32_t worker_count, uint32_t slot_count, uint32_t ring_capacity, uint64_t window_bytes,
                     struct hr__layout *ret_layout) {
@@ -21,7 +25,7 @@ int hr__layout_plan(uint32_t worker_count, uint32_t slot_count, uint32_t ring_ca
     plan.slots_at = plan.workers_at + (uint64_t)worker_count * sizeof(struct hr__worker);
     plan.rings_at = plan.slots_at + (uint64_t)slot_count * sizeof(struct hr__slot);
     plan.rings_end = plan.rings_at + 2 * worker_count * hr__ring_bytes(ring_capacity);
-    plan.windows_at = hr__round_up(plan.rings_end, HR__WINDOW_ALIGN);
+    plan.windows_at = hr__round_up(plan.rings_end, window_align(window_bytes));
     if (!hr__mul(slot_count, window_bytes, &windows_bytes)) return -EOVERFLOW;
     if (!hr__add(plan.windows_at, windows_bytes, &plan.total_bytes) || plan.total_bytes > INT64_MAX) return -EOVERFLOW;
     *ret_layout = plan;
@@ -49,7 +53,8 @@ static bool is_sane(const struct hr__header *header) {
     uint32_t capacity = header->ring_capacity;
     return header->worker_count >= 1 && header->worker_count <= HR_ARENA_MAX_WORKERS && header->slot_count >= 1 &&
            header->slot_count <= HR_ARENA_MAX_SLOTS && capacity >= 2 && capacity <= 2 * HR_ARENA_MAX_SLOTS &&
-           (capacity & (capacity - 1)) == 0 && header->window_bytes > 0 && header->window_bytes % HR__WINDOW_ALIGN == 0;
+           (capacity & (capacity - 1)) == 0 && header->window_bytes > 0 &&
+           header->window_bytes % window_align(header->window_bytes) == 0;
 }
 
 int hr__layout_check(void *mapping, uint64_t bytes, struct hr__layout *ret_layout) {

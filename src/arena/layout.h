@@ -20,7 +20,8 @@
  *     slots_at       slot words, 64 B each                                 writer: who has the slot now
  *     rings_at       per worker a grant ring (trainer -> worker)
  *                    and a completion ring (worker -> trainer)             writers: see ring.h
- *     windows_at     slot windows, window_bytes each, 2 MiB-aligned        writer: who has the slot now
+ *     windows_at     slot windows, window_bytes each, 2 MiB-aligned if     writer: who has the slot now
+ *                    that is their size
  *
  * Attaching is staged: the file is shorter than a header, not ready, of another version, or ready. `ready` is stored
  * last. Positions are offsets; the trainer never believes a number that it reads back from here: what it acts on
@@ -31,8 +32,8 @@
 enum {
     HR__ABI_VERSION = 3,
     HR__HEADER_ROOM = 4096,
-    HR__WINDOW_ALIGN = 2 << 20,
-    HR__COMMIT_STEP = 64 << 10,
+    HR__WINDOW_ALIGN = 2 << 20, /* windows are multiples of this, or, if a limit on file sizes is too small for it, */
+    HR__COMMIT_STEP = 64 << 10, /* smaller than this and multiples of that */
 };
 
 struct hr__header {

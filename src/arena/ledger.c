@@ -24,7 +24,17 @@ static void remove_free(hr_arena *arena, uint32_t position) {
             (arena->free_count - position) * sizeof *arena->free_slots);
 }
 
+static uint32_t take_lowest(hr_arena *arena) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < arena->free_count; i++)
+        if (arena->free_slots[i] < arena->free_slots[best]) best = i;
+    uint32_t slot = arena->free_slots[best];
+    remove_free(arena, best);
+    return slot;
+}
+
 static uint32_t take_one(hr_arena *arena, uint32_t worker) {
+    if (arena->has_few_slots) return take_lowest(arena);
     uint32_t top = arena->free_count - 1;
     for (uint32_t i = 0; i < AFFINITY_DEPTH && i <= top; i++) {
         uint32_t slot = arena->free_slots[top - i];
@@ -37,11 +47,12 @@ static uint32_t take_one(hr_arena *arena, uint32_t worker) {
 }
 
 static bool find_run(const hr_arena *arena, uint32_t windows, uint32_t *ret_first) {
-    uint32_t length = 0;
-    for (uint32_t slot = 0; slot < arena->layout.slot_count; slot++) {
+    uint32_t length = 0, count = arena->layout.slot_count;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t slot = arena->has_few_slots ? count - 1 - i : i;
         length = arena->entries[slot].state == HR__FREE ? length + 1 : 0;
         if (length < windows) continue;
-        *ret_first = slot + 1 - windows;
+        *ret_first = arena->has_few_slots ? slot : slot + 1 - windows;
         return true;
     }
     return false;

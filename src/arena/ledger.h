@@ -96,6 +96,7 @@ struct hr_arena {
     struct hr__layout layout;
     uint64_t limit_bytes;
     uint32_t prefetch_count;
+    bool has_few_slots; /* a large batch takes most of them: see hr__ledger_take */
     enum hr_memory_kind memory;
     int memory_fd;
     int bell_fd;
@@ -133,7 +134,8 @@ struct hr_arena {
 
 /* Sets what a slot is charged. */
 void hr__ledger_charge(hr_arena *arena, struct hr__entry *entry, uint64_t bytes);
-/* A free slot spanning `windows` windows, hot and last used by `worker` if possible. -EAGAIN. */
+/* A free slot spanning `windows` windows, hot and last used by `worker` if possible. With few slots, single windows are
+ * taken from the low end and several from the high end, so that those in between stay in one piece. -EAGAIN. */
 int hr__ledger_take(hr_arena *arena, uint32_t worker, uint32_t windows, uint32_t *ret_slot);
 /* Makes a slot free again and trims it if it is far larger than what batches need lately. */
 void hr__ledger_give(hr_arena *arena, uint32_t slot);

@@ -112,8 +112,8 @@ int hr_crew_pass(hr_crew *crew, uint32_t worker, struct hr_pass *ret_pass) {
     hr__stop_at(HR__AT_CREW_PASS);
     if (r < 0) {
         hr_pass_done(&pass);
-        return hr__fail(r, "crew: no file for worker %u's last words: %s; raise the limit of open files (ulimit -n)",
-                        worker, hr_error_text(r));
+        return hr__fail(r, "crew: no file for worker %u's last words: %s; raise the limit of %s", worker,
+                        hr_error_text(r), r == -EFBIG ? "files' sizes (ulimit -f)" : "open files (ulimit -n)");
     }
     *ret_pass = pass;
     return 0;

@@ -99,6 +99,7 @@ void hr__file_remove(const char *path) {
 }
 
 int hr__file_cut(int fd, uint64_t bytes) {
+    if (bytes > hr__file_limit()) return -EFBIG;
     return ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
 }
 

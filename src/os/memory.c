@@ -69,7 +69,8 @@ static const char *temporary_folder(void) {
 }
 
 static int give_size(int fd, uint64_t bytes, uint64_t head_bytes) {
-    if (ftruncate(fd, (off_t)bytes) < 0) return -errno;
+    int r = hr__file_cut(fd, bytes);
+    if (r < 0) return r;
     return head_bytes ? hr__commit(fd, 0, head_bytes) : 0;
 }
 
@@ -219,6 +220,7 @@ int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes) {
 }
 
 int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes) {
+    if (offset + bytes > hr__file_limit()) return -EFBIG;
     while (bytes) {
         ssize_t n = pwrite(fd, data, bytes, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;

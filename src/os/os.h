@@ -50,7 +50,7 @@ int hr__punch(void *address, uint64_t bytes);
 void hr__keep_size(int fd);
 /* All of `bytes` bytes at an offset. -EIO: the file is shorter. */
 int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes);
-int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes);
+int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes); /* -EFBIG as hr__file_cut */
 
 /* Replaces shared pages by private ones with the same contents, at the same address, which begins a page.
  * Async-signal-safe. */
@@ -74,8 +74,8 @@ int hr__file_open(const char *path, int *ret_fd);
 int hr__file_create(const char *path, int *ret_fd, char **ret_temporary);
 /* Gives that file its name, in the place of any file that has it. */
 int hr__file_publish(int fd, const char *temporary, const char *path);
-void hr__file_remove(const char *path); /* NULL is fine */
-int hr__file_cut(int fd, uint64_t bytes);
+void hr__file_remove(const char *path);   /* NULL is fine */
+int hr__file_cut(int fd, uint64_t bytes); /* -EFBIG over hr__file_limit, instead of SIGXFSZ */
 int hr__file_sync(int fd);
 /* A descriptor of the same file that cannot write, or, where that is not to be had, one that can. */
 int hr__file_reopen(int fd, int *ret_fd);
@@ -189,7 +189,9 @@ void hr__keep_blocks(uint64_t block_bytes, uint64_t kept);
 
 /* ---- limits.c ---- */
 
-uint64_t hr__file_limit(void);         /* bytes that a file, and shared memory, may have (ulimit -f) */
+/* Bytes that a file, and shared memory, may have (ulimit -f). What makes one longer is refused before the kernel is
+ * asked, which would send SIGXFSZ: that kills a program that does not ignore it, as Python does. */
+uint64_t hr__file_limit(void);
 uint64_t hr__memory_to_spare(void);    /* bytes: the least of MemAvailable and the cgroups' headroom */
 uint64_t hr__address_space_left(void); /* bytes that can be mapped in one piece, of 16 TiB at most */
 uint32_t hr__core_count(void);         /* cores that this process may run on; at least 1 */

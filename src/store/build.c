@@ -25,6 +25,11 @@ enum {
 /* ---- room ---- */
 
 static int no_room(const hr_builder *builder, int code, uint64_t bytes) {
+    if (code == -EFBIG && bytes > hr__file_limit())
+        return hr__fail(code,
+                        "store: an image of %" PRIu64 " bytes or more in %s is over the limit of files' sizes, which "
+                        "holds for memory too; raise it (ulimit -f)",
+                        bytes, builder->path ? builder->path : "memory");
     if (builder->path && code != -ENOSPC && code != -EDQUOT && code != -ENOMEM)
         return hr__fail(code, "store: cannot write an image of %" PRIu64 " bytes to %s: %s", bytes, builder->path,
                         hr_error_text(code));
@@ -49,6 +54,7 @@ static int map_more(hr_builder *builder, uint64_t bytes) {
 /* Makes the file or memory `room` bytes long, all of it there: or touching it would raise SIGBUS. An image in memory
  * has no huge page before it would fill one: to make and to clear one takes longer than a small image does. */
 static int commit(hr_builder *builder, uint64_t room) {
+    if (room > hr__file_limit()) return -EFBIG;
     uint64_t begin = builder->room, huge = begin < HUGE_BYTES ? 0 : hr__round_up(begin, HUGE_BYTES);
     if (builder->path || room < HUGE_BYTES || huge >= room) return hr__commit(builder->fd, begin, room - begin);
     int r = hr__file_cut(builder->fd, room);
@@ -60,6 +66,7 @@ static int grow(hr_builder *builder, uint64_t needed) {
     uint64_t step = hr__min(hr__max(builder->room / STEPS, FIRST_STEP_BYTES), LAST_STEP_BYTES);
     uint64_t room = hr__max(needed, builder->room + step);
     room = hr__round_up(room, room > HUGE_BYTES ? HUGE_BYTES : FIRST_STEP_BYTES);
+    room = hr__max(needed, hr__min(room, hr__file_limit()));
     int r = map_more(builder, room);
     if (r == 0) r = commit(builder, room);
     if (r < 0) return no_room(builder, r, room);

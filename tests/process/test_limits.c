@@ -284,6 +284,90 @@ static void what_was_reserved_before_a_grant_moved_cannot_be_published(void **st
     run_in_narrow_child(publish_after_moving);
 }
 
+/* ---- ulimit -f ---- */
+
+/* SIGXFSZ stays as it is, so that it would kill the child. */
+static void run_with_small_files(rlim_t bytes, void (*run)(void)) {
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){bytes, bytes});
+        run();
+        _exit(0);
+    }
+    assert_child_succeeds(pid);
+}
+
+static void use_small_files(void) {
+    struct scene scene;
+    set_scene_with_crew(&scene, 2, 8, 128 * MIB);
+    struct hr_arena_report report = report_of(&scene);
+    check(report.window_bytes >= 512 * KIB && report.window_bytes < 2 * MIB);
+    check(report.window_bytes * report.slot_count <= 16 * MIB);
+    run_epoch(&scene, 40, 4, MIB / 4, drop);
+    run_epoch(&scene, 40, 4, 7 * MIB, hold_until_the_next); /* about half of the file */
+    hr_delivery_done(previous);
+    previous = NULL;
+    run_epoch(&scene, 40, 4, MIB, keep_all);
+    release_kept(40);
+    for (uint64_t i = 1; i < 12; i++) run_epoch(&scene, 16, 4, i * MIB, drop);
+    clear_scene(&scene);
+}
+
+static void small_files_hold_batches_that_fit_them(void **state) {
+    (void)state;
+    run_with_small_files(16 * MIB, use_small_files);
+}
+
+static void use_tiny_files(void) {
+    struct scene scene;
+    set_scene_with_crew(&scene, 2, 8, 128 * MIB);
+    run_epoch(&scene, 40, 4, 200 * KIB, drop);
+    run_epoch(&scene, 40, 4, 50 * KIB, keep_all);
+    release_kept(40);
+    clear_scene(&scene);
+}
+
+static void files_of_one_mib_hold_small_batches(void **state) {
+    (void)state;
+    run_with_small_files(MIB, use_tiny_files);
+}
+
+static void be_refused_an_arena(void) {
+    struct hr_arena_options options = {.worker_count = 2, .prefetch_count = 8};
+    hr_arena *arena;
+    check(hr_arena_open(&options, &arena) == -EFBIG);
+    check(strstr(hr_error_message(), "(ulimit -f)"));
+}
+
+static void files_too_small_for_an_arena_are_an_error_not_a_signal(void **state) {
+    (void)state;
+    run_with_small_files(64 * KIB, be_refused_an_arena);
+}
+
+static void be_refused_an_image(const char *path) {
+    static char bytes[MIB];
+    hr_builder *builder;
+    hr_value value;
+    int r = 0;
+    must(hr_builder_open(path, &builder));
+    for (int i = 0; r == 0 && i < 4; i++) r = hr_builder_bytes_of(builder, HR_KIND_BYTES, bytes, sizeof bytes, &value);
+    check(r == -EFBIG);
+    check(strstr(hr_error_message(), "(ulimit -f)"));
+    check(hr_builder_bytes(builder) > 2 * MIB); /* it used all that the limit allows */
+    hr_builder_close(builder);
+}
+
+static void be_refused_images(void) {
+    be_refused_an_image(NULL);
+    be_refused_an_image("image-over-the-limit");
+}
+
+static void images_over_the_file_limit_are_an_error_not_a_signal(void **state) {
+    (void)state;
+    run_with_small_files(5 * MIB / 2, be_refused_images);
+}
+
 /* ---- memory that comes back ---- */
 
 static void a_slot_of_which_one_leaf_is_held_gives_the_rest_back(void **state) {
@@ -385,6 +469,10 @@ int main(void) {
         cmocka_unit_test(a_batch_may_span_three_windows),
         cmocka_unit_test(a_batch_refused_after_its_grant_moved_leaves_a_slot_to_say_so),
         cmocka_unit_test(what_was_reserved_before_a_grant_moved_cannot_be_published),
+        cmocka_unit_test(small_files_hold_batches_that_fit_them),
+        cmocka_unit_test(files_of_one_mib_hold_small_batches),
+        cmocka_unit_test(files_too_small_for_an_arena_are_an_error_not_a_signal),
+        cmocka_unit_test(images_over_the_file_limit_are_an_error_not_a_signal),
         cmocka_unit_test(a_slot_of_which_one_leaf_is_held_gives_the_rest_back),
         cmocka_unit_test(labels_that_are_kept_do_not_pin_the_images),
         cmocka_unit_test(slots_far_above_what_batches_need_lately_are_trimmed),

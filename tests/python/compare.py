@@ -136,10 +136,10 @@ def states() -> tuple[bytes, float, float]:
     return torch.random.get_rng_state().numpy().tobytes(), random.random(), float(np.random.rand())
 
 
-# torch says these once per process, whoever comes first
+# torch says these once per process, whoever comes first; the last two are headrace's own
 _ONCE = re.compile(
     "ComplexHalf support is experimental|Sparse invariant checks|Sparse CSR tensor|quantized|TypedStorage|"
-    "nested tensor|headrace: workers are forked from this process"
+    "nested tensor|headrace: workers are forked from this process|headrace: the loop ends after"
 )
 
 

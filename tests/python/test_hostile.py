@@ -229,6 +229,92 @@ def test_a_batch_that_the_address_space_does_not_fit_names_that_limit(tmp_path: 
     assert "ulimit -v" in said and "arena_limit" not in said
 
 
+# ---- a limit on file sizes ----
+
+SMALL_FILES = """
+import os, resource, warnings
+{imports}
+class Heavy(d.Images):
+    ballast = None
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_FSIZE, ({limit} << 20,) * 2)
+    dataset = Heavy(24, side={side})
+    dataset.ballast = os.urandom({ballast} << 20)
+    loader = Headrace(dataset, 4, num_workers=2, multiprocessing_context={method!r})
+    try:
+        kept = list(loader) if {keeps} else loader
+        for number, (image, labels) in enumerate(kept):
+            assert all(bool((image[k] == labels[k]).all()) for k in range(4))
+            assert labels.tolist() == list(range(4 * number, 4 * number + 4))
+        print("read all")
+    except (MemoryError, OSError, RuntimeError) as error:
+        print(type(error).__name__, str(error))
+"""
+
+
+def with_small_files(tmp_path: pathlib.Path, limit: int, side: int, **more: Any) -> str:
+    options = {"method": "fork", "ballast": 0, "keeps": False, **more}
+    method = options.pop("method")
+    return run(tmp_path, with_method(SMALL_FILES, method, limit=limit, side=side, **options))
+
+
+@only_headrace
+@pytest.mark.parametrize(
+    "limit, side, more",
+    [
+        (16, 64, {}),
+        (16, 64, {"keeps": True}),
+        (16, 512, {}),  # batches of 4 MiB
+        (16, 512, {"keeps": True}),
+        (16, 800, {}),  # 10 MB
+        (4, 256, {}),  # 1 MiB
+        (2, 64, {"method": "forkserver"}),
+    ],
+)
+def test_batches_that_fit_the_file_limit_arrive(
+    tmp_path: pathlib.Path, limit: int, side: int, more: dict[str, Any]
+) -> None:
+    assert with_small_files(tmp_path, limit, side, **more) == "read all\n"
+
+
+@only_headrace
+def test_a_batch_over_the_file_limit_names_it(tmp_path: pathlib.Path) -> None:
+    said = with_small_files(tmp_path, 16, 1024)
+    assert said.startswith("MemoryError headrace: a batch of 16.0 MiB (batch_size 4 x 4.0 MiB) does not fit"), said
+    assert "ulimit -f" in said and "arena_limit" not in said and "ulimit -v" not in said
+
+
+@only_headrace
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_dataset_over_the_file_limit_reaches_workers(tmp_path: pathlib.Path, method: str) -> None:
+    assert with_small_files(tmp_path, 4, 64, method=method, ballast=9) == "read all\n"
+
+
+FROZEN_SMALL_FILES = """
+import os, pickle, resource, headrace
+data = [os.urandom(1 << 20) for _ in range(6)]
+frozen = headrace.freeze(data)
+pickled = pickle.dumps(frozen)
+del frozen
+resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20,) * 2)
+assert list(pickle.loads(pickled)) == data
+for path in (None, "image"):
+    try:
+        headrace.freeze(data, path)
+    except OSError as error:
+        print(error)
+print(os.path.exists("image"))
+"""
+
+
+@only_headrace
+def test_frozen_data_over_the_file_limit_loads_or_raises(tmp_path: pathlib.Path) -> None:
+    said = run(tmp_path, FROZEN_SMALL_FILES)
+    assert said.count("is over the limit of files' sizes, which holds for memory too; raise it (ulimit -f)") == 2, said
+    assert said.endswith("False\n")
+
+
 @only_headrace
 def test_a_worker_without_address_space_raises_and_the_next_epoch_works() -> None:
     loader = forked(Headrace, d.Images(8, side=4096), batch_size=4, worker_init_fn=d.init_allows_no_more_address_space)

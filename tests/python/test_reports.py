@@ -429,6 +429,114 @@ belongs under `if __name__ == '__main__':`.
         assert script.left() == []
 
 
+NO_GUARD_WITH_RESTARTS = """
+import warnings
+from {module} import {kind}
+warnings.simplefilter("always")
+for _ in {kind}([1, 2, 3, 4], num_workers={workers}, multiprocessing_context="{method}", max_restarts=5):
+    pass
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("module, kind", [("headrace", "Loader"), ("headrace.torch", "DataLoader")])
+def test_workers_that_cannot_start_are_reported_once(
+    tmp_path: pathlib.Path, workers: int, module: str, kind: str
+) -> None:
+    code = NO_GUARD_WITH_RESTARTS.format(module=module, kind=kind, workers=workers, method="spawn")
+    with Script(tmp_path, code) as script:
+        assert script.finish() == 1
+        said, _, error = script.stderr.rpartition("RuntimeError: DataLoader worker")
+        assert "\n  headrace does not replace it again: the worker before it ended in the same way, before" in error
+        assert "what it does belongs under `if __name__ == '__main__':`." in error
+        assert said.count("what it does belongs under") == 1
+        assert said.count("headrace replaces it (restart ") <= workers
+        assert said.count("ended before its first task, in the same way as one before") <= workers - 1
+        assert script.left() == []
+
+
+class StartsBadly:
+    """A worker_init_fn that ends a worker in its own way each time."""
+
+    def __init__(self, marks: Marks, *codes: int) -> None:
+        self.marks = marks
+        self.codes = codes
+
+    def __call__(self, worker: int) -> None:
+        for number, code in enumerate(self.codes):
+            if self.marks.first(f"start.{number}"):
+                os._exit(code)
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_starts_that_fail_for_other_reasons_are_tried_again(kind: Any, marks: Marks) -> None:
+    loader = loader_of(range(16), kind, num_workers=1, max_restarts=3, worker_init_fn=StartsBadly(marks, 3, 4, 3))
+    with told() as texts:
+        assert len(list(loader)) == 4
+    assert ["exit code 3" in text for text in texts] == [True, False, False]
+    assert texts[2].startswith("DataLoader worker (pid(s) ") and "in the same way as one before" in texts[2]
+    assert loader.report()["restarts"] == 3
+
+
+@pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
+def test_a_start_that_fails_twice_is_final(kind: Any, marks: Marks) -> None:
+    loader = loader_of(range(16), kind, num_workers=1, max_restarts=3, worker_init_fn=StartsBadly(marks, 3, 3, 4))
+    with (
+        told() as texts,
+        pytest.raises(RuntimeError, match=r"exit code 3.*\n(.*\n)*  headrace does not replace it again"),
+    ):
+        list(loader)
+    assert len(texts) == 1
+    assert loader.report()["restarts"] == 1
+
+
+GROUP = """
+import os, signal, time
+from {module} import {kind}
+
+class Data(list):
+    def __getitem__(self, index):
+        if {itself} and index == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            time.sleep(1)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: print("handler", flush=True))
+    loader = {kind}(Data(range(8)), 1, num_workers=2, multiprocessing_context="{method}", max_restarts=0)
+    iterator = iter(loader)
+    look = iterator._engine._core.look
+    while not {itself} and not all(look(worker)["phase_since_ns"] for worker in range(2)):  # in the dataset
+        time.sleep(0.01)
+    if not {itself}:
+        os.killpg(0, signal.SIGTERM)
+    next(iterator)
+"""
+FACES = pytest.mark.parametrize("module, kind", [("headrace", "Loader"), ("headrace.torch", "DataLoader")])
+
+
+def end_by_sigterm(folder: pathlib.Path, itself: bool, module: str, kind: str, method: str) -> str:
+    with Script(folder, GROUP.format(itself=itself, module=module, kind=kind, method=method)) as script:
+        assert script.finish(60) == 1
+        assert script.stdout == ("" if itself else "handler\n")  # the trainer's alone
+        return script.stderr[script.stderr.rindex("RuntimeError: ") :]
+
+
+@FACES
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_sigterm_to_the_process_group_is_named(tmp_path: pathlib.Path, module: str, kind: str, method: str) -> None:
+    said = end_by_sigterm(tmp_path, False, module, kind, method)
+    assert "is killed by signal: Terminated. Some process asked it to end" in said
+    assert "\n  it ended all 2 workers at the same time: it was sent to their whole process group" in said
+
+
+@FACES
+def test_sigterm_to_one_worker_names_no_group(tmp_path: pathlib.Path, module: str, kind: str) -> None:
+    said = end_by_sigterm(tmp_path, True, module, kind, "fork")
+    assert "is killed by signal: Terminated." in said
+    assert "process group" not in said
+
+
 TAKEN = """
 import os, signal
 from headrace import Loader

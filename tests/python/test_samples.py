@@ -500,3 +500,61 @@ def test_a_death_before_a_worker_has_begun_is_not_its_samples(kind: Any, marks: 
         assert epoch(loader) == undisturbed(kind, "map")
     assert loader.report()["restarts"] == 2
     assert not any("not tried again" in text for text in texts)
+
+
+# ---- what is not of class Exception ----
+
+
+class Ends(BaseException):
+    pass
+
+
+class EndsAt(Numbers):
+    """Raises at sample 7, which is no Exception."""
+
+    kind: type[BaseException] = Ends
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            raise self.kind("at sample 7")
+        return super().__getitem__(index)
+
+
+class ExitsAt(EndsAt):
+    kind = SystemExit
+
+
+class IsInterruptedAt(EndsAt):
+    kind = KeyboardInterrupt
+
+
+@BOTH
+@pytest.mark.parametrize("options", [HERE, {"max_restarts": 0}, {"max_restarts": 3}])
+@pytest.mark.parametrize("word", ["skip", "refill"])
+@pytest.mark.parametrize("data", [EndsAt, ExitsAt])
+def test_what_is_no_exception_ends_the_run(kind: Any, data: Any, word: str, options: Any, marks: Marks) -> None:
+    loader = load(kind, data(COUNT, Plan(marks)), **options, on_bad_sample=word)
+    iterator = iter(loader)
+    with told() as texts:
+        batches = [next(iterator) for _ in range(2)]
+        with pytest.raises(data.kind, match="at sample 7"):
+            next(iterator)
+    assert len(batches) == 2
+    assert texts == []
+
+
+@BOTH
+def test_a_keyboard_interrupt_of_a_sample_is_never_skipped(kind: Any, marks: Marks) -> None:
+    dataset = IsInterruptedAt(COUNT, Plan(marks))
+    with pytest.raises(KeyboardInterrupt):
+        epoch(load(kind, dataset, **HERE, on_bad_sample="skip"))
+    with told() as texts, pytest.raises(RuntimeError, match="It was interrupted") as caught:
+        epoch(load(kind, dataset, on_bad_sample="skip", max_restarts=3))
+    assert len(texts) == 3
+    assert "max_restarts=3 are used up" in str(caught.value)
+
+
+@BOTH
+def test_without_a_policy_what_is_no_exception_ends_its_worker(kind: Any, marks: Marks) -> None:
+    with pytest.raises(RuntimeError, match="exited unexpectedly with exit code 1"):
+        epoch(load(kind, EndsAt(COUNT, Plan(marks)), max_restarts=0))

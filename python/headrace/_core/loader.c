@@ -86,7 +86,10 @@ static void loader_dealloc(PyObject *self) {
 /* For what any thread may do at any time. */
 hr_loader *core_open_loader(PyObject *self) {
     hr_loader *loader = ((struct loader *)self)->loader;
-    if (!loader) PyErr_SetString(PyExc_RuntimeError, "headrace: the loader is closed");
+    if (!loader)
+        PyErr_SetString(PyExc_RuntimeError,
+                        "headrace: this iterator was closed, and its workers have ended; iter(loader) "
+                        "starts a new epoch with new workers");
     return loader;
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections.abc
 import copyreg
+import errno
 import os
 import weakref
 from multiprocessing import context, reduction
@@ -107,10 +108,15 @@ def _load_embedded(data: bytes, identity: bytes) -> Image:
         return known
     if len(data) <= _SMALL_BYTES:
         return _take(_core.copy_image(data, True), identity, "this pickle")
-    with _cargo.memory("headrace-frozen") as file:
-        file.write(data)
-        file.flush()
-        return _attach(identity, file.fileno(), "this pickle")
+    try:
+        with _cargo.memory("headrace-frozen") as file:
+            file.write(data)
+            file.flush()
+            return _attach(identity, file.fileno(), "this pickle")
+    except OSError as error:
+        if error.errno != errno.EFBIG:  # over the limit on file sizes, which ordinary memory does not have
+            raise
+        return _take(_core.copy_image(data, True), identity, "this pickle")
 
 
 def _load_part(data: bytes, identity: bytes) -> Any:

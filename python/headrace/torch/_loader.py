@@ -32,7 +32,7 @@ from headrace import (
     _refill,
     _restart,
 )
-from headrace.torch import _base, _internals, _pinning, _tasks, _worker
+from headrace.torch import _base, _early_end, _internals, _pinning, _tasks, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
 _Known = TypeVar("_Known")
@@ -88,7 +88,8 @@ class DataLoader(_base.DataLoader[_T_co]):
             worker raises RuntimeError, as with torch. An iterable data set is continued by its state_dict and
             load_state_dict, or from its start if it has a true attribute `replayable` (in the instance or its class:
             what `__getattr__` answers does not count); else it raises. A forked worker that hangs before it could begin
-            is always replaced, and not counted here.
+            is always replaced, and not counted here. A worker that ends before its first task in the same way as the
+            one that it replaced is not replaced again.
         rng: "worker": a worker's random numbers run on from sample to sample, as with torch; "sample": random, numpy
             and torch are seeded anew for each sample, by seed, epoch and index, so that it is the same whichever worker
             makes it. The data set's __getitem__ is called for each sample then, not its __getitems__.
@@ -97,8 +98,9 @@ class DataLoader(_base.DataLoader[_T_co]):
             takes its place; or callable(index, exception) that gives one of these words. The other one is a sample that
             the sampler gave before in this epoch, chosen by seed, epoch and position; if there is none yet, the next
             good one. Of an iterable dataset it is the next sample, and `index` counts the samples of the worker. The
-            number of batches of a map-style dataset stays the same. Bad samples are listed at the epoch's end, and in
-            report().
+            number of batches of a map-style dataset stays the same. It concerns exceptions of class Exception: others,
+            such as SystemExit, end the run, with any number of workers. Bad samples are listed at the epoch's end, and
+            in report().
         stall_after: seconds without progress, while the loop waits, after which a worker's stacks are shown.
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
@@ -284,6 +286,10 @@ class _IteratorHere(_Checked, _here.HereIterator, _internals.SingleProcessIterat
     def _next_data(self) -> Any:
         return self._make(self._from, self._fetch)
 
+    def _handle_stop(self, error: StopIteration, drawn: Any) -> None:
+        is_iterable = self._dataset_kind == _internals.DatasetKind.Iterable
+        _early_end.warn_here(self, error, None if is_iterable else drawn)
+
     def _fetch(self, drawn: Any) -> Any:
         data = self._made_by(drawn)
         return _internals.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
@@ -418,6 +424,9 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
         )
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter and self._engine.is_closed:  # many programs call _shutdown_workers of persistent workers
+            _Iterator.__init__(self, loader)
+            return
         super()._reset(loader, first_iter)
         self._warned_at = 0
         self.tasks = _tasks.tasks_of(self._index_sampler, self._sampler_iter)
@@ -437,7 +446,15 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
         _reraise(wrapped, note)
 
     def _next_data(self) -> Any:
-        self._engine.warn_of_copies(stacklevel=4)
+        try:
+            return self._next_value()
+        except StopIteration as error:
+            if not self._engine.is_over:
+                _early_end.warn_of_worker(self, error, self._engine.drawn)
+            raise
+
+    def _next_value(self) -> Any:
+        self._engine.warn_of_copies(stacklevel=5)
         value = self._next_answer() if self._pinner is None else self._next_pinned()
         if type(value) is _ExceptionWrapper:  # that a dataset or collate_fn gives, or that pinning raised
             self._engine.source.fail()

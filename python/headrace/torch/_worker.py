@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import signal
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from headrace import _core, _crew, _lookup, _pickling, _raising, _restart, _witn
 from headrace._draw import IterableFetcher
 from headrace._options import Policy
 from headrace._samples import DatasetJob, SampleMaker
-from headrace.torch import _internals
+from headrace.torch import _early_end, _internals
 from headrace.torch import _pickling as _torch_pickling
 
 
@@ -93,6 +94,9 @@ class Job(DatasetJob):
     def prepare(self, port: _core.Port, beginning: _restart.Beginning) -> None:
         use_torch()
         _internals.signal_handling._set_worker_signal_handlers()
+        signal.signal(
+            signal.SIGTERM, signal.SIG_DFL
+        )  # torch's exits with 0 if the trainer's group sent it
         _witness.arm(port)
         _internals.set_thread_name("pt_data_worker")
         _internals.forget_library_finalizers()
@@ -194,10 +198,12 @@ class Job(DatasetJob):
                 indices = self._port.noting(indices)
         try:
             return self._fetcher.fetch(indices)
-        except StopIteration:
-            if self.dataset_kind == _internals.DatasetKind.Iterable:
-                raise _worker.EndOfData from None
-            raise
+        except StopIteration as error:
+            if self.dataset_kind != _internals.DatasetKind.Iterable:
+                raise
+            if self.auto_collation and not _early_end.has_ended(self._fetcher):
+                _early_end.warn_of_collate(error, self.worker)
+            raise _worker.EndOfData from None
 
     def _make(self, maker: SampleMaker, indices: Any) -> Any:
         if not self.auto_collation:
