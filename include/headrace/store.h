@@ -195,10 +195,10 @@ struct hr_store_array {
     uint32_t is_strided; /* 0: C order without gaps. 1: several places of the array may be one stored element */
     uint64_t dimensions[HR_STORE_MAX_DIMENSIONS]; /* elements; their product is at most INT64_MAX */
     int64_t strides[HR_STORE_MAX_DIMENSIONS];     /* stored elements to the next one; 0 and negative ones too */
-    uint64_t first;       /* which stored element is the one at index 0 of all dimensions */
-    struct hr_item dtype; /* a text: numpy's dtype.str, or a torch dtype's name */
-    const void *data;     /* the stored elements. Borrowed. Every place of the array is among them */
-    uint64_t bytes;       /* of the stored elements: all dimensions multiplied, or fewer where it is strided */
+    uint64_t first;                               /* which stored element is the one at index 0 of all dimensions */
+    struct hr_item dtype;                         /* a text: numpy's dtype.str, or a torch dtype's name */
+    const void *data; /* the stored elements. Borrowed. Every place of the array is among them */
+    uint64_t bytes;   /* of the stored elements: all dimensions multiplied, or fewer where it is strided */
 };
 HR_API int hr_store_array(const hr_store *store, const struct hr_item *array, struct hr_store_array *ret_array);
 

@@ -20,8 +20,9 @@ static int count_bytes(uint32_t item_bytes, const uint64_t *dimensions, uint32_t
     for (uint32_t i = 0; i < count; i++) is_empty |= dimensions[i] == 0;
     for (uint32_t i = 0; i < count && !is_empty; i++)
         if (!hr__mul(bytes, dimensions[i], &bytes))
-            return hr__fail(-EFBIG, "store: an array with a dimension of %" PRIu64
-                                    " is larger than an image can be; split it", dimensions[i]);
+            return hr__fail(-EFBIG,
+                            "store: an array with a dimension of %" PRIu64 " is larger than an image can be; split it",
+                            dimensions[i]);
     *ret_bytes = is_empty ? 0 : bytes;
     return 0;
 }
@@ -63,8 +64,10 @@ static int find_elements(const hr_builder *builder, hr_value other, uint64_t byt
         return hr__fail(-EINVAL, "store: only an array of this builder has elements to share");
     memcpy(&node, item.data, sizeof node);
     if (!node.is_strided || node.data_bytes != bytes)
-        return hr__fail(-EINVAL, "store: an array of %" PRIu64 " stored bytes cannot share those of one of %" PRIu64
-                                 ", or of one that is not strided", bytes, node.data_bytes);
+        return hr__fail(-EINVAL,
+                        "store: an array of %" PRIu64 " stored bytes cannot share those of one of %" PRIu64
+                        ", or of one that is not strided",
+                        bytes, node.data_bytes);
     *ret_data_at = node.data_at;
     return 0;
 }

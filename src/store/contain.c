@@ -362,7 +362,8 @@ int hr__builder_check_text(const hr_builder *builder, hr_value word, const char 
 
 static int check_shape(const hr_builder *builder, hr_value type, const hr_value *names, uint32_t field_count) {
     int r = type == hr_value_none() ? 0 : hr__builder_check_text(builder, type, "the type of a shape");
-    for (uint32_t i = 0; r == 0 && i < field_count; i++) r = hr__builder_check_text(builder, names[i], "a name in a shape");
+    for (uint32_t i = 0; r == 0 && i < field_count; i++)
+        r = hr__builder_check_text(builder, names[i], "a name in a shape");
     return r;
 }
 

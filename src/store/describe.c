@@ -113,12 +113,12 @@ int hr_store_array(const hr_store *store, const struct hr_item *array, struct hr
                                     .item_bytes = node.item_bytes,
                                     .dimension_count = node.dimension_count,
                                     .is_strided = node.is_strided,
-                                    .data = store->image.base + node.data_at,
                                     .bytes = node.data_bytes};
     uint64_t at = (uint64_t)(array->data - store->image.base) + sizeof node, end = store->image.heap_end;
     if (node.kind < HR_ARRAY_NUMPY || node.kind > HR_ARRAY_TORCH || node.data_at > end ||
         node.data_bytes > end - node.data_at || !read_layout(&result, array->data + sizeof node, end - at))
         return hr__fail(HR_E_CORRUPT, "store: an array's shape does not fit its data; make the image again");
+    result.data = store->image.base + node.data_at;
     int r = hr__image_read(&store->image, node.dtype, &result.dtype);
     if (r == 0) r = must_be_text(&result.dtype, "an array's dtype");
     if (r == 0) *ret_array = result;

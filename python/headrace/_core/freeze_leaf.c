@@ -186,8 +186,7 @@ static int write_elements(struct freezer *freezer, PyObject *array, struct once 
     uint64_t before = hr_builder_bytes(freezer->builder);
     PyObject *key = once_key(once);
     int r = key ? find_strided(freezer, key, &other) : -1;
-    if (r == 0)
-        r = freeze_result(hr_builder_strided(freezer->builder, &once->layout, dtype, other, ret_value, &data));
+    if (r == 0) r = freeze_result(hr_builder_strided(freezer->builder, &once->layout, dtype, other, ret_value, &data));
     if (r == 0) freeze_count(freezer, HR_KIND_ARRAY, before);
     if (r == 0 && !other) r = copy_buffer(data, &once->elements);
     if (r == 0 && !other) r = note_strided(freezer, key, *ret_value, array);
@@ -262,7 +261,7 @@ static int write_tensor_dtype(struct freezer *freezer, PyObject *tensor, hr_valu
     return r;
 }
 
-/* 1: written; 0: every place of the tensor is an element of its own, or there are too many dimensions; -1: exception. */
+/* As write_once, of a tensor; 0 also where it has too many dimensions. */
 static int write_tensor_once(struct freezer *freezer, PyObject *tensor, const struct hr_array *array,
                              hr_value *ret_value) {
     Py_ssize_t shape[HR_STORE_MAX_DIMENSIONS], strides[HR_STORE_MAX_DIMENSIONS];

@@ -88,7 +88,7 @@ static void set_elements(const Py_buffer *view, const struct axes *axes, struct 
                                  .strides = once->steps};
 }
 
-/* Where a dimension leads in what is written. A negative stride begins at its end: the memory begins before the array. */
+/* Where a dimension leads in what is written. With a negative stride, the memory begins before the array does. */
 static void set_dimension(const Py_buffer *view, const struct axes *axes, const int64_t *strides, int dimension,
                           struct once *once) {
     int axis = axes->of[dimension];
