@@ -170,19 +170,11 @@ def test_arrays_of_one_storage_share_it_again() -> None:
 
 
 def test_arrays_at_one_address_in_turn_are_not_confused() -> None:
-    """An array that ends during a freeze gives its memory to the next one."""
-
-    class Makes(list):  # type: ignore[type-arg]
-        def __reduce__(self) -> Any:
-            return list, ([np.broadcast_to(np.full(1000, next(numbers)), (3, 1000))],)
-
-    numbers = iter(range(1000))
+    """An array that ends before the next record is appended gives its memory to the next one."""
     with headrace.store.Builder() as builder:
         for number in range(100):
             builder.append(np.broadcast_to(np.full(1000, number), (3, 1000)))
     assert [int(row[2, 999]) for row in builder.view] == list(range(100))
-    view = headrace.freeze([Makes() for _ in range(10)], on_unknown="pickle")
-    assert [int(one[0][2, 999]) for one in view] == list(range(10))
 
 
 def send(view: Any, queue: Any) -> None:
@@ -215,7 +207,7 @@ def test_pickle_of_a_strided_view_has_its_storage_only() -> None:
 
 class Masks(torch.utils.data.Dataset):  # type: ignore[type-arg]
     def __init__(self) -> None:
-        mask = torch.arange(32 * 1024.0)
+        mask = torch.arange(256.0)
         self.items = [{"mask": mask.expand(64, -1), "name": f"image number {i} " * 20} for i in range(4000)]
 
     def __len__(self) -> int:
@@ -229,14 +221,14 @@ def test_freeze_attributes_keeps_expanded_tensors_small() -> None:
     dataset = Masks()
     report = headrace.freeze_attributes(dataset)
     assert [one.path for one in report.frozen] == ["dataset.items"]
-    assert report.image_bytes < 4_000_000, "8 MiB for each of 4,000 tensors, if they were written out"
+    assert report.image_bytes < 4_000_000, "256 MB, if the tensors were written out"
     assert dataset.items[3999]["mask"].stride() == (0, 1)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_loader_freezes_expanded_tensors_of_its_dataset(method: str) -> None:
     loader = DataLoader(Masks(), 2, num_workers=1, freeze=True, multiprocessing_context=method)
-    expected = torch.arange(32 * 1024.0).sum().item()
+    expected = torch.arange(256.0).sum().item()
     assert [sums.tolist() for _, sums in loader] == [[expected] * 2] * 2
     assert loader.dataset.items[3999]["mask"].stride() == (0, 1)
 
