@@ -16,13 +16,14 @@ extern "C" {
  *
  * A builder writes the image front to back; a store reads it. Whatever the bytes of an image are, a reader refuses it,
  * fails with HR_E_CORRUPT, or gives another value: it never reads beyond the image, and no call takes longer than the
- * sizes that it returns. An image of HR_STORE_VERSION is read on a machine of little-endian order only.
+ * sizes that it returns. Images of HR_STORE_OLDEST_VERSION to HR_STORE_VERSION are read, on machines of little-endian
+ * order only.
  *
  * Threads: any number may read one store, without a lock. A builder belongs to one thread at a time. Fork: a child may
  * go on reading; it must not use a builder.
  */
 
-enum { HR_STORE_VERSION = 2, HR_STORE_MAX_SHAPES = 65535, HR_STORE_MAX_FIELDS = 1024 };
+enum { HR_STORE_VERSION = 3, HR_STORE_OLDEST_VERSION = 2, HR_STORE_MAX_SHAPES = 65535, HR_STORE_MAX_FIELDS = 1024 };
 
 /* What a value is. The numbers stand in images: none is ever given another meaning. */
 enum hr_kind {
@@ -191,10 +192,13 @@ struct hr_store_array {
     uint32_t kind; /* enum hr_array_kind */
     uint32_t item_bytes;
     uint32_t dimension_count;
-    uint64_t dimensions[HR_STORE_MAX_DIMENSIONS]; /* elements; C order, without gaps */
+    uint32_t is_strided; /* 0: C order without gaps. 1: several places of the array may be one stored element */
+    uint64_t dimensions[HR_STORE_MAX_DIMENSIONS]; /* elements; their product is at most INT64_MAX */
+    int64_t strides[HR_STORE_MAX_DIMENSIONS];     /* stored elements to the next one; 0 and negative ones too */
+    uint64_t first;                               /* which stored element is the one at index 0 of all dimensions */
     struct hr_item dtype;                         /* a text: numpy's dtype.str, or a torch dtype's name */
-    const void *data;                             /* item_bytes times the product of the dimensions. Borrowed */
-    uint64_t bytes;
+    const void *data; /* the stored elements. Borrowed. Every place of the array is among them */
+    uint64_t bytes;   /* of the stored elements: all dimensions multiplied, or fewer where it is strided */
 };
 HR_API int hr_store_array(const hr_store *store, const struct hr_item *array, struct hr_store_array *ret_array);
 
@@ -276,6 +280,13 @@ HR_API int hr_builder_row(const hr_builder *builder, hr_value rows, uint64_t ind
  * -EINVAL: it is not. */
 HR_API int hr_builder_array(hr_builder *builder, enum hr_array_kind kind, hr_value dtype, uint32_t item_bytes,
                             const uint64_t *dimensions, uint32_t dimension_count, hr_value *ret_value, void **ret_data);
+
+/* An array of which several places may be one stored element, as a broadcast array is. Of `layout` is_strided, dtype
+ * and data are not read. The caller fills `*ret_data`, layout->bytes bytes; or `other` is the value of another such
+ * array, whose elements it shares (0: none), and `*ret_data` is NULL. -EINVAL: `dtype` is no text, a place is not
+ * among the stored elements, or `other` does not have as many bytes. */
+HR_API int hr_builder_strided(hr_builder *builder, const struct hr_store_array *layout, hr_value dtype, hr_value other,
+                              hr_value *ret_value, void **ret_data);
 
 /* Finishes the image: writes its checksums and header, seals memory, gives a file its name. What the builder leaves is
  * an open store. The builder is closed, failure included. */

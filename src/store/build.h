@@ -28,6 +28,9 @@ struct hr_builder {
 /* `bytes` bytes (rounded up to 8) that read as zeros, at a multiple of `align`. */
 int hr__builder_room(hr_builder *builder, uint64_t bytes, uint64_t align, uint64_t *ret_offset);
 
+/* -EINVAL: a value is no text of this builder. `what`: for the message. */
+int hr__builder_check_text(const hr_builder *builder, hr_value word, const char *what);
+
 /* What is there already, to be read. */
 struct hr__image hr__builder_image(const hr_builder *builder);
 

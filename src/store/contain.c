@@ -351,7 +351,7 @@ static int make_room_for_shape(hr_builder *builder) {
     return 0;
 }
 
-static int check_text(const hr_builder *builder, hr_value word, const char *what) {
+int hr__builder_check_text(const hr_builder *builder, hr_value word, const char *what) {
     struct hr__image image = hr__builder_image(builder);
     struct hr_item item;
     if (hr__image_read(&image, word, &item) < 0)
@@ -361,8 +361,9 @@ static int check_text(const hr_builder *builder, hr_value word, const char *what
 }
 
 static int check_shape(const hr_builder *builder, hr_value type, const hr_value *names, uint32_t field_count) {
-    int r = type == hr_value_none() ? 0 : check_text(builder, type, "the type of a shape");
-    for (uint32_t i = 0; r == 0 && i < field_count; i++) r = check_text(builder, names[i], "a name in a shape");
+    int r = type == hr_value_none() ? 0 : hr__builder_check_text(builder, type, "the type of a shape");
+    for (uint32_t i = 0; r == 0 && i < field_count; i++)
+        r = hr__builder_check_text(builder, names[i], "a name in a shape");
     return r;
 }
 
@@ -438,34 +439,4 @@ int hr_builder_row(const hr_builder *builder, hr_value rows, uint64_t index, hr_
     r = hr__image_at(&image, &list, index, &row);
     if (r == 0) *ret_record = row.value;
     return r;
-}
-
-/* ---- arrays ---- */
-
-int hr_builder_array(hr_builder *builder, enum hr_array_kind kind, hr_value dtype, uint32_t item_bytes,
-                     const uint64_t *dimensions, uint32_t dimension_count, hr_value *ret_value, void **ret_data) {
-    uint64_t bytes = item_bytes, data_at = 0, offset = 0;
-    bool is_empty = false;
-    if (dimension_count > HR_STORE_MAX_DIMENSIONS)
-        return hr__fail(-EINVAL, "store: an array has up to %d dimensions, not %" PRIu32, HR_STORE_MAX_DIMENSIONS,
-                        dimension_count);
-    for (uint32_t i = 0; i < dimension_count; i++) is_empty |= dimensions[i] == 0;
-    for (uint32_t i = 0; i < dimension_count && !is_empty; i++)
-        if (!hr__mul(bytes, dimensions[i], &bytes)) return too_large(dimensions[i]);
-    if (is_empty) bytes = 0;
-    int r = check_text(builder, dtype, "the dtype of an array");
-    if (r == 0) r = hr__builder_room(builder, sizeof(struct array_node) + dimension_count * UINT64_C(8), 8, &offset);
-    if (r == 0) r = hr__builder_room(builder, bytes, kind == HR_ARRAY_NUMPY_SCALAR ? 8 : ARRAY_ALIGN, &data_at);
-    if (r < 0) return r;
-    struct array_node node = {.dtype = dtype,
-                              .kind = (uint32_t)kind,
-                              .item_bytes = item_bytes,
-                              .dimension_count = dimension_count,
-                              .data_at = data_at,
-                              .data_bytes = bytes};
-    memcpy(builder->base + offset, &node, sizeof node);
-    if (dimension_count) memcpy(builder->base + offset + sizeof node, dimensions, dimension_count * UINT64_C(8));
-    *ret_value = hr__word(TAG_ARRAY, 0, offset);
-    *ret_data = builder->base + data_at;
-    return 0;
 }

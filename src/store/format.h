@@ -40,7 +40,8 @@
  *     ENTRY                      a word for the key and one for the value; a key that is a text stands right before it
  *     SET, FROZEN_SET            struct dict_node, a word for each item
  *     RECORD                     its row; the word's count is the shape's number
- *     ARRAY                      struct array_node, the dimensions; the elements stand elsewhere
+ *     ARRAY                      struct array_node, the dimensions, and where it is strided as many strides and the
+ *                                number of its first element, 8 B each; the elements stand elsewhere
  *     TYPED                      two words
  *
  * The guide of a list of at least GUIDED_MIN texts is every GUIDE_STEP-th of its offsets, and the last. It stays in the
@@ -155,7 +156,8 @@ _Static_assert(sizeof(struct dict_node) == 16, "image layout");
 
 struct array_node {
     uint64_t dtype; /* a word */
-    uint32_t kind, item_bytes, dimension_count, reserved;
+    uint32_t kind, item_bytes, dimension_count;
+    uint32_t is_strided; /* since version 3; 0 before */
     uint64_t data_at, data_bytes;
 };
 _Static_assert(sizeof(struct array_node) == 40, "image layout");
@@ -223,6 +225,9 @@ int hr__image_words(const struct hr__image *image, const struct hr_item *dict, u
 /* A shape, all of it within the image; `ret_names` (or NULL): a word for each field's name. */
 int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape_node *ret_shape,
                     const unsigned char **ret_names);
+
+/* describe.c: is every place of a strided array among its stored elements? */
+bool hr__is_within(const struct hr_store_array *array);
 
 /* key.c: keys, and where they are. */
 enum { HR__KEY_PARTS = 64 };

@@ -52,11 +52,11 @@ static int check_header(const struct image_header *header, uint64_t bytes, const
         return refuse(name, -EINVAL,
                       "is not an image: it does not begin as one. Images are made by headrace.freeze(..., path=...) or "
                       "hr_builder_open, and have their first bytes when they are complete");
-    if (header->version != HR_STORE_VERSION)
+    if (header->version < HR_STORE_OLDEST_VERSION || header->version > HR_STORE_VERSION)
         return hr__fail(HR_E_VERSION,
-                        "store: %s is an image of format version %" PRIu32 "; this headrace reads %d; make "
+                        "store: %s is an image of format version %" PRIu32 "; this headrace reads %d to %d; make "
                         "it again with this one",
-                        name, header->version, HR_STORE_VERSION);
+                        name, header->version, HR_STORE_OLDEST_VERSION, HR_STORE_VERSION);
     if (header->checksum != hr__header_sum(header)) return refuse(name, HR_E_CORRUPT, damaged);
     if (header->total_bytes != bytes)
         return hr__fail(HR_E_CORRUPT,
@@ -163,7 +163,7 @@ int hr_store_open(const char *path, uint32_t flags, hr_store **ret_store) {
 void hr_store_look(const hr_store *store, struct hr_store_info *ret_info) {
     const struct image_header *header = header_of(store);
     *ret_info = (struct hr_store_info){.bytes = store->bytes,
-                                       .version = HR_STORE_VERSION,
+                                       .version = header->version,
                                        .shape_count = (uint32_t)store->image.shape_count,
                                        .image = store->image.base,
                                        .fd = store->fd};

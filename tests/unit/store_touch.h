@@ -120,6 +120,22 @@ static inline hr_value build_array(hr_builder *builder) {
     return value;
 }
 
+/* {{2, 1}, {3, 2}, {4, 3}} three times over, of 4 elements: strides of all signs. */
+static inline hr_value build_strided(hr_builder *builder) {
+    struct hr_store_array layout = {.kind = HR_ARRAY_NUMPY,
+                                    .item_bytes = 4,
+                                    .dimension_count = 3,
+                                    .dimensions = {3, 3, 2},
+                                    .strides = {0, 1, -1},
+                                    .first = 1,
+                                    .bytes = 16};
+    hr_value value;
+    void *data;
+    SURE(hr_builder_strided(builder, &layout, build_text(builder, "<f4"), 0, &value, &data));
+    memcpy(data, (float[]){1, 2, 3, 4}, 16);
+    return value;
+}
+
 static inline hr_value build_rest(hr_builder *builder) {
     hr_value list, value, dict;
     SURE(hr_builder_container(builder, HR_KIND_LIST, 8, &list));
@@ -151,7 +167,11 @@ static inline hr_value build_each_kind(hr_builder *builder) {
     SURE(hr_builder_put(builder, list, 4, build_records(builder, 3)));
     SURE(hr_builder_put(builder, list, 5, build_array(builder)));
     SURE(hr_builder_put(builder, list, 6, build_rest(builder)));
-    SURE(hr_builder_put(builder, list, 7, build_long_texts(builder)));
+    hr_value last, texts = build_long_texts(builder);
+    SURE(hr_builder_container(builder, HR_KIND_TUPLE, 2, &last)); /* what is before it stays where it is: fuzz/corpus */
+    SURE(hr_builder_put(builder, list, 7, last));
+    SURE(hr_builder_put(builder, last, 0, texts));
+    SURE(hr_builder_put(builder, last, 1, build_strided(builder)));
     return list;
 }
 
@@ -232,12 +252,25 @@ static inline void touch_shape(struct toucher *toucher, uint32_t number, int dep
         touch_result(toucher, hr_store_field(toucher->store, number, i, &name), &name, depth + 1);
 }
 
+/* The places that are furthest to both sides. */
+static inline void touch_corners(struct toucher *toucher, const struct hr_store_array *array) {
+    uint64_t low = array->first, high = array->first;
+    for (uint32_t i = 0; i < array->dimension_count; i++) {
+        if (!array->dimensions[i]) return;
+        uint64_t reach = (array->dimensions[i] - 1) * (uint64_t)array->strides[i]; /* below 0: wraps, and back */
+        *(array->strides[i] < 0 ? &low : &high) += reach;
+    }
+    touch_bytes(toucher, (const char *)array->data + low * array->item_bytes, array->item_bytes);
+    touch_bytes(toucher, (const char *)array->data + high * array->item_bytes, array->item_bytes);
+}
+
 static inline void touch_array(struct toucher *toucher, const struct hr_item *item) {
     struct hr_store_array array;
     if (hr_store_array(toucher->store, item, &array) < 0)
         toucher->failures++;
     else {
         touch_bytes(toucher, array.data, array.bytes);
+        touch_corners(toucher, &array);
         touch_bytes(toucher, hr_item_bytes(&array.dtype), array.dtype.count);
     }
 }

@@ -238,8 +238,8 @@ static int begin_typed(struct build *build, const struct hr_item *item) {
 /* ---- items ---- */
 
 static PyObject *read_single(struct build *build, const struct hr_item *item) {
-    PyObject *object =
-        item->kind == HR_KIND_ARRAY ? read_array(build->image, item, true) : read_scalar(build->image, item);
+    PyObject *object = item->kind == HR_KIND_ARRAY ? read_private_array(build->image, item, &build->memo)
+                                                   : read_scalar(build->image, item);
     if (!object || map_add(&build->memo, item->value, (uintptr_t)object) < 0) {
         Py_XDECREF(object);
         return NULL;

@@ -368,6 +368,7 @@ int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bo
 
 void freezer_forget(struct freezer *freezer) {
     while (freezer->frame_count) pop(freezer);
+    Py_CLEAR(freezer->strided);
     struct map memo = freezer->memo;
     freezer->memo = (struct map){0};
     for (size_t i = 0; i < memo.room; i++)

@@ -163,11 +163,53 @@ static int make_array(struct freezer *freezer, enum hr_array_kind kind, hr_value
     return freeze_result(r);
 }
 
-static int write_view(struct freezer *freezer, Py_buffer *view, enum hr_array_kind kind, hr_value dtype,
-                      hr_value *ret_value) {
+/* What was written for an array of the same elements, or 0. -1: exception. */
+static int find_strided(struct freezer *freezer, PyObject *key, hr_value *ret_value) {
+    if (!freezer->strided && !(freezer->strided = PyDict_New())) return -1;
+    PyObject *known = PyDict_GetItemWithError(freezer->strided, key);
+    *ret_value = known ? PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(known, 0)) : 0;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* The array is kept: while its memory is known by its address, no other may come to lie there. */
+static int note_strided(struct freezer *freezer, PyObject *key, hr_value value, PyObject *array) {
+    PyObject *pair = Py_BuildValue("(KO)", (unsigned long long)value, array);
+    int r = pair ? PyDict_SetItem(freezer->strided, key, pair) : -1;
+    Py_XDECREF(pair);
+    return r;
+}
+
+static int write_elements(struct freezer *freezer, PyObject *array, struct once *once, hr_value dtype,
+                          hr_value *ret_value) {
+    void *data;
+    hr_value other;
+    uint64_t before = hr_builder_bytes(freezer->builder);
+    PyObject *key = once_key(once);
+    int r = key ? find_strided(freezer, key, &other) : -1;
+    if (r == 0) r = freeze_result(hr_builder_strided(freezer->builder, &once->layout, dtype, other, ret_value, &data));
+    if (r == 0) freeze_count(freezer, HR_KIND_ARRAY, before);
+    if (r == 0 && !other) r = copy_buffer(data, &once->elements);
+    if (r == 0 && !other) r = note_strided(freezer, key, *ret_value, array);
+    Py_XDECREF(key);
+    return r;
+}
+
+/* 1: written; 0: every place of the array is an element of its own; -1: exception. */
+static int write_once(struct freezer *freezer, PyObject *array, const Py_buffer *view, enum hr_array_kind kind,
+                      hr_value dtype, hr_value *ret_value) {
+    struct once once;
+    if (!once_of(view, &once)) return 0;
+    once.layout.kind = (uint32_t)kind;
+    return write_elements(freezer, array, &once, dtype, ret_value) < 0 ? -1 : 1;
+}
+
+static int write_view(struct freezer *freezer, PyObject *array, Py_buffer *view, enum hr_array_kind kind,
+                      hr_value dtype, hr_value *ret_value) {
     int64_t shape[HR_STORE_MAX_DIMENSIONS];
     void *data;
     if (view->ndim > HR_STORE_MAX_DIMENSIONS || view->itemsize <= 0) return 0;
+    int r = write_once(freezer, array, view, kind, dtype, ret_value);
+    if (r) return r;
     for (int i = 0; i < view->ndim; i++) shape[i] = view->shape[i];
     if (make_array(freezer, kind, dtype, view->itemsize, view->ndim, shape, ret_value, &data) < 0) return -1;
     return copy_buffer(data, view) < 0 ? -1 : 1;
@@ -189,7 +231,7 @@ static int write_array(struct freezer *freezer, PyObject *array, enum hr_array_k
     int r = write_dtype(freezer, array, &dtype);
     if (r <= 0) return r;
     if (get_buffer(array, &view) < 0) return -1;
-    r = write_view(freezer, &view, kind, dtype, ret_value);
+    r = write_view(freezer, array, &view, kind, dtype, ret_value);
     PyBuffer_Release(&view);
     return r;
 }
@@ -208,15 +250,46 @@ static PyObject *contiguous(PyObject *tensor) {
     return PyObject_CallMethod(tensor, "contiguous", NULL);
 }
 
+static Py_ssize_t item_bytes_of(const struct hr_array *array) {
+    return (Py_ssize_t)array->dtype.bits * array->dtype.lanes / 8;
+}
+
+static int write_tensor_dtype(struct freezer *freezer, PyObject *tensor, hr_value *ret_value) {
+    PyObject *name = store_hook("tensor_dtype", "O", tensor);
+    int r = name ? freeze_text(freezer, name, ret_value) : -1;
+    Py_XDECREF(name);
+    return r;
+}
+
+/* As write_once, of a tensor; 0 also where it has too many dimensions. */
+static int write_tensor_once(struct freezer *freezer, PyObject *tensor, const struct hr_array *array,
+                             hr_value *ret_value) {
+    Py_ssize_t shape[HR_STORE_MAX_DIMENSIONS], strides[HR_STORE_MAX_DIMENSIONS];
+    struct once once;
+    hr_value dtype;
+    Py_buffer view = {.buf = (void *)(uintptr_t)array->data,
+                      .itemsize = item_bytes_of(array),
+                      .ndim = (int)array->ndim,
+                      .shape = shape,
+                      .strides = strides};
+    if (!array->strides || array->ndim > HR_STORE_MAX_DIMENSIONS) return 0;
+    for (uint32_t i = 0; i < array->ndim; i++) {
+        shape[i] = (Py_ssize_t)array->shape[i];
+        strides[i] = shape[i] > 1 ? (Py_ssize_t)array->strides[i] * view.itemsize : 0;
+    }
+    if (!once_of(&view, &once)) return 0;
+    once.layout.kind = HR_ARRAY_TORCH;
+    if (write_tensor_dtype(freezer, tensor, &dtype) < 0) return -1;
+    return write_elements(freezer, tensor, &once, dtype, ret_value) < 0 ? -1 : 1;
+}
+
 static int write_described(struct freezer *freezer, PyObject *tensor, const struct hr_array *array,
                            hr_value *ret_value) {
     void *data;
     hr_value dtype;
-    size_t item_bytes = (size_t)array->dtype.bits * array->dtype.lanes / 8, bytes = item_bytes;
+    size_t item_bytes = (size_t)item_bytes_of(array), bytes = item_bytes;
     for (uint32_t i = 0; i < array->ndim; i++) bytes *= (size_t)array->shape[i];
-    PyObject *name = store_hook("tensor_dtype", "O", tensor);
-    int r = name ? freeze_text(freezer, name, &dtype) : -1;
-    Py_XDECREF(name);
+    int r = write_tensor_dtype(freezer, tensor, &dtype);
     if (r == 0 && array->ndim > HR_STORE_MAX_DIMENSIONS) return 0;
     if (r == 0)
         r = make_array(freezer, HR_ARRAY_TORCH, dtype, (Py_ssize_t)item_bytes, (int)array->ndim, array->shape,
@@ -233,7 +306,9 @@ static int write_tensor(struct freezer *freezer, PyObject *object, hr_value *ret
     struct hr_array array;
     if (has_attributes(object)) return 0; /* they would be lost */
     enum found found = source_tensor(&freezer->sources, object, &array);
+    int written = found == FOUND ? write_tensor_once(freezer, object, &array, ret_value) : 0;
     sources_clear(&freezer->sources);
+    if (written) return written;
     if (found != FOUND) return found == FOUND_NOT ? 0 : -1;
     PyObject *tensor = contiguous(object);
     if (!tensor) return -1;

@@ -114,61 +114,121 @@ static PyObject *dimensions_of(const struct hr_store_array *array) {
     return tuple;
 }
 
-static PyObject *offset_of(struct image *image, const struct hr_store_array *array) {
-    return PyLong_FromUnsignedLongLong(array->bytes ? (uint64_t)((const char *)array->data - image->start) : 0);
+/* In units of which an element has `factor`. */
+static PyObject *strides_of(const struct hr_store_array *array, int64_t factor) {
+    PyObject *tuple = PyTuple_New(array->dimension_count);
+    for (uint32_t i = 0; tuple && i < array->dimension_count; i++) {
+        PyObject *number = PyLong_FromLongLong(array->strides[i] * factor);
+        if (!number) Py_CLEAR(tuple);
+        if (tuple) PyTuple_SET_ITEM(tuple, i, number);
+    }
+    return tuple;
 }
 
-static PyObject *numpy_array(struct image *image, const struct hr_store_array *array, bool is_private) {
+/* A copy of the elements that strided arrays share: a bytearray, the same for all of them. New reference. */
+static PyObject *copy_elements(struct image *image, const struct hr_store_array *array, struct map *copies) {
+    enum { NO_TAG = 0xFF };
+    uint64_t key = (uint64_t)((const char *)array->data - image->start) << 8 | NO_TAG;
+    const uint64_t *known = map_find(copies, key);
+    PyObject *copy = known ? (PyObject *)(uintptr_t)*known : NULL;
+    if (copy && (uint64_t)PyByteArray_GET_SIZE(copy) == array->bytes) return Py_NewRef(copy);
+    copy = PyByteArray_FromStringAndSize(array->data, (Py_ssize_t)array->bytes);
+    if (known || !copy) return copy; /* a damaged image may say that two of different sizes begin at one place */
+    if (map_add(copies, key, (uintptr_t)copy) < 0) {
+        Py_DECREF(copy);
+        return NULL;
+    }
+    return Py_NewRef(copy); /* the map has one too */
+}
+
+/* What an array looks into: the image, or, of a strided one that is `copies`', a copy. Its offset there in bytes. */
+static PyObject *memory_of(struct image *image, const struct hr_store_array *array, struct map *copies,
+                           uint64_t *ret_offset) {
+    bool is_copy = array->is_strided && copies;
+    *ret_offset = array->bytes && !is_copy ? (uint64_t)((const char *)array->data - image->start) : 0;
+    return is_copy ? copy_elements(image, array, copies) : Py_NewRef((PyObject *)image);
+}
+
+/* numpy counts bytes, and an image's dimensions may have more than it can count. */
+static bool fits_numpy(const struct hr_store_array *array, PyObject *dtype) {
+    PyObject *size = PyObject_GetAttrString(dtype, "itemsize");
+    int64_t bytes = array->item_bytes;
+    bool fits = size && PyLong_AsUnsignedLongMask(size) == array->item_bytes;
+    Py_XDECREF(size);
+    for (uint32_t i = 0; array->is_strided && fits && i < array->dimension_count; i++)
+        fits = !__builtin_mul_overflow(bytes, array->dimensions[i], &bytes);
+    if (!fits && !PyErr_Occurred()) damaged("an array");
+    return fits;
+}
+
+static PyObject *numpy_array(struct image *image, const struct hr_store_array *array, struct map *copies) {
+    uint64_t offset;
     if (core_need_numpy() < 0) return NULL;
     PyObject *dtype = Py_XNewRef(dtype_of(image, array)), *result = NULL;
-    if (!dtype) return NULL;
-    PyObject *size = PyObject_GetAttrString(dtype, "itemsize");
-    bool fits = size && PyLong_AsUnsignedLongMask(size) == array->item_bytes;
-    PyObject *shape = fits ? dimensions_of(array) : size && !PyErr_Occurred() ? damaged("an array") : NULL;
-    PyObject *offset = offset_of(image, array);
-    if (shape && offset) result = PyObject_CallFunctionObjArgs(core.array_type, shape, dtype, image, offset, NULL);
-    if (result && is_private) Py_SETREF(result, PyObject_CallMethod(result, "copy", NULL));
-    Py_DECREF(dtype);
-    Py_XDECREF(size);
+    PyObject *memory = dtype && fits_numpy(array, dtype) ? memory_of(image, array, copies, &offset) : NULL;
+    PyObject *shape = memory ? dimensions_of(array) : NULL;
+    PyObject *strides = !array->is_strided ? Py_NewRef(Py_None) : shape ? strides_of(array, array->item_bytes) : NULL;
+    if (shape && strides)
+        result = PyObject_CallFunction(core.array_type, "OOOKO", shape, dtype, memory,
+                                       (unsigned long long)(offset + array->first * array->item_bytes), strides);
+    if (result && copies && !array->is_strided) Py_SETREF(result, PyObject_CallMethod(result, "copy", NULL));
+    Py_XDECREF(dtype);
+    Py_XDECREF(memory);
     Py_XDECREF(shape);
-    Py_XDECREF(offset);
+    Py_XDECREF(strides);
     return result;
 }
 
 static PyObject *numpy_scalar(struct image *image, const struct hr_store_array *array) {
-    PyObject *whole = numpy_array(image, array, true), *empty = PyTuple_New(0);
-    PyObject *scalar = whole && empty ? PyObject_GetItem(whole, empty) : NULL;
+    struct map copies = {0};
+    PyObject *whole = array->is_strided ? damaged("a number") : numpy_array(image, array, &copies);
+    PyObject *empty = PyTuple_New(0), *scalar = whole && empty ? PyObject_GetItem(whole, empty) : NULL;
     Py_XDECREF(whole);
     Py_XDECREF(empty);
     return scalar;
 }
 
-static PyObject *tensor(struct image *image, const struct hr_store_array *array, bool is_private) {
+static PyObject *tensor(struct image *image, const struct hr_store_array *array, struct map *copies) {
+    uint64_t offset;
     PyObject *name = array->dtype.kind == HR_KIND_TEXT ? read_text(image, &array->dtype) : damaged("a tensor");
-    PyObject *shape = name ? dimensions_of(array) : NULL, *offset = shape ? offset_of(image, array) : NULL;
-    PyObject *result = offset ? store_hook("tensor", "OOOOKO", image, name, shape, offset,
-                                           (unsigned long long)array->bytes, is_private ? Py_True : Py_False)
-                              : NULL;
+    PyObject *shape = name ? dimensions_of(array) : NULL, *strides = shape ? strides_of(array, 1) : NULL;
+    PyObject *memory = strides ? memory_of(image, array, copies, &offset) : NULL, *result = NULL;
+    if (memory && array->is_strided)
+        result = store_hook("strided_tensor", "OOOOKKKK", memory, name, shape, strides,
+                            (unsigned long long)array->first, (unsigned long long)array->item_bytes,
+                            (unsigned long long)offset, (unsigned long long)array->bytes);
+    else if (memory)
+        result = store_hook("tensor", "OOOKKO", image, name, shape, (unsigned long long)offset,
+                            (unsigned long long)array->bytes, copies ? Py_True : Py_False);
     Py_XDECREF(name);
     Py_XDECREF(shape);
-    Py_XDECREF(offset);
+    Py_XDECREF(strides);
+    Py_XDECREF(memory);
     return result;
 }
 
-PyObject *read_array(struct image *image, const struct hr_item *item, bool is_private) {
+static PyObject *any_array(struct image *image, const struct hr_item *item, struct map *copies) {
     struct hr_store_array array;
     int r = hr_store_array(image->store, item, &array);
     if (r < 0) return store_raise(r);
     switch (array.kind) {
     case HR_ARRAY_NUMPY:
-        return numpy_array(image, &array, is_private);
+        return numpy_array(image, &array, copies);
     case HR_ARRAY_NUMPY_SCALAR:
         return numpy_scalar(image, &array);
     case HR_ARRAY_TORCH:
-        return tensor(image, &array, is_private);
+        return tensor(image, &array, copies);
     default:
         return damaged("an array");
     }
+}
+
+PyObject *read_array(struct image *image, const struct hr_item *item) {
+    return any_array(image, item, NULL);
+}
+
+PyObject *read_private_array(struct image *image, const struct hr_item *item, struct map *copies) {
+    return any_array(image, item, copies);
 }
 
 /* ---- items ---- */
@@ -202,7 +262,7 @@ PyObject *read_item(struct image *image, const struct hr_item *item) {
     case HR_KIND_RECORD:
         return read_record(image, item);
     case HR_KIND_ARRAY:
-        return read_array(image, item, false);
+        return read_array(image, item);
     case HR_KIND_TYPED:
         return read_typed(image, item);
     default:

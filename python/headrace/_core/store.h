@@ -10,7 +10,7 @@
  *     freeze.c         objects into an image: the work list            freeze_scan.c  lists that can be packed
  *     freeze_path.c    where the work is                       freeze_inline.c attributes without a __dict__
  *     freeze_leaf.c    texts, numbers, arrays, tensors                 freeze_class.c instances, and what has a name
- *     freeze_image.c   _core.freeze, _core.Builder
+ *     freeze_stride.c  arrays whose elements share memory              freeze_image.c _core.freeze, _core.Builder
  *     image.c          _core.Image: an open image and what is remembered of it
  *     read.c           an item as an object: a scalar, an array, a view
  *     build.c          instances and ordinary containers out of an image: thaw   build_begin.c  how each begins
@@ -185,8 +185,10 @@ PyObject *read_scalar(struct image *image, const struct hr_item *item);
 PyObject *read_text(struct image *image, const struct hr_item *item);
 /* A text that its image says to be ASCII. */
 PyObject *read_ascii(struct image *image, const void *bytes, uint64_t count);
-/* An array, a tensor or a numpy scalar; `is_private`: an ordinary one that can be written. */
-PyObject *read_array(struct image *image, const struct hr_item *item, bool is_private);
+/* An array, a tensor or a numpy scalar over the image. */
+PyObject *read_array(struct image *image, const struct hr_item *item);
+/* An ordinary one that can be written. `copies` keeps, under hr_values of no kind, the memory that arrays share. */
+PyObject *read_private_array(struct image *image, const struct hr_item *item, struct map *copies);
 
 /* ---- build.c ---- */
 
@@ -233,6 +235,7 @@ struct freezer {
     PyObject *classes;  /* dict: class -> what headrace.store._types.classify says */
     PyObject *fields;   /* dict: class -> the names of the fields of an instance that was met lately */
     PyObject *dtypes;   /* dict: dtype -> text */
+    PyObject *strided;  /* dict: once_key -> (value, array that owns the memory), or NULL: none yet */
     PyObject *progress; /* callable or NULL */
     PyObject *pickles;  /* list of paths kept as pickles */
     PyObject *paths;    /* dict: path -> bytes, or NULL: nobody asks */
@@ -279,6 +282,19 @@ int freeze_array(struct freezer *freezer, PyObject *object, hr_value *ret_value)
 int freeze_text(struct freezer *freezer, PyObject *text, hr_value *ret_value);
 /* The bytes of a text: in the str if it is ASCII, else in the scratch. NULL: MemoryError. */
 const void *freeze_utf8(struct freezer *freezer, PyObject *text, size_t *ret_bytes);
+
+/* ---- freeze_stride.c ---- */
+
+/* An array of which several places are one element. */
+struct once {
+    struct hr_store_array layout; /* for hr_builder_strided: all but its kind */
+    Py_buffer elements;           /* what is to be written, not held: each element once */
+    Py_ssize_t shape[HR_STORE_MAX_DIMENSIONS], steps[HR_STORE_MAX_DIMENSIONS]; /* of `elements` */
+};
+/* false: every place is an element of its own. The view has at most HR_STORE_MAX_DIMENSIONS. */
+bool once_of(const Py_buffer *view, struct once *ret_once);
+/* What arrays that write the same elements have in common. New reference. */
+PyObject *once_key(const struct once *once);
 
 /* freeze_scan.c: a list or tuple that can be packed: 1 when written or begun. */
 int freeze_packed(struct freezer *freezer, PyObject *sequence, hr_value *ret_value);

@@ -45,6 +45,32 @@ def _shared_tensor(value: Any) -> Any:
     return ("tensor", value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
 
 
+def _reach(value: Any, strides: Any) -> int:
+    """Returns the distance between the outermost places of an array, in the unit of the strides."""
+    return sum((count - 1) * abs(step) for count, step in zip(value.shape, strides, strict=True))
+
+
+def _copy_array(value: Any) -> Any:
+    """Copies an array. Places that share memory, as those of a broadcast array do, share it in the copy too."""
+    size = value.dtype.itemsize
+    reach = _reach(value, value.strides)
+    if reach + size >= value.nbytes or any(step % size for step in value.strides):
+        return value.copy()
+    tricks = sys.modules["numpy"].lib.stride_tricks
+    lowest = value[tuple(slice(-1, None) if step < 0 else slice(0, 1) for step in value.strides)]
+    memory = tricks.as_strided(lowest, (reach // size + 1,), (size,)).copy()
+    below = sum((count - 1) * -step for count, step in zip(value.shape, value.strides, strict=True) if step < 0)
+    return tricks.as_strided(memory[below // size :], value.shape, value.strides)
+
+
+def _copy_tensor(value: Any) -> Any:
+    """Copies a tensor, as _copy_array does."""
+    reach = _reach(value, value.stride())
+    if reach + 1 >= value.numel():
+        return value.clone()
+    return value.as_strided((reach + 1,), (1,)).clone().as_strided(value.shape, value.stride())
+
+
 class _Thawing:
     """One call of thaw: instances that came out of an image, made ordinary without recursion.
 
@@ -100,9 +126,9 @@ class _Thawing:
             return self.made[id(value)]
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and cls is numpy.ndarray:
-            return self.array(value, _shared_array(value), value.copy) if _is_over_image(value) else value
+            return self.array(value, _shared_array(value), _copy_array) if _is_over_image(value) else value
         if torch is not None and cls is torch.Tensor:
-            return self.array(value, _shared_tensor(value), value.clone)
+            return self.array(value, _shared_tensor(value), _copy_tensor)
         if not _is_of_statement(cls):
             return value
         return self.instance(value, self.classify(cls))
@@ -112,9 +138,9 @@ class _Thawing:
         self.kept.append(value)
         return made
 
-    def array(self, value: Any, name: Any, copy: Callable[[], Any]) -> Any:
+    def array(self, value: Any, name: Any, copy: Callable[[Any], Any]) -> Any:
         if name not in self.made:
-            self.made[name] = copy()
+            self.made[name] = copy(value)
         return self.keep(value, self.made[name])
 
     def instance(self, value: Any, known: tuple[Any, ...]) -> Any:

@@ -543,8 +543,12 @@ def tensor_dtype(value: Any) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def tensor(image: Any, dtype: str, shape: tuple[int, ...], offset: int, size: int, private: bool) -> Any:
-    return importlib.import_module("headrace.torch._frozen").tensor(image, dtype, shape, offset, size, private)
+def tensor(*arguments: Any) -> Any:
+    return importlib.import_module("headrace.torch._frozen").tensor(*arguments)
+
+
+def strided_tensor(*arguments: Any) -> Any:
+    return importlib.import_module("headrace.torch._frozen").strided_tensor(*arguments)
 
 
 def dump(value: Any, path: str) -> bytes:

@@ -51,11 +51,16 @@ def _memory(image: Any) -> mmap.mmap | None:
     return found
 
 
-def tensor(image: Any, name: str, shape: tuple[int, ...], offset: int, size: int, private: bool) -> torch.Tensor:
-    """A tensor of `size` bytes at `offset` of an image; `private`: a copy."""
+def _dtype(name: str) -> torch.dtype:
     dtype = vars(torch).get(name)  # getattr would import what torch loads late
     if not isinstance(dtype, torch.dtype):
         raise StoreError(f"headrace: this image has a tensor of dtype {name[:40]!r}, which torch does not have")
+    return dtype
+
+
+def tensor(image: Any, name: str, shape: tuple[int, ...], offset: int, size: int, private: bool) -> torch.Tensor:
+    """A tensor of `size` bytes at `offset` of an image; `private`: a copy."""
+    dtype = _dtype(name)
     if math.prod(shape) * torch.empty(0, dtype=dtype, device="cpu").element_size() != size:
         raise StoreError(f"headrace: a tensor of this image is not of the size of its shape {shape}")
     if size == 0:
@@ -64,3 +69,30 @@ def tensor(image: Any, name: str, shape: tuple[int, ...], offset: int, size: int
     if memory is None:
         return torch.frombuffer(bytearray(memoryview(image)[offset : offset + size]), dtype=dtype).reshape(shape)
     return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset).reshape(shape)
+
+
+def strided_tensor(
+    memory: Any,
+    name: str,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    first: int,
+    item_bytes: int,
+    offset: int,
+    size: int,
+) -> torch.Tensor:
+    """Returns a tensor whose places share the `size` bytes at `offset` of an image, or of a copy (a bytearray).
+
+    The library has checked that shape, strides and first stay within these bytes, in elements of item_bytes.
+    """
+    dtype = _dtype(name)
+    if torch.empty(0, dtype=dtype, device="cpu").element_size() != item_bytes or min(strides, default=0) < 0:
+        raise StoreError("headrace: a tensor of this image has a layout that torch does not have; make the image again")
+    if not isinstance(memory, bytearray):
+        mapped = _memory(memory)
+        if mapped is None:
+            memory, offset = bytearray(memoryview(memory)[offset : offset + size]), 0
+        else:
+            memory = mapped
+    elements = torch.frombuffer(memory, dtype=dtype, count=size // item_bytes, offset=offset)
+    return elements.as_strided(shape, strides, first)
