@@ -35,7 +35,7 @@ test: build/dev.stamp
 
 test-jax: build/dev.stamp build/jax.stamp
 	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -c 'import jax' # the tests would be skipped without
-	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -m pytest -q tests/python/test_jax.py
+	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -m pytest -q tests/python/loader/test_jax.py
 
 check: packages-check build/dev.stamp
 	.venv/bin/python tools/check.py $(ONLY)

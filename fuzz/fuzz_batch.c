@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../tests/unit/batch_touch.h"
+#include "../tests/c/unit/batch_touch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
 

@@ -5,7 +5,7 @@
 
 #include "../src/base/hash.h"
 #include "../src/store/store.h"
-#include "../tests/unit/store_touch.h"
+#include "../tests/c/unit/store_touch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
 

@@ -25,7 +25,7 @@ LISTED = [
     ("include/headrace/headrace.h", r"include/headrace/((?!headrace\.h).+\.h)", r"#include <headrace/\1>"),
     ("cli/meson.build", r"cli/(.+\.c)", WHOLE),
     ("python/meson.build", r"python/(.+\.(?:c|py|pyi|typed))", WHOLE),
-    ("tests/meson.build", r"tests/(\w+)/test_(\w+)\.c", r"'\1': \[[^]]*'\2'"),
+    ("tests/meson.build", r"tests/c/(\w+)/test_(\w+)\.c", r"'\1': \[[^]]*'\2'"),
     ("tests/meson.build", r"tests/soak/soak_(\w+)\.c", r"c_soaks = \[[^]]*'\1'"),
     ("tests/meson.build", r"examples/c/(\w+)\.c", r"c_examples = \[[^]]*'\1'"),
     ("fuzz/meson.build", r"fuzz/fuzz_(\w+)\.c", WHOLE),

@@ -72,8 +72,8 @@ def judge_library(root: Path, source: Path, bracket: str, name: str) -> str | No
 def judge_face(root: Path, face: Path, source: Path, bracket: str, name: str) -> str | None:
     if name.startswith("headrace/"):
         return None if (root / "include" / name).exists() else f"includes <{name}>, which does not exist"
-    target = (source.parent / name).resolve()
-    if bracket == "<" or (target.exists() and face in target.parents):
+    targets = ((folder / name).resolve() for folder in (source.parent, face))
+    if bracket == "<" or any(target.exists() and face in target.parents for target in targets):
         return None
     return f'includes "{name}": a face may include <headrace/*.h> and its own folder only'
 

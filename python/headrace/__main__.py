@@ -8,10 +8,10 @@ import os
 import sys
 import traceback
 
-from headrace import _replay
+from headrace._commands import replay
 from headrace.doctor import _cli
 
-_COMMANDS = {"doctor": _cli.main, "replay": _replay.main}
+_COMMANDS = {"doctor": _cli.main, "replay": replay.main}
 
 _USAGE = """\
 usage: python -m headrace replay SOURCE INDEX... [OPTION...]

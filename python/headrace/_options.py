@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace import _lookup, _notes
+from headrace._errors import exception_text
+from headrace._inspect import lookup
 
 _MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): what the first task takes
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -35,7 +36,7 @@ def is_iterable_only(value: object) -> bool:
     torch_data = sys.modules.get("torch.utils.data")
     if isinstance(value, getattr(torch_data, "IterableDataset", ())):
         return True
-    return _lookup.has_special(value, "__iter__") and not _lookup.has_special(value, "__getitem__")
+    return lookup.has_special(value, "__iter__") and not lookup.has_special(value, "__getitem__")
 
 
 def is_torchs_loader(value: object) -> bool:
@@ -81,7 +82,7 @@ def check_number(name: str, value: Any, least: float) -> None:
 
 def check_count(name: str, value: Any) -> int:
     """An option that counts something: an int, also numpy's. TypeError, ValueError."""
-    if isinstance(value, bool) or not _lookup.has_special(value, "__index__"):
+    if isinstance(value, bool) or not lookup.has_special(value, "__index__"):
         raise TypeError(f"{name} should be an int, but got {value!r}")
     count = operator.index(value)
     if count < 0:
@@ -184,7 +185,7 @@ def explained_as_attributes() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        _notes.add_text(
+        exception_text.add_text(
             error,
             f"headrace: its options are attributes of the loader ({', '.join(DEFAULTS)}). "
             "If yours means something else, give it another name",

@@ -7,7 +7,7 @@
  * step of starting, granting, taking, writing, publishing, delivering, releasing, replacing, stopping and closing.
  *
  * POINT(constant, name, side): `name` is what $HEADRACE_STOP says (hr__stop_at in os.h), `side` is who passes it. The
- * numbers are those of enum hr__point. tests/process/test_sweep.c goes over the table, so a point that nothing passes
+ * numbers are those of enum hr__point. tests/c/process/test_sweep.c goes over the table, so a point that nothing passes
  * is a failing test.
  */
 #define HR__FAILPOINTS(POINT)                                                                                          \

@@ -119,3 +119,11 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def marks(tmp_path: pathlib.Path) -> Marks:
     return Marks(tmp_path)
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
+    """An accelerator that is made up: see lib/accelerator.py."""
+    from accelerator import watch_pinning  # not at the top: it imports torch
+
+    return watch_pinning(monkeypatch)

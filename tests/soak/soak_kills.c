@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "../support/product.h"
+#include "../c/support/product.h"
 
 #include <sys/prctl.h>
 #include <sys/time.h>

@@ -27,13 +27,13 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "python"))
+sys.path.insert(0, str(HERE.parent / "python/lib"))
 
 import headrace  # noqa: E402
 import numpy as np  # noqa: E402
 import sweep_host  # noqa: E402
 from for_torch import ForTorch  # noqa: E402
-from headrace import _crew  # noqa: E402
+from headrace._engine import crew  # noqa: E402
 from mishaps import Marks, Plan, Random, Resumable  # noqa: E402
 from processes import children, private_bytes, shared_bytes, until  # noqa: E402
 
@@ -106,7 +106,7 @@ class Starts:
         self.open: list[Start] = []
         self.done: list[Start] = []  # of this loader
         self.is_first = False
-        start_one, start_all = BaseProcess.start, _crew.Crew.start
+        start_one, start_all = BaseProcess.start, crew.Crew.start
 
         def start(process: BaseProcess) -> None:
             began = time.monotonic()
@@ -121,7 +121,7 @@ class Starts:
                 self.is_first = False
 
         BaseProcess.start = start  # type: ignore[method-assign]
-        _crew.Crew.start = start_crew  # type: ignore[method-assign]
+        crew.Crew.start = start_crew  # type: ignore[method-assign]
 
     def look(self) -> None:
         """Who has come to its first sample?"""

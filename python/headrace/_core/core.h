@@ -17,9 +17,9 @@
  *     module.c   the module; what the Python side tells it (configure)
  *     errors.c   negative codes as Python exceptions
  *     indices.c  a task's indices as bytes and back
- *     source.c   tensors and arrays as struct hr_array
+ *     array_in.c tensors and arrays as struct hr_array
  *     encode.c   an object as a batch          collate.c  a list of samples as a batch
- *     sink.c     array leaves as tensors and arrays, with their leases
+ *     array_out.c array leaves as tensors and arrays, with their leases
  *     decode.c   a batch as an object
  *     tasks.c    _core.Tasks, what is to be made next
  *     loader.c   _core.Loader, the trainer's end      crew.c  its worker processes

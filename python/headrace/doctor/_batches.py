@@ -14,7 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from headrace import _lookup, _notes, _options
+from headrace import _options
+from headrace._errors import exception_text
+from headrace._inspect import lookup
 from headrace.doctor._findings import Finding
 
 _MOST_INDICES = 2_000_000  # of an epoch that are drawn
@@ -29,7 +31,7 @@ _TOO_MUCH = 0.5  # of a batch that is padding
 def sampler_of(loader: Any) -> Any:
     """What gives a loader's indices one by one, or in batches if there is only that; None: it has none."""
     batches = getattr(loader, "batch_sampler", None)
-    sampler = _lookup.attribute(batches, "sampler")
+    sampler = lookup.attribute(batches, "sampler")
     if sampler is None and batches is None:
         sampler = getattr(loader, "sampler", None)
     return sampler if sampler is not None else batches
@@ -94,7 +96,7 @@ def _repeats(order: list[Any], count: int | None, is_meant: bool) -> list[Findin
 
 
 def _is_distributed(sampler: Any) -> bool:
-    return all(isinstance(_lookup.attribute(sampler, name), int) for name in ("rank", "num_replicas"))
+    return all(isinstance(lookup.attribute(sampler, name), int) for name in ("rank", "num_replicas"))
 
 
 def _of_rank(sampler: Any, rank: int) -> Any:
@@ -158,7 +160,7 @@ def _ranks(sampler: Any, count: int | None) -> list[Finding]:
 
 
 def _epochs(sampler: Any) -> list[Finding]:
-    if not callable(_lookup.attribute(sampler, "set_epoch")) or not _lookup.attribute(sampler, "shuffle", False):
+    if not callable(lookup.attribute(sampler, "set_epoch")) or not lookup.attribute(sampler, "shuffle", False):
         return []
     with _seeded(1):
         first = _epoch(sampler)
@@ -181,7 +183,7 @@ def _epochs(sampler: Any) -> list[Finding]:
 def order(loader: Any) -> list[Finding]:
     """Samples that come twice, in one rank or in several, and orders that stay the same."""
     sampler = sampler_of(loader)
-    if _options.is_iterable_only(loader.dataset) or not _lookup.has_special(sampler, "__iter__"):
+    if _options.is_iterable_only(loader.dataset) or not lookup.has_special(sampler, "__iter__"):
         return []
     try:
         count = len(loader.dataset)
@@ -190,7 +192,7 @@ def order(loader: Any) -> list[Finding]:
     sampler = copy.copy(sampler)
     with _seeded(0):
         indices = _epoch(sampler)
-    is_meant = _lookup.attribute(sampler, "replacement", False) is True  # as torch's samplers say it
+    is_meant = lookup.attribute(sampler, "replacement", False) is True  # as torch's samplers say it
     found = _repeats(indices, None if _is_distributed(sampler) else count, is_meant)
     if _is_distributed(sampler):
         found += _ranks(sampler, count)
@@ -203,9 +205,9 @@ def order(loader: Any) -> list[Finding]:
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Arrays and sequences of numbers, by where they are."""
-    if _lookup.has_attribute(value, "shape") and _lookup.has_attribute(value, "dtype"):
+    if lookup.has_attribute(value, "shape") and lookup.has_attribute(value, "dtype"):
         yield path, value
-    elif _lookup.has_attribute(value, "items") and _lookup.has_attribute(value, "keys"):
+    elif lookup.has_attribute(value, "items") and lookup.has_attribute(value, "keys"):
         for key, part in value.items():
             yield from _leaves(part, f"{path}[{key!r}]")
     elif isinstance(value, (list, tuple)):
@@ -217,7 +219,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _length(leaf: Any) -> int | None:
-    shape = _lookup.attribute(leaf, "shape")
+    shape = lookup.attribute(leaf, "shape")
     if shape is None:
         return len(leaf)
     return int(shape[0]) if len(shape) > 0 else None
@@ -230,7 +232,7 @@ def _tail_is_constant(row: Any, start: int) -> bool:
 
 def _share_of_padding(batch: Any, lengths: Sequence[int]) -> float | None:
     """The share of a batch's array that is behind its samples' ends; None: that is no padding."""
-    shape: Any = _lookup.attribute(batch, "shape", ())
+    shape: Any = lookup.attribute(batch, "shape", ())
     if len(shape) < 2 or shape[0] != len(lengths) or shape[1] != max(lengths):
         return None
     for row, length in zip(batch, lengths, strict=True):
@@ -270,7 +272,7 @@ def _collate_of(loader: Any) -> Callable[[list[Any]], Any]:
     if loader.collate_fn is not None:
         collate: Callable[[list[Any]], Any] = loader.collate_fn
         return collate
-    from headrace._collate import default_collate
+    from headrace._numpy.collate import default_collate
 
     return default_collate
 
@@ -289,7 +291,7 @@ def padding(loader: Any) -> list[Finding]:
             if time.monotonic() > end:
                 break
     except Exception as error:
-        text = _notes.in_words(error)
+        text = exception_text.in_words(error)
         return [Finding("padding", "note", "not measured", text, "Samples or collate function raise in this process.")]
     return _of_padding({path: sum(shares) / len(shares) for path, shares in sums.items()})
 

@@ -11,7 +11,7 @@ import sys
 import types
 from typing import Any
 
-from headrace._source import Failed, alone, blaming, load, say, show
+from headrace._commands.target import Failed, alone, blaming, load, say, show
 
 _WITH_VALUE = ("--method", "--workers", "--batches")
 _MAKERS = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)

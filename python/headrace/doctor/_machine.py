@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any
 
-from headrace import _source
+from headrace._commands import target
 from headrace.doctor import _findings
 from headrace.doctor._findings import Finding
 
@@ -37,7 +37,7 @@ FDS_OF_A_SCRIPT = 64  # of Python, its libraries, a log or two
 
 
 def _in_units(count: float) -> str:
-    from headrace._reports import in_units
+    from headrace._engine.reports import in_units
 
     return in_units(count)
 
@@ -330,7 +330,7 @@ def engine() -> Finding:
     if os.environ.get("HEADRACE_DISABLE", "") not in ("", "0"):
         limit = "HEADRACE_DISABLE is set"
         return Finding("engine", "warning", "torch's own", limit, "headrace does nothing.", "unset HEADRACE_DISABLE")
-    reason = importlib.import_module("headrace._engine").why_not()
+    reason = importlib.import_module("headrace._engine.engine").why_not()
     if reason is not None:
         return Finding(
             "engine",
@@ -347,11 +347,11 @@ def engine() -> Finding:
 
 def hazards() -> list[Finding]:
     """What this process, which holds a loader, has that forked workers may hang or fail by."""
-    from headrace import _crew
+    from headrace._engine import crew
 
     found = []
-    names = _crew.other_threads()
-    total = _crew.count_threads()
+    names = crew.other_threads()
+    total = crew.count_threads()
     torch = sys.modules.get("torch")
     avoid = 'multiprocessing_context="forkserver" for the loader'
     if torch is not None and torch.cuda.is_initialized():
@@ -361,7 +361,7 @@ def hazards() -> list[Finding]:
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         text = "A lock that one of them holds while a worker is forked stays locked in the worker, which then hangs."
         found.append(Finding("threads", "warning", f"{len(names)} of Python", shown, text, avoid))
-    if (threads := _crew.opencv_threads_set()) > 1:
+    if (threads := crew.opencv_threads_set()) > 1:
         text = "Its pool's threads are not in a forked worker, which may wait for them without end."
         found.append(Finding("OpenCV", "warning", f"{threads} threads", "at fork", text, "cv2.setNumThreads(0)"))
     # numpy's OpenBLAS has threads for all but one core since its import, and ends them before a fork.
@@ -428,7 +428,7 @@ def main(arguments: list[str]) -> int:
         text = _findings.as_json(findings, machine=core.machine() if core else None)
     else:
         text = _findings.as_text(findings)
-    return _source.say(text, sys.stdout, _findings.exit_code(findings))
+    return target.say(text, sys.stdout, _findings.exit_code(findings))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from headrace import _core, _lookup
+from headrace import _core
+from headrace._inspect import lookup
 from headrace.doctor import _path, _rules, _where
 from headrace.doctor._path import Steps
 from headrace.doctor._where import is_a, static
@@ -35,7 +36,7 @@ def check(value: Any, reduction: Any) -> None:
     if not isinstance(arguments, tuple):
         raise Nonsense("the second part of its reduction should be a tuple, the function's arguments")
     for part in (items, pairs):
-        if part is not None and not _lookup.has_special(part, "__next__"):
+        if part is not None and not lookup.has_special(part, "__next__"):
             raise Nonsense("the fourth and fifth part of its reduction should be iterators")
     if setter is not None and not callable(setter):
         raise Nonsense("the sixth part of its reduction should be a function")

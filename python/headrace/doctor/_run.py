@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from headrace import _core, _growth, _lookup, _options, _source
-from headrace._reports import in_units
+from headrace import _core, _options
+from headrace._commands import target
+from headrace._engine.reports import in_units
+from headrace._inspect import growth, lookup
 from headrace.doctor import _batches, _findings, _machine
 from headrace.doctor._findings import Finding
 
@@ -35,15 +37,15 @@ class NoLoader(Exception):
 
 
 def _is_loader(value: Any) -> bool:
-    has_parts = all(_lookup.has_attribute(value, name) for name in ("dataset", "num_workers"))
-    return _options.is_torchs_loader(value) or (has_parts and _lookup.has_special(value, "__iter__"))
+    has_parts = all(lookup.has_attribute(value, name) for name in ("dataset", "num_workers"))
+    return _options.is_torchs_loader(value) or (has_parts and lookup.has_special(value, "__iter__"))
 
 
 def load(source: str) -> Any:
     """The loader that `source` is or makes. NoLoader."""
-    value = _source.load(source)
+    value = target.load(source)
     if not _is_loader(value) and callable(value):
-        with _source.blaming(f"{source} was called without arguments, to make the loader"):
+        with target.blaming(f"{source} was called without arguments, to make the loader"):
             value = value()
     if not _is_loader(value):
         raise NoLoader(
@@ -67,7 +69,7 @@ def _under_headrace() -> Iterator[None]:
 @contextlib.contextmanager
 def _with_workers(loader: Any, count: int) -> Iterator[None]:
     """The loader with another number of workers, and none that persist from before."""
-    names = ["num_workers", "prefetch_factor", *(["on_stall"] if _lookup.has_attribute(loader, "on_stall") else [])]
+    names = ["num_workers", "prefetch_factor", *(["on_stall"] if lookup.has_attribute(loader, "on_stall") else [])]
     kept = {name: getattr(loader, name) for name in names}
     loader._iterator = None
     loader.num_workers = count
@@ -109,7 +111,7 @@ class Run:
 
 
 def _engine_report(iterator: Any) -> dict[str, Any]:
-    report = _lookup.attribute(iterator, "report")
+    report = lookup.attribute(iterator, "report")
     return dict(report()) if callable(report) else {}
 
 
@@ -132,7 +134,7 @@ def run(loader: Any, workers: int, batches: int, least_s: float = 0.0, most_s: f
             if is_enough and (not least_s or counted_until == now):
                 break
         report = _engine_report(iterator)
-        close = _lookup.attribute(iterator, "close") or _lookup.attribute(iterator, "_shutdown_workers")
+        close = lookup.attribute(iterator, "close") or lookup.attribute(iterator, "_shutdown_workers")
         if callable(close):
             close()
     counted = max(0, count // round_count - 1) * round_count
@@ -162,7 +164,7 @@ def _time(one: Run) -> list[Finding]:
         Finding(
             "time",
             "ok",
-            f"{one.rate:.1f} batches/s with {_growth.count_workers(one.workers)}, {one.first_s:.1f} s to the first",
+            f"{one.rate:.1f} batches/s with {growth.count_workers(one.workers)}, {one.first_s:.1f} s to the first",
             f"{one.batches} batches",
             text,
         )
@@ -172,38 +174,38 @@ def _time(one: Run) -> list[Finding]:
 def _growth_of(one: Run) -> list[Finding]:
     """What grew, attribute by attribute."""
     grown = [
-        _growth.Growth(**{name: entry[name] for name in _growth.Growth.__dataclass_fields__})
+        growth.Growth(**{name: entry[name] for name in growth.Growth.__dataclass_fields__})
         for entry in one.report.get("growth", [])
     ]
     private = one.report.get("private_grown_bytes", 0)
     if not one.report:
         return []
     spare = float(_core.machine()["spare_bytes"])
-    found = [_of_growth(each, spare, one.batches) for each in grown if each.grown_bytes >= _growth.LEAST_BYTES]
+    found = [_of_growth(each, spare, one.batches) for each in grown if each.grown_bytes >= growth.LEAST_BYTES]
     named = sum(each.grown_bytes for each in grown)
     if not found:
-        value = f"by {in_units(private)} in {_growth.count_workers(one.workers)}" if private else "not seen"
+        value = f"by {in_units(private)} in {growth.count_workers(one.workers)}" if private else "not seen"
         text = "No attribute of the data set has become the workers' own."
         return [Finding("growth", "ok", value, f"{one.batches} batches", text)]
-    if private > named + 64 * _growth.MIB:
+    if private > named + 64 * growth.MIB:
         text = "Not in the data set's attributes: the allocator's, a library's, the worker's own."
         found.append(Finding("growth", "note", f"elsewhere {in_units(private - named)}", "in all workers", text))
     return found
 
 
-def _of_growth(one: _growth.Growth, spare: float, batches: int) -> Finding:
-    severity = "warning" if _growth.matters([one], spare) else "note"
+def _of_growth(one: growth.Growth, spare: float, batches: int) -> Finding:
+    severity = "warning" if growth.matters([one], spare) else "note"
     if spare < one.rest_bytes < float("inf"):
         severity = "error"
     value = (
         f"{one.path} by {in_units(one.grown_bytes / max(1, one.workers))} in each of "
-        f"{_growth.count_workers(one.workers)}, "
+        f"{growth.count_workers(one.workers)}, "
         f"{in_units(1000 * one.per_sample)} per 1,000 samples"
     )
     line = f"{one.path} = headrace.freeze({one.path}), or DataLoader(..., freeze=True)"
     if one.is_added_to:
         line = f"bound {one.path}, or fill it before the workers start"
-    text = f"{_growth.in_words(one)}: {_growth.when_full(one, spare, batches)}."
+    text = f"{growth.in_words(one)}: {growth.when_full(one, spare, batches)}."
     return Finding("growth", severity, value, f"{one.samples:,} samples", text, line)
 
 
@@ -263,11 +265,11 @@ def examine(loader: Any, batches: int, findings: list[Finding]) -> list[Run]:
     with _under_headrace(), warnings.catch_warnings():
         for said_here in ("headrace: ", "This DataLoader will create"):
             warnings.filterwarnings("ignore", message=said_here)
-        _growth.look_s = 0.0
+        growth.look_s = 0.0
         try:
             close = run(loader, workers, batches)
         finally:
-            _growth.look_s = None
+            growth.look_s = None
         findings += _growth_of(close)
         runs, suggestion = _suggestion(loader, batches)
     asked = next((one for one in runs if one.workers == workers), close)
@@ -300,13 +302,13 @@ def _of_failure(error: BaseException) -> Finding:
 
 
 def _fail(source: str, error: BaseException) -> None:
-    _source.show(error)
+    target.show(error)
     print(f"headrace doctor: {source}: its loader cannot be run", file=sys.stderr)
 
 
 def main(source: str, batches: int, is_json: bool) -> int:
     """Runs the command; returns its exit code."""
-    with _source.alone(is_json) as stdout:
+    with target.alone(is_json) as stdout:
         return _main(source, batches, is_json, stdout)
 
 
@@ -315,9 +317,9 @@ def _main(source: str, batches: int, is_json: bool, stdout: TextIO) -> int:
     runs: list[Run] = []
     try:
         runs = examine(load(source), batches, findings)
-    except (NoLoader, _source.Failed) as error:
+    except (NoLoader, target.Failed) as error:
         if error.__cause__ is not None:
-            _source.show(error.__cause__)
+            target.show(error.__cause__)
         print(f"headrace doctor: {error}", file=sys.stderr)
         return _findings.ERRORS
     except Exception as error:
@@ -327,4 +329,4 @@ def _main(source: str, batches: int, is_json: bool, stdout: TextIO) -> int:
         text = _findings.as_json(findings, runs=[_as_numbers(one) for one in runs])
     else:
         text = _findings.as_text(findings)
-    return _source.say(text, stdout, _findings.exit_code(findings))
+    return target.say(text, stdout, _findings.exit_code(findings))

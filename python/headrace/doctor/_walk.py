@@ -14,7 +14,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from headrace import _core, _lookup
+from headrace import _core
+from headrace._inspect import lookup
 from headrace.doctor import _judge, _known, _parts, _path, _probe, _report, _rules, _where
 from headrace.doctor._path import Steps
 from headrace.doctor._where import is_a
@@ -364,5 +365,5 @@ def _inherited_kind(cls: type, table: _rules.Table) -> Any:
 def _is_cudas(value: Any) -> bool:
     if type(value).__module__.startswith("torch.cuda"):
         return type(value).__name__ in ("Stream", "Event", "ExternalStream", "CUDAGraph")
-    device = _lookup.attribute(value, "device") if _lookup.has_special(value, "untyped_storage") else None
+    device = lookup.attribute(value, "device") if lookup.has_special(value, "untyped_storage") else None
     return getattr(device, "type", "") == "cuda"

@@ -13,7 +13,7 @@ from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
-from headrace import _notes
+from headrace._errors import exception_text
 from headrace.store import _freeze
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, defaultdict, OrderedDict, Counter)
@@ -253,7 +253,7 @@ def _freeze_if_alike(value: Any) -> Any:
 
 
 def _reason(error: Exception, path: str) -> str:
-    text = str(error) if type(error) is TypeError else _notes.in_words(error)
+    text = str(error) if type(error) is TypeError else exception_text.in_words(error)
     return text.replace("headrace.freeze: obj", path, 1)
 
 

@@ -15,8 +15,9 @@ import weakref
 from multiprocessing import context, reduction
 from typing import Any
 
-from headrace import _cargo, _core
+from headrace import _core
 from headrace._core import Image, StoreError
+from headrace._start import transport
 
 _images: weakref.WeakValueDictionary[bytes, Image] = weakref.WeakValueDictionary()  # by id: each is mapped once
 # Came with the start of this process: their descriptors have one number for all handles, and are used up once.
@@ -109,7 +110,7 @@ def _load_embedded(data: bytes, identity: bytes) -> Image:
     if len(data) <= _SMALL_BYTES:
         return _take(_core.copy_image(data, True), identity, "this pickle")
     try:
-        with _cargo.memory("headrace-frozen") as file:
+        with transport.memory("headrace-frozen") as file:
             file.write(data)
             file.flush()
             return _attach(identity, file.fileno(), "this pickle")
@@ -128,7 +129,7 @@ def _descriptor(image: Image) -> int:
     if image.fd >= 0:
         return image.fd
     if not hasattr(image, "file"):
-        file = _cargo.memory("headrace-frozen")
+        file = transport.memory("headrace-frozen")
         buffer: Any = image
         file.write(buffer)
         file.flush()

@@ -7,14 +7,15 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace import _core, _lookup
+from headrace import _core
+from headrace._inspect import lookup
 from headrace.store import _types
 
 
 def _is_over_image(value: Any) -> bool:
     """Does an array look into an image?"""
     while value is not None and not isinstance(value, _core.Image):
-        value = _lookup.attribute(value, "base")
+        value = lookup.attribute(value, "base")
     return value is not None
 
 

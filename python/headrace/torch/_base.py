@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import torch.utils.data
 
-from headrace import _notes, _options
+from headrace import _options
+from headrace._errors import exception_text
 
 _T_co = TypeVar("_T_co", covariant=True)
 _NUMBERS = ("batch_size", "num_workers", "timeout", "prefetch_factor")
@@ -20,7 +21,7 @@ def _explain_words(error: Exception, arguments: Mapping[str, Any]) -> None:
     for name in _NUMBERS:
         if isinstance(arguments.get(name), str):
             text = f"headrace: {name} is a string, {arguments[name]!r}; give a number (argparse makes one by type=int)"
-            _notes.add_text(error, text)
+            exception_text.add_text(error, text)
 
 
 class DataLoader(torch.utils.data.DataLoader[_T_co]):

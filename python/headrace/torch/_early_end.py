@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-from headrace import _crew, _reports
+from headrace._engine import crew, reports
 
 
 def warn(iterator: Any, came: int, drawn: int, where: str) -> None:
@@ -18,7 +18,7 @@ def warn(iterator: Any, came: int, drawn: int, where: str) -> None:
         due = str(len(iterator._index_sampler))
     except Exception:  # it has no length, or its own __len__ raises
         due = f"at least {drawn}"
-    _crew.tell(_reports.of_early_end(came, due, where))
+    crew.tell(reports.of_early_end(came, due, where))
 
 
 def warn_of_worker(iterator: Any, error: StopIteration, drawn: int) -> None:
@@ -31,14 +31,14 @@ def warn_here(iterator: Any, error: StopIteration, indices: Any) -> None:
     """Of an iterator for num_workers=0. `indices`: of the batch; None for an iterable dataset."""
     came = iterator._num_yielded
     last = traceback.extract_tb(error.__traceback__)[-1]
-    name = _reports.name_sample(came, indices, _position(error.__traceback__, indices))
+    name = reports.name_sample(came, indices, _position(error.__traceback__, indices))
     warn(iterator, came, came + 1, f"{name}: {last.filename}, line {last.lineno}, in {last.name}")
 
 
 def warn_of_collate(error: StopIteration, worker: int) -> None:
     """In a worker, whose share of an iterable dataset a StopIteration from collate_fn ends."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    _crew.tell(
+    crew.tell(
         f"headrace: worker {worker} ends early: collate_fn raised StopIteration, which is taken for the end of the "
         f"data, as with torch.\n    {last.filename}, line {last.lineno}, in {last.name}"
     )

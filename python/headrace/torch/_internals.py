@@ -14,7 +14,7 @@ import torch.utils.data
 from torch._utils import ExceptionWrapper as _ExceptionWrapper
 from torch.utils.data import _utils, dataloader
 
-from headrace import _raising
+from headrace._errors import raising
 
 BaseIterator: Any = dataloader._BaseDataLoaderIter
 SingleProcessIterator: Any = dataloader._SingleProcessDataLoaderIter
@@ -105,7 +105,7 @@ def wrap_exception(where: str) -> Any:
         return ExceptionWrapper(where=where)
     except Exception:  # of the exception's own class, which torch cannot print
         wrapped = ExceptionWrapper((None, None, None), where)
-        wrapped.exc_type, wrapped.exc_msg = type(error), _raising.traceback_of(error)
+        wrapped.exc_type, wrapped.exc_msg = type(error), raising.traceback_of(error)
         return wrapped
 
 
@@ -119,7 +119,7 @@ def text_of_wrapped(wrapped: Any) -> str:
 
 def remade(wrapped: Any) -> BaseException:
     """Returns the exception that torch raises for a wrapped one, with the original text also where torch fails to."""
-    return _raising.remade(wrapped.reraise, getattr(wrapped, "exc_type", None), text_of_wrapped(wrapped))
+    return raising.remade(wrapped.reraise, getattr(wrapped, "exc_type", None), text_of_wrapped(wrapped))
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:

@@ -16,22 +16,13 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 import torch
 import torch.utils.data
 
-from headrace import (
-    _contexts,
-    _core,
-    _diagnosis,
-    _draw,
-    _engine,
-    _forkserver,
-    _here,
-    _interrupt,
-    _lookup,
-    _notes,
-    _options,
-    _raising,
-    _refill,
-    _restart,
-)
+from headrace import _core, _options
+from headrace._engine import engine as _engine
+from headrace._engine import in_process, restart_state, start_errors
+from headrace._errors import exception_text, raising
+from headrace._inspect import lookup
+from headrace._samples import draw, refill
+from headrace._start import contexts, forkserver, signals
 from headrace.torch import _base, _early_end, _internals, _pinning, _tasks, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -112,8 +103,8 @@ class DataLoader(_base.DataLoader[_T_co]):
     """
 
     def _warm_up(self) -> None:
-        if _uses_engine(self) and not _contexts.foreign_class(self.multiprocessing_context):
-            _forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
+        if _uses_engine(self) and not contexts.foreign_class(self.multiprocessing_context):
+            forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
     def _get_iterator(self) -> Any:
         return get_iterator(self)
@@ -150,7 +141,7 @@ def _uses_engine(loader: torch.utils.data.DataLoader[Any]) -> bool:
 
 def _why_torchs(loader: torch.utils.data.DataLoader[Any]) -> str | None:
     """Returns why a loader with workers gets torch's engine, or None if it gets headrace's."""
-    if name := _contexts.foreign_class(loader.multiprocessing_context):
+    if name := contexts.foreign_class(loader.multiprocessing_context):
         return f"its multiprocessing_context starts workers as {name}, which is not a process of multiprocessing"
     return _engine.why_not()
 
@@ -173,8 +164,8 @@ class _OfLoaders(Generic[_Known]):
 
 
 _epochs: _OfLoaders[int] = _OfLoaders()  # the number of its next epoch
-_engines: _OfLoaders[_engine.Engine | _here.Here] = _OfLoaders()  # its newest
-_blames: _OfLoaders[_restart.Blame] = _OfLoaders()
+_engines: _OfLoaders[_engine.Engine | in_process.Here] = _OfLoaders()  # its newest
+_blames: _OfLoaders[restart_state.Blame] = _OfLoaders()
 _freezers: _OfLoaders[Any] = _OfLoaders()
 
 
@@ -203,7 +194,7 @@ def _policy_of(loader: Any) -> _options.Policy:
 
 
 def _limit_of(loader: torch.utils.data.DataLoader[Any]) -> int:
-    own = _lookup.attribute(loader, "arena_limit")
+    own = lookup.attribute(loader, "arena_limit")
     return _options.check_limit(installed_options.get("arena_limit") if own is None else own)
 
 
@@ -247,7 +238,7 @@ class _Checked:
         return data
 
 
-class _IteratorHere(_Checked, _here.HereIterator, _internals.SingleProcessIterator):  # type: ignore[misc]
+class _IteratorHere(_Checked, in_process.HereIterator, _internals.SingleProcessIterator):  # type: ignore[misc]
     """torch's own for num_workers=0, which loses no batch by an exception of a signal's handler, and makes samples one
     by one where the policy asks for that."""
 
@@ -264,21 +255,21 @@ class _IteratorHere(_Checked, _here.HereIterator, _internals.SingleProcessIterat
 
     def _use_samples(self, loader: Any, policy: _options.Policy) -> None:
         batch_size = loader.batch_size if self._auto_collation else 0
-        self._from: Any = _draw.FromIterable(
+        self._from: Any = draw.FromIterable(
             self._dataset_fetcher.dataset_iter, batch_size, bool(self._drop_last), policy, None
         )
         self._made_by = self._collate_fn
         if policy.is_per_sample:
-            self._here = _here.Here(self._from.tasks, _seed_of(loader, self._base_seed), self._from.take_bad)
+            self._here = in_process.Here(self._from.tasks, _seed_of(loader, self._base_seed), self._from.take_bad)
             self._made_by = functools.partial(self._here.noting, self._collate_fn)
 
     def _use_indices(self, loader: Any, policy: _options.Policy) -> None:
         tasks = _tasks.tasks_of(self._index_sampler, self._sampler_iter)
-        self._from = _draw.FromSampler(tasks)
+        self._from = draw.FromSampler(tasks)
         self._made_by = self._dataset_fetcher.fetch
         if policy.is_per_sample:
             seed, epoch = _seed_of(loader, self._base_seed), _next_epoch(loader)
-            samples = _here.SamplesHere(
+            samples = in_process.SamplesHere(
                 self._dataset, policy, seed, epoch, self._auto_collation, self._collate_fn, tasks
             )
             self._here, self._made_by = samples.here, samples.fetch
@@ -321,15 +312,15 @@ def _new_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
 
 
 def _iterator_of_workers(loader: torch.utils.data.DataLoader[Any]) -> Any:
-    _forkserver.warm_up(loader.multiprocessing_context, _PRELOAD)
+    forkserver.warm_up(loader.multiprocessing_context, _PRELOAD)
     return _Iterator(loader)
 
 
 def _reraise(wrapped: Any, note: str = "") -> NoReturn:
-    if isinstance(wrapped, _raising.Sent):
+    if isinstance(wrapped, raising.Sent):
         wrapped = wrapped.open()
     error = RuntimeError(wrapped) if isinstance(wrapped, str) else _internals.remade(wrapped)
-    _notes.add_note(error, note)
+    exception_text.add_note(error, note)
     try:
         raise error
     finally:
@@ -346,12 +337,12 @@ class _Ahead(NamedTuple):
 class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ignore[misc]
     """One pass over a loader with workers, or with persistent workers several."""
 
-    _is_from_signal = staticmethod(_interrupt.is_from_signal)
+    _is_from_signal = staticmethod(signals.is_from_signal)
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         _internals.called_by_torch(super().__init__, loader)
         _worker.use_torch()
-        self._batch_size = _lookup.attribute(loader, "batch_size")  # fastai's stand-in for a loader has none
+        self._batch_size = lookup.attribute(loader, "batch_size")  # fastai's stand-in for a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # with what is not a number, too, torch waits
         self._worker_init_fn = loader.worker_init_fn
         if loader.prefetch_factor <= 0:  # type: ignore[operator]  # None: torch compares too
@@ -363,13 +354,13 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
 
             _of_loader(_freezers, loader, Freezer).freeze(self._dataset)
         self._is_repaired = False
-        method = _diagnosis.start_method_of(loader.multiprocessing_context)
+        method = start_errors.start_method_of(loader.multiprocessing_context)
         start = functools.partial(self._start, loader)
         try:
-            parts = _diagnosis.parts_of_loader(loader)
-            self._engine = _diagnosis.started(start, parts, method, self._policy.repair)
+            parts = start_errors.parts_of_loader(loader)
+            self._engine = start_errors.started(start, parts, method, self._policy.repair)
         except _PICKLES_ERRORS as error:
-            if _diagnosis.is_explained(error) or isinstance(error, pickle.PicklingError):
+            if start_errors.is_explained(error) or isinstance(error, pickle.PicklingError):
                 _internals.called_by_torch(warnings.warn, _NOT_PICKLED)
             raise
         self._workers = self._engine.processes
@@ -392,9 +383,9 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
             limit_bytes=_limit_of(loader),
             context=torch.multiprocessing if context is None else context,
             policy=self._policy,
-            way=_restart.way_of(self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable),
+            way=restart_state.way_of(self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable),
             seed=self._seed,
-            blame=_of_loader(_blames, loader, _restart.Blame),
+            blame=_of_loader(_blames, loader, restart_state.Blame),
             epoch=_epochs.get(loader) or 0,
         )
 
@@ -402,11 +393,11 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
         sampler = self._index_sampler
         is_own = type(sampler) is not torch.utils.data.BatchSampler  # torch's, around what is of interest
         inner = sampler if is_own else sampler.sampler
-        return _diagnosis.name_sampler(inner if is_own and self._auto_collation else None, inner)
+        return start_errors.name_sampler(inner if is_own and self._auto_collation else None, inner)
 
     def job_of(self, worker: int) -> _worker.Job:
         job = self._job_of(worker)
-        return _diagnosis.parcel(job) if self._is_repaired else job
+        return start_errors.parcel(job) if self._is_repaired else job
 
     def _job_of(self, worker: int) -> _worker.Job:
         return _worker.Job(
@@ -436,7 +427,7 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
         epoch = _next_epoch(loader)
         self.wrap: Callable[[Any], Any] | None = None
         if self._policy.on_bad_sample != "raise":
-            self.wrap = _refill.Refills(self.tasks, self._auto_collation, self._seed, epoch).wrap
+            self.wrap = refill.Refills(self.tasks, self._auto_collation, self._seed, epoch).wrap
         try:
             self._engine.begin(self, epoch, self._wait_s, self._persistent_workers)
         except _engine.Timeout:
@@ -497,7 +488,7 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
             try:
                 self._put_ahead(status)
             except Exception as error:
-                if _interrupt.is_from_signal(error):
+                if signals.is_from_signal(error):
                     raise
                 return
 
@@ -526,5 +517,5 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         engine = getattr(self, "_engine", None)
         if engine is not None and not is_finalizing():  # at the exit it was closed, and modules are being emptied
-            with _interrupt.raised_later():
+            with signals.raised_later():
                 engine.close()

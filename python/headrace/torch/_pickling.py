@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from headrace import _pickling
+from headrace._start import pickling
 from headrace.torch import _internals
 
 _ALIGN = 16  # the largest item size: a storage's part starts at a multiple of it
@@ -50,7 +50,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-class Pickler(_pickling.Pickler):
+class Pickler(pickling.Pickler):
     """torch.multiprocessing's reductions, except that a storage's bytes travel in the slot and not in a file of their
     own. Tensors that share a storage arrive sharing one; only the part that they look into travels."""
 
@@ -86,7 +86,7 @@ class Pickler(_pickling.Pickler):
 
 
 def _rebuild_storage(number: int) -> torch.UntypedStorage:
-    storage: torch.UntypedStorage = _pickling.child(1 + number).untyped_storage()
+    storage: torch.UntypedStorage = pickling.child(1 + number).untyped_storage()
     return storage
 
 
@@ -94,5 +94,5 @@ def _rebuild_tensor(
     number: int, dtype: torch.dtype, offset: int, size: torch.Size, stride: tuple[int, ...]
 ) -> torch.Tensor:
     empty = torch.empty(0, dtype=dtype, device="cpu")  # whatever the default device is
-    start = int(_pickling.child(0)[number]) // empty.element_size()
+    start = int(pickling.child(0)[number]) // empty.element_size()
     return empty.set_(_rebuild_storage(number), offset - start, size, stride)

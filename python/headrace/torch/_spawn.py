@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from headrace import _diagnosis, _options
+from headrace import _options
+from headrace._engine import start_errors
 from headrace.torch import _internals
 
 _ONLY_SPAWN = (  # in torch's words
@@ -42,7 +43,7 @@ def spawn(
     if start_method != "spawn":
         warnings.warn(_ONLY_SPAWN.format(start_method), FutureWarning, stacklevel=2)
     start = functools.partial(_start, fn, args, nprocs, daemon)
-    context = _diagnosis.started(start, [("fn", fn), ("args", args)], "spawn", repair)
+    context = start_errors.started(start, [("fn", fn), ("args", args)], "spawn", repair)
     if not join:
         return context
     while not context.join():
@@ -52,7 +53,7 @@ def spawn(
 
 def _start(fn: Any, args: tuple[Any, ...], nprocs: int, daemon: bool, is_repaired: bool) -> Any:
     if is_repaired:
-        fn, args = _call, (_diagnosis.parcel((fn, args)),)
+        fn, args = _call, (start_errors.parcel((fn, args)),)
     return _internals.start_processes(fn, args, nprocs, join=False, daemon=daemon, start_method="spawn")
 
 

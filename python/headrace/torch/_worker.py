@@ -12,10 +12,15 @@ from typing import Any
 
 import torch
 
-from headrace import _core, _crew, _lookup, _pickling, _raising, _restart, _witness, _worker
-from headrace._draw import IterableFetcher
+from headrace import _core
+from headrace._engine import crew, restart_state
+from headrace._errors import raising
+from headrace._inspect import lookup
 from headrace._options import Policy
-from headrace._samples import DatasetJob, SampleMaker
+from headrace._samples.draw import IterableFetcher
+from headrace._samples.maker import DatasetJob, SampleMaker
+from headrace._start import pickling
+from headrace._worker import diagnostics, main
 from headrace.torch import _early_end, _internals
 from headrace.torch import _pickling as _torch_pickling
 
@@ -28,7 +33,7 @@ def use_torch() -> None:
     if _internals.worker.HAS_NUMPY:
         _core.use_numpy()
         importlib.import_module("numpy.random")  # numpy loads it late: here once, instead of in each forked worker
-    _pickling.use_pickler(_torch_pickling.Pickler)
+    pickling.use_pickler(_torch_pickling.Pickler)
 
 
 _PLAIN = {
@@ -43,7 +48,7 @@ _NUMPY = ("collate_numpy_array_fn", "collate_numpy_scalar_fn")
 
 def _is_torchs(function: Any, *names: str) -> bool:
     """Is it torch's own, of one of these names? Whatever stands under the name now: a user may have replaced it."""
-    is_of_module = _lookup.attribute(function, "__globals__") is vars(_internals.collate)
+    is_of_module = lookup.attribute(function, "__globals__") is vars(_internals.collate)
     return is_of_module and function.__name__ in names
 
 
@@ -75,7 +80,7 @@ def _convert(data: Any) -> Any:
 
 @dataclass
 class Job(DatasetJob):
-    """See headrace._worker.Job. The fields are the arguments of torch's worker loop."""
+    """See headrace._worker.main.Job. The fields are the arguments of torch's worker loop."""
 
     dataset_kind: int
     dataset: Any
@@ -91,17 +96,15 @@ class Job(DatasetJob):
 
     flavor = _core.FLAVOR_TENSOR
 
-    def prepare(self, port: _core.Port, beginning: _restart.Beginning) -> None:
+    def prepare(self, port: _core.Port, beginning: restart_state.Beginning) -> None:
         use_torch()
         _internals.signal_handling._set_worker_signal_handlers()
-        signal.signal(
-            signal.SIGTERM, signal.SIG_DFL
-        )  # torch's exits with 0 if the trainer's group sent it
-        _witness.arm(port)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torch's exits with 0 if the trainer's group sent it
+        diagnostics.arm(port)
         _internals.set_thread_name("pt_data_worker")
         _internals.forget_library_finalizers()
         _internals.collate_in_private_memory()
-        _crew.calm_libraries()
+        crew.calm_libraries()
         self._seed()
         self.notes = None
         self.collates_in_c = False
@@ -123,7 +126,7 @@ class Job(DatasetJob):
 
     def _begin(self) -> None:
         if self._maker is None and self.policy.max_restarts:
-            self._state_is_wanted = _restart.way_of(self.dataset, True) == _restart.STATE
+            self._state_is_wanted = restart_state.way_of(self.dataset, True) == restart_state.STATE
         if self._state is None:
             self._fetcher = self._new_fetcher()
 
@@ -164,7 +167,7 @@ class Job(DatasetJob):
         """Does it ask a data set with indices for one sample after the other?"""
         return self.auto_collation and not getattr(self.dataset, "__getitems__", None)
 
-    def begin_epoch(self, beginning: _restart.Beginning) -> None:
+    def begin_epoch(self, beginning: restart_state.Beginning) -> None:
         self._made = 0
         self._state = self._fetcher = None
         self._is_plain = False
@@ -203,7 +206,7 @@ class Job(DatasetJob):
                 raise
             if self.auto_collation and not _early_end.has_ended(self._fetcher):
                 _early_end.warn_of_collate(error, self.worker)
-            raise _worker.EndOfData from None
+            raise main.EndOfData from None
 
     def _make(self, maker: SampleMaker, indices: Any) -> Any:
         if not self.auto_collation:
@@ -214,6 +217,6 @@ class Job(DatasetJob):
     def collate(self, samples: Any) -> Any:
         return self.collate_fn(samples)
 
-    def wrap_exception(self) -> _raising.Sent:
+    def wrap_exception(self) -> raising.Sent:
         wrapped = _internals.wrap_exception(f"in DataLoader worker process {self.worker}")
-        return _raising.Sent.of(wrapped, _internals.text_of_wrapped(wrapped))
+        return raising.Sent.of(wrapped, _internals.text_of_wrapped(wrapped))

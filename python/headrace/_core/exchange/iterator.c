@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+#include <structmember.h>
+
+/*
+ * _core.Iterator: the base of the loaders' iterators. It sees to it that an exception which is raised anywhere in
+ * next() (by a signal's handler, say) loses no batch.
+ *
+ *     next()  ->  _prepare(), in Python: makes the next value and returns it, but leaves it with `_source`. It can be
+ *                 interrupted anywhere, and begins again in the next next().
+ *             ->  here, where no Python code runs any more: the source lets go of the value, and the value is returned.
+ *
+ * An exception out of _prepare() is handed on in the same way if it is the answer itself (_core.Loader.fail says so)
+ * and no signal's handler has raised another one meanwhile.
+ */
+struct iterator {
+    PyObject_HEAD PyObject *source;    /* a Loader, Tasks, or a dict: number of an answer -> value */
+    PyObject *loader;                  /* the Loader that the answers come from; NULL with num_workers=0 */
+    unsigned long long answered_count; /* values and failures that were handed on, in all epochs */
+    unsigned long long yielded_count;  /* values of this epoch */
+    bool is_busy;                      /* a thread is in next() */
+};
+
+/* 1: deleted; 0: it is not there, as the answer has not come so far. */
+static int delete_answer(PyObject *answers, unsigned long long number) {
+    PyObject *key = PyLong_FromUnsignedLongLong(number);
+    int r = key && PyDict_Contains(answers, key) > 0 && PyDict_DelItem(answers, key) == 0;
+    PyErr_Clear();
+    Py_XDECREF(key);
+    return r;
+}
+
+static PyObject *loader_of(struct iterator *iterator) {
+    return iterator->loader && Py_IS_TYPE(iterator->loader, &LoaderType) ? iterator->loader : NULL;
+}
+
+/* Keeps an exception that is set. */
+static void hand_on(struct iterator *iterator) {
+    PyObject *type, *error, *trace;
+    PyObject *source = iterator->source;
+    PyErr_Fetch(&type, &error, &trace);
+    if (source && Py_IS_TYPE(source, &LoaderType)) loader_drop(source);
+    if (source && Py_IS_TYPE(source, &TasksType)) tasks_handed_on(source);
+    if (source && PyDict_CheckExact(source) && !delete_answer(source, iterator->answered_count) && loader_of(iterator))
+        loader_drop(iterator->loader);
+    iterator->answered_count++;
+    PyErr_Restore(type, error, trace);
+}
+
+/* Is the exception that is set the answer? Keeps it set. */
+static bool is_answer(struct iterator *iterator) {
+    PyObject *type, *error, *trace;
+    PyObject *loader = loader_of(iterator);
+    if (!loader || !*loader_has_failed(loader)) return false;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (trace) PyException_SetTraceback(error, trace);
+    PyObject *is_from_signal = PyObject_CallMethodOneArg((PyObject *)iterator, core.names.is_from_signal, error);
+    bool is_answer = is_from_signal == Py_False;
+    Py_XDECREF(is_from_signal);
+    PyErr_Clear();
+    PyErr_Restore(type, error, trace);
+    return is_answer;
+}
+
+static PyObject *iterator_next(PyObject *self) {
+    struct iterator *iterator = (struct iterator *)self;
+    bool is_shared = iterator->source && Py_IS_TYPE(iterator->source, &TasksType); /* each thread has its own task */
+    if (iterator->is_busy && !is_shared) {
+        PyErr_SetString(PyExc_RuntimeError, "headrace: another thread is waiting for this loader's next batch; give "
+                                            "each thread an iterator of its own, or a lock");
+        return NULL;
+    }
+    if (loader_of(iterator)) *loader_has_failed(loader_of(iterator)) = false;
+    iterator->is_busy = true;
+    PyObject *value = PyObject_CallMethodNoArgs(self, core.names.prepare);
+    iterator->is_busy = false;
+    if (value || is_answer(iterator)) hand_on(iterator);
+    iterator->yielded_count += value != NULL;
+    return value;
+}
+
+static int iterator_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(((struct iterator *)self)->source);
+    Py_VISIT(((struct iterator *)self)->loader);
+    return 0;
+}
+
+static int iterator_clear(PyObject *self) {
+    Py_CLEAR(((struct iterator *)self)->source);
+    Py_CLEAR(((struct iterator *)self)->loader);
+    return 0;
+}
+
+static void iterator_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    iterator_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef iterator_members[] = {
+    {"_source", T_OBJECT, offsetof(struct iterator, source), 0, "What keeps the next value until it is handed on."},
+    {"_loader", T_OBJECT, offsetof(struct iterator, loader), 0, "The Loader that the answers come from."},
+    {"_answered", T_ULONGLONG, offsetof(struct iterator, answered_count), 0, "Values and failures handed on."},
+    {"_num_yielded", T_ULONGLONG, offsetof(struct iterator, yielded_count), 0, "Values of this epoch."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject IteratorType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Iterator",
+    .tp_basicsize = sizeof(struct iterator),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "The base of a loader's iterator: next() returns what its method _prepare() returns. An exception out of "
+              "_prepare() loses nothing: it is called again.",
+    .tp_new = PyType_GenericNew,
+    .tp_dealloc = iterator_dealloc,
+    .tp_traverse = iterator_traverse,
+    .tp_clear = iterator_clear,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = iterator_next,
+    .tp_members = iterator_members,
+};

@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+#include "crew.h"
+
+#include <errno.h>
+#include <string.h>
+#include <structmember.h>
+#include <time.h>
+
+/* _core.Loader: the trainer's end of a loader. */
+struct loader {
+    PyObject_HEAD hr_loader *loader;
+    bool is_busy;                 /* a thread is inside, without the GIL */
+    struct hr_delivery *received; /* waited for, not decoded yet; touched with the GIL only */
+    PyObject *answer;             /* decoded, not dropped yet */
+    long status;                  /* of these */
+    bool has_failed;              /* the answer is the exception that is being raised */
+    unsigned long long serial;    /* how many were waited for */
+    unsigned long long owed;      /* tasks that are to be submitted */
+    unsigned long long submitted; /* in this epoch */
+    int failed_step;              /* enum step: where the last submit failed */
+    uint32_t worker_count;
+    bool keeps_workers; /* workers without data wait for another epoch */
+    bool *is_dismissed; /* by worker, in this epoch */
+    PyObject *types;    /* see decode */
+};
+
+PyObject *WorkerDied;
+
+/* "O&": an int as a count; one that does not fit is the largest or 0, which libheadrace refuses with its bounds. */
+static int to_count(PyObject *object, void *ret_count) {
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (value == -1 && PyErr_Occurred()) return 0;
+    bool is_negative = overflow < 0 || (!overflow && value < 0);
+    *(uint32_t *)ret_count = is_negative ? 0 : overflow || value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
+    return 1;
+}
+
+static int loader_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
+    struct loader *loader = (struct loader *)self;
+    static char *names[] = {"workers", "prefetch_factor", "in_order", "limit_bytes", NULL};
+    struct hr_loader_options options = {0};
+    int in_order;
+    unsigned long long limit_bytes;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O&O&pK:Loader", names, to_count, &options.worker_count,
+                                     to_count, &options.prefetch_factor, &in_order, &limit_bytes))
+        return -1;
+    if (loader->loader) {
+        PyErr_SetString(PyExc_RuntimeError, "headrace: the loader is open already");
+        return -1;
+    }
+    if (!loader->types && !(loader->types = PyDict_New())) return -1;
+    options.out_of_order = !in_order;
+    options.limit_bytes = limit_bytes;
+    loader->worker_count = options.worker_count;
+    int r = hr_loader_open(&options, &loader->loader);
+    if (r < 0) core_raise(r);
+    if (r < 0) return -1;
+    loader->is_dismissed = PyMem_Calloc(loader->worker_count, sizeof *loader->is_dismissed);
+    if (!loader->is_dismissed) PyErr_NoMemory();
+    return loader->is_dismissed ? 0 : -1;
+}
+
+void loader_drop(PyObject *self) {
+    struct loader *loader = (struct loader *)self;
+    hr_delivery_done(loader->received);
+    loader->received = NULL;
+    loader->has_failed = false;
+    Py_CLEAR(loader->answer);
+}
+
+bool *loader_has_failed(PyObject *self) {
+    return &((struct loader *)self)->has_failed;
+}
+
+static void loader_dealloc(PyObject *self) {
+    struct loader *loader = (struct loader *)self;
+    loader_drop(self);
+    PyMem_Free(loader->is_dismissed);
+    hr_loader_close(loader->loader);
+    Py_XDECREF(loader->types);
+    Py_TYPE(self)->tp_free(self);
+}
+
+/* For what any thread may do at any time. */
+hr_loader *core_open_loader(PyObject *self) {
+    hr_loader *loader = ((struct loader *)self)->loader;
+    if (!loader)
+        PyErr_SetString(PyExc_RuntimeError,
+                        "headrace: this iterator was closed, and its workers have ended; iter(loader) "
+                        "starts a new epoch with new workers");
+    return loader;
+}
+
+/* For what one thread may do at a time. */
+static hr_loader *idle_loader(PyObject *self) {
+    if (((struct loader *)self)->is_busy) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "headrace: another thread is waiting for this loader's next batch; give each "
+                        "thread an iterator of its own, or a lock");
+        return NULL;
+    }
+    return core_open_loader(self);
+}
+
+static PyObject *loader_open_pass(PyObject *self, PyObject *argument) {
+    struct hr_pass pass;
+    hr_loader *loader = core_open_loader(self);
+    unsigned long worker = PyLong_AsUnsignedLong(argument);
+    if (PyErr_Occurred() || !loader) return NULL;
+    int r = hr_crew_pass(hr_loader_crew(loader), (uint32_t)worker, &pass);
+    if (r < 0) return core_raise(r);
+    return Py_BuildValue("Iiiiii", pass.worker, pass.memory_fd, pass.trainer_bell_fd, pass.worker_bell_fd, pass.life_fd,
+                         pass.box_fd);
+}
+
+/* What a wait of the trainer's ended with, as an exception. */
+static void *raise_wait(hr_loader *loader, int code) {
+    if (code != HR_E_WORKER_DIED) return core_raise(code);
+    PyObject *worker = PyLong_FromUnsignedLong(hr_arena_dead_worker(hr_loader_arena(loader)));
+    if (worker) PyErr_SetObject(WorkerDied, worker);
+    Py_XDECREF(worker);
+    return NULL;
+}
+
+enum { LOOK_NS = 500000000 }; /* a signal that came just before the wait is served after this long at the latest */
+
+/* What a wait is for: the next batch, or an epoch's beginning with this payload. */
+struct waited {
+    struct hr_delivery **ret_delivery;
+    const void *payload;
+    size_t payload_bytes;
+};
+
+static int wait_once(struct loader *self, const struct waited *waited, int64_t deadline_ns) {
+    int r;
+    self->is_busy = true;
+    Py_BEGIN_ALLOW_THREADS;
+    r = waited->ret_delivery ? hr_loader_next(self->loader, deadline_ns, waited->ret_delivery)
+                             : hr_loader_begin(self->loader, waited->payload, waited->payload_bytes, deadline_ns);
+    Py_END_ALLOW_THREADS;
+    self->is_busy = false;
+    return r;
+}
+
+/* Waits without the GIL, serving signals, whose Python handlers may raise, or close this loader: -EINTR then, with an
+ * exception. */
+static int wait_for(struct loader *self, const struct waited *waited, int64_t deadline_ns) {
+    for (;;) {
+        int64_t look_ns = core_now_ns() + LOOK_NS;
+        int r = wait_once(self, waited, look_ns < deadline_ns ? look_ns : deadline_ns);
+        if (r != -EINTR && r != -ETIMEDOUT) return r;
+        if (PyErr_CheckSignals() < 0 || !idle_loader((PyObject *)self)) return -EINTR;
+        if (r == -ETIMEDOUT && core_now_ns() >= deadline_ns) return r;
+    }
+}
+
+static PyObject *loader_begin(PyObject *self, PyObject *arguments) {
+    struct loader *loader = (struct loader *)self;
+    int64_t deadline_ns;
+    unsigned long long owed;
+    int keeps_workers;
+    PyObject *epoch, *timeout;
+    if (!PyArg_ParseTuple(arguments, "OKpO:begin", &epoch, &owed, &keeps_workers, &timeout) || !idle_loader(self))
+        return NULL;
+    if (core_deadline(timeout, &deadline_ns) < 0) return NULL;
+    loader_drop(self);
+    PyObject *payload = core_pack_indices(epoch);
+    if (!payload) return NULL;
+    struct waited waited = {.payload = PyBytes_AS_STRING(payload), .payload_bytes = (size_t)PyBytes_GET_SIZE(payload)};
+    int r = wait_for(loader, &waited, deadline_ns);
+    Py_DECREF(payload);
+    if (r == -EINTR) return NULL;
+    if (r < 0) return raise_wait(loader->loader, r);
+    memset(loader->is_dismissed, 0, loader->worker_count * sizeof *loader->is_dismissed);
+    loader->keeps_workers = keeps_workers;
+    loader->owed = owed;
+    loader->submitted = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *pack_task(PyObject *task, PyObject *wrap) {
+    if (wrap == Py_None) return core_pack_indices(task);
+    PyObject *wrapped = PyObject_CallOneArg(wrap, task);
+    PyObject *payload = wrapped ? core_pack_indices(wrapped) : NULL;
+    Py_XDECREF(wrapped);
+    return payload;
+}
+
+enum step { STEP_NONE, STEP_DRAW, STEP_SEND };
+
+static PyObject *loader_submit(PyObject *self, PyObject *arguments) {
+    struct loader *loader = (struct loader *)self;
+    PyObject *tasks, *wrap;
+    loader->failed_step = STEP_NONE;
+    if (!PyArg_ParseTuple(arguments, "O!O:submit", &TasksType, &tasks, &wrap) || !idle_loader(self)) return NULL;
+    loader->failed_step = STEP_DRAW;
+    PyObject *task = tasks_draw(tasks);
+    if (!task && PyErr_Occurred()) return NULL;
+    if (!task) {
+        loader->failed_step = STEP_NONE;
+        loader->owed = loader->owed ? loader->owed - 1 : 0;
+        Py_RETURN_FALSE;
+    }
+    loader->failed_step = STEP_SEND;
+    PyObject *payload = pack_task(task, wrap);
+    Py_DECREF(task);
+    hr_loader *open_loader = payload ? idle_loader(self) : NULL; /* the task's own code may have closed it */
+    int r =
+        open_loader ? hr_loader_submit(open_loader, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload)) : 0;
+    Py_XDECREF(payload);
+    if (!open_loader) return NULL;
+    if (r < 0) return core_raise(r);
+    loader->failed_step = STEP_NONE;
+    tasks_handed_on(tasks);
+    loader->owed--;
+    loader->submitted++;
+    Py_RETURN_TRUE;
+}
+
+/* A worker has come to its end: it, and others without data, get their last task. */
+static int dismiss_workers(struct loader *loader) {
+    int r = 0;
+    for (uint32_t worker = 0; !loader->keeps_workers && r >= 0 && worker < loader->worker_count; worker++) {
+        if (loader->is_dismissed[worker] || hr_loader_has_data(loader->loader, worker)) continue;
+        loader->is_dismissed[worker] = true;
+        r = hr_loader_dismiss(loader->loader, worker);
+    }
+    return r;
+}
+
+static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
+    struct loader *loader = (struct loader *)self;
+    struct hr_delivery *received = NULL;
+    struct waited waited = {.ret_delivery = &received};
+    int64_t deadline_ns;
+    if (!idle_loader(self) || core_deadline(timeout, &deadline_ns) < 0) return NULL;
+    if (loader->received || loader->answer) return PyLong_FromLong(loader->status);
+    int r = wait_for(loader, &waited, deadline_ns);
+    if (r == -EINTR) return NULL;
+    if (r == HR_E_END) Py_RETURN_NONE;
+    if (r < 0) return raise_wait(loader->loader, r);
+    loader->owed++;
+    if (r == 1) {
+        r = dismiss_workers(loader);
+        return r < 0 ? core_raise(r) : PyLong_FromLong(HR_STATUS_END);
+    }
+    loader_drop(self); /* a handler of a signal may have waited for one */
+    loader->received = received;
+    loader->status = (long)received->status;
+    loader->serial++;
+    return PyLong_FromLong(loader->status);
+}
+
+static PyObject *loader_answer(PyObject *self, PyObject *ignored) {
+    struct loader *loader = (struct loader *)self;
+    struct hr_delivery *delivery = loader->received;
+    (void)ignored;
+    if (loader->answer) return Py_NewRef(loader->answer);
+    if (!idle_loader(self)) return NULL;
+    if (!delivery) return PyErr_Format(PyExc_RuntimeError, "headrace: no answer was waited for");
+    PyObject *answer = delivery->status == HR_STATUS_TOO_BIG && delivery->bytes == sizeof(uint64_t)
+                           ? PyLong_FromUnsignedLongLong(*(const uint64_t *)delivery->data)
+                           : decode(delivery, loader->types);
+    loader->has_failed = !answer;
+    if (!answer) return NULL;
+    if (delivery != loader->received) { /* the answer's own code has come here, too */
+        Py_DECREF(answer);
+        return PyErr_Format(PyExc_RuntimeError, "headrace: the loader was used while a batch was made of what arrived");
+    }
+    hr_delivery_done(delivery);
+    loader->received = NULL;
+    loader->answer = answer;
+    return Py_NewRef(answer);
+}
+
+static PyObject *py_fail(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    ((struct loader *)self)->has_failed = true;
+    Py_RETURN_NONE;
+}
+
+static PyObject *is_pending(PyObject *self, void *ignored) {
+    (void)ignored;
+    return PyBool_FromLong(((struct loader *)self)->received || ((struct loader *)self)->answer);
+}
+
+static PyObject *py_drop(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    loader_drop(self);
+    Py_RETURN_NONE;
+}
+
+/* At the interpreter's exit a daemon thread may still wait; hr_arena_stop has told it to return. */
+static bool wait_until_idle(const struct loader *loader) {
+    enum { STEP_NS = 1000000, STEPS = 1000 };
+    for (int i = 0; loader->is_busy && i < STEPS; i++) {
+        Py_BEGIN_ALLOW_THREADS;
+        nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
+        Py_END_ALLOW_THREADS;
+    }
+    return !loader->is_busy;
+}
+
+static PyObject *loader_close(PyObject *self, PyObject *ignored) {
+    struct loader *loader = (struct loader *)self;
+    (void)ignored;
+    if (!wait_until_idle(loader)) Py_RETURN_NONE; /* its thread never returns: the process's end frees all */
+    loader_drop(self);
+    loader->loader = hr_loader_close(loader->loader);
+    Py_RETURN_NONE;
+}
+
+static PyObject *loader_report(PyObject *self, PyObject *ignored) {
+    static const char *const memories[] = {"memfd", "shm", "tmp"};
+    struct hr_arena_report r;
+    hr_loader *loader = core_open_loader(self);
+    (void)ignored;
+    if (!loader) return NULL;
+    hr_arena_report(hr_loader_arena(loader), &r);
+    return Py_BuildValue("{s:s,s:I,s:I,s:K,s:K,s:K,s:K,s:I,s:K,s:K,s:K,s:K,s:K,s:K,s:d,s:K,s:I,s:K}", "memory",
+                         memories[r.memory], "workers", r.worker_count, "slots", r.slot_count, "limit_bytes",
+                         (unsigned long long)r.limit_bytes, "window_bytes", (unsigned long long)r.window_bytes,
+                         "used_bytes", (unsigned long long)r.used_bytes, "held_bytes", (unsigned long long)r.held_bytes,
+                         "held", r.held_count, "batches", (unsigned long long)r.delivered_count, "bytes",
+                         (unsigned long long)r.delivered_bytes, "copied", (unsigned long long)r.copied_count, "asked",
+                         (unsigned long long)r.asked_count, "trimmed", (unsigned long long)r.trimmed_count, "waits",
+                         (unsigned long long)r.waited_count, "waited_s", (double)r.waited_ns / 1e9, "sleeps",
+                         (unsigned long long)r.slept_count, "restarts", r.restart_count, "skipped",
+                         (unsigned long long)r.skipped_count);
+}
+
+static PyObject *loader_copied(PyObject *self, PyObject *ignored) {
+    struct hr_arena_report report = {0};
+    hr_loader *loader = ((struct loader *)self)->loader;
+    (void)ignored;
+    if (loader) hr_arena_report(hr_loader_arena(loader), &report);
+    return PyLong_FromUnsignedLongLong(report.copied_count);
+}
+
+static PyObject *loader_count_skipped(PyObject *self, PyObject *argument) {
+    struct hr_arena_report report;
+    hr_loader *loader = core_open_loader(self);
+    unsigned long long count = PyLong_AsUnsignedLongLong(argument);
+    if (PyErr_Occurred() || !loader) return NULL;
+    hr_arena_report(hr_loader_arena(loader), &report);
+    int r = hr_arena_count(hr_loader_arena(loader), 0, count - report.skipped_count);
+    if (r < 0) return core_raise(r);
+    Py_RETURN_NONE;
+}
+
+static PyObject *loader_replace(PyObject *self, PyObject *argument) {
+    struct hr_succession succession;
+    hr_loader *loader = idle_loader(self);
+    unsigned long worker = PyLong_AsUnsignedLong(argument);
+    if (PyErr_Occurred() || !loader) return NULL;
+    int r = hr_loader_replace(loader, (uint32_t)worker, &succession);
+    if (r < 0) return core_raise(r);
+    return Py_BuildValue("KKK", (unsigned long long)succession.delivered_count,
+                         (unsigned long long)succession.published_count, (unsigned long long)succession.granted_count);
+}
+
+static int add_task(PyObject *tasks, uint64_t task, const void *payload, size_t bytes) {
+    PyObject *number = PyLong_FromUnsignedLongLong(task);
+    PyObject *indices = bytes ? core_unpack_indices(payload, bytes) : Py_NewRef(Py_None);
+    int r = number && indices ? PyDict_SetItem(tasks, number, indices) : -1;
+    Py_XDECREF(number);
+    Py_XDECREF(indices);
+    return r;
+}
+
+static PyObject *loader_tasks(PyObject *self, PyObject *argument) {
+    uint64_t task;
+    const void *payload;
+    size_t bytes;
+    hr_loader *loader = idle_loader(self);
+    unsigned long worker = PyLong_AsUnsignedLong(argument);
+    if (PyErr_Occurred() || !loader) return NULL;
+    PyObject *tasks = PyDict_New();
+    int r = 0;
+    for (uint32_t nth = 0; tasks && r == 0; nth++) {
+        r = hr_loader_outstanding(loader, (uint32_t)worker, nth, &task, &payload, &bytes);
+        if (r == 0 && add_task(tasks, task, payload, bytes) < 0) Py_CLEAR(tasks);
+    }
+    if (!tasks || r == HR_E_END) return tasks;
+    Py_DECREF(tasks);
+    return core_raise(r);
+}
+
+static PyObject *loader_awaited(PyObject *self, PyObject *ignored) {
+    uint32_t worker;
+    hr_loader *loader = idle_loader(self);
+    (void)ignored;
+    if (!loader) return NULL;
+    if (hr_loader_awaited(loader, &worker) < 0 || worker == HR_ANY_WORKER) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLong(worker);
+}
+
+static PyMethodDef loader_methods[] = {
+    {"open_pass", loader_open_pass, METH_O,
+     "open_pass(worker) -> (worker, memory_fd, trainer_bell_fd, worker_bell_fd, life_fd, box_fd)\n\nWhat a worker "
+     "needs for its Port. The caller owns and closes the descriptors."},
+    {"replace", loader_replace, METH_O,
+     "replace(worker) -> (delivered, published, granted)\n\nGrants a dead worker's tasks anew, for its successor. See "
+     "struct hr_succession."},
+    {"awaited", loader_awaited, METH_NOARGS,
+     "awaited() -> int | None\n\nThe worker whose answer is the next in order; None: any."},
+    {"tasks", loader_tasks, METH_O, "tasks(worker) -> dict\n\nA worker's outstanding tasks: number -> indices."},
+    {"adopt", crew_adopt, METH_VARARGS,
+     "adopt(worker, pid, sentinel)\n\nWatches process `pid` as a worker; `sentinel` is a descriptor that becomes "
+     "readable when it ends, for a kernel without pidfd."},
+    {"guard", crew_guard, METH_VARARGS | METH_STATIC,
+     "guard(life_fd, pid) -> bool\n\nHas process `pid` killed when nobody can write to the pipe any more that this "
+     "descriptor reads, so with open_pass's when the trainer has died. False: it has ended, or the system refuses."},
+    {"look", crew_look, METH_O,
+     "look(worker) -> dict\n\nstruct hr_worker_report by its fields' names, and `stack`, `said`."},
+    {"told", crew_told, METH_O, "told(worker) -> bytes\n\nWhat a worker told last; it may have written anything."},
+    {"signal", crew_signal, METH_VARARGS, "signal(worker, number)\n\nSends a worker a signal. OSError."},
+    {"stop", crew_stop, METH_O,
+     "stop(timeout) -> int\n\nEnds all workers within `timeout` seconds: tells them, SIGTERM, SIGKILL. How many still "
+     "run."},
+    {"begin", loader_begin, METH_VARARGS,
+     "begin(epoch, owed, keeps_workers, timeout)\n\nBegins an epoch, with `owed` tasks to be submitted; workers that "
+     "go "
+     "on from an earlier one are sent `epoch`, any object. keeps_workers: those without data wait for another epoch. "
+     "See "
+     "hr_loader_begin. WorkerDied, TimeoutError."},
+    {"submit", loader_submit, METH_VARARGS,
+     "submit(tasks, wrap) -> bool\n\nSubmits the next of the Tasks; `wrap`: None, or what makes what is sent of it. "
+     "False: there is none. What it raises leaves the task drawn, and owed."},
+    {"wait", loader_wait, METH_O,
+     "wait(timeout) -> int | None\n\nWaits for the next answer in the loader's order, and returns its status, again "
+     "until it is dropped; None when nothing is outstanding. STATUS_END: a worker has no more data, there is no "
+     "answer. "
+     "One more task is owed then. WorkerDied, TimeoutError."},
+    {"answer", loader_answer, METH_NOARGS,
+     "answer() -> object\n\nReturns the answer that was waited for, again until it is dropped. STATUS_TOO_BIG: the "
+     "bytes that the batch needs. Raises what rebuilding it raises."},
+    {"fail", py_fail, METH_NOARGS,
+     "fail()\n\nThe exception that is raised next is the answer. (One that answer() raises is, too.)"},
+    {"drop", py_drop, METH_NOARGS, "drop()\n\nLets go of the answer: the next wait is for the next one."},
+    {"close", loader_close, METH_NOARGS, "close()\n\nCloses the loader; what was received stays readable. Idempotent."},
+    {"copied", loader_copied, METH_NOARGS,
+     "copied() -> int\n\nThe report's count of batches delivered as copies; 0 once closed."},
+    {"count_skipped", loader_count_skipped, METH_O,
+     "count_skipped(count)\n\nSets how many bad samples were left out or replaced, for the report."},
+    {"report", loader_report, METH_NOARGS, "report() -> dict\n\nCounters: see struct hr_arena_report."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef loader_members[] = {
+    {"owed", T_ULONGLONG, offsetof(struct loader, owed), READONLY, "Tasks that are to be submitted."},
+    {"submitted", T_ULONGLONG, offsetof(struct loader, submitted), READONLY, "Tasks of this epoch so far."},
+    {"failed_step", T_INT, offsetof(struct loader, failed_step), READONLY,
+     "Where the last submit failed: 0: it did not; 1: drawing the task; 2: sending it."},
+    {"serial", T_ULONGLONG, offsetof(struct loader, serial), READONLY, "How many answers were waited for."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef loader_properties[] = {
+    {"is_pending", is_pending, NULL, "Whether an answer was waited for and not dropped.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject LoaderType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Loader",
+    .tp_basicsize = sizeof(struct loader),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "The trainer's end: workers, prefetch_factor (per worker), in_order, limit_bytes (0: chosen).",
+    .tp_new = PyType_GenericNew,
+    .tp_init = loader_init,
+    .tp_dealloc = loader_dealloc,
+    .tp_methods = loader_methods,
+    .tp_members = loader_members,
+    .tp_getset = loader_properties,
+};

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+#include <structmember.h>
+
+/* _core.Tasks: the indices of one batch after the other, drawn from a sampler. What was drawn is kept until it has been
+ * handed on, so an exception in between (of a signal's handler, say) loses nothing. */
+struct tasks {
+    PyObject_HEAD PyObject *iterable; /* NULL: there is an iterator */
+    PyObject *iterator;
+    Py_ssize_t batch_size; /* 0: items are handed on as they come */
+    bool drop_last, is_listed, is_over;
+    PyObject *batch;                 /* list: items of a batch that is not complete */
+    PyObject *ahead;                 /* list: drawn by look, oldest first */
+    PyObject *held;                  /* dict: thread -> what it has drawn and not handed on */
+    Py_ssize_t skipped_count;        /* items that are left out of that batch */
+    unsigned long long item_count;   /* items that the iterator gave */
+    unsigned long long handed_count; /* tasks that were handed on */
+};
+
+static PyObject *tasks_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    static char *names[] = {"iterable", "batch_size", "drop_last", "listed", NULL};
+    PyObject *iterable;
+    Py_ssize_t batch_size = 0;
+    int drop_last = 0, is_listed = 0;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|npp:Tasks", names, &iterable, &batch_size, &drop_last,
+                                     &is_listed))
+        return NULL;
+    struct tasks *tasks = (struct tasks *)type->tp_alloc(type, 0);
+    if (!tasks) return NULL;
+    tasks->iterable = Py_NewRef(iterable);
+    tasks->batch_size = batch_size;
+    tasks->drop_last = drop_last;
+    tasks->is_listed = is_listed;
+    tasks->batch = PyList_New(0);
+    tasks->ahead = PyList_New(0);
+    tasks->held = PyDict_New();
+    if (!tasks->batch || !tasks->ahead || !tasks->held) Py_CLEAR(tasks);
+    return (PyObject *)tasks;
+}
+
+static int tasks_traverse(PyObject *self, visitproc visit, void *arg) {
+    struct tasks *tasks = (struct tasks *)self;
+    Py_VISIT(tasks->iterable);
+    Py_VISIT(tasks->iterator);
+    Py_VISIT(tasks->batch);
+    Py_VISIT(tasks->ahead);
+    Py_VISIT(tasks->held);
+    return 0;
+}
+
+static int tasks_clear(PyObject *self) {
+    struct tasks *tasks = (struct tasks *)self;
+    Py_CLEAR(tasks->iterable);
+    Py_CLEAR(tasks->iterator);
+    Py_CLEAR(tasks->batch);
+    Py_CLEAR(tasks->ahead);
+    Py_CLEAR(tasks->held);
+    return 0;
+}
+
+static void tasks_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    tasks_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+/* Makes the iterator when the first item is drawn, as a generator around the sampler would. */
+static int need_iterator(struct tasks *tasks) {
+    if (tasks->iterator) return 0;
+    PyObject *iterator = PyObject_GetIter(tasks->iterable);
+    if (iterator && tasks->is_listed && PyGen_CheckExact(iterator)) {
+        PyObject *list = PySequence_List(iterator);
+        Py_SETREF(iterator, list ? PyObject_GetIter(list) : NULL);
+        Py_XDECREF(list);
+    }
+    if (!iterator) return -1;
+    Py_XSETREF(tasks->iterator, iterator); /* the iterable's code may have drawn from these tasks, too */
+    return 0;
+}
+
+/* The next item of the iterator: new reference. NULL without an exception: there is none. */
+static PyObject *next_item(struct tasks *tasks) {
+    if (tasks->is_over || need_iterator(tasks) < 0) return NULL;
+    PyObject *iterator = Py_NewRef(tasks->iterator);
+    PyObject *item = PyIter_Next(iterator);
+    Py_DECREF(iterator);
+    tasks->item_count += item != NULL;
+    return item;
+}
+
+static PyObject *take_batch(struct tasks *tasks) {
+    PyObject *empty = PyList_New(0);
+    PyObject *batch = empty ? tasks->batch : NULL;
+    if (batch) tasks->batch = empty;
+    if (batch) tasks->skipped_count = 0;
+    return batch;
+}
+
+/* Has the batch all its items? At least one, and as many as the batch size less those that are left out. */
+static bool is_complete(const struct tasks *tasks) {
+    Py_ssize_t count = PyList_GET_SIZE(tasks->batch);
+    return count > 0 && count + tasks->skipped_count >= tasks->batch_size;
+}
+
+/* The next batch, or the next item where there are no batches. NULL without an exception: the end. */
+static PyObject *next_task(struct tasks *tasks) {
+    if (!tasks->batch_size) return next_item(tasks);
+    while (!is_complete(tasks)) {
+        PyObject *item = next_item(tasks);
+        if (!item) {
+            bool is_last = !PyErr_Occurred() && PyList_GET_SIZE(tasks->batch) > 0 && !tasks->drop_last;
+            return is_last ? take_batch(tasks) : NULL;
+        }
+        int r = PyList_Append(tasks->batch, item);
+        Py_DECREF(item);
+        if (r < 0) return NULL;
+    }
+    return take_batch(tasks);
+}
+
+static PyObject *take_first(PyObject *list) {
+    PyObject *first = Py_NewRef(PyList_GET_ITEM(list, 0));
+    if (PyList_SetSlice(list, 0, 1, NULL) < 0) Py_CLEAR(first);
+    return first;
+}
+
+static PyObject *this_thread(void) {
+    return PyLong_FromUnsignedLong(PyThread_get_thread_ident());
+}
+
+PyObject *tasks_draw(PyObject *self) {
+    struct tasks *tasks = (struct tasks *)self;
+    PyObject *thread = this_thread();
+    PyObject *task = thread ? Py_XNewRef(PyDict_GetItemWithError(tasks->held, thread)) : NULL;
+    if (!task && !PyErr_Occurred()) {
+        task = PyList_GET_SIZE(tasks->ahead) ? take_first(tasks->ahead) : next_task(tasks);
+        if (task && PyDict_SetItem(tasks->held, thread, task) < 0) Py_CLEAR(task);
+    }
+    Py_XDECREF(thread);
+    return task;
+}
+
+void tasks_handed_on(PyObject *self) {
+    struct tasks *tasks = (struct tasks *)self;
+    PyObject *thread = this_thread();
+    if (thread && PyDict_DelItem(tasks->held, thread) == 0) tasks->handed_count++;
+    PyErr_Clear(); /* it held none */
+    Py_XDECREF(thread);
+}
+
+static PyObject *py_draw(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    PyObject *task = tasks_draw(self);
+    if (!task && !PyErr_Occurred()) PyErr_SetNone(PyExc_StopIteration);
+    return task;
+}
+
+static PyObject *py_handed_on(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    tasks_handed_on(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_look(PyObject *self, PyObject *argument) {
+    struct tasks *tasks = (struct tasks *)self;
+    Py_ssize_t count = PyLong_AsSsize_t(argument);
+    if (count == -1 && PyErr_Occurred()) return NULL;
+    while (PyList_GET_SIZE(tasks->ahead) < count) {
+        PyObject *task = next_task(tasks);
+        if (!task && PyErr_Occurred()) return NULL;
+        if (!task) break;
+        int r = PyList_Append(tasks->ahead, task);
+        Py_DECREF(task);
+        if (r < 0) return NULL;
+    }
+    return PyList_GetSlice(tasks->ahead, 0, count);
+}
+
+static PyObject *py_skip_item(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    ((struct tasks *)self)->skipped_count++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_drop_batch(PyObject *self, PyObject *ignored) {
+    struct tasks *tasks = (struct tasks *)self;
+    (void)ignored;
+    tasks->skipped_count = 0;
+    if (PyList_SetSlice(tasks->batch, 0, PY_SSIZE_T_MAX, NULL) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_end_if_batched(PyObject *self, PyObject *ignored) {
+    struct tasks *tasks = (struct tasks *)self;
+    (void)ignored;
+    if (PyList_SetSlice(tasks->batch, 0, PY_SSIZE_T_MAX, NULL) < 0) return NULL;
+    tasks->is_over = tasks->batch_size > 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *tasks_is_held(PyObject *self, void *ignored) {
+    PyObject *thread = this_thread();
+    (void)ignored;
+    int r = thread ? PyDict_Contains(((struct tasks *)self)->held, thread) : -1;
+    Py_XDECREF(thread);
+    return r < 0 ? NULL : PyBool_FromLong(r);
+}
+
+static PyObject *py_is_ended(PyObject *self, PyObject *ignored) {
+    struct tasks *tasks = (struct tasks *)self;
+    (void)ignored;
+    return PyBool_FromLong(tasks->is_over || (tasks->iterator && PyGen_CheckExact(tasks->iterator)));
+}
+
+static PyMethodDef methods[] = {
+    {"draw", py_draw, METH_NOARGS,
+     "draw() -> object\n\nReturns the next task, and again the same one to this thread until it is handed on. "
+     "StopIteration at the end; what the sampler raises."},
+    {"handed_on", py_handed_on, METH_NOARGS,
+     "handed_on()\n\nMarks this thread's task as handed on: draw() returns the next one."},
+    {"look", py_look, METH_O,
+     "look(count) -> list\n\nReturns up to `count` tasks that come after those that were drawn."},
+    {"skip_item", py_skip_item, METH_NOARGS,
+     "skip_item()\n\nLeaves an item out: the batch that is being put together has one less, but at least one."},
+    {"drop_batch", py_drop_batch, METH_NOARGS, "drop_batch()\n\nDrops the items of an incomplete batch."},
+    {"end_if_batched", py_end_if_batched, METH_NOARGS,
+     "end_if_batched()\n\nWhere items are put together to batches, ends the tasks: nothing more is drawn from the "
+     "sampler, and an incomplete batch is dropped. As a generator that makes batches ends by an exception."},
+    {"is_ended_by_exceptions", py_is_ended, METH_NOARGS,
+     "is_ended_by_exceptions() -> bool\n\nReturns True if an exception of the sampler ends them: it is a generator, or "
+     "end_if_batched has ended them."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"item_count", T_ULONGLONG, offsetof(struct tasks, item_count), READONLY, "How many items the iterator gave."},
+    {"handed_count", T_ULONGLONG, offsetof(struct tasks, handed_count), READONLY, "How many tasks were handed on."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef properties[] = {
+    {"is_held", tasks_is_held, NULL, "Whether this thread has drawn a task and not handed it on.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject TasksType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Tasks",
+    .tp_basicsize = sizeof(struct tasks),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "What a loader is to make, drawn from a sampler: Tasks(iterable, batch_size=0, drop_last=False, "
+              "listed=False). With a batch size, items are put together to lists of that many. listed: where the "
+              "sampler's iterator is a generator, it is run through when the first task is drawn.",
+    .tp_new = tasks_new,
+    .tp_dealloc = tasks_dealloc,
+    .tp_traverse = tasks_traverse,
+    .tp_clear = tasks_clear,
+    .tp_methods = methods,
+    .tp_members = members,
+    .tp_getset = properties,
+};

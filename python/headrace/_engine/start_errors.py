@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a loader does where its workers cannot be started because something does not pickle: says all of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from headrace._engine import crew
+from headrace._errors import exception_text
+from headrace._inspect import lookup
+from headrace._start import forkserver
+
+_ARGUMENTS = ("dataset", "collate_fn", "worker_init_fn", "on_bad_sample")
+_ADVICE = "  headrace doctor YOUR_MODULE:MAKE_DATASET      shows this without starting a training run"
+_Made = TypeVar("_Made")
+
+
+def parts_of_loader(loader: Any) -> list[tuple[str, Any]]:
+    """What a loader's workers get, by the names of its arguments."""
+    found = ((name, lookup.attribute(loader, name)) for name in _ARGUMENTS)
+    return [(name, value) for name, value in found if value is not None]
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _report_on(parts: list[tuple[str, Any]], method: str) -> Any:
+    """The doctor's report, or None where it finds nothing in the way."""
+    from headrace.doctor import _check  # only now: a run that starts needs none of it
+
+    report = _check.what_is_in_the_way(_check.check_parts, parts, method, "loader")
+    if report is None:
+        return None
+    names = [name for name, _ in parts if any(_is_below(one.path, name) for one in report.errors)]
+    return _check.with_subject(report, _and(names)) if names else report
+
+
+def _is_below(path: str, name: str) -> bool:
+    return path == name or path.startswith((f"{name}.", f"{name}[", f"list({name}"))
+
+
+def explain(error: Exception, report: Any) -> None:
+    """Adds the report to an exception: as a note, or to its message where there are no notes (Python 3.10); and as its
+    attribute headrace_report."""
+    attach(error, report, f"\n\n{_ADVICE}")
+
+
+def attach(error: Exception, report: Any, advice: str = "") -> None:
+    with contextlib.suppress(Exception):  # some classes refuse to be changed
+        error.headrace_report = report  # type: ignore[attr-defined]
+    exception_text.add_text(error, f"headrace: {report}{advice}")
+
+
+def name_sampler(batch_sampler: Any, sampler: Any) -> str:
+    """The argument that indices come from, and its class."""
+    name, value = ("sampler", sampler) if batch_sampler is None else ("batch_sampler", batch_sampler)
+    return f"{name}, {'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
+
+
+def is_explained(error: Exception) -> bool:
+    return exception_text.remark(error, "headrace_report") is not None
+
+
+def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method: str, repair: str | None) -> _Made:
+    """What start(False) returns. Where that fails because one of the parts does not pickle, its exception says all that
+    is in the way; or, with `repair`, start(True) sends what can be made anew in a Parcel."""
+    try:
+        return start(False)
+    except Exception as error:
+        report = _report_on(parts, method) if method != "fork" else None
+        if report is None:
+            raise
+        if repair is None or not any(one.repair for one in report.errors):
+            explain(error, report)
+            raise
+    return _started_repaired(start, parts, method, report)
+
+
+def _started_repaired(start: Callable[[bool], _Made], parts: Any, method: str, report: Any) -> _Made:
+    from headrace.doctor import _check, _repair
+
+    try:
+        made = start(True)
+    except Exception as error:
+        explain(error, _check.without(report, _repair.remedied(report)) or report)
+        raise
+    crew.tell(_repair.told(_repair.remedied(report)))
+    return made
+
+
+def parcel(value: Any) -> Any:
+    """The value, as it is sent with repair="auto"."""
+    from headrace.doctor import _repair
+
+    return _repair.Parcel(value)
+
+
+start_method_of = forkserver.start_method_of

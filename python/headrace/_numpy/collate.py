@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How samples become a batch without torch. The extension does the same in C for exact types (collate.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace._inspect import lookup
+
+
+def default_collate(samples: list[Any]) -> Any:
+    """A batch of samples of one structure.
+
+    Arrays and numpy scalars are stacked along a new first dimension; int, float, bool and complex become an array of
+    shape (batch size,); str and bytes stay a list; mappings, named tuples and sequences are collated entry by entry, a
+    tuple into a list.
+
+    Raises:
+        TypeError: for other types, and for numbers among which something else is.
+        ValueError: for samples of different lengths or shapes.
+        OverflowError: for an int that int64 does not hold.
+    """
+    import numpy as np
+
+    first = samples[0]
+    if isinstance(first, (np.ndarray, np.generic)):
+        return np.stack(samples)
+    if isinstance(first, (bool, int, float, complex)):
+        return _collate_numbers(samples)
+    if isinstance(first, (str, bytes)):
+        return samples
+    if isinstance(first, Mapping):
+        return {key: default_collate([sample[key] for sample in samples]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return _collate_entries(samples)
+    raise TypeError(
+        f"headrace: default_collate takes numpy arrays, numbers, strings, mappings and sequences, but found "
+        f"{type(first).__module__}.{type(first).__qualname__}; give the loader a collate_fn"
+    )
+
+
+def _collate_numbers(samples: list[Any]) -> Any:
+    import numpy as np
+
+    batch = np.array(samples)
+    if batch.dtype.kind in "biufc" and not (batch.dtype.kind in "uf" and all(isinstance(one, int) for one in samples)):
+        return batch
+    for place, one in enumerate(samples):
+        if isinstance(one, int) and not -(2**63) <= one < 2**63:
+            text = str(one) if one.bit_length() <= 128 else f"an int of {one.bit_length()} bits"
+            fit_unsigned = all(isinstance(each, int) and 0 <= each < 2**64 for each in samples)
+            advice = "have the data set give numpy.uint64 for each sample, or " if fit_unsigned else ""
+            raise OverflowError(
+                f"headrace: sample {place} of the batch has {text}, which int64 does not hold; {advice}give the "
+                "loader a collate_fn"
+            )
+        if np.array(one).dtype.kind not in "biufc":
+            raise TypeError(
+                f"headrace: sample {place} of the batch has {type(one).__module__}.{type(one).__qualname__} where "
+                "others have numbers; give the loader a collate_fn"
+            )
+    return batch
+
+
+def _collate_entries(samples: list[Any]) -> Any:
+    first = samples[0]
+    if any(len(sample) != len(first) for sample in samples):
+        raise ValueError("headrace: the samples of a batch have different lengths; give the loader a collate_fn")
+    columns = [default_collate(list(column)) for column in zip(*samples, strict=True)]
+    return type(first)(*columns) if lookup.has_attribute(first, "_fields") else columns

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replacements for bad samples: which samples can take their place.
+
+A replacement is always a sample that the loader's own sampler gave in this epoch, so that no sample of another split or
+of another rank arrives. The trainer, which draws the samples, sends a few of them with each task. They depend on the
+seed, the epoch and the order of the samples only, so they are the same with any number of workers.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+from headrace import _core
+from headrace._inspect import lookup
+from headrace._samples.random_numbers import key_of
+
+TRIES = 10  # other samples that are tried in the place of a bad one
+_KEPT = 64  # earlier samples that the trainer remembers
+_KEPT_PER_BATCH = 16
+
+
+class Refillable(NamedTuple):
+    """A task with the samples that can take the place of a bad one.
+
+    position: of its first sample in the epoch. earlier: samples that were given before it, in random order. later: the
+    next ones in the sampler's order, where there are fewer than TRIES earlier ones.
+    """
+
+    indices: Any
+    position: int
+    earlier: list[Any]
+    later: list[Any]
+
+
+def indices_of(task: Any) -> Any:
+    """Returns the indices of a task, without replacements."""
+    return task.indices if type(task) is Refillable else task
+
+
+def samples_of(indices: Any, is_batched: bool) -> list[Any]:
+    """Returns the samples of a task by their indices. A batch that can be read only once has none."""
+    if not is_batched:
+        return [indices]
+    return list(indices) if lookup.has_special(indices, "__len__") else []
+
+
+class Refills:
+    """The trainer's side: adds replacements to the tasks of one epoch, in their order."""
+
+    def __init__(self, tasks: _core.Tasks, is_batched: bool, seed: int, epoch: int) -> None:
+        self._tasks = tasks
+        self._is_batched = is_batched
+        self._seed = seed
+        self._epoch = epoch
+        self._kept: list[Any] = []
+        # Of the task that was wrapped last: its number, position and samples. All is set in one step, so that an
+        # exception of a signal's handler leaves nothing half done.
+        self._state: tuple[int, int, list[Any], list[Any]] = (-1, 0, [], [])
+
+    def wrap(self, indices: Any) -> Refillable:
+        """Returns the task of these indices. May be called again for the same task."""
+        number, position, kept, last = self._state
+        if number != self._tasks.handed_count:
+            kept = self._with_some_of(last, kept, position)
+            number, position, last = self._tasks.handed_count, position + len(last), self._samples(indices)
+            self._state = (number, position, kept, last)
+        earlier = self._random(position).sample(kept, min(TRIES, len(kept)))
+        return Refillable(indices, position, earlier, self._later(TRIES - len(earlier)))
+
+    def _samples(self, indices: Any) -> list[Any]:
+        return samples_of(indices, self._is_batched)
+
+    def _random(self, position: int) -> random.Random:
+        return random.Random(key_of(self._seed, self._epoch, "refill", position))
+
+    def _with_some_of(self, last: list[Any], kept: list[Any], position: int) -> list[Any]:
+        numbers = self._random(position)
+        kept = kept[:]
+        for sample in numbers.sample(last, min(_KEPT_PER_BATCH, len(last))):
+            if len(kept) < _KEPT:
+                kept.append(sample)
+            else:
+                kept[numbers.randrange(_KEPT)] = sample
+        return kept
+
+    def _later(self, count: int) -> list[Any]:
+        samples: list[Any] = []
+        tasks = 0
+        while len(samples) < count:
+            tasks += 1
+            ahead = self._tasks.look(tasks)
+            if len(ahead) < tasks:
+                break
+            samples += self._samples(ahead[-1])
+        return samples[:count]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what a multiprocessing context starts: a worker is a process, and a child of the process that iterates."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from multiprocessing.process import BaseProcess, current_process
+from typing import Any
+
+from headrace._errors import exception_text
+
+_DAEMON = (
+    "headrace: this process is a daemon: a process of multiprocessing.Pool, or a worker of another loader. Use "
+    "num_workers=0 here, or start this process with concurrent.futures.ProcessPoolExecutor instead of Pool: its "
+    "processes are not daemons"
+)
+
+
+def foreign_class(context: Any) -> str | None:
+    """Returns the name of the class that `context` starts workers with if it is no class of processes, else None.
+
+    A context may start threads in their place, as that of MONAI's ThreadDataLoader does."""
+    kind = getattr(context, "Process", None)
+    if not isinstance(kind, type) or issubclass(kind, BaseProcess):
+        return None  # what a function makes is checked by check_process
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def check_context(context: Any) -> None:
+    """Raises TypeError if `context` starts workers that are not processes."""
+    if name := foreign_class(context):
+        raise _refusal(name)
+
+
+def _refusal(name: str) -> TypeError:
+    return TypeError(
+        f"headrace: multiprocessing_context starts workers as {name}, which is not a process of multiprocessing, and "
+        'headrace needs processes; give "fork", "forkserver", "spawn" or a context whose Process is derived from '
+        "multiprocessing.process.BaseProcess, or use num_workers=0"
+    )
+
+
+def check_process(process: Any) -> None:
+    """Raises TypeError if what a context made, and has not started yet, is not a process."""
+    if not isinstance(process, BaseProcess):
+        raise _refusal(f"{type(process).__module__}.{type(process).__qualname__}")
+
+
+def check_child(pid: Any) -> None:
+    """Raises RuntimeError unless `pid` is a descendant of this process: headrace sends a worker signals, and has the
+    kernel kill it when this process ends. The parent of a worker is the fork server with that start method."""
+    is_possible = isinstance(pid, int) and 0 < pid < 1 << 31 and pid != os.getpid()
+    if not is_possible or not (_is_child(pid) or _may_descend(pid)):
+        raise RuntimeError(
+            f"headrace: multiprocessing_context started a worker with pid {pid}, which is not a child of this process "
+            f'(pid {os.getpid()}), so headrace does not use it; give "fork", "forkserver" or "spawn"'
+        )
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # leaves its exit code to multiprocessing
+    except OSError:
+        return False
+    return True
+
+
+def _may_descend(pid: int) -> bool:
+    """Returns False if /proc shows that process `pid` runs and does not descend from this process."""
+    own = os.getpid()
+    try:
+        if os.readlink("/proc/self") != str(own):
+            return True  # it shows other numbers: that of an outer namespace
+        while pid not in (0, own):
+            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+            pid = int(stat[stat.rindex(")") + 2 :].split()[1])
+    except OSError:  # there is no /proc, or the process has ended and another thread has its exit code
+        return True
+    return pid == own
+
+
+def explain_daemon(error: AssertionError) -> None:
+    """Adds what to do to the exception with which multiprocessing refuses that a daemon starts a process."""
+    if current_process().daemon:
+        exception_text.add_text(error, _DAEMON)

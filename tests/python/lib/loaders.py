@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two loaders that the tests compare.
+
+`HEADRACE_TESTS_AGAINST=torch` puts torch's own loader in headrace's place: every test of sameness must pass then too,
+which proves the test. Tests of what headrace does better are skipped there.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeVar
+
+import pytest
+import torch.utils.data
+
+Torch = torch.utils.data.DataLoader
+
+ENGINE = os.environ.get("HEADRACE_TESTS_AGAINST", "headrace") != "torch"
+
+if ENGINE:
+    from headrace.torch import DataLoader
+else:
+    T = TypeVar("T")
+
+    class DataLoader(torch.utils.data.DataLoader[T]):  # type: ignore[no-redef]
+        """torch's loader, which knows headrace's own options by name only."""
+
+        def __init__(self, *args: Any, arena_limit: int | None = None, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.arena_limit = arena_limit
+
+
+Headrace = DataLoader
+
+only_headrace = pytest.mark.skipif(not ENGINE, reason="torch's loader does not do this")
+
+
+def failpoints() -> bool:
+    """Whether the installed headrace was built with failpoints (`HEADRACE_FAIL` works)."""
+    if not ENGINE:
+        return False
+    from headrace import _core
+
+    return bool(getattr(_core, "FAILPOINTS", False))
+
+
+needs_failpoints = pytest.mark.skipif("not __import__('loaders').failpoints()", reason="a build without failpoints")
+
+# one kind per run: what the tests ask of headrace they ask of torch with HEADRACE_TESTS_AGAINST=torch
+LOADERS = pytest.mark.parametrize("kind", [Headrace], ids=["headrace" if ENGINE else "torch"])
+
+METHODS = ("fork", "spawn", "forkserver")
+
+
+def forked(kind: Any, dataset: Any, **options: Any) -> Any:
+    options.setdefault("num_workers", 1)
+    options.setdefault("multiprocessing_context", "fork")
+    return kind(dataset, **options)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example that `make demo` runs, for a few seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(600)
+
+pytest.importorskip("torch")
+pytest.importorskip("tqdm")
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def trained(report: Path, *flags: str) -> dict[str, Any]:
+    """Runs the training script without torchrun, as the only rank, and reads its report."""
+    script = [sys.executable, str(EXAMPLES / "train_stdlib.py"), "--seconds=300", "--epochs=1", f"--report={report}"]
+    small = ["--workers=1", "--batch-size=16", "--max-bytes=32", "--width=64", "--lr=0.01"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "1", "RANK": "0"}
+    done = subprocess.run([*script, *small, *flags], env=environment, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    measured: dict[str, Any] = json.loads(report.read_text())
+    return measured
+
+
+def test_the_example_learns_and_reports_what_loading_cost(tmp_path: Path) -> None:
+    measured = trained(tmp_path / "report.json", "--start-method=forkserver")
+    assert measured["loader"].startswith("headrace.")
+    assert measured["first_loss"] > 5.0
+    assert measured["last_loss"] < 3.5
+    assert measured["epochs"] == 1
+    assert len(measured["loss_curve"]) == measured["steps"]
+    assert 0 < measured["first_batch_seconds"] <= measured["wait_seconds"] < measured["seconds"]
+    assert len(measured["worker_private_bytes"]) == 1
+    assert measured["worker_private_bytes"][0] > 2**20
+    assert measured["descriptors"]["after"] < measured["descriptors"]["live"]
+
+
+def seconds_from_ctrl_c_to_the_demos_end() -> float:
+    command = [sys.executable, str(EXAMPLES / "demo.py"), "--seconds=60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout and demo.stderr
+        while "0/60 s" not in demo.stderr.readline():  # the ranks train
+            assert demo.poll() is None
+        demo.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        _, errors = demo.communicate(timeout=100)  # to the end of the pipes: no descendant holds them any more
+        took = time.monotonic() - begin
+    assert demo.returncode == 130
+    assert errors.rstrip().endswith("demo: interrupted")
+    assert "Traceback" not in errors
+    return took
+
+
+def test_the_demo_ends_promptly_and_wholly_at_ctrl_c() -> None:
+    assert any(seconds_from_ctrl_c_to_the_demos_end() < 10 for _ in range(3))

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace under the frameworks that make their loaders themselves: accelerate, Lightning, transformers.
+
+Each is tried once, by a script in frameworks/; the tests look at what it reports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+import pytest
+from processes import Script
+
+SCRIPTS = pathlib.Path(__file__).parent / "frameworks"
+INDICES = list(range(24))
+SMALL = 1 << 26
+
+pytestmark = pytest.mark.timeout(600)  # a script takes up to 20 s where its framework is imported for the first time
+
+Facts = dict[str, Any]
+
+
+def facts_of(package: str, folder: pathlib.Path) -> Facts:
+    """What the package's script reported, by the report's name."""
+    path = os.pathsep.join([str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    code = (SCRIPTS / f"with_{package}.py").read_text()
+    with Script(folder, code, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="", **env) as script:
+        status = script.finish(500)
+        assert status == 0, f"exit code {status}\n{script.stdout}\n{script.stderr}"
+        assert script.left() == []
+    return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+
+
+@pytest.fixture(scope="module")
+def accelerate(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    return facts_of("accelerate", tmp_path_factory.mktemp("accelerate"))
+
+
+@pytest.fixture(scope="module")
+def lightning(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    return facts_of("lightning", tmp_path_factory.mktemp("lightning"))
+
+
+@pytest.fixture(scope="module")
+def transformers(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    return facts_of("transformers", tmp_path_factory.mktemp("transformers"))
+
+
+def indices(batches: list[Any]) -> list[int]:
+    return [index for _, labels in batches for index in labels]
+
+
+# ---- accelerate ----
+
+
+def test_a_loader_that_accelerate_rebuilt_has_the_engine_and_gives_the_same_batches(accelerate: Facts) -> None:
+    facts = accelerate["alone"]
+    assert facts["rebuilt"]
+    assert facts["engines"] == [["torch"], ["headrace"], ["headrace"]]
+    assert facts["ours"] == facts["theirs"]
+    assert sorted(indices(facts["theirs"])) == INDICES
+    assert facts["rest"] == facts["theirs"][2:]
+
+
+def test_two_processes_of_accelerate_get_disjoint_halves(accelerate: Facts) -> None:
+    ranks = [accelerate["rank0"], accelerate["rank1"]]
+    assert [rank["engines"] for rank in ranks] == [["headrace"], ["headrace"]]
+    assert [rank["total"] for rank in ranks] == [[12, 12], [12, 12]]
+    assert sorted(ranks[0]["seen"] + ranks[1]["seen"]) == INDICES
+
+
+def test_accelerate_taking_the_engine_away_is_said_once_and_where_it_happens(accelerate: Facts) -> None:
+    facts = accelerate["warned"]
+    assert facts["engines"] == ["torch", "torch"]
+    [(text, file)] = facts["first"]
+    assert "accelerate's prepare rebuilds the loader" in text
+    assert "headrace.torch.install()" in text
+    assert file == "script.py"
+    assert facts["second"] == []
+
+
+def test_accelerate_dropping_the_limit_is_said_once_and_install_sets_one(accelerate: Facts) -> None:
+    facts = accelerate["warned"]
+    [[(text, file)], second] = facts["limit_lost"]
+    assert "accelerate's prepare rebuilds the loader" in text
+    assert "headrace.torch.install(arena_limit=..., seed=..., max_restarts=..., rng=..., " in text
+    assert file == "script.py"
+    assert second == []
+    assert facts["limits"] == [SMALL]
+
+
+def test_nothing_is_said_where_accelerate_takes_nothing_away(accelerate: Facts) -> None:
+    facts = accelerate["warned"]
+    assert facts["none"] == {"installed": [], "limit given": [], "in process": [], "torch's": []}
+    assert facts["left_alone"]
+
+
+# ---- Lightning ----
+
+
+@pytest.mark.parametrize("how", ["ours", "installed"])
+def test_lightning_fits_validates_and_predicts_as_with_torchs_loader(lightning: Facts, how: str) -> None:
+    theirs, facts = lightning["torchs"], lightning[how]
+    assert theirs["engines"] == ["torch"] * 4
+    assert facts["engines"] == ["headrace"] * 4
+    for what in ("seen", "weights", "loss"):
+        assert facts[what] == theirs[what]
+    assert sorted(theirs["seen"]["train"]) == theirs["seen"]["predict"] == INDICES
+
+
+def test_all_options_of_headraces_own_are_tried(lightning: Facts) -> None:
+    assert sorted(lightning["options"]["tried"]) == sorted(lightning["options"]["own"])
+
+
+def test_a_loader_that_lightning_rebuilt_to_predict_keeps_its_options(lightning: Facts) -> None:
+    assert lightning["ours"]["options"] == lightning["options"]["tried"]
+    assert lightning["ours"]["limits"] == [SMALL] * 4
+
+
+@pytest.mark.parametrize("made", ["given", "hooks"])
+def test_loaders_that_lightning_rebuilt_for_two_devices_are_headraces_and_keep_their_options(
+    lightning: Facts, made: str
+) -> None:
+    ranks = [lightning["rank0"][made], lightning["rank1"][made]]
+    loader = {
+        "kind": "headrace.torch._loader.DataLoader",
+        "sampler": "DistributedSampler",
+        "batch_size": 4,
+        "num_workers": 1,
+        **lightning["options"]["tried"],
+    }
+    for rank in ranks:
+        assert rank["loaders"] == [loader] * 3  # to fit: two; to validate
+        assert rank["engines"] == ["headrace"] * 3
+        assert rank["limits"] == [SMALL] * 3
+    for stage, passes in ("train", 1), ("val", 2):
+        halves = [rank["seen"][stage] for rank in ranks]
+        assert [len(half) for half in halves] == [12 * passes] * 2
+        assert sorted(halves[0] + halves[1]) == sorted(INDICES * passes)
+
+
+# ---- transformers ----
+
+
+def test_transformers_trainer_has_the_same_losses_to_the_bit(transformers: Facts) -> None:
+    theirs, ours = transformers["torchs"], transformers["ours"]
+    assert theirs.pop("engines") == ["torch", "torch"]  # train, evaluate
+    assert ours.pop("engines") == ["headrace", "headrace"]
+    assert theirs["steps"] == 10
+    assert len(theirs["losses"]) == 10 + 4
+    assert len(set(theirs["losses"])) > 10
+    assert ours == theirs
