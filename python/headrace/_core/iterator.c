@@ -4,15 +4,15 @@
 #include <structmember.h>
 
 /*
- * _core.Iterator: the base of the loaders' iterators. It sees to it that an exception which is raised anywhere in next()
- * (by a signal's handler, say) loses no batch.
+ * _core.Iterator: the base of the loaders' iterators. It sees to it that an exception which is raised anywhere in
+ * next() (by a signal's handler, say) loses no batch.
  *
  *     next()  ->  _prepare(), in Python: makes the next value and returns it, but leaves it with `_source`. It can be
  *                 interrupted anywhere, and begins again in the next next().
  *             ->  here, where no Python code runs any more: the source lets go of the value, and the value is returned.
  *
- * An exception out of _prepare() is handed on in the same way if it is the answer itself (_core.Loader.fail says so) and
- * no signal's handler has raised another one meanwhile.
+ * An exception out of _prepare() is handed on in the same way if it is the answer itself (_core.Loader.fail says so)
+ * and no signal's handler has raised another one meanwhile.
  */
 struct iterator {
     PyObject_HEAD PyObject *source;    /* a Loader, Tasks, or a dict: number of an answer -> value */

@@ -207,9 +207,8 @@ static PyObject *loader_submit(PyObject *self, PyObject *arguments) {
     PyObject *payload = pack_task(task, wrap);
     Py_DECREF(task);
     hr_loader *open_loader = payload ? idle_loader(self) : NULL; /* the task's own code may have closed it */
-    int r = open_loader
-                ? hr_loader_submit(open_loader, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload))
-                : 0;
+    int r =
+        open_loader ? hr_loader_submit(open_loader, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload)) : 0;
     Py_XDECREF(payload);
     if (!open_loader) return NULL;
     if (r < 0) return core_raise(r);
@@ -422,15 +421,18 @@ static PyMethodDef loader_methods[] = {
      "stop(timeout) -> int\n\nEnds all workers within `timeout` seconds: tells them, SIGTERM, SIGKILL. How many still "
      "run."},
     {"begin", loader_begin, METH_VARARGS,
-     "begin(epoch, owed, keeps_workers, timeout)\n\nBegins an epoch, with `owed` tasks to be submitted; workers that go "
-     "on from an earlier one are sent `epoch`, any object. keeps_workers: those without data wait for another epoch. See "
+     "begin(epoch, owed, keeps_workers, timeout)\n\nBegins an epoch, with `owed` tasks to be submitted; workers that "
+     "go "
+     "on from an earlier one are sent `epoch`, any object. keeps_workers: those without data wait for another epoch. "
+     "See "
      "hr_loader_begin. WorkerDied, TimeoutError."},
     {"submit", loader_submit, METH_VARARGS,
      "submit(tasks, wrap) -> bool\n\nSubmits the next of the Tasks; `wrap`: None, or what makes what is sent of it. "
      "False: there is none. What it raises leaves the task drawn, and owed."},
     {"wait", loader_wait, METH_O,
      "wait(timeout) -> int | None\n\nWaits for the next answer in the loader's order, and returns its status, again "
-     "until it is dropped; None when nothing is outstanding. STATUS_END: a worker has no more data, there is no answer. "
+     "until it is dropped; None when nothing is outstanding. STATUS_END: a worker has no more data, there is no "
+     "answer. "
      "One more task is owed then. WorkerDied, TimeoutError."},
     {"answer", loader_answer, METH_NOARGS,
      "answer() -> object\n\nReturns the answer that was waited for, again until it is dropped. STATUS_TOO_BIG: the "

@@ -10,9 +10,9 @@ struct tasks {
     PyObject *iterator;
     Py_ssize_t batch_size; /* 0: items are handed on as they come */
     bool drop_last, is_listed, is_over;
-    PyObject *batch;                /* list: items of a batch that is not complete */
-    PyObject *ahead;                /* list: drawn by look, oldest first */
-    PyObject *held;                 /* dict: thread -> what it has drawn and not handed on */
+    PyObject *batch;                 /* list: items of a batch that is not complete */
+    PyObject *ahead;                 /* list: drawn by look, oldest first */
+    PyObject *held;                  /* dict: thread -> what it has drawn and not handed on */
     Py_ssize_t skipped_count;        /* items that are left out of that batch */
     unsigned long long item_count;   /* items that the iterator gave */
     unsigned long long handed_count; /* tasks that were handed on */
