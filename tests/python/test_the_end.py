@@ -257,11 +257,14 @@ def test_exit_does_not_wait_for_a_worker_that_cannot_die(tmp_path: pathlib.Path)
 # ---- Ctrl-C ----
 
 CTRL_C = """
-import logging, os, pathlib, signal, time, warnings
+import logging, os, pathlib, select, signal, time, warnings
 from headrace import Loader, _crew
 from processes import until
 from multiprocessing.process import BaseProcess
 warnings.simplefilter("ignore")
+arrived, writable = os.pipe()
+os.set_blocking(writable, False)
+signal.set_wakeup_fd(writable)
 
 def after(owner, name, text, then=int):
     "Lets owner.name say something, and do `then`, before it does what it does."
@@ -302,7 +305,7 @@ def wait_for_sleepers():
 
 def wait_for_ctrl_c():
     "While a process is started it is blocked in this thread, and pending, unless another thread takes it."
-    assert until(lambda: signal.SIGINT in signal.sigpending(), 60)
+    assert until(lambda: signal.SIGINT in signal.sigpending() or select.select([arrived], [], [], 0)[0], 60)
 
 def make(act, **options):
     iterator = iter(Loader(Data(act), 4, num_workers=2, multiprocessing_context={method!r}, **options))

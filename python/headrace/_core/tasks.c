@@ -156,6 +156,12 @@ static PyObject *py_draw(PyObject *self, PyObject *ignored) {
     return task;
 }
 
+static PyObject *tasks_next(PyObject *self) {
+    PyObject *task = tasks_draw(self);
+    if (task) tasks_handed_on(self);
+    return task;
+}
+
 static PyObject *py_handed_on(PyObject *self, PyObject *ignored) {
     (void)ignored;
     tasks_handed_on(self);
@@ -255,6 +261,8 @@ PyTypeObject TasksType = {
     .tp_dealloc = tasks_dealloc,
     .tp_traverse = tasks_traverse,
     .tp_clear = tasks_clear,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = tasks_next,
     .tp_methods = methods,
     .tp_members = members,
     .tp_getset = properties,

@@ -94,9 +94,7 @@ class Job(DatasetJob):
     def prepare(self, port: _core.Port, beginning: _restart.Beginning) -> None:
         use_torch()
         _internals.signal_handling._set_worker_signal_handlers()
-        signal.signal(
-            signal.SIGTERM, signal.SIG_DFL
-        )  # torch's exits with 0 if the trainer's group sent it
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torch's exits with 0 if the trainer's group sent it
         _witness.arm(port)
         _internals.set_thread_name("pt_data_worker")
         _internals.forget_library_finalizers()
