@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any, Protocol
 
@@ -114,7 +115,7 @@ class Crew:
         warn_of_fork(self._context)
         _forkserver.ensure_sockets(self._context)
         for worker in range(self._count):
-            self._start(worker, host, _restart.Beginning(epoch=epoch, banned=self._blame.banned))
+            self._start(worker, host, _restart.Beginning(epoch=epoch, banned=self._blame.banned), _at_once)
 
     def begin_epoch(self, epoch: int) -> _restart.Beginning:
         """Iterable data sets start anew. Returns what the workers that go on are to be told."""
@@ -128,7 +129,8 @@ class Crew:
 
     # ---- starting ----
 
-    def _start(self, worker: int, host: Host, beginning: _restart.Beginning) -> None:
+    def _start(self, worker: int, host: Host, beginning: _restart.Beginning, call: Callable[..., None]) -> None:
+        """`call` calls a function that must not be interrupted between its steps, if the crew lives on after that."""
         opener = _worker.Pass(*self._core.open_pass(worker))
         cargo = _cargo.Cargo((host.job_of(worker), beginning))
         try:
@@ -138,7 +140,7 @@ class Crew:
             process.daemon = True
             _fail_at("fork")
             self._threads = count_threads()
-            _interrupt.without_signals(lambda: self._start_process(worker, process, opener))
+            call(lambda: self._start_process(worker, process, opener))
         except AssertionError as error:
             _contexts.explain_daemon(error)
             raise
@@ -174,8 +176,10 @@ class Crew:
         cause = _reports.cause_at_start(look, exit_code) if is_restart else None
         if is_restart and (why_not := self._why_final(pid, cause) or self._why_not_again()):
             raise RuntimeError(report + why_not)
-        if cause in self._causes.values():
-            report = _reports.of_same_death(look)  # the rest was told with the first one
+        if cause is not None:
+            log.info(report)
+            is_known = cause in self._causes.values()
+            report = _reports.of_same_death(look) if is_known else _reports.of_failed_start(report)
         delivered, published, _ = self._core.replace(worker)
         beginning = _restart.Beginning(epoch=self._epoch, banned=self._blame.banned)
         if worker in self._states:
@@ -183,7 +187,7 @@ class Crew:
         if self._way != _restart.REDO:
             beginning.discard = delivered + published - beginning.made
         try:
-            self._start(worker, host, beginning)
+            self._start(worker, host, beginning, _interrupt.without_signals)
         except Exception:
             tell(f"{report}\n  headrace could not start another in its place; asking for the next batch tries again")
             raise
@@ -365,6 +369,10 @@ class Crew:
             "in the worker, and thread pools (OpenCV, OpenMP, BLAS) may wait for threads that it does not have; "
             'multiprocessing_context="forkserver" avoids that'
         ]
+
+
+def _at_once(function: Callable[[], None]) -> None:
+    function()
 
 
 def close(core: _core.Loader, processes: list[Any], timeout: float) -> None:

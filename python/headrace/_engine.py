@@ -28,6 +28,7 @@ from headrace import (
     _reports,
     _restart,
 )
+from headrace._draw import is_in_other_thread
 from headrace._options import Policy
 
 _DRAW, _SEND = 1, 2  # _core.Loader.failed_step
@@ -193,12 +194,12 @@ class Engine:
         """Decides what becomes of a task that could not be submitted. Where a signal's handler raised the exception, it
         is submitted by the next call."""
         if self._core.failed_step == _DRAW:
-            self._draw_error = _notes.in_words(error)
-            if isinstance(error, ValueError) and error.args == ("generator already executing",):
+            if is_in_other_thread(error):
                 raise RuntimeError(
                     "headrace: another thread is drawing from this loader's sampler; give each thread an iterator of "
                     "its own, or a lock"
                 ) from error
+            self._draw_error = _notes.in_words(error)
             if not _interrupt.is_from_signal(error):
                 host.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
         elif self._core.failed_step == _SEND and not _interrupt.is_from_signal(error):
