@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any, Protocol
 
@@ -106,7 +107,7 @@ class Crew:
         warn_of_fork(self._context)
         forkserver.ensure_sockets(self._context)
         for worker in range(self._count):
-            self._start(worker, host, restart_state.Beginning(epoch=epoch, banned=self._blame.banned))
+            self._start(worker, host, restart_state.Beginning(epoch=epoch, banned=self._blame.banned), _at_once)
 
     def begin_epoch(self, epoch: int) -> restart_state.Beginning:
         """Iterable data sets start anew. Returns what the workers that go on are to be told."""
@@ -120,7 +121,8 @@ class Crew:
 
     # ---- starting ----
 
-    def _start(self, worker: int, host: Host, beginning: restart_state.Beginning) -> None:
+    def _start(self, worker: int, host: Host, beginning: restart_state.Beginning, call: Callable[..., None]) -> None:
+        """`call` calls a function that must not be interrupted between its steps, if the crew lives on after that."""
         opener = main.Pass(*self._core.open_pass(worker))
         cargo = transport.Cargo((host.job_of(worker), beginning))
         try:
@@ -130,7 +132,7 @@ class Crew:
             process.daemon = True
             _fail_at("fork")
             self._threads = count_threads()
-            signals.without_signals(lambda: self._start_process(worker, process, opener))
+            call(lambda: self._start_process(worker, process, opener))
         except AssertionError as error:
             contexts.explain_daemon(error)
             raise
@@ -166,8 +168,10 @@ class Crew:
         cause = reports.cause_at_start(look, exit_code) if is_restart else None
         if is_restart and (why_not := self._why_final(pid, cause) or self._why_not_again()):
             raise RuntimeError(report + why_not)
-        if cause in self._causes.values():
-            report = reports.of_same_death(look)  # the rest was told with the first one
+        if cause is not None:
+            log.info(report)
+            is_known = cause in self._causes.values()
+            report = reports.of_same_death(look) if is_known else reports.of_failed_start(report)
         delivered, published, _ = self._core.replace(worker)
         beginning = restart_state.Beginning(epoch=self._epoch, banned=self._blame.banned)
         if worker in self._states:
@@ -175,7 +179,7 @@ class Crew:
         if self._way != restart_state.REDO:
             beginning.discard = delivered + published - beginning.made
         try:
-            self._start(worker, host, beginning)
+            self._start(worker, host, beginning, signals.without_signals)
         except Exception:
             tell(f"{report}\n  headrace could not start another in its place; asking for the next batch tries again")
             raise
@@ -357,6 +361,10 @@ class Crew:
             "in the worker, and thread pools (OpenCV, OpenMP, BLAS) may wait for threads that it does not have; "
             'multiprocessing_context="forkserver" avoids that'
         ]
+
+
+def _at_once(function: Callable[[], None]) -> None:
+    function()
 
 
 def close(core: _core.Loader, processes: list[Any], timeout: float) -> None:

@@ -22,6 +22,7 @@ from headrace._engine import crew, reports, restart_state, start_errors
 from headrace._errors import exception_text
 from headrace._inspect import growth as _growth
 from headrace._options import Policy
+from headrace._samples.draw import is_in_other_thread
 from headrace._start import pickling, signals  # noqa: F401
 
 _DRAW, _SEND = 1, 2  # _core.Loader.failed_step
@@ -187,12 +188,12 @@ class Engine:
         """Decides what becomes of a task that could not be submitted. Where a signal's handler raised the exception, it
         is submitted by the next call."""
         if self._core.failed_step == _DRAW:
-            self._draw_error = exception_text.in_words(error)
-            if isinstance(error, ValueError) and error.args == ("generator already executing",):
+            if is_in_other_thread(error):
                 raise RuntimeError(
                     "headrace: another thread is drawing from this loader's sampler; give each thread an iterator of "
                     "its own, or a lock"
                 ) from error
+            self._draw_error = exception_text.in_words(error)
             if not signals.is_from_signal(error):
                 host.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
         elif self._core.failed_step == _SEND and not signals.is_from_signal(error):

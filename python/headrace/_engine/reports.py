@@ -208,6 +208,12 @@ def cause_at_start(look: dict[str, Any], exit_code: int | None) -> tuple[int, st
     return exit_code, _said(look)
 
 
+def of_failed_start(report: str) -> str:
+    """Shortens the report of a death before the first task. An error shows all of it if the next one dies so, too."""
+    first = report.splitlines()[0]
+    return f"{first}\n  it ended before its first task; if the next worker ends in the same way, an error says more"
+
+
 def of_same_death(look: dict[str, Any]) -> str:
     """Describes a death whose cause was told with an earlier one."""
     return f"DataLoader worker (pid(s) {look['pid']}) ended before its first task, in the same way as one before"

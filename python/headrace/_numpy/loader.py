@@ -214,11 +214,11 @@ class Loader:
             anew for each sample, by seed, epoch and index, so that it is the same whichever worker makes it.
         on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another
             takes its place; or callable(index, exception) that gives one of these words. The other one is a sample that
-            the sampler gave before in this epoch, chosen by seed, epoch and position; if there is none yet, the next
-            good one. Of an iterable dataset it is the next sample, and `index` counts the samples of the worker. The
-            number of batches of a map-style dataset stays the same. It concerns exceptions of class Exception: others,
-            such as SystemExit, end the run, with any number of workers. Bad samples are listed at the epoch's end, and
-            in report().
+            the sampler gave before in this epoch, chosen by seed, epoch and position, out of ten; if there is none yet,
+            the next good one, out of a hundred. Of an iterable dataset it is the next sample, and `index` counts the
+            samples of the worker. The number of batches of a map-style dataset stays the same. It concerns exceptions
+            of class Exception: others, such as SystemExit, end the run, with any number of workers. Bad samples are
+            listed at the epoch's end, and in report().
         stall_after: seconds without progress, while the loop waits, after which a worker's stacks are shown.
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
@@ -445,8 +445,8 @@ class _IteratorHere(in_process.HereIterator):
                 self._fetch = functools.partial(self._here.noting, self._collate)
         else:
             self._from = draw.FromSampler(tasks)
-            self._fetcher = _Fetcher(loader.dataset, self._is_batched)
-            self._fetch = self._fetch_and_collate
+            fetcher = _Fetcher(loader.dataset, self._is_batched)
+            self._fetch = functools.partial(_fetch_and_collate, fetcher, self._collate)
             if policy.is_per_sample:
                 samples = in_process.SamplesHere(
                     loader.dataset, policy, loader.seed, epoch, self._is_batched, self._collate, tasks
@@ -459,8 +459,9 @@ class _IteratorHere(in_process.HereIterator):
     def _prepare(self) -> Any:
         return self._make(self._from, self._fetch)
 
-    def _fetch_and_collate(self, indices: Any) -> Any:
-        return self._collate(self._fetcher.fetch(indices))
+
+def _fetch_and_collate(fetcher: _Fetcher, collate: Callable[[Any], Any], indices: Any) -> Any:
+    return collate(fetcher.fetch(indices))
 
 
 def _as_is(samples: Any) -> Any:
@@ -575,11 +576,16 @@ class _WorkerIterator(_core.Iterator):
                 engine.close()
 
 
-def _reraise(sent: raising.Sent, note: str) -> NoReturn:
+def _error_of(sent: raising.Sent, note: str) -> BaseException:
     found = sent.open()
     if not isinstance(found, WorkerError):
         found = WorkerError(RuntimeError, found)
-    error = found.remade(note)
+    return found.remade(note)
+
+
+def _reraise(sent: raising.Sent, note: str) -> NoReturn:
+    # Without signals: the class's own code may raise anything, and a handler's exception would be taken for that.
+    error = signals.without_signals(functools.partial(_error_of, sent, note))
     try:
         raise error
     finally:

@@ -20,12 +20,18 @@ from headrace._start import signals
 from headrace._worker import main
 
 
+def is_in_other_thread(error: Exception) -> bool:
+    """Returns True if a generator could not be asked because it runs in another thread."""
+    return isinstance(error, ValueError) and error.args == ("generator already executing",)
+
+
 class FromSampler:
     """Indices, for batches that are made in this process."""
 
     def __init__(self, tasks: _core.Tasks) -> None:
         self.tasks = tasks
         self._error = ""  # the sampler's last exception; nothing was drawn after it
+        tasks.reads_batches = True  # a batch is read again after an interruption
 
     def draw(self) -> Any:
         """Returns the next task's indices. StopIteration; what the sampler raises."""
@@ -35,9 +41,10 @@ class FromSampler:
             self._tell_of_early_end()
             raise
         except Exception as error:
-            self._error = exception_text.in_words(error)
-            if not self.tasks.is_held and not signals.is_from_signal(error):
-                self.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
+            if not self.tasks.is_held and not is_in_other_thread(error):
+                self._error = exception_text.in_words(error)
+                if not signals.is_from_signal(error):
+                    self.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
             raise
         self._error = ""
         return indices

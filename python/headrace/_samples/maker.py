@@ -139,7 +139,9 @@ class SampleMaker:
     def _refill(self, index: Any, place: int, is_batched: bool) -> Any:
         """Returns another sample in the place of the bad one at this place of its batch."""
         tried = 0
-        for other in self._others(place, is_batched):
+        others = self._others(place, is_batched)
+        most = len(others) if self._task is not None and self._task.later else TRIES
+        for other in others:
             if any(text_of(other) == text_of(one.index) for one in self._bad):
                 continue  # it was tried already
             tried += 1
@@ -147,7 +149,7 @@ class SampleMaker:
                 return self._get(other)
             except Exception as error:
                 self._note(other, error)
-            if tried == TRIES:
+            if tried == most:
                 break
         raise RuntimeError(self._why_no_refill(index, tried))
 

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 from headrace import _core
 from headrace._inspect import lookup
 from headrace._samples.random_numbers import key_of
+from headrace._start import signals
 
 TRIES = 10  # other samples that are tried in the place of a bad one
+_LOOKED_AHEAD = 100  # later samples that are tried, where there are fewer than TRIES earlier ones
 _KEPT = 64  # earlier samples that the trainer remembers
 _KEPT_PER_BATCH = 16
 
@@ -24,7 +26,7 @@ class Refillable(NamedTuple):
     """A task with the samples that can take the place of a bad one.
 
     position: of its first sample in the epoch. earlier: samples that were given before it, in random order. later: the
-    next ones in the sampler's order, where there are fewer than TRIES earlier ones.
+    next ones in the sampler's order, where there are fewer than TRIES earlier ones: the first good one is taken.
     """
 
     indices: Any
@@ -66,7 +68,7 @@ class Refills:
             number, position, last = self._tasks.handed_count, position + len(last), self._samples(indices)
             self._state = (number, position, kept, last)
         earlier = self._random(position).sample(kept, min(TRIES, len(kept)))
-        return Refillable(indices, position, earlier, self._later(TRIES - len(earlier)))
+        return Refillable(indices, position, earlier, self._later(_LOOKED_AHEAD) if len(earlier) < TRIES else [])
 
     def _samples(self, indices: Any) -> list[Any]:
         return samples_of(indices, self._is_batched)
@@ -89,8 +91,19 @@ class Refills:
         tasks = 0
         while len(samples) < count:
             tasks += 1
-            ahead = self._tasks.look(tasks)
+            ahead = self._look(tasks)
             if len(ahead) < tasks:
                 break
             samples += self._samples(ahead[-1])
         return samples[:count]
+
+    def _look(self, count: int) -> list[Any]:
+        """Returns the next tasks, as many as there are. What the sampler raises comes when it is its turn."""
+        try:
+            return self._tasks.look(count)
+        except Exception as error:
+            if signals.is_from_signal(error):
+                raise
+            trace = error.__traceback__  # without this frame, which would hold the error in a cycle
+            self._tasks.keep_error(error.with_traceback(trace.tb_next if trace is not None else None))
+        return self._tasks.look(count)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import inspect
 import multiprocessing
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
+from types import FrameType
 from typing import Any, TypeVar
 
 from headrace._start import forkserver
@@ -39,7 +41,7 @@ def blocked(context: Any) -> Iterator[None]:
         return
     if method == "spawn" and not multiprocessing.current_process().daemon:  # a daemon may start no process
         resource_tracker.ensure_running()  # starting it unblocks SIGINT
-    others = inherited.handled() if method == "fork" else set()
+    others = inherited.handlers() if method == "fork" else ()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *others})
     try:
         yield
@@ -59,17 +61,12 @@ def raised_later() -> Iterator[None]:
         _thread.start_new_thread(signal.pthread_kill, (main, signal.SIGINT))
 
 
-def _code_of(handler: Any) -> Any:
-    """Returns the code that a signal's handler runs, or None."""
-    handler = getattr(handler, "func", handler)  # functools.partial
-    if not hasattr(handler, "__code__") and not hasattr(handler, "__func__"):
-        handler = getattr(type(handler), "__call__", None)  # noqa: B004  # an object with __call__
-    return getattr(handler, "__code__", None)
-
-
-def _handlers() -> dict[int, Any]:
-    """Returns the handlers that are written in Python, by their signals."""
-    return {number: signal.getsignal(number) for number in inherited.handled()}
+def _is_handler(frame: FrameType) -> bool:
+    """Returns True for the frame of a signal's handler: it was given the frame that it interrupted, its caller's."""
+    names, varargs, _ = inspect.getargs(frame.f_code)
+    values = [frame.f_locals.get(name) for name in names]
+    values += frame.f_locals.get(varargs, ()) if varargs else ()
+    return frame.f_back is not None and any(value is frame.f_back for value in values)
 
 
 def is_from_signal(error: BaseException) -> bool:
@@ -77,9 +74,7 @@ def is_from_signal(error: BaseException) -> bool:
     says nothing about the code that it was raised in."""
     if isinstance(error, KeyboardInterrupt):
         return True
-    codes = set(map(_code_of, _handlers().values())) - {None}
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code in codes for frame, _ in frames)
+    return any(_is_handler(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _set_handlers(handlers: dict[int, Any]) -> None:
@@ -97,18 +92,31 @@ def _set_handlers(handlers: dict[int, Any]) -> None:
 
 def without_signals(function: Callable[[], _Result]) -> _Result:
     """Returns what function() returns. Signals that arrive while it runs are handled afterwards, so that no handler can
-    raise an exception between its steps. For what takes milliseconds and happens rarely."""
+    raise an exception between its steps. For what happens rarely."""
     if threading.current_thread() is not threading.main_thread():
         return function()  # handlers run in the main thread only
-    arrived: list[int] = []
-    handlers = _handlers()
+    arrived: set[int] = set()
+    handlers = inherited.handlers()
+    wakeup = signal.set_wakeup_fd(-1)  # asyncio would handle the signal twice
     try:
-        _set_handlers(dict.fromkeys(handlers, lambda number, frame: arrived.append(number)))
+        _set_handlers(dict.fromkeys(handlers, lambda number, frame: arrived.add(number)))
         return function()
     finally:
         _set_handlers(handlers)
-        for number in arrived:
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        _raise_all(arrived)
+
+
+def _raise_all(numbers: set[int]) -> None:
+    """Raises each of the signals, also after the handler of one has raised an exception, which is raised at the end."""
+    raised: BaseException | None = None
+    for number in numbers:
+        try:
             signal.raise_signal(number)
+        except BaseException as error:
+            raised = error
+    if raised is not None:
+        raise raised
 
 
 def block() -> None:

@@ -68,8 +68,8 @@ class DataLoader(_base.DataLoader[_T_co]):
     """torch.utils.data.DataLoader, with workers that hand batches over without copying them.
 
     Takes torch's arguments and gives torch's batches, in torch's order, with torch's random numbers and exceptions.
-    With num_workers=0 it is torch's loader, and of headrace's own options only rng, seed and on_bad_sample have an
-    effect.
+    With num_workers=0 samples are made in this process, and of headrace's own options only rng, seed and on_bad_sample
+    have an effect.
 
     Args (headrace's own, keywords):
         arena_limit: most bytes of memory that workers and held batches share; None: what install() was given, else half
@@ -87,11 +87,11 @@ class DataLoader(_base.DataLoader[_T_co]):
         seed: of rng="sample" and of refilling; None: the seed that torch draws from `generator` for an iterator.
         on_bad_sample: what becomes of a sample that raises: "raise"; "skip": its batch is smaller; "refill": another
             takes its place; or callable(index, exception) that gives one of these words. The other one is a sample that
-            the sampler gave before in this epoch, chosen by seed, epoch and position; if there is none yet, the next
-            good one. Of an iterable dataset it is the next sample, and `index` counts the samples of the worker. The
-            number of batches of a map-style dataset stays the same. It concerns exceptions of class Exception: others,
-            such as SystemExit, end the run, with any number of workers. Bad samples are listed at the epoch's end, and
-            in report().
+            the sampler gave before in this epoch, chosen by seed, epoch and position, out of ten; if there is none yet,
+            the next good one, out of a hundred. Of an iterable dataset it is the next sample, and `index` counts the
+            samples of the worker. The number of batches of a map-style dataset stays the same. It concerns exceptions
+            of class Exception: others, such as SystemExit, end the run, with any number of workers. Bad samples are
+            listed at the epoch's end, and in report().
         stall_after: seconds without progress, while the loop waits, after which a worker's stacks are shown.
         on_stall: then "wait" on, "raise", or "restart" the worker. One that is stopped or in a debugger is only named
             with the first two.
@@ -316,11 +316,17 @@ def _iterator_of_workers(loader: torch.utils.data.DataLoader[Any]) -> Any:
     return _Iterator(loader)
 
 
-def _reraise(wrapped: Any, note: str = "") -> NoReturn:
+def _error_of(wrapped: Any, note: str) -> BaseException:
     if isinstance(wrapped, raising.Sent):
         wrapped = wrapped.open()
     error = RuntimeError(wrapped) if isinstance(wrapped, str) else _internals.remade(wrapped)
     exception_text.add_note(error, note)
+    return error
+
+
+def _reraise(wrapped: Any, note: str = "") -> NoReturn:
+    # Without signals: the class's own code may raise anything, and a handler's exception would be taken for that.
+    error = signals.without_signals(functools.partial(_error_of, wrapped, note))
     try:
         raise error
     finally:

@@ -450,7 +450,7 @@ def test_workers_that_cannot_start_are_reported_once(
         said, _, error = script.stderr.rpartition("RuntimeError: DataLoader worker")
         assert "\n  headrace does not replace it again: the worker before it ended in the same way, before" in error
         assert "what it does belongs under `if __name__ == '__main__':`." in error
-        assert said.count("what it does belongs under") == 1
+        assert "what it does belongs under" not in said
         assert said.count("headrace replaces it (restart ") <= workers
         assert said.count("ended before its first task, in the same way as one before") <= workers - 1
         assert script.left() == []

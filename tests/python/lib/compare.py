@@ -139,7 +139,8 @@ def states() -> tuple[bytes, float, float]:
 # torch says these once per process, whoever comes first; the last two are headrace's own
 _ONCE = re.compile(
     "ComplexHalf support is experimental|Sparse invariant checks|Sparse CSR tensor|quantized|TypedStorage|"
-    "nested tensor|headrace: workers are forked from this process|headrace: the loop ends after"
+    "nested tensor|headrace: workers are forked from this process|headrace: the loop ends after|"
+    "headrace: this epoch ended after"
 )
 
 
@@ -193,11 +194,22 @@ def trace(kind: Any, make: Make, epochs: int = 1, limit: int | None = None, erro
     return Trace(events, warned, states())
 
 
+def without_lost(ours: list[Any], theirs: list[Any]) -> list[Any]:
+    """Returns theirs if it is ours without the one batch that torch loses when a sampler raises, else ours."""
+    for position in range(len(ours)):
+        without = ours[:position] + ours[position + 1 :]
+        if without == theirs[: len(without)] and len(theirs) <= len(ours):
+            return theirs
+    return ours
+
+
 def assert_same(make: Make, **options: Any) -> Trace:
     """Runs torch's loader and headrace's, compares all that a user could see, and returns torch's trace."""
     ours, theirs = trace(Headrace, make, **options), trace(Torch, make, **options)
     for number, (a, b) in enumerate(zip(ours.events, theirs.events, strict=True)):
         if isinstance(a, list) and isinstance(b, list):
+            if "the sampler broke" in repr(b):  # torch loses the batch that was due; headrace does not
+                a = without_lost(a, b)
             for position, (x, y) in enumerate(zip(a, b, strict=False)):
                 assert x == y, f"epoch {number}, batch {position}: headrace {x!r:.2000}, torch {y!r:.2000}"
             assert len(a) == len(b), f"epoch {number}: headrace {a[len(b) :]!r:.500}, torch {b[len(a) :]!r:.500}"

@@ -12,6 +12,7 @@ from typing import Any
 import headrace
 
 _PACKAGE = headrace.__path__[0]
+_RAISING = ("/signal.py", "/enum.py", "/traceback.py", "torch/_utils.py")  # what raises a worker's exception again
 _TORCHS = ("torch/utils/data/dataloader.py", "torch/utils/data/sampler.py", "torch/utils/data/_utils/fetch.py")
 
 
@@ -25,16 +26,18 @@ def _raise(number: int, frame: Any) -> None:
 
 def is_of_loader(filename: str) -> bool:
     """Returns True for the code between the user's loop and the user's dataset."""
-    return filename.startswith(_PACKAGE) or filename.endswith(_TORCHS)
+    return filename.startswith(_PACKAGE) or filename.endswith((*_TORCHS, *_RAISING))
 
 
 class Interrupter:
-    """Calls next() and interrupts it. `place`: the number of the instruction; it goes up by one at each call, and
-    begins again after the last one. `rounds`: how often that happened."""
+    """Calls next() and interrupts it. `place`: the number of the instruction; it goes up by `step` at each call, and
+    begins again after the last one. `rounds`: how often that happened. `interruptions`: of all calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, step: int = 1) -> None:
+        self.step = step
         self.place = 1
         self.rounds = 0
+        self.interruptions = 0
         self._passed = 0
 
     def __enter__(self) -> Interrupter:
@@ -65,7 +68,11 @@ class Interrupter:
         try:
             value = next(iterator)
         except Interruption:
-            self.place += 1
+            self.place += self.step
+            self.interruptions += 1
+        except ValueError:
+            self.place, self.rounds = 1, self.rounds + 1
+            raise
         else:
             self.place, self.rounds = 1, self.rounds + 1
             return value

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import threading
 import time
+import weakref
 from typing import Any
 
 import headrace
 import pytest
 import torch
+from headrace._start.signals import without_signals
 from interruptions import Interrupter, Interruption
 from loaders import ENGINE, Headrace
 
@@ -198,6 +202,12 @@ def test_sampler_whose_generator_raises_ends_the_epoch_with_a_warning(make: Any,
     assert _flat(got) == list(range(300))
 
 
+class SlowSamples(Samples):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.0002)
+        return super().__getitem__(index)
+
+
 @KINDS
 @WORKERS
 def test_alarms_lose_no_batch(make: Any, workers: int) -> None:
@@ -207,7 +217,7 @@ def test_alarms_lose_no_batch(make: Any, workers: int) -> None:
 
     handler = signal.signal(signal.SIGALRM, interrupt)
     interruptions, got = 0, []
-    iterator = iter(make(Samples(), workers, batch_size=2, shuffle=True))
+    iterator = iter(make(SlowSamples(), workers, batch_size=2, shuffle=True))
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     try:
         while True:
@@ -222,6 +232,214 @@ def test_alarms_lose_no_batch(make: Any, workers: int) -> None:
         signal.signal(signal.SIGALRM, handler)
     assert sorted(_flat(got)) == list(range(COUNT))
     assert interruptions >= 1
+
+
+@KINDS
+def test_interrupted_error_of_a_worker_comes_once_and_so_does_the_interruption(make: Any) -> None:
+    with Interrupter(step=23) as interrupter:
+        got = list(interrupter.all_of(iter(make(Samples(every_bad=1), 2, batch_size=2))))
+    assert interrupter.rounds >= 1
+    # The last next() may be interrupted, too: it raises StopIteration.
+    assert interrupter.interruptions - (len(got) - interrupter.rounds) in (0, 1)
+    assert len(got) == COUNT // 2
+    assert all(f"sample {2 * number} is bad" in str(error) for number, error in enumerate(got))
+
+
+class Restarts:
+    """An iterator that gives the numbers below `count`, and after its end gives them again."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.given = count, 0
+
+    def __iter__(self) -> Restarts:
+        return self
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __next__(self) -> int:
+        if self.given == self.count:
+            self.given = 0
+            raise StopIteration
+        self.given += 1
+        return self.given - 1
+
+
+@KINDS
+@WORKERS
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_sampler_that_restarts_after_its_end_gives_one_epoch(make: Any, workers: int, drop_last: bool) -> None:
+    got = make(Samples(), workers, batch_size=4, sampler=Restarts(10), drop_last=drop_last)
+    assert [len(batch) for batch in got] == ([4, 4] if drop_last else [4, 4, 2])
+
+
+class RestartingStream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return map(torch.tensor, Restarts(10))
+
+
+@KINDS
+@WORKERS
+def test_iterable_that_restarts_after_its_end_gives_one_epoch(make: Any, workers: int) -> None:
+    got = list(make(RestartingStream(), min(workers, 1), batch_size=4))
+    assert _flat(got) == list(range(10))
+
+
+@KINDS
+def test_generator_that_runs_in_another_thread_does_not_end_the_epoch(make: Any) -> None:
+    iterator = iter(make(Samples(), 0, batch_size=1, sampler=_slow_numbers()))
+    got: list[Any] = []
+
+    def take() -> None:
+        while True:
+            try:
+                got.append(next(iterator))
+            except StopIteration:
+                return
+            except ValueError as error:
+                assert "already executing" in str(error)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(_flat(got)) == list(range(200))
+
+
+def _slow_numbers() -> Any:
+    for number in range(200):
+        time.sleep(0.0001)  # another thread comes meanwhile
+        yield number
+
+
+@KINDS
+@WORKERS
+@pytest.mark.parametrize("policy", ["raise", "skip", "refill"])
+def test_sampler_that_raises_early_loses_no_batch_before_it(make: Any, workers: int, policy: str) -> None:
+    iterator = iter(make(Samples(), workers, batch_size=2, sampler=_generator(13), on_bad_sample=policy))
+    got = []
+    with pytest.raises(ValueError, match="the sampler's generator raises"):
+        for one in iterator:
+            got.append(one)
+    with pytest.warns(UserWarning, match="ended after"):
+        got += list(iterator)
+    assert _flat(got) == list(range(12))
+
+
+def _raise_once(number: int, frame: Any) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise Interruption
+
+
+class RaisesInSample(Samples):
+    """Sends the own process a signal in some samples, once each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: set[int] = set()
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 7 == 3 and index not in self.sent:
+            self.sent.add(index)
+            signal.signal(signal.SIGUSR2, _raise_once)
+            signal.raise_signal(signal.SIGUSR2)
+        return super().__getitem__(index)
+
+
+@KINDS
+def test_handler_that_removes_itself_and_raises_loses_no_sample(make: Any) -> None:
+    iterator = iter(make(RaisesInSample(), 0, batch_size=3))
+    got, interruptions = [], 0
+    while True:
+        try:
+            got.append(next(iterator))
+        except Interruption:
+            interruptions += 1
+        except StopIteration:
+            break
+    assert _flat(got) == list(range(40))
+    assert interruptions == 6
+
+
+@KINDS
+def test_interrupted_batch_that_can_be_read_once_comes_whole(make: Any) -> None:
+    batches = [iter(range(first, first + 3)) for first in range(0, COUNT - 3, 3)]
+    got, _ = _run(make(Samples(), 0, batch_sampler=batches))
+    assert _flat(got) == list(range(3 * len(batches)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("options", [{"replacement": True, "num_samples": COUNT}, {"num_samples": 2 * COUNT + 3}, {}])
+def test_interrupted_random_sampler_gives_the_same_samples(workers: int, options: dict[str, Any]) -> None:
+    def loader(kind: Any, workers: int) -> Any:
+        generator = torch.Generator().manual_seed(4)
+        sampler = torch.utils.data.RandomSampler(range(COUNT), generator=generator, **options)
+        context = "fork" if workers else None
+        return kind(
+            Samples(), 3, sampler=sampler, generator=generator, num_workers=workers, multiprocessing_context=context
+        )
+
+    expected = _flat(list(loader(torch.utils.data.DataLoader, 0)))
+    got, _ = _run(loader(Headrace, workers))
+    assert _flat(got) == expected
+
+
+def test_random_sampler_with_endless_samples_starts_at_once() -> None:
+    sampler = torch.utils.data.RandomSampler(range(COUNT), num_samples=10**12)
+    iterator = iter(Headrace(Samples(), 4, sampler=sampler, num_workers=1, multiprocessing_context="fork"))
+    assert len(next(iterator)) == 4
+
+
+@KINDS
+@WORKERS
+def test_iterator_is_freed_without_a_garbage_collection(make: Any, workers: int) -> None:
+    dataset = Samples()
+    iterator = iter(make(dataset, workers, batch_size=2))
+    next(iterator)
+    gc.collect()
+    gc.disable()
+    try:
+        reference = weakref.ref(iterator)
+        del iterator
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+def test_put_off_signals_all_arrive_once() -> None:
+    arrived: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        arrived.append(number)
+
+    def note_and_raise(number: int, frame: Any) -> None:
+        arrived.append(number)
+        raise Interruption
+
+    def send() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR2)
+        assert arrived == []
+
+    before = signal.signal(signal.SIGUSR1, note_and_raise), signal.signal(signal.SIGUSR2, note)
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    wakeup = signal.set_wakeup_fd(writable)
+    try:
+        with pytest.raises(Interruption):
+            without_signals(send)
+        assert sorted(arrived) == [signal.SIGUSR1, signal.SIGUSR2]
+        assert sorted(os.read(readable, 10)) == sorted(arrived), "what asyncio reads"
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGUSR2, before[1])
+        os.close(readable)
+        os.close(writable)
 
 
 class DiesOnce(Samples):

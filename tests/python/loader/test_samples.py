@@ -310,7 +310,7 @@ def test_a_batch_of_bad_samples_only_gets_a_good_one(kind: Any, marks: Marks) ->
 @BOTH
 @pytest.mark.parametrize("policy", ["skip", "refill"])
 def test_a_data_set_of_bad_samples_only_raises(kind: Any, policy: str, marks: Marks) -> None:
-    with pytest.raises(RuntimeError, match="sample 0 failed, and so did 10 others of this epoch that were tried"):
+    with pytest.raises(RuntimeError, match=r"sample 0 failed, and so did .* others of this epoch that were tried"):
         epoch(bad(kind, marks, policy, bad=tuple(range(COUNT))))
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
-from compare import assert_same, describe, epoch, failures, mask, seed, trace
+from compare import assert_same, describe, epoch, failures, mask, seed, trace, without_lost
 from loaders import LOADERS, METHODS, Headrace, Torch, only_headrace
 from processes import Script, alive, run, until
 from torch.utils.data import dataloader as torch_dataloader
@@ -1161,7 +1161,8 @@ def assert_drawn_loaders_do_the_same(work: dict[str, Any], method: str) -> None:
     assert len(ours.events) == len(theirs.events)
     if in_order:
         for mine, other in zip(ours.events, theirs.events, strict=True):
-            assert_epoch(mine, other)
+            is_broken = "the sampler broke" in repr(other)  # torch loses the batch that was due; headrace does not
+            assert_epoch(without_lost(mine, other) if is_broken else mine, other)
     elif not failures(theirs) and not draws_numbers(dataset.structure) and shares is None:
         # which worker makes which batch is a race then: only what is independent of it is the same
         for mine, other in zip(ours.events, theirs.events, strict=True):

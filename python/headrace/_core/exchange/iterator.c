@@ -48,7 +48,7 @@ static void hand_on(struct iterator *iterator) {
     PyErr_Restore(type, error, trace);
 }
 
-/* Is the exception that is set the answer? Keeps it set. */
+/* Is the exception that is set the answer? Keeps it set, unless a handler of a signal raises another one here. */
 static bool is_answer(struct iterator *iterator) {
     PyObject *type, *error, *trace;
     PyObject *loader = loader_of(iterator);
@@ -57,9 +57,14 @@ static bool is_answer(struct iterator *iterator) {
     PyErr_NormalizeException(&type, &error, &trace);
     if (trace) PyException_SetTraceback(error, trace);
     PyObject *is_from_signal = PyObject_CallMethodOneArg((PyObject *)iterator, core.names.is_from_signal, error);
+    if (!is_from_signal) {
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(trace);
+        return false;
+    }
     bool is_answer = is_from_signal == Py_False;
-    Py_XDECREF(is_from_signal);
-    PyErr_Clear();
+    Py_DECREF(is_from_signal);
     PyErr_Restore(type, error, trace);
     return is_answer;
 }

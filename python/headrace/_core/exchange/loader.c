@@ -260,19 +260,18 @@ static PyObject *loader_answer(PyObject *self, PyObject *ignored) {
     if (loader->answer) return Py_NewRef(loader->answer);
     if (!idle_loader(self)) return NULL;
     if (!delivery) return PyErr_Format(PyExc_RuntimeError, "headrace: no answer was waited for");
+    loader->received = NULL; /* decoding may run code that closes this loader, or waits */
     PyObject *answer = delivery->status == HR_STATUS_TOO_BIG && delivery->bytes == sizeof(uint64_t)
                            ? PyLong_FromUnsignedLongLong(*(const uint64_t *)delivery->data)
                            : decode(delivery, loader->types);
     loader->has_failed = !answer;
-    if (!answer) return NULL;
-    if (delivery != loader->received) { /* the answer's own code has come here, too */
-        Py_DECREF(answer);
-        return PyErr_Format(PyExc_RuntimeError, "headrace: the loader was used while a batch was made of what arrived");
+    if (!answer && loader->loader && !loader->received) {
+        loader->received = delivery;
+        return NULL;
     }
     hr_delivery_done(delivery);
-    loader->received = NULL;
-    loader->answer = answer;
-    return Py_NewRef(answer);
+    if (answer) Py_XSETREF(loader->answer, Py_NewRef(answer));
+    return answer;
 }
 
 static PyObject *py_fail(PyObject *self, PyObject *ignored) {

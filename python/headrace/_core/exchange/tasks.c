@@ -8,10 +8,14 @@
 struct tasks {
     PyObject_HEAD PyObject *iterable; /* NULL: there is an iterator */
     PyObject *iterator;
+    PyObject *list; /* where the iterator gives lists of items: the newest, and how many of it were taken */
+    Py_ssize_t list_taken;
     Py_ssize_t batch_size; /* 0: items are handed on as they come */
-    bool drop_last, is_listed, is_over;
+    bool drop_last, has_lists, is_over;
+    char reads_batches;              /* a task that can be read only once is read into a list */
     PyObject *batch;                 /* list: items of a batch that is not complete */
     PyObject *ahead;                 /* list: drawn by look, oldest first */
+    PyObject *error;                 /* that the sampler raised after those, in look */
     PyObject *held;                  /* dict: thread -> what it has drawn and not handed on */
     Py_ssize_t skipped_count;        /* items that are left out of that batch */
     unsigned long long item_count;   /* items that the iterator gave */
@@ -19,19 +23,19 @@ struct tasks {
 };
 
 static PyObject *tasks_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    static char *names[] = {"iterable", "batch_size", "drop_last", "listed", NULL};
+    static char *names[] = {"iterable", "batch_size", "drop_last", "lists", NULL};
     PyObject *iterable;
     Py_ssize_t batch_size = 0;
-    int drop_last = 0, is_listed = 0;
+    int drop_last = 0, has_lists = 0;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|npp:Tasks", names, &iterable, &batch_size, &drop_last,
-                                     &is_listed))
+                                     &has_lists))
         return NULL;
     struct tasks *tasks = (struct tasks *)type->tp_alloc(type, 0);
     if (!tasks) return NULL;
     tasks->iterable = Py_NewRef(iterable);
     tasks->batch_size = batch_size;
     tasks->drop_last = drop_last;
-    tasks->is_listed = is_listed;
+    tasks->has_lists = has_lists;
     tasks->batch = PyList_New(0);
     tasks->ahead = PyList_New(0);
     tasks->held = PyDict_New();
@@ -43,8 +47,10 @@ static int tasks_traverse(PyObject *self, visitproc visit, void *arg) {
     struct tasks *tasks = (struct tasks *)self;
     Py_VISIT(tasks->iterable);
     Py_VISIT(tasks->iterator);
+    Py_VISIT(tasks->list);
     Py_VISIT(tasks->batch);
     Py_VISIT(tasks->ahead);
+    Py_VISIT(tasks->error);
     Py_VISIT(tasks->held);
     return 0;
 }
@@ -53,8 +59,10 @@ static int tasks_clear(PyObject *self) {
     struct tasks *tasks = (struct tasks *)self;
     Py_CLEAR(tasks->iterable);
     Py_CLEAR(tasks->iterator);
+    Py_CLEAR(tasks->list);
     Py_CLEAR(tasks->batch);
     Py_CLEAR(tasks->ahead);
+    Py_CLEAR(tasks->error);
     Py_CLEAR(tasks->held);
     return 0;
 }
@@ -69,23 +77,40 @@ static void tasks_dealloc(PyObject *self) {
 static int need_iterator(struct tasks *tasks) {
     if (tasks->iterator) return 0;
     PyObject *iterator = PyObject_GetIter(tasks->iterable);
-    if (iterator && tasks->is_listed && PyGen_CheckExact(iterator)) {
-        PyObject *list = PySequence_List(iterator);
-        Py_SETREF(iterator, list ? PyObject_GetIter(list) : NULL);
-        Py_XDECREF(list);
-    }
     if (!iterator) return -1;
     Py_XSETREF(tasks->iterator, iterator); /* the iterable's code may have drawn from these tasks, too */
     return 0;
 }
 
-/* The next item of the iterator: new reference. NULL without an exception: there is none. */
-static PyObject *next_item(struct tasks *tasks) {
-    if (tasks->is_over || need_iterator(tasks) < 0) return NULL;
+static PyObject *next_of_iterator(struct tasks *tasks) {
     PyObject *iterator = Py_NewRef(tasks->iterator);
     PyObject *item = PyIter_Next(iterator);
     Py_DECREF(iterator);
+    return item;
+}
+
+/* The next item of the list, or of the next one that is not empty. */
+static PyObject *next_of_list(struct tasks *tasks) {
+    while (!tasks->list || tasks->list_taken >= PyList_GET_SIZE(tasks->list)) {
+        PyObject *list = next_of_iterator(tasks);
+        if (!list) return NULL;
+        if (!PyList_CheckExact(list)) {
+            Py_DECREF(list);
+            return PyErr_Format(PyExc_TypeError, "headrace: Tasks with lists should be given an iterator over lists");
+        }
+        Py_XSETREF(tasks->list, list);
+        tasks->list_taken = 0;
+    }
+    return Py_NewRef(PyList_GET_ITEM(tasks->list, tasks->list_taken++));
+}
+
+/* The next item: new reference. NULL without an exception: there is none, and there will be none, as
+ * with the generator that torch makes batches by. */
+static PyObject *next_item(struct tasks *tasks) {
+    if (tasks->is_over || need_iterator(tasks) < 0) return NULL;
+    PyObject *item = tasks->has_lists ? next_of_list(tasks) : next_of_iterator(tasks);
     tasks->item_count += item != NULL;
+    if (!item && !PyErr_Occurred()) tasks->is_over = true;
     return item;
 }
 
@@ -119,6 +144,16 @@ static PyObject *next_task(struct tasks *tasks) {
     return take_batch(tasks);
 }
 
+/* The next task after those in `ahead`. */
+static PyObject *next_after_ahead(struct tasks *tasks) {
+    if (!tasks->error) return next_task(tasks);
+    PyObject *error = tasks->error;
+    tasks->error = NULL;
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+    return NULL;
+}
+
 static PyObject *take_first(PyObject *list) {
     PyObject *first = Py_NewRef(PyList_GET_ITEM(list, 0));
     if (PyList_SetSlice(list, 0, 1, NULL) < 0) Py_CLEAR(first);
@@ -134,7 +169,8 @@ PyObject *tasks_draw(PyObject *self) {
     PyObject *thread = this_thread();
     PyObject *task = thread ? Py_XNewRef(PyDict_GetItemWithError(tasks->held, thread)) : NULL;
     if (!task && !PyErr_Occurred()) {
-        task = PyList_GET_SIZE(tasks->ahead) ? take_first(tasks->ahead) : next_task(tasks);
+        task = PyList_GET_SIZE(tasks->ahead) ? take_first(tasks->ahead) : next_after_ahead(tasks);
+        if (task && tasks->reads_batches && PyIter_Check(task)) Py_SETREF(task, PySequence_List(task));
         if (task && PyDict_SetItem(tasks->held, thread, task) < 0) Py_CLEAR(task);
     }
     Py_XDECREF(thread);
@@ -156,6 +192,12 @@ static PyObject *py_draw(PyObject *self, PyObject *ignored) {
     return task;
 }
 
+static PyObject *tasks_next(PyObject *self) {
+    PyObject *task = tasks_draw(self);
+    if (task) tasks_handed_on(self);
+    return task;
+}
+
 static PyObject *py_handed_on(PyObject *self, PyObject *ignored) {
     (void)ignored;
     tasks_handed_on(self);
@@ -166,7 +208,7 @@ static PyObject *py_look(PyObject *self, PyObject *argument) {
     struct tasks *tasks = (struct tasks *)self;
     Py_ssize_t count = PyLong_AsSsize_t(argument);
     if (count == -1 && PyErr_Occurred()) return NULL;
-    while (PyList_GET_SIZE(tasks->ahead) < count) {
+    while (PyList_GET_SIZE(tasks->ahead) < count && !tasks->error) {
         PyObject *task = next_task(tasks);
         if (!task && PyErr_Occurred()) return NULL;
         if (!task) break;
@@ -175,6 +217,12 @@ static PyObject *py_look(PyObject *self, PyObject *argument) {
         if (r < 0) return NULL;
     }
     return PyList_GetSlice(tasks->ahead, 0, count);
+}
+
+static PyObject *py_keep_error(PyObject *self, PyObject *error) {
+    if (!PyExceptionInstance_Check(error)) return PyErr_Format(PyExc_TypeError, "headrace: not an exception");
+    Py_XSETREF(((struct tasks *)self)->error, Py_NewRef(error));
+    Py_RETURN_NONE;
 }
 
 static PyObject *py_skip_item(PyObject *self, PyObject *ignored) {
@@ -220,7 +268,10 @@ static PyMethodDef methods[] = {
     {"handed_on", py_handed_on, METH_NOARGS,
      "handed_on()\n\nMarks this thread's task as handed on: draw() returns the next one."},
     {"look", py_look, METH_O,
-     "look(count) -> list\n\nReturns up to `count` tasks that come after those that were drawn."},
+     "look(count) -> list\n\nReturns up to `count` tasks that come after those that were drawn. What the sampler "
+     "raises."},
+    {"keep_error", py_keep_error, METH_O,
+     "keep_error(error)\n\nKeeps an exception that look raised for the draw whose turn it is."},
     {"skip_item", py_skip_item, METH_NOARGS,
      "skip_item()\n\nLeaves an item out: the batch that is being put together has one less, but at least one."},
     {"drop_batch", py_drop_batch, METH_NOARGS, "drop_batch()\n\nDrops the items of an incomplete batch."},
@@ -234,6 +285,8 @@ static PyMethodDef methods[] = {
 };
 
 static PyMemberDef members[] = {
+    {"reads_batches", T_BOOL, offsetof(struct tasks, reads_batches), 0,
+     "Whether a task that can be read only once is read into a list. It is False at first."},
     {"item_count", T_ULONGLONG, offsetof(struct tasks, item_count), READONLY, "How many items the iterator gave."},
     {"handed_count", T_ULONGLONG, offsetof(struct tasks, handed_count), READONLY, "How many tasks were handed on."},
     {NULL, 0, 0, 0, NULL},
@@ -249,12 +302,14 @@ PyTypeObject TasksType = {
     .tp_basicsize = sizeof(struct tasks),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "What a loader is to make, drawn from a sampler: Tasks(iterable, batch_size=0, drop_last=False, "
-              "listed=False). With a batch size, items are put together to lists of that many. listed: where the "
-              "sampler's iterator is a generator, it is run through when the first task is drawn.",
+              "lists=False). With a batch size, items are put together to lists of that many. lists: the iterable "
+              "gives lists of items.",
     .tp_new = tasks_new,
     .tp_dealloc = tasks_dealloc,
     .tp_traverse = tasks_traverse,
     .tp_clear = tasks_clear,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = tasks_next,
     .tp_methods = methods,
     .tp_members = members,
     .tp_getset = properties,

@@ -170,7 +170,7 @@ static PyObject *numpy_array(struct image *image, const struct hr_store_array *a
     PyObject *strides = !array->is_strided ? Py_NewRef(Py_None) : shape ? strides_of(array, array->item_bytes) : NULL;
     if (shape && strides)
         result = PyObject_CallFunction(core.array_type, "OOOKO", shape, dtype, memory,
-                                       (unsigned long long)(offset + array->first * array->item_bytes), strides);
+                                       (unsigned long long)offset + array->first * array->item_bytes, strides);
     if (result && copies && !array->is_strided) Py_SETREF(result, PyObject_CallMethod(result, "copy", NULL));
     Py_XDECREF(dtype);
     Py_XDECREF(memory);
