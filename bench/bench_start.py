@@ -33,7 +33,7 @@ class Case:
 
 
 BOUND = "1.1 x (dumps + loads) + 0.1 s"
-SMALL, LARGE = "small data set", "2 million paths"
+SMALL, LARGE = "small dataset", "2 million paths"
 CASES = [Case(SMALL, 1000, 1, 1 if QUICK else ROUNDS, True), Case(LARGE, 2_000_000, 1, 3)]
 
 

@@ -271,7 +271,7 @@ def goals() -> list[Goal]:
         Goal(OPEN_MEMORY, Key(OPEN_MEMORY, "headrace"), 1e6, unit="bytes"),
         Goal(GROWTH, Key(GROWTH, "headrace", 4), 1e6, unit="bytes"),
         Goal(SCANS, Key(SCANS, "headrace", 4), 1e6, unit="bytes"),
-        goal(FIRST, 1.05, "an empty data set", 1),
+        goal(FIRST, 1.05, "an empty dataset", 1),
     ]
 
 

@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 class Ready(torch.utils.data.Dataset[Any]):
-    """An endless data set of samples that are there already."""
+    """An endless dataset of samples that are there already."""
 
     def __init__(self, samples: list[Any]) -> None:
         self.samples = samples
@@ -39,7 +39,7 @@ class Ready(torch.utils.data.Dataset[Any]):
 
 class New(Ready):
     """The same as new tensors over numpy arrays that are there already: torch would move a tensor that it meets again
-    into shared memory once and for all, which no data set that reads its samples gives it the chance to. Costs 0.6 us
+    into shared memory once and for all, which no dataset that reads its samples gives it the chance to. Costs 0.6 us
     per tensor, which is the in-process row."""
 
     def __getitem__(self, index: int) -> Any:
@@ -69,7 +69,7 @@ def _as_numpy(sample: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """`make()` gives the data set; `options` are the loader's. The consumer holds the last `keep` batches. `bytes`: of
+    """`make()` gives the dataset; `options` are the loader's. The consumer holds the last `keep` batches. `bytes`: of
     a batch's arrays, for memcpy to copy; 0: do not ask it. `loader`: headrace's. `beside`: what it is compared with,
     measured in the same rounds."""
 

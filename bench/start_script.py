@@ -3,7 +3,7 @@
 
 `start_script.py LIBRARY METHOD COUNT LATER_EPOCHS` prints, as JSON, {"first": [s], "later": [s, ...], "close": [s,
 ...], "pickle": [s]}: from the loader's construction to the first batch, from iter() to the first batch of later epochs,
-closing with idle workers in the middle of an epoch, and dumps + loads of the data set.
+closing with idle workers in the middle of an epoch, and dumps + loads of the dataset.
 """
 
 import importlib

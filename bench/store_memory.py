@@ -136,7 +136,7 @@ def _child(what: str, rival: str, count: int) -> float:
     if what == "scans":
         scenes: Any = scans(count)
         return _grow(Scenes(headrace.freeze(scenes) if rival == "headrace" else scenes), 8)
-    items: Any = [] if rival == "an empty data set" else paths(count)
+    items: Any = [] if rival == "an empty dataset" else paths(count)
     if rival == "headrace":
         items = headrace.freeze(items)
     return _first_batch(items)
@@ -158,8 +158,8 @@ def peak_of_building(count: int) -> float:
 
 
 def first_batches(count: int) -> dict[str, float]:
-    """By data set, in seconds: the first batch of one worker that is spawned."""
-    found: dict[str, list[float]] = {"an empty data set": [], "built-in": [], "headrace": []}
+    """By dataset, in seconds: the first batch of one worker that is spawned."""
+    found: dict[str, list[float]] = {"an empty dataset": [], "built-in": [], "headrace": []}
     for _ in range(ROUNDS):
         for name, seconds in found.items():
             seconds.append(_run("start", name, count))

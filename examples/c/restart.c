@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A data set with one row that crashes whoever reads it first. The worker is replaced, and no row is lost or doubled.
+/* A dataset with one row that crashes whoever reads it first. The worker is replaced, and no row is lost or doubled.
  */
 #include <headrace/headrace.h>
 
