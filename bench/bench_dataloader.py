@@ -137,7 +137,10 @@ GOALS = [
     at_most(1 / 4, FLOAT32, 1, "torch"),
     at_most(1.3, FLOAT32, 1, "memcpy"),
     *(many_of_few(MANY_THERE, FEW_THERE, workers, "there already") for workers in (1, 2)),
-    *(many_of_few(MANY, FEW, workers, "made again for each batch, which takes the dataset 60 us") for workers in (1, 2)),
+    *(
+        many_of_few(MANY, FEW, workers, "made again for each batch, which takes the dataset 60 us")
+        for workers in (1, 2)
+    ),
     *(at_most(bound, work, 1, "SPDL pool") for work, bound in zip(ARRAYS, (1 / 20, 1 / 4, 1 / 1.7), strict=True)),
     # Less than one in 50 batches: an allocator, a timer or a log may touch a page now and then.
     *counted("faults", "page faults in the trainer", 0.02, "", [TINY, UINT8, FLOAT32, MANY]),

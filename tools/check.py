@@ -138,6 +138,10 @@ def files() -> None:
     run_script("check_files.py")
 
 
+def docs() -> None:
+    run_script("check_docs.py")
+
+
 def symbols() -> None:
     packages = Path(sysconfig.get_path("platlib")) / "headrace"
     for extension in packages.glob("_core.*.so"):
@@ -173,6 +177,7 @@ def package() -> None:
 
 CHECKS: list[Callable[[], None]] = [
     files,
+    docs,
     layers,
     headers,
     format_c,
