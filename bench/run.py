@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the measurements: the C programs of build/release/bench, then the scripts bench/bench_*.py.
 
-`run.py NAME...` runs only these: `arena` is bench_arena. With QUICK=1 in the environment there are fewer, smaller cases.
+`run.py NAME...` runs only these: `arena` is bench_arena. With QUICK=1 in the environment it runs fewer cases.
 The results are written to build/bench.md. `run.py --docs` also puts them into docs/benchmarks.md, and draws
 docs/benchmarks.svg and docs/memory.svg from them.
 """
