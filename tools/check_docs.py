@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the table of files in docs/architecture.md has one row for each file, and no row without a file.
 
-A row is ``| `path` | one sentence |``. Rows are sorted by path, as git lists the files. `make check` calls it as `docs`.
+A row is ``| `path` | one sentence |``. Rows are sorted by path, as git lists the files. `make check` calls it as
+`docs`.
 """
 
 import re
