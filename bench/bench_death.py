@@ -161,7 +161,7 @@ def measure_recovery(trainer: Trainer) -> Measured:
     (start,) = trainer.need("started")[0]
     killed_at = kill(pid)
     (when,) = trainer.need("delivered")[0]
-    assert trainer.need("restarts") == [["1"]], trainer.said
+    assert trainer.need("restarts") == [["1"]], trainer.lines
     return {RECOVERY: in_ms(killed_at, float(when)), START: 1e3 * float(start)}
 
 

@@ -177,9 +177,9 @@ def package() -> None:
 
 CHECKS: list[Callable[[], None]] = [
     files,
-    docs,
     layers,
     headers,
+    docs,
     format_c,
     format_python,
     lint_python,
