@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-# make demo      a training run, compared with torch's own loader
-# make test      all tests but those of jax
-# make test-jax  these: they need half a gigabyte more
-# make check     formatting, linters, types, layers, symbols, other compilers, sanitizers, fuzzers, packages
-# make bench     measurements, of a release build
-# make soak      random kills, drawn from SEED, KILLS=10000 in C and SECONDS=600 of Python: docs/reliability.md
-# make format    formats C and Python
-# make clean     removes build/; the virtual environment in .venv stays
+# The targets and what each of them does: make help. Each sets up what it needs.
 #
-# Each sets up what it needs. Two builds: build/dev (failpoints, -Werror) is installed into .venv for the tests;
-# build/release is installed into build/site for the demo and the measurements.
+# There are two builds: build/dev (failpoints, -Werror) is installed into .venv for the tests; build/release is installed
+# into build/site for the demo and the measurements.
 
 PYTHON ?= python3
 KILLS ?= 10000
 SECONDS ?= 600
 export PYTHON
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-unexport PYTHONDONTWRITEBYTECODE # or each process that a test starts would compile all that it imports
+unexport PYTHONDONTWRITEBYTECODE # Otherwise each process that a test starts compiles all modules that it imports.
 
 SOURCES := $(shell find src include cli python meson.build meson.options pyproject.toml Makefile -type f -not -name '*.pyc')
 INSTALL := uv pip install -q --python .venv/bin/python --no-build-isolation --no-deps --reinstall-package headrace
@@ -25,35 +18,38 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-jax check bench soak format clean packages-demo packages-test packages-check
+.PHONY: help demo test test-jax check bench soak format clean packages-demo packages-test packages-check
 
-demo: build/release.stamp
+help: ## prints this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
+
+demo: build/release.stamp ## trains a small model with headrace and with torch, and compares them
 	PYTHONPATH="$(CURDIR)/build/site" .venv/bin/python examples/demo.py --freeze
 
-test: build/dev.stamp
-	.venv/bin/python tools/run_tests.py
+test: build/dev.stamp ## runs the C and Python tests, except those of jax; ONLY="crew samples": those of these subjects
+	.venv/bin/python tools/run_tests.py $(ONLY)
 
-test-jax: build/dev.stamp build/jax.stamp
-	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -c 'import jax' # the tests would be skipped without
+test-jax: build/dev.stamp build/jax.stamp ## runs the tests of jax, which needs half a gigabyte more
+	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -c 'import jax' # Without jax the tests would be skipped.
 	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -m pytest -q tests/python/loader/test_jax.py
 
-check: packages-check build/dev.stamp
+check: packages-check build/dev.stamp ## runs linters, type checks, sanitizers and fuzzers; ONLY="layers tidy": these checks
 	.venv/bin/python tools/check.py $(ONLY)
 
-bench: build/release.stamp
-	@$(MAKE) -s build/rivals.stamp || echo "bench: the rivals cannot be installed; measuring without them"
+bench: build/release.stamp ## measures a release build; QUICK=1: fewer and smaller cases
+	@$(MAKE) -s build/rivals.stamp || echo "bench: the other loaders cannot be installed; measuring without them"
 	PYTHONPATH="$(CURDIR)/build/site:$(CURDIR)/build/rivals" .venv/bin/python bench/run.py
 
-soak: build/dev.stamp
+soak: build/dev.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 of Python (docs/reliability.md)
 	meson compile -C build/dev soak_kills
 	build/dev/tests/soak_kills $(KILLS) $(SEED)
 	.venv/bin/python tests/soak/soak_kills.py $(SECONDS) $(SEED)
 
-format: packages-check .venv/stamp
+format: packages-check .venv/stamp ## formats C and Python
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs -d '\n' clang-format -i
 	ruff format -q
 
-clean:
+clean: ## removes build/; the virtual environment in .venv stays
 	rm -rf build
 
 packages-demo packages-test packages-check: packages-%:
@@ -81,5 +77,5 @@ build/rivals.stamp: requirements-bench.txt .venv/stamp
 build/release.stamp: .venv/stamp $(SOURCES) $(wildcard bench/*.[ch] bench/meson.build) | packages-demo
 	mkdir -p build
 	$(INSTALL) --target build/site $(call config,build/release,$(RELEASE_OPTIONS)) .
-	.venv/bin/python -m compileall -q build/site/headrace # as pip does
+	.venv/bin/python -m compileall -q build/site/headrace # pip does so, too.
 	touch $@

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the kernel takes a process down that multiprocessing has started, which has imported torch and nothing else:
-no worker of a loader can be closed, or its death noticed, any sooner.
+"""Measures how long the kernel takes a process down that has imported torch and nothing else.
 
-`bare_end.py METHOD...` prints, as JSON, {method: [s, ...]}: from SIGKILL to the end that its pidfd tells.
+No loader can close a worker, or notice its death, any sooner. `bare_end.py METHOD...` starts processes by
+multiprocessing and prints, as JSON, {method: [s, ...]}: from SIGKILL until the pidfd reports the end. measure.py runs
+it.
 """
 
 import json
@@ -13,7 +14,7 @@ import signal
 import sys
 import time
 
-import torch  # noqa: F401  (also in a process that is spawned, which imports this script)
+import torch  # noqa: F401  (A spawned process imports this script, and so torch.)
 
 COUNT = 3
 

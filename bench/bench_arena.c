@@ -12,7 +12,8 @@
 
 #include "bench.h"
 
-/* What it costs to move bytes through a slot, beside a plain memcpy. Lines: "name: value unit (ratio x)". */
+/* Measures what moving bytes through a slot costs, compared with a plain memcpy. Lines: "name: value unit (ratio x)".
+ */
 
 enum { REPETITIONS = 5, ROUNDS = 20, WARM_UP = 10 };
 
@@ -44,7 +45,7 @@ static double copy_us(void *to, const void *from, uint64_t bytes) {
     return (double)(now_ns() - start) / 1e3;
 }
 
-/* Writes each batch from a warm private buffer; the plain memcpy beside it goes to another one. */
+/* Writes each batch from a warm private buffer; the plain memcpy, for comparison, writes to another one. */
 static _Noreturn void work(struct hr_pass *pass, uint64_t bytes) {
     hr_port *port;
     struct hr_task task;

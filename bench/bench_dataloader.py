@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch costs through headrace's loader, through others, and in-process.
+"""Measures what a batch costs through headrace's loader, through others, and in-process.
 
-The samples are made beforehand, so that what is measured is collating and crossing; in one case the data set converts
-them, as most do. Rivals take turns in each round; a number is the median of the rounds.
+The samples are made beforehand, so that collating and crossing are measured; in one case the dataset converts them, as
+most datasets do. The loaders take turns in each round; a number is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KIB = 1 << 10
 
 
 def stack(samples: list[Any]) -> Any:
-    """A user's own collate_fn."""
+    """Collates as a user's own collate_fn does."""
     return torch.stack([image for image, _ in samples]), torch.tensor([label for _, label in samples])
 
 
@@ -33,18 +33,18 @@ def images(dtype: torch.dtype, side: int = 224, count: int = 64) -> list[torch.T
 
 
 def floats(bytes_each: int, count: int = 1, samples: int = 4) -> New:
-    """Samples of `count` float32 tensors."""
+    """Makes samples of `count` float32 tensors."""
     made = [[np.ones(bytes_each // 4, np.float32) for _ in range(count)] for _ in range(samples)]
     return New(made if count > 1 else [sample[0] for sample in made])
 
 
 def tensors(bytes_each: int, count: int, samples: int = 4) -> Ready:
-    """Samples of `count` float32 tensors that are there already."""
+    """Makes samples of `count` float32 tensors that exist before the measurement."""
     return Ready([[torch.ones(bytes_each // 4) for _ in range(count)] for _ in range(samples)])
 
 
 def arrays(bytes_each: int, samples: int = 4) -> Ready:
-    """Samples that are one numpy array each."""
+    """Makes samples of one NumPy array each."""
     return Ready([np.ones(bytes_each // 4, np.float32) for _ in range(samples)])
 
 
@@ -59,9 +59,9 @@ LARGE_PART = 114 * PART // 16 * 4
 IMAGES_BYTES = 64 * 3 * 224 * 224
 
 
-def many_beside_few(many: Case, few: Case) -> Case:
+def many_with_few(many: Case, few: Case) -> Case:
     common: dict[str, Any] = {"options": {"batch_size": None}, "bytes": 114 * PART, "in_quick": True}
-    return replace(many, beside=replace(few, **common), **common)
+    return replace(many, reference=replace(few, **common), **common)
 
 
 CASES = [
@@ -74,11 +74,11 @@ CASES = [
         {"batch_size": 64},
         bytes=4 * IMAGES_BYTES,
     ),
-    many_beside_few(
+    many_with_few(
         Case(MANY, lambda: floats(PART, 114)),
         Case(FEW, lambda: floats(LARGE_PART, 4)),
     ),
-    many_beside_few(
+    many_with_few(
         Case(MANY_THERE, lambda: tensors(PART, 114)),
         Case(FEW_THERE, lambda: tensors(LARGE_PART, 4)),
     ),
@@ -122,7 +122,7 @@ def counted(name: str, what: str, bound: float, unit: str, works: list[str]) -> 
 
 
 def many_of_few(many: str, few: str, workers: int, text: str) -> Goal:
-    """As many bytes in 114 tensors and in 4."""
+    """Compares 114 tensors with 4 that have the same number of bytes."""
     name = f"114 tensors, {workers} worker{'s' * (workers > 1)}, of 4 tensors, {text}"
     return Goal(name, Key(many, "headrace", workers), 1.1, Key(few, "headrace", workers))
 
@@ -137,9 +137,12 @@ GOALS = [
     at_most(1 / 4, FLOAT32, 1, "torch"),
     at_most(1.3, FLOAT32, 1, "memcpy"),
     *(many_of_few(MANY_THERE, FEW_THERE, workers, "there already") for workers in (1, 2)),
-    *(many_of_few(MANY, FEW, workers, "made anew, which takes the data set 60 us") for workers in (1, 2)),
+    *(
+        many_of_few(MANY, FEW, workers, "made again for each batch, which takes the dataset 60 us")
+        for workers in (1, 2)
+    ),
     *(at_most(bound, work, 1, "SPDL pool") for work, bound in zip(ARRAYS, (1 / 20, 1 / 4, 1 / 1.7), strict=True)),
-    # Less than one in 50 batches: an allocator, a timer or a log may touch a page now and then.
+    # The bound is one fault in 50 batches, because an allocator, a timer or a log may touch a page from time to time.
     *counted("faults", "page faults in the trainer", 0.02, "", [TINY, UINT8, FLOAT32, MANY]),
     *counted("worker_faults", "page faults in workers", 0.02, "", [TINY, UINT8, FLOAT32, MANY]),
 ]
@@ -148,14 +151,14 @@ GOALS = [
 def run_one(rival: Rival, case: Case, data: Ready, workers: int) -> Cost:
     before = {process.pid for process in multiprocessing.active_children()}
     batches = rival.open(case, data, workers)
-    next(batches)  # some start their workers only now
+    next(batches)  # Some loaders start their workers only now.
     pids = [process.pid for process in multiprocessing.active_children() if process.pid not in before]
     return measure(batches, pids, seconds=SECONDS, warm_count=WARM_COUNT + case.keep, keep=case.keep)
 
 
 @functools.cache
 def rivals_here() -> list[Rival]:
-    """Those to measure; says why not the others."""
+    """Returns the loaders to measure, and prints why the others are not measured."""
     rivals = [rival for rival in RIVALS if rival.in_quick or not QUICK]
     reasons = {rival.name: rival.why_not() for rival in rivals}
     for name, reason in reasons.items():
@@ -165,7 +168,7 @@ def rivals_here() -> list[Rival]:
 
 
 def run_case(case: Case) -> list[Row]:
-    cases = {one.name: one for one in (case, case.beside) if one}
+    cases = {one.name: one for one in (case, case.reference) if one}
     data = {name: one.make() for name, one in cases.items()}
     costs: dict[tuple[str, Rival, int], list[Cost]] = {
         (name, rival, workers): []

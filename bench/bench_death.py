@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a worker's death goes unnoticed, how long workers outlive their trainer, and how long until another worker
-has taken a dead one's place.
+"""Measures how soon a worker's death is noticed, how long workers outlive their trainer, and how soon a dead worker is
+replaced.
 
-Each turn is a process of its own, which runs death_script.py, and in which SIGKILL ends a worker or all. What is still
-so after 10 s is left at that, and printed as "> 10 s".
+Each turn is a process of its own, which runs death_script.py. SIGKILL ends a worker in it, or the process itself. A
+wait ends after 10 s and is printed as "> 10 s".
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from measure import BARE, QUICK, Goal, Key, Row, end_of_bare_process, run_all
 SCRIPT = Path(__file__).resolve().parent / "death_script.py"
 LIBRARIES = ("torch", "headrace")
 METHODS = ("fork", "forkserver", "spawn")
-DEADLINE_S = 10.0  # for what is measured
-READY_S = 120.0  # for a trainer to come to where it is measured
-SETTLED_S = 0.3  # then nobody is on the way to anywhere any more
+DEADLINE_S = 10.0  # The longest time that is measured.
+READY_S = 120.0  # How long a trainer may take until the measurement begins.
+SETTLED_S = 0.3  # After this time all processes sleep.
 NOTICE_MS, GONE_MS, RECOVERY_MS, MORE_THAN_START_MS = 20, 100, 1000, 500
 
 NOTICE, IDLE, BUSY, RECOVERY, START, BOUND = "notice", "idle", "busy", "recovery", "start", "bound"
@@ -47,10 +47,10 @@ Line = list[str]
 
 
 class Trainer:
-    """A running death_script.py. Leaving the context ends it, and every worker that it has spoken of."""
+    """A running death_script.py. Leaving the context ends it, and every worker that it has named."""
 
     def __init__(self, library: str, method: str, what: str, folder: str) -> None:
-        self.said: list[Line] = []
+        self.lines: list[Line] = []
         self._errors = Path(folder) / "stderr"
         with self._errors.open("wb") as errors:
             command = [sys.executable, str(SCRIPT), library, method, what, folder]
@@ -71,12 +71,12 @@ class Trainer:
         self.process.stdout.close()
 
     def wait_for(self, name: str, count: int = 1, seconds: float = READY_S) -> list[Line] | None:
-        """The values of the first `count` lines of that name; None where they have not come in time."""
+        """Returns the values of the first `count` lines of that name, or None if they did not come in time."""
         assert self.process.stdout
         end = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            while len(found := [line[1:] for line in self.said if line[0] == name]) < count:
+            while len(found := [line[1:] for line in self.lines if line[0] == name]) < count:
                 if not selector.select(max(0.0, end - time.monotonic())):
                     return None
                 self._read()
@@ -85,33 +85,35 @@ class Trainer:
     def need(self, name: str, count: int = 1) -> list[Line]:
         found = self.wait_for(name, count)
         if found is None:
-            raise RuntimeError(f"no {name!r} came in {READY_S} s; there is {self.said}\n{self._errors.read_text()}")
+            raise RuntimeError(
+                f"no {name!r} came in {READY_S} s; the trainer printed {self.lines}\n{self._errors.read_text()}"
+            )
         return found
 
     def _read(self) -> None:
         assert self.process.stdout
-        text = self.process.stdout.readline().decode()  # lines are written whole
+        text = self.process.stdout.readline().decode()  # A line is written in one piece.
         if not text:
-            raise RuntimeError(f"the trainer ended; it said {self.said}\n{self._errors.read_text()}")
-        self.said.append(text.rstrip("\n").split("\t"))
-        if self.said[-1][0] == "worker":
-            pid = int(self.said[-1][1])
-            with contextlib.suppress(ProcessLookupError):  # the one whose start was measured has ended
+            raise RuntimeError(f"the trainer ended; it printed {self.lines}\n{self._errors.read_text()}")
+        self.lines.append(text.rstrip("\n").split("\t"))
+        if self.lines[-1][0] == "worker":
+            pid = int(self.lines[-1][1])
+            with contextlib.suppress(ProcessLookupError):  # The worker whose start was measured has ended.
                 self._pidfds[pid] = os.pidfd_open(pid)
 
     def settle(self, what: str, workers: int) -> list[int]:
-        """Waits until all are asleep: the trainer, and each worker, in a sample unless `what` is idle. Their pids."""
+        """Waits until all processes sleep, workers in a sample unless `what` is idle. Returns the workers' pids."""
         pids = [int(pid) for (pid,) in self.need("worker" if what == IDLE else "in sample", workers)]
         self.need("waiting")
         time.sleep(SETTLED_S)
         for pid in (self.process.pid, *pids):
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            assert state == "S", f"process {pid} is in state {state}, not asleep; {self.said}"
+            assert state == "S", f"process {pid} is in state {state}, not asleep; {self.lines}"
         assert len(set(pids)) == workers and all(is_running(self._pidfds[pid]) for pid in pids)
         return pids
 
     def wait_for_end(self, pids: list[int], seconds: float) -> float | None:
-        """When the last of them ended; None where one still runs."""
+        """Returns when the last of them ended, or None if one still runs."""
         end = time.monotonic() + seconds
         if any(is_running(self._pidfds[pid], end - time.monotonic()) for pid in pids):
             return None
@@ -119,20 +121,20 @@ class Trainer:
 
 
 def is_running(pidfd: int, seconds: float = 0.0) -> bool:
-    """Still, after so many seconds?"""
+    """Returns True if the process still runs after `seconds`."""
     with selectors.DefaultSelector() as selector:
         selector.register(pidfd, selectors.EVENT_READ)
         return not selector.select(max(0.0, seconds))
 
 
 def kill(pid: int) -> float:
-    """Returns when."""
+    """Kills a process, and returns the time."""
     now = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     return now
 
 
-# ---- what is measured: ms, by what; None: not within the deadline ----
+# ---- The measurements: milliseconds by name. None: not before the deadline. ----
 
 Measured = dict[str, float | None]
 
@@ -142,7 +144,7 @@ def in_ms(start: float, end: float | None) -> float | None:
 
 
 def measure_notice(trainer: Trainer) -> Measured:
-    """From a worker's death to the exception that says so."""
+    """Measures the time from a worker's death to the exception that reports it."""
     (pid,) = trainer.settle(NOTICE, 1)
     killed_at = kill(pid)
     raised = trainer.wait_for("raised", seconds=DEADLINE_S)
@@ -154,17 +156,17 @@ def measure_notice(trainer: Trainer) -> Measured:
 
 
 def measure_recovery(trainer: Trainer) -> Measured:
-    """From a worker's death to the batch that its successor makes, and a worker's start."""
+    """Measures the time from a worker's death to the batch of its replacement, and the start of a worker."""
     (pid,) = trainer.settle(RECOVERY, 1)
     (start,) = trainer.need("started")[0]
     killed_at = kill(pid)
     (when,) = trainer.need("delivered")[0]
-    assert trainer.need("restarts") == [["1"]], trainer.said
+    assert trainer.need("restarts") == [["1"]], trainer.lines
     return {RECOVERY: in_ms(killed_at, float(when)), START: 1e3 * float(start)}
 
 
 def measure_end(trainer: Trainer, what: str) -> Measured:
-    """From the trainer's death to its last worker's."""
+    """Measures the time from the trainer's death to the end of its last worker."""
     pids = trainer.settle(what, 2)
     killed_at = kill(trainer.process.pid)
     gone_at = trainer.wait_for_end(pids, DEADLINE_S)
@@ -182,7 +184,7 @@ MEASURES: dict[str, Callable[[Trainer], Measured]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A start method."""
+    """One start method to measure."""
 
     name: str
     rounds: int = 1 if QUICK else 3
@@ -216,7 +218,7 @@ def run_script(library: str, method: str, what: str) -> Measured:
 
 
 def row_of(method: str, what: str, library: str, values: list[float | None]) -> Row:
-    """The median, of which the deadline is all that is known where most turns passed it."""
+    """Returns the median, or the deadline as a lower bound if most turns passed it."""
     key = key_of(method, what)
     median = statistics.median(math.inf if value is None else value for value in values)
     if median == math.inf:
@@ -229,7 +231,9 @@ def run_case(case: Case) -> list[Row]:
     for _ in range(case.rounds):
         for what in MEASURES:
             for library in LIBRARIES:
-                is_known = found.get((what, library), []).count(None) > case.rounds / 2  # it is more than the deadline
+                is_known = (
+                    found.get((what, library), []).count(None) > case.rounds / 2
+                )  # The median is then above the deadline.
                 if is_known or (what == RECOVERY and library != "headrace"):
                     continue
                 for name, value in run_script(library, case.name, what).items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long headrace.doctor.check takes, against a plain pickle.dumps of the same object.
+"""Measures how long headrace.doctor.check takes, compared with a plain pickle.dumps of the same object.
 
-What fails is timed with the one culprit at the end, where pickle would meet it last.
+The object that cannot be pickled is at the end of the list, where pickle would reach it last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace import doctor
 from measure import QUICK, Goal, Key, Row, in_turn, in_words, run_all
 
 COUNT = 1_000_000 if QUICK else 10_000_000
-ROUNDS = 3  # the large ones take long, and spread little
+ROUNDS = 3  # The large objects take long, and their times vary little.
 
 
 class Item:
@@ -73,8 +73,8 @@ class Split(enum.Enum):
 class Case:
     name: str
     make: Callable[[int], list[Any]]
-    share: int  # of COUNT: one in so many
-    limit_ms: float = 0  # with a culprit; 0: twice the dumps
+    share: int  # The case has COUNT / share objects.
+    limit_ms: float = 0  # The limit with an unpicklable object; 0: twice the time of dumps.
     in_quick: bool = True
 
 
@@ -105,7 +105,7 @@ CASES = [
     Case("named tuples", lambda count: [Pair(str(number), number) for number in range(count)], 10),
     Case("enum members", lambda count: [Split.TRAIN, Split.TEST] * (count // 2), 1),
 ]
-CULPRIT, FINE = "with a culprit", "fine"
+UNPICKLABLE, FINE = "with an unpicklable object", "fine"
 
 
 def work_of(case: Case, state: str) -> str:
@@ -115,13 +115,15 @@ def work_of(case: Case, state: str) -> str:
 def goals() -> list[Goal]:
     found = []
     for case in CASES:
-        fine, culprit = work_of(case, FINE), work_of(case, CULPRIT)
+        fine, unpicklable = work_of(case, FINE), work_of(case, UNPICKLABLE)
         dumps = Key(fine, "pickle", 0)
         found.append(Goal(f"{fine}, of pickle.dumps", Key(fine, "headrace", 0), 2, dumps))
         if case.limit_ms:
-            found.append(Goal(culprit, Key(culprit, "headrace", 0), case.limit_ms * COUNT / 10_000_000, unit="ms"))
+            found.append(
+                Goal(unpicklable, Key(unpicklable, "headrace", 0), case.limit_ms * COUNT / 10_000_000, unit="ms")
+            )
         else:
-            found.append(Goal(f"{culprit}, of pickle.dumps", Key(culprit, "headrace", 0), 2, dumps))
+            found.append(Goal(f"{unpicklable}, of pickle.dumps", Key(unpicklable, "headrace", 0), 2, dumps))
     return found
 
 
@@ -139,14 +141,14 @@ def run_case(case: Case) -> list[Row]:
     rows = in_turn(work_of(case, FINE), ways, "ms", ROUNDS)
     made.append(threading.Lock())
     assert [one.path for one in doctor.check(made).findings] == [f"obj[{len(made) - 1}]"]
-    return rows + in_turn(work_of(case, CULPRIT), {"headrace": ways["headrace"]}, "ms", ROUNDS)
+    return rows + in_turn(work_of(case, UNPICKLABLE), {"headrace": ways["headrace"]}, "ms", ROUNDS)
 
 
 def show(rows: list[Row]) -> None:
-    dumps, fine, culprit = (row.value for row in rows)
+    dumps, fine, unpicklable = (row.value for row in rows)
     print(
         f"{rows[1].work:40} pickle.dumps {dumps:8.0f} ms   doctor {fine:8.0f} ms   ratio {in_words(fine / dumps)}   "
-        f"with a culprit {culprit:8.0f} ms   ratio {in_words(culprit / dumps)}",
+        f"with an unpicklable object {unpicklable:8.0f} ms   ratio {in_words(unpicklable / dumps)}",
         flush=True,
     )
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the first batch of an epoch takes with each start method, and closing a loader in the middle of one.
+"""Measures how long the first batch of an epoch takes with each start method, and closing a loader in mid-epoch.
 
-Each turn is a process of its own, which runs start_script.py: a server of multiprocessing's serves one process, and
-keeps memory that the host would have to give anew to what is spawned beside it.
+Each turn is a process of its own, which runs start_script.py. A fork server serves one process, and keeps memory, so
+that the host would have to give new memory to a process that is spawned while the server runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Case:
 
 
 BOUND = "1.1 x (dumps + loads) + 0.1 s"
-SMALL, LARGE = "small data set", "2 million paths"
+SMALL, LARGE = "small dataset", "2 million paths"
 CASES = [Case(SMALL, 1000, 1, 1 if QUICK else ROUNDS, True), Case(LARGE, 2_000_000, 1, 3)]
 
 
@@ -93,9 +93,9 @@ def show(rows: list[Row]) -> None:
     compared = [row for row in rows if row.rival in LIBRARIES and not row.work.endswith(BOUND)]
     for torchs, ours in zip(compared[0::2], compared[1::2], strict=True):
         ratio = in_words(ours.value / torchs.value)
-        beside = f"   {BARE} {bare[ours.work]:.1f} ms" if ours.work in bare else ""
+        bound = f"   {BARE} {bare[ours.work]:.1f} ms" if ours.work in bare else ""
         print(
-            f"{ours.work:58} torch {torchs.value:8.1f} ms   headrace {ours.value:8.1f} ms   ratio {ratio}{beside}",
+            f"{ours.work:58} torch {torchs.value:8.1f} ms   headrace {ours.value:8.1f} ms   ratio {ratio}{bound}",
             flush=True,
         )
 

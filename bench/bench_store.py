@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace.freeze beside ordinary Python, lists of pickles (as detectron2 keeps records), numpy and pyarrow."""
+"""Measures headrace.freeze against ordinary Python objects, lists of pickles (as detectron2 keeps records), numpy and
+pyarrow."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import headrace
 import numpy as np
 from measure import QUICK, Goal, Key, Row, in_turn, in_words, run_all
 from store_data import annotations, paths, unequal_paths
-from store_memory import first_batches, growth, peak_of_building, private_bytes
+from store_memory import WORKERS, first_batches, growth, peak_of_building, private_bytes
 
 COUNT = 100_000 if QUICK else 1_000_000
 RECORDS = 20_000 if QUICK else 200_000
@@ -28,7 +29,7 @@ BUILT_IN = "built-in"
 
 
 class Pickles:
-    """A list of pickles in one array, an index of where each ends beside it."""
+    """Keeps a list of pickles in one array, and in a second array where each pickle ends."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         each = [np.frombuffer(pickle.dumps(item, protocol=-1), dtype=np.uint8) for item in items]
@@ -55,7 +56,7 @@ def _arrow(items: list[str]) -> Any:
 
 
 def read_ns(items: Any, keys: Sequence[Any]) -> float:
-    """Nanoseconds for one `items[key]`, the loop's own included: it is the same for all."""
+    """Returns the nanoseconds of one `items[key]`. The loop's own time is included, and is the same for all."""
     start = time.perf_counter_ns()
     for key in keys:
         items[key]
@@ -63,7 +64,7 @@ def read_ns(items: Any, keys: Sequence[Any]) -> float:
 
 
 def used_ns(items: Any, keys: Sequence[Any]) -> float:
-    """As read_ns, and looks at what was read: nobody asks for a path without opening it."""
+    """Returns the nanoseconds of reading an item and using it, because a program that reads a path then opens it."""
     start = time.perf_counter_ns()
     for key in keys:
         items[key].endswith("g")
@@ -118,14 +119,15 @@ OPEN = "opening a file image of 10 GB"
 OPEN_MEMORY = "opening a file image of 10 GB, private memory"
 GROWTH = "private memory of a worker, growth over 3 shuffled epochs"
 SCANS = "the same, of 1,500 scans with 1 GB of arrays"
+GROWTH_AFTER = "private memory of a worker, growth after {} epochs"
 FIRST = "first batch with spawn"
 
 
 def size_of(value: Any) -> int:
-    """What a value of the standard types takes as Python objects, each counted where it is met."""
+    """Returns the bytes of a value as Python objects. An object that is met twice is counted twice."""
     inner = 0
     if isinstance(value, dict):
-        inner = sum(map(size_of, value.values()))  # its keys are interned
+        inner = sum(map(size_of, value.values()))  # The keys are interned strings.
     elif isinstance(value, list):
         inner = sum(map(size_of, value))
     return sys.getsizeof(value) + inner
@@ -243,7 +245,12 @@ def of_growth() -> list[Row]:
     records = growth("growth", 300_000 if QUICK else 1_000_000)
     scans = growth("scans", 300 if QUICK else 1500)
     both = [(GROWTH, records), (SCANS, scans)]
-    return [Row(work, rival, 4, grown, "bytes") for work, found in both for rival, grown in found.items()]
+    rows = [Row(work, rival, WORKERS, grown[-1], "bytes") for work, found in both for rival, grown in found.items()]
+    return rows + [
+        Row(GROWTH_AFTER.format(half / 2), rival, WORKERS, bytes_grown, "bytes")
+        for rival, grown in records.items()
+        for half, bytes_grown in enumerate(grown[:-1], start=1)
+    ]
 
 
 def of_start() -> list[Row]:
@@ -269,9 +276,9 @@ def goals() -> list[Goal]:
         goal(PEAK, 1.1, "the image"),
         Goal(OPEN, Key(OPEN, "headrace"), 1, unit="ms"),
         Goal(OPEN_MEMORY, Key(OPEN_MEMORY, "headrace"), 1e6, unit="bytes"),
-        Goal(GROWTH, Key(GROWTH, "headrace", 4), 1e6, unit="bytes"),
-        Goal(SCANS, Key(SCANS, "headrace", 4), 1e6, unit="bytes"),
-        goal(FIRST, 1.05, "an empty data set", 1),
+        Goal(GROWTH, Key(GROWTH, "headrace", WORKERS), 1e6, unit="bytes"),
+        Goal(SCANS, Key(SCANS, "headrace", WORKERS), 1e6, unit="bytes"),
+        goal(FIRST, 1.05, "an empty dataset", 1),
     ]
 
 
@@ -294,7 +301,9 @@ CASES = [
 
 
 def show(rows: list[Row]) -> None:
-    base = {row.work: row.value for row in reversed(rows)}  # the first of each work
+    base = {
+        row.work: row.value for row in reversed(rows)
+    }  # The first row of each work is what the others are compared with.
     for row in rows:
         print(
             f"{row.work:62} {row.rival:18} {row.value:14.1f} {row.unit:5} {in_words(row.value / base[row.work])}",

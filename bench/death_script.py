@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer that bench_death.py kills, or whose worker it kills: a script as a user writes it.
+"""A script as a user writes it. bench_death.py runs it, and kills it or one of its workers.
 
-`death_script.py LIBRARY METHOD WHAT FOLDER`. Says on stdout what it and its workers have come to, a line each: a name
-and its values, tab-separated. Times are CLOCK_MONOTONIC's, which all processes share.
+`death_script.py LIBRARY METHOD WHAT FOLDER` prints on stdout which point it and its workers have reached, a line each:
+a name and its values, separated by tabs. Times are of CLOCK_MONOTONIC, which all processes share.
 """
 
 import importlib
@@ -15,20 +15,20 @@ from typing import Any
 
 import torch.utils.data
 
-FIRST_SLOW = 4  # of the samples: two a worker, of two workers
+FIRST_SLOW = 4  # The first sample that is slow: each of two workers makes two before it.
 FOR_LONG_S = 600
 
 
-def say(*words: object) -> None:
+def report(*words: object) -> None:
     os.write(1, ("\t".join(map(str, words)) + "\n").encode())
 
 
 def say_pid(worker: int) -> None:
-    say("worker", os.getpid())
+    report("worker", os.getpid())
 
 
 class Samples(torch.utils.data.Dataset[int]):
-    """Sample i is i, at once."""
+    """A dataset whose sample i is i, without any work."""
 
     def __len__(self) -> int:
         return 1000
@@ -38,7 +38,7 @@ class Samples(torch.utils.data.Dataset[int]):
 
 
 class Slow(Samples):
-    """A worker that comes to a later sample sleeps in it, deaf to SIGTERM; with a `mark` only the first one does."""
+    """A dataset in whose later samples a worker (the first one if there is a `mark`) sleeps and ignores SIGTERM."""
 
     def __init__(self, mark: str = "") -> None:
         self.mark = mark
@@ -46,7 +46,7 @@ class Slow(Samples):
     def __getitem__(self, index: int) -> int:
         if index >= FIRST_SLOW and self._is_first():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            say("in sample", os.getpid())
+            report("in sample", os.getpid())
             time.sleep(FOR_LONG_S)
         return index
 
@@ -60,20 +60,20 @@ class Slow(Samples):
 
 
 def ask(batches: Any) -> None:
-    """For the batch that does not come, because its worker is to be killed."""
-    say("waiting")
+    """Asks for the batch that does not come, because its worker is killed."""
+    report("waiting")
     try:
         batch = next(batches)
     except RuntimeError as error:
-        say("raised", time.monotonic(), str(error).partition("\n")[0])
+        report("raised", time.monotonic(), str(error).partition("\n")[0])
     else:
         when = time.monotonic()
         assert int(batch) == FIRST_SLOW
-        say("delivered", when)
+        report("delivered", when)
 
 
 def take(batches: Any) -> Any:
-    """Takes the batches that come at once."""
+    """Takes the batches that come without delay."""
     for expected in range(FIRST_SLOW):
         assert int(next(batches)) == expected
     return batches
@@ -90,16 +90,16 @@ def main(library: str, method: str, what: str, folder: str) -> None:
         ask(take(iter(load(Slow(), 1))))
     elif what == "recovery":
         loader = load(Samples(), 1)
-        next(iter(loader))  # a fork server runs from here on
+        next(iter(loader))  # From here on a fork server runs.
         start = time.monotonic()
         next(iter(loader))
-        say("started", time.monotonic() - start)
+        report("started", time.monotonic() - start)
         loader = load(Slow(os.path.join(folder, "mark")), 1, max_restarts=1)
         ask(take(iter(loader)))
-        say("restarts", loader.report()["restarts"])
+        report("restarts", loader.report()["restarts"])
     elif what == "idle":
         batches = take(iter(load(Samples(), 2)))
-        say("waiting")
+        report("waiting")
         time.sleep(FOR_LONG_S)
         del batches
     else:

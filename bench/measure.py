@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the measurements in Python share: reading the kernel's counters, rounds in turn, medians, goals, tables."""
+"""Functions that the measurements in Python share: the kernel's counters, rounds in turn, medians, goals, results."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ from typing import Any
 
 QUICK = os.environ.get("QUICK", "0") not in ("", "0")
 ROUNDS = 3 if QUICK else 5
-WARM_S = 0.1 if QUICK else 0.35  # a worker looks once at what grows, 0.25 s after it began, which touches new pages
+WARM_S = (
+    0.1 if QUICK else 0.35
+)  # 0.25 s after its start a worker checks its memory growth once, which touches new pages.
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one batch, in the trainer and in its workers together, all threads: user and system time, minor page faults,
-    context switches. `us` is the time that passed."""
+    """The cost of one batch, in the trainer and in all its workers, with all threads.
+
+    It has user and system time, minor page faults and context switches. `us` is the time that passed.
+    """
 
     us: float
     cpu_us: float
@@ -39,7 +43,7 @@ class Cost:
 
 
 def _cpu_clock(pid: int) -> int:
-    """The clock of the time that all threads of a process, ended ones too, have computed (clock_getcpuclockid)."""
+    """Returns the clock of the CPU time of all threads of a process, also of ended ones (clock_getcpuclockid)."""
     return ~pid << 3 | 2
 
 
@@ -48,7 +52,7 @@ def _of_worker(pid: int) -> tuple[float, float, float]:
     faults = float((process / "stat").read_text().rpartition(")")[2].split()[7])
     switches = 0.0
     for task in (process / "task").iterdir():
-        with contextlib.suppress(OSError):  # a thread may end while we look
+        with contextlib.suppress(OSError):  # The thread may have just ended.
             lines = (task / "status").read_text().splitlines()
             switches += sum(float(line.split()[1]) for line in lines if "ctxt_switches" in line)
     return 1e6 * time.clock_gettime(_cpu_clock(pid)), faults, switches
@@ -64,7 +68,7 @@ def _of_trainer() -> list[float]:
 
 
 def consume(batches: Iterator[Any], count: int, seconds: float, kept: deque[Any]) -> int:
-    """Takes at least `count` batches and for at least `seconds`; returns how many."""
+    """Takes batches until there were `count` and `seconds` have passed, and returns how many it took."""
     end = time.perf_counter() + seconds
     taken = 0
     for batch in batches:
@@ -76,10 +80,10 @@ def consume(batches: Iterator[Any], count: int, seconds: float, kept: deque[Any]
 
 
 def measure(batches: Iterator[Any], pids: Sequence[int], *, seconds: float, warm_count: int, keep: int = 1) -> Cost:
-    """The cost of a batch once everything is warm, for a consumer that holds the last `keep` batches."""
+    """Returns the cost of a batch once everything is warm, for a consumer that holds the last `keep` batches."""
     kept: deque[Any] = deque(maxlen=keep)
     consume(batches, warm_count, WARM_S, kept)
-    gc.collect()  # touches every object once: a fork has made their pages copy-on-write
+    gc.collect()  # It touches every object once, because a fork has made their pages copy-on-write.
     # The trainer's own counters are read next to its clock: reading those of the workers costs it something.
     of_workers, of_trainer, start = _of_workers(pids), _of_trainer(), time.perf_counter()
     taken = consume(batches, 8, seconds, kept)
@@ -94,7 +98,7 @@ def medians(costs: Sequence[Cost]) -> Cost:
 
 @dataclass(frozen=True)
 class Row:
-    """One result: `value` in `unit`; the smaller the better. `at_least`: it was not waited for any longer."""
+    """One result: `value` in `unit`, of which less is better. `at_least`: the wait ended at that value."""
 
     work: str
     rival: str
@@ -112,12 +116,12 @@ class Key:
     work: str
     rival: str
     workers: int = 0
-    field: str = "us"  # of Cost
+    field: str = "us"  # a field of Cost
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What to reach: `value` at most `bound` x `against`, or at most `bound` (in `unit`)."""
+    """A goal: `value` is at most `bound` x `against`, or at most `bound` (in `unit`)."""
 
     text: str
     value: Key
@@ -142,12 +146,12 @@ def _find(rows: Sequence[Row], key: Key) -> float | None:
 
 
 def in_words(ratio: float) -> str:
-    """A ratio for people: 1/60 rather than 0.0167."""
+    """Returns a ratio as a text that is easy to read: 1/60 instead of 0.0167."""
     return f"1/{1 / ratio:.3g}" if 0 < ratio < 0.5 else f"{ratio:.2f}"
 
 
 def judge(rows: Sequence[Row], goal: Goal) -> Verdict | None:
-    """None where a part of it was not measured."""
+    """Compares a goal with the results. Returns None if a part of it was not measured."""
     value = _find(rows, goal.value)
     against = _find(rows, goal.against) if goal.against else 1.0
     if value is None or against is None:
@@ -159,7 +163,7 @@ def judge(rows: Sequence[Row], goal: Goal) -> Verdict | None:
 
 
 def in_turn(work: str, ways: dict[str, Callable[[], float]], unit: str = "ns", rounds: int = ROUNDS) -> list[Row]:
-    """Each way in turn, so many times; the medians."""
+    """Measures the ways in turn, `rounds` times, and returns the medians."""
     found: dict[str, list[float]] = {rival: [] for rival in ways}
     for _ in range(rounds):
         for rival, way in ways.items():
@@ -171,7 +175,7 @@ BARE = "bare process"
 
 
 def end_of_bare_process(*methods: str) -> dict[str, float]:
-    """ms, by start method: see bare_end.py."""
+    """Returns how long the end of a bare process takes, in ms by start method: see bare_end.py."""
     script = Path(__file__).resolve().parent / "bare_end.py"
     done = subprocess.run([sys.executable, str(script), *methods], stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, list[float]] = json.loads(done.stdout)
@@ -181,12 +185,12 @@ def end_of_bare_process(*methods: str) -> dict[str, float]:
 def options(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", type=Path, help="where to write the results")
-    parser.add_argument("--only", default="", help="only work whose name has this in it")
+    parser.add_argument("--only", default="", help="run only cases whose name contains this")
     return parser.parse_args()
 
 
 def finish(rows: Sequence[Row], goals: Sequence[Goal], path: Path | None) -> None:
-    """Prints what was to reach, and writes everything to `path`."""
+    """Prints the goals and their verdicts, and writes all results to `path`."""
     verdicts = [verdict for goal in goals if (verdict := judge(rows, goal))]
     for verdict in verdicts:
         print(f"goal: {verdict.text}: {verdict.measured} (to reach {verdict.bound}): {verdict.reached}")
@@ -202,12 +206,12 @@ def run_all(
     show: Callable[[list[Row]], None],
     goals: Callable[[], Sequence[Goal]],
 ) -> None:
-    """The main function of a script of cases: each has a `name` and says by `in_quick` whether a quick run has it."""
+    """Runs the cases of a script. Each case has a `name`, and `in_quick` says whether a quick run includes it."""
     args = options(description)
     chosen = [case for case in cases if args.only in case.name and (case.in_quick or not QUICK)]
     if not chosen:
         names = ", ".join(case.name for case in cases if case.in_quick or not QUICK)
-        sys.exit(f"--only {args.only}: no work's name has this in it; there is {names}")
+        sys.exit(f"--only {args.only}: no case has this in its name; there are {names}")
     rows: list[Row] = []
     for case in chosen:
         of_case = run_case(case)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of a run as Markdown."""
+"""Writes the results of a run as Markdown, and reads them again. run.py and picture.py call it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Section:
-    """What one measurement printed, and the file that it wrote, if it writes one."""
+    """Holds what one measurement printed, and the path of its results, which not every measurement writes."""
 
     name: str
     returncode: int
@@ -31,7 +31,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def in_units(row: Json | None) -> str:
-    """`341 ns`, `8.2 us`, `1.05 ms`, `2.1 s`; `57.1 B`, `24 MB`; `> 10 s`."""
+    """Returns a value with its unit: `341 ns`, `8.2 us`, `1.05 ms`, `2.1 s`; `57.1 B`, `24 MB`; `> 10 s`."""
     if row is None:
         return ""
     if row.get("at_least"):
@@ -56,12 +56,12 @@ BASES = ("torch", "built-in", "pickle")
 
 
 def _base(rows: list[Json]) -> str:
-    """What the results are compared with: the first of BASES that is there."""
+    """Returns what the results are compared with: the first of BASES that has results."""
     return next((name for name in BASES if any(row["rival"] == name for row in rows)), "")
 
 
 def _compared(rows: list[Json]) -> list[tuple[Json, Json]]:
-    """Pairs of headrace's row and the base's."""
+    """Returns pairs of a row of headrace and the row of the base for the same work."""
     base = _base(rows)
     ours = [row for row in rows if row["rival"] == "headrace"]
     pairs = [(row, _pick(rows, row["work"], base, row["workers"])) for row in ours]
@@ -69,7 +69,7 @@ def _compared(rows: list[Json]) -> list[tuple[Json, Json]]:
 
 
 def _others(rows: list[Json]) -> list[str]:
-    """The rivals beside headrace and the base; those without workers last."""
+    """Returns the rivals except headrace and the base. Those without workers come last."""
     shown = ("headrace", _base(rows))
     names = dict.fromkeys(row["rival"] for row in sorted(rows, key=lambda row: row["workers"] == 0))
     return [name for name in names if name not in shown]
@@ -133,9 +133,42 @@ def markdown(machine: dict[str, str], sections: Sequence[Section]) -> str:
 
 
 def fill(page: str, results: str) -> str:
-    """The page with its results replaced."""
+    """Returns the page with its results replaced."""
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"the page lacks the lines {BEGIN} and {END}, between which results stand")
+        raise ValueError(f"the page lacks the lines {BEGIN} and {END}, between which the results are")
     return f"{head}{BEGIN}\n\n{results}\n{END}{tail}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One number of a table: a time in microseconds, or a size in bytes."""
+
+    work: str
+    workers: int
+    rival: str
+    value: float
+
+
+SCALES = {"ns": 1e-3, "us": 1, "ms": 1e3, "s": 1e6, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def read_results(page: str, name: str) -> list[Result]:
+    """Returns the numbers of the first table in the section `name` of the page. Cells such as `> 10 s` are left out."""
+    _, found, section = page.partition(f"\n### {name}\n")
+    if not found:
+        raise ValueError(f"the page has no section {name!r}")
+    lines = section.partition("\n### ")[0].strip().partition("\n\n")[0].splitlines()
+    heads, results = _cells(lines[0]), []
+    for line in lines[2:]:
+        row = dict(zip(heads, _cells(line), strict=True))
+        for rival, cell in row.items():
+            number, _, unit = cell.partition(" ")
+            if rival not in ("work", "workers", "ratio") and unit in SCALES:
+                results.append(Result(row["work"], int(row["workers"]), rival, float(number) * SCALES[unit]))
+    return results

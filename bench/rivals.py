@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loaders that bench_dataloader.py measures, and what they are given to load."""
+"""The loaders that bench_dataloader.py measures, and the datasets that it gives them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 class Ready(torch.utils.data.Dataset[Any]):
-    """An endless data set of samples that are there already."""
+    """An endless dataset of samples that exist before the measurement."""
 
     def __init__(self, samples: list[Any]) -> None:
         self.samples = samples
@@ -38,9 +38,11 @@ class Ready(torch.utils.data.Dataset[Any]):
 
 
 class New(Ready):
-    """The same as new tensors over numpy arrays that are there already: torch would move a tensor that it meets again
-    into shared memory once and for all, which no data set that reads its samples gives it the chance to. Costs 0.6 us
-    per tensor, which is the in-process row."""
+    """A dataset of new tensors over NumPy arrays that exist before the measurement.
+
+    torch would move a tensor that it gets again into shared memory once, and then never copy it; a dataset that reads
+    its samples does not permit that. It costs 0.6 us per tensor, which is the in-process row.
+    """
 
     def __getitem__(self, index: int) -> Any:
         sample = self.samples[index % len(self.samples)]
@@ -48,7 +50,7 @@ class New(Ready):
 
 
 class Converted(Ready):
-    """Integers that are there already, each sample converted to float32 when it is asked for: new memory each time."""
+    """A dataset of integers that converts each sample to float32 when it is read, which takes new memory each time."""
 
     def __getitem__(self, index: int) -> Any:
         sample = super().__getitem__(index)
@@ -56,7 +58,7 @@ class Converted(Ready):
 
 
 def as_numpy(data: Ready) -> Ready:
-    """The same samples as numpy arrays."""
+    """Returns a dataset of the same samples as NumPy arrays."""
     kind = Converted if isinstance(data, Converted) else Ready
     return kind([_as_numpy(sample) for sample in data.samples])
 
@@ -69,9 +71,12 @@ def _as_numpy(sample: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """`make()` gives the data set; `options` are the loader's. The consumer holds the last `keep` batches. `bytes`: of
-    a batch's arrays, for memcpy to copy; 0: do not ask it. `loader`: headrace's. `beside`: what it is compared with,
-    measured in the same rounds."""
+    """One piece of work to measure.
+
+    `make()` returns the dataset; `options` are the loader's. The consumer holds the last `keep` batches. `bytes` is the
+    size of a batch's arrays, which memcpy copies; with 0 memcpy is not measured. `loader` is headrace's. `reference` is
+    the case that it is compared with, measured in the same rounds.
+    """
 
     name: str
     make: Callable[[], Ready]
@@ -80,13 +85,16 @@ class Case:
     bytes: int = 0
     in_quick: bool = False
     loader: Any = headrace.torch.DataLoader
-    beside: Case | None = None
+    reference: Case | None = None
 
 
 @dataclass(frozen=True)
 class Rival:
-    """`open(case, data, workers)` gives the batches; dropped, they end the workers. `package`: what it needs.
-    `in_quick`: whether a quick run has it."""
+    """A loader to measure.
+
+    `open(case, data, workers)` returns an iterator of batches, whose end ends the workers. `package` is the package
+    that it needs. `in_quick` says whether a quick run measures it.
+    """
 
     name: str
     open: Callable[[Case, Ready, int], Iterator[Any]]
@@ -96,7 +104,7 @@ class Rival:
     in_quick: bool = True
 
     def why_not(self) -> str:
-        """Why it cannot run here; empty where it can."""
+        """Returns why it cannot run here, or an empty text if it can."""
         try:
             if self.package:
                 importlib.import_module(self.package)
@@ -120,11 +128,11 @@ def open_memcpy(case: Case, data: Ready, workers: int) -> Iterator[Any]:
 
 # ---- SPDL: a producer process, whose arrays cross in a pool of shared-memory segments ----
 
-SPDL_QUEUE = 3  # the default of iterate_in_subprocess
+SPDL_QUEUE = 3  # This is the default of iterate_in_subprocess.
 
 
 def make_batches(data: Ready, batch_size: int | None, collate_fn: Callable[[list[Any]], Any]) -> Iterator[Any]:
-    """What a producer without a loader of its own does."""
+    """Makes batches as a producer does that has no loader."""
     if batch_size is None:
         yield from map(data.__getitem__, itertools.count())
         return
@@ -138,26 +146,29 @@ def open_spdl(case: Case, data: Ready, workers: int) -> Iterator[Any]:
     start_silent_tracker()
     before = multiprocessing.active_children()
     options = {"collate_fn": headrace.default_collate, **case.options}
-    samples = data if "collate_fn" in case.options else as_numpy(data)  # it would pickle small tensors: 0.1 ms each
+    # SPDL would pickle small tensors, at 0.1 ms each.
+    samples = data if "collate_fn" in case.options else as_numpy(data)
     batches = iterate_in_subprocess(
         functools.partial(make_batches, samples, **options),
         buffer_size=SPDL_QUEUE,
-        initializer=functools.partial(torch.set_num_threads, 1),  # as in torch's workers
+        initializer=functools.partial(torch.set_num_threads, 1),  # torch's workers do the same.
         mp_context="fork",
-        # A segment for each batch: kept, queued, being written, being read. Its arrays are aligned, hence more room.
+        # There is a segment for each batch: kept, queued, being written, being read. Aligned arrays need more room.
         arena=SharedMemorySegmentPool(segment_size=case.bytes + MIB, count=case.keep + SPDL_QUEUE + 2),
     )
     (producer,) = set(multiprocessing.active_children()) - set(before)
     try:
         yield from batches
     finally:
-        producer.terminate()  # where it waits for a place in the queue, SPDL itself would do so after 3 s
+        producer.terminate()  # If it waits for a place in the queue, SPDL would do so after 3 s.
 
 
 @functools.cache
 def start_silent_tracker() -> None:
-    """Before Python 3.13, SPDL unregisters its segments twice, and multiprocessing's resource tracker, a process of its
-    own, prints a traceback for each."""
+    """Starts multiprocessing's resource tracker with its stderr discarded.
+
+    Before Python 3.13, SPDL unregisters its segments twice, and the tracker prints a traceback for each.
+    """
     before = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -178,9 +189,11 @@ def open_grain(case: Case, data: Ready, workers: int) -> Iterator[Any]:
         sampler=grain.samplers.SequentialSampler(ENDLESS),
         operations=[grain.transforms.Batch(size)] if size else [],
         worker_count=workers,
-        worker_buffer_size=2,  # torch's and headrace's prefetch_factor
+        worker_buffer_size=2,  # This is the prefetch_factor of torch and headrace.
         shard_options=grain.sharding.NoSharding(),
-        read_options=grain.ReadOptions(num_threads=0, prefetch_buffer_size=0),  # its advice for data that is in memory
+        read_options=grain.ReadOptions(
+            num_threads=0, prefetch_buffer_size=0
+        ),  # Grain recommends this for data in memory.
     )
     return iter(loader)
 
@@ -188,7 +201,7 @@ def open_grain(case: Case, data: Ready, workers: int) -> Iterator[Any]:
 with contextlib.suppress(ImportError):
     import absl.logging
 
-    absl.logging.set_verbosity(absl.logging.ERROR)  # each of Grain's workers would warn that there is no jax
+    absl.logging.set_verbosity(absl.logging.ERROR)  # Otherwise each of Grain's workers warns that jax is missing.
 
 
 RIVALS = [
@@ -196,7 +209,7 @@ RIVALS = [
     Rival("in-process", open_torch, (0,)),
     Rival("torch", open_torch),
     Rival("SPDL pool", open_spdl, (1,), package="spdl.pipeline"),
-    # Its workers are spawned, which takes seconds.
+    # Grain spawns its workers, which takes seconds.
     Rival("Grain", open_grain, takes=lambda case: "collate_fn" not in case.options, package="grain", in_quick=False),
     Rival("headrace", open_headrace),
 ]

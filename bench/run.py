@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the measurements: the C programs of build/release/bench, then the bench/bench_*.py.
+"""Runs the measurements: the C programs of build/release/bench, then the scripts bench/bench_*.py.
 
-run.py NAME... runs these only: `arena` is bench_arena. QUICK=1 in the environment: fewer and smaller, for a first look.
-What was measured stands in build/bench.md afterwards; `run.py --docs` puts it into docs/benchmarks.md too, and draws
-docs/benchmarks.svg.
+`run.py NAME...` runs only these: `arena` is bench_arena. With QUICK=1 in the environment it runs fewer cases.
+The results are written to build/bench.md. `run.py --docs` also puts them into docs/benchmarks.md, and draws
+docs/benchmarks.svg and docs/memory.svg from them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import subprocess
@@ -24,7 +23,6 @@ ROOT = HERE.parent
 C_PROGRAMS = ROOT / "build/release/bench"
 RESULTS = ROOT / "build"
 DOCS = ROOT / "docs/benchmarks.md"
-PICTURE, PICTURED = ROOT / "docs/benchmarks.svg", "dataloader"
 
 
 def list_commands() -> dict[str, list[str]]:
@@ -40,8 +38,8 @@ def results_of(name: str) -> Path:
     return RESULTS / f"bench_{name}.json"
 
 
-def said_by(*command: str) -> str:
-    """The first line that a command prints; empty where there is no such command."""
+def first_line_of(*command: str) -> str:
+    """Returns the first line that a command prints, or an empty text if there is no such command."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     except OSError:
@@ -57,20 +55,20 @@ def cpu_model() -> str:
 def describe_machine() -> dict[str, str]:
     import torch
 
-    changed = " with changes" if said_by("git", "status", "--porcelain", "--untracked-files=no") else ""
+    changed = " with changes" if first_line_of("git", "status", "--porcelain", "--untracked-files=no") else ""
     return {
         "machine": f"{len(os.sched_getaffinity(0))} cores, {cpu_model()}, Linux {platform.release()}",
         "Python": platform.python_version(),
         "torch": str(torch.__version__),
-        "compiler": said_by(os.environ.get("CC", "cc"), "--version"),
-        "headrace": f"git {said_by('git', 'rev-parse', '--short', 'HEAD')}{changed}",
+        "compiler": first_line_of(os.environ.get("CC", "cc"), "--version"),
+        "headrace": f"git {first_line_of('git', 'rev-parse', '--short', 'HEAD')}{changed}",
         **({"QUICK": "yes: fewer cases and shorter, for a first look"} if QUICK else {}),
         "load before": " ".join(f"{load:.1f}" for load in os.getloadavg()),
     }
 
 
 def run(name: str, command: list[str]) -> Section:
-    """Runs one measurement, and lets its lines through."""
+    """Runs one measurement, and prints its lines as they come."""
     print(f"---- {name}", flush=True)
     results_of(name).unlink(missing_ok=True)
     lines = []
@@ -81,18 +79,15 @@ def run(name: str, command: list[str]) -> Section:
     return Section(name, process.returncode, lines, results_of(name))
 
 
-def write_docs(text: str, sections: list[Section]) -> None:
-    """The results into the page, and the picture anew if what it shows was measured."""
+def write_docs(text: str) -> None:
+    """Puts the results into the page, and draws its pictures again."""
     DOCS.write_text(fill(DOCS.read_text(), text))
-    shown = next((section for section in sections if section.name == PICTURED and section.results.exists()), None)
-    if shown is None:
-        return
     try:
         from picture import draw
     except ImportError as error:
-        print(f"run.py: {PICTURE.name} is an old one, for nothing here can draw it: {error}", file=sys.stderr)
+        print(f"run.py: the pictures in docs/ are old, because they cannot be drawn here: {error}", file=sys.stderr)
         return
-    draw(json.loads(shown.results.read_text())["rows"], PICTURE)
+    draw(DOCS.read_text())
 
 
 def main() -> int:
@@ -104,7 +99,7 @@ def main() -> int:
         parser.error("--docs replaces all tables of docs/benchmarks.md: without NAME and without QUICK")
     commands = list_commands()
     if unknown := [name for name in args.names if name not in commands]:
-        print(f"run.py: no measurement {', '.join(unknown)}; there is {', '.join(commands)}", file=sys.stderr)
+        print(f"run.py: no measurement {', '.join(unknown)}; there are {', '.join(commands)}", file=sys.stderr)
         return 2
     machine = describe_machine()
     for what, value in machine.items():
@@ -113,7 +108,7 @@ def main() -> int:
     text = markdown(machine, sections)
     (RESULTS / "bench.md").write_text(text)
     if args.docs:
-        write_docs(text, sections)
+        write_docs(text)
     return 1 if any(section.returncode for section in sections) else 0
 
 

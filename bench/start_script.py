@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench_start.py runs and times: a script as a user writes it, which imports little more than torch.
+"""A script as a user writes it, which imports little more than torch. bench_start.py runs it and reads its times.
 
 `start_script.py LIBRARY METHOD COUNT LATER_EPOCHS` prints, as JSON, {"first": [s], "later": [s, ...], "close": [s,
 ...], "pickle": [s]}: from the loader's construction to the first batch, from iter() to the first batch of later epochs,
-closing with idle workers in the middle of an epoch, and dumps + loads of the data set.
+closing with idle workers in the middle of an epoch, and dumps + loads of the dataset.
 """
 
 import importlib
@@ -26,11 +26,11 @@ class Paths(torch.utils.data.Dataset[int]):
         return len(self.paths[index])
 
 
-IDLE_S = 0.1  # after which a worker has made what it may
+IDLE_S = 0.1  # After this time a worker has made all batches that it may make ahead.
 
 
 def run_epoch(loader: "torch.utils.data.DataLoader[int]") -> tuple[float, float]:
-    """Seconds to the first batch, and to close."""
+    """Returns the seconds to the first batch, and the seconds of closing."""
     start = time.perf_counter()
     batches = iter(loader)
     next(batches)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data of real shape, the same each time: paths of the standard library, and annotation records as COCO's."""
+"""Makes realistic data, the same in each run: paths of the standard library, and annotation records like COCO's."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-PATH_LENGTH = 52  # characters, the mean of a list of images' paths
+PATH_LENGTH = 52  # characters: the mean of a real list of image paths
 
 
 def _stems() -> Iterator[str]:
-    """Paths of the standard library's modules, without their suffix, over and over."""
+    """Yields the paths of the standard library's modules, without their suffix, again and again."""
     root = Path(sysconfig.get_path("stdlib"))
     found = sorted(
         str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.py") if "site-packages" not in str(path)
@@ -26,7 +26,7 @@ def _stems() -> Iterator[str]:
 
 
 def paths(count: int) -> list[str]:
-    """`count` different paths of 52 characters, each an object of its own."""
+    """Returns `count` different paths of 52 characters, each an object of its own."""
     made = []
     for number, stem in enumerate(islice(_stems(), count)):
         tail = f"{number:09}.jpg"
@@ -36,7 +36,7 @@ def paths(count: int) -> list[str]:
 
 
 def unequal_paths(count: int) -> list[str]:
-    """As `paths`, each as long as it is."""
+    """Returns `count` different paths whose lengths differ."""
     return [f"train/{stem}/{number:09}.jpg" for number, stem in enumerate(islice(_stems(), count))]
 
 
@@ -45,7 +45,7 @@ def _numbers(draw: random.Random, count: int) -> list[float]:
 
 
 def annotation(draw: random.Random, number: int) -> dict[str, Any]:
-    """One record of COCO's instances: an outline of 20 coordinates, a box, ids."""
+    """Returns one record like COCO's instances: an outline of 20 coordinates, a bounding rectangle, ids."""
     return {
         "segmentation": [_numbers(draw, 20)],
         "area": round(draw.uniform(10, 90000), 4),
@@ -64,7 +64,7 @@ def annotations(count: int, seed: int = 1) -> list[dict[str, Any]]:
 
 @dataclass
 class Scan:
-    """A scene as ScanNet has it: points with labels, and objects found in it."""
+    """A scene like those of ScanNet: points with labels, and the objects in it."""
 
     name: str
     points: Any  # (count, 3) float32
@@ -73,7 +73,7 @@ class Scan:
 
 
 def scans(count: int, points: int = 50_000) -> dict[str, Scan]:
-    """`count` scans of 14 bytes a point: 1,500 of 50,000 points are 1 GB."""
+    """Returns `count` scans of 14 bytes per point: 1,500 scans of 50,000 points are 1 GB."""
     draw = np.random.default_rng(5)
     made = {}
     for number in range(count):

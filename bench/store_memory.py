@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers' memory does while they read, and how long they take to start, each in a process of its own."""
+"""Measures for bench_store.py how the workers' memory grows while they read, and how long workers take to start.
+
+Each measurement runs in a new process, which is this file run as a script.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,13 @@ def private_bytes() -> int:
     return 1024 * sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_"))
 
 
-WARM_SAMPLES = 5000  # of a worker, until what its interpreter and allocator need of their own is there
+WARM_SAMPLES = (
+    5000  # After so many samples a worker's interpreter and allocator have the memory that they need themselves.
+)
 
 
 class Records:
-    """Touches a whole record for each sample; says now and then how much memory its process has of its own."""
+    """Reads a whole record for each sample, and returns now and then how much private memory the process has."""
 
     def __init__(self, records: Any) -> None:
         self.records = records
@@ -45,7 +50,7 @@ class Records:
 
 
 class Scenes:
-    """Touches all points of a scan for each sample."""
+    """Reads all points of a scan for each sample."""
 
     def __init__(self, scans: Any) -> None:
         self.scans = scans
@@ -77,8 +82,11 @@ def _looks(samples: Sequence[tuple[float, int, int]]) -> list[tuple[int, int]]:
     return [(pid, private) for _, pid, private in samples if private]
 
 
-def _grow(data: Any, batch_size: int) -> float:
-    """The most that a worker's private memory has grown since it first looked, in bytes."""
+def _grow(data: Any, batch_size: int) -> list[float]:
+    """Returns how far a worker's private memory has grown since its first look, in bytes.
+
+    There is one number for each half of an epoch, of the worker that has grown most by then.
+    """
     from headrace.torch import DataLoader
 
     loader = DataLoader(
@@ -91,13 +99,15 @@ def _grow(data: Any, batch_size: int) -> float:
         collate_fn=_looks,
     )
     first: dict[int, int] = {}
-    last: dict[int, int] = {}
+    grown: dict[int, int] = {}
+    found: list[float] = []
     for _ in range(EPOCHS):
-        for looks in loader:
+        for number, looks in enumerate(loader, start=1):
             for pid, private in looks:
-                first.setdefault(pid, private)
-                last[pid] = private
-    return float(max(last[pid] - first[pid] for pid in first))
+                grown[pid] = private - first.setdefault(pid, private)
+            if number in (len(loader) // 2, len(loader)):
+                found.append(float(max(grown.values(), default=0)))
+    return found
 
 
 def _first_batch(items: Any) -> float:
@@ -116,18 +126,19 @@ def _status_bytes(name: str) -> int:
 
 
 def _peak_of(work: Callable[[], object]) -> float:
-    """By how much memory (shared memory included) grew at most meanwhile."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    """Returns by how much memory, shared memory included, has grown at the highest point while `work` ran."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the recorded peak
     before = _status_bytes("VmRSS")
     work()
     return float(_status_bytes("VmHWM") - before)
 
 
-def _child(what: str, rival: str, count: int) -> float:
+def _child(what: str, rival: str, count: int) -> float | list[float]:
+    """Makes one measurement in this process."""
     import headrace
 
     if what == "peak":
-        headrace.freeze([1])  # imports what it needs
+        headrace.freeze([1])  # The first call imports modules, whose memory is not counted.
         built: Any = annotations(count)
         return _peak_of(lambda: headrace.freeze(built))
     if what == "growth":
@@ -136,33 +147,37 @@ def _child(what: str, rival: str, count: int) -> float:
     if what == "scans":
         scenes: Any = scans(count)
         return _grow(Scenes(headrace.freeze(scenes) if rival == "headrace" else scenes), 8)
-    items: Any = [] if rival == "an empty data set" else paths(count)
+    items: Any = [] if rival == "an empty dataset" else paths(count)
     if rival == "headrace":
         items = headrace.freeze(items)
     return _first_batch(items)
 
 
-def _run(what: str, rival: str, count: int) -> float:
+def _run(what: str, rival: str, count: int) -> Any:
+    """Makes one measurement in a new process."""
     done = subprocess.run([sys.executable, __file__, what, rival, str(count)], stdout=subprocess.PIPE, check=True)
-    return float(json.loads(done.stdout))
+    return json.loads(done.stdout)
 
 
-def growth(what: str, count: int) -> dict[str, float]:
-    """By rival, in bytes. `what`: "growth", of records (1 million are 1.5 GB of Python objects), or "scans"."""
+def growth(what: str, count: int) -> dict[str, list[float]]:
+    """Returns the growth after each half of an epoch, in bytes, by rival.
+
+    `what` is "growth", which reads records (1 million are 1.5 GB of Python objects), or "scans".
+    """
     return {rival: _run(what, rival, count) for rival in ("built-in", "headrace")}
 
 
 def peak_of_building(count: int) -> float:
-    """Bytes beside the records, while an image is made of so many."""
-    return _run("peak", "headrace", count)
+    """Returns the memory that making an image of `count` records takes in addition to the records, in bytes."""
+    return float(_run("peak", "headrace", count))
 
 
 def first_batches(count: int) -> dict[str, float]:
-    """By data set, in seconds: the first batch of one worker that is spawned."""
-    found: dict[str, list[float]] = {"an empty data set": [], "built-in": [], "headrace": []}
+    """Returns the seconds until the first batch of one spawned worker, by dataset."""
+    found: dict[str, list[float]] = {"an empty dataset": [], "built-in": [], "headrace": []}
     for _ in range(ROUNDS):
         for name, seconds in found.items():
-            seconds.append(_run("start", name, count))
+            seconds.append(float(_run("start", name, count)))
     return {name: statistics.median(seconds) for name, seconds in found.items()}
 
 

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 LEARNED_LOSS = 3.0  # nats per byte; guessing costs 5.5, the bytes' frequencies alone about 3.2
-PR_SET_CHILD_SUBREAPER = 36  # from <linux/prctl.h>
+PR_SET_CHILD_SUBREAPER = 36  # The value is that of <linux/prctl.h>.
 
 QUIET_AND_LOCAL = {
     "OMP_NUM_THREADS": "1",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "GLOO_SOCKET_IFNAME": "lo",
-    # Where fork is not the default, tqdm's lock has a file, of which the tracker of a run that was killed would tell.
+    # If fork is not the default, tqdm's lock has a file, and the resource tracker of a killed run would warn about it.
     "PYTHONWARNINGS": "ignore:resource_tracker:UserWarning",
 }
 
@@ -43,12 +43,12 @@ QUIET_AND_LOCAL = {
 
 
 def adopt_orphans() -> None:
-    """From now on a descendant whose parent ends becomes our child, so that none can hide."""
+    """Makes descendants whose parent ends our children, so that the demo finds all of them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants() -> list[int]:
-    """All processes below this one, children before grandchildren."""
+    """Returns all processes below this one, children before grandchildren."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -68,7 +68,7 @@ def reap() -> None:
 
 
 def left_processes(patience: float) -> list[int]:
-    """The descendants that have not ended after `patience` seconds."""
+    """Returns the descendants that have not ended after `patience` seconds."""
     deadline = time.monotonic() + patience
     reap()
     while (left := descendants()) and time.monotonic() < deadline:
@@ -78,7 +78,7 @@ def left_processes(patience: float) -> list[int]:
 
 
 def end_all() -> None:
-    """Ends every descendant: politely, then, after a second, by SIGKILL."""
+    """Ends every descendant by SIGTERM, and after a second by SIGKILL."""
     for number, patience in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 2.0)):
         for pid in descendants():
             with contextlib.suppress(ProcessLookupError):
@@ -87,16 +87,16 @@ def end_all() -> None:
 
 
 def shared_files() -> dict[str, int]:
-    """The files in /dev/shm and their inodes."""
+    """Returns the files in /dev/shm and their inodes."""
     with os.scandir("/dev/shm") as entries:
         return {entry.name: entry.inode() for entry in entries}
 
 
 def inodes_in_use() -> set[int]:
-    """Of the files in /dev/shm that some living process has mapped or open."""
+    """Returns the inodes of the files in /dev/shm that a living process has mapped or open."""
     found: set[int] = set()
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it may have just ended, or be another user's
+        with contextlib.suppress(OSError):  # The process may have just ended, or be another user's.
             lines = (process / "maps").read_text().splitlines()
             found.update(int(line.split()[4]) for line in lines if "/dev/shm/" in line)
             paths = (Path(os.path.realpath(descriptor)) for descriptor in (process / "fd").iterdir())
@@ -105,7 +105,7 @@ def inodes_in_use() -> set[int]:
 
 
 def left_files(before: dict[str, int], patience: float) -> list[str]:
-    """What is new in /dev/shm after `patience` seconds. Ours have all ended: a file in use is someone else's."""
+    """Returns the new files in /dev/shm after `patience` seconds. Files in use are of other programs."""
     deadline = time.monotonic() + patience
     while True:
         new = {name: inode for name, inode in shared_files().items() if name not in before}
@@ -120,31 +120,31 @@ def left_files(before: dict[str, int], patience: float) -> list[str]:
 
 
 class Left(NamedTuple):
-    """What a run left behind."""
+    """The processes and files that a run left behind."""
 
     processes: list[int]
     files: list[str]
 
 
 def run(what: str, *arguments: str) -> Left:
-    """Runs Python in a session of its own: a Ctrl-C in the terminal is for us alone, who then end all others."""
+    """Runs Python in a session of its own, so that only the demo gets a Ctrl-C of the terminal. It ends the others."""
     files = shared_files()
     command = [sys.executable, *arguments]
     with subprocess.Popen(command, env={**os.environ, **QUIET_AND_LOCAL}, start_new_session=True) as process:
         try:
             status = process.wait()
         except KeyboardInterrupt:
-            process.kill()  # first, and in silence: torchrun would comment on the end of each rank
+            process.kill()  # Kills torchrun first, because it would print a message about the end of each rank.
             raise
     if status:
-        sys.exit(f"demo: {what} ended with status {status}; its own words are above")
+        sys.exit(f"demo: {what} ended with status {status}; its output is above")
     processes = left_processes(3.0)
     end_all()
     return Left(processes, left_files(files, 3.0))
 
 
 def train(loader: str, args: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], Left]:
-    """Trains with two ranks through `loader`; returns the script's report too."""
+    """Trains with two ranks through `loader`, and returns the report of the script and what it left behind."""
     seconds, workers = args.seconds, args.workers
     print(f"\nTraining through {loader}: 2 ranks x {workers} workers, {seconds:.0f} s", flush=True)
     report = folder / f"{loader}.json"
@@ -160,7 +160,7 @@ def train(loader: str, args: argparse.Namespace, folder: Path) -> tuple[dict[str
 
 
 class TinySamples:
-    """Samples of two tiny tensors that exist already: all that a batch costs is its way to the trainer."""
+    """Samples of two tiny tensors that exist already, so that a batch costs only its transport to the trainer."""
 
     def __init__(self, count: int) -> None:
         import torch
@@ -185,7 +185,7 @@ def microseconds_per_batch(batches: Iterable[object], warmup: int) -> float:
 
 
 def fixed_costs(rounds: int = 7, batches: int = 200, warmup: int = 20) -> dict[str, float]:
-    """Median microseconds per batch of 2 samples, for each loader in turn."""
+    """Returns the median microseconds per batch of 2 samples, by loader. The loaders take turns."""
     import headrace.torch
     import torch.utils.data
 
@@ -217,7 +217,7 @@ def write_fixed_costs(report: Path) -> None:
 
 
 class Reads:
-    """Reads each record of the corpus; a sample is its length."""
+    """A dataset that reads each record of the corpus; a sample is the length of the record."""
 
     def __init__(self, records: Any) -> None:
         self.records = records
@@ -231,19 +231,19 @@ class Reads:
 
 
 def worker_memory(loader: Any) -> int:
-    """Private bytes of the one worker, once it has read everything in random order."""
+    """Returns the private bytes of the one worker after it has read everything in random order."""
     from train_stdlib import private_bytes
 
     before = set(descendants())
     iterator = iter(loader)
     for _ in iterator:
         pass
-    (worker,) = set(descendants()) - before  # it stays for the next epoch
+    (worker,) = set(descendants()) - before  # The worker stays for the next epoch.
     return private_bytes(worker)
 
 
 def worker_memories() -> dict[str, int]:
-    """With the records frozen, and as Python's own objects."""
+    """Returns the memory of a worker with frozen records, and with ordinary Python objects."""
     import headrace.torch
     import torch.utils.data
     from train_stdlib import SourceBlocks
@@ -319,9 +319,13 @@ def demo(args: argparse.Namespace, folder: Path) -> int:
         failures += complaints("memory", left)
     print_table(runs, costs, memories)
     if memories:
-        print("headrace reads the corpus' records (path, text, length) from one frozen image, which the very first")
-        print("batch waits for and which all its workers share;")
-        print("torch's worker copies the pages of the Python objects that it reads, for reading counts references.")
+        print(
+            "headrace's workers read the corpus (path, text and length of each record) from one frozen image, which is"
+        )
+        print(
+            "made before the first batch. torch's worker copies the pages of the Python objects that it reads, because"
+        )
+        print("reading an object changes its reference count.")
     for name, (measured, left) in runs.items():
         failures += complaints(name, left, measured["last_loss"])
     for failure in failures:
@@ -352,7 +356,7 @@ def main() -> int:
         print("\ndemo: interrupted", file=sys.stderr)
         return 130
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave anything running
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second Ctrl-C must not leave anything running.
         end_all()
 
 

@@ -4,7 +4,7 @@
     python examples/train_stdlib.py                                   # one process
     torchrun --nproc-per-node 2 examples/train_stdlib.py --workers 2  # two ranks, DistributedDataParallel over gloo
 
-Start your own script from here: the only headrace line is the import of DataLoader.
+You can start your own script from this one: the only headrace line is the import of DataLoader.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, DistributedSampler
 from tqdm import tqdm
 
-if {"torch", "--loader=torch"} & set(sys.argv):  # torch's own loader, to compare with
+if {"torch", "--loader=torch"} & set(sys.argv):  # To compare, the script can use torch's own loader.
     from torch.utils.data import DataLoader
 else:
     from headrace.torch import DataLoader
 
-PADDING = 0  # no source file contains this byte
+PADDING = 0  # No source file contains this byte.
 
 
 class SourceBlocks(Dataset[Tensor]):
@@ -43,8 +43,8 @@ class SourceBlocks(Dataset[Tensor]):
         installed = {"site-packages", "dist-packages"}
         files = (path for path in sorted(root.rglob("*.py")) if not installed & set(path.parts))
         self.max_bytes = max_bytes
-        self.records: list[dict[str, str | bytes | int]] = []  # of all blocks
-        self.ends: list[int] = []  # of each file's blocks among them
+        self.records: list[dict[str, str | bytes | int]] = []  # one per block
+        self.ends: list[int] = []  # where the blocks of each file end in `records`
         for path in (path for path in files if os.access(path, os.R_OK) and path.stat().st_size >= 2):
             text = path.read_bytes()
             blocks = [block for block in text.split(b"\n\n\n") if len(block) >= 2] or [text]
@@ -61,7 +61,7 @@ class SourceBlocks(Dataset[Tensor]):
 
 
 def pad(samples: list[Tensor]) -> Tensor:
-    """Blocks of different length as one uint8 tensor (samples, longest)."""
+    """Returns blocks of different lengths as one uint8 tensor (samples, longest)."""
     return nn.utils.rnn.pad_sequence(samples, batch_first=True, padding_value=PADDING)
 
 
@@ -101,7 +101,7 @@ class Trainer:
 
 
 def mean_over_ranks(*values: float) -> list[float]:
-    """Every rank gets the same numbers, so all decide alike from them."""
+    """Returns the means over all ranks. Every rank gets the same numbers, so all ranks decide the same."""
     shared = torch.tensor(values, dtype=torch.float64)
     if dist.is_initialized():
         dist.all_reduce(shared)
@@ -114,11 +114,11 @@ def open_descriptors() -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that is the process's own. Shared memory is not, also where no other process has looked at a page yet."""
+    """Returns the private memory of a process, without pages of shared memory that only this process has used."""
     total, is_shared = 0, False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         first, *rest = line.split()
-        if not first.endswith(":"):  # a mapping begins: addresses, rights, offset, device, inode, name
+        if not first.endswith(":"):  # A new mapping: addresses, rights, offset, device, inode, name.
             is_shared = len(rest) > 4 and rest[4].startswith(("/memfd:", "/dev/shm/"))
         elif first in ("Private_Clean:", "Private_Dirty:") and not is_shared:
             total += int(rest[0]) * 1024
@@ -126,18 +126,18 @@ def private_bytes(pid: int) -> int:
 
 
 class Measurements:
-    """What the data loading costs this rank."""
+    """Measures what data loading costs this rank."""
 
     def __init__(self) -> None:
-        self.first_waits: list[float] = []  # for the first batch of each epoch
-        self.waits: list[float] = []  # for every other batch
+        self.first_waits: list[float] = []  # seconds, one per epoch: the first batch
+        self.waits: list[float] = []  # seconds, one per other batch
         self.losses: list[tuple[float, float]] = []  # (seconds, loss)
         self.samples = 0
-        self.worker_bytes: dict[int, int] = {}  # highest seen of each worker
+        self.worker_bytes: dict[int, int] = {}  # the maximum seen, by pid
         self.descriptors = {"before": open_descriptors(), "live": 0, "after": 0}
 
     def timed(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Passes one epoch's batches on and notes how long each was waited for."""
+        """Yields the batches of one epoch, and records how long the loop waited for each."""
         waits = self.first_waits
         asked = time.perf_counter()
         for batch in batches:
@@ -148,7 +148,7 @@ class Measurements:
 
     def look_at_workers(self) -> None:
         for pid in (worker.pid for worker in multiprocessing.active_children() if worker.pid):
-            with contextlib.suppress(OSError):  # it may have just ended
+            with contextlib.suppress(OSError):  # The worker may have just ended.
                 self.worker_bytes[pid] = max(private_bytes(pid), self.worker_bytes.get(pid, 0))
         self.descriptors["live"] = max(open_descriptors(), self.descriptors["live"])
 
@@ -175,7 +175,7 @@ class Measurements:
 
 
 def train(args: argparse.Namespace, loader: DataLoader[Tensor], seen: Measurements) -> float:
-    """Trains epoch after epoch until the time is up; returns the seconds it took."""
+    """Trains epoch after epoch until the time is up, and returns the seconds that it took."""
     trainer = Trainer(args)
     form = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s{postfix}"
     with tqdm(total=args.seconds, bar_format=form, ncols=79, nrows=24, disable=args.rank != 0) as bar:
@@ -208,22 +208,24 @@ def make_loader(args: argparse.Namespace) -> DataLoader[Tensor]:
         collate_fn=pad,
         persistent_workers=args.persistent_workers,
         multiprocessing_context=args.start_method,
-        **({"freeze": True} if args.freeze else {}),  # the records in one image, for all workers: headrace's alone
+        **({"freeze": True} if args.freeze else {}),  # Only headrace has this option: one image for all workers.
     )
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a byte-level language model on Python's standard library.")
     parser.add_argument("--seconds", type=float, default=60, help="how long to train")
-    parser.add_argument("--epochs", type=int, default=1_000_000, help="end after so many epochs, if that is sooner")
+    parser.add_argument(
+        "--epochs", type=int, default=1_000_000, help="end after this number of epochs, if that is sooner"
+    )
     parser.add_argument("--batch-size", type=int, default=16, help="samples per batch and rank")
     parser.add_argument("--max-bytes", type=int, default=192, help="longest sample")
-    parser.add_argument("--width", type=int, default=192, help="of the model")
+    parser.add_argument("--width", type=int, default=192, help="width of the model")
     parser.add_argument("--lr", type=float, default=4e-3, help="learning rate")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--loader", choices=["headrace", "torch"], default="headrace", help="whose DataLoader")
+    parser.add_argument("--loader", choices=["headrace", "torch"], default="headrace", help="which DataLoader")
     parser.add_argument("--workers", type=int, default=2, help="data loading processes per rank")
-    parser.add_argument("--start-method", choices=["fork", "spawn", "forkserver"], help="of the workers")
+    parser.add_argument("--start-method", choices=["fork", "spawn", "forkserver"], help="start method of the workers")
     parser.add_argument("--freeze", action="store_true", help="share the records between the workers (headrace's)")
     parser.add_argument("--persistent-workers", action="store_true", help="keep the workers from epoch to epoch")
     parser.add_argument("--report", type=Path, help="write rank 0's measurements to this JSON file")

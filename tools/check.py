@@ -138,6 +138,10 @@ def files() -> None:
     run_script("check_files.py")
 
 
+def docs() -> None:
+    run_script("check_docs.py")
+
+
 def symbols() -> None:
     packages = Path(sysconfig.get_path("platlib")) / "headrace"
     for extension in packages.glob("_core.*.so"):
@@ -175,6 +179,7 @@ CHECKS: list[Callable[[], None]] = [
     files,
     layers,
     headers,
+    docs,
     format_c,
     format_python,
     lint_python,

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A data set with one row that crashes whoever reads it first. The worker is replaced, and no row is lost or doubled.
- */
+/* One row of the dataset crashes the first worker that reads it. The worker is replaced, and every row comes once. */
 #include <headrace/headrace.h>
 
 #include <stdio.h>
