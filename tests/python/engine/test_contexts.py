@@ -133,7 +133,7 @@ class ThreadContext(SpawnContext):
     Process = ThreadAsProcess
     Queue = ThreadQueue
 
-import torch
+import numpy.random, torch  # numpy loads it late: two threads at once recurse without end
 from headrace.torch import DataLoader
 if __name__ == "__main__":
     share, found = torch.UntypedStorage._new_shared, []
