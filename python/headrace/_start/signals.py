@@ -18,9 +18,13 @@ from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from headrace._start import forkserver
-from headrace._worker import inherited
 
 _Result = TypeVar("_Result")
+
+
+def handled() -> set[int]:
+    """Returns the signals that run a function in Python."""
+    return {number for number in signal.valid_signals() if callable(signal.getsignal(number))}
 
 
 def is_blocked() -> bool:
@@ -39,7 +43,7 @@ def blocked(context: Any) -> Iterator[None]:
         return
     if method == "spawn" and not multiprocessing.current_process().daemon:  # a daemon may start no process
         resource_tracker.ensure_running()  # starting it unblocks SIGINT
-    others = inherited.handled() if method == "fork" else set()
+    others = handled() if method == "fork" else set()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *others})
     try:
         yield
@@ -69,7 +73,7 @@ def _code_of(handler: Any) -> Any:
 
 def _handlers() -> dict[int, Any]:
     """Returns the handlers that are written in Python, by their signals."""
-    return {number: signal.getsignal(number) for number in inherited.handled()}
+    return {number: signal.getsignal(number) for number in handled()}
 
 
 def is_from_signal(error: BaseException) -> bool:
