@@ -43,9 +43,8 @@ GROUP_S = 0.2  # how long to wait for the other workers to end by a signal that 
 STACK_S = 1.0  # how long to wait for a worker to write its stacks
 DEATHS_OF_A_SAMPLE = 2  # a sample that killed so many workers is not tried again
 SLICE_S = 1.0  # a wait is interrupted this often, to check the workers
-MAX_HUNG_AT_START = (
-    8  # an iterator kills at most so many workers that hang because of the fork; it waits for further ones
-)
+# An iterator kills at most so many workers that hang because of the fork. It waits for further ones, as for any stall.
+MAX_HUNG_AT_START = 8
 
 
 class JobSource(Protocol):
@@ -82,7 +81,7 @@ class Crew:
         self._sample_deaths = sample_deaths
         self._counted: dict[int, int] = {}  # worker number -> pid of its dead process that sample_deaths has counted
         self._states: dict[int, BatchNotes] = {}  # worker number -> the latest state of its iterable dataset
-        self._threads = 0  # of this process, when it last forked a worker
+        self._threads = 0  # how many threads this process had when it last forked a worker
         self._causes: dict[int, Any] = {}  # pid of a worker -> why the one before it died, if before its first task
         self._stalled: set[int] = set()  # pids of workers that were killed because they stalled
         self._hung_at_start: set[int] = (
@@ -189,7 +188,7 @@ class Crew:
     def _describe_end(self, dead: WorkerSnapshot, exit_code: int | None) -> str:
         if dead.pid in self._hung_at_start:
             return reports.describe_hang_at_start(dead)
-        tasks = self._tasks(dead.worker)
+        tasks = self._tasks(dead.number)
         if dead.pid in self._stalled and exit_code == -signal.SIGKILL:
             report = reports.describe_end_of_stall(dead)
         else:
@@ -213,7 +212,7 @@ class Crew:
 
     def _reap(self, dead: WorkerSnapshot) -> int | None:
         """Returns the exit code of a dead worker, or None if it is not known."""
-        process = self.processes[dead.worker]
+        process = self.processes[dead.number]
         if not shutdown.has_ended(process, time.monotonic() + shutdown.EXIT_CODE_S):
             shutdown.reap_later([process])
         if process.exitcode is not None:
@@ -233,9 +232,9 @@ class Crew:
         text, name = suspect
         if text in self._sample_deaths.banned:
             return ""  # the worker was not making it
-        if self._counted.get(dead.worker) == dead.pid:
+        if self._counted.get(dead.number) == dead.pid:
             return ""  # this death was counted already, and then no successor could be started
-        self._counted[dead.worker] = dead.pid
+        self._counted[dead.number] = dead.pid
         deaths = self._sample_deaths.counts[text] = self._sample_deaths.counts.get(text, 0) + 1
         if deaths < DEATHS_OF_A_SAMPLE:
             return ""
@@ -312,7 +311,7 @@ class Crew:
         start = len(stalled.stack)
         if not stalled.is_halted:
             stalled = self._with_stacks(stalled)
-        report = reports.describe_stall(stalled, seconds, self._tasks(stalled.worker), start, self._hazards())
+        report = reports.describe_stall(stalled, seconds, self._tasks(stalled.number), start, self._hazards())
         if self._policy.on_stall == "restart":
             self._kill(stalled, report)
         elif stalled.is_halted:
@@ -331,7 +330,7 @@ class Crew:
 
     def _signal(self, one: WorkerSnapshot, number: int) -> None:
         with contextlib.suppress(OSError):  # the worker has just ended by itself
-            self._core.signal(one.worker, number)
+            self._core.signal(one.number, number)
 
     def _with_stacks(self, stalled: WorkerSnapshot) -> WorkerSnapshot:
         """Returns the same snapshot with the stacks that the worker writes when it gets STACK_SIGNAL. The signal may
@@ -344,12 +343,12 @@ class Crew:
         before = last = stalled.stack
         while time.monotonic() < deadline:
             time.sleep(0.02)
-            now = WorkerSnapshot.of(self._core, stalled.worker).stack
+            now = WorkerSnapshot.of(self._core, stalled.number).stack
             is_written = now != before and now == last
             if is_written and diagnostics.threads_that_block_stack_signal(stalled.pid) <= blocking:
                 break
             last = now
-        is_cut = WorkerSnapshot.of(self._core, stalled.worker).stack_is_cut
+        is_cut = WorkerSnapshot.of(self._core, stalled.number).stack_is_cut
         return stalled._replace(stack=last, stack_is_cut=is_cut)
 
     def _hazards(self) -> list[str]:

@@ -323,7 +323,9 @@ class Engine:
     def report(self) -> dict[str, Any]:
         """Returns the counters, and after close the counters of that moment: see headrace.Loader.report."""
         if os.getpid() != self._pid and not self._last_report:
-            raise RuntimeError("headrace: this loader's workers belong to the process that forked this one; ask there")
+            raise RuntimeError(
+                "headrace: this loader's workers belong to the process that forked this one; call report() there"
+            )
         return self._report() if self._finalizer.still_active() else self._last_report
 
     def _report(self) -> dict[str, Any]:

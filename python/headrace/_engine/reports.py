@@ -38,19 +38,19 @@ _EXIT_CODE_UNKNOWN = (
 )
 
 
-def _place(one: WorkerSnapshot, indices: Any) -> str:
+def _place(worker: WorkerSnapshot, indices: Any) -> str:
     """Describes where a worker is: phase, batch and sample."""
-    if one.is_starting:
+    if worker.is_starting:
         return "starting: importing modules, or unpickling the dataset"
-    if one.is_waiting:
-        return "waiting for a task" if one.phase_since_ns else "in worker_init_fn, or waiting for its first task"
-    is_fetching = one.is_fetching
-    position = one.sample if is_fetching else None
+    if worker.is_waiting:
+        return "waiting for a task" if worker.phase_since_ns else "in worker_init_fn, or waiting for its first task"
+    is_fetching = worker.is_fetching
+    position = worker.sample if is_fetching else None
     if is_fetching and position is not None and isinstance(indices, (list, tuple)) and position >= len(indices):
         is_fetching = False  # the fetcher calls a collate function of the user's
-    since = in_duration(max(0.0, time.monotonic() - one.phase_since_ns / 1e9))
+    since = in_duration(max(0.0, time.monotonic() - worker.phase_since_ns / 1e9))
     where = "in the dataset" if is_fetching else "collating"
-    return f"{where} for {since}, at {name_sample(one.task, indices, position)}"
+    return f"{where} for {since}, at {name_sample(worker.task, indices, position)}"
 
 
 def _indented(text: str) -> str:
@@ -69,50 +69,50 @@ def _own_frames(lines: list[str]) -> list[str]:
     return kept
 
 
-def _stack(one: WorkerSnapshot, start: int = 0) -> str:
-    text = "\n".join(_own_frames(one.stack[start:].splitlines())).strip()
+def _stack(worker: WorkerSnapshot, start: int = 0) -> str:
+    text = "\n".join(_own_frames(worker.stack[start:].splitlines())).strip()
     if not text:
         return ""
-    cut = "\n    ... (cut at 64 KiB)" if one.stack_is_cut else ""
+    cut = "\n    ... (cut at 64 KiB)" if worker.stack_is_cut else ""
     return f"\n  its stacks:\n{_indented(text)}{cut}"
 
 
-def _stderr(one: WorkerSnapshot) -> str:
-    lines = one.stderr.rstrip().splitlines()[-STDERR_LINES:]
+def _stderr(worker: WorkerSnapshot) -> str:
+    lines = worker.stderr.rstrip().splitlines()[-STDERR_LINES:]
     return f"\n  the end of its stderr:\n{_indented(chr(10).join(lines))}" if lines else ""
 
 
-def _in_flight(one: WorkerSnapshot, tasks: dict[int, Any]) -> str:
-    is_at_one = not one.is_starting and not one.is_waiting
-    others = [number for number in tasks if not is_at_one or number != one.task]
+def _in_flight(worker: WorkerSnapshot, tasks: dict[int, Any]) -> str:
+    is_at_one = not worker.is_starting and not worker.is_waiting
+    others = [number for number in tasks if not is_at_one or number != worker.task]
     return f"\n  it {'also had' if is_at_one else 'had'} batches {shorten(others)} to make" if others else ""
 
 
-def _memory(one: WorkerSnapshot) -> str:
-    text = f"\n  memory: {in_units(one.rss_bytes)} when last seen" if one.rss_bytes else ""
-    if not one.oom_kills:
+def _memory(worker: WorkerSnapshot) -> str:
+    text = f"\n  memory: {in_units(worker.rss_bytes)} when last seen" if worker.rss_bytes else ""
+    if not worker.oom_kills:
         return text
-    kernel = f"the kernel killed {one.oom_kills} of this cgroup's processes because memory ran out while it ran"
+    kernel = f"the kernel killed {worker.oom_kills} of this cgroup's processes because memory ran out while it ran"
     return f"{text}; {kernel}" if text else f"\n  memory: {kernel}"
 
 
-def _describe_kill(one: WorkerSnapshot, number: int, advice: str) -> str:
+def _describe_kill(worker: WorkerSnapshot, number: int, advice: str) -> str:
     name = signal.strsignal(number) or f"signal {number}"
-    return f"DataLoader worker (pid {one.pid}) is killed by signal: {name}. {advice}"
+    return f"DataLoader worker (pid {worker.pid}) is killed by signal: {name}. {advice}"
 
 
-def cause_at_start(one: WorkerSnapshot, exit_code: int | None) -> tuple[int, str] | None:
+def cause_at_start(worker: WorkerSnapshot, exit_code: int | None) -> tuple[int, str] | None:
     """Returns a value that is equal for two deaths before a first task if they have the same cause. Returns None for
     later deaths, and for those that another process caused."""
-    has_had_task = not one.is_starting and (not one.is_waiting or one.phase_since_ns)
+    has_had_task = not worker.is_starting and (not worker.is_waiting or worker.phase_since_ns)
     if has_had_task or exit_code in (None, -signal.SIGKILL, -signal.SIGTERM, INTERRUPTED):
         return None
-    return exit_code, _stderr(one)
+    return exit_code, _stderr(worker)
 
 
-def describe_repeated_death(one: WorkerSnapshot) -> str:
+def describe_repeated_death(worker: WorkerSnapshot) -> str:
     """Describes a death whose cause the user has read in the report on an earlier one."""
-    return f"DataLoader worker (pid(s) {one.pid}) ended before its first task, in the same way as one before"
+    return f"DataLoader worker (pid(s) {worker.pid}) ended before its first task, in the same way as one before"
 
 
 def describe_group_signal(ended: int, workers: int) -> str:
@@ -126,84 +126,84 @@ def describe_group_signal(ended: int, workers: int) -> str:
     )
 
 
-def _first_line(one: WorkerSnapshot, exit_code: int | None) -> str:
+def _first_line(worker: WorkerSnapshot, exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
-        is_oom = exit_code == -signal.SIGKILL and one.oom_kills
-        return _describe_kill(one, -exit_code, _OUT_OF_MEMORY if is_oom else _ADVICE.get(-exit_code, _RERUN_ADVICE))
+        is_oom = exit_code == -signal.SIGKILL and worker.oom_kills
+        return _describe_kill(worker, -exit_code, _OUT_OF_MEMORY if is_oom else _ADVICE.get(-exit_code, _RERUN_ADVICE))
     how = _EXIT_CODE_UNKNOWN if exit_code is None else f" with exit code {exit_code}"
-    advice = _NOT_STARTED if one.is_starting else _RERUN_ADVICE
+    advice = _NOT_STARTED if worker.is_starting else _RERUN_ADVICE
     if exit_code == INTERRUPTED:
         advice = "It was interrupted (by Ctrl-C, or SIGINT)."
-    return f"DataLoader worker (pid(s) {one.pid}) exited unexpectedly{how}. {advice}"
+    return f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly{how}. {advice}"
 
 
-def describe_end_of_stall(one: WorkerSnapshot) -> str:
+def describe_end_of_stall(worker: WorkerSnapshot) -> str:
     """Describes the end of a worker that on_stall="restart" has killed. The user has read describe_stall before."""
-    return _describe_kill(one, signal.SIGKILL, "headrace sent it, because the worker had stalled.")
+    return _describe_kill(worker, signal.SIGKILL, "headrace sent it, because the worker had stalled.")
 
 
-def describe_hang_at_start(one: WorkerSnapshot) -> str:
+def describe_hang_at_start(worker: WorkerSnapshot) -> str:
     """Describes a forked worker that headrace has killed because it could not start."""
     return (
-        f"headrace: worker {one.worker} (pid {one.pid}) could not start: when it was forked, another thread "
+        f"headrace: worker {worker.number} (pid {worker.pid}) could not start: when it was forked, another thread "
         "of this process held a lock, and nothing in the worker can release that lock; "
         'multiprocessing_context="forkserver" avoids this'
     )
 
 
 def describe_death(
-    one: WorkerSnapshot, exit_code: int | None, tasks: dict[int, Any], seeding: tuple[int, int] | None
+    worker: WorkerSnapshot, exit_code: int | None, tasks: dict[int, Any], seeding: tuple[int, int] | None
 ) -> str:
     """Describes why a worker died. The first line has torch's words. `tasks`: the indices of its outstanding tasks, by
     number. `seeding`: see replay_command."""
-    indices = tasks.get(one.task)
-    is_fetching = not one.is_starting and one.is_fetching
-    command = replay_command(indices, one.sample, seeding) if is_fetching else ""
+    indices = tasks.get(worker.task)
+    is_fetching = not worker.is_starting and worker.is_fetching
+    command = replay_command(indices, worker.sample, seeding) if is_fetching else ""
     return (
-        _first_line(one, exit_code)
-        + f"\n  worker {one.worker} had been {_place(one, indices)}"
-        + _in_flight(one, tasks)
-        + _memory(one)
-        + _stack(one)
-        + _stderr(one)
+        _first_line(worker, exit_code)
+        + f"\n  worker {worker.number} had been {_place(worker, indices)}"
+        + _in_flight(worker, tasks)
+        + _memory(worker)
+        + _stack(worker)
+        + _stderr(worker)
         + (f"\n  {command}" if command else "")
     )
 
 
-def _state(one: WorkerSnapshot) -> str:
-    if one.tracer_pid:
-        return f"is in a debugger (it is traced by process {one.tracer_pid})"
+def _state(worker: WorkerSnapshot) -> str:
+    if worker.tracer_pid:
+        return f"is in a debugger (it is traced by process {worker.tracer_pid})"
     return {
-        "T": f"is stopped (by Ctrl-Z or SIGSTOP; `kill -CONT {one.pid}` lets it go on)",
+        "T": f"is stopped (by Ctrl-Z or SIGSTOP; `kill -CONT {worker.pid}` lets it go on)",
         "D": "waits for a disk or the network",
         "R": "computes",
-    }.get(one.state, "waits")
+    }.get(worker.state, "waits")
 
 
-def _no_stack(one: WorkerSnapshot) -> str:
-    call = one.system_call.split()[0] if one.system_call else ""
+def _no_stack(worker: WorkerSnapshot) -> str:
+    call = worker.system_call.split()[0] if worker.system_call else ""
     seen = [
-        f"in {one.kernel_function}" if one.kernel_function else "",
+        f"in {worker.kernel_function}" if worker.kernel_function else "",
         f"system call {call}" if call.isdecimal() else call,
-        f"{one.threads} threads" if one.threads > 1 else "1 thread",
+        f"{worker.threads} threads" if worker.threads > 1 else "1 thread",
     ]
-    if one.is_deadlocked:
+    if worker.is_deadlocked:
         seen.append("it waits for a thread that it does not have")
     return (
         f"\n  it does not write its stacks; the kernel says: {', '.join(filter(None, seen))} "
-        f"(`py-spy dump --pid {one.pid}` or `gdb -p {one.pid}` may tell more)"
+        f"(`py-spy dump --pid {worker.pid}` or `gdb -p {worker.pid}` may tell more)"
     )
 
 
 def describe_stall(
-    one: WorkerSnapshot, seconds: float, tasks: dict[int, Any], stack_from: int, hazards: list[str]
+    worker: WorkerSnapshot, seconds: float, tasks: dict[int, Any], stack_from: int, hazards: list[str]
 ) -> str:
     """Describes what a worker is doing that has made no progress for `seconds`. A halted worker cannot write its
     stacks, so there are none. `hazards`: what the fork may have to do with it."""
     text = (
-        f"headrace: no batch for {in_duration(seconds)}: worker {one.worker} (pid {one.pid}) {_state(one)}; "
-        f"it has been {_place(one, tasks.get(one.task))}"
+        f"headrace: no batch for {in_duration(seconds)}: worker {worker.number} (pid {worker.pid}) {_state(worker)}; "
+        f"it has been {_place(worker, tasks.get(worker.task))}"
     )
-    if one.is_halted:
+    if worker.is_halted:
         return text
-    return text + (_stack(one, stack_from) or _no_stack(one)) + "".join(f"\n  {hazard}" for hazard in hazards)
+    return text + (_stack(worker, stack_from) or _no_stack(worker)) + "".join(f"\n  {hazard}" for hazard in hazards)

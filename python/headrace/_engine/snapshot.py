@@ -12,10 +12,11 @@ from headrace import _core
 
 
 class WorkerSnapshot(NamedTuple):
-    """The state of one worker at one moment. What the worker writes itself (own_pid, phase, task, sample, counters) may
-    be that of an earlier process with this number until the new one has started: see is_starting."""
+    """The state of one worker at one moment. The worker writes own_pid, phase, task, sample and the counters itself.
+    Until a new process has opened its port, they are those of the process that had its number before: see
+    is_starting."""
 
-    worker: int
+    number: int  # the worker's number in its loader
     pid: int
     is_alive: bool
     is_end_known: bool  # the kernel has reported how it ended: `signal`, or else `exit_code`
@@ -25,7 +26,7 @@ class WorkerSnapshot(NamedTuple):
     rss_bytes: int  # its memory when it was last seen
     starts: int  # how many processes have had this worker number
     own_pid: int  # the pid that the worker has written when it opened its port
-    phase: int  # one of _core.PHASE_...
+    phase: int  # a value of _core.PHASE_...
     phase_since_ns: int  # on the monotonic clock; 0 before its first task
     task: int  # the number of the batch that it makes
     sample: int | None  # the place in the batch of the sample that it makes
@@ -35,8 +36,8 @@ class WorkerSnapshot(NamedTuple):
     collating_s: float
     state: str  # the letter in /proc/PID/stat
     threads: int
-    tracer_pid: int  # of a debugger
-    stack: str  # what it has written to the stack part of its diagnostics file
+    tracer_pid: int  # the process of a debugger, or 0
+    stack: str  # the text that it has written to the stack part of its diagnostics file
     stderr: str  # the end of what it has written to sys.stderr
     stack_is_cut: bool
     kernel_function: str  # /proc/PID/wchan
@@ -48,7 +49,7 @@ class WorkerSnapshot(NamedTuple):
     def of(cls, core: _core.Loader, worker: int) -> WorkerSnapshot:
         """Takes a snapshot of worker number `worker`."""
         look = core.look(worker)
-        return cls(stderr=look.pop("said"), **look)
+        return cls(number=look.pop("worker"), stderr=look.pop("said"), **look)
 
     @property
     def is_starting(self) -> bool:
@@ -63,6 +64,7 @@ class WorkerSnapshot(NamedTuple):
 
     @property
     def is_fetching(self) -> bool:
+        """True if the worker is in the dataset."""
         return self.phase == _core.PHASE_FETCH
 
     @property
@@ -71,6 +73,6 @@ class WorkerSnapshot(NamedTuple):
         return bool(self.tracer_pid) or self.state in ("T", "t")
 
     def report(self) -> dict[str, Any]:
-        """Returns what Loader.report() shows of the worker."""
+        """Returns the part of the snapshot that Loader.report() shows."""
         names = ("pid", "is_alive", "starts", "batches", "waiting_s", "fetching_s", "collating_s", "rss_bytes")
         return {name: getattr(self, name) for name in names}

@@ -82,7 +82,7 @@ class FromIterable:
                     raise
 
     def _goes_on_after(self, error: Exception) -> bool:
-        index = self.tasks.item_count + self._bad_count  # in the order of this iterator
+        index = self.tasks.item_count + self._bad_count  # counts the samples of this iterator
         word = decide(self._policy, index, error)
         if word == "raise":
             return False

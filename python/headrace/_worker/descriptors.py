@@ -12,9 +12,8 @@ from headrace import _core
 from headrace._start import gc_pause, signals
 from headrace._worker import inherited
 
-_LIFE = (
-    3  # the place in what Loader.open_pass returns, without the worker's number, of the pipe that ends with the trainer
-)
+# The place of the pipe that closes with the trainer, among the descriptors that Loader.open_pass returns.
+_LIFE = 3
 
 
 class WorkerDescriptors:

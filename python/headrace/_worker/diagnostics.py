@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker leaves behind for the report on its end: stacks, and the end of what it wrote to stderr.
+"""Records in a worker what the report on its end shows: stacks, and the end of what it wrote to stderr.
 
 Both go to its diagnostics file (headrace/crew.h), which the trainer reads. Text is kept as Python writes it to
 sys.stderr. What C code writes to descriptor 2 appears on the terminal only. The jobs call record_stacks_and_stderr; the
@@ -56,7 +56,7 @@ def record_stacks_and_stderr(port: _core.Port) -> None:
     fd = port.box_fd()
     if fd < 0:
         return
-    with contextlib.suppress(OSError, ValueError, RuntimeError):  # then there are no stacks
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # without this, a report has no stacks
         os.lseek(fd, _core.BOX_STACK_AT, os.SEEK_SET)
         faulthandler.disable()  # if the trainer has enabled it, enable() would not put it in front of torch's handlers
         faulthandler.enable(fd, all_threads=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker does: the interface that main calls, and the part that the jobs of both loaders share.
+"""The job of a worker: the interface that main calls, and the part that the jobs of both loaders share.
 
 The jobs are in headrace.torch._worker and headrace._numpy.loader.
 """
@@ -29,7 +29,7 @@ class Failed(Exception):
 
 @dataclass
 class BatchNotes:
-    """What a worker sends with a batch, for the trainer."""
+    """The data that a worker sends to the trainer with a batch."""
 
     worker: int
     state: bytes | None = None  # the state_dict of an iterable dataset after the batch, pickled
@@ -38,7 +38,7 @@ class BatchNotes:
 
 
 class Job(Protocol):
-    """What a worker does. It is sent to the worker by pickle, unless the start method is fork."""
+    """The job of a worker. It is sent to the worker by pickle, unless the start method is fork."""
 
     def prepare(self, port: _core.Port, start: StartState) -> None:
         """Runs first in the worker."""

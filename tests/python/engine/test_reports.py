@@ -965,7 +965,7 @@ def test_a_worker_that_dies_late_keeps_nobody_waiting_and_is_reaped() -> None:
 
     class Core:
         def look(self, worker: int) -> dict[str, Any]:
-            names = {*WorkerSnapshot._fields, "said"} - {"stderr"}
+            names = {*WorkerSnapshot._fields, "worker", "said"} - {"number", "stderr"}
             return {**dict.fromkeys(names), "own_pid": process.pid}
 
         def stop(self, timeout: float) -> int:
