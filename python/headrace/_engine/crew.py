@@ -1,76 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker processes of a loader: multiprocessing starts them, libheadrace watches, describes and ends them."""
+"""The worker processes of a loader. multiprocessing starts them; libheadrace watches them, describes them and ends
+them.
+
+How a worker is replaced. The engine waits for an answer, and the wait reports that a worker has died.
+1. `replace` takes a snapshot of the dead worker and reads its exit code, and writes the report on its death.
+2. A sample at which workers died DEATHS_OF_A_SAMPLE times is banned (SampleDeaths): no worker tries it again.
+3. The policy and the dataset decide whether another worker can go on (restart_mode: see restart_state). If none can, or
+   if the worker before it died in the same way before its first task, the report is raised as a RuntimeError.
+4. Otherwise _core.Loader.replace gives the tasks that the dead worker had not answered to its successor.
+5. The successor gets a StartState: the state of its iterable dataset after the batch that was delivered last, and how
+   many batches after that have been made already, which it makes again and discards.
+6. The user gets the report as a warning, and the engine goes on waiting.
+A worker that stalls is killed first if on_stall="restart"; one that hangs because of the fork always is
+(kill_hung_at_start). Both are then replaced as above.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import logging
-import multiprocessing.process
 import os
-import pathlib
 import signal
-import sys
-import threading
 import time
-import warnings
-import weakref
 from collections.abc import Callable
-from multiprocessing import connection
 from typing import Any, Protocol
 
 from headrace import _core
-from headrace._engine import reports, restart_state
-from headrace._errors.exception_text import ForkWarning
+from headrace._engine import reports, restart_state, shutdown
+from headrace._engine.snapshot import WorkerSnapshot
+from headrace._errors.warn import log, warn_user
 from headrace._options import Policy
+from headrace._samples.names import has_indices, shorten
 from headrace._samples.random_numbers import text_of
 from headrace._samples.refill import indices_of
-from headrace._start import contexts, forkserver, gc_pause, signals, transport
+from headrace._start import contexts, fork_hazards, forkserver, gc_pause, signals, transport
+from headrace._start.start_state import StartState
 from headrace._worker import diagnostics, main
+from headrace._worker.descriptors import WorkerDescriptors
+from headrace._worker.job import BatchNotes, Job
 
-_LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine's or the user's
-EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
-GROUP_S = 0.2  # for the other workers to end by a signal that ended one
-STACK_S = 1.0  # for a worker to write its stacks
-PIN_THREAD = "headrace-pin"  # name of the threads that pin batches
-REAP_THREAD = "headrace-reap"  # of those that wait for workers which die late; neither holds a lock of the user's
-DEATHS_OF_A_SAMPLE = 2  # after which it is not tried again
-SLICE_S = 1.0  # a wait is looked at this often
-STILLBIRTHS = 8  # in the life of an iterator, after which a worker that hangs as it is forked is waited for
-
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_TORCHS = os.path.join("torch", "utils", "data", "dataloader.py")
-log = logging.getLogger("headrace")
+_LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine or of the user
+GROUP_S = 0.2  # how long to wait for the other workers to end by a signal that ended one
+STACK_S = 1.0  # how long to wait for a worker to write its stacks
+DEATHS_OF_A_SAMPLE = 2  # a sample that killed so many workers is not tried again
+SLICE_S = 1.0  # a wait is interrupted this often, to check the workers
+# An iterator kills at most so many workers that hang because of the fork. It waits for further ones, as for any stall.
+MAX_HUNG_AT_START = 8
 
 
-class Host(Protocol):
-    """What a crew asks of the iterator that it works for, without keeping it."""
+class JobSource(Protocol):
+    """The iterator that a crew works for. It is passed to each call, and the crew keeps no reference to it."""
 
-    def job_of(self, worker: int) -> main.Job:
-        """What worker number `worker` does; pickled unless it is started by fork."""
-
-
-def _level_of_user() -> int:
-    """The stacklevel that makes a warning of `tell` name the line that iterates a loader."""
-    frame, level = sys._getframe(2), 2
-    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-def _is_inside(path: str) -> bool:
-    return path.startswith(_PACKAGE) or path.endswith(_TORCHS)
-
-
-def tell(text: str, category: type[Warning] = UserWarning) -> None:
-    """For people: as a warning, and for the logger `headrace`."""
-    log.info(text)
-    warnings.warn(text, category, stacklevel=_level_of_user())
+    def job_of(self, worker: int) -> Job:
+        """Returns the job of worker number `worker`. It is pickled unless the worker is started by fork."""
 
 
 class Crew:
-    """Starts worker processes, replaces dead ones as the policy allows, and ends all. OSError where none can be
-    started; whatever pickling a job raises. The processes are daemons."""
+    """Starts worker processes and replaces dead ones as the policy allows. They are daemons.
+
+    Raises OSError if no process can be started, and any exception of pickling a job. `restart_mode`: how another worker
+    continues the dataset of a dead one (see restart_state), or None.
+    """
 
     def __init__(
         self,
@@ -78,61 +68,64 @@ class Crew:
         workers: int,
         context: Any,
         policy: Policy,
-        way: str | None,
+        restart_mode: str | None,
         seed: int,
-        blame: restart_state.Blame,
+        sample_deaths: restart_state.SampleDeaths,
     ) -> None:
         self.processes: list[Any] = []
         self._core = core
         self._count = workers
         self._context = context
         self._policy = policy
-        self._way = way
+        self._restart_mode = restart_mode
         self._seed = seed
-        self._blame = blame
-        self._counted: dict[int, int] = {}  # by worker: the pid of the dead one that stands there
-        self._states: dict[int, restart_state.Notes] = {}
-        self._threads = 0  # of this process, when it last forked a worker
+        self._sample_deaths = sample_deaths
+        self._counted: dict[int, int] = {}  # worker number -> pid of its dead process that sample_deaths has counted
+        self._states: dict[int, BatchNotes] = {}  # worker number -> the latest state of its iterable dataset
+        self._threads = 0  # how many threads this process had when it last forked a worker
         self._causes: dict[int, Any] = {}  # pid of a worker -> why the one before it died, if before its first task
-        self._stalled: set[int] = set()  # pids of workers that were killed for that
-        self._stillborn: set[int] = set()  # likewise, for they could not begin
-        self._uncounted = 0  # of those, the ones that were replaced
-        self.has_unborn = False  # may a forked worker be there that has not begun?
-        self._deadlocked: set[int] = set()  # pids of those that can never begin, as they were seen last
-        self._next_look_s = 0.0
+        self._stalled: set[int] = set()  # pids of workers that were killed because they stalled
+        self._hung_at_start: set[int] = (
+            set()
+        )  # pids of workers that were killed because they were deadlocked by the fork
+        self._hung_replaced = 0  # how many of those have been replaced; they do not count as restarts
+        self.has_starting_workers = False  # may a forked worker exist that has not opened its port yet?
+        self._deadlocked: set[int] = set()  # pids of the workers that looked deadlocked in the last check
+        self._next_check_s = 0.0
         self.slice_s = min(SLICE_S, policy.stall_after / 4)
 
-    def start(self, host: Host, epoch: int) -> None:
+    def start(self, source: JobSource, epoch: int) -> None:
+        """Starts all workers."""
         self._epoch = epoch
-        warn_of_fork(self._context)
+        fork_hazards.warn_of_fork(self._context)
         forkserver.ensure_sockets(self._context)
         for worker in range(self._count):
-            self._start(worker, host, restart_state.Beginning(epoch=epoch, banned=self._blame.banned), _at_once)
+            self._start(worker, source, StartState(epoch=epoch, banned=self._sample_deaths.banned), _call)
 
-    def begin_epoch(self, epoch: int) -> restart_state.Beginning:
-        """Iterable data sets start anew. Returns what the workers that go on are to be told."""
+    def begin_epoch(self, epoch: int) -> StartState:
+        """Forgets the states of iterable datasets, which start again. Returns what the running workers are sent."""
         self._epoch = epoch
         self._states.clear()
-        return restart_state.Beginning(epoch=epoch, banned=self._blame.banned)
+        return StartState(epoch=epoch, banned=self._sample_deaths.banned)
 
-    def keep_state(self, notes: restart_state.Notes) -> None:
-        """The state of a worker's iterable data set, after the batch that was delivered last."""
+    def keep_state(self, notes: BatchNotes) -> None:
+        """Keeps the state of a worker's iterable dataset after the batch that was delivered last."""
         self._states[notes.worker] = notes
 
     # ---- starting ----
 
-    def _start(self, worker: int, host: Host, beginning: restart_state.Beginning, call: Callable[..., None]) -> None:
-        """`call` calls a function that must not be interrupted between its steps, if the crew lives on after that."""
-        opener = main.Pass(*self._core.open_pass(worker))
-        cargo = transport.Cargo((host.job_of(worker), beginning))
+    def _start(self, worker: int, source: JobSource, start: StartState, call: Callable[..., None]) -> None:
+        """Starts one worker. `call` calls a function whose steps must not be interrupted if the crew is used later."""
+        descriptors = WorkerDescriptors(*self._core.open_pass(worker))
+        cargo = transport.Cargo((source.job_of(worker), start))
         try:
-            args = (opener, cargo, not signals.is_blocked())
+            args = (descriptors, cargo, not signals.is_blocked())
             process = self._context.Process(target=main.main, args=args)
             contexts.check_process(process)
             process.daemon = True
             _fail_at("fork")
-            self._threads = count_threads()
-            call(lambda: self._start_process(worker, process, opener))
+            self._threads = fork_hazards.count_threads()
+            call(lambda: self._start_process(worker, process, descriptors))
         except AssertionError as error:
             contexts.explain_daemon(error)
             raise
@@ -143,119 +136,119 @@ class Crew:
             raise _explain_start(error) from error
         finally:
             cargo.close()
-            opener.close()
+            descriptors.close()
 
-    def _start_process(self, worker: int, process: Any, opener: main.Pass) -> None:
+    def _start_process(self, worker: int, process: Any, descriptors: WorkerDescriptors) -> None:
         with signals.blocked(self._context), gc_pause.resting_at_birth(process, self._context):
             process.start()
             contexts.check_child(process.pid)
-            opener.guard(process.pid)
-            _workers.add(process)
+            descriptors.guard(process.pid)
+            shutdown.register(process)
             self.processes[worker : worker + 1] = [process]
         self._core.adopt(worker, process.pid, process.sentinel)
-        self.has_unborn = self._context.get_start_method() == "fork"
-        self._next_look_s = time.monotonic() + self.slice_s
+        self.has_starting_workers = self._context.get_start_method() == "fork"
+        self._next_check_s = time.monotonic() + self.slice_s
 
     # ---- a death ----
 
-    def replace(self, worker: int, host: Host) -> None:
-        """Worker `worker` is dead: starts another in its place. RuntimeError with the reason of its death where the
-        policy, or the data set, does not allow that."""
-        look = self._core.look(worker)
-        exit_code = self._reap(worker, look)
-        pid, report = look["pid"], self._report_of_end(look, exit_code)
-        is_restart = pid not in self._stillborn
-        cause = reports.cause_at_start(look, exit_code) if is_restart else None
-        if is_restart and (why_not := self._why_final(pid, cause) or self._why_not_again()):
+    def replace(self, worker: int, source: JobSource) -> None:
+        """Starts a new process in the place of worker number `worker`, which is dead. Raises RuntimeError with the
+        reason of its death if the policy or the dataset does not allow that."""
+        dead = WorkerSnapshot.of(self._core, worker)
+        exit_code = self._reap(dead)
+        report = self._describe_end(dead, exit_code)
+        is_restart = dead.pid not in self._hung_at_start
+        cause = reports.cause_at_start(dead, exit_code) if is_restart else None
+        if is_restart and (why_not := self._why_final(dead.pid, cause) or self._why_not_again()):
             raise RuntimeError(report + why_not)
         if cause is not None:
             log.info(report)
             is_known = cause in self._causes.values()
-            report = reports.of_same_death(look) if is_known else reports.of_failed_start(report)
-        delivered, published, _ = self._core.replace(worker)
-        beginning = restart_state.Beginning(epoch=self._epoch, banned=self._blame.banned)
-        if worker in self._states:
-            beginning.state, beginning.made = self._states[worker].state, self._states[worker].made
-        if self._way != restart_state.REDO:
-            beginning.discard = delivered + published - beginning.made
+            report = reports.describe_repeated_death(dead) if is_known else reports.shorten_failed_start(report)
+        start = self._take_over_tasks(worker)
         try:
-            self._start(worker, host, beginning, signals.without_signals)
+            self._start(worker, source, start, signals.without_signals)
         except Exception:
-            tell(f"{report}\n  headrace could not start another in its place; asking for the next batch tries again")
+            warn_user(f"{report}\n  headrace could not start a new worker; the next call of next() tries again")
             raise
-        self._stalled.discard(pid)
-        self._stillborn.discard(pid)
-        self._uncounted += not is_restart
+        self._stalled.discard(dead.pid)
+        self._hung_at_start.discard(dead.pid)
+        self._hung_replaced += not is_restart
         if cause is not None:
             self._causes[self.processes[worker].pid] = cause
-        count = f" (restart {self._restarts()} of {self._policy.max_restarts})" if is_restart else ""
-        tell(f"{report}\n  headrace replaces it{count}")
+        count = f" (restart {self._count_restarts()} of {self._policy.max_restarts})" if is_restart else ""
+        warn_user(f"{report}\n  headrace replaces it{count}")
 
-    def _report_of_end(self, look: dict[str, Any], exit_code: int | None) -> str:
-        if look["pid"] in self._stillborn:
-            return reports.of_stillbirth(look)
-        tasks = self._tasks(look["worker"])
-        if look["pid"] in self._stalled and exit_code == -signal.SIGKILL:
-            report = reports.of_end_of_stall(look)
+    def _take_over_tasks(self, worker: int) -> StartState:
+        """Moves the tasks of a dead worker to the process that comes next, and returns where that one starts."""
+        delivered, published, _ = self._core.replace(worker)
+        start = StartState(epoch=self._epoch, banned=self._sample_deaths.banned)
+        if worker in self._states:
+            start.state, start.made = self._states[worker].state, self._states[worker].made
+        if self._restart_mode != restart_state.REDO:
+            start.discard = delivered + published - start.made
+        return start
+
+    def _describe_end(self, dead: WorkerSnapshot, exit_code: int | None) -> str:
+        if dead.pid in self._hung_at_start:
+            return reports.describe_hang_at_start(dead)
+        tasks = self._tasks(dead.number)
+        if dead.pid in self._stalled and exit_code == -signal.SIGKILL:
+            report = reports.describe_end_of_stall(dead)
         else:
-            report = reports.of_death(look, exit_code, tasks, self._policy.seeding(self._seed, self._epoch))
+            report = reports.describe_death(dead, exit_code, tasks, self._policy.seeding(self._seed, self._epoch))
             if exit_code == -signal.SIGTERM:
-                report += reports.of_group_signal(self._terminated(), self._count)
-        # A KeyboardInterrupt, which Ctrl-C raises too, is no fault of the sample's.
-        return report if exit_code == reports.INTERRUPTED else report + self._suspect(look, tasks)
+                report += reports.describe_group_signal(self._count_terminated(), self._count)
+        # The sample is not the cause of a KeyboardInterrupt, which Ctrl-C raises in the worker too.
+        return report if exit_code == main.INTERRUPTED else report + self._suspect(dead, tasks)
 
-    def _terminated(self) -> int:
-        """Counts the workers that SIGTERM has ended. One that was sent to all ends them at the same time."""
+    def _count_terminated(self) -> int:
+        """Counts the workers that SIGTERM has ended. A SIGTERM that was sent to all of them ends them at the same
+        time."""
         deadline = time.monotonic() + GROUP_S
         while any(process.is_alive() for process in self.processes) and time.monotonic() < deadline:
             time.sleep(GROUP_S / 20)
         return sum(process.exitcode == -signal.SIGTERM for process in self.processes)
 
     def _tasks(self, worker: int) -> dict[int, Any]:
-        """Returns the indices of a worker's outstanding tasks, by the tasks' numbers."""
+        """Returns the indices of a worker's outstanding tasks, by the numbers of the tasks."""
         return {number: indices_of(task) for number, task in self._core.tasks(worker).items()}
 
-    def _reap(self, worker: int, look: dict[str, Any]) -> int | None:
-        process = self.processes[worker]
-        if not _has_ended(process, time.monotonic() + EXIT_CODE_S):
-            _reap_later([process])
+    def _reap(self, dead: WorkerSnapshot) -> int | None:
+        """Returns the exit code of a dead worker, or None if it is not known."""
+        process = self.processes[dead.number]
+        if not shutdown.has_ended(process, time.monotonic() + shutdown.EXIT_CODE_S):
+            shutdown.reap_later([process])
         if process.exitcode is not None:
             return int(process.exitcode)
-        if look["is_end_known"]:
-            return -look["signal"] if look["signal"] else int(look["exit_code"])
+        if dead.is_end_known:
+            return -dead.signal if dead.signal else dead.exit_code
         return None
 
-    def _suspect(self, look: dict[str, Any], tasks: dict[int, Any]) -> str:
-        """Counts the deaths of a sample, and bans one that died often enough."""
-        task, position, indices = look["task"], look["sample"], tasks.get(look["task"])
+    def _suspect(self, dead: WorkerSnapshot, tasks: dict[int, Any]) -> str:
+        """Counts the deaths of workers at a sample, and bans a sample that killed enough of them. Returns the line that
+        says so, or ""."""
         if not self._policy.max_restarts:
-            return ""  # nobody tries again but the user
-        is_fetching = look["own_pid"] == look["pid"] and look["phase"] == _core.PHASE_FETCH
-        if not is_fetching or not reports.has_indices(indices):
+            return ""  # no worker tries again unless the user starts a new loop
+        suspect = _find_suspect(dead, tasks.get(dead.task))
+        if suspect is None:
             return ""
-        if not isinstance(indices, (list, tuple)):
-            text, name = text_of(indices), f"sample {reports.shorten(indices)}"
-        elif position is None:
-            text, name = text_of(indices), f"batch {task}, of {reports.shorten(indices)},"
-        elif position < len(indices):
-            text, name = text_of(indices[position]), f"sample {reports.shorten(indices[position])}"
-        else:
-            return ""  # it was collating
-        if text in self._blame.banned:
-            return ""  # it was not trying
-        if self._counted.get(look["worker"]) == look["pid"]:
-            return ""  # its successor could not be started
-        self._counted[look["worker"]] = look["pid"]
-        deaths = self._blame.deaths[text] = self._blame.deaths.get(text, 0) + 1
+        text, name = suspect
+        if text in self._sample_deaths.banned:
+            return ""  # the worker was not making it
+        if self._counted.get(dead.number) == dead.pid:
+            return ""  # this death was counted already, and then no successor could be started
+        self._counted[dead.number] = dead.pid
+        deaths = self._sample_deaths.counts[text] = self._sample_deaths.counts.get(text, 0) + 1
         if deaths < DEATHS_OF_A_SAMPLE:
             return ""
         reason = f"making {name} killed its worker {deaths} times"
-        self._blame.banned[text] = reason
+        self._sample_deaths.banned[text] = reason
         return f"\n  {reason}: it is not tried again"
 
-    def _restarts(self) -> int:
-        """Those that the policy counts."""
-        return int(self._core.report()["restarts"]) - self._uncounted
+    def _count_restarts(self) -> int:
+        """Returns the number of restarts that the policy counts."""
+        return int(self._core.report()["restarts"]) - self._hung_replaced
 
     def _why_final(self, pid: int, cause: Any) -> str:
         """Says that no restart helps, if a worker died before its first task for the same reason as the one before."""
@@ -266,92 +259,101 @@ class Crew:
         )
 
     def _why_not_again(self) -> str:
-        if self._way is None:
+        if self._restart_mode is None:
             return (
-                "\n  headrace cannot replace it: an iterable data set is continued only if it has state_dict and "
+                "\n  headrace cannot replace it: an iterable dataset is continued only if it has state_dict and "
                 "load_state_dict, or an attribute `replayable` that is true (then it is iterated from the start again)"
             )
-        if self._restarts() < self._policy.max_restarts:
+        if self._count_restarts() < self._policy.max_restarts:
             return ""
         if self._policy.max_restarts:
-            return f"\n  headrace cannot replace it: max_restarts={self._policy.max_restarts} are used up"
+            return (
+                f"\n  headrace cannot replace it: the limit max_restarts={self._policy.max_restarts} is reached; raise "
+                "it to allow more"
+            )
         return "\n  max_restarts=N lets headrace replace up to N workers and go on"
 
     # ---- a stall ----
 
-    def end_stillborn(self) -> bool:
-        """Kills forked workers that hang, before they could begin, on a lock which another thread of this process held
-        as they were forked: that of CPython's list of threads, which threads of C++ hold without the GIL (CPython's
-        issue 112275), or one that a fork handler takes. They have done nothing yet, so others can take their place.
-        To be called often while `has_unborn`: it looks once in a slice, and who is seen twice hangs. Were there any?"""
+    def kill_hung_at_start(self) -> bool:
+        """Kills forked workers that hang before they could start. Each waits for a lock which another thread of this
+        process held when it forked: the lock of CPython's list of threads, which threads of C++ hold without the GIL
+        (CPython's issue 112275), or a lock that a fork handler takes. They have done nothing yet, so new workers can
+        take their place.
+
+        Call it often while has_starting_workers is true. It checks the workers once per slice and kills those that
+        looked deadlocked in two checks. Returns True if it killed any."""
         now_s = time.monotonic()
-        if not self.has_unborn or now_s < self._next_look_s:
+        if not self.has_starting_workers or now_s < self._next_check_s:
             return False
-        self._next_look_s = now_s + self.slice_s
-        unborn = [look for look in map(self._core.look, range(self._count)) if reports.is_starting(look)]
-        seen = {look["pid"]: look for look in unborn if look["is_deadlocked"]}
-        room = STILLBIRTHS - self._uncounted - len(self._stillborn)
-        hanging = sorted(self._deadlocked & seen.keys() - self._stillborn)[:room]
+        self._next_check_s = now_s + self.slice_s
+        starting = [one for one in self._snapshots() if one.is_starting]
+        deadlocked = {one.pid: one for one in starting if one.is_deadlocked}
+        room = MAX_HUNG_AT_START - self._hung_replaced - len(self._hung_at_start)
+        hanging = sorted(self._deadlocked & deadlocked.keys() - self._hung_at_start)[:room]
         for pid in hanging:
-            self._stillborn.add(pid)
-            self._signal(seen[pid], signal.SIGKILL)
-        self.has_unborn, self._deadlocked = bool(unborn), set(seen)
+            self._hung_at_start.add(pid)
+            self._signal(deadlocked[pid], signal.SIGKILL)
+        self.has_starting_workers, self._deadlocked = bool(starting), set(deadlocked)
         return bool(hanging)
 
     def progress(self) -> list[tuple[Any, ...]]:
-        """Changes as long as the workers that are waited for get on."""
-        return [(look["pid"], look["batches"], look["task"], look["phase"], look["sample"]) for look in self._awaited()]
+        """Returns a value that changes as long as the workers that the engine waits for make progress."""
+        return [(one.pid, one.batches, one.task, one.phase, one.sample) for one in self._awaited()]
 
-    def _awaited(self) -> list[dict[str, Any]]:
-        awaited = self._core.awaited()
-        return [self._core.look(worker) for worker in (range(self._count) if awaited is None else [awaited])]
+    def _snapshots(self) -> list[WorkerSnapshot]:
+        return [WorkerSnapshot.of(self._core, worker) for worker in range(self._count)]
+
+    def _awaited(self) -> list[WorkerSnapshot]:
+        worker = self._core.awaited()
+        return self._snapshots() if worker is None else [WorkerSnapshot.of(self._core, worker)]
 
     def report_stall(self, seconds: float) -> None:
-        """Says what keeps the worker that is waited for, then does as the policy says."""
-        busy = [look for look in self._awaited() if look["phase"] != _core.PHASE_WAIT] or self._awaited()
-        look = min(busy, key=lambda one: one["phase_since_ns"])
-        start = len(look["stack"])
-        is_halted = reports.is_halted(look)
-        if not is_halted:
-            look = self._with_stacks(look)
-        tasks = self._tasks(look["worker"])
-        report = reports.of_stall(look, seconds, tasks, start, self._hazards())
+        """Reports what the worker that the engine waits for is doing, then acts as the policy says."""
+        busy = [one for one in self._awaited() if not one.is_waiting] or self._awaited()
+        stalled = min(busy, key=lambda one: one.phase_since_ns)
+        start = len(stalled.stack)
+        if not stalled.is_halted:
+            stalled = self._with_stacks(stalled)
+        report = reports.describe_stall(stalled, seconds, self._tasks(stalled.number), start, self._hazards())
         if self._policy.on_stall == "restart":
-            self._kill(look, report)
-        elif is_halted:
-            tell(f'{report}\n  headrace waits on (on_stall="restart" would replace it)')
+            self._kill(stalled, report)
+        elif stalled.is_halted:
+            warn_user(f'{report}\n  headrace waits on (on_stall="restart" would replace it)')
         elif self._policy.on_stall == "raise":
             raise RuntimeError(report)
         else:
-            tell(f'{report}\n  headrace waits on (on_stall="wait"; "raise" and "restart" would not)')
+            warn_user(f'{report}\n  headrace waits on (on_stall="wait"; "raise" and "restart" would not)')
 
-    def _kill(self, look: dict[str, Any], report: str) -> None:
+    def _kill(self, stalled: WorkerSnapshot, report: str) -> None:
         if why_not := self._why_not_again():
             raise RuntimeError(report + why_not)
-        tell(f'{report}\n  headrace kills and replaces it (on_stall="restart")')
-        self._stalled.add(look["pid"])
-        self._signal(look, signal.SIGKILL)
+        warn_user(f'{report}\n  headrace kills and replaces it (on_stall="restart")')
+        self._stalled.add(stalled.pid)
+        self._signal(stalled, signal.SIGKILL)
 
-    def _signal(self, look: dict[str, Any], number: int) -> None:
-        with contextlib.suppress(OSError):  # it has just ended by itself
-            self._core.signal(look["worker"], number)
+    def _signal(self, one: WorkerSnapshot, number: int) -> None:
+        with contextlib.suppress(OSError):  # the worker has just ended by itself
+            self._core.signal(one.number, number)
 
-    def _with_stacks(self, look: dict[str, Any]) -> dict[str, Any]:
-        """The same look, with what the worker writes on STACK_SIGNAL; the signal may let it go on."""
-        worker = look["worker"]
-        if not look["caught_signals"] >> (diagnostics.STACK_SIGNAL - 1) & 1:
-            return look  # nobody listens: the signal would kill it
-        deaf = diagnostics.threads_without_ear(look["pid"])
-        self._signal(look, diagnostics.STACK_SIGNAL)
+    def _with_stacks(self, stalled: WorkerSnapshot) -> WorkerSnapshot:
+        """Returns the same snapshot with the stacks that the worker writes when it gets STACK_SIGNAL. The signal may
+        end its stall."""
+        if not stalled.caught_signals >> (diagnostics.STACK_SIGNAL - 1) & 1:
+            return stalled  # it has no handler, so the signal would kill it
+        blocking = diagnostics.threads_that_block_stack_signal(stalled.pid)
+        self._signal(stalled, diagnostics.STACK_SIGNAL)
         deadline = time.monotonic() + STACK_S
-        before = last = look["stack"]
+        before = last = stalled.stack
         while time.monotonic() < deadline:
             time.sleep(0.02)
-            now = self._core.look(worker)["stack"]
-            if now != before and now == last and diagnostics.threads_without_ear(look["pid"]) <= deaf:
+            now = WorkerSnapshot.of(self._core, stalled.number).stack
+            is_written = now != before and now == last
+            if is_written and diagnostics.threads_that_block_stack_signal(stalled.pid) <= blocking:
                 break
             last = now
-        return {**look, "stack": last, "stack_is_cut": self._core.look(worker)["stack_is_cut"]}
+        is_cut = WorkerSnapshot.of(self._core, stalled.number).stack_is_cut
+        return stalled._replace(stack=last, stack_is_cut=is_cut)
 
     def _hazards(self) -> list[str]:
         if self._context.get_start_method() != "fork" or self._threads < 2:
@@ -363,65 +365,27 @@ class Crew:
         ]
 
 
-def _at_once(function: Callable[[], None]) -> None:
+def _call(function: Callable[[], None]) -> None:
     function()
 
 
-def close(core: _core.Loader, processes: list[Any], timeout: float) -> None:
-    """Ends the workers within `timeout` seconds and frees what no batch holds. Signals that arrive meanwhile are
-    handled afterwards."""
-    deadline = time.monotonic() + timeout
-    signals.without_signals(lambda: _close(core, processes, deadline))
-
-
-def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:
-    for worker, process in enumerate(processes):
-        if core.look(worker)["own_pid"] != process.pid:
-            # It would see only after its imports that it shall end. SIGTERM would be left to a handler of the
-            # trainer's, which a forked worker still has: one that saves the training's state, or cannot run.
-            process.kill()
-    core.stop(max(0.1, deadline - time.monotonic()))
-    end = min(deadline, time.monotonic() + EXIT_CODE_S)
-    late = [process for process in processes if not _has_ended(process, end)]
-    core.close()
-    if late:
-        _reap_later(late)
-
-
-def _has_ended(process: Any, deadline: float) -> bool:
-    """Reaps a process: at once, or when the fork server tells its exit code, a moment after its end. Not by join, which
-    waits without end for one that has ended and cannot be reaped, as a debugger holds it."""
-    if process.is_alive():
-        connection.wait([process.sentinel], max(0.0, deadline - time.monotonic()))
-    return not process.is_alive()
-
-
-def _reap_later(processes: list[Any]) -> None:
-    """They were killed, and may die in a moment, or never if they hang in the kernel: nobody waits for that."""
-    multiprocessing.process._children.difference_update(processes)  # type: ignore[attr-defined]  # exit would wait
-
-    def reap() -> None:
-        for process in processes:
-            process.join()
-
-    with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
-        threading.Thread(target=reap, name=REAP_THREAD, daemon=True).start()
-
-
-_workers: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _disown() -> None:
-    """In a forked child, whose multiprocessing would terminate the trainer's workers at its exit as if they were its
-    own."""
-    multiprocessing.process._children.difference_update(_workers)  # type: ignore[attr-defined]
-
-
-os.register_at_fork(after_in_child=_disown)
+def _find_suspect(dead: WorkerSnapshot, indices: Any) -> tuple[str, str] | None:
+    """Returns what a worker was fetching when it died: the text of its indices, and its name for messages. Returns None
+    if it was not fetching, or if the dataset has no indices."""
+    if dead.is_starting or not dead.is_fetching or not has_indices(indices):
+        return None
+    if not isinstance(indices, (list, tuple)):
+        return text_of(indices), f"sample {shorten(indices)}"
+    if dead.sample is None:
+        return text_of(indices), f"batch {dead.task}, of {shorten(indices)},"
+    if dead.sample < len(indices):
+        return text_of(indices[dead.sample]), f"sample {shorten(indices[dead.sample])}"
+    return None  # it was collating
 
 
 def _fail_at(point: str) -> None:
-    """A failpoint for what Python does: $HEADRACE_FAIL="fork:EAGAIN"."""
+    """Raises the error that a test asks for at this point with $HEADRACE_FAIL, for example "fork:EAGAIN". It is a
+    failpoint for what Python does."""
     if not _core.FAILPOINTS:
         return
     for item in os.environ.get("HEADRACE_FAIL", "").split(","):
@@ -434,99 +398,6 @@ def _fail_at(point: str) -> None:
 def _explain_start(error: OSError) -> OSError:
     return OSError(
         error.errno,
-        f"headrace: cannot start a worker process: {error.strerror or error}; look at the limits of processes "
-        "(ulimit -u, the cgroup's pids.max), of open files (ulimit -n) and of memory, or lower num_workers",
+        f"headrace: cannot start a worker process: {error.strerror or error}; look at the limits on processes "
+        "(ulimit -u, the cgroup's pids.max), on open files (ulimit -n) and on memory, or lower num_workers",
     )
-
-
-def calm_libraries() -> None:
-    """In a worker, before worker_init_fn: torch uses one thread, as in torch's own workers, and so does OpenCV, unless
-    the user has set how many. To OpenCV 0 says that: 1 would wait for the threads of a pool that a fork left behind."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
-    cv2 = _opencv()
-    if cv2 is not None and not opencv_threads_set():
-        cv2.setNumThreads(0)
-
-
-def _opencv() -> Any:
-    """None where it is not imported, or something else has its name: None, which keeps it from import, or a stub."""
-    cv2 = sys.modules.get("cv2")
-    return cv2 if all(hasattr(cv2, name) for name in ("getNumThreads", "setNumThreads", "getNumberOfCPUs")) else None
-
-
-def opencv_threads_set() -> int:
-    """How many threads the user has told OpenCV to use, which workers keep; 0 for none, or where nobody has said."""
-    cv2 = _opencv()
-    threads = int(cv2.getNumThreads()) if cv2 is not None else 0
-    return 0 if cv2 is None or threads == cv2.getNumberOfCPUs() else threads
-
-
-def warn_of_fork(context: Any) -> None:
-    """Once per process, of several ranks in the first one: what it has that forked workers may hang or fail by."""
-    if context.get_start_method() != "fork":
-        return
-    torch = sys.modules.get("torch")
-    hazards = []
-    if torch is not None and torch.cuda.is_initialized():
-        hazards.append("CUDA is initialised, and forked processes cannot use it")
-    if names := other_threads():
-        others = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        hazards.append(
-            f"other threads run ({others}), and a lock that one of them holds now stays locked in the workers"
-        )
-    if opencv_threads_set() > 1:
-        hazards.append("OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that)")
-    if "polars" in sys.modules and any(name.startswith("polars-") for name in _thread_names()):
-        hazards.append("polars has a thread pool, which they do not have, and wait for")
-    if hazards and not _warned and reports.is_first_rank():
-        _warned.append(True)
-        tell(
-            f"headrace: workers are forked from this process, where {'; '.join(hazards)}. "
-            'multiprocessing_context="forkserver" avoids this',
-            ForkWarning,
-        )
-
-
-def other_threads() -> list[str]:
-    """The names of Python's threads, but for this one, headrace's own and harmless ones."""
-    own = (threading.main_thread().name, threading.current_thread().name, PIN_THREAD, REAP_THREAD)
-    return [thread.name for thread in threading.enumerate() if thread.name not in own and not _is_harmless(thread)]
-
-
-def count_threads() -> int:
-    """Of this process, native ones included, where /proc is there."""
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return threading.active_count()
-
-
-def _thread_names() -> list[str]:
-    """Of all of this process's threads, native ones included, as the kernel knows them."""
-    names = []
-    for path in pathlib.Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # it has just ended
-            names.append(path.read_text().strip())
-    return names
-
-
-# The modules whose threads hold no lock that a worker needs: by the class of a thread, or by the function it runs.
-_HARMLESS = {
-    "tqdm._monitor": "watches bars: holds a lock for some microseconds in 10 s",
-    "multiprocessing.resource_sharer": "waits in accept() for processes that fetch descriptors; its lock is made again",
-    "pytest_rerunfailures": "counts failures for pytest-xdist: waits in accept() and recv(), a test calls none of it",
-    "pytest_timeout": "waits for the end of a test; then it ends the process",
-}
-_FEEDER = "QueueFeederThread"  # feeds a queue of multiprocessing; its locks are made again in a child
-
-
-def _is_harmless(thread: threading.Thread) -> bool:
-    """Returns True for threads of common tools that only wait, whose users fork without trouble."""
-    runs = thread.function if isinstance(thread, threading.Timer) else getattr(thread, "_target", None)
-    modules = {type(thread).__module__, getattr(runs, "__module__", None)}
-    return thread.name == _FEEDER or not modules.isdisjoint(_HARMLESS)
-
-
-_warned: list[bool] = []

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer's side of a loader with worker processes: submits tasks, receives batches."""
+"""The trainer's side of a loader with worker processes: it submits tasks to them and receives batches.
+
+The iterators of both loaders (headrace.torch._loader, headrace._numpy.loader) call it. The worker processes are those
+of a Crew.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +22,26 @@ from multiprocessing import util
 from typing import Any, NoReturn, Protocol
 
 from headrace import _core
-from headrace._engine import crew, reports, restart_state, start_errors
+from headrace._engine import crew, restart_state, shutdown, start_errors
+from headrace._engine.snapshot import WorkerSnapshot
 from headrace._errors import exception_text
+from headrace._errors.units import in_units
+from headrace._errors.warn import warn_user
 from headrace._inspect import growth as _growth
 from headrace._options import Policy
+from headrace._samples import epoch_reports
 from headrace._samples.draw import is_in_other_thread
 from headrace._start import pickling, signals  # noqa: F401
+from headrace._worker.job import BatchNotes
 
-_DRAW, _SEND = 1, 2  # _core.Loader.failed_step
-WINDOW_STEP = 2 << 20  # windows of shared memory are multiples of this, where limits allow it
+_DRAW, _SEND = 1, 2  # values of _core.Loader.failed_step
+WINDOW_STEP = 2 << 20  # windows of shared memory are multiples of this, if limits allow it
 NO_REPORT = "headrace: there is no report before the first iteration with workers"
 
 
 @functools.cache
 def why_not() -> str | None:
-    """Why the engine cannot run in this process (a sandbox that refuses what it needs), or None. Tried once."""
+    """Returns why the engine cannot run in this process (a sandbox refuses what it needs), or None. It tries once."""
     try:
         _core.Loader(1, 1, True, 1 << 20).close()
     except OSError as error:
@@ -42,7 +51,7 @@ def why_not() -> str | None:
 
 
 def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
-    """The most bytes that an arena may have, and what sets that limit."""
+    """Returns the maximum size of an arena in bytes, and what sets that limit."""
     mapped = report["slots"] * report["window_bytes"]
     if mapped < report["limit_bytes"]:
         largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -52,7 +61,7 @@ def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
 
 
 def _explain_indices(error: Exception, indices: Any, sampler: str, batch: int) -> None:
-    from headrace.doctor import _check  # only now: few samplers ever need it
+    from headrace.doctor import _check  # imported here because few samplers ever need it
 
     report = _check.what_is_in_the_way(_check.check_indices, indices)
     if report is not None:
@@ -61,34 +70,35 @@ def _explain_indices(error: Exception, indices: Any, sampler: str, batch: int) -
 
 
 class Timeout(Exception):
-    """No batch came in time. A class of its own: a sampler's TimeoutError is none."""
+    """Raised when no batch arrived before the deadline. It is not a TimeoutError, so a TimeoutError of the user's
+    sampler is not taken for it."""
 
 
-class Host(crew.Host, Protocol):
-    """The iterator that an engine works for. It is passed to each call and not kept: it must die with its last
-    reference."""
+class EngineClient(crew.JobSource, Protocol):
+    """The iterator that an engine works for. It is passed to each call, and the engine keeps no reference to it,
+    because the user's last reference has to end it."""
 
-    tasks: _core.Tasks  # what is to be made in this epoch
-    wrap: Callable[[Any], Any] | None  # what is sent of a task's indices; may be called again for the same task
+    tasks: _core.Tasks  # the tasks of this epoch
+    wrap: Callable[[Any], Any] | None  # returns what is sent for a task's indices; may be called again for one task
 
     def name_sampler(self) -> str:
-        """Returns what the tasks are drawn from, for messages."""
+        """Returns the name, for messages, of the sampler that the tasks are drawn from."""
 
     def reraise(self, wrapped: Any, note: str) -> NoReturn:
-        """Raises the exception that a worker sent, with the note."""
+        """Raises the exception that a worker sent, with a note."""
 
 
 class Engine:
     """A loader's worker processes and its arena.
 
-    Errors: OSError when no process, descriptor or memory is to be had; whatever pickling the jobs raises. Whatever
-    fails, nothing is left behind. `way`: how a worker's dataset is continued by another (see restart_state), or None.
-    `seed`: of samples' own random numbers, for reports.
+    Raises OSError if no process, descriptor or memory is available, and any exception of pickling the jobs. After an
+    error it leaves nothing behind. `restart_mode`: how another worker continues the dataset of a dead one (see
+    restart_state), or None. `seed`: the seed of each sample's own random numbers, for reports.
     """
 
     def __init__(
         self,
-        host: Host,
+        client: EngineClient,
         *,
         workers: int,
         prefetch_factor: int,
@@ -96,45 +106,46 @@ class Engine:
         limit_bytes: int,
         context: Any,
         policy: Policy,
-        way: str | None,
+        restart_mode: str | None,
         seed: int,
-        blame: restart_state.Blame,
+        sample_deaths: restart_state.SampleDeaths,
         epoch: int,
     ) -> None:
         self._has_warned = False
         self._pid = os.getpid()
         self._last_report: dict[str, Any] = {}
-        self._bad: dict[int, list[Any]] = {}  # bad samples of this epoch, by the serial number of the answer
-        self._skipped = 0  # bad samples of earlier epochs
+        self._bad: dict[int, list[Any]] = {}  # the bad samples of this epoch, by the serial number of the answer
+        self._skipped = 0  # how many bad samples earlier epochs had
         self._seed = seed
         self._policy = policy
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
         self._prefetch_factor = prefetch_factor
-        self._crew = crew.Crew(self._core, workers, context, policy, way, seed, blame)
+        self._crew = crew.Crew(self._core, workers, context, policy, restart_mode, seed, sample_deaths)
         self.processes = self._crew.processes
         arguments = (self._core, self.processes, policy.shutdown_timeout)
-        self._finalizer = util.Finalize(self, crew.close, arguments, exitpriority=100)
+        self._finalizer = util.Finalize(self, shutdown.close, arguments, exitpriority=100)
         try:
-            self._crew.start(host, epoch)
+            self._crew.start(client, epoch)
         except BaseException:
             self.close()
             raise
 
-    def begin(self, host: Host, epoch: int, timeout: float | None, keep_workers: bool) -> None:
-        """Begins an epoch. What is outstanding of the last one is waited for and dropped, and its workers are told.
-        With `keep_workers` workers without data wait for another epoch. Timeout; RuntimeError for a dead worker."""
+    def begin(self, client: EngineClient, epoch: int, timeout: float | None, keep_workers: bool) -> None:
+        """Begins an epoch. Waits for the outstanding batches of the last one, drops them, and sends the workers the new
+        epoch. With `keep_workers`, workers without data wait for another epoch. Raises Timeout, and RuntimeError if a
+        worker died and is not replaced."""
         self._is_over = self._has_begun = False
-        self._draw_error = ""  # the sampler's last exception; nothing was drawn after it
+        self._draw_error = ""  # the sampler's last exception, if nothing was drawn after it
         self._skipped += len(self._bad_samples())
         self._bad = {}
-        beginning = self._crew.begin_epoch(epoch)
+        start = self._crew.begin_epoch(epoch)
         owed = len(self.processes) * self._prefetch_factor
-        self._wait(host, lambda seconds: self._core.begin(beginning, owed, keep_workers, seconds), timeout)
+        self._wait(client, lambda seconds: self._core.begin(start, owed, keep_workers, seconds), timeout)
         self._has_begun = True
-        self.submit_owed(host)
+        self.submit_owed(client)
 
-    def _wait(self, host: Host, wait: Callable[[float], int | None], timeout: float | None) -> int | None:
-        """Waits in slices, so that a stall is seen; what passed while this process was stopped is one slice."""
+    def _wait(self, client: EngineClient, wait: Callable[[float], int | None], timeout: float | None) -> int | None:
+        """Waits in slices, so that a stall is noticed. Time in which this process was stopped counts as one slice."""
         deadline = None if timeout is None else time.monotonic() + timeout
         stalled_s, patience_s, progress = 0.0, self._policy.stall_after, None
         while True:
@@ -150,17 +161,17 @@ class Engine:
             except RuntimeError:
                 if os.getpid() != self._pid:
                     raise RuntimeError(
-                        "headrace: this iterator belongs to the process that forked this one; iterate over the loader "
-                        "anew here"
+                        "headrace: this iterator belongs to the process that forked this one; start a new loop over "
+                        "the loader in this process"
                     ) from None
                 if util.is_exiting() and threading.current_thread().daemon:
-                    raise SystemExit from None  # a daemon thread whose loader was closed under it: it ends in silence
+                    raise SystemExit from None  # a daemon thread ends without a traceback; exit closed its loader
                 raise
-            # No exception is being handled any more: a forked successor would find it in its tracebacks.
+            # No exception is being handled here: a forked successor would have it as the context of its own exceptions.
             if dead is not None:
-                self._crew.replace(dead, host)
+                self._crew.replace(dead, client)
                 continue
-            if self._crew.end_stillborn():
+            if self._crew.kill_hung_at_start():
                 stalled_s, progress = 0.0, None
                 continue
             if deadline is not None and time.monotonic() >= deadline:
@@ -173,20 +184,20 @@ class Engine:
                 self._crew.report_stall(stalled_s)
                 patience_s = 2 * stalled_s
 
-    def submit_owed(self, host: Host, keep: int = 0) -> None:
-        """Submits the tasks that are due for what was received, but for the last `keep`. What drawing a task raises is
-        raised here, and the task stays due."""
+    def submit_owed(self, client: EngineClient, keep: int = 0) -> None:
+        """Submits a task for each answer that was received, except for the last `keep`. If drawing a task raises, the
+        exception is raised here, and the task is submitted later."""
         while self._core.owed > keep:
             try:
-                if self._core.submit(host.tasks, host.wrap):
+                if self._core.submit(client.tasks, client.wrap):
                     self._draw_error = ""
             except Exception as error:
-                self._explain_submit(error, host)
+                self._explain_submit(error, client)
                 raise
 
-    def _explain_submit(self, error: Exception, host: Host) -> None:
-        """Decides what becomes of a task that could not be submitted. Where a signal's handler raised the exception, it
-        is submitted by the next call."""
+    def _explain_submit(self, error: Exception, client: EngineClient) -> None:
+        """Decides what becomes of a task that could not be submitted. If the handler of a signal raised the exception,
+        the next call submits the task."""
         if self._core.failed_step == _DRAW:
             if is_in_other_thread(error):
                 raise RuntimeError(
@@ -195,52 +206,53 @@ class Engine:
                 ) from error
             self._draw_error = exception_text.in_words(error)
             if not signals.is_from_signal(error):
-                host.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
+                client.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
         elif self._core.failed_step == _SEND and not signals.is_from_signal(error):
-            indices = host.tasks.draw()
-            host.tasks.handed_on()
-            _explain_indices(error, indices, host.name_sampler(), self._core.submitted)
+            indices = client.tasks.draw()
+            client.tasks.handed_on()
+            _explain_indices(error, indices, client.name_sampler(), self._core.submitted)
 
-    def next(self, host: Host, timeout: float | None) -> int | None:
-        """Waits for the next answer and returns its status, and the same one again until it is dropped; None at the
-        epoch's end.
+    def next(self, client: EngineClient, timeout: float | None) -> int | None:
+        """Waits for the next answer and returns its status, or None at the end of the epoch. It returns the same status
+        again until the answer is dropped.
 
-        One more task is submitted first, so what drawing its indices raises is raised here. Timeout; RuntimeError for a
-        dead worker, or an epoch whose beginning failed. Whatever raises, and wherever: nothing is lost, and the next
-        call goes on."""
+        It submits one more task first, so an exception of drawing its indices is raised here. Raises Timeout, and
+        RuntimeError if a worker died and is not replaced, or if the epoch could not be started. No exception loses a
+        batch: the next call goes on."""
         if not self._has_begun:
             raise RuntimeError("headrace: this epoch could not be started; start a new loop over the loader")
-        self.submit_owed(host)
+        self.submit_owed(client)
         while not self._is_over:
-            status = self._wait(host, self._core.wait, timeout)
+            status = self._wait(client, self._core.wait, timeout)
             if status is None:
-                self._end_epoch(host)
+                self._end_epoch(client)
                 break
-            if self._crew.has_unborn:
-                self._crew.end_stillborn()  # out of order the others' batches keep coming
-            self.submit_owed(host)
+            if self._crew.has_starting_workers:
+                self._crew.kill_hung_at_start()  # _wait may never time out, because other workers' batches arrive
+            self.submit_owed(client)
             if status != _core.STATUS_END:
                 return status
         return None
 
     @property
     def is_closed(self) -> bool:
-        """Have the workers been ended?"""
+        """True if the workers have been ended."""
         return not self._finalizer.still_active()
 
     @property
     def drawn(self) -> int:
-        """Batches of this epoch whose indices were drawn."""
+        """The number of batches of this epoch whose indices were drawn."""
         return self._core.submitted
 
     @property
     def is_over(self) -> bool:
-        """Has the epoch come to its end, with all batches delivered?"""
+        """True if the epoch has ended, with all batches delivered."""
         return self._is_over
 
     def next_if_ready(self) -> int | None:
-        """Does as next, ahead of the consumer: None when the next answer has not arrived yet, or when only next can
-        tell what comes. Nothing is drawn: submit_owed submits the task that is due for it, when it is handed on."""
+        """Does what next does, before the consumer asks for the batch. Returns None if the next answer has not arrived
+        yet, or if only next can decide what comes. It draws nothing: submit_owed submits the task that is due for the
+        answer when the batch is handed on."""
         while self._has_begun and not self._is_over:
             try:
                 status = self._core.wait(0.0)
@@ -250,9 +262,9 @@ class Engine:
                 return status
         return None
 
-    def answer(self, host: Host, status: int, batch_size: int | None) -> Any:
-        """Returns the batch that was waited for, and the same one again until it is dropped. Raises the worker's
-        exception, MemoryError for a batch over the limit, and what rebuilding the batch raises."""
+    def answer(self, client: EngineClient, status: int, batch_size: int | None) -> Any:
+        """Returns the batch that next waited for, and the same one again until it is dropped. Raises the exception of
+        the worker, MemoryError for a batch over the limit, and any exception of rebuilding the batch."""
         value = self._core.answer()
         if status == _core.STATUS_BATCH:
             return value
@@ -267,29 +279,29 @@ class Engine:
         if notes is not None:
             self._keep_notes(pickle.loads(notes))
         self._core.fail()
-        return host.reraise(*wrapped)
+        return client.reraise(*wrapped)
 
     @property
     def source(self) -> _core.Loader:
-        """What keeps the answer until it is dropped, for _core.Iterator."""
+        """The object that keeps the answer until it is dropped, for _core.Iterator."""
         return self._core
 
     @property
     def serial(self) -> int:
-        """The number of the answer that was waited for last."""
+        """The number of the answer that next waited for last."""
         return self._core.serial
 
     @property
     def is_pending(self) -> bool:
-        """Whether an answer was waited for and not dropped."""
+        """True if next has returned an answer that was not dropped."""
         return self._core.is_pending
 
     def drop(self) -> None:
-        """Lets go of the answer: the next call of next is for the next one."""
+        """Drops the answer, so that the next call of next waits for the next one."""
         self._core.drop()
 
-    def _keep_notes(self, notes: restart_state.Notes) -> None:
-        """May be called again for the same answer."""
+    def _keep_notes(self, notes: BatchNotes) -> None:
+        """Keeps the notes of an answer. It may be called again for the same answer."""
         if notes.bad:
             self._bad[self._core.serial] = notes.bad
             self._core.count_skipped(self._skipped + len(self._bad_samples()))
@@ -299,19 +311,22 @@ class Engine:
     def _bad_samples(self) -> list[Any]:
         return list(itertools.chain.from_iterable(self._bad.values()))
 
-    def _end_epoch(self, host: Host) -> None:
+    def _end_epoch(self, client: EngineClient) -> None:
         self._is_over = True
         if bad := self._bad_samples():
-            crew.tell(reports.of_bad_samples(bad))
+            warn_user(epoch_reports.describe_bad_samples(bad))
         if growth := _growth.news(self._core, len(self.processes)):
-            crew.tell(growth)
-        if self._draw_error and host.tasks.is_ended_by_exceptions():
-            crew.tell(reports.of_ended_sampler(self._core.submitted, host.name_sampler(), self._draw_error))
+            warn_user(growth)
+        if self._draw_error and client.tasks.is_ended_by_exceptions():
+            sampler = client.name_sampler()
+            warn_user(epoch_reports.describe_ended_sampler(self._core.submitted, sampler, self._draw_error))
 
     def report(self) -> dict[str, Any]:
-        """Counters, after close as they were then: see headrace.Loader.report."""
+        """Returns the counters, and after close the counters of that moment: see headrace.Loader.report."""
         if os.getpid() != self._pid and not self._last_report:
-            raise RuntimeError("headrace: this loader's workers belong to the process that forked this one; ask there")
+            raise RuntimeError(
+                "headrace: this loader's workers belong to the process that forked this one; call report() there"
+            )
         return self._report() if self._finalizer.still_active() else self._last_report
 
     def _report(self) -> dict[str, Any]:
@@ -321,37 +336,37 @@ class Engine:
         looks = _growth.looks(self._core, len(self.processes))
         report["growth"] = [asdict(one) for one in _growth.sum_up(looks)]
         report["private_grown_bytes"] = sum(look["private_grown"] for look in looks)
-        report["per_worker"] = [_vitals(self._core.look(worker)) for worker in range(len(self.processes))]
+        report["per_worker"] = [WorkerSnapshot.of(self._core, worker).report() for worker in range(len(self.processes))]
         return report
 
     def warn_of_copies(self, stacklevel: int) -> None:
-        """One warning per loader when batches had to be copied because the consumer keeps so many."""
+        """Warns, once per loader, if batches had to be copied because the consumer keeps so many."""
         if self._has_warned or not self._core.copied():
             return
         self._has_warned = True
         report = self._core.report()
         limit, what = _limit_of(report)
-        held = f"{report['held']} batches that are held ({reports.in_units(report['held_bytes'])}) and "
+        kept = f"{report['held']} batches that your program keeps ({in_units(report['held_bytes'])}) and the "
         warnings.warn(
-            f"headrace: batches arrive as private copies, which is slower: {held if report['held'] else ''}those in "
-            f"flight do not fit {reports.in_units(limit)} of shared memory. Raise {what}, lower prefetch_factor, or "
-            "keep fewer batches",
+            f"headrace: batches are copied, which is slower. The {kept if report['held'] else ''}batches in flight do "
+            f"not fit into {in_units(limit)} of shared memory. Raise {what}, lower prefetch_factor, or keep fewer "
+            "batches",
             stacklevel=stacklevel,
         )
 
     def _explain_size(self, needed: int, batch_size: int | None) -> MemoryError:
         report = self._core.report()
         limit, what = _limit_of(report)
-        held = reports.in_units(report["held_bytes"])
-        per_sample = f" (batch_size {batch_size} x {reports.in_units(needed / batch_size)})" if batch_size else ""
+        held = in_units(report["held_bytes"])
+        per_sample = f" (batch_size {batch_size} x {in_units(needed / batch_size)})" if batch_size else ""
         return MemoryError(
-            f"headrace: a batch of {reports.in_units(needed)}{per_sample} does not fit the limit of "
-            f"{reports.in_units(limit)} of shared memory, {held} of which are held; "
+            f"headrace: a batch of {in_units(needed)}{per_sample} does not fit the limit of "
+            f"{in_units(limit)} of shared memory, of which your program keeps {held}; "
             f"lower batch_size, or raise {what} (it needs {needed} bytes, the limit is {limit})"
         )
 
     def close(self) -> None:
-        """Ends the workers and frees what no batch holds. Idempotent; does nothing in a forked child."""
+        """Ends the workers and frees what no batch uses. It may be called again, and does nothing in a forked child."""
         if os.getpid() != self._pid:
             return
         signals.without_signals(self._close)
@@ -362,9 +377,3 @@ class Engine:
                 self._last_report = self._report()
         finally:
             self._finalizer()
-
-
-def _vitals(look: dict[str, Any]) -> dict[str, Any]:
-    """Of a look at a worker, what a report shows."""
-    names = ("pid", "is_alive", "starts", "batches", "waiting_s", "fetching_s", "collating_s", "rss_bytes")
-    return {name: look[name] for name in names}

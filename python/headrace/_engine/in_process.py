@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""num_workers=0: batches that are made in this process."""
+"""num_workers=0: makes the batches in the training process itself.
+
+The iterators without workers of both loaders (headrace.torch._loader, headrace._numpy.loader) use it.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,26 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _core
-from headrace._engine import crew, reports, restart_state
+from headrace._errors.warn import warn_user
 from headrace._options import Policy
+from headrace._samples import epoch_reports
 from headrace._samples.draw import FromIterable, FromSampler
 from headrace._samples.maker import SampleMaker
 from headrace._samples.random_numbers import generators_kept
 from headrace._samples.refill import Refills
 from headrace._start import signals
+from headrace._start.start_state import StartState
 
 
-class HereIterator(_core.Iterator):
-    """The base of iterators that make their batches in this process."""
+class InProcessIterator(_core.Iterator):
+    """The base class of iterators that make their batches in this process."""
 
-    _here: Here | None = None  # where the policy asks for one
+    _here: InProcessEpoch | None = None  # if the policy asks for one
 
     def _make(self, source: FromSampler | FromIterable, fetch: Callable[[Any], Any]) -> Any:
-        """Returns what fetch makes of what is drawn next. StopIteration at the end. What it raises is the answer, as a
-        batch would be; but where a signal's handler raised it, the next call makes the same again."""
+        """Draws the next task, and returns the batch that fetch makes of it. Raises StopIteration at the end. An
+        exception takes the place of the batch, except if the handler of a signal raised it: then the next call makes
+        the batch again."""
         try:
             drawn = source.draw()
         except StopIteration:
@@ -41,23 +47,23 @@ class HereIterator(_core.Iterator):
             raise
 
     def _handle_stop(self, error: StopIteration, drawn: Any) -> None:
-        """Called with a StopIteration of the dataset or of collate_fn, which would end the loop in silence."""
+        """Handles a StopIteration of the dataset or of collate_fn, which would end the loop without an error."""
         raise RuntimeError("headrace: the dataset or collate_fn raised StopIteration") from error
 
 
-class Here:
-    """The batches of one epoch, and what was bad in them. `bad_of`: takes the bad samples of the last batch."""
+class InProcessEpoch:
+    """Counts the batches of one epoch and keeps their bad samples. `bad_of` takes the bad samples of the last batch."""
 
     def __init__(self, tasks: _core.Tasks, seed: int, bad_of: Callable[[], list[Any]]) -> None:
         self._tasks = tasks
         self._seed = seed
         self._bad_of = bad_of
-        self._bad: dict[int, list[Any]] = {}  # by the task's number
-        self._failed: set[int] = set()  # numbers of tasks that raised
+        self._bad: dict[int, list[Any]] = {}  # bad samples by the number of their task
+        self._failed: set[int] = set()  # the numbers of tasks that raised
         self._is_over = False
 
     def noting(self, make: Callable[[Any], Any], drawn: Any) -> Any:
-        """Returns make(drawn), and notes what was bad in it."""
+        """Returns make(drawn), and keeps the bad samples of that batch."""
         number = self._tasks.handed_count
         try:
             batch = make(drawn)
@@ -74,16 +80,16 @@ class Here:
             self._bad[number] = bad
 
     def end_epoch(self) -> None:
-        """Lists what was bad, once."""
+        """Warns of the bad samples of the epoch, once."""
         is_over, self._is_over = self._is_over, True
         if self._bad and not is_over:
-            crew.tell(reports.of_bad_samples(self._bad_samples()))
+            warn_user(epoch_reports.describe_bad_samples(self._bad_samples()))
 
     def _bad_samples(self) -> list[Any]:
         return [one for bad in self._bad.values() for one in bad]
 
     def report(self) -> dict[str, Any]:
-        """See headrace.Loader.report: of its counters, those of a loader without workers."""
+        """Returns those counters of headrace.Loader.report that a loader without workers has."""
         bad = self._bad_samples()
         return {
             "seed": self._seed,
@@ -95,10 +101,10 @@ class Here:
         }
 
 
-class SamplesHere:
-    """Makes batches sample by sample, where the policy asks for that, to the bit as workers do. The random numbers of
-    this process are left alone: what rng="sample" seeds is undone after each batch. `collate_fn`: None leaves samples
-    as they are."""
+class InProcessSamples:
+    """Makes batches sample by sample, if the policy asks for that, with exactly the values that workers would give. The
+    random numbers of this process do not change: what rng="sample" seeds is restored after each batch. `collate_fn`:
+    None leaves samples as they are."""
 
     def __init__(
         self,
@@ -110,15 +116,15 @@ class SamplesHere:
         collate_fn: Callable[[Any], Any] | None,
         tasks: _core.Tasks,
     ) -> None:
-        self._maker = SampleMaker(iter, dataset, policy, restart_state.Beginning(epoch=epoch), seed, None)
+        self._maker = SampleMaker(iter, dataset, policy, StartState(epoch=epoch), seed, None)
         self._keep = generators_kept if policy.rng == "sample" else contextlib.nullcontext
         self._make = self._maker.make if batched else self._maker.make_one
         self._collate = collate_fn
         self._refills = Refills(tasks, batched, seed, epoch) if policy.on_bad_sample != "raise" else None
-        self.here = Here(tasks, seed, self._maker.take_bad)
+        self.here = InProcessEpoch(tasks, seed, self._maker.take_bad)
 
     def fetch(self, indices: Any) -> Any:
-        """Returns the batch of these indices, or without batches the sample of this one."""
+        """Returns the batch of these indices, or, in a loader without batches, the sample of this index."""
         return self.here.noting(self._fetch, indices)
 
     def _fetch(self, indices: Any) -> Any:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loader does where its workers cannot be started because something does not pickle: says all of it."""
+"""Explains why the workers of a loader cannot be started: lists every object that cannot be pickled.
+
+The iterators of both loaders start their engine with `started`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from headrace._engine import crew
 from headrace._errors import exception_text
+from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
 from headrace._start import forkserver
 
@@ -18,7 +21,7 @@ _Made = TypeVar("_Made")
 
 
 def parts_of_loader(loader: Any) -> list[tuple[str, Any]]:
-    """What a loader's workers get, by the names of its arguments."""
+    """Returns the objects that the workers of a loader get, with the names of its arguments."""
     found = ((name, lookup.attribute(loader, name)) for name in _ARGUMENTS)
     return [(name, value) for name, value in found if value is not None]
 
@@ -28,8 +31,8 @@ def _and(names: list[str]) -> str:
 
 
 def _report_on(parts: list[tuple[str, Any]], method: str) -> Any:
-    """The doctor's report, or None where it finds nothing in the way."""
-    from headrace.doctor import _check  # only now: a run that starts needs none of it
+    """Returns the doctor's report, or None if the doctor finds no object that cannot be pickled."""
+    from headrace.doctor import _check  # imported here because a run that starts does not need it
 
     report = _check.what_is_in_the_way(_check.check_parts, parts, method, "loader")
     if report is None:
@@ -43,30 +46,33 @@ def _is_below(path: str, name: str) -> bool:
 
 
 def explain(error: Exception, report: Any) -> None:
-    """Adds the report to an exception: as a note, or to its message where there are no notes (Python 3.10); and as its
-    attribute headrace_report."""
+    """Adds the report to an exception, with advice: as a note, or to its message if there are no notes (Python 3.10),
+    and as its attribute headrace_report."""
     attach(error, report, f"\n\n{_ADVICE}")
 
 
 def attach(error: Exception, report: Any, advice: str = "") -> None:
-    with contextlib.suppress(Exception):  # some classes refuse to be changed
+    """Adds a report to an exception, as explain does."""
+    with contextlib.suppress(Exception):  # some exception classes refuse new attributes
         error.headrace_report = report  # type: ignore[attr-defined]
     exception_text.add_text(error, f"headrace: {report}{advice}")
 
 
 def name_sampler(batch_sampler: Any, sampler: Any) -> str:
-    """The argument that indices come from, and its class."""
+    """Names the argument that indices come from, and its class."""
     name, value = ("sampler", sampler) if batch_sampler is None else ("batch_sampler", batch_sampler)
     return f"{name}, {'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
 
 
 def is_explained(error: Exception) -> bool:
+    """Returns True if an exception has a report of the doctor."""
     return exception_text.remark(error, "headrace_report") is not None
 
 
 def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method: str, repair: str | None) -> _Made:
-    """What start(False) returns. Where that fails because one of the parts does not pickle, its exception says all that
-    is in the way; or, with `repair`, start(True) sends what can be made anew in a Parcel."""
+    """Returns what start(False) returns. If that fails because one of the parts cannot be pickled, its exception gets a
+    report on every object that cannot. With `repair`, start(True) is called instead, which pickles these objects so
+    that the worker can make them again (see repaired_pickle)."""
     try:
         return start(False)
     except Exception as error:
@@ -87,12 +93,12 @@ def _started_repaired(start: Callable[[bool], _Made], parts: Any, method: str, r
     except Exception as error:
         explain(error, _check.without(report, _repair.remedied(report)) or report)
         raise
-    crew.tell(_repair.told(_repair.remedied(report)))
+    warn_user(_repair.told(_repair.remedied(report)))
     return made
 
 
-def parcel(value: Any) -> Any:
-    """The value, as it is sent with repair="auto"."""
+def repaired_pickle(value: Any) -> Any:
+    """Wraps a value so that it is pickled as repair="auto" does."""
     from headrace.doctor import _repair
 
     return _repair.Parcel(value)

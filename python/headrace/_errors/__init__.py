@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions on their way to the user: text, notes, and how one of a worker is raised in the trainer."""
+"""Exceptions and warnings on their way to the user: their text, their notes, and how the trainer raises an exception of
+a worker."""

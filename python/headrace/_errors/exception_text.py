@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said beside an exception. Needs no extension: the fallback says it too."""
+"""Adds text to exceptions: notes, or a longer message on Python 3.10.
+
+It does not import the extension, because the fallback to torch's DataLoader uses it too.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ from typing import Any
 
 
 class ForkWarning(UserWarning):
-    """The category of the warning that workers are forked from a process which is not safe to fork: other threads run,
-    or CUDA is initialised. Its name for filters is headrace.ForkWarning."""
+    """The category of the warning that workers are forked from a process which is not safe to fork, for example because
+    other threads run or CUDA is initialised. Its name for filters is headrace.ForkWarning."""
 
 
 ForkWarning.__module__ = "headrace"
 
 
 def add_note(error: BaseException, note: str) -> bool:
-    """Adds a note to an exception, where that can be: some classes refuse to be changed. Returns whether it has it."""
+    """Adds a note to an exception, and returns True if that worked: some exception classes refuse to be changed."""
     if sys.version_info >= (3, 11) and note:
         with contextlib.suppress(Exception):
             error.add_note(note)
@@ -26,21 +29,23 @@ def add_note(error: BaseException, note: str) -> bool:
 
 
 def in_words(error: BaseException) -> str:
+    """Returns the class and the message of an exception, and never raises."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # of its own __str__
+    except Exception:  # its own __str__ raised it
         return f"{type(error).__name__}, which cannot be printed"
 
 
 def remark(error: BaseException, name: str) -> Any:
-    """The attribute that headrace gave an exception, or None: its class may answer for any name."""
-    with contextlib.suppress(Exception):  # a class that has something else under the name __dict__
+    """Returns an attribute that headrace gave an exception, or None. It does not use getattr, because the class of the
+    exception may answer for any name."""
+    with contextlib.suppress(Exception):  # the class has something else under the name __dict__
         return object.__getattribute__(error, "__dict__").get(name)
     return None
 
 
 def add_text(error: BaseException, text: str) -> None:
-    """Says more with an exception: as a note, or in its message where there are no notes (Python 3.10)."""
+    """Adds text to an exception: as a note, or to its message if there are no notes (Python 3.10)."""
     if sys.version_info >= (3, 11):
         add_note(error, text)
     else:

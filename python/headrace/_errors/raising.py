@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions of workers on their way to the loop: whatever their class does, the original text and traceback arrive."""
+"""Sends an exception from a worker to the trainer, and makes it again there.
+
+Whatever the class of the exception does, the original text and traceback arrive. The jobs wrap exceptions in Sent; the
+iterators raise what `remade` returns.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ def traceback_of(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Sent:
-    """An exception as a worker sends it: the pickled object that raises it again, and its text in any case.
+    """An exception as a worker sends it: the pickled object that raises it again, and always its text.
 
     The object is pickled on its own, because its class may not be importable in the trainer."""
 
@@ -39,27 +43,27 @@ class Sent:
             return cls(None, f"{exception_text.in_words(error)}\nwhile sending:\n{text}")
 
     def open(self) -> Any:
-        """Returns the object, or as a str the text and why there is only that."""
+        """Returns the object. If it cannot be unpickled, returns a str with the text and the reason."""
         if self.pickled is None:
             return self.text
         try:
             return pickle.loads(self.pickled)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # whatever a module that is imported for it raises
+        except BaseException as error:  # a module that is imported to unpickle it may raise anything
             return f"{exception_text.in_words(error)}\nwhile receiving:\n{self.text}"
 
 
 def remade(make: Callable[[], Any], kind: Any, text: str) -> BaseException:
     """Returns the exception that `make` returns or raises, if it can be printed and is of the class `kind` or shows the
-    text; otherwise a RuntimeError of the text. An exception that does not show the text in its own message has it as a
-    note, or as its cause."""
+    text. Otherwise returns a RuntimeError with the text. An exception whose own message does not show the text gets it
+    as a note, or as its cause."""
     try:
         error = make()
-    except KeyboardInterrupt:  # a Ctrl-C of the user
+    except KeyboardInterrupt:  # the user pressed Ctrl-C
         raise
     except BaseException as raised:
-        error = BaseException.with_traceback(raised, None)  # its frames hold it, and would be a cycle
+        error = BaseException.with_traceback(raised, None)  # its frames refer to it: a reference cycle
     if not isinstance(error, BaseException):
         return RuntimeError(text)
     if not _can_be_printed(error):
@@ -84,5 +88,5 @@ def _can_be_printed(error: BaseException) -> bool:
 def _shows(error: BaseException, text: str) -> bool:
     try:
         return text in str(error)
-    except Exception:  # the class's own __str__
+    except Exception:  # the __str__ of its class raised it
         return False

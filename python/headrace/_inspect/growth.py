@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace import _core
-from headrace._engine.reports import in_units, is_first_rank
+from headrace._errors.units import in_units
+from headrace._errors.warn import is_first_rank
 
 MIB = 1 << 20
 FIRST_S = 0.25  # after a worker's start; then after half as long again as it has lived,

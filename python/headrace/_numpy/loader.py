@@ -15,15 +15,19 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from headrace import _core, _options
-from headrace._engine import crew, in_process, restart_state, start_errors
 from headrace._engine import engine as _engine
+from headrace._engine import in_process, restart_state, start_errors
 from headrace._errors import exception_text, raising
 from headrace._inspect import lookup
 from headrace._numpy.collate import default_collate
 from headrace._samples import draw, refill
-from headrace._samples.maker import DatasetJob, SampleMaker
+from headrace._samples.maker import SampleMaker
 from headrace._start import contexts, forkserver, signals
+from headrace._start.start_state import StartState
 from headrace._worker import diagnostics
+from headrace._worker.iterable_fetcher import IterableFetcher
+from headrace._worker.job import DatasetJob
+from headrace._worker.library_threads import limit_library_threads
 
 _PRELOAD = ["numpy.random", "headrace._numpy.loader"]
 
@@ -96,7 +100,7 @@ def _seed_all(seed: int, epoch: int, worker: int) -> None:
 
 @dataclass
 class _Job(DatasetJob):
-    """See headrace._worker.main.Job."""
+    """See headrace._worker.job.Job."""
 
     dataset: Any
     is_iterable: bool
@@ -111,32 +115,32 @@ class _Job(DatasetJob):
 
     flavor = _core.FLAVOR_NUMPY
 
-    def prepare(self, port: _core.Port, beginning: restart_state.Beginning) -> None:
+    def prepare(self, port: _core.Port, start: StartState) -> None:
         global _worker_info
-        diagnostics.arm(port)
+        diagnostics.record_stacks_and_stderr(port)
         _core.use_numpy()
-        crew.calm_libraries()
+        limit_library_threads()
         _worker_info = WorkerInfo(self.worker, self.num_workers, self.seed, self.dataset)
         self._port = port
         self.notes = None
         self.collates_in_c = self.batched and self.collate_fn is None
         self._maker: SampleMaker | None = None
         if not self.is_iterable:
-            self._maker = SampleMaker(port.noting, self.dataset, self.policy, beginning, self.seed, self.worker)
+            self._maker = SampleMaker(port.noting, self.dataset, self.policy, start, self.seed, self.worker)
             self._take_bad = self._maker.take_bad
-        way = restart_state.way_of(self.dataset, self.is_iterable)
-        self._state_is_wanted = way == restart_state.STATE and self.policy.max_restarts > 0
-        self._begin(beginning, self.init_fn)
+        mode = restart_state.restart_mode_of(self.dataset, self.is_iterable)
+        self._state_is_wanted = mode == restart_state.STATE and self.policy.max_restarts > 0
+        self._begin(start, self.init_fn)
 
-    def begin_epoch(self, beginning: restart_state.Beginning) -> None:
+    def begin_epoch(self, start: StartState) -> None:
         if self._maker is not None:
-            self._maker.begin_epoch(beginning)
-        self._begin(beginning, None)
+            self._maker.begin_epoch(start)
+        self._begin(start, None)
 
-    def _begin(self, beginning: restart_state.Beginning, init_fn: Callable[[int], None] | None) -> None:
-        self._made = beginning.made
-        self._state = beginning.state
-        _seed_all(self.seed, beginning.epoch, self.worker)
+    def _begin(self, start: StartState, init_fn: Callable[[int], None] | None) -> None:
+        self._made = start.made
+        self._state = start.state
+        _seed_all(self.seed, start.epoch, self.worker)
         self._fetcher = None
         try:
             if init_fn is not None:
@@ -152,7 +156,7 @@ class _Job(DatasetJob):
     def _new_fetcher(self) -> Any:
         if not self.is_iterable:
             return _Fetcher(self.dataset, self.batched)
-        fetcher = draw.IterableFetcher(self.dataset, self.batched, self.drop_last, self.policy, self.worker)
+        fetcher = IterableFetcher(self.dataset, self.batched, self.drop_last, self.policy, self.worker)
         self._take_bad = fetcher.take_bad
         return fetcher
 
@@ -291,8 +295,8 @@ class Loader:
         self.epoch = 0
         self._is_iterable = _options.is_iterable_only(dataset)
         self._iterator: _WorkerIterator | None = None
-        self._engine: _engine.Engine | in_process.Here | None = None  # the newest
-        self._blame = restart_state.Blame()
+        self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest
+        self._blame = restart_state.SampleDeaths()
         self._check()
         self.multiprocessing_context = _context_of(multiprocessing_context)
         if num_workers > 0:
@@ -403,7 +407,7 @@ class Loader:
         return self._engine.report()
 
     def __getstate__(self) -> dict[str, Any]:
-        anew = {"_iterator": None, "_engine": None, "_blame": restart_state.Blame()}
+        anew = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths()}
         return {**self.__dict__, **anew, "multiprocessing_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -429,7 +433,7 @@ def _context_of(context: Any) -> Any:
     return multiprocessing.get_context(context)
 
 
-class _IteratorHere(in_process.HereIterator):
+class _IteratorHere(in_process.InProcessIterator):
     """One epoch of a Loader with num_workers=0."""
 
     def __init__(self, loader: Loader, tasks: _core.Tasks, epoch: int) -> None:
@@ -441,14 +445,14 @@ class _IteratorHere(in_process.HereIterator):
             self._from: Any = draw.FromIterable(loader.dataset, batch_size, loader.drop_last, policy, None)
             self._fetch: Any = self._collate
             if policy.is_per_sample:
-                self._here = in_process.Here(self._from.tasks, loader.seed, self._from.take_bad)
+                self._here = in_process.InProcessEpoch(self._from.tasks, loader.seed, self._from.take_bad)
                 self._fetch = functools.partial(self._here.noting, self._collate)
         else:
             self._from = draw.FromSampler(tasks)
             fetcher = _Fetcher(loader.dataset, self._is_batched)
             self._fetch = functools.partial(_fetch_and_collate, fetcher, self._collate)
             if policy.is_per_sample:
-                samples = in_process.SamplesHere(
+                samples = in_process.InProcessSamples(
                     loader.dataset, policy, loader.seed, epoch, self._is_batched, self._collate, tasks
                 )
                 self._here, self._fetch = samples.here, samples.fetch
@@ -512,9 +516,9 @@ class _WorkerIterator(_core.Iterator):
             limit_bytes=_options.check_limit(loader.arena_limit),
             context=loader.multiprocessing_context or multiprocessing,
             policy=policy,
-            way=restart_state.way_of(loader.dataset, loader._is_iterable),
+            restart_mode=restart_state.restart_mode_of(loader.dataset, loader._is_iterable),
             seed=loader.seed,
-            blame=loader._blame,
+            sample_deaths=loader._blame,
             epoch=epoch,
         )
 
@@ -539,7 +543,7 @@ class _WorkerIterator(_core.Iterator):
 
     def job_of(self, worker: int) -> _Job:
         job = dataclasses.replace(self._job, worker=worker)
-        return start_errors.parcel(job) if self._is_repaired else job
+        return start_errors.repaired_pickle(job) if self._is_repaired else job
 
     def reraise(self, wrapped: Any, note: str) -> NoReturn:
         _reraise(wrapped, note)

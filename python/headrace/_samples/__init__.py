@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What batches are made of: what is drawn, samples made one by one, and replacements for bad ones."""
+"""The samples that batches are made of: drawing indices, making samples one by one, and replacing bad ones. Trainer and
+workers use it."""

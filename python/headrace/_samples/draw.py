@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loader makes its batches of, one after the other: indices from a sampler, or samples from an iterable dataset.
+"""Draws what batches are made of, one after the other: indices from a sampler, or samples from an iterable dataset.
 
-Both are drawn by _core.Tasks, which keeps what was drawn until it is handed on. So an exception of a signal's handler
-loses nothing, whereas it would end a generator in Python.
+Both are drawn by _core.Tasks, which keeps what was drawn until it is handed on. So nothing is lost if the handler of a
+signal raises an exception, which would end a generator in Python. The iterators with num_workers=0 use both classes; a
+worker uses FromIterable (headrace._worker.iterable_fetcher).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from headrace import _core
-from headrace._engine import crew, reports
 from headrace._errors import exception_text
+from headrace._errors.warn import warn_user
 from headrace._options import Policy
+from headrace._samples.epoch_reports import describe_ended_sampler
 from headrace._samples.maker import BadSample, decide
 from headrace._samples.refill import TRIES
 from headrace._start import signals
-from headrace._worker import main
 
 
 def is_in_other_thread(error: Exception) -> bool:
@@ -26,19 +26,19 @@ def is_in_other_thread(error: Exception) -> bool:
 
 
 class FromSampler:
-    """Indices, for batches that are made in this process."""
+    """Draws indices, for batches that are made in this process."""
 
     def __init__(self, tasks: _core.Tasks) -> None:
         self.tasks = tasks
-        self._error = ""  # the sampler's last exception; nothing was drawn after it
+        self._error = ""  # the sampler's last exception, if nothing was drawn after it
         tasks.reads_batches = True  # a batch is read again after an interruption
 
     def draw(self) -> Any:
-        """Returns the next task's indices. StopIteration; what the sampler raises."""
+        """Returns the indices of the next task. Raises StopIteration at the end, and any exception of the sampler."""
         try:
             indices = self.tasks.draw()
         except StopIteration:
-            self._tell_of_early_end()
+            self._warn_of_early_end()
             raise
         except Exception as error:
             if not self.tasks.is_held and not is_in_other_thread(error):
@@ -49,32 +49,33 @@ class FromSampler:
         self._error = ""
         return indices
 
-    def _tell_of_early_end(self) -> None:
+    def _warn_of_early_end(self) -> None:
         error, self._error = self._error, ""
         if error and self.tasks.is_ended_by_exceptions():
-            crew.tell(reports.of_ended_sampler(self.tasks.handed_count, "sampler", error))
+            warn_user(describe_ended_sampler(self.tasks.handed_count, "sampler", error))
 
 
 class FromIterable:
-    """Samples of an iterable dataset, with the policy for bad ones: the next sample takes the place of a bad one, or
-    the batch is smaller. batch_size: 0 gives samples one by one. `worker`: None in the trainer."""
+    """Draws the samples of an iterable dataset. The policy decides about bad ones: the next sample takes the place of a
+    bad one, or the batch is smaller. `batch_size`: 0 gives samples one by one. `worker`: None in the trainer."""
 
     def __init__(self, iterator: Any, batch_size: int, drop_last: bool, policy: Policy, worker: int | None) -> None:
         self.tasks = _core.Tasks(iterator, batch_size, drop_last)
         self._policy = policy
         self._worker = worker
         self._bad: list[BadSample] = []
-        self._bad_count = 0  # of this epoch
+        self._bad_count = 0  # bad samples of this epoch
         self._tries = 0  # bad samples since the last good one
         self._good_count = 0  # samples that were drawn before them
 
     def take_bad(self) -> list[BadSample]:
-        """Returns what was bad in the batch that was drawn last, once."""
+        """Returns the bad samples of the batch that was drawn last, once."""
         bad, self._bad = self._bad, []
         return bad
 
     def draw(self) -> Any:
-        """Returns the samples of the next batch, or the next sample. StopIteration; what the dataset raises."""
+        """Returns the samples of the next batch, or the next sample. Raises StopIteration at the end, and any exception
+        of the dataset."""
         while True:
             try:
                 return self.tasks.draw()
@@ -84,11 +85,11 @@ class FromIterable:
                 if self.tasks.is_held or signals.is_from_signal(error):
                     raise
                 if not self._goes_on_after(error):
-                    self.tasks.drop_batch()  # as torch's fetcher
+                    self.tasks.drop_batch()  # torch's fetcher drops it too
                     raise
 
     def _goes_on_after(self, error: Exception) -> bool:
-        index = self.tasks.item_count + self._bad_count  # in the order of this iterator
+        index = self.tasks.item_count + self._bad_count  # counts the samples of this iterator
         word = decide(self._policy, index, error)
         if word == "raise":
             return False
@@ -107,42 +108,3 @@ class FromIterable:
         if word == "skip":
             self.tasks.skip_item()
         return self._tries <= TRIES
-
-
-class IterableFetcher:
-    """Takes the samples of a batch from an iterable dataset, in a worker. `batched`: False gives samples one by one."""
-
-    ended = False  # as of torch's fetchers: a StopIteration out of fetch is never the end of the dataset
-
-    def __init__(
-        self,
-        dataset: Any,
-        batched: bool,
-        drop_last: bool,
-        policy: Policy,
-        worker: int,
-        collate_fn: Callable[[Any], Any] | None = None,
-    ) -> None:
-        self._iterator = iter(dataset)
-        self._batched = batched
-        self._drop_last = drop_last
-        self._policy = policy
-        self._worker = worker
-        self._collate = collate_fn
-        self._from: FromIterable | None = None
-
-    def take_bad(self) -> list[BadSample]:
-        """Returns what was bad in the batch that was fetched last, once."""
-        return [] if self._from is None else self._from.take_bad()
-
-    def fetch(self, indices: Any) -> Any:
-        """Returns the next batch, as large as `indices` (all batches are), or the next sample. EndOfData at the end."""
-        if self._from is None:
-            size = len(indices) if self._batched else 0
-            self._from = FromIterable(self._iterator, size, self._drop_last, self._policy, self._worker)
-        try:
-            samples = self._from.draw()
-        except StopIteration:
-            raise main.EndOfData from None
-        self._from.tasks.handed_on()
-        return samples if self._collate is None else self._collate(samples)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers that depend on a seed, an epoch and a sample, and on nothing else."""
+"""Random numbers that depend on a seed, an epoch and a sample, and on nothing else.
+
+The maker of samples and the refills use them; the crew uses text_of to name a sample.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,18 @@ from collections.abc import Iterator
 
 
 def exact_text_of(index: object) -> str:
-    """Returns a sample's index as text: 3 and numpy's 3 are the same one. Raises what its __repr__ raises."""
+    """Returns the index of a sample as text. 3 and numpy's 3 give the same text. Raises any exception of its
+    __repr__."""
     with contextlib.suppress(TypeError):
         index = operator.index(index)  # type: ignore[arg-type]
     return repr(index)
 
 
 def text_of(index: object) -> str:
-    """Returns a sample's index as text. Those that cannot be printed are all the same."""
+    """Returns the index of a sample as text. All indices of a class that cannot be printed give the same text."""
     try:
         return exact_text_of(index)
-    except Exception:  # of its own __repr__ or __index__
+    except Exception:  # its own __repr__ or __index__ raised it
         return f"<{type(index).__name__}>"
 
 
@@ -33,7 +37,7 @@ def key_of(seed: int, epoch: int, index: object, *more: object) -> int:
 
 
 def seed_all(seed: int, epoch: int, index: object) -> None:
-    """Seeds random and, where they are imported, numpy's and torch's default generators: by key_of the arguments."""
+    """Seeds random and, if they are imported, the default generators of numpy and torch, with key_of the arguments."""
     key = key_of(seed, epoch, index)
     random.seed(key)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
@@ -45,7 +49,7 @@ def seed_all(seed: int, epoch: int, index: object) -> None:
 
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
-    """Undoes at the end of the block what was done to these generators in it."""
+    """Restores these generators at the end of the block to what they were at its start."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     pythons = random.getstate()
     numpys = None if numpy is None else numpy.random.get_state()

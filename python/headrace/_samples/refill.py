@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements for bad samples: which samples can take their place.
+"""Chooses the samples that can take the place of bad ones.
 
 A replacement is always a sample that the loader's own sampler gave in this epoch, so that no sample of another split or
 of another rank arrives. The trainer, which draws the samples, sends a few of them with each task. They depend on the
@@ -16,17 +16,18 @@ from headrace._inspect import lookup
 from headrace._samples.random_numbers import key_of
 from headrace._start import signals
 
-TRIES = 10  # other samples that are tried in the place of a bad one
-_LOOKED_AHEAD = 100  # later samples that are tried, where there are fewer than TRIES earlier ones
-_KEPT = 64  # earlier samples that the trainer remembers
+TRIES = 10  # how many other samples are tried in the place of a bad one
+_LOOKED_AHEAD = 100  # how many later samples are tried, if there are fewer than TRIES earlier ones
+_KEPT = 64  # how many earlier samples the trainer remembers
 _KEPT_PER_BATCH = 16
 
 
 class Refillable(NamedTuple):
     """A task with the samples that can take the place of a bad one.
 
-    position: of its first sample in the epoch. earlier: samples that were given before it, in random order. later: the
-    next ones in the sampler's order, where there are fewer than TRIES earlier ones: the first good one is taken.
+    position: the place of its first sample in the epoch. earlier: samples that were given before it, in random order.
+    later: the next samples in the order of the sampler, if there are fewer than TRIES earlier ones; the first good one
+    is taken.
     """
 
     indices: Any
@@ -36,19 +37,19 @@ class Refillable(NamedTuple):
 
 
 def indices_of(task: Any) -> Any:
-    """Returns the indices of a task, without replacements."""
+    """Returns the indices of a task, without the replacements."""
     return task.indices if type(task) is Refillable else task
 
 
 def samples_of(indices: Any, is_batched: bool) -> list[Any]:
-    """Returns the samples of a task by their indices. A batch that can be read only once has none."""
+    """Returns the indices of a task as a list of samples. It is empty for a batch that can be read only once."""
     if not is_batched:
         return [indices]
     return list(indices) if lookup.has_special(indices, "__len__") else []
 
 
 class Refills:
-    """The trainer's side: adds replacements to the tasks of one epoch, in their order."""
+    """Adds replacements to the tasks of one epoch, in the order of the tasks. It runs in the trainer."""
 
     def __init__(self, tasks: _core.Tasks, is_batched: bool, seed: int, epoch: int) -> None:
         self._tasks = tasks
@@ -56,8 +57,8 @@ class Refills:
         self._seed = seed
         self._epoch = epoch
         self._kept: list[Any] = []
-        # Of the task that was wrapped last: its number, position and samples. All is set in one step, so that an
-        # exception of a signal's handler leaves nothing half done.
+        # The task that was wrapped last: its number, its position, the samples remembered before it, and its own. All
+        # four are set in one step, so that they fit together if the handler of a signal raises an exception.
         self._state: tuple[int, int, list[Any], list[Any]] = (-1, 0, [], [])
 
     def wrap(self, indices: Any) -> Refillable:

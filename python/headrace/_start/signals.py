@@ -20,9 +20,18 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from headrace._start import forkserver
-from headrace._worker import inherited
 
 _Result = TypeVar("_Result")
+
+
+_SIGNALS = tuple(map(int, signal.valid_signals()))
+_get_handler = getattr(signal.getsignal, "__wrapped__", signal.getsignal)  # without the enums, which take longer
+
+
+def handlers() -> dict[int, Any]:
+    """Returns the handlers that are functions in Python, by their signals."""
+    found = ((number, _get_handler(number)) for number in _SIGNALS)
+    return {number: handler for number, handler in found if callable(handler)}
 
 
 def is_blocked() -> bool:
@@ -41,7 +50,7 @@ def blocked(context: Any) -> Iterator[None]:
         return
     if method == "spawn" and not multiprocessing.current_process().daemon:  # a daemon may start no process
         resource_tracker.ensure_running()  # starting it unblocks SIGINT
-    others = inherited.handlers() if method == "fork" else ()
+    others = handlers() if method == "fork" else ()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *others})
     try:
         yield
@@ -77,10 +86,10 @@ def is_from_signal(error: BaseException) -> bool:
     return any(_is_handler(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def _set_handlers(handlers: dict[int, Any]) -> None:
+def _set_handlers(wanted: dict[int, Any]) -> None:
     """Sets all of them, even if one of them is called in between and raises; its exception is raised at the end."""
     raised: BaseException | None = None
-    for number, handler in handlers.items():
+    for number, handler in wanted.items():
         try:
             signal.signal(number, handler)
         except BaseException as error:
@@ -96,13 +105,13 @@ def without_signals(function: Callable[[], _Result]) -> _Result:
     if threading.current_thread() is not threading.main_thread():
         return function()  # handlers run in the main thread only
     arrived: set[int] = set()
-    handlers = inherited.handlers()
+    handlers_before = handlers()
     wakeup = signal.set_wakeup_fd(-1)  # asyncio would handle the signal twice
     try:
-        _set_handlers(dict.fromkeys(handlers, lambda number, frame: arrived.add(number)))
+        _set_handlers(dict.fromkeys(handlers_before, lambda number, frame: arrived.add(number)))
         return function()
     finally:
-        _set_handlers(handlers)
+        _set_handlers(handlers_before)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         _raise_all(arrived)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes from a worker what it has inherited from the trainer and must not keep: see the table in docs/reliability.md.
+"""Removes from a worker what it has inherited from the trainer and must not keep: see the table in docs/reliability.md.
 
-Signal handlers come by fork, from a fork server that has imported the script, and with spawn from the import of the
-script's main module. They belong to the trainer: "save a checkpoint" is to run once, and not once per worker.
+A worker gets signal handlers by fork, from a fork server that has imported the script, and with spawn from the import
+of the script's main module. They belong to the trainer: a handler that saves a checkpoint has to run once, and not once
+per worker. WorkerDescriptors and main call this.
 """
 
 from __future__ import annotations
@@ -11,27 +12,20 @@ import signal
 import sys
 from typing import Any
 
+from headrace._start import signals
 from headrace._worker import diagnostics
 
 _kept: list[Any] = []  # event loops: deleting one would unregister the trainer's files from the epoll that both share
 
 
-_SIGNALS = tuple(map(int, signal.valid_signals()))
-_get_handler = getattr(signal.getsignal, "__wrapped__", signal.getsignal)  # without the enums, which take longer
-
-
-def handlers() -> dict[int, Any]:
-    """Returns the handlers that are functions in Python, by their signals."""
-    found = ((number, _get_handler(number)) for number in _SIGNALS)
-    return {number: handler for number, handler in found if callable(handler)}
-
-
 def drop_handlers(mask: set[Any] | None) -> None:
-    """Sets handlers written in Python back to those that Python begins with, and lets SIGTERM end the process. What is
-    ignored stays ignored, as across an exec; handlers of C libraries and of faulthandler stay, too. `mask`: the signals
-    that the trainer's thread has blocked; None leaves them as they are. SIGINT stays blocked: see _interrupt."""
-    signal.set_wakeup_fd(-1)  # by which a signal here would run the trainer's handler there
-    for number in handlers():
+    """Replaces handlers written in Python by those that Python starts with, and lets SIGTERM end the process. Signals
+    that are ignored stay ignored, as across an exec; handlers of C libraries and of faulthandler stay too.
+
+    `mask`: the signals that the trainer's thread has blocked; None leaves the mask as it is. SIGINT stays blocked until
+    signals.unblock."""
+    signal.set_wakeup_fd(-1)  # otherwise a signal in this process would run the trainer's handler in the trainer
+    for number in signals.handlers():
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if mask is not None:
@@ -40,8 +34,8 @@ def drop_handlers(mask: set[Any] | None) -> None:
 
 
 def drop_event_loop() -> None:
-    """Lets asyncio make a loop of the forked worker's own when it is asked for one. It does so itself from Python 3.12
-    on."""
+    """Makes asyncio create a new event loop in the forked worker when one is needed. From Python 3.12 on asyncio does
+    so itself."""
     events: Any = sys.modules.get("asyncio.events")
     asyncio: Any = sys.modules.get("asyncio")
     policy = getattr(events, "_event_loop_policy", None)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in a worker process."""
+"""The main function of a worker process: it takes tasks from its port, has the job make batches, and publishes them.
+
+The crew starts processes with it. What a worker makes is described by a Job (headrace._worker.job).
+"""
 
 from __future__ import annotations
 
@@ -12,136 +15,45 @@ import re
 import signal
 import sys
 import threading
-from multiprocessing import reduction, util
-from typing import Any, Protocol
+from multiprocessing import util
+from typing import Any
 
 from headrace import _core
-from headrace._engine import reports, restart_state
 from headrace._errors import exception_text, raising
 from headrace._inspect import growth
+from headrace._samples.names import has_indices, name_odd_one, name_sample, replay_command
 from headrace._samples.refill import indices_of
 from headrace._start import gc_pause, pickling, signals, transport  # noqa: F401
 from headrace._worker import inherited
+from headrace._worker.descriptors import WorkerDescriptors
+from headrace._worker.job import BatchNotes, EndOfData, Failed, Job
 
-
-class Job(Protocol):
-    """What a worker does. Sent to it by pickle, except with the start method fork."""
-
-    def prepare(self, port: _core.Port, beginning: restart_state.Beginning) -> None:
-        """Runs first, in the worker."""
-
-    def begin_epoch(self, beginning: restart_state.Beginning) -> None:
-        """Runs before each further epoch."""
-
-    def fetch(self, task: Any) -> Any:
-        """Returns the batch of a task (indices, or a Refillable); with `collates_in_c`, the list of samples.
-        Raises EndOfData when this worker has no more."""
-
-    def collate(self, samples: Any) -> Any:
-        """Collates in Python."""
-
-    def wrap_exception(self) -> raising.Sent:
-        """The exception being handled, as something that the trainer's side raises again."""
-
-    def sends(self, error: BaseException) -> bool:
-        """Returns True if an exception that is not of class Exception goes to the trainer, instead of ending this
-        worker as it does with torch."""
-
-    def leave(self) -> None:
-        """Runs when there is nothing more to make: what goes through the data set is let go, so that a generator's
-        `finally` runs."""
-
-    @property
-    def seeding(self) -> tuple[int, int] | None:
-        """See headrace._engine.reports.replay."""
-
-    dataset: Any
-    flavor: int
-    worker: int
-    collates_in_c: bool  # may the extension collate the samples? What it does not know comes to `collate`
-    notes: restart_state.Notes | None  # what is to be said, beside it, of the batch that was fetched last
-
-
-class EndOfData(Exception):
-    """An iterable data set has come to its end in this worker."""
-
-
-class Failed(Exception):
-    """An exception of earlier is due now; it stands in args[0], wrapped."""
-
-
-_LIFE = 3  # where Loader.open_pass has the descriptor that tells the trainer's death, without the worker's number
-
-
-class Pass:
-    """The descriptors that a worker opens its port with: sent by pickle when a process is started."""
-
-    def __init__(self, worker: int, *fds: int) -> None:
-        self.worker = worker
-        self.trainer = os.getpid()
-        self.fds: list[Any] = list(fds)
-        self.mask: set[Any] | None = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # for a forked worker to begin with
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "fds": [reduction.DupFd(fd) for fd in self.fds]}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.check_process()
-        self.mask = None  # has been dealt with
-        signals.block()
-        inherited.drop_handlers(None)  # before the data set arrives, which may set some of its own
-        gc_pause.keep()  # what is imported by now
-        gc_pause.rest()  # also while the data set arrives, which comes next
-        _core.Loader.guard(self.fds[_LIFE].detach(), os.getpid())  # the trainer may have died before it could
-
-    def check_process(self) -> None:
-        """Raises RuntimeError in the trainer itself, whose signals, heap and collector are not a worker's to change."""
-        if os.getpid() == self.trainer:
-            raise RuntimeError(
-                f"headrace: worker {self.worker} was started inside the process that iterates over the loader (pid "
-                f'{self.trainer}), as a thread or by a call; give multiprocessing_context="fork", "forkserver" or '
-                '"spawn", whose workers are processes'
-            )
-
-    def open(self) -> _core.Port:
-        """Opens the port and gives the descriptors over to it."""
-        return _core.Port(self.worker, *(fd if isinstance(fd, int) else fd.detach() for fd in self.fds))
-
-    def guard(self, pid: int | None) -> None:
-        """The trainer's side: the worker dies with this process, also while it still imports. Where the system refuses
-        that, once it has opened its port."""
-        _core.Loader.guard(self.fds[_LIFE], pid or 0)
-
-    def close(self) -> None:
-        """The trainer's side: the worker has its own by now."""
-        for fd in self.fds:
-            os.close(fd)
-        self.fds = []
+INTERRUPTED = 128 + signal.SIGINT  # the exit code of a worker that Ctrl-C has ended; shells use the same number
 
 
 def _note(job: Job, batch: int, indices: Any, position: int | None) -> str:
-    """Where an exception came from."""
-    text = f"headrace: {reports.name_sample(batch, indices, position)} (worker {job.worker})"
-    replay = reports.replay(indices, position, job.seeding)
+    """Returns the note of an exception, which says where it came from."""
+    text = f"headrace: {name_sample(batch, indices, position)} (worker {job.worker})"
+    replay = replay_command(indices, position, job.seeding)
     return f"{text}\nheadrace: {replay}" if replay else text
 
 
 def _collate(job: Job, samples: Any) -> Any:
-    """By default collate, in Python; an exception has the attribute headrace_place, the count of samples
-    and the place of the one that it is about."""
+    """Collates in Python. An exception gets the attribute headrace_place: the number of samples, and the place of the
+    sample that it is about."""
     try:
         return job.collate(samples)
     except Exception as error:
         if isinstance(samples, list) and samples and not isinstance(error, MemoryError):
-            with contextlib.suppress(Exception):  # some classes refuse to be changed
+            with contextlib.suppress(Exception):  # some exception classes refuse new attributes
                 error.headrace_place = len(samples), _first_odd_one(job, samples, error)  # type: ignore[attr-defined]
         raise
 
 
 def _first_odd_one(job: Job, samples: list[Any], error: Exception) -> int:
-    """The place of the first sample that they fail for in the same way, by trying fewer of them again."""
-    good, bad = 0, len(samples)  # so many of them collate, and do not
+    """Returns the place of the first sample that fails to collate with those before it. It collates fewer samples until
+    the same exception does not come."""
+    good, bad = 0, len(samples)  # the first `good` samples collate, the first `bad` ones do not
     while bad - good > 1:
         middle = (good + bad) // 2
         try:
@@ -153,13 +65,14 @@ def _first_odd_one(job: Job, samples: list[Any], error: Exception) -> int:
 
 
 def _name_odd_one(job: Job, error: BaseException, indices: Any) -> str:
-    """Nothing where there is none, or where it may be another than that of `indices`."""
+    """Returns the name of the sample that did not collate, or "" if there is none or if the sample may not be the one
+    of `indices` at that place."""
     count, place = exception_text.remark(error, "headrace_place") or (0, None)
     if place is None or (job.notes is not None and job.notes.bad):
         return ""
-    if reports.has_indices(indices) and len(indices) != count:
-        return ""  # a __getitems__ that left some out
-    return reports.name_odd_one(indices, place)
+    if has_indices(indices) and len(indices) != count:
+        return ""  # __getitems__ has left some out
+    return name_odd_one(indices, place)
 
 
 def _publish_batch(port: _core.Port, job: Job, data: Any) -> None:
@@ -174,21 +87,23 @@ def _publish_batch(port: _core.Port, job: Job, data: Any) -> None:
 
 
 def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:
-    """Publishes; an exception has the attribute headrace_report where it is that the batch does not pickle."""
+    """Publishes a batch. If that raises because the batch cannot be pickled, the exception gets the attribute
+    headrace_report."""
     try:
         port.publish(status, message)
     except Exception as error:
-        from headrace.doctor import _check  # only now: few batches ever fail
+        from headrace.doctor import _check  # imported here because few batches ever fail
 
         report = _check.what_is_in_the_way(_check.check_batch, batch)
         if report is not None:
-            with contextlib.suppress(Exception):  # some classes refuse to be changed
+            with contextlib.suppress(Exception):  # some exception classes refuse new attributes
                 error.headrace_report = report  # type: ignore[attr-defined]
         raise
 
 
 def _answer(port: _core.Port, job: Job, number: int, task: Any, discard: int) -> bool:
-    """Makes and publishes one batch, after `discard` for nothing. False: there is no more data."""
+    """Makes and publishes one batch, after it has made and discarded `discard` batches. Returns False if there is no
+    more data."""
     try:
         if discard:
             _discard(job, discard, task)
@@ -202,27 +117,27 @@ def _answer(port: _core.Port, job: Job, number: int, task: Any, discard: int) ->
         if not isinstance(error, Exception) and not job.sends(error):
             raise
         indices = indices_of(task)
-        told = exception_text.remark(error, "headrace_report") or _name_odd_one(job, error, indices)
+        reason = exception_text.remark(error, "headrace_report") or _name_odd_one(job, error, indices)
         note = _note(job, number, indices, port.noted)
-        note = f"headrace: {told}\n{note}" if told else note
+        note = f"headrace: {reason}\n{note}" if reason else note
         _publish_exception(port, job.wrap_exception(), note, job.notes)
     return True
 
 
-def _publish_exception(port: _core.Port, sent: raising.Sent, note: str, notes: restart_state.Notes | None) -> None:
-    told = None if notes is None else pickle.dumps(notes)
-    port.publish(_core.STATUS_ERROR, (sent, note, told))
+def _publish_exception(port: _core.Port, sent: raising.Sent, note: str, notes: BatchNotes | None) -> None:
+    pickled_notes = None if notes is None else pickle.dumps(notes)
+    port.publish(_core.STATUS_ERROR, (sent, note, pickled_notes))
 
 
 def _discard(job: Job, count: int, task: Any) -> None:
-    """Makes batches that a dead worker has made before, for nothing."""
+    """Makes batches that a dead worker has made before, and discards them."""
     for _ in range(count):
         try:
             job.fetch(task)
         except (EndOfData, Failed):
             raise
         except Exception:
-            continue  # as before
+            continue  # the dead worker has published this exception already
 
 
 def _serve(port: _core.Port, job: Job, discard: int) -> None:
@@ -244,41 +159,42 @@ def _serve(port: _core.Port, job: Job, discard: int) -> None:
 
 
 def _local_trainers() -> int:
-    """How many ranks a launcher (torchrun, accelerate) says that it started on this machine; 1 where there is none."""
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(told)) if re.fullmatch("[0-9]{1,6}", told) else 1
+    """Returns how many ranks a launcher (torchrun, accelerate) has started on this machine, or 1 without a launcher."""
+    count = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(count)) if re.fullmatch("[0-9]{1,6}", count) else 1
 
 
-def main(opener: Pass, cargo: transport.Cargo, is_interrupted: bool) -> None:
-    """The worker process's target. `cargo`: a Job and a Beginning. `is_interrupted`: a Ctrl-C ends it."""
-    opener.check_process()
-    if opener.mask is not None:  # forked: nothing was unpickled
-        inherited.drop_handlers(opener.mask)
+def main(descriptors: WorkerDescriptors, cargo: transport.Cargo, is_interrupted: bool) -> None:
+    """Runs a worker process from its start to its end. `cargo`: a Job and a StartState. `is_interrupted`: Ctrl-C ends
+    the worker."""
+    descriptors.check_process()
+    if descriptors.mask is not None:  # the worker was forked, and so nothing was unpickled
+        inherited.drop_handlers(descriptors.mask)
         inherited.drop_event_loop()
     gc_pause.work()
-    job, beginning = cargo.value
+    job, start = cargo.value
     exit_code = 0
     try:
         if is_interrupted:
             signals.unblock()
-        port = opener.open()
-        os.register_at_fork(after_in_child=port.close)  # what the data set forks has no business with the arena
+        port = descriptors.open()
+        os.register_at_fork(after_in_child=port.close)  # processes that the dataset forks must not use the arena
         trainers = _local_trainers()
-        port.keep_heap(trainers)  # first: a worker_init_fn may know better
-        job.prepare(port, beginning)
+        port.keep_heap(trainers)  # before job.prepare, so that worker_init_fn can change it
+        job.prepare(port, start)
         port.share_cores(trainers)
-        growth.Watch(port, job.dataset, beginning.look_s)
-        _serve(port, job, beginning.discard)
+        growth.Watch(port, job.dataset, start.look_s)
+        _serve(port, job, start.discard)
         job.leave()
         port.close()
     except KeyboardInterrupt:
-        exit_code = reports.INTERRUPTED  # in silence: the trainer raises it too
+        exit_code = INTERRUPTED  # without a traceback, because the trainer raises KeyboardInterrupt too
     _leave(exit_code)
 
 
 def _leave(exit_code: int) -> None:
-    """Ends the process as a forked one ends: finalizers and atexit handlers run, modules are not taken down one by one,
-    which with torch takes longer than many an epoch. Only a spawned worker needs this."""
+    """Ends the process like a forked one: finalizers and atexit handlers run, but modules are not taken down one by
+    one, because with torch that takes longer than a short epoch. Only a spawned worker needs this."""
     if getattr(multiprocessing.current_process(), "_start_method", None) != "spawn":
         if exit_code:
             sys.exit(exit_code)

@@ -16,6 +16,8 @@ import threading
 from typing import Any
 
 from headrace._commands import target
+from headrace._errors.units import in_units
+from headrace._start import fork_hazards
 from headrace.doctor import _findings
 from headrace.doctor._findings import Finding
 
@@ -34,12 +36,6 @@ _NO_LIMIT = 1 << 60  # sandboxes give 2^63 for a size that nothing bounds
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 FDS_OF_A_WORKER = 4  # in the trainer
 FDS_OF_A_SCRIPT = 64  # of Python, its libraries, a log or two
-
-
-def _in_units(count: float) -> str:
-    from headrace._engine.reports import in_units
-
-    return in_units(count)
 
 
 # ---- where things are ----
@@ -110,7 +106,7 @@ def _shm_bytes() -> int | None:
 def shm(machine: dict[str, Any]) -> Finding:
     """/dev/shm, which torch's loader needs and headrace does not."""
     size = _shm_bytes()
-    value = "there is none" if size is None else "no limit" if size >= _NO_LIMIT else _in_units(size)
+    value = "there is none" if size is None else "no limit" if size >= _NO_LIMIT else in_units(size)
     if machine["has_memfd"]:
         return Finding(
             "/dev/shm",
@@ -135,9 +131,9 @@ def memory(machine: dict[str, Any]) -> Finding:
     limit, spare = machine["cgroup_limit_bytes"], machine["spare_bytes"]
     total = machine["memory_bytes"]
     is_limited = limit is not None and (total is None or limit < total)
-    by = "not known how much there is" if total is None else f"of {_in_units(total)} in the machine"
+    by = "not known how much there is" if total is None else f"of {in_units(total)} in the machine"
     if is_limited:
-        by = f"the cgroup's limit of {_in_units(limit)}"
+        by = f"the cgroup's limit of {in_units(limit)}"
     if spare >= _GIB:
         severity = "ok"
     else:
@@ -145,9 +141,9 @@ def memory(machine: dict[str, Any]) -> Finding:
     return Finding(
         "memory",
         severity,
-        f"{_in_units(spare)} to spare",
+        f"{in_units(spare)} to spare",
         by,
-        f"A loader takes up to {_in_units(spare / 2)} of it for batches, unless arena_limit says otherwise."
+        f"A loader takes up to {in_units(spare / 2)} of it for batches, unless arena_limit says otherwise."
         + (" Workers that grow beyond it are killed by the kernel." if severity != "ok" else ""),
         ""
         if severity == "ok"
@@ -347,11 +343,9 @@ def engine() -> Finding:
 
 def hazards() -> list[Finding]:
     """What this process, which holds a loader, has that forked workers may hang or fail by."""
-    from headrace._engine import crew
-
     found = []
-    names = crew.other_threads()
-    total = crew.count_threads()
+    names = fork_hazards.other_threads()
+    total = fork_hazards.count_threads()
     torch = sys.modules.get("torch")
     avoid = 'multiprocessing_context="forkserver" for the loader'
     if torch is not None and torch.cuda.is_initialized():
@@ -361,7 +355,7 @@ def hazards() -> list[Finding]:
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         text = "A lock that one of them holds while a worker is forked stays locked in the worker, which then hangs."
         found.append(Finding("threads", "warning", f"{len(names)} of Python", shown, text, avoid))
-    if (threads := crew.opencv_threads_set()) > 1:
+    if (threads := fork_hazards.opencv_threads_set()) > 1:
         text = "Its pool's threads are not in a forked worker, which may wait for them without end."
         found.append(Finding("OpenCV", "warning", f"{threads} threads", "at fork", text, "cv2.setNumThreads(0)"))
     # numpy's OpenBLAS has threads for all but one core since its import, and ends them before a fork.

@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
+from headrace._errors.units import in_units
+
 BIG_BYTES = 32 << 20  # for each worker: from here on sharing is worth a word
 _SHOWN_BYTES = 1 << 20  # an attribute that is named
 _WIDTH = 118
@@ -117,15 +119,6 @@ class Report:
 
     def _shared(self) -> str:
         return f"; tensors of {in_units(self.shared_bytes)} are shared and not copied" if self.shared_bytes else ""
-
-
-def in_units(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
 
 
 def _table(findings: Iterable[Finding]) -> list[str]:

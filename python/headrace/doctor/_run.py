@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from headrace import _core, _options
 from headrace._commands import target
-from headrace._engine.reports import in_units
+from headrace._errors.units import in_units
 from headrace._inspect import growth, lookup
 from headrace.doctor import _batches, _findings, _machine
 from headrace.doctor._findings import Finding

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from headrace import _core
+from headrace._errors.units import in_units
 from headrace._inspect import lookup
-from headrace.doctor import _judge, _known, _parts, _path, _probe, _report, _rules, _where
+from headrace.doctor import _judge, _known, _parts, _path, _probe, _rules, _where
 from headrace.doctor._path import Steps
 from headrace.doctor._where import is_a
 
@@ -301,7 +302,7 @@ class Walk:
         return _probe.error_of(culprit.node.value, self._is_batch) is not None
 
     def _warn_of_mapped(self, node: Node) -> None:
-        size = _report.in_units(node.value.nbytes)
+        size = in_units(node.value.nbytes)
         reason = f"an array over a file pickles by copying: each worker receives {size}"
         self.culprits.append(Culprit(node, _judge.Verdict(reason, _MAPPED_FIX), "warning"))
 

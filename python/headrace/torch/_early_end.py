@@ -9,7 +9,9 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-from headrace._engine import crew, reports
+from headrace._errors.warn import warn_user
+from headrace._samples.epoch_reports import describe_early_end
+from headrace._samples.names import name_sample
 
 
 def warn(iterator: Any, came: int, drawn: int, where: str) -> None:
@@ -18,7 +20,7 @@ def warn(iterator: Any, came: int, drawn: int, where: str) -> None:
         due = str(len(iterator._index_sampler))
     except Exception:  # it has no length, or its own __len__ raises
         due = f"at least {drawn}"
-    crew.tell(reports.of_early_end(came, due, where))
+    warn_user(describe_early_end(came, due, where))
 
 
 def warn_of_worker(iterator: Any, error: StopIteration, drawn: int) -> None:
@@ -31,14 +33,14 @@ def warn_here(iterator: Any, error: StopIteration, indices: Any) -> None:
     """Of an iterator for num_workers=0. `indices`: of the batch; None for an iterable dataset."""
     came = iterator._num_yielded
     last = traceback.extract_tb(error.__traceback__)[-1]
-    name = reports.name_sample(came, indices, _position(error.__traceback__, indices))
+    name = name_sample(came, indices, _position(error.__traceback__, indices))
     warn(iterator, came, came + 1, f"{name}: {last.filename}, line {last.lineno}, in {last.name}")
 
 
 def warn_of_collate(error: StopIteration, worker: int) -> None:
     """In a worker, whose share of an iterable dataset a StopIteration from collate_fn ends."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    crew.tell(
+    warn_user(
         f"headrace: worker {worker} ends early: collate_fn raised StopIteration, which is taken for the end of the "
         f"data, as with torch.\n    {last.filename}, line {last.lineno}, in {last.name}"
     )

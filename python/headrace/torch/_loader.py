@@ -164,8 +164,8 @@ class _OfLoaders(Generic[_Known]):
 
 
 _epochs: _OfLoaders[int] = _OfLoaders()  # the number of its next epoch
-_engines: _OfLoaders[_engine.Engine | in_process.Here] = _OfLoaders()  # its newest
-_blames: _OfLoaders[restart_state.Blame] = _OfLoaders()
+_engines: _OfLoaders[_engine.Engine | in_process.InProcessEpoch] = _OfLoaders()  # its newest
+_blames: _OfLoaders[restart_state.SampleDeaths] = _OfLoaders()
 _freezers: _OfLoaders[Any] = _OfLoaders()
 
 
@@ -238,7 +238,7 @@ class _Checked:
         return data
 
 
-class _IteratorHere(_Checked, in_process.HereIterator, _internals.SingleProcessIterator):  # type: ignore[misc]
+class _IteratorHere(_Checked, in_process.InProcessIterator, _internals.SingleProcessIterator):  # type: ignore[misc]
     """torch's own for num_workers=0, which loses no batch by an exception of a signal's handler, and makes samples one
     by one where the policy asks for that."""
 
@@ -260,7 +260,9 @@ class _IteratorHere(_Checked, in_process.HereIterator, _internals.SingleProcessI
         )
         self._made_by = self._collate_fn
         if policy.is_per_sample:
-            self._here = in_process.Here(self._from.tasks, _seed_of(loader, self._base_seed), self._from.take_bad)
+            self._here = in_process.InProcessEpoch(
+                self._from.tasks, _seed_of(loader, self._base_seed), self._from.take_bad
+            )
             self._made_by = functools.partial(self._here.noting, self._collate_fn)
 
     def _use_indices(self, loader: Any, policy: _options.Policy) -> None:
@@ -269,7 +271,7 @@ class _IteratorHere(_Checked, in_process.HereIterator, _internals.SingleProcessI
         self._made_by = self._dataset_fetcher.fetch
         if policy.is_per_sample:
             seed, epoch = _seed_of(loader, self._base_seed), _next_epoch(loader)
-            samples = in_process.SamplesHere(
+            samples = in_process.InProcessSamples(
                 self._dataset, policy, seed, epoch, self._auto_collation, self._collate_fn, tasks
             )
             self._here, self._made_by = samples.here, samples.fetch
@@ -389,9 +391,11 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
             limit_bytes=_limit_of(loader),
             context=torch.multiprocessing if context is None else context,
             policy=self._policy,
-            way=restart_state.way_of(self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable),
+            restart_mode=restart_state.restart_mode_of(
+                self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable
+            ),
             seed=self._seed,
-            blame=_of_loader(_blames, loader, restart_state.Blame),
+            sample_deaths=_of_loader(_blames, loader, restart_state.SampleDeaths),
             epoch=_epochs.get(loader) or 0,
         )
 
@@ -403,7 +407,7 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
 
     def job_of(self, worker: int) -> _worker.Job:
         job = self._job_of(worker)
-        return start_errors.parcel(job) if self._is_repaired else job
+        return start_errors.repaired_pickle(job) if self._is_repaired else job
 
     def _job_of(self, worker: int) -> _worker.Job:
         return _worker.Job(

@@ -53,7 +53,7 @@ def spawn(
 
 def _start(fn: Any, args: tuple[Any, ...], nprocs: int, daemon: bool, is_repaired: bool) -> Any:
     if is_repaired:
-        fn, args = _call, (start_errors.parcel((fn, args)),)
+        fn, args = _call, (start_errors.repaired_pickle((fn, args)),)
     return _internals.start_processes(fn, args, nprocs, join=False, daemon=daemon, start_method="spawn")
 
 

@@ -13,14 +13,17 @@ from typing import Any
 import torch
 
 from headrace import _core
-from headrace._engine import crew, restart_state
+from headrace._engine import restart_state
 from headrace._errors import raising
 from headrace._inspect import lookup
 from headrace._options import Policy
-from headrace._samples.draw import IterableFetcher
-from headrace._samples.maker import DatasetJob, SampleMaker
+from headrace._samples.maker import SampleMaker
 from headrace._start import pickling
-from headrace._worker import diagnostics, main
+from headrace._start.start_state import StartState
+from headrace._worker import diagnostics
+from headrace._worker.iterable_fetcher import IterableFetcher
+from headrace._worker.job import DatasetJob, EndOfData
+from headrace._worker.library_threads import limit_library_threads
 from headrace.torch import _early_end, _internals
 from headrace.torch import _pickling as _torch_pickling
 
@@ -80,7 +83,7 @@ def _convert(data: Any) -> Any:
 
 @dataclass
 class Job(DatasetJob):
-    """See headrace._worker.main.Job. The fields are the arguments of torch's worker loop."""
+    """See headrace._worker.job.Job. The fields are the arguments of torch's worker loop."""
 
     dataset_kind: int
     dataset: Any
@@ -96,26 +99,26 @@ class Job(DatasetJob):
 
     flavor = _core.FLAVOR_TENSOR
 
-    def prepare(self, port: _core.Port, beginning: restart_state.Beginning) -> None:
+    def prepare(self, port: _core.Port, start: StartState) -> None:
         use_torch()
         _internals.signal_handling._set_worker_signal_handlers()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torch's exits with 0 if the trainer's group sent it
-        diagnostics.arm(port)
+        diagnostics.record_stacks_and_stderr(port)
         _internals.set_thread_name("pt_data_worker")
         _internals.forget_library_finalizers()
         _internals.collate_in_private_memory()
-        crew.calm_libraries()
+        limit_library_threads()
         self._seed()
         self.notes = None
         self.collates_in_c = False
         self._port = port
         self._state_is_wanted = False
-        self._made = beginning.made
+        self._made = start.made
         self._maker: SampleMaker | None = None
         self._is_plain = False
-        self._state = beginning.state
+        self._state = start.state
         if self.dataset_kind == _internals.DatasetKind.Map:
-            self._maker = SampleMaker(port.noting, self.dataset, self.policy, beginning, self.seed, self.worker)
+            self._maker = SampleMaker(port.noting, self.dataset, self.policy, start, self.seed, self.worker)
             self._take_bad = self._maker.take_bad
         try:
             if self.init_fn is not None:
@@ -126,7 +129,7 @@ class Job(DatasetJob):
 
     def _begin(self) -> None:
         if self._maker is None and self.policy.max_restarts:
-            self._state_is_wanted = restart_state.way_of(self.dataset, True) == restart_state.STATE
+            self._state_is_wanted = restart_state.restart_mode_of(self.dataset, True) == restart_state.STATE
         if self._state is None:
             self._fetcher = self._new_fetcher()
 
@@ -167,13 +170,13 @@ class Job(DatasetJob):
         """Does it ask a data set with indices for one sample after the other?"""
         return self.auto_collation and not getattr(self.dataset, "__getitems__", None)
 
-    def begin_epoch(self, beginning: restart_state.Beginning) -> None:
+    def begin_epoch(self, start: StartState) -> None:
         self._made = 0
         self._state = self._fetcher = None
         self._is_plain = False
         try:
             if self._maker is not None:
-                self._maker.begin_epoch(beginning)
+                self._maker.begin_epoch(start)
             self._fetcher = self._new_fetcher()
         except Exception:
             self._note_failure()
@@ -206,7 +209,7 @@ class Job(DatasetJob):
                 raise
             if self.auto_collation and not _early_end.has_ended(self._fetcher):
                 _early_end.warn_of_collate(error, self.worker)
-            raise main.EndOfData from None
+            raise EndOfData from None
 
     def _make(self, maker: SampleMaker, indices: Any) -> Any:
         if not self.auto_collation:

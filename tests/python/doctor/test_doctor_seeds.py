@@ -233,7 +233,10 @@ def test_a_pool_that_was_started_before_the_fork_is_warned_of_and_the_stall_name
     result = run_script(tmp_path)
     said = flat(result.stderr)
     assert result.returncode != 0
-    assert "OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that)" in said
+    assert (
+        "OpenCV has a thread pool, which may hang in the workers (cv2.setNumThreads(0) in this process avoids that)"
+        in said
+    )
     assert "RuntimeError: headrace: no batch for" in said
     assert "cv2.py" in said and "in resize" in said  # the worker's stack
     assert "it was forked from a process with" in said

@@ -17,6 +17,7 @@ from typing import Any
 import headrace
 import pytest
 from headrace._worker import main as _main
+from headrace._worker.descriptors import WorkerDescriptors
 from loaders import METHODS, Headrace, only_headrace
 from processes import alive, run, with_method
 
@@ -188,21 +189,21 @@ def test_process_made_by_function_is_refused_before_it_starts() -> None:
 
 
 def test_worker_main_in_trainer_is_refused() -> None:
-    opener = _main.Pass(3)
+    descriptors = WorkerDescriptors(3)
     with (
         process_unchanged(),
         pytest.raises(RuntimeError, match="worker 3 was started inside the process that iterates"),
     ):
-        _main.main(opener, None, True)  # type: ignore[arg-type]
+        _main.main(descriptors, None, True)  # type: ignore[arg-type]
 
 
 def test_worker_descriptors_unpickled_in_trainer_are_refused() -> None:
-    state = _main.Pass(3).__getstate__()
+    state = WorkerDescriptors(3).__getstate__()
     with (
         process_unchanged(),
         pytest.raises(RuntimeError, match="worker 3 was started inside the process that iterates"),
     ):
-        _main.Pass.__new__(_main.Pass).__setstate__(state)
+        WorkerDescriptors.__new__(WorkerDescriptors).__setstate__(state)
 
 
 # ---- wrong pids ----

@@ -333,7 +333,7 @@ def test_a_worker_without_address_space_raises_and_the_next_epoch_works() -> Non
 @only_headrace
 @pytest.mark.skipif(os.environ.get("HEADRACE_LARGE") != "1", reason="moves gigabytes: HEADRACE_LARGE=1")
 @pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("ignore:headrace. batches arrive as private copies")
+@pytest.mark.filterwarnings("ignore:headrace. batches are copied")
 def test_a_batch_of_5_gib_crosses() -> None:
     (batch,) = forked(Headrace, d.Huge(5 << 30), batch_size=None, prefetch_factor=1)
     assert batch.shape == (5 << 30,)
@@ -444,7 +444,9 @@ def test_a_child_that_outlives_its_worker_delays_nothing_and_keeps_no_memory(
 
 @only_headrace
 def test_a_death_is_told_at_once_although_a_child_of_the_worker_lives(tmp_path: pathlib.Path) -> None:
-    waits = "from headrace import _crew\n_crew.SLICE_S = _crew.EXIT_CODE_S = 30.0\n"  # longer than who was told waits
+    waits = (  # longer than the trainer waits once it is told of the death
+        "from headrace._engine import crew, shutdown\ncrew.SLICE_S = shutdown.EXIT_CODE_S = 30.0\n"
+    )
     code = waits + with_method(LEAVES_A_CHILD, "fork") + AND_IS_KILLED
     assert run(tmp_path, code) == "is killed by signal: Killed True\n"
 

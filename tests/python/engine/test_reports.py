@@ -33,6 +33,9 @@ import torch
 import tqdm
 from headrace import _core
 from headrace._engine import crew as _crew
+from headrace._engine import shutdown
+from headrace._engine.snapshot import WorkerSnapshot
+from headrace._start import fork_hazards
 from loaders import Headrace, needs_failpoints, only_headrace
 from mishaps import DEADLINE_S, Marks
 from processes import Script, alive, is_still, until
@@ -142,14 +145,14 @@ FIRST_LINES = {
     "trace.",
     "SIGSEGV": "is killed by signal: Segmentation fault. Rerunning with num_workers=0 may give a better error trace.",
     "SIGBUS": "is killed by signal: Bus error. A memory-mapped file may have become shorter, or the disk or /dev/shm "
-    "be full. Rerunning with num_workers=0 may give a better error trace.",
+    "may be full. Rerunning with num_workers=0 may give a better error trace.",
     "SIGFPE": "is killed by signal: Floating point exception. Rerunning with num_workers=0 may give a better error "
     "trace.",
     "SIGABRT": "is killed by signal: Aborted. Rerunning with num_workers=0 may give a better error trace.",
     "SIGILL": "is killed by signal: Illegal instruction. Rerunning with num_workers=0 may give a better error trace.",
 }
 PLACE = """
-  worker 1 had been in the data set for N s, at sample 5 of batch 1, [4, 5, 6, 7]
+  worker 1 had been in the dataset for N s, at sample 5 of batch 1, [4, 5, 6, 7]
   it also had batches [3] to make
 """
 END = """\
@@ -203,7 +206,7 @@ STACK = """\
       ...
 """
 NOT_CONTINUED = (
-    "  headrace cannot replace it: an iterable data set is continued only if it has state_dict and load_state_dict, or "
+    "  headrace cannot replace it: an iterable dataset is continued only if it has state_dict and load_state_dict, or "
     "an attribute `replayable` that is true (then it is iterated from the start again)"
 )
 
@@ -217,16 +220,16 @@ def act_in_collate(batch: list[int]) -> list[int]:
 @pytest.mark.parametrize(
     "dataset, options, place, end",
     [
-        (ActsOnAll(segfault), {}, "1 had been in the data set for N s, at batch 1, samples [4, 5, 6, 7]\n", END),
+        (ActsOnAll(segfault), {}, "1 had been in the dataset for N s, at batch 1, samples [4, 5, 6, 7]\n", END),
         (Acts(nothing), {"collate_fn": act_in_collate},
          "1 had been collating for N s, at batch 1, samples [4, 5, 6, 7]\n", END),
-        (Acts(segfault), {"batch_size": None}, "1 had been in the data set for N s, at sample 5, batch 5\n", END),
-        (Acts(segfault), {"batch_size": 16}, "0 had been in the data set for N s, at sample 5 of batch 0, "
+        (Acts(segfault), {"batch_size": None}, "1 had been in the dataset for N s, at sample 5, batch 5\n", END),
+        (Acts(segfault), {"batch_size": 16}, "0 had been in the dataset for N s, at sample 5 of batch 0, "
          "[0, 1, 2, 3, 4, 5, 6, 7, ...], 16 in all\n", END),
         (ActsAsIterable(segfault), {"num_workers": 1},
-         "0 had been in the data set for N s, at batch 1\n", NOT_CONTINUED),
+         "0 had been in the dataset for N s, at batch 1\n", NOT_CONTINUED),
         (ActsAsIterable(segfault), {"num_workers": 1, "max_restarts": 2},
-         "0 had been in the data set for N s, at batch 1\n", NOT_CONTINUED),
+         "0 had been in the dataset for N s, at batch 1\n", NOT_CONTINUED),
     ],
     ids=["__getitems__", "collate", "without batches", "many samples", "iterable", "iterable with restarts"],
 )  # fmt: skip
@@ -315,9 +318,9 @@ DataLoader worker (pid N) {FIRST_LINES["SIGSEGV"]}
 OUT_OF_MEMORY = """\
 DataLoader worker (pid N) is killed by signal: Killed. Out of memory: lower num_workers, prefetch_factor or \
 batch_size, or raise the memory limit of the container or of the job.
-  worker 1 had been in the data set for N s, at sample 5 of batch 1, [4, 5, 6, 7]
+  worker 1 had been in the dataset for N s, at sample 5 of batch 1, [4, 5, 6, 7]
   it also had batches [3] to make
-  memory: the kernel killed 2 of this cgroup's processes for want of memory while it ran
+  memory: the kernel killed 2 of this cgroup's processes because memory ran out while it ran
 """
 
 
@@ -418,10 +421,10 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path: pathlib.Path) -> Non
         assert (
             masked(text)
             == """\
-RuntimeError: DataLoader worker (pid(s) N) exited unexpectedly with exit code 1. It ended before it could begin, and \
-its own error stands above. With spawn and forkserver the script must be a file that can be imported: what it does \
-belongs under `if __name__ == '__main__':`.
-  worker 0 had been starting: importing modules, or unpickling the data set
+RuntimeError: DataLoader worker (pid(s) N) exited unexpectedly with exit code 1. It ended before it could start, and \
+its own error is printed above. With spawn and forkserver the script must be a file that can be imported: put the code \
+that it runs under `if __name__ == '__main__':`.
+  worker 0 had been starting: importing modules, or unpickling the dataset
   it had batches [0, 1] to make
   max_restarts=N lets headrace replace up to N workers and go on
 """
@@ -449,8 +452,8 @@ def test_workers_that_cannot_start_are_reported_once(
         assert script.finish() == 1
         said, _, error = script.stderr.rpartition("RuntimeError: DataLoader worker")
         assert "\n  headrace does not replace it again: the worker before it ended in the same way, before" in error
-        assert "what it does belongs under `if __name__ == '__main__':`." in error
-        assert "what it does belongs under" not in said
+        assert "put the code that it runs under `if __name__ == '__main__':`." in error
+        assert "put the code that it runs under" not in said
         assert said.count("headrace replaces it (restart ") <= workers
         assert said.count("ended before its first task, in the same way as one before") <= workers - 1
         assert script.left() == []
@@ -564,8 +567,8 @@ def test_an_exit_code_that_the_user_took_is_told_as_that(tmp_path: pathlib.Path)
         assert (
             masked(script.stderr[script.stderr.rindex("RuntimeError: ") :])
             == f"""\
-RuntimeError: DataLoader worker (pid(s) N) exited unexpectedly; how is not known, for this process took its exit code \
-(by os.wait or os.waitpid(-1), in a handler of SIGCHLD or a thread) or ignores SIGCHLD. Rerunning with num_workers=0 \
+RuntimeError: DataLoader worker (pid(s) N) exited unexpectedly with an unknown exit code: this process already read \
+it (os.wait() or os.waitpid(-1) in a SIGCHLD handler or a thread), or it ignores SIGCHLD. Rerunning with num_workers=0 \
 may give a better error trace.{PLACE}{END}
 """
         )
@@ -618,7 +621,7 @@ def test_a_restart_is_told_and_then_that_all_are_used_up(kind: Any) -> None:
     assert [masked(text) for text in texts] == [f"{killed}  headrace replaces it (restart 1 of 1)"]
     assert masked(str(caught.value)) == (
         f"{killed}  making sample 5 killed its worker 2 times: it is not tried again\n"
-        "  headrace cannot replace it: max_restarts=1 are used up"
+        "  headrace cannot replace it: the limit max_restarts=1 is reached; raise it to allow more"
     )
 
 
@@ -663,7 +666,7 @@ def test_a_worker_that_cannot_be_replaced_now_is_replaced_later(
     assert [int(one) for batch in batches for one in batch] == list(range(16))
     assert loader.report()["restarts"] == 1
     killed = f"DataLoader worker (pid N) {FIRST_LINES['SIGKILL']}{PLACE}{END.splitlines()[0]}\n"
-    tried = f"{killed}  headrace could not start another in its place; asking for the next batch tries again"
+    tried = f"{killed}  headrace could not start a new worker; the next call of next() tries again"
     assert [masked(text) for text in texts] == [tried] * 3 + [f"{killed}  headrace replaces it (restart 1 of 1)"]
 
 
@@ -835,7 +838,7 @@ def stall_at(gate: Gate, **options: Any) -> str:
 
 
 STALLED = """\
-headrace: no batch for N s: worker 1 (pid N) waits; it has been in the data set for N s, at sample 5 of batch 1, \
+headrace: no batch for N s: worker 1 (pid N) waits; it has been in the dataset for N s, at sample 5 of batch 1, \
 [4, 5, 6, 7]
 """
 WAITS_ON = '  headrace waits on (on_stall="wait"; "raise" and "restart" would not)'
@@ -891,7 +894,7 @@ def test_a_stalled_worker_is_killed_and_replaced_if_asked_to() -> None:
     where = "".join(f'      File "{HERE}", line N in {name}\n' for name in ("sleep_for_long", "get_stuck_once"))
     assert [stall_of(text) for text in texts] == [
         stuck(where) + '  headrace kills and replaces it (on_stall="restart")',
-        "DataLoader worker (pid N) is killed by signal: Killed. That was headrace, for it had stalled.\n"
+        "DataLoader worker (pid N) is killed by signal: Killed. headrace sent it, because the worker had stalled.\n"
         "  headrace replaces it (restart 1 of 1)",
     ]
 
@@ -962,7 +965,8 @@ def test_a_worker_that_dies_late_keeps_nobody_waiting_and_is_reaped() -> None:
 
     class Core:
         def look(self, worker: int) -> dict[str, Any]:
-            return {"own_pid": process.pid}
+            names = {*WorkerSnapshot._fields, "worker", "said"} - {"number", "stderr"}
+            return {**dict.fromkeys(names), "own_pid": process.pid}
 
         def stop(self, timeout: float) -> int:
             time.sleep(timeout)
@@ -974,7 +978,7 @@ def test_a_worker_that_dies_late_keeps_nobody_waiting_and_is_reaped() -> None:
     process = FORK.Process(target=sleep_for_long)
     process.start()
     try:
-        _crew.close(Core(), [process], 0.1)  # type: ignore[arg-type]
+        shutdown.close(Core(), [process], 0.1)  # type: ignore[arg-type]
         assert closed == [True]
     finally:
         process.kill()
@@ -1271,8 +1275,9 @@ def test_private_copies_are_told_once_with_their_reason(kind: Any) -> None:
     assert len(kept) == 24
     (text,) = [str(one.message) for one in caught if "fork" not in str(one.message)]
     assert re.sub(r"\b\d+ batches", "N batches", masked(text)) == (
-        "headrace: batches arrive as private copies, which is slower: N batches that are held (N MiB) and those in "
-        "flight do not fit N MiB of shared memory. Raise arena_limit, lower prefetch_factor, or keep fewer batches"
+        "headrace: batches are copied, which is slower. The N batches that your program keeps (N MiB) and the batches "
+        "in flight do not fit into N MiB of shared memory. Raise arena_limit, lower prefetch_factor, or keep fewer "
+        "batches"
     )
     assert " 16.0 MiB of shared memory" in text and " 0 batches" not in text
 
@@ -1288,7 +1293,7 @@ def test_a_batch_that_does_not_fit_says_both_sizes_and_what_to_change(
 ) -> None:
     text = exception_of(loader_of(Arrays(), kind, batch_size=batch_size, num_workers=1, arena_limit=1 << 19))
     assert re.sub(r"needs \d+ bytes", "needs N bytes", text) == (
-        f"headrace: {start} does not fit the limit of 512.0 KiB of shared memory, 0 bytes of which are held; "
+        f"headrace: {start} does not fit the limit of 512.0 KiB of shared memory, of which your program keeps 0 bytes; "
         "lower batch_size, or raise arena_limit (it needs N bytes, the limit is 524288)"
     )
 
@@ -1298,7 +1303,7 @@ def test_a_batch_that_does_not_fit_says_both_sizes_and_what_to_change(
 
 def forked_in(monkeypatch: pytest.MonkeyPatch, method: str = "fork") -> list[str]:
     """What a process tells that has not warned yet, and makes two loaders."""
-    monkeypatch.setattr(_crew, "_warned", [])
+    monkeypatch.setattr(fork_hazards, "_warned", [])
     with told() as texts:
         for _ in range(2):
             list(loader_of(range(4), headrace.Loader, num_workers=1, multiprocessing_context=method))
@@ -1306,7 +1311,7 @@ def forked_in(monkeypatch: pytest.MonkeyPatch, method: str = "fork") -> list[str
 
 
 BEGIN, AVOID = (
-    "headrace: workers are forked from this process, where ",
+    "headrace: workers are started by fork, and this process is not safe to fork: ",
     '. multiprocessing_context="forkserver" avoids this',
 )
 THREADS = ", and a lock that one of them holds now stays locked in the workers"
@@ -1399,7 +1404,9 @@ def test_fork_beside_the_pool_of_polars_warns(monkeypatch: pytest.MonkeyPatch, t
     assert all("polars" not in text for text in forked_in(monkeypatch))
     monkeypatch.setitem(sys.modules, "polars", types.ModuleType("polars"))
     (text,) = forked_in(monkeypatch)
-    assert text.endswith(f"polars has a thread pool, which they do not have, and wait for{AVOID}")
+    assert text.endswith(
+        f"polars has a thread pool, and the workers would wait for its threads, which they do not have{AVOID}"
+    )
     name.write_text("others")
     assert all("polars" not in text for text in forked_in(monkeypatch))
 
@@ -1471,7 +1478,10 @@ def test_fork_warns_of_a_pool_of_opencvs_that_workers_keep(
     cv2 = OpenCV("cv2")
     cv2.threads = of_trainer
     monkeypatch.setitem(sys.modules, "cv2", cv2)
-    text = f"{BEGIN}OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that){AVOID}"
+    opencv = (
+        "OpenCV has a thread pool, which may hang in the workers (cv2.setNumThreads(0) in this process avoids that)"
+    )
+    text = f"{BEGIN}{opencv}{AVOID}"
     assert forked_in(monkeypatch) == [text] * warns
 
 

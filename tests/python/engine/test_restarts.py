@@ -358,8 +358,8 @@ def test_a_worker_that_hangs_as_it_is_forked_is_replaced_and_that_is_not_counted
         assert loader.report()["restarts"] == 2
         assert epoch(loader) == batches == expected
     assert sorted(re.sub(r"pid \d+", "pid N", text) for text in texts) == [
-        f"headrace: worker {worker} (pid N) could not begin: it waited for a lock that a thread of this process held "
-        'as it was forked, and that nothing in it could release; multiprocessing_context="forkserver" avoids this\n'
+        f"headrace: worker {worker} (pid N) could not start: when it was forked, another thread of this process held a "
+        'lock, and nothing in the worker can release that lock; multiprocessing_context="forkserver" avoids this\n'
         "  headrace replaces it"
         for worker in (0, 1)
     ]
@@ -396,11 +396,11 @@ def test_a_worker_is_killed_only_if_it_was_seen_to_hang_twice(births: Births, ma
     iterator = iter(load(headrace.torch.DataLoader, Numbers(COUNT, Plan(marks)), num_workers=1))
     crew = unborn(iterator)
     pid = crew.processes[0].pid
-    crew._next_look_s = time.monotonic() + mishaps.DEADLINE_S
-    assert not crew.end_stillborn()  # it is too soon to look at all
+    crew._next_check_s = time.monotonic() + mishaps.DEADLINE_S
+    assert not crew.kill_hung_at_start()  # it is too soon to look at all
     for was_killed in (False, True):
-        crew._next_look_s = 0.0
-        assert crew.end_stillborn() == was_killed
+        crew._next_check_s = 0.0
+        assert crew.kill_hung_at_start() == was_killed
         assert until(lambda: not alive(pid), mishaps.DEADLINE_S) if was_killed else alive(pid)
 
 
@@ -445,14 +445,14 @@ def test_a_worker_that_hangs_as_it_is_forked_does_not_keep_close_waiting(
 def test_a_worker_that_never_begins_is_a_stall_in_the_end(
     kind: Any, births: Births, marks: Marks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = _crew.Crew.end_stillborn
+    looks = _crew.Crew.kill_hung_at_start
 
     def look_once_it_hangs(crew: Any) -> bool:
         assert until(lambda: crew._core.look(0)["is_deadlocked"], mishaps.DEADLINE_S)
         return looks(crew)
 
-    monkeypatch.setattr(_crew.Crew, "end_stillborn", look_once_it_hangs)
-    monkeypatch.setattr(_crew, "STILLBIRTHS", 2)
+    monkeypatch.setattr(_crew.Crew, "kill_hung_at_start", look_once_it_hangs)
+    monkeypatch.setattr(_crew, "MAX_HUNG_AT_START", 2)
     births.hanging = 1000
     loader = load(kind, Numbers(COUNT, Plan(marks)), num_workers=1, stall_after=2.0, on_stall="raise")
     with told() as texts, pytest.raises(RuntimeError, match="it waits for a thread that it does not have") as caught:
@@ -472,7 +472,7 @@ def test_a_death_raises_once_the_restarts_are_used_up(kind: Any, name: str, mark
     loader = load(kind, DATASETS[name](Plan(marks, {0: ["SIGKILL"], 6: ["SIGKILL"], 12: ["exit 3"]})), max_restarts=2)
     with pytest.raises(RuntimeError, match=r"^DataLoader worker") as caught:
         epoch(loader)
-    assert "max_restarts=2 are used up" in str(caught.value)
+    assert "the limit max_restarts=2 is reached" in str(caught.value)
     assert loader.report()["restarts"] == 2
 
 

@@ -23,7 +23,7 @@ import datasets as d
 import headrace
 import pytest
 from headrace import _core
-from headrace._engine import crew
+from headrace._engine import shutdown
 from loaders import METHODS, Headrace, only_headrace
 from mishaps import Marks
 from processes import Script, Tracer, alive, run, seconds_to_die_with, until
@@ -364,7 +364,7 @@ def test_one_ctrl_c_is_the_trainers_alone_and_ends_all(tmp_path: pathlib.Path, s
 
 
 def test_a_ctrl_c_on_the_way_into_close_leaves_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    close = crew._close
+    close = shutdown._close
 
     def interrupted(*arguments: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -372,7 +372,7 @@ def test_a_ctrl_c_on_the_way_into_close_leaves_no_worker(monkeypatch: pytest.Mon
 
     iterator = idle(Headrace(range(100), num_workers=2, multiprocessing_context="fork"))
     pids = [worker.pid for worker in iterator._engine.processes]
-    monkeypatch.setattr(crew, "_close", interrupted)
+    monkeypatch.setattr(shutdown, "_close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         iterator._engine.close()
     assert until(lambda: not any(map(alive, pids)))
@@ -689,7 +689,8 @@ CHILD_ITERATES = """
 def test_a_forked_child_that_iterates_is_told_to_do_so_anew(tmp_path: pathlib.Path) -> None:
     said = run(tmp_path, EXIT.format(method="fork", ending=CHILD_ITERATES)).replace("the end\n", "")
     assert said == (
-        "headrace: this iterator belongs to the process that forked this one; iterate over the loader anew here\n"
+        "headrace: this iterator belongs to the process that forked this one; start a new loop over the loader in this "
+        "process\n"
         "25\n0 24\n"
     )
 

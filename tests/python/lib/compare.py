@@ -139,8 +139,7 @@ def states() -> tuple[bytes, float, float]:
 # torch says these once per process, whoever comes first; the last two are headrace's own
 _ONCE = re.compile(
     "ComplexHalf support is experimental|Sparse invariant checks|Sparse CSR tensor|quantized|TypedStorage|"
-    "nested tensor|headrace: workers are forked from this process|headrace: the loop ends after|"
-    "headrace: this epoch ended after"
+    "nested tensor|headrace: workers are started by fork|headrace: the loop ends after|headrace: this epoch ended after"
 )
 
 

@@ -77,7 +77,7 @@ def test_iterable_mock_is_iterated() -> None:
 def test_death_in_iterable_that_answers_every_name_raises(kind: Any, marks: Marks) -> None:
     """Its `replayable` is none: to replay what cannot be replayed would give samples twice."""
     dataset = Stub(Stream(COUNT, Plan(marks, {7: ["SIGKILL"]})))
-    with pytest.raises(RuntimeError, match="headrace cannot replace it: an iterable data set is continued only if"):
+    with pytest.raises(RuntimeError, match="headrace cannot replace it: an iterable dataset is continued only if"):
         epoch(load(kind, dataset))
 
 

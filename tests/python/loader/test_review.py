@@ -240,7 +240,7 @@ def test_a_break_while_workers_wait_for_memory_is_silent(tmp_path: pathlib.Path)
 
 
 SILENT = """import warnings
-warnings.filterwarnings("ignore", "headrace: batches arrive as private copies")
+warnings.filterwarnings("ignore", "headrace: batches are copied")
 import datasets"""
 
 

@@ -551,7 +551,7 @@ def test_a_keyboard_interrupt_of_a_sample_is_never_skipped(kind: Any, marks: Mar
     with told() as texts, pytest.raises(RuntimeError, match="It was interrupted") as caught:
         epoch(load(kind, dataset, on_bad_sample="skip", max_restarts=3))
     assert len(texts) == 3
-    assert "max_restarts=3 are used up" in str(caught.value)
+    assert "the limit max_restarts=3 is reached" in str(caught.value)
 
 
 @BOTH

@@ -916,7 +916,7 @@ def test_a_report_in_a_forked_child_says_where_to_ask(by: str) -> None:
         os.waitpid(pid, 0)
     os.close(write)
     with os.fdopen(read) as stream:
-        assert "belong to the process that forked this one; ask there" in stream.read()
+        assert "belong to the process that forked this one; call report() there" in stream.read()
     assert loader.report()["batches"] >= 1
     assert len(list(iterator)) == 5
 

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives the user a warning that names the line which iterates over the loader.
+
+The crew, the engine, the samples and the drop-in call it. They run below next(), so a fixed stacklevel would name a
+line of headrace or of torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_TORCHS = os.path.join("torch", "utils", "data", "dataloader.py")
+log = logging.getLogger("headrace")
+
+
+def warn_user(text: str, category: type[Warning] = UserWarning) -> None:
+    """Raises a warning, and logs its text with the logger `headrace`."""
+    log.info(text)
+    warnings.warn(text, category, stacklevel=_level_of_user())
+
+
+def _level_of_user() -> int:
+    """Returns the stacklevel that makes a warning of warn_user name the line that iterates over a loader."""
+    frame, level = sys._getframe(2), 2
+    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _is_inside(path: str) -> bool:
+    return path.startswith(_PACKAGE) or path.endswith(_TORCHS)
+
+
+def is_first_rank() -> bool:
+    """Returns True in the first rank of this machine. Some warnings come from that rank only, because all ranks would
+    print the same text."""
+    return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"

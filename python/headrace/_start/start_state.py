@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Describes where a worker starts in its dataset. The crew sends it to a new worker, and at each epoch to all
+workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace._inspect import growth
+
+
+@dataclass
+class StartState:
+    """Where a worker starts in its dataset. The first worker of an epoch starts at the beginning, so it has defaults.
+
+    epoch: how many epochs the iterator has started before. banned: samples, or whole batches, that are not tried again,
+    and why; the keys are random_numbers.text_of their indices. state: the state_dict of an iterable dataset, pickled,
+    to be loaded before the dataset is iterated. made: batches that the dataset had given when that state was taken.
+    discard: batches after those which an earlier worker has made already; they are made again and discarded.
+    look_s: see headrace._inspect.growth.
+    """
+
+    epoch: int = 0
+    banned: dict[str, str] = field(default_factory=dict)
+    state: bytes | None = None
+    made: int = 0
+    discard: int = 0
+    look_s: float | None = field(default_factory=lambda: growth.look_s)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job of a worker: the interface that main calls, and the part that the jobs of both loaders share.
+
+The jobs are in headrace.torch._worker and headrace._numpy.loader.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headrace import _core
+from headrace._errors import raising
+from headrace._options import Policy
+from headrace._samples.maker import BadSample, SampleMaker
+from headrace._start.start_state import StartState
+
+
+class EndOfData(Exception):
+    """Raised when an iterable dataset has come to its end in this worker."""
+
+
+class Failed(Exception):
+    """Raised to answer a task with an exception that occurred earlier, when the worker or the epoch started. args[0] is
+    the wrapped exception."""
+
+
+@dataclass
+class BatchNotes:
+    """The data that a worker sends to the trainer with a batch."""
+
+    worker: int
+    state: bytes | None = None  # the state_dict of an iterable dataset after the batch, pickled
+    made: int = 0  # how many batches the dataset had given by then in this epoch
+    bad: list[BadSample] = field(default_factory=list)
+
+
+class Job(Protocol):
+    """The job of a worker. It is sent to the worker by pickle, unless the start method is fork."""
+
+    def prepare(self, port: _core.Port, start: StartState) -> None:
+        """Runs first in the worker."""
+
+    def begin_epoch(self, start: StartState) -> None:
+        """Runs before each further epoch."""
+
+    def fetch(self, task: Any) -> Any:
+        """Returns the batch of a task (indices, or a Refillable), or with `collates_in_c` the list of its samples.
+        Raises EndOfData when this worker has no more."""
+
+    def collate(self, samples: Any) -> Any:
+        """Collates the samples in Python."""
+
+    def wrap_exception(self) -> raising.Sent:
+        """Returns the exception that is being handled in a form which the trainer can raise again."""
+
+    def sends(self, error: BaseException) -> bool:
+        """Returns True if an exception that is not of class Exception goes to the trainer, instead of ending this
+        worker as it does with torch."""
+
+    def leave(self) -> None:
+        """Runs when there is nothing more to make. It drops the iterator over the dataset, so that the `finally` of a
+        generator runs."""
+
+    @property
+    def seeding(self) -> tuple[int, int] | None:
+        """See headrace._samples.names.replay_command."""
+
+    dataset: Any
+    flavor: int
+    worker: int
+    collates_in_c: bool  # may the extension collate the samples? It leaves what it does not know to `collate`
+    notes: BatchNotes | None  # what is sent with the batch that was fetched last
+
+
+class DatasetJob:
+    """The part of a Job that both loaders share: the notes that it sends with a batch, and how it continues an iterable
+    dataset from a state."""
+
+    dataset: Any
+    worker: int
+    policy: Policy
+    notes: BatchNotes | None = None
+    _maker: SampleMaker | None  # None for an iterable dataset
+    _take_bad: Callable[[], list[BadSample]] = staticmethod(list)  # gives the bad samples of the latest batch, once
+    _made: int
+    _state: bytes | None = None  # is loaded when the first task arrives
+    _state_is_wanted: bool
+    _fetcher: Any = None
+    _failure: Any = None  # the exception that kept the worker from starting; the next task is answered with it
+    _cause: Any = None  # the same exception, kept as the reason why there is no fetcher
+
+    def _new_fetcher(self) -> Any:
+        raise NotImplementedError
+
+    def wrap_exception(self) -> raising.Sent:
+        raise NotImplementedError
+
+    def _note_failure(self) -> None:
+        """Keeps the exception that is being handled, which has kept the worker from starting."""
+        self._failure = self._cause = self.wrap_exception()
+
+    def _raise_failure(self) -> None:
+        """Raises Failed for the first task after a failed start, and for each one after it until there is a fetcher."""
+        failure, self._failure = self._failure, None
+        if failure is None and self._fetcher is None and self._state is None:
+            failure = self._cause
+        if failure is not None:
+            raise Failed(failure)
+
+    @property
+    def seeding(self) -> tuple[int, int] | None:
+        return None if self._maker is None else self._maker.seeding
+
+    def _fetch_and_note(self, fetch: Callable[[Any], Any], task: Any) -> Any:
+        try:
+            data = fetch(task)
+        except BaseException:
+            self.notes = self._notes_of(None)
+            raise
+        self.notes = self._notes_of(pickle.dumps(self.dataset.state_dict()) if self._state_is_wanted else None)
+        return data
+
+    def _notes_of(self, state: bytes | None) -> BatchNotes | None:
+        bad = self._take_bad()
+        if state is None and not bad:
+            return None
+        return BatchNotes(self.worker, state=state, made=self._made, bad=bad)
+
+    def sends(self, error: BaseException) -> bool:
+        """Does what Job.sends says. A policy for bad samples covers exceptions of class Exception. Any other one ends
+        the run, as with num_workers=0, because a restart would try the sample again and skip it in the end."""
+        has_policy = self.policy.on_bad_sample != "raise"
+        return has_policy and not isinstance(error, KeyboardInterrupt)  # Ctrl-C raises it in the worker too
+
+    def _load(self, state: bytes) -> None:
+        """Loads a state into the dataset. It is called only once there is a task, because a dataset may keep the state
+        for the next iteration over it, whichever that is."""
+        self.dataset.load_state_dict(pickle.loads(state))
+        self._state = None
+        self._fetcher = self._new_fetcher()
