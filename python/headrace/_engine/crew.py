@@ -122,9 +122,9 @@ class Crew:
 
     def _start(self, worker: int, host: Host, beginning: restart_state.Beginning) -> None:
         opener = main.Pass(*self._core.open_pass(worker))
-        cargo = transport.Cargo((host.job_of(worker), beginning))
+        arguments = transport.WorkerArguments((host.job_of(worker), beginning))
         try:
-            args = (opener, cargo, not signals.is_blocked())
+            args = (opener, arguments, not signals.is_blocked())
             process = self._context.Process(target=main.main, args=args)
             contexts.check_process(process)
             process.daemon = True
@@ -140,11 +140,11 @@ class Crew:
                 raise
             raise _explain_start(error) from error
         finally:
-            cargo.close()
+            arguments.close()
             opener.close()
 
     def _start_process(self, worker: int, process: Any, opener: main.Pass) -> None:
-        with signals.blocked(self._context), gc_pause.resting_at_birth(process, self._context):
+        with signals.blocked(self._context), gc_pause.paused_from_start(process, self._context):
             process.start()
             contexts.check_child(process.pid)
             opener.guard(process.pid)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C while workers start: the trainer raises KeyboardInterrupt, and no worker prints a traceback of its imports.
+"""Handles signals while workers start. After a Ctrl-C the trainer raises KeyboardInterrupt, and no worker prints a
+traceback of its imports. The crew, the iterators and the workers call this module.
 
-A worker that is started by fork or spawn is born with SIGINT blocked, and unblocks it where it can end in silence. A
-fork server ignores SIGINT itself; its children print nothing before they have unpickled their job, which blocks it.
+A worker that is started by fork or spawn starts with SIGINT blocked, and unblocks it when it can end without a
+traceback. A fork server ignores SIGINT. Its children print nothing before they unpickle their arguments, which block
+it.
 """
 
 from __future__ import annotations
@@ -18,28 +20,32 @@ from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from headrace._start import forkserver
-from headrace._worker import inherited
 
 _Result = TypeVar("_Result")
 
 
+def handled() -> set[int]:
+    """Returns the signals that run a function in Python."""
+    return {number for number in signal.valid_signals() if callable(signal.getsignal(number))}
+
+
 def is_blocked() -> bool:
-    """Has the user blocked SIGINT in this thread? Then workers keep it so."""
+    """Returns True if the user has blocked SIGINT in this thread. It then stays blocked in workers."""
     return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @contextlib.contextmanager
 def blocked(context: Any) -> Iterator[None]:
-    """Blocks SIGINT in this thread while it starts a process. A Ctrl-C of meanwhile is raised afterwards,
-    unless another thread of a trainer with several takes it. For a fork it blocks each signal that has a handler, which
-    would otherwise run in the worker too, until headrace._worker.inherited drops it there."""
+    """Blocks SIGINT in this thread while it starts a process. A Ctrl-C that arrives in between is raised afterwards,
+    unless another thread of the trainer receives it. For a fork it blocks all signals that have a handler, because the
+    handler would otherwise run in the worker too, until headrace._worker.inherited removes it there."""
     method = forkserver.start_method_of(context)
-    if method == "forkserver":  # a server that is started here would pass the block on to what others start by it
+    if method == "forkserver":  # a server that is started here would pass the block on to all its children
         yield
         return
     if method == "spawn" and not multiprocessing.current_process().daemon:  # a daemon may start no process
         resource_tracker.ensure_running()  # starting it unblocks SIGINT
-    others = inherited.handled() if method == "fork" else set()
+    others = handled() if method == "fork" else set()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *others})
     try:
         yield
@@ -49,11 +55,11 @@ def blocked(context: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def raised_later() -> Iterator[None]:
-    """For a __del__, where a KeyboardInterrupt would be lost: it is raised again when the __del__ has ended."""
+    """Raises a KeyboardInterrupt again after the __del__ that contains this block. In the __del__ it would be lost."""
     try:
         yield
     except KeyboardInterrupt:
-        # The thread runs once this one lets go of the interpreter.
+        # The thread runs when this one releases the interpreter.
         main = threading.main_thread().ident
         assert main is not None
         _thread.start_new_thread(signal.pthread_kill, (main, signal.SIGINT))
@@ -68,13 +74,13 @@ def _code_of(handler: Any) -> Any:
 
 
 def _handlers() -> dict[int, Any]:
-    """Returns the handlers that are written in Python, by their signals."""
-    return {number: signal.getsignal(number) for number in inherited.handled()}
+    """Returns the handlers that are written in Python, by signal number."""
+    return {number: signal.getsignal(number) for number in handled()}
 
 
 def is_from_signal(error: BaseException) -> bool:
-    """Returns True if a handler of a signal raised the exception, as for a Ctrl-C or a time limit. Such an exception
-    says nothing about the code that it was raised in."""
+    """Returns True if a signal's handler raised the exception, for example because of a Ctrl-C or a time limit. Such an
+    exception does not mean that the interrupted code failed."""
     if isinstance(error, KeyboardInterrupt):
         return True
     codes = set(map(_code_of, _handlers().values())) - {None}
@@ -83,7 +89,7 @@ def is_from_signal(error: BaseException) -> bool:
 
 
 def _set_handlers(handlers: dict[int, Any]) -> None:
-    """Sets all of them, even if one of them is called in between and raises; its exception is raised at the end."""
+    """Sets all handlers, even if one of them is called in between and raises. Its exception is raised at the end."""
     raised: BaseException | None = None
     for number, handler in handlers.items():
         try:
@@ -97,7 +103,7 @@ def _set_handlers(handlers: dict[int, Any]) -> None:
 
 def without_signals(function: Callable[[], _Result]) -> _Result:
     """Returns what function() returns. Signals that arrive while it runs are handled afterwards, so that no handler can
-    raise an exception between its steps. For what takes milliseconds and happens rarely."""
+    raise an exception between its steps. Use it only for steps that take milliseconds and are rare."""
     if threading.current_thread() is not threading.main_thread():
         return function()  # handlers run in the main thread only
     arrived: list[int] = []
@@ -112,10 +118,11 @@ def without_signals(function: Callable[[], _Result]) -> _Result:
 
 
 def block() -> None:
-    """In a worker that is being unpickled: multiprocessing would print a KeyboardInterrupt from there to `unblock`."""
+    """Blocks SIGINT in a worker that unpickles its arguments. Until `unblock`, multiprocessing would print a
+    KeyboardInterrupt."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def unblock() -> None:
-    """In a worker: KeyboardInterrupt from here on, also for a Ctrl-C of earlier."""
+    """Unblocks SIGINT in a worker. From now on a Ctrl-C raises KeyboardInterrupt, including one that came earlier."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -11,14 +11,10 @@ import signal
 import sys
 from typing import Any
 
+from headrace._start import signals
 from headrace._worker import diagnostics
 
 _kept: list[Any] = []  # event loops: deleting one would unregister the trainer's files from the epoll that both share
-
-
-def handled() -> set[int]:
-    """Returns the signals that run a function in Python."""
-    return {number for number in signal.valid_signals() if callable(signal.getsignal(number))}
 
 
 def drop_handlers(mask: set[Any] | None) -> None:
@@ -26,7 +22,7 @@ def drop_handlers(mask: set[Any] | None) -> None:
     ignored stays ignored, as across an exec; handlers of C libraries and of faulthandler stay, too. `mask`: the signals
     that the trainer's thread has blocked; None leaves them as they are. SIGINT stays blocked: see _interrupt."""
     signal.set_wakeup_fd(-1)  # by which a signal here would run the trainer's handler there
-    for number in handled():
+    for number in signals.handled():
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if mask is not None:

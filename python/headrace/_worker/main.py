@@ -91,8 +91,8 @@ class Pass:
         self.mask = None  # has been dealt with
         signals.block()
         inherited.drop_handlers(None)  # before the data set arrives, which may set some of its own
-        gc_pause.keep()  # what is imported by now
-        gc_pause.rest()  # also while the data set arrives, which comes next
+        gc_pause.freeze()  # what is imported by now
+        gc_pause.pause()  # also while the data set arrives, which comes next
         _core.Loader.guard(self.fds[_LIFE].detach(), os.getpid())  # the trainer may have died before it could
 
     def check_process(self) -> None:
@@ -249,14 +249,14 @@ def _local_trainers() -> int:
     return max(1, int(told)) if re.fullmatch("[0-9]{1,6}", told) else 1
 
 
-def main(opener: Pass, cargo: transport.Cargo, is_interrupted: bool) -> None:
-    """The worker process's target. `cargo`: a Job and a Beginning. `is_interrupted`: a Ctrl-C ends it."""
+def main(opener: Pass, arguments: transport.WorkerArguments, is_interrupted: bool) -> None:
+    """The worker process's target. `arguments`: a Job and a Beginning. `is_interrupted`: a Ctrl-C ends it."""
     opener.check_process()
     if opener.mask is not None:  # forked: nothing was unpickled
         inherited.drop_handlers(opener.mask)
         inherited.drop_event_loop()
-    gc_pause.work()
-    job, beginning = cargo.value
+    gc_pause.resume()
+    job, beginning = arguments.value
     exit_code = 0
     try:
         if is_interrupted:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loader is to make, drawn from torch's samplers without torch's generators.
+"""Draws the indices of batches from torch's samplers without torch's generators. Both iterators use it.
 
-An exception of a signal's handler that is raised inside a generator ends it, and with it the epoch. So torch's own
-samplers are read by the extension. The indices, their order and the random numbers are the same.
+If a signal's handler raises an exception inside a generator, the generator ends, and the epoch with it. So the
+extension reads torch's own samplers. The indices, their order and the random numbers are the same.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.utils.data.distributed import DistributedSampler
 from headrace import _core
 from headrace.torch import _internals
 
-_make_batches = BatchSampler.__iter__  # a user may put another in its place
-# Draw all of an epoch's random numbers when the first index is drawn.
+_make_batches = BatchSampler.__iter__  # a user may replace it
+# These samplers draw all random numbers of an epoch when the first index is drawn.
 _DRAW_AT_ONCE = (SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
@@ -34,7 +34,8 @@ def _indices_of(sampler: Any) -> Any:
 
 
 def tasks_of(index_sampler: Any, iterator: Any) -> _core.Tasks:
-    """Returns the tasks of one epoch. `iterator`: torch's own over the sampler, for samplers of other kinds."""
+    """Returns the tasks of one epoch. `iterator` is torch's iterator over the sampler; it is used for other samplers
+    than torch's."""
     is_torchs = type(index_sampler) is BatchSampler and BatchSampler.__iter__ is _make_batches
     size = index_sampler.batch_size if is_torchs else 0
     if is_torchs and type(size) is int and size > 0:

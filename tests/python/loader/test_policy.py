@@ -18,7 +18,7 @@ import headrace.torch
 import pytest
 import torch
 import torch.utils.data
-from disturbed import BOTH, COUNT, as_sum, load, undisturbed
+from disturbed import BOTH, COUNT, load, undisturbed
 from loaders import only_headrace
 from mishaps import DEADLINE_S, Bad, Marks, Numbers, Plan, Random, Resumable, Stream, epoch
 from processes import until
@@ -30,11 +30,10 @@ pytestmark = only_headrace
 
 
 @BOTH
-@pytest.mark.parametrize("options", [{"on_bad_sample": "skip"}, {"rng": "sample"}, {"on_bad_sample": as_sum}])
-def test_options_for_samples_need_a_data_set_with_indices(kind: Any, options: dict[str, Any], marks: Marks) -> None:
+def test_rng_of_samples_needs_map_style_dataset(kind: Any, marks: Marks) -> None:
     for dataset in (Stream(COUNT, Plan(marks)), Resumable(COUNT, Plan(marks))):
-        with pytest.raises(ValueError, match='rng="sample" and on_bad_sample need a data set with __getitem__'):
-            load(kind, dataset, **options)
+        with pytest.raises(ValueError, match='rng="sample" needs a map-style dataset'):
+            load(kind, dataset, rng="sample")
 
 
 WRONG = [
