@@ -203,8 +203,9 @@ class Options:
     on_stall: str = _row(
         "wait",
         _one_of("wait", "raise", "restart"),
-        """what to do after stall_after seconds. "wait": continue to wait. "raise": raise RuntimeError. "restart": kill and replace the
-        worker. With "wait" and "raise", a worker that is stopped or in a debugger is only reported.""",
+        """what to do after stall_after seconds. "wait": continue to wait. "raise": raise RuntimeError.
+        "restart": kill and replace the worker. With "wait" and "raise", a worker that is stopped or in a debugger is
+        only reported.""",
     )
     shutdown_timeout: float = _row(
         5.0,

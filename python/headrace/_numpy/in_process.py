@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import _core, _options
 from headrace._engine import in_process
-from headrace._numpy.collate import default_collate
 from headrace._numpy.job import Fetcher
 from headrace._samples import draw
 
@@ -22,7 +21,7 @@ class InProcessIterator(in_process.HereIterator):
     def __init__(self, loader: Loader, tasks: _core.Tasks, epoch: int) -> None:
         policy = _options.Policy.of(loader, loader._is_iterable, {})
         self._is_batched = loader._batched
-        self._collate = (loader.collate_fn or default_collate) if self._is_batched else _as_is
+        self._collate = loader._batch_function() if self._is_batched else _as_is
         if loader._is_iterable:
             batch_size = (loader.batch_size or 0) if self._is_batched else 0
             self._from: Any = draw.FromIterable(loader.dataset, batch_size, loader.drop_last, policy, None)

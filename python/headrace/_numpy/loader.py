@@ -13,6 +13,7 @@ from headrace import _core, _options
 from headrace._engine import engine as _engine
 from headrace._engine import in_process, restart_state
 from headrace._inspect import lookup
+from headrace._numpy.collate import default_collate
 from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
 from headrace._options import Options
@@ -100,7 +101,7 @@ class Loader(Options):
         self.epoch = 0
         self._is_iterable = _options.is_iterable_only(dataset)
         self._iterator: WorkerIterator | None = None
-        self._engine: _engine.Engine | in_process.Here | None = None  # of the newest iterator
+        self._engine: _engine.Engine | in_process.Here | None = None  # the newest iterator has it
         self._blame = restart_state.Blame()
         self._check()
         self.multiprocessing_context = _context_of(multiprocessing_context)
@@ -160,6 +161,9 @@ class Loader(Options):
         if self.batch_size is None:
             return count
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def _batch_function(self) -> Callable[[list[Any]], Any]:
+        return self.collate_fn or default_collate
 
     def _order(self) -> Iterable[Any]:
         if self._is_iterable:

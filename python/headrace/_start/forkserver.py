@@ -87,7 +87,7 @@ def ensure_sockets(context: Any) -> None:
     for base in _SOCKET_FOLDERS:
         with contextlib.suppress(OSError):
             folder = tempfile.mkdtemp(prefix="pymp-", dir=base)
-            util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-100)  # with True it never raises
+            util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-100)  # True: errors are ignored
             if _can_have_socket(folder):
                 multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
                 return
@@ -108,9 +108,8 @@ def explain_sockets(error: OSError, context: Any) -> None:
 
 def _what_to_load(modules: list[str], is_interrupted: bool) -> str:
     data = spawn.get_preparation_data("headrace")
-    if (
-        len(str(data.get("sys_argv"))) > _MAX_ARGUMENTS
-    ):  # then the workers import the main module, which may read the arguments
+    if len(str(data.get("sys_argv"))) > _MAX_ARGUMENTS:
+        # The workers import the main module then, because it may read the arguments.
         data = {"sys_path": data.get("sys_path")}
     return json.dumps(
         {

@@ -33,9 +33,8 @@ class Pickler(ForkingPickler):
         self.buffers: list[Any] = []
         buffers = self.buffers
 
-        def keep(
-            buffer: pickle.PickleBuffer,
-        ) -> bool:  # not a method, because a cycle would keep the sent objects alive
+        # Not a method, because a cycle would keep the sent objects alive.
+        def keep(buffer: pickle.PickleBuffer) -> bool:
             buffers.append(buffer.raw())
             return False  # out of band
 

@@ -74,9 +74,8 @@ def _ended_with_trainer() -> Iterator[None]:
     pipe, fd = _trainers_pipe(), None
     with contextlib.suppress(OSError):  # without the guard, it ends after everything is loaded
         if pipe is not None:
-            fd = os.open(
-                f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK
-            )  # a file description that no other process shares
+            # No other process shares this new file description.
+            fd = os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK)
             _core.Loader.guard(fd, os.getpid())
     try:
         yield

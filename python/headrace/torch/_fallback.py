@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace.torch where the engine cannot run: torch's own loader, which takes headrace's options and ignores them."""
+"""headrace.torch if the engine cannot run: torch's own loader, which takes headrace's options and ignores them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tensors from frozen data. headrace.store calls it for tensors in an image.
+"""Tensors over frozen data.
 
-torch has no read-only tensors, and a write to sealed memory would crash the process. So the tensors use a mapping of
-the image that belongs to this process and is copied on write. Pages that are only read are the shared memory. A page
-that is written becomes private: later views of the same tensor in this process see the change, other processes do not.
+torch knows no read-only tensors, and a write to sealed memory would be a crash. So tensors look into a mapping of the
+image of this process's own, copy on write: what is only read is the shared memory, and a page that is written becomes
+private, and its change is seen by later views of the same tensor in this process and by nobody else.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch
 
 from headrace._core import StoreError
 
-_HEADER_BYTES = 256  # the header of an image, which contains its identity
+_HEADER_BYTES = 256  # of an image: with the identity in it
 
 
 def _open(image: Any) -> int | None:
-    """Returns a file descriptor of the image's bytes, or None."""
+    """A descriptor of the image's bytes, or None."""
     if image.fd >= 0:
         return os.dup(image.fd)
     try:
@@ -40,7 +40,7 @@ def _map(image: Any) -> mmap.mmap | None:
         return None
     finally:
         os.close(fd)
-    same = mapped[:_HEADER_BYTES] == memoryview(image)[:_HEADER_BYTES]  # the file may have been replaced
+    same = mapped[:_HEADER_BYTES] == memoryview(image)[:_HEADER_BYTES]  # the file may be another by now
     return mapped if same else None
 
 
@@ -52,17 +52,17 @@ def _memory(image: Any) -> mmap.mmap | None:
 
 
 def _dtype(name: str) -> torch.dtype:
-    dtype = vars(torch).get(name)  # getattr would import modules that torch loads lazily
+    dtype = vars(torch).get(name)  # getattr would import what torch loads late
     if not isinstance(dtype, torch.dtype):
         raise StoreError(f"headrace: this image has a tensor of dtype {name[:40]!r}, which torch does not have")
     return dtype
 
 
 def tensor(image: Any, name: str, shape: tuple[int, ...], offset: int, size: int, private: bool) -> torch.Tensor:
-    """Returns a tensor of `size` bytes at `offset` of an image, or a copy of it if `private` is true."""
+    """A tensor of `size` bytes at `offset` of an image; `private`: a copy."""
     dtype = _dtype(name)
     if math.prod(shape) * torch.empty(0, dtype=dtype, device="cpu").element_size() != size:
-        raise StoreError(f"headrace: a tensor of this image does not have the size of its shape {shape}")
+        raise StoreError(f"headrace: a tensor of this image is not of the size of its shape {shape}")
     if size == 0:
         return torch.empty(shape, dtype=dtype, device="cpu")
     memory = None if private else _memory(image)
@@ -81,15 +81,13 @@ def strided_tensor(
     offset: int,
     size: int,
 ) -> torch.Tensor:
-    """Returns a tensor whose elements share the `size` bytes at `offset` of an image, or of a copy (a bytearray).
+    """Returns a tensor whose places share the `size` bytes at `offset` of an image, or of a copy (a bytearray).
 
     The library has checked that shape, strides and first stay within these bytes, in elements of item_bytes.
     """
     dtype = _dtype(name)
     if torch.empty(0, dtype=dtype, device="cpu").element_size() != item_bytes or min(strides, default=0) < 0:
-        raise StoreError(
-            "headrace: a tensor of this image has a layout that torch does not support; freeze the data again"
-        )
+        raise StoreError("headrace: a tensor of this image has a layout that torch does not have; make the image again")
     if not isinstance(memory, bytearray):
         mapped = _memory(memory)
         if mapped is None:

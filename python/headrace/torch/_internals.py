@@ -128,6 +128,6 @@ def remade(wrapped: Any) -> BaseException:
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
-    """Returns a number that identifies a storage while it is alive."""
+    """One number per storage, while it is alive."""
     key: int = storage._cdata
     return key

@@ -62,7 +62,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         _internals.called_by_torch(super().__init__, loader)
         _worker.use_torch()
-        self._batch_size = lookup.attribute(loader, "batch_size")  # the object that fastai uses as a loader has none
+        self._batch_size = lookup.attribute(loader, "batch_size")  # fastai's replacement of a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # torch also waits if it is not a number
         self._worker_init_fn = loader.worker_init_fn
         if loader.prefetch_factor <= 0:  # type: ignore[operator]  # None: torch compares too
@@ -135,9 +135,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         )
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        if (
-            not first_iter and self._engine.is_closed
-        ):  # many programs call _shutdown_workers although workers are persistent
+        if not first_iter and self._engine.is_closed:
+            # Many programs call _shutdown_workers although the workers are persistent.
             Iterator.__init__(self, loader)
             return
         super()._reset(loader, first_iter)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What headrace knows of each loader, torch's own loaders included: the options that apply to it, its next epoch, its
-newest engine, and what its workers died of. _loader.py and the iterators use it."""
+"""Keeps what headrace knows of each loader, including torch's own: the options that apply to it, its next epoch, its
+newest engine, and the samples that its workers died at. _loader.py and the iterators use it."""
 
 from __future__ import annotations
 

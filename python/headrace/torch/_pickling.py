@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickles batches that contain tensors: the bytes of the tensors are stored in the slot, next to the pickle.
-
-The workers of headrace.torch.DataLoader use it through headrace._start.pickling.
-"""
+"""torch's reductions for batches that are pickled: tensors travel beside the pickle, in the slot."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ import torch
 from headrace._start import pickling
 from headrace.torch import _internals
 
-_ALIGN = 16  # the largest item size; the part of a storage starts at a multiple of it
+_ALIGN = 16  # the largest item size: a storage's part starts at a multiple of it
 
 
 class _Part:
-    """The part of a storage that the tensors of one batch use."""
+    """The part of a storage that tensors of one batch look into."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self.storage = storage
@@ -35,7 +32,7 @@ class _Part:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Returns the range [start, end) of bytes that a strided tensor uses in its storage."""
+    """The bytes of its storage that a strided tensor looks at: [start, end)."""
     item = tensor.element_size()
     start = int(tensor.storage_offset()) * item
     if tensor.numel() == 0:
@@ -54,8 +51,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 class Pickler(pickling.Pickler):
-    """Pickles as torch.multiprocessing does, except that the bytes of a storage go into the slot instead of a file.
-    Tensors that share a storage also share one when they arrive. Only the part that they use is sent."""
+    """torch.multiprocessing's reductions, except that a storage's bytes travel in the slot and not in a file of their
+    own. Tensors that share a storage arrive sharing one; only the part that they look into travels."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -80,8 +77,7 @@ class Pickler(pickling.Pickler):
         return super().reducer_override(value)
 
     def finish(self) -> list[Any]:
-        """Returns the children. The first one contains where each part starts in its storage, which is known only after
-        everything is pickled."""
+        """The first child says where each part starts in its storage: that is not known before all is pickled."""
         if self.parts:
             parts = [part for _, part in self.parts.values()]
             starts = torch.tensor([part.start for part in parts], device="cpu")
@@ -97,6 +93,6 @@ def _rebuild_storage(number: int) -> torch.UntypedStorage:
 def _rebuild_tensor(
     number: int, dtype: torch.dtype, offset: int, size: torch.Size, stride: tuple[int, ...]
 ) -> torch.Tensor:
-    empty = torch.empty(0, dtype=dtype, device="cpu")  # also if the default device is another
+    empty = torch.empty(0, dtype=dtype, device="cpu")  # whatever the default device is
     start = int(pickling.child(0)[number]) // empty.element_size()
     return empty.set_(_rebuild_storage(number), offset - start, size, stride)

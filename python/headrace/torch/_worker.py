@@ -29,13 +29,13 @@ from headrace.torch import _pickling as _torch_pickling
 
 
 def use_torch() -> None:
-    """Makes the extension use torch's classes and pickler. It is called once per process."""
-    # For tests, HEADRACE_DLPACK=capsule behaves like a version of torch without an exchange table.
+    """Tells the extension about torch: once per process."""
+    # $HEADRACE_DLPACK=capsule: as with a torch that has no exchange table.
     table = None if os.environ.get("HEADRACE_DLPACK") == "capsule" else _internals.exchange_table
     _core.use_torch(torch.Tensor, torch.int8, torch.uint8, torch.utils.dlpack.from_dlpack, table)
     if _internals.worker.HAS_NUMPY:
         _core.use_numpy()
-        importlib.import_module("numpy.random")  # numpy loads it lazily: load it once here, not in each forked worker
+        importlib.import_module("numpy.random")  # numpy loads it late: here once, instead of in each forked worker
     pickling.use_pickler(_torch_pickling.Pickler)
 
 
@@ -104,9 +104,7 @@ class Job(DatasetJob):
     def prepare(self, port: _core.Port, beginning: restart_state.Beginning) -> None:
         use_torch()
         _internals.signal_handling._set_worker_signal_handlers()
-        signal.signal(
-            signal.SIGTERM, signal.SIG_DFL
-        )  # torch's handler exits with 0 if the signal went to the trainer's group
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torch's exits with 0 if the signal went to the trainer's group
         diagnostics.arm(port)
         _internals.set_thread_name("pt_data_worker")
         _internals.forget_library_finalizers()

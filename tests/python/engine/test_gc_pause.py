@@ -58,10 +58,10 @@ def is_paused(thresholds: tuple[int, ...]) -> bool:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_gc_is_paused_until_dataset_arrives_and_imports_are_frozen(tmp_path: pathlib.Path, method: str) -> None:
+def test_gc_is_paused_until_dataset_arrives(tmp_path: pathlib.Path, method: str) -> None:
     before, reported, after, (is_plain, name) = run(tmp_path, method, "")
     at_import, at_arrival, at_work, is_enabled, is_kept, name_there = reported
-    assert before == after  # of the trainer
+    assert before == after  # the trainer is not affected
     assert at_work == before[0] and is_enabled
     assert name_there == name and is_plain
     if method == "fork":
