@@ -103,13 +103,15 @@ class Loader(Options):
         self._iterator: WorkerIterator | None = None
         self._engine: _engine.Engine | in_process.Here | None = None  # the newest iterator has it
         self._blame = restart_state.Blame()
-        self._check()
+        self._check_values()
+        self._check_combination()
         self.multiprocessing_context = _context_of(multiprocessing_context)
         if num_workers > 0:
             contexts.check_context(self.multiprocessing_context)
             forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
 
-    def _check(self) -> None:
+    def _check_values(self) -> None:
+        """Raises TypeError or ValueError if an argument is bad."""
         if not _can_be_iterated(self.dataset):
             raise TypeError(
                 f"dataset should have __getitem__ or __iter__, but {type(self.dataset).__name__} has neither"
@@ -125,16 +127,19 @@ class Loader(Options):
         for name in ("collate_fn", "worker_init_fn"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise TypeError(f"{name} should be callable or None, but got {getattr(self, name)!r}")
+        for name in ("sampler", "batch_sampler"):
+            value = getattr(self, name)
+            if value is not None and not _can_be_iterated(value):
+                raise TypeError(f"{name} should be an iterable or None, but got {value!r}")
+
+    def _check_combination(self) -> None:
+        """Raises ValueError if arguments do not fit together, and what a bad own option raises."""
         if self._is_iterable and (self.shuffle or self.sampler is not None or self.batch_sampler is not None):
             raise ValueError(
                 "shuffle, sampler and batch_sampler need a map-style dataset (one with __getitem__), but this dataset "
                 "is iterable"
             )
         _options.Policy.of(self, self._is_iterable, {})
-        for name in ("sampler", "batch_sampler"):
-            value = getattr(self, name)
-            if value is not None and not _can_be_iterated(value):
-                raise TypeError(f"{name} should be an iterable or None, but got {value!r}")
         if self.shuffle and self.sampler is not None:
             raise ValueError("give sampler or shuffle=True, not both")
         if self.batch_sampler is not None and (

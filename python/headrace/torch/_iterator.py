@@ -69,20 +69,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         self._policy = _loader_state.policy_of(loader)
         self._seed = _loader_state.seed_of(loader, self._base_seed)
-        if self._policy.freeze:
-            from headrace.store._attributes import Freezer  # imported only if it is needed
-
-            _loader_state.freezers.get_or_make(loader, Freezer).freeze(self._dataset)
-        self._is_repaired = False
-        method = start_errors.start_method_of(loader.multiprocessing_context)
-        start = functools.partial(self._start, loader)
-        try:
-            parts = start_errors.parts_of_loader(loader)
-            self._engine = start_errors.started(start, parts, method, self._policy.repair)
-        except _PICKLES_ERRORS as error:
-            if start_errors.is_explained(error) or isinstance(error, pickle.PicklingError):
-                _internals.called_by_torch(warnings.warn, _NOT_PICKLED)
-            raise
+        self._freeze_dataset(loader)
+        self._engine = self._start_engine(loader)
         self._workers = self._engine.processes
         _loader_state.engines.set(loader, self._engine)
         self._pinner: Any = _pinning.Pinner(self._pin_memory_device) if self._pin_memory else None
@@ -91,6 +79,25 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         self._source = self._engine.source if self._pinner is None else self._pinner.results
         self._loader = self._engine.source
         self._reset(loader, first_iter=True)
+
+    def _freeze_dataset(self, loader: Any) -> None:
+        if self._policy.freeze:
+            from headrace.store._attributes import Freezer  # imported only if it is needed
+
+            _loader_state.freezers.get_or_make(loader, Freezer).freeze(self._dataset)
+
+    def _start_engine(self, loader: Any) -> _engine.Engine:
+        """Starts the workers. If an object cannot be pickled, torch's warning comes before the exception."""
+        self._is_repaired = False
+        method = start_errors.start_method_of(loader.multiprocessing_context)
+        start = functools.partial(self._start, loader)
+        try:
+            parts = start_errors.parts_of_loader(loader)
+            return start_errors.started(start, parts, method, self._policy.repair)
+        except _PICKLES_ERRORS as error:
+            if start_errors.is_explained(error) or isinstance(error, pickle.PicklingError):
+                _internals.called_by_torch(warnings.warn, _NOT_PICKLED)
+            raise
 
     def _start(self, loader: Any, is_repaired: bool) -> _engine.Engine:
         self._is_repaired = is_repaired
