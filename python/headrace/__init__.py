@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from headrace import store as store
     from headrace._errors.exception_text import ForkWarning as ForkWarning
     from headrace._numpy.collate import default_collate as default_collate
+    from headrace._numpy.job import WorkerInfo as WorkerInfo
+    from headrace._numpy.job import get_worker_info as get_worker_info
     from headrace._numpy.loader import Loader as Loader
-    from headrace._numpy.loader import WorkerInfo as WorkerInfo
-    from headrace._numpy.loader import get_worker_info as get_worker_info
     from headrace.store._attributes import freeze_attributes as freeze_attributes
     from headrace.store._freeze import StoreError as StoreError
     from headrace.store._freeze import freeze as freeze
@@ -43,8 +43,8 @@ __all__ = [
 _LATE = {
     "ForkWarning": "headrace._errors.exception_text",
     "Loader": "headrace._numpy.loader",
-    "WorkerInfo": "headrace._numpy.loader",
-    "get_worker_info": "headrace._numpy.loader",
+    "WorkerInfo": "headrace._numpy.job",
+    "get_worker_info": "headrace._numpy.job",
     "default_collate": "headrace._numpy.collate",
     "StoreError": "headrace.store._freeze",
     "freeze": "headrace.store._freeze",

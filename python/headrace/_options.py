@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What loaders share of their options. Needs no extension: the fallback checks them too."""
+"""headrace's own options: one table with a row for each, and the checks.
+
+From the table come the attributes of both loaders, the defaults and checks of their arguments, the paragraphs of their
+docstrings and docs/options.md. A new option is a row of `Options`, and a keyword in the two `__init__` functions that
+type checkers read. This module needs no extension, because headrace.torch also checks the options if the engine cannot
+run.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +16,35 @@ import numbers
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headrace._errors import exception_text
 from headrace._inspect import lookup
 
-_MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): what the first task takes
+_MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): the first task takes this much
+_Class = TypeVar("_Class", bound=type)
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
 
+def is_iterable_only(value: object) -> bool:
+    """Returns True if a dataset gives no samples by index. torch's IterableDataset has a __getitem__, which raises."""
+    torch_data = sys.modules.get("torch.utils.data")
+    if isinstance(value, getattr(torch_data, "IterableDataset", ())):
+        return True
+    return lookup.has_special(value, "__iter__") and not lookup.has_special(value, "__getitem__")
+
+
+def is_torchs_loader(value: object) -> bool:
+    """Returns True for a torch DataLoader, or for an object that claims to be one: accelerate's loaders do, and have
+    its attributes by `__getattr__`."""
+    return isinstance(value, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ()))
+
+
+# ---- checks: each takes the option's name and value, and raises TypeError or ValueError ----
+
+
 def check_limit(limit: object) -> int:
-    """The arena_limit option as bytes; 0: chosen by the engine. TypeError, ValueError."""
+    """Returns the arena_limit option in bytes, or 0 if the engine chooses the limit. Raises TypeError, ValueError."""
     if limit is None:
         return 0
     if not isinstance(limit, int) or isinstance(limit, bool):
@@ -31,23 +54,183 @@ def check_limit(limit: object) -> int:
     return limit
 
 
-def is_iterable_only(value: object) -> bool:
-    """Has a data set no samples by index? torch's IterableDataset has a __getitem__, which raises."""
-    torch_data = sys.modules.get("torch.utils.data")
-    if isinstance(value, getattr(torch_data, "IterableDataset", ())):
-        return True
-    return lookup.has_special(value, "__iter__") and not lookup.has_special(value, "__getitem__")
+def check_number(name: str, value: Any, least: float) -> None:
+    """Raises TypeError or ValueError unless an option is a number that is at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} should be a number, but got {value!r}")
+    if not float(value) >= least:
+        raise ValueError(f"{name} should be at least {least:g}, but got {value}")
 
 
-def is_torchs_loader(value: object) -> bool:
-    """Returns whether it is one, or says so: accelerate's stand for one, and have its attributes by `__getattr__`."""
-    return isinstance(value, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ()))
+def check_count(name: str, value: Any) -> int:
+    """Returns an option that counts something as an int; numpy's integers are accepted. Raises TypeError,
+    ValueError."""
+    if isinstance(value, bool) or not lookup.has_special(value, "__index__"):
+        raise TypeError(f"{name} should be an int, but got {value!r}")
+    count = operator.index(value)
+    if count < 0:
+        raise ValueError(f"{name} should not be negative, but got {value}")
+    return count
+
+
+def check_seed(seed: Any) -> int:
+    """Returns a seed that is not None as an int; numpy's integers are accepted. Raises TypeError, ValueError."""
+    return check_count("seed", seed)
+
+
+def check_repair(repair: object) -> None:
+    """Raises ValueError if repair is neither None nor "auto"."""
+    if repair not in (None, "auto"):
+        raise ValueError(f"repair should be 'auto' or None, but got {repair!r}")
+
+
+def _check_arena_limit(name: str, value: Any) -> None:
+    check_limit(value)
+
+
+def _check_optional_seed(name: str, value: Any) -> None:
+    if value is not None:
+        check_seed(value)
+
+
+def _check_stall_after(name: str, value: Any) -> None:
+    check_number(name, value, 0.001)
+
+
+def _check_shutdown_timeout(name: str, value: Any) -> None:
+    check_number(name, value, 0.1)
+    if not math.isfinite(value):
+        raise ValueError(f"{name} should be a number of seconds, but got {value}")
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} should be True or False, but got {value!r}")
+
+
+def _check_repair(name: str, value: Any) -> None:
+    check_repair(value)
+
+
+def _check_bad_sample(name: str, value: Any) -> None:
+    if not callable(value):
+        _one_of("raise", "skip", "refill")(name, value)
+
+
+def _one_of(*words: str) -> Callable[[str, Any], None]:
+    def check(name: str, value: Any) -> None:
+        if value not in words:
+            raise ValueError(f"{name} should be one of {', '.join(map(repr, words))}, but got {value!r}")
+
+    return check
+
+
+# ---- the table ----
+
+
+class Option(NamedTuple):
+    """A row of the table. `text` describes the option for users; `torch` and `numpy` are what only one of
+    headrace.torch.DataLoader and headrace.Loader needs in addition."""
+
+    default: Any
+    check: Callable[[str, Any], Any]
+    text: str
+    torch: str = ""
+    numpy: str = ""
+
+
+def _row(default: Any, check: Callable[[str, Any], Any], text: str, torch: str = "", numpy: str = "") -> Any:
+    return Option(default, check, text, torch, numpy)  # typed as Any: the attribute has the type of the option's value
+
+
+class Options:
+    """The table of headrace's own options, a row for each. Both loaders inherit the options as attributes, with the
+    defaults as values."""
+
+    arena_limit: int | None = _row(
+        None,
+        _check_arena_limit,
+        """maximum shared memory in bytes, 64 KiB or more, for the batches that workers make and that you keep.
+        None: half of the available memory. A batch that does not fit raises MemoryError. The attribute may be set
+        later and is used for the next iteration, but not while persistent workers run.""",
+        torch="If it is None and headrace.torch.install() was given a limit, that limit is used.",
+    )
+    max_restarts: int = _row(
+        0,
+        check_count,
+        """how many dead workers an iterator replaces. A new worker makes the lost batches again.
+        An iterable dataset is continued by its state_dict and load_state_dict, or from its start if it has a true
+        attribute `replayable` (in the instance or its class; an answer of `__getattr__` does not count). Otherwise the
+        death of its worker raises. A forked worker that hangs before it could start is always replaced, and is not
+        counted here. If a worker ends before its first task in the same way as the worker that it replaced, it is not
+        replaced again.""",
+        torch="With 0, the death of a worker raises RuntimeError, as with torch.",
+        numpy="The default is 3.",
+    )
+    rng: str = _row(
+        "worker",
+        _one_of("worker", "sample"),
+        """"worker": the random numbers of a worker continue from sample to sample. "sample": random, numpy and
+        torch (if it is used) are seeded again for each sample, by seed, epoch and index, so that a sample does not
+        depend on the worker that makes it.""",
+        torch="""With "sample" the dataset's __getitem__ is called for each sample, and its __getitems__ is not
+        used.""",
+    )
+    seed: int | None = _row(
+        None,
+        _check_optional_seed,
+        """seed of rng="sample" and of on_bad_sample="refill".""",
+        torch="With None it is the seed that torch draws from `generator` for each iterator.",
+        numpy="It is also the seed of shuffling, and of random and numpy in the workers. With None it is drawn once.",
+    )
+    on_bad_sample: str | Callable[[Any, Exception], str] = _row(
+        "raise",
+        _check_bad_sample,
+        """what to do if a sample raises an exception. "raise": raise it. "skip": leave the sample out, so that
+        its batch is smaller. "refill": use another sample. Or a function (index, exception) that returns one of these
+        words. The other sample is one that the sampler gave earlier in this epoch, chosen by seed, epoch and position,
+        out of ten; if there is none yet, it is the next good one, out of a hundred. In an iterable dataset it is the next sample, and `index` counts
+        the samples of the worker. A map-style dataset keeps its number of batches. Only exceptions of class Exception
+        are handled; others, such as SystemExit, end the run, with any number of workers. Bad samples are listed at the
+        end of the epoch and in report().""",
+    )
+    stall_after: float = _row(
+        30.0,
+        _check_stall_after,
+        """if the loop waits and no worker makes progress for this number of seconds, the stacks of the worker
+        that it waits for are shown.""",
+    )
+    on_stall: str = _row(
+        "wait",
+        _one_of("wait", "raise", "restart"),
+        """what to do after stall_after seconds. "wait": continue to wait. "raise": raise RuntimeError.
+        "restart": kill and replace the worker. With "wait" and "raise", a worker that is stopped or in a debugger is
+        only reported.""",
+    )
+    shutdown_timeout: float = _row(
+        5.0,
+        _check_shutdown_timeout,
+        """closing a loader kills every worker that has not ended after this number of seconds, and returns.""",
+    )
+    freeze: bool = _row(
+        False,
+        _check_flag,
+        """before the workers start, replace the large containers of the dataset, in place, by views of one image
+        that all processes share: see headrace.freeze_attributes.""",
+    )
+    repair: str | None = _row(
+        None,
+        _check_repair,
+        """"auto": if an object cannot be pickled for the workers, make it again in them where headrace knows how
+        (locks, loggers, views, lambdas, files opened for reading), and list it in a warning. None: raise the
+        exception.""",
+    )
 
 
 class ArenaLimit:
-    """A loader's attribute arena_limit: checked when it is set, and refused where it would have no effect.
+    """The attribute arena_limit of a loader: it is checked when it is set, and refused if it would have no effect.
 
-    The value stands in the loader's __dict__ under the same name: Lightning makes loaders anew from what is there.
+    The value is in the loader's __dict__ under the same name, because Lightning makes new loaders from what is there.
     """
 
     def __get__(self, loader: Any, owner: object = None) -> int | None:
@@ -56,12 +239,38 @@ class ArenaLimit:
     def __set__(self, loader: Any, limit: int | None) -> None:
         check_limit(limit)
         if vars(loader).get("_iterator") is not None:
-            raise ValueError("arena_limit should not be set while persistent workers run: make a new loader")
+            raise ValueError("arena_limit should not be set while persistent workers run; create a new loader")
         vars(loader)["arena_limit"] = limit
 
 
+TABLE: dict[str, Option] = {name: row for name, row in vars(Options).items() if isinstance(row, Option)}
+DEFAULTS = {name: row.default for name, row in TABLE.items()}
+_POLICY = [name for name in TABLE if name not in ("arena_limit", "seed")]
+for _name, _default in DEFAULTS.items():
+    setattr(Options, _name, _default)
+Options.arena_limit = ArenaLimit()  # type: ignore[assignment]
+
+
+def documented(face: str) -> Callable[[_Class], _Class]:
+    """Decorates a loader class: replaces the line `{options}` of its docstring by a paragraph for each option.
+    `face`: "torch" or "numpy", which chooses the texts."""
+
+    def document(loader: _Class) -> _Class:
+        if loader.__doc__ is not None:  # python -OO drops docstrings
+            loader.__doc__ = loader.__doc__.replace("{options}", "\n        ".join(_paragraphs(face)))
+        return loader
+
+    return document
+
+
+def _paragraphs(face: str) -> list[str]:
+    """Returns the paragraphs of a docstring; their lines after the first are indented once more."""
+    texts = {name: f"{row.text}\n{getattr(row, face)}".strip().splitlines() for name, row in TABLE.items()}
+    return [f"{name}: " + "\n            ".join(map(str.strip, lines)) for name, lines in texts.items()]
+
+
 def shown_with(theirs: Callable[..., None]) -> Callable[[_Init], _Init]:
-    """For an __init__ that passes *args and **kwargs on to `theirs`: inspect and help show the names of both."""
+    """Decorates an __init__ that passes *args and **kwargs on to `theirs`: inspect and help show the names of both."""
 
     def show(ours: _Init) -> _Init:
         own = [one for one in inspect.signature(ours).parameters.values() if one.kind is one.KEYWORD_ONLY]
@@ -72,87 +281,71 @@ def shown_with(theirs: Callable[..., None]) -> Callable[[_Init], _Init]:
     return show
 
 
-def check_number(name: str, value: Any, least: float) -> None:
-    """A number option, at least `least`. TypeError, ValueError."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} should be a number, but got {value!r}")
-    if not float(value) >= least:
-        raise ValueError(f"{name} should be at least {least:g}, but got {value}")
+# ---- the options of a loader ----
 
 
-def check_count(name: str, value: Any) -> int:
-    """An option that counts something: an int, also numpy's. TypeError, ValueError."""
-    if isinstance(value, bool) or not lookup.has_special(value, "__index__"):
-        raise TypeError(f"{name} should be an int, but got {value!r}")
-    count = operator.index(value)
-    if count < 0:
-        raise ValueError(f"{name} should not be negative, but got {value}")
-    return count
+def own_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns headrace's own options from the arguments (the locals) of an __init__."""
+    return {name: arguments[name] for name in TABLE}
 
 
-def check_seed(seed: Any) -> int:
-    """The seed option, where it is not None: an int, also numpy's. TypeError, ValueError."""
-    return check_count("seed", seed)
+def is_given(name: str, value: Any) -> bool:
+    """Returns True if the value of an option is not the default."""
+    return type(value) is not type(DEFAULTS[name]) or value != DEFAULTS[name]
 
 
-def _check_word(name: str, value: object, words: tuple[str, ...]) -> None:
-    if value not in words:
-        raise ValueError(f"{name} should be one of {', '.join(map(repr, words))}, but got {value!r}")
+def own(loader: Any, name: str, default: Any) -> Any:
+    """Returns an option from a loader's __dict__, because a subclass may have a method or property of that name."""
+    return vars(loader).get(name, default)
 
 
-def check_repair(repair: object) -> None:
-    """ValueError."""
-    if repair not in (None, "auto"):
-        raise ValueError(f"repair should be 'auto' or None, but got {repair!r}")
+def check_own(options: Mapping[str, Any]) -> None:
+    """Raises TypeError or ValueError if a name is not one of headrace's own options, or if a value is bad."""
+    for name in options:
+        if name not in TABLE:
+            raise TypeError(f"{name} is not one of headrace's own options, which are {', '.join(TABLE)}")
+    for name, value in options.items():
+        TABLE[name].check(name, value)
 
 
-@dataclass(frozen=True)
-class Policy:
-    """What a loader does when a worker cannot be started, dies, stalls, or cannot make a sample.
+@contextlib.contextmanager
+def explained_as_attributes() -> Iterator[None]:
+    """Explains an exception for a bad option that was read from a loader's attributes: the attribute may belong to a
+    subclass, and have another meaning there."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        exception_text.add_text(
+            error,
+            f"headrace: its options are attributes of the loader ({', '.join(TABLE)}). "
+            "If your attribute has another meaning, rename it",
+        )
+        raise
 
-    max_restarts: dead workers that are replaced in the life of an iterator; their batches are made again.
-    rng: "worker": a worker's generators run on from sample to sample; "sample": they are seeded anew for each sample,
-        by seed, epoch and index, so that it does not matter which worker makes it.
-    on_bad_sample: "raise"; "skip": the batch is smaller; "refill": another sample takes its place; or callable(index,
-        exception) that gives one of these words.
-    stall_after: seconds without progress while the trainer waits until that is reported. on_stall: "wait" on, "raise",
-        or "restart": kill and replace the worker.
-    shutdown_timeout: seconds after which closing has killed every worker, and returns.
-    freeze: freeze_attributes for the data set, before its workers start.
-    repair: "auto": what does not pickle is made anew in the workers where it is known how; None: it raises.
+
+class Policy(Options):
+    """The options of a loader that say what to do if a worker cannot be started, dies or stalls, or if a sample fails.
+
+    They are a copy, checked, which also goes to the workers. Not among them are arena_limit and seed, which a loader
+    reads when it needs them, because a subclass of torch's DataLoader may have attributes of these names.
     """
 
-    max_restarts: int = 0
-    rng: str = "worker"
-    on_bad_sample: Any = "raise"
-    stall_after: float = 30.0
-    on_stall: str = "wait"
-    shutdown_timeout: float = 5.0
-    freeze: bool = False
-    repair: str | None = None
-
-    def __post_init__(self) -> None:
-        check_count("max_restarts", self.max_restarts)
-        check_number("stall_after", self.stall_after, 0.001)
-        check_number("shutdown_timeout", self.shutdown_timeout, 0.1)
-        if not math.isfinite(self.shutdown_timeout):
-            raise ValueError(f"shutdown_timeout should be a number of seconds, but got {self.shutdown_timeout}")
-        if not isinstance(self.freeze, bool):
-            raise TypeError(f"freeze should be True or False, but got {self.freeze!r}")
-        check_repair(self.repair)
-        _check_word("rng", self.rng, ("worker", "sample"))
-        _check_word("on_stall", self.on_stall, ("wait", "raise", "restart"))
-        if not callable(self.on_bad_sample):
-            _check_word("on_bad_sample", self.on_bad_sample, ("raise", "skip", "refill"))
+    def __init__(self, **values: Any) -> None:
+        vars(self).update({name: values.pop(name, DEFAULTS[name]) for name in _POLICY})
+        if values:
+            raise TypeError(f"{', '.join(values)} is not an option of a policy")
+        for name in _POLICY:
+            TABLE[name].check(name, getattr(self, name))
 
     def seeding(self, seed: int, epoch: int) -> tuple[int, int] | None:
-        """The seed and the epoch of samples' own random numbers, where they have some."""
+        """Returns seed and epoch if each sample has its own random numbers, else None."""
         return (seed, epoch) if self.rng == "sample" else None
 
     @classmethod
     def of(cls, loader: Any, is_iterable: bool, others: Mapping[str, Any]) -> Policy:
-        """The options as they stand in a loader's attributes; what it does not have, from `others`."""
-        found = {name: others.get(name, default) for name, default in vars(cls()).items()}
+        """Returns the options that a loader's attributes give, or else `others`, or else the defaults. With None for
+        the loader, its attributes are not read."""
+        found = {name: others.get(name, DEFAULTS[name]) for name in _POLICY}
         policy = cls(**(found if loader is None else {name: own(loader, name, found[name]) for name in found}))
         if is_iterable and policy.rng != "worker":
             raise ValueError(
@@ -162,43 +355,5 @@ class Policy:
 
     @property
     def is_per_sample(self) -> bool:
-        """Are samples made one by one here, and not by a fetcher of all?"""
+        """Returns True if headrace makes the samples one by one, instead of a fetcher that makes a whole batch."""
         return self.rng == "sample" or self.on_bad_sample != "raise"
-
-
-DEFAULTS = {"arena_limit": None, "seed": None, **vars(Policy())}  # of headrace.torch.DataLoader's own options
-
-
-def is_given(name: str, value: Any) -> bool:
-    """Is it something else than the default?"""
-    return type(value) is not type(DEFAULTS[name]) or value != DEFAULTS[name]
-
-
-def own(loader: Any, name: str, default: Any) -> Any:
-    """An option as it stands in a loader's __dict__: a subclass may have a method or property of that name."""
-    return vars(loader).get(name, default)
-
-
-@contextlib.contextmanager
-def explained_as_attributes() -> Iterator[None]:
-    """Where options are read from a loader's attributes: a bad one may be a subclass's, which means something else."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        exception_text.add_text(
-            error,
-            f"headrace: its options are attributes of the loader ({', '.join(DEFAULTS)}). "
-            "If yours means something else, give it another name",
-        )
-        raise
-
-
-def check_own(options: Mapping[str, Any]) -> None:
-    """TypeError, ValueError for options that are none of headrace.torch.DataLoader's own, or bad ones."""
-    for name in options:
-        if name not in DEFAULTS:
-            raise TypeError(f"{name} is no option of headrace's own; those are {', '.join(DEFAULTS)}")
-    check_limit(options.get("arena_limit"))
-    if options.get("seed") is not None:
-        check_seed(options["seed"])
-    Policy(**{name: value for name, value in options.items() if name not in ("arena_limit", "seed")})

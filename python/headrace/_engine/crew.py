@@ -117,9 +117,9 @@ class Crew:
     def _start(self, worker: int, source: JobSource, start: StartState, call: Callable[..., None]) -> None:
         """Starts one worker. `call` calls a function whose steps must not be interrupted if the crew is used later."""
         descriptors = WorkerDescriptors(*self._core.open_pass(worker))
-        cargo = transport.Cargo((source.job_of(worker), start))
+        arguments = transport.WorkerArguments((source.job_of(worker), start))
         try:
-            args = (descriptors, cargo, not signals.is_blocked())
+            args = (descriptors, arguments, not signals.is_blocked())
             process = self._context.Process(target=main.main, args=args)
             contexts.check_process(process)
             process.daemon = True
@@ -135,11 +135,11 @@ class Crew:
                 raise
             raise _explain_start(error) from error
         finally:
-            cargo.close()
+            arguments.close()
             descriptors.close()
 
     def _start_process(self, worker: int, process: Any, descriptors: WorkerDescriptors) -> None:
-        with signals.blocked(self._context), gc_pause.resting_at_birth(process, self._context):
+        with signals.blocked(self._context), gc_pause.paused_from_start(process, self._context):
             process.start()
             contexts.check_child(process.pid)
             descriptors.guard(process.pid)

@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace.Loader: the engine without torch."""
+"""headrace.Loader: loads batches of NumPy arrays, without torch.
+
+The loader, its iterators with and without workers, the job of its workers, and the default collate function.
+"""

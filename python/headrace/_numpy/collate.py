@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How samples become a batch without torch. The extension does the same in C for exact types (collate.c)."""
+"""Makes a batch of samples without torch: headrace.default_collate. For exact types the extension does the same in C
+(_core/exchange/collate.c)."""
 
 from __future__ import annotations
 
@@ -10,16 +11,16 @@ from headrace._inspect import lookup
 
 
 def default_collate(samples: list[Any]) -> Any:
-    """A batch of samples of one structure.
+    """Makes a batch of samples that have the same structure.
 
     Arrays and numpy scalars are stacked along a new first dimension; int, float, bool and complex become an array of
     shape (batch size,); str and bytes stay a list; mappings, named tuples and sequences are collated entry by entry, a
     tuple into a list.
 
     Raises:
-        TypeError: for other types, and for numbers among which something else is.
-        ValueError: for samples of different lengths or shapes.
-        OverflowError: for an int that int64 does not hold.
+        TypeError: if the samples have other types, or if some samples have numbers and others do not.
+        ValueError: if the samples have different lengths or shapes.
+        OverflowError: if an int does not fit into int64.
     """
     import numpy as np
 
@@ -35,7 +36,7 @@ def default_collate(samples: list[Any]) -> Any:
     if isinstance(first, (tuple, list)):
         return _collate_entries(samples)
     raise TypeError(
-        f"headrace: default_collate takes numpy arrays, numbers, strings, mappings and sequences, but found "
+        f"headrace: default_collate accepts numpy arrays, numbers, strings, mappings and sequences, but found "
         f"{type(first).__module__}.{type(first).__qualname__}; give the loader a collate_fn"
     )
 
@@ -50,15 +51,15 @@ def _collate_numbers(samples: list[Any]) -> Any:
         if isinstance(one, int) and not -(2**63) <= one < 2**63:
             text = str(one) if one.bit_length() <= 128 else f"an int of {one.bit_length()} bits"
             fit_unsigned = all(isinstance(each, int) and 0 <= each < 2**64 for each in samples)
-            advice = "have the data set give numpy.uint64 for each sample, or " if fit_unsigned else ""
+            advice = "return numpy.uint64 from the dataset for each sample, or " if fit_unsigned else ""
             raise OverflowError(
-                f"headrace: sample {place} of the batch has {text}, which int64 does not hold; {advice}give the "
-                "loader a collate_fn"
+                f"headrace: sample {place} of the batch has {text}, which does not fit into int64; {advice}give "
+                "the loader a collate_fn"
             )
         if np.array(one).dtype.kind not in "biufc":
             raise TypeError(
-                f"headrace: sample {place} of the batch has {type(one).__module__}.{type(one).__qualname__} where "
-                "others have numbers; give the loader a collate_fn"
+                f"headrace: sample {place} of the batch has {type(one).__module__}.{type(one).__qualname__}, but "
+                "other samples have numbers; give the loader a collate_fn"
             )
     return batch
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a worker process comes to be.
+"""Starts worker processes.
 
-The fork server and what it preloads, the way of the dataset to the worker (transport), pickling, signals and the
-garbage collector while processes start, and which multiprocessing contexts can be used.
+The fork server and what it preloads, the transport of the dataset to the worker, the pickling of batches, signals and
+the garbage collector while processes start, and the check of multiprocessing contexts. The packages _worker and _engine
+use this one; it uses neither of them.
 """

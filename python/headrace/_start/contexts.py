@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what a multiprocessing context starts: a worker is a process, and a child of the process that iterates."""
+"""Checks what a multiprocessing context starts. A worker has to be a process, and a child of the process that iterates.
+
+The loaders check a context, and the crew checks each process that it starts.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,19 @@ from typing import Any
 from headrace._errors import exception_text
 
 _DAEMON = (
-    "headrace: this process is a daemon: a process of multiprocessing.Pool, or a worker of another loader. Use "
-    "num_workers=0 here, or start this process with concurrent.futures.ProcessPoolExecutor instead of Pool: its "
-    "processes are not daemons"
+    "headrace: this process is a daemon (a process of multiprocessing.Pool, or a worker of another loader). A daemon "
+    "cannot start processes. Use num_workers=0 here, or start this process with "
+    "concurrent.futures.ProcessPoolExecutor, whose processes are not daemons"
 )
 
 
 def foreign_class(context: Any) -> str | None:
-    """Returns the name of the class that `context` starts workers with if it is no class of processes, else None.
+    """Returns the name of the class that `context` starts workers with if it is not a class of processes, else None.
 
-    A context may start threads in their place, as that of MONAI's ThreadDataLoader does."""
+    A context may start threads instead: the one of MONAI's ThreadDataLoader does."""
     kind = getattr(context, "Process", None)
     if not isinstance(kind, type) or issubclass(kind, BaseProcess):
-        return None  # what a function makes is checked by check_process
+        return None  # if it is a function, check_process checks what it returns
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -42,14 +45,15 @@ def _refusal(name: str) -> TypeError:
 
 
 def check_process(process: Any) -> None:
-    """Raises TypeError if what a context made, and has not started yet, is not a process."""
+    """Raises TypeError if an object that a context made, and that is not started yet, is not a process."""
     if not isinstance(process, BaseProcess):
         raise _refusal(f"{type(process).__module__}.{type(process).__qualname__}")
 
 
 def check_child(pid: Any) -> None:
-    """Raises RuntimeError unless `pid` is a descendant of this process: headrace sends a worker signals, and has the
-    kernel kill it when this process ends. The parent of a worker is the fork server with that start method."""
+    """Raises RuntimeError unless `pid` is a descendant of this process, because headrace sends signals to a worker and
+    makes the kernel kill it when this process ends. With the start method forkserver, the parent of a worker is the
+    fork server."""
     is_possible = isinstance(pid, int) and 0 < pid < 1 << 31 and pid != os.getpid()
     if not is_possible or not (_is_child(pid) or _may_descend(pid)):
         raise RuntimeError(
@@ -60,7 +64,7 @@ def check_child(pid: Any) -> None:
 
 def _is_child(pid: int) -> bool:
     try:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # leaves its exit code to multiprocessing
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # multiprocessing can still read its exit code
     except OSError:
         return False
     return True
@@ -71,16 +75,16 @@ def _may_descend(pid: int) -> bool:
     own = os.getpid()
     try:
         if os.readlink("/proc/self") != str(own):
-            return True  # it shows other numbers: that of an outer namespace
+            return True  # /proc belongs to an outer namespace, and shows other pids
         while pid not in (0, own):
             stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
             pid = int(stat[stat.rindex(")") + 2 :].split()[1])
-    except OSError:  # there is no /proc, or the process has ended and another thread has its exit code
+    except OSError:  # there is no /proc, or the process has ended and another thread read its exit code
         return True
     return pid == own
 
 
 def explain_daemon(error: AssertionError) -> None:
-    """Adds what to do to the exception with which multiprocessing refuses that a daemon starts a process."""
+    """Adds advice to the exception that multiprocessing raises if a daemon starts a process."""
     if current_process().daemon:
         exception_text.add_text(error, _DAEMON)

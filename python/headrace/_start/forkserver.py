@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts multiprocessing's fork server early, with what workers need already imported in it.
+"""Starts multiprocessing's fork server early, with the modules that workers need already imported.
 
-A worker that the server forks then starts in milliseconds instead of importing torch anew. What the user preloads with
-multiprocessing.set_forkserver_preload stays; this adds to it. A server that runs already is left alone.
+Without this, each worker imports torch again. A worker that is forked from the prepared server starts in milliseconds.
+Modules that the user preloads with multiprocessing.set_forkserver_preload are kept, and headrace adds its own. A server
+that already runs is not changed. The loaders call warm_up(), and the crew calls the other functions.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from headrace._errors import exception_text
 
 PRELOAD = "headrace._start.preload"
 VARIABLE = "HEADRACE_PRELOAD"
-_MOST_OF_ARGUMENTS = 1 << 15  # characters: the kernel takes variables of 128 KiB
+_MAX_ARGUMENTS = 1 << 15  # characters; the kernel allows environment variables of 128 KiB
 _lock = threading.Lock()
-_SOCKET_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # those with the shortest paths, where $TMPDIR cannot have a socket
-_MOST_OF_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")  # bytes: what an address of a socket has room for
+_SOCKET_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # the shortest paths, tried if $TMPDIR cannot hold a socket
+_MAX_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")  # bytes: the address of a socket is limited
 _NO_FOLDER = (
     f"headrace: the fork server needs a folder for its socket, and none of $TMPDIR, {', '.join(_SOCKET_FOLDERS)} can "
-    f"have one; set TMPDIR to a folder that can be written to, whose path has at most {_MOST_OF_TMPDIR} bytes"
+    f"hold one; set TMPDIR to a writable folder whose path has at most {_MAX_TMPDIR} bytes"
 )
 _SOCKET_GONE = (
-    "headrace: the socket of multiprocessing's fork server, {}, has been removed, as by a job that cleans up temporary "
-    "files; start the program again, with TMPDIR set to a folder that is not cleaned up"
+    "headrace: the socket of multiprocessing's fork server, {}, has been removed, for example by a job that cleans up "
+    "temporary files; start the program again with TMPDIR set to a folder that is not cleaned up"
 )
 
 
 def start_method_of(context: Any) -> str:
-    """The start method that `context` (or None, the default) will use, without settling the default."""
+    """Returns the start method that `context` (None: the default) will use, without fixing the default."""
     method = context.get_start_method() if context is not None else multiprocessing.get_start_method(allow_none=True)
     return method or multiprocessing.get_all_start_methods()[0]
 
 
 @contextlib.contextmanager
 def _default_method_left_open() -> Iterator[None]:
-    """To ask for what multiprocessing tells a process that it starts settles the default start method, which the script
-    may still set."""
+    """Keeps the default start method open, so that the script can still set it. get_preparation_data() of
+    multiprocessing would fix it."""
     default: Any = multiprocessing.context._default_context
     is_settled = default._actual_context is not None
     try:
@@ -59,7 +60,8 @@ def _default_method_left_open() -> Iterator[None]:
 
 
 def _can_have_socket(folder: str) -> bool:
-    """Tries it: a folder may be gone, full or read-only, or its path too long for the address of a socket."""
+    """Tries to create a socket. It fails if the folder does not exist, is full or read-only, or has a path that is too
+    long for the address of a socket."""
     path = os.path.join(folder, f"listener-{secrets.token_hex(4)}")  # as long as multiprocessing's own names
     try:
         with socket.socket(socket.AF_UNIX) as listener:
@@ -73,7 +75,7 @@ def _can_have_socket(folder: str) -> bool:
 def _has_socket_folder() -> bool:
     try:
         return _can_have_socket(util.get_temp_dir())
-    except OSError:  # of making it
+    except OSError:  # the folder cannot be created
         return False
 
 
@@ -85,14 +87,15 @@ def ensure_sockets(context: Any) -> None:
     for base in _SOCKET_FOLDERS:
         with contextlib.suppress(OSError):
             folder = tempfile.mkdtemp(prefix="pymp-", dir=base)
-            util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-100)  # with True it never raises
+            util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-100)  # True: errors are ignored
             if _can_have_socket(folder):
                 multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
                 return
 
 
 def explain_sockets(error: OSError, context: Any) -> None:
-    """Adds what to do to the exception of a process that was not started, if the fork server's socket is the reason."""
+    """Adds advice to the exception of a process that could not be started, if the fork server's socket is the
+    reason."""
     if start_method_of(context) != "forkserver":
         return
     address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
@@ -105,7 +108,8 @@ def explain_sockets(error: OSError, context: Any) -> None:
 
 def _what_to_load(modules: list[str], is_interrupted: bool) -> str:
     data = spawn.get_preparation_data("headrace")
-    if len(str(data.get("sys_argv"))) > _MOST_OF_ARGUMENTS:  # then workers import the main module, which may read them
+    if len(str(data.get("sys_argv"))) > _MAX_ARGUMENTS:
+        # The workers import the main module then, because it may read the arguments.
         data = {"sys_path": data.get("sys_path")}
     return json.dumps(
         {
@@ -116,13 +120,13 @@ def _what_to_load(modules: list[str], is_interrupted: bool) -> str:
             "modules": modules,
             "is_interrupted": is_interrupted,
         },
-        default=str,  # a path in sys.path or sys.argv
+        default=str,  # for path objects in sys.path or sys.argv
     )
 
 
 def _start(server: Any, modules: list[str]) -> None:
-    """The server is born with SIGINT blocked, so that its first imports end with no traceback: headrace._start.preload
-    unblocks it."""
+    """Starts the server with SIGINT blocked, so that a Ctrl-C during its first imports prints no traceback.
+    headrace._start.preload unblocks it."""
     resource_tracker.ensure_running()  # starting it unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -134,13 +138,14 @@ def _start(server: Any, modules: list[str]) -> None:
 
 
 def _is_a_child() -> bool:
-    """Also while it still imports the script's main module."""
+    """Returns True in a child process of multiprocessing, even while it still imports the script's main module."""
     is_starting = getattr(multiprocessing.current_process(), "_inheriting", False)
     return is_starting or multiprocessing.parent_process() is not None
 
 
 def warm_up(context: Any, modules: list[str]) -> None:
-    """Starts the fork server if `context` will use one. Never raises: a failure shows when a worker is started."""
+    """Starts the fork server if `context` will use one. Never raises: an error appears when a worker is
+    started."""
     if start_method_of(context) != "forkserver" or _is_a_child():
         return
     server: Any = forkserver._forkserver
@@ -149,7 +154,8 @@ def warm_up(context: Any, modules: list[str]) -> None:
             return
         ensure_sockets(context)
         wanted = server._preload_modules
-        # Newer CPythons load __main__ themselves, first and whatever comes of it: headrace._start.preload tries it.
+        # Newer versions of CPython load __main__ themselves, first and without a check that this is safe.
+        # headrace._start.preload tries it in a child first.
         server.set_forkserver_preload([*(module for module in wanted if module != "__main__"), PRELOAD])
         with contextlib.suppress(OSError), _default_method_left_open():
             _start(server, modules)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's garbage collector rests while a worker imports and its data set arrives: it would look again and again at
-what stays anyway, which is a tenth of torch's import.
+"""Pauses Python's garbage collector while a worker imports modules and its dataset arrives.
 
-It rests by a threshold that nobody else sets, and that has the one of before in it: whoever ends the rest needs to
-know nothing of how it began, and a script that sets the collector up for itself, or turns it off, is left alone.
+Without the pause, the collector scans the new objects again and again, although all of them stay. This takes a tenth of
+the time to import torch. The pause is a threshold that no other program sets. It contains the threshold from before, so
+the code that ends the pause needs to know nothing else, and a script that sets up the collector itself, or turns it
+off, is not affected. The fork server, the crew and the worker call this module.
 """
 
 from __future__ import annotations
@@ -13,32 +14,35 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-# Added: more new objects than imports make, and not so many that garbage among them fills the memory.
-RESTING = 1_234_567
-RESTFUL = 100_000  # a threshold from here on is a rest already
+# Added to the threshold. Imports make fewer new objects than this, and so many objects do not fill the memory if they
+# are garbage.
+PAUSE = 1_234_567
+MIN_PAUSED = 100_000  # with a threshold from here on, the collector is paused already
 
 
-def rest() -> None:
+def pause() -> None:
+    """Pauses the collector."""
     threshold = gc.get_threshold()[0]
-    if threshold < RESTFUL:
-        gc.set_threshold(threshold + RESTING)
+    if threshold < MIN_PAUSED:
+        gc.set_threshold(threshold + PAUSE)
 
 
-def keep() -> None:
-    """All that is there now stays until the process ends: no collection looks at it, nor writes to it."""
+def freeze() -> None:
+    """Excludes all existing objects from collections until the process ends, so that no collection reads or writes
+    them."""
     gc.freeze()
 
 
-def work() -> None:
-    """Ends the rest, if there is one."""
-    threshold = gc.get_threshold()[0] - RESTING
-    if 0 <= threshold < RESTFUL:
+def resume() -> None:
+    """Ends the pause, if there is one."""
+    threshold = gc.get_threshold()[0] - PAUSE
+    if 0 <= threshold < MIN_PAUSED:
         gc.set_threshold(threshold)
 
 
 @contextlib.contextmanager
-def resting_at_birth(process: Any, context: Any) -> Iterator[None]:
-    """A process that is spawned in this block is born with the collector at rest."""
+def paused_from_start(process: Any, context: Any) -> Iterator[None]:
+    """Starts processes with the collector paused: a process that is spawned in this block pauses it first."""
     name = process.name
     if context.get_start_method() == "spawn":
         process.name = _Name(name)
@@ -49,11 +53,11 @@ def resting_at_birth(process: Any, context: Any) -> Iterator[None]:
 
 
 class _Name(str):
-    """A process' name. It is the first of all that a spawned process unpickles, before it can import anything of ours,
-    and makes the collector rest there."""
+    """The name of a process. It is the first object that a spawned process unpickles, before it can import headrace,
+    and unpickling it pauses the collector."""
 
     def __reduce__(self) -> Any:
         return eval, (
-            f"(lambda gc, was: was < {RESTFUL} and gc.set_threshold(was + {RESTING}))"
+            f"(lambda gc, was: was < {MIN_PAUSED} and gc.set_threshold(was + {PAUSE}))"
             f"(__import__('gc'), __import__('gc').get_threshold()[0]) or {str(self)!r}",
         )

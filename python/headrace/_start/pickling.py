@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a batch that is no plain tree is pickled: in one piece, its arrays and tensors beside it.
+"""Pickles a batch that is not a plain tree: as one pickle, with its arrays and tensors next to it.
 
-The extension calls `dump` in the worker and `load` in the trainer. A child is a tensor or a buffer: it travels in the
-slot as it is and is not copied into the pickle.
+The extension calls `dump` in the worker and `load` in the trainer. A child is a tensor or a buffer. It is stored in the
+slot as it is, and is not copied into the pickle.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 from headrace import _core
 
-_HEAD = struct.Struct("<II")  # how many of the children are tensors, and arrays; the pickle's buffers follow them
+_HEAD = struct.Struct("<II")  # the number of tensors and of arrays among the children; the pickle's buffers follow
 _loading = threading.local()
-# Before protocol 5, the default since CPython 3.14, torch sends an array of foreign byte order as a native one.
+# With protocols before 5 (the default since CPython 3.14), torch sends an array of foreign byte order as a native one.
 _MAKES_NATIVE = pickle.DEFAULT_PROTOCOL < 5
 
 
@@ -33,7 +33,8 @@ class Pickler(ForkingPickler):
         self.buffers: list[Any] = []
         buffers = self.buffers
 
-        def keep(buffer: pickle.PickleBuffer) -> bool:  # no method: a cycle would keep alive what was sent
+        # Not a method, because a cycle would keep the sent objects alive.
+        def keep(buffer: pickle.PickleBuffer) -> bool:
             buffers.append(buffer.raw())
             return False  # out of band
 
@@ -48,8 +49,8 @@ class Pickler(ForkingPickler):
         return NotImplemented
 
     def _reduce_read_only(self, array: Any) -> Any:
-        """As numpy reduces it, but for a buffer that the pickle would load as a read-only one: what arrives belongs to
-        the consumer."""
+        """Reduces an array as numpy does, except for its buffer, which the pickle would load as a read-only one. The
+        consumer may write to the arrays of a batch."""
         function, arguments, *rest = array.__reduce_ex__(5)
         if not isinstance(arguments[0], pickle.PickleBuffer):
             return function, arguments, *rest
@@ -57,7 +58,7 @@ class Pickler(ForkingPickler):
         return _rebuild_array, (len(self.arrays) - 1, function, *arguments[1:])
 
     def finish(self) -> list[Any]:
-        """The children, once everything is pickled."""
+        """Returns the children, after everything is pickled."""
         return self.tensors + self.arrays + self.buffers
 
 
@@ -66,22 +67,23 @@ def _rebuild_array(number: int, function: Callable[..., Any], *arguments: Any) -
 
 
 class _Kind:
-    """Which pickler dumps: headrace.torch puts its own here."""
+    """The pickler that `dump` uses. headrace.torch replaces it."""
 
     pickler: type[Pickler] = Pickler
 
 
 def use_pickler(pickler: type[Pickler]) -> None:
+    """Sets the pickler that `dump` uses."""
     _Kind.pickler = pickler
 
 
 def child(number: int) -> Any:
-    """The tensor of that number, while a pickle is being loaded. Pickles refer to their tensors by it."""
+    """Returns the tensor with this number while a pickle is loaded. Pickles refer to their tensors by number."""
     return _loading.children[number]
 
 
 def dump(value: object) -> tuple[bytes, list[Any]]:
-    """The value as bytes and children. Raises what pickle raises."""
+    """Returns the value as bytes and children. Raises the exceptions of pickle."""
     file = io.BytesIO()
     file.write(_HEAD.pack(0, 0))
     pickler = _Kind.pickler(file)
@@ -93,7 +95,7 @@ def dump(value: object) -> tuple[bytes, list[Any]]:
 
 
 def load(data: bytes, children: list[Any]) -> Any:
-    """What `dump` was given. Only for bytes that a worker of this process made."""
+    """Returns the value that `dump` was given. Use it only for bytes that a worker of this process made."""
     tensors, arrays = _HEAD.unpack_from(data)
     outer = getattr(_loading, "children", None), getattr(_loading, "arrays", None)
     _loading.children, _loading.arrays = children, children[tensors : tensors + arrays]

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imported by the fork server when it starts: loads what workers need, so that they are forked with it.
+"""Loads the modules that workers need. The fork server imports this module when it starts, so workers are forked with
+them.
 
-The script's own main module is loaded too, where that is safe: a child process tries it first, and the server follows
-only if the try raised nothing, started no thread, opened no file and touched no accelerator. (multiprocessing's own way
-has no such try, and before late 2025's releases never passes the module's path on: _start.forkserver turns it off.)
+The script's main module is loaded too, if that is safe: a child process tries it first, and the server does the same
+only if the try raised no exception, started no thread, opened no file and used no accelerator. (multiprocessing loads
+it without a try, and its releases before late 2025 never pass on the path of the module. _start.forkserver turns this
+off.)
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 from headrace import _core
 from headrace._start import gc_pause
 
-TRY_S = 60  # for the script's main module to be imported
+TRY_S = 60  # the child may take this long to import the script's main module
 
 
 def _import_main(what: dict[str, Any]) -> None:
@@ -46,7 +48,7 @@ def _thread_count() -> int:
 def _open_files() -> set[tuple[str, str]]:
     found = set()
     for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
             found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
     return found
 
@@ -57,7 +59,7 @@ def _accelerator_is_used() -> bool:
 
 
 def _trainers_pipe() -> int | None:
-    """The descriptor by which multiprocessing's main tells, once it serves, that the trainer is gone."""
+    """Returns the descriptor by which multiprocessing's server, once it serves, notices that the trainer has ended."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == forkserver.__name__ and "alive_r" in frame.f_locals:
@@ -68,11 +70,12 @@ def _trainers_pipe() -> int | None:
 
 @contextlib.contextmanager
 def _ended_with_trainer() -> Iterator[None]:
-    """The kernel kills this process when the trainer is gone, as it kills workers."""
+    """Makes the kernel kill this process if the trainer ends during the block, as it kills workers."""
     pipe, fd = _trainers_pipe(), None
-    with contextlib.suppress(OSError):  # then it ends when all is loaded
+    with contextlib.suppress(OSError):  # without the guard, it ends after everything is loaded
         if pipe is not None:
-            fd = os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK)  # a description that nobody shares
+            # No other process shares this new file description.
+            fd = os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK)
             _core.Loader.guard(fd, os.getpid())
     try:
         yield
@@ -82,7 +85,7 @@ def _ended_with_trainer() -> Iterator[None]:
 
 
 def _try_main(what: dict[str, Any]) -> None:
-    """Runs in a child: exit code 0 means that the server can do the same."""
+    """Imports the main module in a child. Its exit code 0 means that the server can do the same."""
     code = 1
     try:
         nowhere = os.open(os.devnull, os.O_RDWR)
@@ -92,7 +95,7 @@ def _try_main(what: dict[str, Any]) -> None:
         with _ended_with_trainer():
             threads, files = _thread_count(), _open_files()
             _import_main(what)
-            # A file opened once and inherited by all would have one position for all.
+            # If all workers inherit a file, they share one position in it.
             code = 0 if (_thread_count(), _open_files()) == (threads, files) and not _accelerator_is_used() else 1
     finally:
         os._exit(code)
@@ -101,7 +104,7 @@ def _try_main(what: dict[str, Any]) -> None:
 def _main_is_safe(what: dict[str, Any]) -> bool:
     if not (what["main_path"] or what["main_name"]) or not os.path.isdir("/proc/self/task"):
         return False
-    inherited = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where the trainer ignores it, there is no exit code
+    inherited = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if the trainer ignores it, there is no exit code
     child = os.fork()
     if child == 0:
         _try_main(what)
@@ -112,28 +115,28 @@ def _main_is_safe(what: dict[str, Any]) -> bool:
 
 
 def _end(server: int) -> None:
-    """Ends the server at once: taking torch down module by module would keep it for a second after the trainer."""
+    """Ends the server at once. Clearing torch module by module would take a second after the end of the trainer."""
     if os.getpid() == server:
         os._exit(0)
 
 
 def _load(what: dict[str, Any]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the server itself does, after this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server itself does this later
     if what["is_interrupted"]:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a Ctrl-C of earlier is forgotten
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # drops an earlier Ctrl-C
     try:
         with _ended_with_trainer():
             _load_modules(what)
     finally:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # and not a handler of the script's
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # what the server gives its children
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the script has set no handler of its own
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # the children of the server get this handler
 
 
 def _load_modules(what: dict[str, Any]) -> None:
-    util._close_stdin()  # type: ignore[attr-defined]  # the server's own, before anything of the user's can read it
+    util._close_stdin()  # type: ignore[attr-defined]  # of the server, before the user's code can read it
     if what["sys_path"]:
         sys.path[:] = what["sys_path"]
-    gc_pause.rest()
+    gc_pause.pause()
     for module in what["modules"]:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
@@ -141,8 +144,8 @@ def _load_modules(what: dict[str, Any]) -> None:
     if _main_is_safe(what):
         with contextlib.suppress(Exception):
             _import_main(what)
-    gc_pause.keep()
-    gc_pause.work()
+    gc_pause.freeze()
+    gc_pause.resume()
     atexit.register(_end, os.getpid())
 
 

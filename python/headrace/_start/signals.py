@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C while workers start: the trainer raises KeyboardInterrupt, and no worker prints a traceback of its imports.
+"""Handles signals while workers start. After a Ctrl-C the trainer raises KeyboardInterrupt, and no worker prints a
+traceback of its imports. The crew, the iterators and the workers call this module.
 
-A worker that is started by fork or spawn is born with SIGINT blocked, and unblocks it where it can end in silence. A
-fork server ignores SIGINT itself; its children print nothing before they have unpickled their job, which blocks it.
+A worker that is started by fork or spawn starts with SIGINT blocked, and unblocks it when it can end without a
+traceback. A fork server ignores SIGINT. Its children print nothing before they unpickle their arguments, which block
+it.
 """
 
 from __future__ import annotations
@@ -35,17 +37,17 @@ def handlers() -> dict[int, Any]:
 
 
 def is_blocked() -> bool:
-    """Has the user blocked SIGINT in this thread? Then workers keep it so."""
+    """Returns True if the user has blocked SIGINT in this thread. It then stays blocked in workers."""
     return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @contextlib.contextmanager
 def blocked(context: Any) -> Iterator[None]:
-    """Blocks SIGINT in this thread while it starts a process. A Ctrl-C of meanwhile is raised afterwards,
-    unless another thread of a trainer with several takes it. For a fork it blocks each signal that has a handler, which
-    would otherwise run in the worker too, until headrace._worker.inherited drops it there."""
+    """Blocks SIGINT in this thread while it starts a process. A Ctrl-C that arrives in between is raised afterwards,
+    unless another thread of the trainer receives it. For a fork it blocks all signals that have a handler, because the
+    handler would otherwise run in the worker too, until headrace._worker.inherited removes it there."""
     method = forkserver.start_method_of(context)
-    if method == "forkserver":  # a server that is started here would pass the block on to what others start by it
+    if method == "forkserver":  # a server that is started here would pass the block on to all its children
         yield
         return
     if method == "spawn" and not multiprocessing.current_process().daemon:  # a daemon may start no process
@@ -60,11 +62,11 @@ def blocked(context: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def raised_later() -> Iterator[None]:
-    """For a __del__, where a KeyboardInterrupt would be lost: it is raised again when the __del__ has ended."""
+    """Raises a KeyboardInterrupt again after the __del__ that contains this block. In the __del__ it would be lost."""
     try:
         yield
     except KeyboardInterrupt:
-        # The thread runs once this one lets go of the interpreter.
+        # The thread runs when this one releases the interpreter.
         main = threading.main_thread().ident
         assert main is not None
         _thread.start_new_thread(signal.pthread_kill, (main, signal.SIGINT))
@@ -79,8 +81,8 @@ def _is_handler(frame: FrameType) -> bool:
 
 
 def is_from_signal(error: BaseException) -> bool:
-    """Returns True if a handler of a signal raised the exception, as for a Ctrl-C or a time limit. Such an exception
-    says nothing about the code that it was raised in."""
+    """Returns True if a signal's handler raised the exception, for example because of a Ctrl-C or a time limit. Such an
+    exception does not mean that the interrupted code failed."""
     if isinstance(error, KeyboardInterrupt):
         return True
     return any(_is_handler(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
@@ -129,10 +131,11 @@ def _raise_all(numbers: set[int]) -> None:
 
 
 def block() -> None:
-    """In a worker that is being unpickled: multiprocessing would print a KeyboardInterrupt from there to `unblock`."""
+    """Blocks SIGINT in a worker that unpickles its arguments. Until `unblock`, multiprocessing would print a
+    KeyboardInterrupt."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def unblock() -> None:
-    """In a worker: KeyboardInterrupt from here on, also for a Ctrl-C of earlier."""
+    """Unblocks SIGINT in a worker. From now on a Ctrl-C raises KeyboardInterrupt, including one that came earlier."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker is sent, past multiprocessing's pipe.
+"""Sends a worker its arguments in a file, and not through multiprocessing's pipe. The crew uses it to start workers.
 
-A pipe holds 64 KiB: whoever starts a worker with a larger data set waits until that has imported everything and reads,
-and cannot start another meanwhile, nor see to it that the worker dies with it. So the data set travels in a file
-without a name, and the pipe carries its descriptor.
+A pipe holds 64 KiB. With a larger dataset, the trainer would wait until the worker has imported everything and reads.
+Until then it could neither start another worker, nor make the kernel kill the worker when the trainer ends. So the
+dataset goes into a file without a name, and the pipe only carries the file's descriptor.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import tempfile
 from multiprocessing import reduction, synchronize
 from typing import IO, Any
 
-CHUNK_BYTES = 8 << 20  # so much is freed at a time
+CHUNK_BYTES = 8 << 20  # the file is freed in chunks of this size
 READ_BYTES = 1 << 20
 
 
 def memory(name: str) -> IO[bytes]:
-    """A file without a name, in memory if the system allows that, and not under a number of stdin, stdout or stderr,
-    which are free where a process was started without them. OSError."""
+    """Returns a new file without a name, in memory if the system allows that. Its descriptor is never that of stdin,
+    stdout or stderr, which are free if the process was started without them. Raises OSError."""
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    except (AttributeError, OSError):  # a kernel, or a sandbox, without
+    except (AttributeError, OSError):  # the kernel or a sandbox does not allow it
         return tempfile.TemporaryFile()
     try:
         return open(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3), "w+b")
@@ -45,42 +45,44 @@ def _reduce_semaphore(semaphore: Any) -> Any:
     return semaphore.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
 
-# A semaphore of the fork context is an address, which crashes any other process. Later CPythons refuse to send it
-# in these words; where this one does not, it is done here.
+# A semaphore of the fork context is an address, which crashes any other process. Later versions of CPython refuse to
+# send it with this text. For versions that do not, this does the same.
 if "_is_fork_ctx" not in synchronize.SemLock.__init__.__code__.co_names:
     for _kind in (synchronize.Lock, synchronize.RLock, synchronize.Semaphore, synchronize.BoundedSemaphore):
         reduction.ForkingPickler.register(_kind, _reduce_semaphore)
 
 
-class Cargo:
-    """Any value, on its way to a process that is being started. With the start method fork nothing is pickled."""
+class WorkerArguments:
+    """The arguments of a process that is being started, in `value`. Pickling them writes `value` to the file. With the
+    start method fork nothing is pickled."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
         self._file: IO[bytes] | None = None
 
     def __reduce__(self) -> Any:
-        self._file = memory("headrace-cargo")
+        self._file = memory("headrace-arguments")
         try:
             reduction.dump(self.value, self._file)
             self._file.flush()
         except OSError as error:
             if error.errno != errno.EFBIG:
                 raise
-            # A limit on file sizes (ulimit -f) holds for this file too. A pipe has no such limit, but takes longer.
-            return Cargo, (self.value,)
-        return _arrive, (reduction.DupFd(self._file.fileno()),)
+            # A limit on file sizes (ulimit -f) applies to this file too. A pipe has no such limit, but is slower.
+            return WorkerArguments, (self.value,)
+        return _load_arguments, (reduction.DupFd(self._file.fileno()),)
 
     def close(self) -> None:
-        """The trainer's side: the worker has the descriptor by now, or never will."""
+        """Closes the file in the trainer. The worker has the descriptor by now, or has failed to start."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # of a flush that has failed before
+            with contextlib.suppress(OSError):  # if a flush failed before, closing fails again
                 self._file.close()
 
 
-class _Once(io.FileIO):
-    """Frees what is read, whoever else has the file open: what was sent and what becomes of it are not both in memory
-    as a whole, in none of the workers that start at the same time."""
+class _FreeingReader(io.FileIO):
+    """A reader that frees the parts of a file that it has read, although other processes have the file open. So neither
+    this worker nor the others that start at the same time keep the whole file and the whole dataset in memory at
+    once."""
 
     _freed = 0
 
@@ -88,7 +90,7 @@ class _Once(io.FileIO):
         count = super().readinto(buffer)
         while self._freed + CHUNK_BYTES <= self.tell():
             with (
-                contextlib.suppress(OSError),  # no file of memory: it is freed in the end
+                contextlib.suppress(OSError),  # the file is not in memory: it is freed at the end
                 mmap.mmap(self.fileno(), CHUNK_BYTES, offset=self._freed) as chunk,
             ):
                 chunk.madvise(mmap.MADV_REMOVE)
@@ -96,11 +98,11 @@ class _Once(io.FileIO):
         return count
 
 
-def _arrive(sent: Any) -> Cargo:
-    """In the worker."""
-    with io.BufferedReader(_Once(sent.detach()), READ_BYTES) as file:
+def _load_arguments(sent: Any) -> WorkerArguments:
+    """Reads the arguments in the worker."""
+    with io.BufferedReader(_FreeingReader(sent.detach()), READ_BYTES) as file:
         file.seek(0)
         try:
-            return Cargo(pickle.load(file))
+            return WorkerArguments(pickle.load(file))
         finally:
             os.ftruncate(file.fileno(), 0)

@@ -36,8 +36,8 @@ class WorkerDescriptors:
         self.mask = None  # main need not drop the handlers again
         signals.block()
         inherited.drop_handlers(None)  # before the dataset is unpickled, which may set handlers of its own
-        gc_pause.keep()  # the modules that are imported by now
-        gc_pause.rest()  # also while the dataset is unpickled, which comes next
+        gc_pause.freeze()  # the modules that are imported by now
+        gc_pause.pause()  # also while the dataset is unpickled, which comes next
         _core.Loader.guard(self.fds[_LIFE].detach(), os.getpid())  # the trainer may have died before it could do this
 
     def check_process(self) -> None:

@@ -164,15 +164,15 @@ def _local_trainers() -> int:
     return max(1, int(count)) if re.fullmatch("[0-9]{1,6}", count) else 1
 
 
-def main(descriptors: WorkerDescriptors, cargo: transport.Cargo, is_interrupted: bool) -> None:
-    """Runs a worker process from its start to its end. `cargo`: a Job and a StartState. `is_interrupted`: Ctrl-C ends
-    the worker."""
+def main(descriptors: WorkerDescriptors, arguments: transport.WorkerArguments, is_interrupted: bool) -> None:
+    """Runs a worker process from its start to its end. `arguments`: a Job and a StartState. `is_interrupted`: Ctrl-C
+    ends the worker."""
     descriptors.check_process()
     if descriptors.mask is not None:  # the worker was forked, and so nothing was unpickled
         inherited.drop_handlers(descriptors.mask)
         inherited.drop_event_loop()
-    gc_pause.work()
-    job, start = cargo.value
+    gc_pause.resume()
+    job, start = arguments.value
     exit_code = 0
     try:
         if is_interrupted:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace for torch: `from headrace.torch import DataLoader` is all that a script changes.
+"""headrace for torch. A script changes one line: `from headrace.torch import DataLoader`.
 
-Where the engine cannot run, DataLoader is torch's own, after one warning that says why.
+If the engine cannot run, DataLoader is torch's own, and one warning gives the reason.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import warnings
 
 
 def _why_not() -> str | None:
-    """Why the engine cannot run here, or None."""
+    """Returns why the engine cannot run here, or None if it can."""
     if os.environ.get("HEADRACE_DISABLE", "0") not in ("", "0"):
         return "HEADRACE_DISABLE is set"
     if sys.platform != "linux":
-        return f"the engine needs Linux, this is {sys.platform}"
+        return f"headrace needs Linux, and this is {sys.platform}"
     try:
         import headrace._core  # noqa: F401
     except ImportError as error:
@@ -30,8 +30,8 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ModuleNotFoundError(
-        "headrace.torch needs torch, which is not installed in this Python: pip install torch; without torch, "
-        "headrace.Loader gives numpy arrays",
+        "headrace.torch needs torch, which is not installed in this Python; run pip install torch, or use "
+        "headrace.Loader, which gives NumPy arrays and needs no torch",
         name="torch",
     ) from None
 
@@ -41,7 +41,7 @@ if _reason is None:
     from headrace.torch._loader import DataLoader
     from headrace.torch._spawn import spawn
 else:
-    warnings.warn(f"headrace: torch's own DataLoader is used: {_reason}", stacklevel=2)
+    warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {_reason}", stacklevel=2)
     from headrace.torch._fallback import DataLoader, install, installed, spawn, uninstall  # type: ignore[assignment]
 
 __all__ = ["DataLoader", "install", "installed", "spawn", "uninstall"]

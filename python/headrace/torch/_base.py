@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's loader with headrace's own options: taken, checked and kept. What uses them is in _loader.py."""
+"""The base of headrace's DataLoader and of the fallback: torch's loader, which takes, checks and keeps headrace's own
+options. _loader.py and _fallback.py derive from it."""
 
 from __future__ import annotations
 
@@ -11,63 +12,45 @@ import torch.utils.data
 
 from headrace import _options
 from headrace._errors import exception_text
+from headrace._options import Options
 
 _T_co = TypeVar("_T_co", covariant=True)
 _NUMBERS = ("batch_size", "num_workers", "timeout", "prefetch_factor")
 
 
 def _explain_words(error: Exception, arguments: Mapping[str, Any]) -> None:
-    """A number that came from a command line as a string: torch compares it with numbers, or shows it like one."""
+    """Names the numbers that are strings, for example from a command line: torch's exception only compares a string
+    with a number, or shows it without quotes."""
     for name in _NUMBERS:
         if isinstance(arguments.get(name), str):
-            text = f"headrace: {name} is a string, {arguments[name]!r}; give a number (argparse makes one by type=int)"
+            text = f"headrace: {name} is a string, {arguments[name]!r}; give a number (argparse converts with type=int)"
             exception_text.add_text(error, text)
 
 
-class DataLoader(torch.utils.data.DataLoader[_T_co]):
-    """torch.utils.data.DataLoader."""
-
-    arena_limit = _options.ArenaLimit()
-    max_restarts: int = 0
-    rng: str = "worker"
-    seed: int | None = None
-    on_bad_sample: str | Callable[[Any, Exception], str] = "raise"
-    stall_after: float = 30.0
-    on_stall: str = "wait"
-    shutdown_timeout: float = 5.0
-    freeze: bool = False
-    repair: str | None = None
+class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
+    """torch.utils.data.DataLoader with headrace's own options as keyword arguments and attributes."""
 
     @_options.shown_with(torch.utils.data.DataLoader.__init__)
     def __init__(
         self,
         *args: Any,
-        arena_limit: int | None = None,
-        max_restarts: int = 0,
-        rng: str = "worker",
-        seed: int | None = None,
-        on_bad_sample: str | Callable[[Any, Exception], str] = "raise",
-        stall_after: float = 30.0,
-        on_stall: str = "wait",
-        shutdown_timeout: float = 5.0,
-        freeze: bool = False,
-        repair: str | None = None,
+        arena_limit: int | None = Options.arena_limit,
+        max_restarts: int = Options.max_restarts,
+        rng: str = Options.rng,
+        seed: int | None = Options.seed,
+        on_bad_sample: str | Callable[[Any, Exception], str] = Options.on_bad_sample,
+        stall_after: float = Options.stall_after,
+        on_stall: str = Options.on_stall,
+        shutdown_timeout: float = Options.shutdown_timeout,
+        freeze: bool = Options.freeze,
+        repair: str | None = Options.repair,
         **kwargs: Any,
     ) -> None:
-        options = {
-            "arena_limit": arena_limit,
-            "max_restarts": max_restarts,
-            "rng": rng,
-            "seed": None if seed is None else _options.check_seed(seed),
-            "on_bad_sample": on_bad_sample,
-            "stall_after": stall_after,
-            "on_stall": on_stall,
-            "shutdown_timeout": shutdown_timeout,
-            "freeze": freeze,
-            "repair": repair,
-        }
+        options = _options.own_of(locals())
+        if seed is not None:
+            options["seed"] = _options.check_seed(seed)
         for name, value in options.items():
-            if _options.is_given(name, value):  # else the name may be a subclass's
+            if _options.is_given(name, value):  # a subclass may use the name of an option that is not given
                 setattr(self, name, value)
         try:
             super().__init__(*args, **kwargs)
@@ -81,4 +64,4 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._warm_up()
 
     def _warm_up(self) -> None:
-        """What can be made ready once a loader is there."""
+        """Prepares what a new loader will need. The base does nothing."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warns if a StopIteration from the dataset or from collate_fn ends an epoch early.
 
-To Python it is the end of the loop, so torch's loader ends it without an error, and so does headrace's drop-in.
+In Python a StopIteration ends the loop, so torch's loader ends without an error, and headrace's does the same. Both
+iterators and the worker call this module.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from headrace._samples.names import name_sample
 
 
 def warn(iterator: Any, came: int, drawn: int, where: str) -> None:
-    """`came`: batches that were delivered before. `drawn`: batches whose indices were drawn by then."""
+    """Warns that an epoch ended early. `came` batches were delivered before, and the indices of `drawn` batches were
+    drawn."""
     try:
         due = str(len(iterator._index_sampler))
     except Exception:  # it has no length, or its own __len__ raises
@@ -24,13 +26,14 @@ def warn(iterator: Any, came: int, drawn: int, where: str) -> None:
 
 
 def warn_of_worker(iterator: Any, error: StopIteration, drawn: int) -> None:
-    """Of an error that a worker sent: its note names the sample."""
+    """Warns about a StopIteration that a worker sent. Its note names the sample."""
     notes = getattr(error, "__notes__", None) or [str(error)]
     warn(iterator, iterator._num_yielded, drawn, "\n".join(map(str, notes)))
 
 
 def warn_here(iterator: Any, error: StopIteration, indices: Any) -> None:
-    """Of an iterator for num_workers=0. `indices`: of the batch; None for an iterable dataset."""
+    """Warns about a StopIteration with num_workers=0. `indices` are those of the batch, or None for an iterable
+    dataset."""
     came = iterator._num_yielded
     last = traceback.extract_tb(error.__traceback__)[-1]
     name = name_sample(came, indices, _position(error.__traceback__, indices))
@@ -38,26 +41,27 @@ def warn_here(iterator: Any, error: StopIteration, indices: Any) -> None:
 
 
 def warn_of_collate(error: StopIteration, worker: int) -> None:
-    """In a worker, whose share of an iterable dataset a StopIteration from collate_fn ends."""
+    """Warns in a worker that a StopIteration from collate_fn ended its part of an iterable dataset."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     warn_user(
-        f"headrace: worker {worker} ends early: collate_fn raised StopIteration, which is taken for the end of the "
-        f"data, as with torch.\n    {last.filename}, line {last.lineno}, in {last.name}"
+        f"headrace: worker {worker} ends early: collate_fn raised StopIteration, which ends the data of this "
+        f"worker, as with torch.\n    {last.filename}, line {last.lineno}, in {last.name}"
     )
 
 
 def has_ended(fetcher: Any) -> bool:
-    """Returns True if the iterable dataset of torch's fetcher of batches came to its end. If it did not, it was
-    collate_fn that raised StopIteration."""
+    """Returns True if the iterable dataset of torch's fetcher came to its end. If it did not, collate_fn raised the
+    StopIteration."""
     return bool(getattr(fetcher, "ended", True))
 
 
 def _position(trace: Any, indices: Any) -> int | None:
-    """Finds which sample of a batch was being made: the first argument of the outermost __getitem__."""
+    """Returns the position of the sample that was being made, from the first argument of the outermost __getitem__, or
+    None."""
     while trace is not None and trace.tb_frame.f_code.co_name != "__getitem__":
         trace = trace.tb_next
     try:
         code, values = trace.tb_frame.f_code, trace.tb_frame.f_locals
         return int(indices.index(values[code.co_varnames[1]]))
-    except Exception:  # there is none in Python, or the index was rebound, or indices that do not compare
+    except Exception:  # no __getitem__ in Python, a changed variable, or indices that cannot be compared
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's own loader, for where the engine cannot run: takes headrace's options and does not use them."""
+"""headrace.torch if the engine cannot run: torch's own loader, which takes headrace's options and ignores them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 
 class DataLoader(_base.DataLoader[_T_co]):
-    """torch's, with the methods that scripts call of headrace's."""
+    """torch.utils.data.DataLoader, with the methods that scripts call on headrace's."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Does nothing: samples have no random numbers of their own here."""
+        """Does nothing: torch's loader does not seed each sample."""
 
     def report(self) -> dict[str, Any]:
-        """Empty: there is no engine to count."""
+        """Returns an empty report, because there is no engine that counts."""
         return {}
 
 
 def install(**options: Any) -> None:
-    """Does nothing: there is no engine to put under torch's loader."""
+    """Checks the options only: there is no engine for torch's loaders to use."""
     _options.check_own(options)
 
 
@@ -36,7 +36,7 @@ def uninstall() -> None:
 
 
 def spawn(*args: Any, repair: str | None = None, **kwargs: Any) -> Any:
-    """torch.multiprocessing.spawn."""
+    """Calls torch.multiprocessing.spawn."""
     _options.check_repair(repair)
     spawn_theirs: Any = torch.multiprocessing.spawn  # type: ignore[attr-defined]
     return spawn_theirs(*args, **kwargs)
@@ -44,6 +44,6 @@ def spawn(*args: Any, repair: str | None = None, **kwargs: Any) -> Any:
 
 @contextmanager
 def installed(**options: Any) -> Iterator[None]:
-    """Does nothing."""
+    """Checks the options only."""
     _options.check_own(options)
     yield

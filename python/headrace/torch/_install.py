@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace's engine under torch's own DataLoader, for frameworks that build their loaders themselves."""
+"""Makes torch's own DataLoader use headrace's engine, for frameworks that create their loaders themselves."""
 
 from __future__ import annotations
 
@@ -8,37 +8,40 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace import _options
-from headrace.torch import _internals, _loader
+from headrace.torch import _internals, _loader, _loader_state
 
 
 def install(**options: Any) -> None:
-    """Puts headrace's engine under every torch.utils.data.DataLoader, made before or after, subclasses included.
+    """Makes every torch.utils.data.DataLoader use headrace's engine, whether it was created before or is created later,
+    and subclasses too.
 
-    It replaces the method that makes a loader's iterator, and what torch's iterator class makes where it is called
-    without one (fastai does), and no name: what was imported before is reached too. An iterator class of a framework's
-    own, derived from torch's, stays what it is. A loader's iterator that runs already goes on as it is.
+    It replaces the method that creates a loader's iterator, and what torch's iterator class creates when it is called
+    directly (fastai does that). It replaces no names, so code that imported DataLoader earlier is included. A
+    framework's own iterator class that derives from torch's is not changed. Iterators that already run continue as they
+    are.
 
     Args:
-        options: headrace.torch.DataLoader's own, such as arena_limit, for every loader that has none of its own.
+        options: headrace.torch.DataLoader's own options, such as arena_limit. They apply to every loader that does not
+            set them itself.
     """
     _options.check_own(options)
-    _loader.installed_options = options
+    _loader_state.installed_options = options
     _internals.set_factories(_loader.get_iterator, _loader.new_iterator)
 
 
 def uninstall() -> None:
-    """Gives torch.utils.data.DataLoader its own engine back. headrace.torch.DataLoader keeps headrace's."""
-    _loader.installed_options = {}
+    """Gives torch.utils.data.DataLoader its own engine back. headrace.torch.DataLoader keeps headrace's engine."""
+    _loader_state.installed_options = {}
     _internals.set_factories(_internals.torchs_iterator, _internals.torchs_new)
 
 
 @contextmanager
 def installed(**options: Any) -> Iterator[None]:
-    """install() for the length of a with block."""
-    before, theirs = _internals.factories(), _loader.installed_options
+    """Calls install() for the duration of a with block."""
+    before, theirs = _internals.factories(), _loader_state.installed_options
     install(**options)
     try:
         yield
     finally:
-        _loader.installed_options = theirs
+        _loader_state.installed_options = theirs
         _internals.set_factories(*before)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every private name of torch's that headrace uses, in one place: what to look at when torch changes."""
+"""All private names of torch that headrace uses. Check this module when torch changes. The modules of this folder use
+it."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ DataPipes: Any = (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe)
 InfiniteConstantSampler: Any = dataloader._InfiniteConstantSampler
 ExceptionWrapper: Any = _ExceptionWrapper
 
-torchs_iterator: Any = torch.utils.data.DataLoader._get_iterator  # before install() puts another in its place
-# Another tool has put something around it, which is to be called.
+torchs_iterator: Any = torch.utils.data.DataLoader._get_iterator  # as it was before install() replaces it
+# Another tool has wrapped it, so the wrapper has to be called.
 is_wrapped: bool = getattr(torchs_iterator, "__globals__", None) is not vars(dataloader)
 
 collate: Any = _utils.collate
@@ -43,40 +44,43 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _as_torchs(code: types.CodeType) -> types.CodeType:
-    """With its one line where torch makes an iterator; as it is if somebody has put something else there."""
+    """Returns the code with the file and line where torch creates an iterator, so that warnings show them. If another
+    tool has replaced torch's function, the line is that tool's or the code is not changed."""
     makes_iterator = getattr(torchs_iterator, "__code__", code)
     lines = [line for _, _, line in makes_iterator.co_lines() if line]
     return code.replace(co_filename=makes_iterator.co_filename, co_firstlineno=max(lines) - 1)
 
 
-# Calls a function: what that warns its caller of comes from torch's module and line then, as users' filters and eyes
-# expect it.
+# Calls a function from torch's module and line. A warning that the function gives its caller then comes from there, as
+# users and their warning filters expect it.
 called_by_torch: Any = types.FunctionType(_as_torchs(_call.__code__), vars(dataloader))
 
 
 def torchs_new(cls: type, *_: Any, **__: Any) -> Any:
-    """As object's. Python has no way back to that for a class that had another."""
+    """Does what object.__new__ does. If a class had a __new__ of its own, Python cannot restore the inherited one."""
     return object.__new__(cls)
 
 
 def set_factories(factory: Any, new: Any) -> None:
-    """What makes the iterators of all of torch's loaders, subclasses that do not bring their own included; and what
-    makes torch's iterator for workers where somebody calls its class."""
+    """Sets the function that creates the iterators of all torch loaders, except of subclasses with their own, and the
+    __new__ of torch's iterator class for workers, for code that calls the class directly."""
     torch.utils.data.DataLoader._get_iterator = factory  # type: ignore[method-assign]
     MultiProcessingIterator.__new__ = new
 
 
 def factories() -> tuple[Any, Any]:
+    """Returns what set_factories() has set, or torch's own."""
     return torch.utils.data.DataLoader._get_iterator, vars(MultiProcessingIterator).get("__new__", torchs_new)
 
 
 def profiler_is_on() -> bool:
-    """Does a profiler record? True where torch does not say."""
+    """Returns True if a profiler records, or if torch does not say."""
     return bool(getattr(profiler, "_is_profiler_enabled", True))
 
 
 def forget_library_finalizers() -> None:
-    """At the process's end torch's operators are not taken down one by one, which takes 7 ms: it ends anyway."""
+    """Saves 7 ms at the end of a worker: torch's operators are not destroyed one by one, because the process ends
+    anyway."""
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         found = finalizer.peek()
         if found is not None and getattr(found[1], "__module__", None) == "torch.library":
@@ -84,8 +88,8 @@ def forget_library_finalizers() -> None:
 
 
 def collate_in_private_memory() -> None:
-    """In a worker torch's default_collate, and functions written after it, make a batch of tensors in a file in
-    /dev/shm, for torch's own queue. Here it would be copied out of it, and the file would have been for nothing."""
+    """Makes torch's default_collate, and functions that are copied from it, use private memory in this worker.
+    Otherwise they put a batch into a file in /dev/shm for torch's queue. headrace would only copy it from there."""
     storage: Any = torch.UntypedStorage
     in_shared_memory = storage._new_shared
 
@@ -103,7 +107,7 @@ def wrap_exception(where: str) -> Any:
     assert error is not None
     try:
         return ExceptionWrapper(where=where)
-    except Exception:  # of the exception's own class, which torch cannot print
+    except Exception:  # torch cannot print an exception of this class
         wrapped = ExceptionWrapper((None, None, None), where)
         wrapped.exc_type, wrapped.exc_msg = type(error), raising.traceback_of(error)
         return wrapped
@@ -113,12 +117,13 @@ def text_of_wrapped(wrapped: Any) -> str:
     """Returns the message that torch gives an exception when it raises it again, or "" if this is another wrapper."""
     try:
         return f"Caught {wrapped.exc_type.__name__} {wrapped.where}.\nOriginal {wrapped.exc_msg}"
-    except Exception:  # made without an exception, or a subclass that keeps something else
+    except Exception:  # it was made without an exception, or is a subclass with other attributes
         return ""
 
 
 def remade(wrapped: Any) -> BaseException:
-    """Returns the exception that torch raises for a wrapped one, with the original text also where torch fails to."""
+    """Returns the exception that torch raises for a wrapped one, with the original text even if torch fails to make
+    it."""
     return raising.remade(wrapped.reraise, getattr(wrapped, "exc_type", None), text_of_wrapped(wrapped))
 
 

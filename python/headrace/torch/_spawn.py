@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.multiprocessing.spawn, that says all that cannot be sent to the processes."""
+"""headrace.torch.spawn: torch.multiprocessing.spawn, which lists all objects that cannot be sent to the processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace import _options
 from headrace._engine import start_errors
 from headrace.torch import _internals
 
-_ONLY_SPAWN = (  # in torch's words
+_ONLY_SPAWN = (  # torch's text
     "This method only supports start_method=spawn (got: {}).\n"
     "To use a different start_method use:\n\t\t"
     " torch.multiprocessing.start_processes(...)"
@@ -29,15 +29,16 @@ def spawn(
     *,
     repair: str | None = None,
 ) -> Any:
-    """torch.multiprocessing.spawn: starts `nprocs` processes that call fn(i, *args).
+    """Starts `nprocs` processes that call fn(i, *args), as torch.multiprocessing.spawn does.
 
-    Where they cannot be started because something does not pickle, the exception says everything that is in the way.
+    If they cannot be started because objects cannot be pickled, the exception lists all of these objects.
 
     Args:
-        repair: "auto": what can be made anew in the processes is; a warning lists it. None: it raises.
+        repair: "auto": make such objects again in the processes where headrace knows how, and list them in a warning.
+            None: raise the exception.
 
     Returns:
-        None; with join=False torch's ProcessContext.
+        None, or with join=False torch's ProcessContext.
     """
     _options.check_repair(repair)
     if start_method != "spawn":

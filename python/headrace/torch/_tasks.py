@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loader is to make, drawn from torch's samplers without torch's generators.
+"""Draws the indices of batches from torch's samplers without torch's generators. Both iterators use it.
 
 An exception of a signal's handler that is raised inside a generator ends it, and with it the epoch. So the samplers
 that come with torch are read here, as lists of indices that are made when torch's generator would make them: the

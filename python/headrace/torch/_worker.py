@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker of headrace.torch.DataLoader does: what torch's worker does, in torch's order."""
+"""The job of a worker of headrace.torch.DataLoader. It does what torch's worker does, in the same order.
+
+headrace._worker.main runs it in the worker process.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +53,14 @@ _NUMPY = ("collate_numpy_array_fn", "collate_numpy_scalar_fn")
 
 
 def _is_torchs(function: Any, *names: str) -> bool:
-    """Is it torch's own, of one of these names? Whatever stands under the name now: a user may have replaced it."""
+    """Returns True if it is a function of torch's collate module with one of these names. The names are not looked up,
+    because a user may have replaced the functions."""
     is_of_module = lookup.attribute(function, "__globals__") is vars(_internals.collate)
     return is_of_module and function.__name__ in names
 
 
 def _collate_is_torchs(collate_fn: object) -> bool:
-    """Is it torch's default_collate, without additions of the user's?"""
+    """Returns True if it is torch's default_collate, and the user has added nothing to its table of types."""
     functions = _internals.collate.default_collate_fn_map
     if not _is_torchs(collate_fn, "default_collate") or not _is_torchs(_internals.collate.collate, "collate"):
         return False
@@ -75,7 +79,8 @@ _default_convert = _internals.collate.default_convert
 
 
 def _convert(data: Any) -> Any:
-    """torch's default_convert, which asks each tensor of a list what it is, at 0.3 us, and copies the list."""
+    """Does what torch's default_convert does, but returns a list of tensors as it is: torch checks each tensor, which
+    takes 0.3 us, and copies the list."""
     if type(data) is list and set(map(type, data)) == _TENSORS:
         return data
     return _default_convert(data)
@@ -83,7 +88,7 @@ def _convert(data: Any) -> Any:
 
 @dataclass
 class Job(DatasetJob):
-    """See headrace._worker.job.Job. The fields are the arguments of torch's worker loop."""
+    """Implements headrace._worker.main.Job. The fields are the arguments of torch's worker loop."""
 
     dataset_kind: int
     dataset: Any
@@ -95,14 +100,14 @@ class Job(DatasetJob):
     worker: int
     num_workers: int
     policy: Policy
-    seed: int  # of samples' own random numbers
+    seed: int  # seeds the samples for rng="sample"
 
     flavor = _core.FLAVOR_TENSOR
 
     def prepare(self, port: _core.Port, start: StartState) -> None:
         use_torch()
         _internals.signal_handling._set_worker_signal_handlers()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torch's exits with 0 if the trainer's group sent it
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torch's exits with 0 if the signal went to the trainer's group
         diagnostics.record_stacks_and_stderr(port)
         _internals.set_thread_name("pt_data_worker")
         _internals.forget_library_finalizers()
@@ -167,7 +172,7 @@ class Job(DatasetJob):
         return fetcher
 
     def _takes_each(self) -> bool:
-        """Does it ask a data set with indices for one sample after the other?"""
+        """Returns True if the fetcher takes the samples of a map-style dataset one by one."""
         return self.auto_collation and not getattr(self.dataset, "__getitems__", None)
 
     def begin_epoch(self, start: StartState) -> None:
@@ -185,7 +190,7 @@ class Job(DatasetJob):
         self._fetcher = None
 
     def fetch(self, task: Any) -> Any:
-        if self._is_plain:  # samples one after the other by their indices, and nothing else to do: the usual case
+        if self._is_plain:  # the usual case: samples by index, one by one, without options
             return self._fetcher.fetch(self._port.noting(task))
         self.notes = None
         self._made += 1

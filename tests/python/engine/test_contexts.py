@@ -154,7 +154,7 @@ if __name__ == "__main__":
 def test_thread_workers_get_torchs_engine(tmp_path: pathlib.Path, pid: str, options: str) -> None:
     lines = run(tmp_path, THREADED.format(pid=pid, options=options)).splitlines()
     assert lines == [
-        "headrace: torch's own DataLoader is used: its multiprocessing_context starts workers as "
+        "headrace: using torch's DataLoader instead of headrace's: its multiprocessing_context starts workers as "
         "__main__.ThreadAsProcess, which is not a process of multiprocessing",
         "",
         "[[0, 1], [2, 3], [4, 5]] 4 True",
@@ -322,12 +322,12 @@ REMOVED = """
 def test_forkserver_without_socket_folder_says_what_to_do(tmp_path: pathlib.Path) -> None:
     said = sockets(tmp_path, UNUSABLE.strip())
     assert said.startswith("AF_UNIX path too long headrace: the fork server needs a folder for its socket")
-    assert "set TMPDIR to a folder that can be written to, whose path has at most 75 bytes" in said
+    assert "set TMPDIR to a writable folder whose path has at most 75 bytes" in said
 
 
 def test_forkserver_whose_socket_was_removed_says_so(tmp_path: pathlib.Path) -> None:
     said = run(tmp_path, SOCKETS.format(imports=FACES["numpy"], main=REMOVED.strip()))
-    assert "has been removed, as by a job that cleans up temporary files; start the program again" in said
+    assert "has been removed, for example by a job that cleans up temporary files; start the program again" in said
 
 
 # ---- threads next to a fork ----

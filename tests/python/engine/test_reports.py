@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import faulthandler
 import io
 import linecache
@@ -35,6 +34,7 @@ from headrace import _core
 from headrace._engine import crew as _crew
 from headrace._engine import shutdown
 from headrace._engine.snapshot import WorkerSnapshot
+from headrace._options import Policy
 from headrace._start import fork_hazards
 from loaders import Headrace, needs_failpoints, only_headrace
 from mishaps import DEADLINE_S, Marks
@@ -823,7 +823,7 @@ class SeesDeaths:
 def be_patient(iterator: Any) -> None:
     """From now on nothing is a stall: not how long a killed worker takes to die, and not its successor's start."""
     engine = iterator._engine
-    engine._policy = dataclasses.replace(engine._policy, stall_after=10 * DEADLINE_S)
+    engine._policy = Policy(**{**vars(engine._policy), "stall_after": 10 * DEADLINE_S})
     engine._crew._core = SeesDeaths(engine._core)
 
 
@@ -1244,7 +1244,7 @@ def test_a_timeout_of_headraces_own_loader_says_what_to_do() -> None:
     with pytest.raises(TimeoutError) as caught:
         next(iterator)
     assert str(caught.value) == (
-        "headrace: no batch came within 1 seconds; raise timeout, or give a stall_after below it, which shows where "
+        "headrace: no batch arrived within 1 seconds; increase timeout, or set stall_after below it to see where "
         "the worker is"
     )
 

@@ -697,7 +697,7 @@ def test_a_forked_child_that_iterates_is_told_to_do_so_anew(tmp_path: pathlib.Pa
 
 def end_workers(iterator: Any) -> None:
     """As many programs do: by the name that torch's iterator has for it."""
-    iterator.close() if isinstance(iterator, headrace._numpy.loader._WorkerIterator) else iterator._shutdown_workers()
+    iterator.close() if isinstance(iterator, headrace._numpy.iterator.WorkerIterator) else iterator._shutdown_workers()
 
 
 @pytest.mark.parametrize("kind", [headrace.Loader, Headrace])

@@ -180,7 +180,7 @@ def test_a_sandbox_that_refuses_what_the_engine_needs_gets_torchs_loader(tmp_pat
     lines = run(tmp_path, REFUSED, HEADRACE_FAIL=refused).splitlines()
     assert lines[0] == lines[1] == "[[0, 1, 2, 3], [4, 5, 6, 7]]"
     (warning,) = ast.literal_eval(lines[2])
-    assert warning.startswith("headrace: torch's own DataLoader is used: arena: ")
+    assert warning.startswith("headrace: using torch's DataLoader instead of headrace's: arena: ")
     assert warning.endswith("Operation not permitted")
 
 
@@ -617,7 +617,7 @@ def test_a_number_that_is_a_string_raises_what_torch_raises_and_is_named(name: s
     with pytest.raises(theirs.type) as ours:
         Headrace(range(3), **options)
     said = "\n".join([str(ours.value), *getattr(ours.value, "__notes__", [])])
-    note = f"headrace: {name} is a string, {options[name]!r}; give a number (argparse makes one by type=int)"
+    note = f"headrace: {name} is a string, {options[name]!r}; give a number (argparse converts with type=int)"
     assert said == f"{theirs.value}\n{note}"
 
 

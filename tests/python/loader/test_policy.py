@@ -30,7 +30,7 @@ pytestmark = only_headrace
 
 
 @BOTH
-def test_rng_by_sample_needs_a_map_style_dataset(kind: Any, marks: Marks) -> None:
+def test_rng_of_samples_needs_map_style_dataset(kind: Any, marks: Marks) -> None:
     for dataset in (Stream(COUNT, Plan(marks)), Resumable(COUNT, Plan(marks))):
         with pytest.raises(ValueError, match='rng="sample" needs a map-style dataset'):
             load(kind, dataset, rng="sample")

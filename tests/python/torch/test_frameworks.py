@@ -77,7 +77,7 @@ def test_accelerate_taking_the_engine_away_is_said_once_and_where_it_happens(acc
     facts = accelerate["warned"]
     assert facts["engines"] == ["torch", "torch"]
     [(text, file)] = facts["first"]
-    assert "accelerate's prepare rebuilds the loader" in text
+    assert "accelerate's prepare() replaces this loader" in text
     assert "headrace.torch.install()" in text
     assert file == "script.py"
     assert facts["second"] == []
@@ -86,8 +86,8 @@ def test_accelerate_taking_the_engine_away_is_said_once_and_where_it_happens(acc
 def test_accelerate_dropping_the_limit_is_said_once_and_install_sets_one(accelerate: Facts) -> None:
     facts = accelerate["warned"]
     [[(text, file)], second] = facts["limit_lost"]
-    assert "accelerate's prepare rebuilds the loader" in text
-    assert "headrace.torch.install(arena_limit=..., seed=..., max_restarts=..., rng=..., " in text
+    assert "accelerate's prepare() replaces this loader" in text
+    assert "headrace.torch.install(arena_limit=..., max_restarts=..., rng=..., seed=..., " in text
     assert file == "script.py"
     assert second == []
     assert facts["limits"] == [SMALL]

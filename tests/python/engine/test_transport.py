@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers are sent, of more than a pipe holds: nobody waits for it, and nothing is left of it."""
+"""Sends workers arguments that are larger than a pipe: the trainer does not wait for them, and no file is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = only_headrace
 SENT = ["forkserver", "spawn"]
 LARGE_BYTES = 3 * transport.CHUNK_BYTES + 12345
 
-# In the trainer it is quick.
+# A module that is imported quickly in the trainer, and slowly in a worker.
 LATE = """
 import os, pathlib, time
 
@@ -54,9 +54,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method, is_main_late", [("spawn", True), ("spawn", False), ("forkserver", False)])
-def test_a_worker_that_still_imports_dies_with_its_trainer_however_large_its_data_set_is(
-    tmp_path: pathlib.Path, method: str, is_main_late: bool
-) -> None:
+def test_worker_that_imports_dies_with_trainer(tmp_path: pathlib.Path, method: str, is_main_late: bool) -> None:
     (tmp_path / "late.py").write_text(LATE)
 
     def died() -> float:
@@ -64,22 +62,22 @@ def test_a_worker_that_still_imports_dies_with_its_trainer_however_large_its_dat
         imports.unlink(missing_ok=True)
         with Script(tmp_path, TRAINER.format(method=method, is_main_late=is_main_late)) as script:
             assert until(imports.exists, 60)
-            assert script.line() == "now"  # it did not wait until a worker reads
+            assert script.line() == "now"  # the trainer did not wait until a worker reads
             took = seconds_to_die_with(script.process, int(imports.read_text()))
             assert script.finish(30) == -signal.SIGKILL
             assert script.left() == []
         return took
 
-    assert any(died() < 1.0 for _ in range(3))  # 0.1 is wanted
+    assert any(died() < 1.0 for _ in range(3))  # usually 0.1
 
 
-def cargo_files(pid: int | str) -> list[str]:
+def argument_files(pid: int | str) -> list[str]:
     links = (entry.path for entry in os.scandir(f"/proc/{pid}/fd"))
-    return [name for link in links if os.path.lexists(link) and "headrace-cargo" in (name := os.readlink(link))]
+    return [name for link in links if os.path.lexists(link) and "headrace-arguments" in (name := os.readlink(link))]
 
 
 class Large:
-    """Knows what its worker has open; writes to a queue."""
+    """A large dataset that returns the argument files its worker has open, and writes to a queue."""
 
     def __init__(self, context: Any) -> None:
         self.data = os.urandom(LARGE_BYTES)
@@ -92,7 +90,7 @@ class Large:
     def __getitem__(self, index: int) -> Any:
         with self.lock:
             self.queue.put(index)
-        return self.data, b"".join(self.parts), cargo_files("self")
+        return self.data, b"".join(self.parts), argument_files("self")
 
 
 class Refuses:
@@ -102,13 +100,15 @@ class Refuses:
 
 @pytest.mark.parametrize("method", SENT)
 @pytest.mark.parametrize("has_memfd", [True, False])
-def test_it_arrives_and_nothing_of_it_is_left(method: str, has_memfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_dataset_reaches_workers_and_its_file_is_freed(
+    method: str, has_memfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     context = multiprocessing.get_context(method)
     dataset = Large(context)
     if not has_memfd:
         monkeypatch.delattr(os, "memfd_create")
     iterator = iter(headrace.Loader(dataset, None, num_workers=2, multiprocessing_context=method))
-    assert cargo_files("self") == []
+    assert argument_files("self") == []
     for _ in range(2):
         assert next(iterator) == (dataset.data, b"".join(dataset.parts), [])
     assert {dataset.queue.get(), dataset.queue.get()} == {0, 1}
@@ -116,7 +116,7 @@ def test_it_arrives_and_nothing_of_it_is_left(method: str, has_memfd: bool, monk
 
 
 class Looks:
-    """Notes, when it arrives, how much memory a file has."""
+    """Records how much memory the file has when this object is loaded."""
 
     fd = -1
     found: ClassVar[list[int]] = []
@@ -133,14 +133,14 @@ class Sent:
         self.detach = fd.__int__
 
 
-def test_what_is_read_is_freed_also_where_a_forked_process_has_inherited_it() -> None:
+def test_reading_frees_file_that_others_have_open() -> None:
     parts = [os.urandom(2 * transport.CHUNK_BYTES) for _ in range(2)]
-    with transport.memory("headrace-cargo") as file:
+    with transport.memory("headrace-arguments") as file:
         pickle.dump([parts[0], Looks(), parts[1], Looks()], file)
         file.flush()
         Looks.fd = file.fileno()
         Looks.found.clear()
-        assert transport._arrive(Sent(os.dup(file.fileno()))).value[::2] == parts
+        assert transport._load_arguments(Sent(os.dup(file.fileno()))).value[::2] == parts
         first, second = Looks.found
         assert first < 3 * transport.CHUNK_BYTES
         assert second < 2 * transport.CHUNK_BYTES
@@ -148,7 +148,7 @@ def test_what_is_read_is_freed_also_where_a_forked_process_has_inherited_it() ->
 
 
 @pytest.mark.parametrize("method", SENT)
-def test_where_it_cannot_be_pickled_nothing_is_left(method: str) -> None:
+def test_no_file_is_left_if_pickling_fails(method: str) -> None:
     with pytest.raises(ValueError, match="not me"):
         iter(headrace.Loader([bytes(LARGE_BYTES), Refuses()], num_workers=1, multiprocessing_context=method))
-    assert cargo_files("self") == []
+    assert argument_files("self") == []

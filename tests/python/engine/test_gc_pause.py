@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's garbage collector rests while a worker imports, and is then as the script has set it up."""
+"""Python's garbage collector is paused while a worker imports, and then runs as the script has set it up."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SCRIPT = """
 import gc, multiprocessing
 {setup}
 AT_IMPORT = gc.get_threshold()
-CIRCLE = []
-CIRCLE.append(CIRCLE)
+CYCLE = []
+CYCLE.append(CYCLE)
 
-class Told:
-    def __init__(self, circles):
-        self.circles = circles
+class Reports:
+    def __init__(self, cycles):
+        self.cycles = cycles
 
     def __setstate__(self, state):
         self.__dict__.update(state)
@@ -32,7 +32,7 @@ class Told:
         return 1
 
     def __getitem__(self, index):
-        is_kept = not any(found is CIRCLE for found in gc.get_objects())
+        is_kept = not any(found is CYCLE for found in gc.get_objects())
         at_arrival = getattr(self, "at_arrival", None)
         name = multiprocessing.current_process().name
         return AT_IMPORT, at_arrival, gc.get_threshold(), gc.isenabled(), is_kept, name
@@ -40,7 +40,7 @@ class Told:
 if __name__ == "__main__":
     from headrace import Loader
     before = gc.get_threshold(), gc.get_freeze_count()
-    iterator = iter(Loader(Told([]), None, num_workers=1, multiprocessing_context={method!r}))
+    iterator = iter(Loader(Reports([]), None, num_workers=1, multiprocessing_context={method!r}))
     (process,) = multiprocessing.active_children()
     names = type(process.name) is str, process.name
     print([before, next(iterator), (gc.get_threshold(), gc.get_freeze_count()), names])
@@ -53,21 +53,21 @@ def run(folder: pathlib.Path, method: str, setup: str) -> Any:
         return ast.literal_eval(script.stdout)
 
 
-def rests(thresholds: tuple[int, ...]) -> bool:
-    return thresholds[0] >= gc_pause.RESTING
+def is_paused(thresholds: tuple[int, ...]) -> bool:
+    return thresholds[0] >= gc_pause.PAUSE
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_rests_until_the_data_set_is_there_and_keeps_what_was_imported(tmp_path: pathlib.Path, method: str) -> None:
-    before, told, after, (is_plain, name) = run(tmp_path, method, "")
-    at_import, at_arrival, at_work, is_enabled, is_kept, name_there = told
-    assert before == after  # of the trainer
+def test_gc_is_paused_until_dataset_arrives(tmp_path: pathlib.Path, method: str) -> None:
+    before, reported, after, (is_plain, name) = run(tmp_path, method, "")
+    at_import, at_arrival, at_work, is_enabled, is_kept, name_there = reported
+    assert before == after  # the trainer is not affected
     assert at_work == before[0] and is_enabled
     assert name_there == name and is_plain
     if method == "fork":
         assert (at_import, at_arrival, is_kept) == (before[0], None, False)
     else:
-        assert rests(at_import) and rests(at_arrival) and is_kept
+        assert is_paused(at_import) and is_paused(at_arrival) and is_kept
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -80,7 +80,7 @@ def test_it_rests_until_the_data_set_is_there_and_keeps_what_was_imported(tmp_pa
         ("gc.disable()", None, False),
     ],
 )
-def test_what_the_script_says_of_it_is_kept(
+def test_gc_settings_of_script_are_kept(
     tmp_path: pathlib.Path, method: str, setup: str, threshold: int | None, is_enabled: bool
 ) -> None:
     before, (_, _, at_work, was_enabled, *_), after, _ = run(tmp_path, method, setup)

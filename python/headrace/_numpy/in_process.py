@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The iterator of a headrace.Loader with num_workers=0: makes the batches in this process."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace import _core, _options
+from headrace._engine import in_process
+from headrace._numpy.job import Fetcher
+from headrace._samples import draw
+
+if TYPE_CHECKING:
+    from headrace._numpy.loader import Loader
+
+
+class InProcessIterator(in_process.InProcessIterator):
+    """Iterates over one epoch of a Loader with num_workers=0."""
+
+    def __init__(self, loader: Loader, tasks: _core.Tasks, epoch: int) -> None:
+        policy = _options.Policy.of(loader, loader._is_iterable, {})
+        self._is_batched = loader._batched
+        self._collate = loader._batch_function() if self._is_batched else _as_is
+        if loader._is_iterable:
+            batch_size = (loader.batch_size or 0) if self._is_batched else 0
+            self._from: Any = draw.FromIterable(loader.dataset, batch_size, loader.drop_last, policy, None)
+            self._fetch: Any = self._collate
+            if policy.is_per_sample:
+                self._here = in_process.InProcessEpoch(self._from.tasks, loader.seed, self._from.take_bad)
+                self._fetch = functools.partial(self._here.noting, self._collate)
+        else:
+            self._from = draw.FromSampler(tasks)
+            fetcher = Fetcher(loader.dataset, self._is_batched)
+            self._fetch = functools.partial(_fetch_and_collate, fetcher, self._collate)
+            if policy.is_per_sample:
+                samples = in_process.InProcessSamples(
+                    loader.dataset, policy, loader.seed, epoch, self._is_batched, self._collate, tasks
+                )
+                self._here, self._fetch = samples.here, samples.fetch
+        self._source = self._from.tasks
+        if self._here is not None:
+            loader._engine = self._here
+
+    def _prepare(self) -> Any:
+        return self._make(self._from, self._fetch)
+
+
+def _fetch_and_collate(fetcher: Fetcher, collate: Callable[[Any], Any], indices: Any) -> Any:
+    return collate(fetcher.fetch(indices))
+
+
+def _as_is(samples: Any) -> Any:
+    return samples

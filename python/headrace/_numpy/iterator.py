@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The iterator of a headrace.Loader with workers. The loader creates it, and keeps it with persistent workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import multiprocessing
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from headrace import _core, _options
+from headrace._engine import engine as _engine
+from headrace._engine import restart_state, start_errors
+from headrace._numpy.job import Job
+from headrace._numpy.worker_error import reraise
+from headrace._samples import refill
+from headrace._start import signals
+
+if TYPE_CHECKING:
+    from headrace._numpy.loader import Loader
+
+
+class WorkerIterator(_core.Iterator):
+    """Iterates over a Loader with workers: for one epoch, or for several with persistent workers."""
+
+    _is_from_signal = staticmethod(signals.is_from_signal)
+
+    def __init__(self, loader: Loader, epoch: int) -> None:
+        self._timeout = loader.timeout or None
+        self._batch_size = loader.batch_size
+        self._keep_workers = loader.persistent_workers
+        policy = _options.Policy.of(loader, loader._is_iterable, {})
+        if policy.freeze:
+            from headrace.store._attributes import Freezer  # imported only if it is needed
+
+            loader.__dict__.setdefault("_freezer", Freezer()).freeze(loader.dataset)
+        self._job = Job(
+            dataset=loader.dataset,
+            is_iterable=loader._is_iterable,
+            batched=loader._batched,
+            drop_last=loader.drop_last,
+            collate_fn=loader.collate_fn,
+            init_fn=loader.worker_init_fn,
+            seed=loader.seed,
+            worker=-1,
+            num_workers=loader.num_workers,
+            policy=policy,
+        )
+        self._is_repaired = False
+        self._samplers = loader.batch_sampler, loader.sampler
+        parts = start_errors.parts_of_loader(loader)
+        method = start_errors.start_method_of(loader.multiprocessing_context)
+        start = functools.partial(self._start, loader, policy, epoch)
+        self._engine = loader._engine = start_errors.started(start, parts, method, policy.repair)
+        self._source = self._loader = self._engine.source
+
+    def _start(self, loader: Loader, policy: _options.Policy, epoch: int, is_repaired: bool) -> _engine.Engine:
+        self._is_repaired = is_repaired
+        return _engine.Engine(
+            self,
+            workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            in_order=loader.in_order,
+            limit_bytes=_options.check_limit(loader.arena_limit),
+            context=loader.multiprocessing_context or multiprocessing,
+            policy=policy,
+            restart_mode=restart_state.restart_mode_of(loader.dataset, loader._is_iterable),
+            seed=loader.seed,
+            sample_deaths=loader._blame,
+            epoch=epoch,
+        )
+
+    def begin(self, tasks: _core.Tasks, epoch: int) -> None:
+        """Starts an epoch with these tasks."""
+        self.tasks = tasks
+        self.wrap: Callable[[Any], Any] | None = None
+        if self._job.policy.on_bad_sample != "raise":
+            self.wrap = refill.Refills(tasks, self._job.batched, self._job.seed, epoch).wrap
+        try:
+            self._engine.begin(self, epoch, self._timeout, self._keep_workers)
+        except _engine.Timeout:
+            self._raise_timeout()
+
+    def _raise_timeout(self) -> NoReturn:
+        raise TimeoutError(
+            f"headrace: no batch arrived within {self._timeout} seconds; increase timeout, or set stall_after below it "
+            "to see where the worker is"
+        ) from None
+
+    def name_sampler(self) -> str:
+        """Returns the argument that the indices come from, and its class, for messages."""
+        return start_errors.name_sampler(*self._samplers)
+
+    def job_of(self, worker: int) -> Job:
+        """Returns the job of worker number `worker`, to be sent to it."""
+        job = dataclasses.replace(self._job, worker=worker)
+        return start_errors.repaired_pickle(job) if self._is_repaired else job
+
+    def reraise(self, wrapped: Any, note: str) -> NoReturn:
+        reraise(wrapped, note)
+
+    def _prepare(self) -> Any:
+        self._engine.warn_of_copies(stacklevel=3)
+        try:
+            status = self._engine.next(self, self._timeout)
+        except _engine.Timeout:
+            self._raise_timeout()
+        if status is None:
+            if not self._keep_workers:
+                self._engine.close()
+            raise StopIteration
+        return self._engine.answer(self, status, self._batch_size)
+
+    def report(self) -> dict[str, Any]:
+        """Returns counters: see headrace.Loader.report."""
+        return self._engine.report()
+
+    @property
+    def is_closed(self) -> bool:
+        """Returns True if the workers have been ended."""
+        return self._engine.is_closed
+
+    def close(self) -> None:
+        """Ends the workers now. Batches that the program keeps stay readable."""
+        self._engine.close()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None and not is_finalizing():  # at exit it is closed already, and modules are being cleared
+            with signals.raised_later():
+                engine.close()

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job of a worker of headrace.Loader: takes samples from the dataset and makes batches of them.
+
+headrace._worker.main runs it in the worker process. The fork server imports this module before it forks workers.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace import _core, _options
+from headrace._engine import restart_state
+from headrace._errors import raising
+from headrace._numpy.collate import default_collate
+from headrace._numpy.worker_error import WorkerError
+from headrace._samples.maker import SampleMaker
+from headrace._start.start_state import StartState
+from headrace._worker import diagnostics
+from headrace._worker.iterable_fetcher import IterableFetcher
+from headrace._worker.job import DatasetJob
+from headrace._worker.library_threads import limit_library_threads
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """Describes a worker process: its number `id` from 0 to `num_workers` - 1, its `seed`, and its copy of the
+    dataset."""
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+_worker_info: WorkerInfo | None = None
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Returns the WorkerInfo in a worker of a headrace.Loader, and None in other processes. An iterable dataset uses
+    it to give each worker its own part of the samples."""
+    return _worker_info
+
+
+class Fetcher:
+    """Takes the samples of given indices from a map-style dataset."""
+
+    def __init__(self, dataset: Any, batched: bool) -> None:
+        self._dataset = dataset
+        self._batched = batched
+
+    def fetch(self, indices: Any) -> Any:
+        """Returns the samples of a batch, or the one sample without batches."""
+        return [self._dataset[index] for index in indices] if self._batched else self._dataset[indices]
+
+
+def _seed_all(seed: int, epoch: int, worker: int) -> None:
+    """Seeds random, and numpy if it is imported already, from the loader's seed, the epoch and the worker's number."""
+    random.seed(f"{seed} {epoch} {worker}")
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        np.random.seed(np.random.SeedSequence([seed, epoch, worker]).generate_state(8))
+
+
+@dataclass
+class Job(DatasetJob):
+    """Implements headrace._worker.main.Job."""
+
+    dataset: Any
+    is_iterable: bool
+    batched: bool
+    drop_last: bool
+    collate_fn: Callable[[list[Any]], Any] | None
+    init_fn: Callable[[int], None] | None
+    seed: int
+    worker: int
+    num_workers: int
+    policy: _options.Policy
+
+    flavor = _core.FLAVOR_NUMPY
+
+    def prepare(self, port: _core.Port, start: StartState) -> None:
+        global _worker_info
+        diagnostics.record_stacks_and_stderr(port)
+        _core.use_numpy()
+        limit_library_threads()
+        _worker_info = WorkerInfo(self.worker, self.num_workers, self.seed, self.dataset)
+        self._port = port
+        self.notes = None
+        self.collates_in_c = self.batched and self.collate_fn is None
+        self._maker: SampleMaker | None = None
+        if not self.is_iterable:
+            self._maker = SampleMaker(port.noting, self.dataset, self.policy, start, self.seed, self.worker)
+            self._take_bad = self._maker.take_bad
+        mode = restart_state.restart_mode_of(self.dataset, self.is_iterable)
+        self._state_is_wanted = mode == restart_state.STATE and self.policy.max_restarts > 0
+        self._begin(start, self.init_fn)
+
+    def begin_epoch(self, start: StartState) -> None:
+        if self._maker is not None:
+            self._maker.begin_epoch(start)
+        self._begin(start, None)
+
+    def _begin(self, start: StartState, init_fn: Callable[[int], None] | None) -> None:
+        self._made = start.made
+        self._state = start.state
+        _seed_all(self.seed, start.epoch, self.worker)
+        self._fetcher = None
+        try:
+            if init_fn is not None:
+                init_fn(self.worker)
+            if self._state is None:
+                self._fetcher = self._new_fetcher()
+        except Exception:
+            self._note_failure()
+
+    def leave(self) -> None:
+        self._fetcher = None
+
+    def _new_fetcher(self) -> Any:
+        if not self.is_iterable:
+            return Fetcher(self.dataset, self.batched)
+        fetcher = IterableFetcher(self.dataset, self.batched, self.drop_last, self.policy, self.worker)
+        self._take_bad = fetcher.take_bad
+        return fetcher
+
+    def fetch(self, task: Any) -> Any:
+        self.notes = None
+        self._made += 1
+        self._raise_failure()
+        if self._state is not None:
+            self._load(self._state)
+        samples = self._fetch_and_note(self._samples, task)
+        return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
+
+    def _samples(self, task: Any) -> Any:
+        if self._maker is None:
+            return self._fetcher.fetch(task)
+        indices = self._maker.receive(task)
+        if self._maker.makes(indices, self.batched):
+            return self._maker.make(indices) if self.batched else self._maker.make_one(indices)
+        return self._fetcher.fetch(self._port.noting(indices) if self.batched else indices)
+
+    def collate(self, samples: Any) -> Any:
+        return default_collate(samples)
+
+    def wrap_exception(self) -> raising.Sent:
+        error = sys.exc_info()[1]
+        assert error is not None
+        origin = f"Caught {type(error).__name__} in Loader worker process {self.worker}."
+        text = f"{origin}\nOriginal {raising.traceback_of(error)}"
+        return raising.Sent.of(WorkerError(type(error), text), text)

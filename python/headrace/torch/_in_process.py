@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The iterator of a DataLoader with num_workers=0, and the warning about too many samples, which both iterators
+give."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import torch.utils.data
+
+from headrace import _options
+from headrace._engine import in_process
+from headrace._samples import draw
+from headrace.torch import _early_end, _internals, _loader_state, _tasks
+
+# In torch's words, so that users' warning filters match.
+_LONGER = (
+    "Length of IterableDataset {} was reported to be {}(when accessing len(dataloader)), but {} samples have been "
+    "fetched. "
+)
+_LONGER_WITH_WORKERS = (
+    "For multiprocessing data-loading, this could be caused by not properly configuring the IterableDataset replica at "
+    "each worker. Please see https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+)
+
+
+class CheckedIterator:
+    """A base of both iterators: does what torch's iterators do in __next__ before and after _next_data."""
+
+    _warned_at = 0  # the number of the last batch that caused a warning
+
+    def _prepare(self: Any) -> Any:
+        # All in one frame, so that warnings name the caller's line. A profiler's record is opened only if a profiler
+        # is on, because opening it takes longer than making a small batch.
+        if _internals.profiler_is_on():
+            with _internals.profiler.record_function(self._profile_name):
+                data = self._next_data()
+        else:
+            data = self._next_data()
+        length, number = self._IterableDataset_len_called, self._num_yielded + 1
+        if length is not None and number > length and number != self._warned_at:
+            self._warned_at = number  # set first: if warnings are errors, the next call returns the batch
+            warnings.warn(
+                (_LONGER + _LONGER_WITH_WORKERS * (self._num_workers > 0)).format(self._dataset, length, number),
+                stacklevel=2,
+            )
+        return data
+
+
+class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internals.SingleProcessIterator):  # type: ignore[misc]
+    """torch's iterator for num_workers=0, with two additions: an exception of a signal's handler loses no batch, and
+    samples are made one by one if the policy needs that."""
+
+    def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
+        _internals.called_by_torch(super().__init__, loader)
+        self._profile_name = f"enumerate(DataLoader)#{_internals.SingleProcessIterator.__name__}.__next__"
+        if self._dataset_kind == _internals.DatasetKind.Iterable:
+            self._use_samples(loader, policy)
+        else:
+            self._use_indices(loader, policy)
+        self._source = self._from.tasks
+        if self._here is not None:
+            _loader_state.engines.set(loader, self._here)
+
+    def _use_samples(self, loader: Any, policy: _options.Policy) -> None:
+        batch_size = loader.batch_size if self._auto_collation else 0
+        self._from: Any = draw.FromIterable(
+            self._dataset_fetcher.dataset_iter, batch_size, bool(self._drop_last), policy, None
+        )
+        self._made_by = self._collate_fn
+        if policy.is_per_sample:
+            seed = _loader_state.seed_of(loader, self._base_seed)
+            self._here = in_process.InProcessEpoch(self._from.tasks, seed, self._from.take_bad)
+            self._made_by = functools.partial(self._here.noting, self._collate_fn)
+
+    def _use_indices(self, loader: Any, policy: _options.Policy) -> None:
+        tasks = _tasks.tasks_of(self._index_sampler, self._sampler_iter)
+        self._from = draw.FromSampler(tasks)
+        self._made_by = self._dataset_fetcher.fetch
+        if policy.is_per_sample:
+            seed, epoch = _loader_state.seed_of(loader, self._base_seed), _loader_state.count_epoch(loader)
+            samples = in_process.InProcessSamples(
+                self._dataset, policy, seed, epoch, self._auto_collation, self._collate_fn, tasks
+            )
+            self._here, self._made_by = samples.here, samples.fetch
+
+    def _next_data(self) -> Any:
+        return self._make(self._from, self._fetch)
+
+    def _handle_stop(self, error: StopIteration, drawn: Any) -> None:
+        is_iterable = self._dataset_kind == _internals.DatasetKind.Iterable
+        _early_end.warn_here(self, error, None if is_iterable else drawn)
+
+    def _fetch(self, drawn: Any) -> Any:
+        data = self._made_by(drawn)
+        return _internals.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data

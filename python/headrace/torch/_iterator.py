@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The iterator of a DataLoader with workers: torch's iterator class on headrace's engine. _loader.py creates it."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import pickle
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+import torch.utils.data
+
+from headrace import _core
+from headrace._engine import engine as _engine
+from headrace._engine import restart_state, start_errors
+from headrace._errors import exception_text, raising
+from headrace._inspect import lookup
+from headrace._samples import refill
+from headrace._start import signals
+from headrace.torch import _early_end, _in_process, _internals, _loader_state, _pinning, _tasks, _worker
+
+# In torch's words, so that users' warning filters match.
+_NOT_PICKLED = (
+    "Got pickle error when attempting to start a worker Process. "
+    "This might be because the worker Process arguments are not picklable. "
+    "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+    "to 'forkserver', which requires the worker Process arguments to be picklable. "
+    "You can also try multiprocessing.set_start_method('fork')."
+)
+_PICKLES_ERRORS = (TypeError, AttributeError, pickle.PicklingError)  # those that torch takes for errors of pickle
+_ExceptionWrapper = _internals.ExceptionWrapper
+
+
+def _error_of(wrapped: Any, note: str) -> BaseException:
+    if isinstance(wrapped, raising.Sent):
+        wrapped = wrapped.open()
+    error = RuntimeError(wrapped) if isinstance(wrapped, str) else _internals.remade(wrapped)
+    exception_text.add_note(error, note)
+    return error
+
+
+def _reraise(wrapped: Any, note: str = "") -> NoReturn:
+    # Without signals, because the code of the exception's class may raise anything: the exception of a signal's handler
+    # would be taken for that.
+    error = signals.without_signals(functools.partial(_error_of, wrapped, note))
+    try:
+        raise error
+    finally:
+        del error  # this frame is in its traceback: a cycle would keep the iterator and its workers
+
+
+class _Ahead(NamedTuple):
+    """A batch that arrived while the consumer was busy, and that the pinning thread has: its number for the thread, and
+    its number for the engine."""
+
+    number: int
+    serial: int
+
+
+class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseIterator):  # type: ignore[misc]
+    """Iterates over a loader with workers: for one epoch, or for several with persistent workers."""
+
+    _is_from_signal = staticmethod(signals.is_from_signal)
+
+    def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
+        _internals.called_by_torch(super().__init__, loader)
+        _worker.use_torch()
+        self._batch_size = lookup.attribute(loader, "batch_size")  # fastai's replacement of a loader has none
+        self._wait_s = self._timeout if self._timeout > 0 else None  # torch also waits if it is not a number
+        self._worker_init_fn = loader.worker_init_fn
+        if loader.prefetch_factor <= 0:  # type: ignore[operator]  # None: torch compares too
+            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+        self._policy = _loader_state.policy_of(loader)
+        self._seed = _loader_state.seed_of(loader, self._base_seed)
+        self._freeze_dataset(loader)
+        self._engine = self._start_engine(loader)
+        self._workers = self._engine.processes
+        _loader_state.engines.set(loader, self._engine)
+        self._pinner: Any = _pinning.Pinner(self._pin_memory_device) if self._pin_memory else None
+        # Answers that arrived while the consumer was busy. The pinning thread has the batches.
+        self._ahead: collections.deque[_Ahead] = collections.deque()
+        self._source = self._engine.source if self._pinner is None else self._pinner.results
+        self._loader = self._engine.source
+        self._reset(loader, first_iter=True)
+
+    def _freeze_dataset(self, loader: Any) -> None:
+        if self._policy.freeze:
+            from headrace.store._attributes import Freezer  # imported only if it is needed
+
+            _loader_state.freezers.get_or_make(loader, Freezer).freeze(self._dataset)
+
+    def _start_engine(self, loader: Any) -> _engine.Engine:
+        """Starts the workers. If an object cannot be pickled, torch's warning comes before the exception."""
+        self._is_repaired = False
+        method = start_errors.start_method_of(loader.multiprocessing_context)
+        start = functools.partial(self._start, loader)
+        try:
+            parts = start_errors.parts_of_loader(loader)
+            return start_errors.started(start, parts, method, self._policy.repair)
+        except _PICKLES_ERRORS as error:
+            if start_errors.is_explained(error) or isinstance(error, pickle.PicklingError):
+                _internals.called_by_torch(warnings.warn, _NOT_PICKLED)
+            raise
+
+    def _start(self, loader: Any, is_repaired: bool) -> _engine.Engine:
+        self._is_repaired = is_repaired
+        context = loader.multiprocessing_context
+        return _engine.Engine(
+            self,
+            workers=self._num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            in_order=loader.in_order,
+            limit_bytes=_loader_state.limit_of(loader),
+            context=torch.multiprocessing if context is None else context,
+            policy=self._policy,
+            restart_mode=restart_state.restart_mode_of(
+                self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable
+            ),
+            seed=self._seed,
+            sample_deaths=_loader_state.blames.get_or_make(loader, restart_state.SampleDeaths),
+            epoch=_loader_state.epochs.get(loader) or 0,
+        )
+
+    def name_sampler(self) -> str:
+        sampler = self._index_sampler
+        is_own = type(sampler) is not torch.utils.data.BatchSampler  # torch's BatchSampler is around the user's sampler
+        inner = sampler if is_own else sampler.sampler
+        return start_errors.name_sampler(inner if is_own and self._auto_collation else None, inner)
+
+    def job_of(self, worker: int) -> _worker.Job:
+        job = self._job_of(worker)
+        return start_errors.repaired_pickle(job) if self._is_repaired else job
+
+    def _job_of(self, worker: int) -> _worker.Job:
+        return _worker.Job(
+            dataset_kind=self._dataset_kind,
+            dataset=self._dataset,
+            auto_collation=self._auto_collation,
+            collate_fn=self._collate_fn,
+            drop_last=self._drop_last,
+            base_seed=self._base_seed,
+            init_fn=self._worker_init_fn,
+            worker=worker,
+            num_workers=self._num_workers,
+            policy=self._policy,
+            seed=self._seed,
+        )
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter and self._engine.is_closed:
+            # Many programs call _shutdown_workers although the workers are persistent.
+            Iterator.__init__(self, loader)
+            return
+        super()._reset(loader, first_iter)
+        self._warned_at = 0
+        self.tasks = _tasks.tasks_of(self._index_sampler, self._sampler_iter)
+        if self._pinner is not None:
+            self._answered = max(self._answered, self._pinner.drop_all())
+        self._ahead.clear()
+        epoch = _loader_state.count_epoch(loader)
+        self.wrap: Callable[[Any], Any] | None = None
+        if self._policy.on_bad_sample != "raise":
+            self.wrap = refill.Refills(self.tasks, self._auto_collation, self._seed, epoch).wrap
+        try:
+            self._engine.begin(self, epoch, self._wait_s, self._persistent_workers)
+        except _engine.Timeout:
+            self._raise_timeout()
+
+    def reraise(self, wrapped: Any, note: str) -> NoReturn:
+        _reraise(wrapped, note)
+
+    def _next_data(self) -> Any:
+        try:
+            return self._next_value()
+        except StopIteration as error:
+            if not self._engine.is_over:
+                _early_end.warn_of_worker(self, error, self._engine.drawn)
+            raise
+
+    def _next_value(self) -> Any:
+        self._engine.warn_of_copies(stacklevel=5)
+        value = self._next_answer() if self._pinner is None else self._next_pinned()
+        if type(value) is _ExceptionWrapper:  # a dataset or collate_fn returned it, or pinning failed
+            self._engine.source.fail()
+            _reraise(value)
+        return value
+
+    def _next_answer(self) -> Any:
+        return self._engine.answer(self, self._wait(), self._batch_size)
+
+    def _wait(self) -> int:
+        try:
+            status = self._engine.next(self, self._wait_s)
+        except _engine.Timeout:
+            self._raise_timeout()
+        if status is None:
+            if not self._persistent_workers:
+                self._shutdown_workers()
+            raise StopIteration
+        return status
+
+    def _next_pinned(self) -> Any:
+        while self._ahead and self._ahead[0].number < self._answered:
+            self._ahead.popleft()  # the consumer has it
+        if not self._ahead:
+            self._put_ahead(self._wait())
+        first = self._ahead[0]
+        self._engine.submit_owed(self, keep=len(self._ahead) - 1 + self._is_behind())
+        value = self._pinner.take(first.number)
+        self._look_ahead()
+        return value
+
+    def _is_behind(self) -> bool:
+        """Returns True if the last answer is an exception, which is not among the batches ahead."""
+        return self._engine.is_pending and self._ahead[-1].serial != self._engine.serial
+
+    def _look_ahead(self) -> None:
+        """Gives the batches that have arrived to the pinning thread, which works while the consumer does. Stops at an
+        exception, which is raised in its turn."""
+        while (status := self._engine.next_if_ready()) is not None:
+            try:
+                self._put_ahead(status)
+            except Exception as error:
+                if signals.is_from_signal(error):
+                    raise
+                return
+
+    def _put_ahead(self, status: int) -> None:
+        """Adds the last answer to the batches that are ahead. If a signal interrupts it, the next call continues where
+        this one stopped, because the answer has a number and stays until it is dropped."""
+        serial = self._engine.serial
+        if not self._ahead or self._ahead[-1].serial != serial:
+            number = self._answered + len(self._ahead)
+            self._pinner.put(number, self._engine.answer(self, status, self._batch_size))
+            self._ahead.append(_Ahead(number, serial))
+        self._engine.drop()
+
+    def _raise_timeout(self) -> NoReturn:
+        raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
+
+    def report(self) -> dict[str, Any]:
+        """Returns counters: see headrace.Loader.report."""
+        return self._engine.report()
+
+    def _shutdown_workers(self) -> None:
+        self._engine.close()
+        if self._pinner is not None:
+            self._pinner.close()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None and not is_finalizing():  # at exit it is closed already, and modules are being cleared
+            with signals.raised_later():
+                engine.close()
