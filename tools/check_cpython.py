@@ -30,11 +30,14 @@ ALLOWED: dict[tuple[str, str], str] = {
 }
 
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
-FUNCTION = re.compile(r"^(?![\s#}/]|typedef|struct \w+ \{|enum)([^\n;={]*?\b(\w+)\([^;{]*?\)) \{\n(.*?)^\}", re.M | re.S)
-BORROWED = r"Py(?:List|Tuple|Dict)_GetItem\w*|Py(?:List|Tuple)_GET_ITEM|PySequence_Fast_GET_ITEM|PyImport_AddModule|PySys_GetObject"
+FUNCTION = re.compile(r"^(?![\s#}/]|typedef)([^\n;={]*?\b(\w+)\([^;{]*?\)) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+BORROWED = (
+    r"Py(?:List|Tuple|Dict)_GetItem\w*|Py(?:List|Tuple)_GET_ITEM|PySequence_Fast_GET_ITEM|PyImport_AddModule"
+    r"|PySys_GetObject"
+)
 NEW = (
-    r"Py(?:Object_(?:Call\w*|Get(?:Attr|Item|Iter)\w*|Repr|Str|RichCompare)|Vectorcall\w*|_?(?:Long|Float|Bool|Unicode|Bytes)"
-    r"_From\w+|(?:List|Tuple|Dict|Set|FrozenSet|Slice|ByteArray)_New|Tuple_Pack|Sequence_(?:Fast|List|Tuple|GetItem)"
+    r"Py(?:Object_(?:Call\w*|Get(?:Attr|Item|Iter)\w*|Repr|Str|RichCompare)|Vectorcall\w*"
+    r"|(?:Long|Float|Bool|Unicode|Bytes)_From\w+|(?:List|Tuple|Dict|Set|FrozenSet|Slice|ByteArray)_New|Tuple_Pack|Sequence_(?:Fast|List|Tuple|GetItem)"
     r"|Number_\w+|Import_Import\w*|Iter_Next|MemoryView_From\w+)|Py_BuildValue|Py_X?NewRef"
 )
 KEEPS_ITS_OWN = r"PyList_Append|PyDict_SetItem(?:String)?|PyObject_SetAttr(?:String)?|PySet_Add|PyObject_SetItem"

@@ -18,8 +18,8 @@ PACKAGES = ROOT / "python"
 TOP = "headrace"
 DOTTED = re.compile(rf"{TOP}(\.\w+)+")
 
-# Edges of circles that are still there, and what makes them: each must go. The check fails if the table has an edge that
-# no longer exists, so that the table shrinks.
+# Edges of circles that are still there, and what makes them: each must go. An edge here that no longer exists is a
+# failure too, so that the table shrinks.
 KNOWN: dict[tuple[str, str], str] = {
     ("headrace._engine", "headrace.doctor"): "why an object does not pickle, and its repair: belongs below both",
     ("headrace._worker", "headrace.doctor"): "the same, of what a worker sends",

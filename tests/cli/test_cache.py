@@ -17,7 +17,7 @@ def image(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_whole_is_said_to_be(image: Path) -> None:
+def test_intact_image_is_reported_as_intact(image: Path) -> None:
     result = run("cache", "verify", str(image))
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == f"{image}: {image.stat().st_size} bytes, all as they were written\n"

@@ -22,7 +22,10 @@ static int look_up(PyObject *dict, PyObject *key, long *ret_value) {
 
 BAD = [
     ("PyObject *item = PyList_GetItem(list, 0);\n    Py_DECREF(item);\n    return item;", "released: item"),
-    ("PyObject *item = PyDict_GetItemWithError(list, list);\n    Py_XDECREF(item);\n    return item;", "released: item"),
+    (
+        "PyObject *item = PyDict_GetItemWithError(list, list);\n    Py_XDECREF(item);\n    return item;",
+        "released: item",
+    ),
     ("PyObject_CallNoArgs(list);\n    return list;", "dropped: nothing releases what PyObject_CallNoArgs"),
     ("if (list) PyObject_Repr(list);\n    return list;", "dropped: nothing releases what PyObject_Repr"),
     ("PyList_Append(list, PyLong_FromLong(1));\n    return list;", "dropped: PyList_Append"),

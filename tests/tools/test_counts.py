@@ -30,7 +30,7 @@ def test_a_run_that_failed_without_a_failed_test_is_a_failure():
     assert Tally(3).with_status(0) == Tally(3)
 
 
-def test_a_failed_command_shows_what_was_run_and_said():
+def test_failed_command_shows_itself_and_its_output():
     with pytest.raises(check.Failed, match=r"(?s)\$ sh -c .*spilled.*exit status 3"):
         check.run("sh", "-c", "echo spilled; exit 3")
 

@@ -68,7 +68,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_data_set_that_grows_by_copy_on_write_is_told_during_training(tmp_path: pathlib.Path) -> None:
+def test_growth_by_copy_on_write_is_reported_during_training(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(GROWING)
     for _ in range(TRIES):  # a look that the machine interrupts seems to cost much, and the next one is late
         result = run_script(tmp_path)
@@ -85,7 +85,7 @@ def test_a_data_set_that_grows_by_copy_on_write_is_told_during_training(tmp_path
     assert "unused" not in result.stderr
 
 
-def test_a_data_set_that_grows_by_copy_on_write_is_told_by_the_doctor(tmp_path: pathlib.Path) -> None:
+def test_growth_by_copy_on_write_is_reported_by_the_doctor(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(GROWING)
     result = doctor("--run", "train:make_loader", "--batches", "1500", folder=tmp_path)
     assert result.stderr == ""
@@ -168,9 +168,10 @@ def test_torchs_own_loader_dies_in_a_small_dev_shm(tmp_path: pathlib.Path, small
 
 @needs_cores
 @needs_failpoints
-def test_in_a_made_up_container_with_a_small_dev_shm_the_doctor_says_that_it_does_not_matter(
+def test_doctor_says_that_a_small_dev_shm_does_not_matter(
     tmp_path: pathlib.Path,
 ) -> None:
+    """The machine description (HEADRACE_ROOT) is of a container with a small /dev/shm."""
     said = doctor(HEADRACE_ROOT=make_machine(tmp_path))
     assert said.returncode == 0
     assert "ok       /dev/shm         64.0 MiB" in said.stdout
@@ -226,7 +227,7 @@ def write_pool(folder: pathlib.Path, fix: str = "pass", stall_after: float = 6.0
     (folder / "train.py").write_text(POOL.replace("FIX", fix).replace("STALL_AFTER", str(stall_after)))
 
 
-def test_a_pool_that_was_started_before_the_fork_is_warned_of_and_the_stall_names_the_line(
+def test_pool_started_before_fork_warns_and_stall_names_line(
     tmp_path: pathlib.Path,
 ) -> None:
     write_pool(tmp_path)
@@ -246,7 +247,7 @@ def test_the_line_that_the_warning_names_cures_it(tmp_path: pathlib.Path) -> Non
     assert "OpenCV has a thread pool" not in result.stderr
 
 
-def test_the_doctor_names_the_pool_and_does_not_hang_with_the_loader(tmp_path: pathlib.Path) -> None:
+def test_doctor_names_the_pool_and_does_not_hang_with_the_loader(tmp_path: pathlib.Path) -> None:
     write_pool(tmp_path)
     result = doctor("--run", "train:make_loader", folder=tmp_path)
     assert result.returncode == 2

@@ -54,7 +54,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method, is_main_late", [("spawn", True), ("spawn", False), ("forkserver", False)])
-def test_a_worker_that_still_imports_dies_with_its_trainer_however_large_its_data_set_is(
+def test_importing_worker_with_large_dataset_dies_with_trainer(
     tmp_path: pathlib.Path, method: str, is_main_late: bool
 ) -> None:
     (tmp_path / "late.py").write_text(LATE)
@@ -102,7 +102,9 @@ class Refuses:
 
 @pytest.mark.parametrize("method", SENT)
 @pytest.mark.parametrize("has_memfd", [True, False])
-def test_it_arrives_and_nothing_of_it_is_left(method: str, has_memfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dataset_arrives_and_no_file_of_it_is_left(
+    method: str, has_memfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     context = multiprocessing.get_context(method)
     dataset = Large(context)
     if not has_memfd:
@@ -133,7 +135,7 @@ class Sent:
         self.detach = fd.__int__
 
 
-def test_what_is_read_is_freed_also_where_a_forked_process_has_inherited_it() -> None:
+def test_read_chunks_are_freed_even_if_a_fork_inherited_them() -> None:
     parts = [os.urandom(2 * transport.CHUNK_BYTES) for _ in range(2)]
     with transport.memory("headrace-cargo") as file:
         pickle.dump([parts[0], Looks(), parts[1], Looks()], file)
@@ -148,7 +150,7 @@ def test_what_is_read_is_freed_also_where_a_forked_process_has_inherited_it() ->
 
 
 @pytest.mark.parametrize("method", SENT)
-def test_where_it_cannot_be_pickled_nothing_is_left(method: str) -> None:
+def test_unpicklable_dataset_leaves_no_file(method: str) -> None:
     with pytest.raises(ValueError, match="not me"):
         iter(headrace.Loader([bytes(LARGE_BYTES), Refuses()], num_workers=1, multiprocessing_context=method))
     assert cargo_files("self") == []

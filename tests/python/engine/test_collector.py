@@ -58,7 +58,8 @@ def rests(thresholds: tuple[int, ...]) -> bool:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_rests_until_the_data_set_is_there_and_keeps_what_was_imported(tmp_path: pathlib.Path, method: str) -> None:
+def test_collector_pauses_until_the_dataset_has_arrived(tmp_path: pathlib.Path, method: str) -> None:
+    """The garbage collector pauses until the dataset has arrived, and leaves the imported objects out of later runs."""
     before, told, after, (is_plain, name) = run(tmp_path, method, "")
     at_import, at_arrival, at_work, is_enabled, is_kept, name_there = told
     assert before == after  # of the trainer
@@ -80,7 +81,7 @@ def test_it_rests_until_the_data_set_is_there_and_keeps_what_was_imported(tmp_pa
         ("gc.disable()", None, False),
     ],
 )
-def test_what_the_script_says_of_it_is_kept(
+def test_settings_of_the_script_for_the_collector_are_kept(
     tmp_path: pathlib.Path, method: str, setup: str, threshold: int | None, is_enabled: bool
 ) -> None:
     before, (_, _, at_work, was_enabled, *_), after, _ = run(tmp_path, method, setup)

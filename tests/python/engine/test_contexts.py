@@ -324,7 +324,7 @@ def test_forkserver_without_socket_folder_says_what_to_do(tmp_path: pathlib.Path
     assert "set TMPDIR to a folder that can be written to, whose path has at most 75 bytes" in said
 
 
-def test_forkserver_whose_socket_was_removed_says_so(tmp_path: pathlib.Path) -> None:
+def test_forkserver_whose_socket_was_removed_is_reported(tmp_path: pathlib.Path) -> None:
     said = run(tmp_path, SOCKETS.format(imports=FACES["numpy"], main=REMOVED.strip()))
     assert "has been removed, as by a job that cleans up temporary files; start the program again" in said
 

@@ -239,7 +239,7 @@ def test_the_place_of_a_death_is_named(dataset: Any, options: dict[str, Any], pl
     assert ("headrace replay" in text) == is_known
 
 
-def test_a_worker_that_waits_for_a_task_when_it_dies_is_said_to() -> None:
+def test_worker_that_dies_while_waiting_is_reported_as_waiting() -> None:
     iterator = iter(loader_of(Acts(nothing, count=100), num_workers=1))
     next(iterator)
     worker = iterator._workers[0]
@@ -254,7 +254,7 @@ def test_a_worker_that_waits_for_a_task_when_it_dies_is_said_to() -> None:
     )
 
 
-def test_the_memory_that_the_trainer_saw_while_it_waited_is_told() -> None:
+def test_memory_that_the_trainer_saw_while_waiting_is_reported() -> None:
     iterator = iter(
         loader_of(Acts(lambda: time.sleep(DEADLINE_S), at=0), num_workers=1, stall_after=STALL_S, on_stall="raise")
     )
@@ -282,7 +282,7 @@ def mib_told(text: str) -> list[float]:
     return [float(number) * {"MiB": 1, "GiB": 1024}[unit] for number, unit in found]
 
 
-def test_the_memory_of_a_worker_that_died_is_not_told_as_its_successors(marks: Marks) -> None:
+def test_memory_of_a_dead_worker_is_not_its_successors(marks: Marks) -> None:
     """Its only task of earlier is made again, and kills the next one: at once, or after it was looked at itself."""
     loader = loader_of(GrowsOnce(send(signal.SIGKILL), marks), num_workers=1, max_restarts=1)
     with told() as texts:
@@ -293,7 +293,7 @@ def test_the_memory_of_a_worker_that_died_is_not_told_as_its_successors(marks: M
     assert all(own < grown - 128 for own in mib_told(str(caught.value)))
 
 
-def test_a_worker_that_dies_in_worker_init_fn_shows_its_stack_too() -> None:
+def test_worker_that_dies_in_worker_init_fn_shows_its_stack() -> None:
     assert (
         death_of(Acts(nothing), num_workers=1, worker_init_fn=lambda worker: segfault())
         == f"""\
@@ -331,7 +331,7 @@ batch_size, or raise the memory limit of the container or of the job.
     ],
     ids=["cgroup v2", "cgroup v1", "the counter stays"],
 )
-def test_the_kernels_count_of_memory_kills_is_believed(
+def test_count_of_memory_kills_of_the_kernel_is_used(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, group: str, file: str, count: int
 ) -> None:
     for path, text in ("proc/self/cgroup", group), (file, "oom_kill 3"):
@@ -367,7 +367,7 @@ def test_the_end_of_what_a_worker_wrote_to_stderr_is_shown(lines: list[str], sho
     assert text.endswith(f"{PLACE}  the end of its stderr:\n{quoted}{END}")
 
 
-def test_what_a_handler_of_loggings_wrote_before_the_fork_is_shown_too() -> None:
+def test_log_handler_from_before_the_fork_is_shown() -> None:
     handler = logging.StreamHandler()
     log = logging.getLogger("of a user")
     log.addHandler(handler)
@@ -411,7 +411,7 @@ for _ in Loader([1, 2], num_workers=1, multiprocessing_context="spawn", max_rest
 """
 
 
-def test_a_script_without_a_main_guard_is_told_so(tmp_path: pathlib.Path) -> None:
+def test_script_without_a_main_guard_is_reported(tmp_path: pathlib.Path) -> None:
     with Script(tmp_path, NO_GUARD) as script:
         assert script.finish() == 1
         text = script.stderr[script.stderr.rindex("RuntimeError: ") :]
@@ -558,7 +558,7 @@ if __name__ == "__main__":
 """
 
 
-def test_an_exit_code_that_the_user_took_is_told_as_that(tmp_path: pathlib.Path) -> None:
+def test_exit_code_that_the_user_read_is_reported_as_unknown(tmp_path: pathlib.Path) -> None:
     with Script(tmp_path, TAKEN) as script:
         assert script.finish() == 1
         assert (
@@ -610,7 +610,7 @@ def told(then: Callable[[int], Any] = lambda count: None) -> Iterator[list[str]]
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_a_restart_is_told_and_then_that_all_are_used_up(kind: Any) -> None:
+def test_restart_is_reported_and_then_the_reached_limit(kind: Any) -> None:
     with told() as texts:
         with pytest.raises(RuntimeError) as caught:
             list(loader_of(Acts(send(signal.SIGKILL)), kind, max_restarts=1))
@@ -633,7 +633,7 @@ def test_a_sample_that_killed_two_workers_raises_and_is_named(kind: Any) -> None
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_the_command_for_a_sample_with_random_numbers_of_its_own_seeds_them(kind: Any) -> None:
+def test_replay_command_contains_the_seed_of_the_sample(kind: Any) -> None:
     loader = loader_of(Acts(send(signal.SIGKILL)), kind, rng="sample", seed=7, max_restarts=0)
     loader.set_epoch(3)
     assert f"{REPLAY.partition(': ')[2]} 5 --seed 7 --epoch 3 --pdb" in exception_of(loader)
@@ -856,7 +856,8 @@ def stuck(where: str) -> str:
 IN_PYTHON = f'      ...\n      File "{HERE}", line N in wait\n'
 
 
-def test_a_stall_is_reported_again_after_twice_the_time_while_it_is_waited_for() -> None:
+def test_stall_is_reported_again_after_twice_the_time() -> None:
+    """As long as the caller waits, each report comes after twice the time of the one before."""
     gate = Gate()
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S))
     with told(lambda count: count == 3 and open_and_wait(gate, iterator)) as texts:
@@ -956,7 +957,7 @@ def test_stacks_that_a_worker_writes_slowly_are_waited_for(monkeypatch: pytest.M
     assert stall_of(text) == f"{STALLED}  its stacks:\n    the first half\n    the second half"
 
 
-def test_a_worker_that_dies_late_keeps_nobody_waiting_and_is_reaped() -> None:
+def test_worker_that_dies_late_delays_no_caller_and_is_reaped() -> None:
     """Who was killed dies when the machine lets it: here when close has returned."""
     closed = []
 
@@ -981,7 +982,9 @@ def test_a_worker_that_dies_late_keeps_nobody_waiting_and_is_reaped() -> None:
     assert until(lambda: process.exitcode == -signal.SIGKILL, DEADLINE_S)
 
 
-def test_all_threads_of_a_stalled_worker_are_shown_and_what_fork_may_have_done() -> None:
+def test_stall_shows_all_threads_and_the_hazards_of_fork() -> None:
+    """The report shows all threads of the stalled worker, and what the fork may have done to it."""
+
     def wait_beside_a_thread() -> None:
         threading.Thread(target=sleep_for_long, daemon=True).start()
         gate.reach()
@@ -1092,7 +1095,7 @@ def test_a_stall_out_of_order_names_the_worker_that_is_busy() -> None:
     assert stall_of(text) == stuck(IN_PYTHON).rstrip()
 
 
-def test_a_stall_while_a_new_epoch_of_persistent_workers_begins_is_reported() -> None:
+def test_stall_at_the_start_of_a_persistent_epoch_is_reported() -> None:
     gate = Gate()
     loader = loader_of(Acts(gate), stall_after=STALL_S, persistent_workers=True)
     next(at_gate(gate, loader))
@@ -1221,7 +1224,7 @@ def test_time_in_which_the_trainer_was_stopped_does_not_count(tmp_path: pathlib.
         assert script.stderr == ""
 
 
-def test_a_timeout_works_beside_a_stall() -> None:
+def test_timeout_works_together_with_a_stall() -> None:
     gate = Gate()
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S, timeout=3))
     next(iterator)
@@ -1263,7 +1266,7 @@ class Arrays:
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_private_copies_are_told_once_with_their_reason(kind: Any) -> None:
+def test_private_copies_are_reported_once_with_their_reason(kind: Any) -> None:
     loader = loader_of(Arrays(), kind, batch_size=1, arena_limit=16 << 20)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -1283,9 +1286,7 @@ def test_private_copies_are_told_once_with_their_reason(kind: Any) -> None:
     [(4, "a batch of 4.0 MiB (batch_size 4 x 1.0 MiB)"), (None, "a batch of 1.0 MiB")],
     ids=["batches", "without batches"],
 )
-def test_a_batch_that_does_not_fit_says_both_sizes_and_what_to_change(
-    kind: Any, batch_size: int | None, start: str
-) -> None:
+def test_batch_over_the_limit_names_both_sizes_and_the_option(kind: Any, batch_size: int | None, start: str) -> None:
     text = exception_of(loader_of(Arrays(), kind, batch_size=batch_size, num_workers=1, arena_limit=1 << 19))
     assert re.sub(r"needs \d+ bytes", "needs N bytes", text) == (
         f"headrace: {start} does not fit the limit of 512.0 KiB of shared memory, 0 bytes of which are held; "
@@ -1326,7 +1327,7 @@ def threads() -> Iterator[Callable[[str], None]]:
         thread.join()
 
 
-def test_fork_beside_other_threads_warns_once(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:
+def test_fork_with_other_threads_warns_once(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:
     threads("the logger")
     assert forked_in(monkeypatch) == [f"{BEGIN}other threads run (the logger){THREADS}{AVOID}"]
     for name in ("two", "three", "four"):
@@ -1347,7 +1348,7 @@ def test_a_bar_of_tqdms_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) ->
     tqdm.tqdm.monitor = None
 
 
-def test_what_feeds_a_queue_of_multiprocessings_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feeder_thread_of_a_multiprocessing_queue_does_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     queue: Any = multiprocessing.get_context("fork").Queue()
     queue.put(1)
     assert "QueueFeederThread" in [thread.name for thread in threading.enumerate()]
@@ -1391,7 +1392,7 @@ def test_server_of_sent_descriptors_does_not_warn(monkeypatch: pytest.MonkeyPatc
     resource_sharer.stop(timeout=5)
 
 
-def test_fork_beside_the_pool_of_polars_warns(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:
+def test_fork_with_the_pool_of_polars_warns(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:
     threads("one")
     thread = next(thread for thread in threading.enumerate() if thread.name == "one")
     name = pathlib.Path(f"/proc/self/task/{thread.native_id}/comm")
@@ -1448,7 +1449,7 @@ class ThreadsOfOpenCV:
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
 @pytest.mark.parametrize(("of_trainer", "of_worker"), [(8, 0), (3, 3), (1, 1), (0, 0)])
-def test_workers_use_one_thread_of_opencvs_unless_the_trainer_set_another_number(
+def test_workers_use_one_opencv_thread_unless_the_trainer_set_it(
     monkeypatch: pytest.MonkeyPatch, of_trainer: int, of_worker: int, kind: Any
 ) -> None:
     cv2 = OpenCV("cv2")
@@ -1484,7 +1485,7 @@ class ThreadsOfTorch:
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_workers_use_one_thread_of_torchs_unless_told_otherwise(kind: Any) -> None:
+def test_workers_use_one_torch_thread_by_default(kind: Any) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

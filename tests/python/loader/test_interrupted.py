@@ -187,7 +187,7 @@ def _generator(count: int) -> Any:
 
 @KINDS
 @WORKERS
-def test_sampler_whose_generator_raises_ends_the_epoch_with_a_warning(make: Any, workers: int) -> None:
+def test_sampler_whose_generator_raises_ends_epoch_with_warning(make: Any, workers: int) -> None:
     iterator = iter(make(Samples(), workers, batch_size=2, sampler=_generator(300)))
     got = []
     with pytest.raises(ValueError, match="the sampler's generator raises"):

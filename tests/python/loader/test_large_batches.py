@@ -80,7 +80,8 @@ def usable_cores() -> int:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_worker_writes_by_two_threads_where_it_has_two_cores_to_itself(workers: int) -> None:
+def test_worker_with_two_own_cores_writes_with_two_threads(workers: int) -> None:
+    """The worker copies large batches with a second thread if it has two cores to itself."""
     cores = usable_cores()
     with contextlib.closing(_core.Loader(workers, 2, True, 64 * MIB)) as loader:
         with contextlib.closing(_core.Port(*loader.open_pass(0))) as port:
@@ -92,7 +93,7 @@ def test_a_worker_writes_by_two_threads_where_it_has_two_cores_to_itself(workers
 
 
 @pytest.mark.parametrize("batch_size", [11, 22])
-def test_large_batches_are_the_same_and_the_data_set_runs_alone(batch_size: int) -> None:
+def test_large_batches_are_the_same_and_the_dataset_runs_alone(batch_size: int) -> None:
     own = list(DataLoader(Images(), batch_size, num_workers=1, multiprocessing_context="fork"))
     theirs = list(Torch([image(index) for index in range(len(Images()))], batch_size))
     assert all(torch.equal(mine[0], other) for mine, other in zip(own, theirs, strict=True))
@@ -112,7 +113,7 @@ def test_a_worker_that_is_killed_in_the_copy_is_replaced(marks: Marks) -> None:
     ("told", "count"),
     [(None, 1), ("", 1), ("8", 8), ("0", 1), ("-1", 1), ("two", 1), ("4294967296", 1), ("9" * 5000, 1), ("٣", 1)],
 )
-def test_what_the_launcher_says_is_believed_if_it_is_a_number(
+def test_local_world_size_is_used_if_it_is_a_number(
     told: str | None, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
@@ -149,7 +150,7 @@ def faults_of(size: int) -> int:
     [*((method, None, None) for method in METHODS), ("spawn", stacked, None), ("spawn", None, keep_nothing)],
     ids=[*METHODS, "a block of 37 MiB", "not wanted"],
 )
-def test_the_memory_of_samples_is_not_faulted_in_anew_for_each_batch(method: str, collate: Any, init: Any) -> None:
+def test_sample_memory_is_not_faulted_in_again_per_batch(method: str, collate: Any, init: Any) -> None:
     if (_core.machine()["spare_bytes"] or 0) < 2 * 1024 * MIB:
         pytest.skip("little memory: malloc keeps an eighth, of 64 MiB at least")
     if not faults_of(MIB):

@@ -103,7 +103,7 @@ def replayed(cls: type, stream: Stream) -> Any:
 @BOTH
 @pytest.mark.parametrize("how", ["attribute", "slot", "property", "methods of the instance"])
 @pytest.mark.filterwarnings("ignore:DataLoader worker")
-def test_death_in_iterable_that_was_told_how_is_continued(kind: Any, how: str, marks: Marks) -> None:
+def test_death_in_iterable_with_resume_is_continued(kind: Any, how: str, marks: Marks) -> None:
     class Property(Stub):
         @property
         def replayable(self) -> bool:
@@ -285,7 +285,7 @@ class AnySampler(Answers):
         return iter(range(4))
 
 
-def test_doctor_finds_no_ranks_in_sampler_that_answers_every_name() -> None:
+def test_doctor_finds_no_ranks_in_sampler_with_every_attribute() -> None:
     (found,) = _batches.order(headrace.Loader(range(4), sampler=AnySampler()))
     assert found.severity == "ok"
 

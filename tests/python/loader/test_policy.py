@@ -31,7 +31,7 @@ pytestmark = only_headrace
 
 @BOTH
 @pytest.mark.parametrize("options", [{"on_bad_sample": "skip"}, {"rng": "sample"}, {"on_bad_sample": as_sum}])
-def test_options_for_samples_need_a_data_set_with_indices(kind: Any, options: dict[str, Any], marks: Marks) -> None:
+def test_sample_options_need_a_map_style_dataset(kind: Any, options: dict[str, Any], marks: Marks) -> None:
     for dataset in (Stream(COUNT, Plan(marks)), Resumable(COUNT, Plan(marks))):
         with pytest.raises(ValueError, match='rng="sample" and on_bad_sample need a data set with __getitem__'):
             load(kind, dataset, **options)
@@ -95,7 +95,7 @@ def test_options_survive_copies_and_pickle(kind: Any, marks: Marks) -> None:
     assert [batch[0] for batch in got] == expected
 
 
-def test_what_a_function_cannot_be_pickled_is_named() -> None:
+def test_option_that_cannot_be_pickled_is_named() -> None:
     loader = load(headrace.torch.DataLoader, [1, 2], multiprocessing_context="spawn", on_bad_sample=lambda *_: "skip")
     with pytest.raises(Exception, match="lambda") as caught:
         epoch(loader)
@@ -212,7 +212,7 @@ class AtOne:
 
 
 @BOTH
-def test_a_bad_sample_whose_exception_cannot_be_printed_is_skipped(kind: Any) -> None:
+def test_bad_sample_with_unprintable_exception_is_skipped(kind: Any) -> None:
     loader = load(kind, AtOne(), on_bad_sample="skip", batch_size=2, num_workers=1)
     assert [batch.tolist() for batch in loader] == [[0], [2, 3]]
     assert [one.error for one in loader.report()["bad_samples"]] == ["Wordless, which cannot be printed"]

@@ -46,7 +46,7 @@ def unbatched(dataset: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
-def test_elements_of_an_array_have_the_type_that_they_were_sent_with(dtype: str) -> None:
+def test_elements_of_an_array_keep_their_type(dtype: str) -> None:
     (array,) = unbatched(Calls(lambda _: np.arange(3, dtype=dtype), 1))
     assert type(array[0]) is np.dtype(dtype).type
 
@@ -74,7 +74,7 @@ def test_a_timeout_of_the_sampler_is_the_samplers() -> None:
 
 
 @only_headrace
-def test_a_named_tuple_class_that_is_defined_anew_is_the_new_one() -> None:
+def test_redefined_named_tuple_class_is_the_new_one() -> None:
     def one() -> tuple[Any, type]:
         point = collections.namedtuple("point", ["a", "b"])
         globals()["point"] = point
@@ -94,7 +94,7 @@ class NoDatabase:
         raise ConnectionError("no database today")
 
 
-def test_an_oserror_of_the_data_sets_pickling_is_the_data_sets() -> None:
+def test_oserror_while_pickling_the_dataset_is_raised_unchanged() -> None:
     with pytest.raises(ConnectionError) as caught:
         list(Headrace([NoDatabase()], num_workers=1, multiprocessing_context="spawn"))
     assert str(caught.value) == "no database today"
@@ -106,7 +106,8 @@ class Unreadable:
 
 
 @only_headrace
-def test_batches_that_cannot_be_decoded_do_not_end_the_epoch_early() -> None:
+def test_undecodable_batches_do_not_end_the_epoch_early() -> None:
+    """A batch that cannot be decoded raises; the batches after it arrive."""
     iterator = iter(unbatched(Calls(lambda i: Unreadable() if i < 2 else i, 8)))
     got = []
     for _ in range(2):
@@ -117,7 +118,7 @@ def test_batches_that_cannot_be_decoded_do_not_end_the_epoch_early() -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_timeout_ends_the_wait_of_a_second_epoch_for_a_stuck_worker() -> None:
+def test_timeout_ends_a_second_epochs_wait_for_a_stuck_worker() -> None:
     event = multiprocessing.get_context("fork").Event()
     loader = unbatched(d.Gate(4, 1, event), persistent_workers=True, timeout=1)
     iterator = iter(loader)
@@ -148,7 +149,7 @@ print("end")
 """
 
 
-def test_a_daemon_thread_that_waits_for_a_batch_lets_the_interpreter_exit_in_silence(tmp_path: pathlib.Path) -> None:
+def test_waiting_daemon_thread_lets_interpreter_exit_silently(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, DAEMON) == "end\n"
 
 
@@ -160,7 +161,7 @@ print(*Headrace([1, 2], batch_size=2, num_workers=1, multiprocessing_context="fo
 """
 
 
-def test_a_replacement_in_the_collate_map_made_before_the_import_is_used(tmp_path: pathlib.Path) -> None:
+def test_collate_map_changed_before_the_import_is_used(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, COLLATE_MAP) == "the user's\n"
 
 
@@ -194,7 +195,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_a_loader_that_the_main_module_makes_outside_its_guard_works(tmp_path: pathlib.Path, method: str) -> None:
+def test_loader_outside_the_main_guard_works(tmp_path: pathlib.Path, method: str) -> None:
+    """The main module makes the loader outside `if __name__ == "__main__"`."""
     assert run(tmp_path, AT_TOP_LEVEL.format(method=method)) == f"{[[0, 1], [2, 3]] * 2}\n"
 
 
@@ -219,7 +221,7 @@ print(most < private_bytes() + 200_000_000)
 """
 
 
-def test_a_worker_keeps_no_tensor_of_a_pickled_batch_that_is_sent(tmp_path: pathlib.Path) -> None:
+def test_worker_keeps_no_tensor_of_a_pickled_batch(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, BIG) == "True\n"
 
 
@@ -271,7 +273,7 @@ def long_epoch(kind: Any, profiled: bool) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize("profiled", [False, True])
-def test_a_warning_of_a_wrong_length_names_the_users_line_as_torchs_does(profiled: bool) -> None:
+def test_wrong_length_warning_names_the_user_line_as_with_torch(profiled: bool) -> None:
     found = long_epoch(Headrace, profiled)
     assert [file for file, _, _ in found] == [__file__] * 2
     assert found == long_epoch(Torch, profiled)
@@ -289,7 +291,7 @@ def test_a_warning_of_copies_names_the_users_line(profiled: bool) -> None:
 
 @only_headrace
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_where_warnings_are_errors_no_batch_is_lost(kind: Any) -> None:
+def test_warnings_as_errors_lose_no_batch(kind: Any) -> None:
     dataset = [np.full(1 << 20, i, np.uint8) for i in range(12)]
     loader = kind(dataset, num_workers=1, multiprocessing_context="fork", arena_limit=6 << 20)
     iterator, kept, warned = iter(loader), [], 0
@@ -309,7 +311,7 @@ def test_where_warnings_are_errors_no_batch_is_lost(kind: Any) -> None:
 @only_headrace
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("sample", [torch.ones(3), (torch.ones(3), 1)], ids=["alone", "in a tuple"])
-def test_a_loader_without_torch_collates_no_tensors_though_torch_is_there(workers: int, sample: Any) -> None:
+def test_loader_without_torch_collates_no_tensors(workers: int, sample: Any) -> None:
     list(Headrace([1, 2], num_workers=1, multiprocessing_context="fork"))  # which makes tensors known
     with pytest.raises(TypeError, match=r"found torch\.Tensor; give the loader a collate_fn"):
         list(headrace.Loader([sample] * 2, 2, num_workers=workers, multiprocessing_context="fork"))
@@ -346,7 +348,8 @@ if __name__ == "__main__":
 
 @only_headrace
 @pytest.mark.parametrize("method", METHODS)
-def test_without_stdin_and_stdout_nothing_of_ours_has_their_numbers(tmp_path: pathlib.Path, method: str) -> None:
+def test_descriptors_of_closed_stdin_and_stdout_are_not_reused(tmp_path: pathlib.Path, method: str) -> None:
+    """A process without stdin and stdout: no file of headrace gets their numbers."""
     assert run(tmp_path, WITHOUT_STANDARD.format(method=method)) == ""
     assert (tmp_path / "seen").read_text() == f"[] {[[i, i + 1] for i in range(0, 16, 2)]}"
 
@@ -544,9 +547,8 @@ if __name__ == "__main__":
 
 @only_headrace
 @pytest.mark.parametrize(("kind", "close"), [("Headrace", "_shutdown_workers"), ("headrace.Loader", "close")])
-def test_a_signal_handler_may_close_the_loader_that_is_waited_for(
-    tmp_path: pathlib.Path, kind: str, close: str
-) -> None:
+def test_signal_handler_may_close_a_waiting_loader(tmp_path: pathlib.Path, kind: str, close: str) -> None:
+    """The handler closes the loader while the main thread waits for its next batch."""
     assert "closed" in run(tmp_path, HANDLED.format(kind=kind, close=close))
 
 
@@ -601,7 +603,7 @@ class Slow:
         return index
 
 
-def test_a_timeout_that_is_not_a_number_is_none() -> None:
+def test_timeout_that_is_not_a_number_is_no_timeout() -> None:
     gate = multiprocessing.get_context("fork").Event()
     iterator = iter(unbatched(Slow(gate), timeout=float("nan")))
     used_s = time.thread_time()
@@ -620,13 +622,13 @@ def test_install_checks_the_seed(seed: Any, error: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("name", [b"no\xff", *(b"a" * i + ("€" * 60 + "/").encode() * 12 for i in range(3))])
-def test_a_path_that_is_no_utf8_or_is_too_long_stands_in_the_message(tmp_path: pathlib.Path, name: bytes) -> None:
+def test_path_that_is_no_utf8_or_too_long_is_in_the_message(tmp_path: pathlib.Path, name: bytes) -> None:
     path = os.path.join(os.fsencode(tmp_path), name)
     with pytest.raises(FileNotFoundError, match="cannot open"):
         headrace.open(os.fsdecode(path))
 
 
-def test_a_loader_of_numpys_knows_torchs_iterable_data_sets() -> None:
+def test_numpy_loader_accepts_iterable_datasets_of_torch() -> None:
     loader = headrace.Loader(d.Count(3), None, num_workers=1, multiprocessing_context="fork")
     assert [number for number, _ in loader] == [0, 1, 2]
 
@@ -688,7 +690,8 @@ class OwnNames(Headrace):
         return getattr(self.dataset, name)
 
 
-def test_a_subclass_may_have_methods_and_properties_of_headraces_names() -> None:
+def test_subclass_may_reuse_names_of_headrace() -> None:
+    """A subclass may have methods and properties with names that headrace's loader uses."""
     loader = OwnNames(d.Squares(4), num_workers=1, multiprocessing_context="fork")
     assert len(list(loader)) == 4
     assert (loader.seed, loader.freeze()) == ("its own", "its own")
@@ -697,9 +700,7 @@ def test_a_subclass_may_have_methods_and_properties_of_headraces_names() -> None
 @only_headrace
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("name, value", [("rng", np.random.default_rng(0)), ("seed", "abc"), ("repair", print)])
-def test_an_attribute_of_a_subclass_that_is_no_value_of_the_option_says_so(
-    num_workers: int, name: str, value: Any
-) -> None:
+def test_subclass_attribute_with_invalid_option_value_is_named(num_workers: int, name: str, value: Any) -> None:
     loader = Headrace(d.Squares(4), num_workers=num_workers, multiprocessing_context="fork" if num_workers else None)
     setattr(loader, name, value)
     if name == "seed" and num_workers == 0:
