@@ -46,7 +46,7 @@ def room_of(module: str, is_package: bool) -> str:
 
 
 def list_modules(root: Path) -> dict[str, Path]:
-    """The modules of a tree; a stub (.pyi) stands for an extension, which imports nothing here."""
+    """The modules of a tree; a stub (.pyi) is used instead of an extension, which has no imports here."""
     return {name_of(root, path): path for path in sorted([*root.rglob("*.py"), *root.rglob("*.pyi")])}
 
 

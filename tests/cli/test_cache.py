@@ -27,7 +27,7 @@ def test_each_file_is_looked_at_and_what_is_damaged_is_named(image: Path, tmp_pa
     damaged, short, text = (tmp_path / name for name in ("damaged.hr", "short.hr", "text.hr"))
     data = bytearray(image.read_bytes())
     short.write_bytes(data[:-1])
-    data[len(data) // 2] ^= 1  # in the middle of the texts: opening alone does not look there
+    data[len(data) // 2] ^= 1  # in the middle of the texts, which opening alone does not check
     damaged.write_bytes(data)
     text.write_text("text")
     missing = tmp_path / "missing.hr"

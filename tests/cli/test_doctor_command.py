@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace doctor SOURCE: what a user whose data set does not reach the workers types and sees."""
+"""headrace doctor SOURCE: the commands and the output of a user whose dataset does not reach the workers."""
 
 import json
 import os
@@ -322,8 +322,8 @@ def test_a_training_run_says_what_is_in_the_way_and_repairs_it(folder: Path, mod
     assert failed.returncode == 1
     assert f"headrace: dataset cannot be sent to worker processes (start method: spawn). {text}" in failed.stderr
     assert "headrace doctor YOUR_MODULE:MAKE_DATASET" in failed.stderr
-    mended = trained(folder, module, "auto")
-    assert (mended.returncode, mended.stdout) == (0, f"{batches}\n"), mended.stderr
+    repaired = trained(folder, module, "auto")
+    assert (repaired.returncode, repaired.stdout) == (0, f"{batches}\n"), repaired.stderr
 
 
 # ---- what programs read ----
@@ -379,12 +379,12 @@ def test_a_closed_stdout_is_an_error(talks: Path, arguments: list[str]) -> None:
 
 def test_a_closed_stderr_takes_nothing_from_the_report(talks: Path) -> None:
     command = ["sh", "-c", 'exec "$0" doctor talks:make --json 2>&-', str(PROGRAM)]
-    closed, beside = (
+    closed, redirected = (
         subprocess.run(words, cwd=talks, capture_output=True, text=True)
         for words in (command, [str(PROGRAM), "doctor", "talks:make", "--json"])
     )
-    assert closed.returncode == beside.returncode
-    assert json.loads(closed.stdout).keys() == json.loads(beside.stdout).keys()
+    assert closed.returncode == redirected.returncode
+    assert json.loads(closed.stdout).keys() == json.loads(redirected.stdout).keys()
 
 
 @pytest.mark.parametrize("arguments", [["quiet:data"], ["talks:make", "--json"], []])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user types and sees."""
+"""The headrace program: its arguments, its output and its exit codes."""
 
 import os
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace replay: what a user who looks for a bad sample types and sees."""
+"""headrace replay: the commands and the output of a user who looks for a bad sample."""
 
 import contextlib
 import os
@@ -103,11 +103,11 @@ BAD_LINE = 1 + DATA[: DATA.index("raise ValueError")].count("\n")
 SCRIPT = """\
 import argparse, pickle
 argparse.ArgumentParser().parse_args()
-import beside
+import neighbour
 
 class Numbers:
     def __getitem__(self, index):
-        return type(pickle.loads(pickle.dumps(self))) is Numbers and index + beside.ONE
+        return type(pickle.loads(pickle.dumps(self))) is Numbers and index + neighbour.ONE
 
 numbers = Numbers()
 if __name__ == "__main__":
@@ -235,7 +235,7 @@ def test_a_script_is_the_main_module_and_its_guard_does_not_run(folder: Path) ->
     (folder / "argparse.py").unlink()
     (folder / "scripts").mkdir()
     (folder / "scripts/train.py").write_text(SCRIPT)
-    (folder / "scripts/beside.py").write_text("ONE = 1")
+    (folder / "scripts/neighbour.py").write_text("ONE = 1")
     result = replay(folder, "scripts/train.py:numbers", "3")
     assert result.stderr == ""
     assert masked(result.stdout) == "3  int 4  # s\n"
@@ -243,7 +243,7 @@ def test_a_script_is_the_main_module_and_its_guard_does_not_run(folder: Path) ->
 
 def test_a_pickled_dataset_is_loaded(folder: Path) -> None:
     (folder / "list.pkl").write_bytes(pickle.dumps([1, 2, 3]))
-    (folder / "numbers.pkl").write_bytes(b"cdata\nNumbers\n)\x81.")  # of a class that is importable from here only
+    (folder / "numbers.pkl").write_bytes(b"cdata\nNumbers\n)\x81.")  # its class is importable here only
     assert masked(replay(folder, "list.pkl", "1").stdout) == "1  int 2  # s\n"
     assert masked(replay(folder, "numbers.pkl", "1").stdout) == "1  int 1  # s\n"
 
@@ -278,7 +278,7 @@ def test_an_interrupt_shows_where_the_sample_is(folder: Path) -> None:
         subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
         contextlib.ExitStack() as stack,
     ):
-        stack.callback(process.kill)  # of what has ended: nothing
+        stack.callback(process.kill)  # does nothing if it has ended
         assert process.stdout is not None
         assert process.stdout.readline() == "3  begun\n"
         process.send_signal(signal.SIGINT)
@@ -421,8 +421,8 @@ def test_a_project_may_have_modules_of_the_debuggers_names(folder: Path) -> None
 
 def test_a_link_to_a_script_has_the_scripts_neighbours(folder: Path) -> None:
     (folder / "repo").mkdir()
-    (folder / "repo" / "beside.py").write_text("ROWS = [5]")
-    (folder / "repo" / "train.py").write_text("from beside import ROWS")
+    (folder / "repo" / "neighbour.py").write_text("ROWS = [5]")
+    (folder / "repo" / "train.py").write_text("from neighbour import ROWS")
     (folder / "train.py").symlink_to("repo/train.py")
     assert masked(replay(folder, "train.py:ROWS", "0").stdout) == "0  int 5  # s\n"
 

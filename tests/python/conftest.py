@@ -15,10 +15,10 @@ from mishaps import Marks
 from processes import children, is_held_elsewhere, until
 
 DEFAULT_TIMEOUT_S = 300
-PATIENCE_S = 20.0  # with what is to go away: longer than a test of torch's beside this one takes to remove its files
+PATIENCE_S = 20.0  # for files and processes to disappear: also those of a test that runs at the same time
 TORCHS_PATIENCE_S = 8.0
 FILES = "files in /dev/shm"
-FEW_OBJECTS = 20_000  # that a collection visits in a few milliseconds
+FEW_OBJECTS = 20_000  # a collection visits as many in a few milliseconds
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -64,7 +64,7 @@ def _state() -> dict[str, set[Any]]:
 
 
 def _left(before: dict[str, set[Any]], patience_s: float) -> dict[str, set[Any]]:
-    """What is new and stays, and is ours: others use /dev/shm at the same time."""
+    """Returns what is new and stays. Ignores files of other programs, which use /dev/shm too."""
     gc.collect()
     resource_sharer.stop(timeout=5)  # multiprocessing's own, where a test sent a tensor to another process
     stays: dict[str, set[Any]] = {}
@@ -82,7 +82,7 @@ def _left(before: dict[str, set[Any]], patience_s: float) -> dict[str, set[Any]]
 
 
 def _is_of_torchs_loader(test: Any) -> bool:
-    """Of a script with `from loaders import Torch`."""
+    """Returns True for a test whose script uses `from loaders import Torch`."""
     return hasattr(test, "callspec") and test.callspec.params.get("kind") == "Torch"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the last line of `make test` and `make check` counts."""
+"""The last line of `make test` and `make check` counts tests and checks."""
 
 import check
 import pytest

@@ -34,7 +34,7 @@ needs_torch = pytest.mark.skipif(patients.torch is None, reason="torch is not in
 
 
 def pickles(value: Any) -> bool:
-    """What multiprocessing does with an argument of a process."""
+    """Pickles an object as multiprocessing pickles an argument of a process."""
     context.set_spawning_popen(NoProcess)  # type: ignore[arg-type]
     try:
         reduction.ForkingPickler(io.BytesIO()).dump(value)
@@ -395,7 +395,7 @@ class Stream:
 @needs_torch
 def test_objects_of_cuda_are_in_the_way_of_fork_only() -> None:
     class OnCuda(patients.torch.Tensor):  # type: ignore[misc, name-defined]
-        """As much of a CUDA tensor as can be had without one."""
+        """The parts of a CUDA tensor that can be imitated without a GPU."""
 
         device = types.SimpleNamespace(type="cuda")  # type: ignore[assignment]
 

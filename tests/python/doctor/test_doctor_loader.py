@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loaders and spawn say all that does not pickle, and repair="auto" sends what can be made anew."""
+"""Loaders and spawn list every object that cannot be pickled; repair="auto" makes some of them again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def seen(error: BaseException) -> str:
 
 
 class Several:
-    """A data set with two culprits."""
+    """A dataset with two objects that cannot be pickled."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -47,7 +47,7 @@ def test_size_of_dev_shm_counts_if_memfd_is_refused(tmp_path: pathlib.Path, size
 
 @needs_failpoints
 def test_dev_shm_without_a_limit_is_reported_as_unlimited(tmp_path: pathlib.Path) -> None:
-    root = make_machine(tmp_path, mounts=f"shm /dev/shm tmpfs rw,size={1 << 63} 0 0\n")  # as gVisor says it
+    root = make_machine(tmp_path, mounts=f"shm /dev/shm tmpfs rw,size={1 << 63} 0 0\n")  # the format of gVisor
     assert findings(HEADRACE_ROOT=root)["/dev/shm"]["value"] == "no limit"
 
 
@@ -222,7 +222,7 @@ def test_threads_and_libraries_of_this_process_are_fork_hazards(monkeypatch: pyt
     assert (found["CUDA"].severity, found["CUDA"].value) == ("error", "initialised")
     assert (found["OpenCV"].severity, found["OpenCV"].value) == ("warning", "8 threads")
     assert "telemetry" in found["threads"].limit
-    cv2.getNumberOfCPUs = lambda: 8  # nobody has set how many: workers use one
+    cv2.getNumberOfCPUs = lambda: 8  # the user set no number, so workers use one
     assert "OpenCV" not in [finding.name for finding in _machine.hazards()]
 
 

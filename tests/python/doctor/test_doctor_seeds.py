@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brings people to the doctor: their scripts, run as they run them, and what they see."""
+"""Typical problems that lead users to the doctor: their scripts, how they run them, and the output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_script(folder: pathlib.Path, prefix: list[str] | None = None) -> subproc
     )
 
 
-# ---- a data set that grows by copy-on-write ----
+# ---- a dataset that grows by copy-on-write ----
 
 GROWING = """
 import os
@@ -142,7 +142,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def small_shm() -> list[str]:
-    """What a command is run by to have a /dev/shm of 64 MB, as docker gives it."""
+    """Returns the command prefix that gives a command a /dev/shm of 64 MB, like docker's."""
     prefix = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m shm /dev/shm && exec "$@"', "sh"]
     if shutil.which("unshare") is None or subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
         pytest.skip("no mount namespaces here")

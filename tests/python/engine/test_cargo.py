@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers are sent, of more than a pipe holds: nobody waits for it, and nothing is left of it."""
+"""A dataset larger than a pipe: the trainer does not wait until workers read it, and no file of it is left."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_importing_worker_with_large_dataset_dies_with_trainer(
         imports.unlink(missing_ok=True)
         with Script(tmp_path, TRAINER.format(method=method, is_main_late=is_main_late)) as script:
             assert until(imports.exists, 60)
-            assert script.line() == "now"  # it did not wait until a worker reads
+            assert script.line() == "now"  # the trainer did not wait until a worker reads
             took = seconds_to_die_with(script.process, int(imports.read_text()))
             assert script.finish(30) == -signal.SIGKILL
             assert script.left() == []

@@ -62,7 +62,7 @@ def test_collector_pauses_until_the_dataset_has_arrived(tmp_path: pathlib.Path, 
     """The garbage collector pauses until the dataset has arrived, and leaves the imported objects out of later runs."""
     before, told, after, (is_plain, name) = run(tmp_path, method, "")
     at_import, at_arrival, at_work, is_enabled, is_kept, name_there = told
-    assert before == after  # of the trainer
+    assert before == after  # the settings of the trainer
     assert at_work == before[0] and is_enabled
     assert name_there == name and is_plain
     if method == "fork":

@@ -100,7 +100,7 @@ def test_loader_in_worker_is_refused_with_advice() -> None:
 
 
 class ThreadAsProcess(threading.Thread):
-    """What MONAI's ThreadDataLoader starts instead of a process."""
+    """The thread that MONAI's ThreadDataLoader starts instead of a process."""
 
     @property
     def pid(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which attribute of a data set is copied into the workers, and what the trainer says of it."""
+"""The trainer reports which attributes of the dataset its workers copy or add to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRIES = 3
 
 
 def share(value: object, seed: int = 7) -> float:
-    """Of the pages of a value that are looked at, those that this process alone has."""
+    """Returns the part of the examined pages of a value that are private to this process."""
     _, _, pages, private = _core.private_share(value, PATHS, seed)
     assert pages > PATHS / 4
     return private / pages
@@ -49,7 +49,7 @@ def no_collection() -> Iterator[None]:
 
 
 def told_by_fork(work: Callable[[], Any]) -> Any:
-    """What `work` gives in a forked worker, before it has read anything."""
+    """Returns the result of `work` in a forked worker that has not read anything yet."""
     loader = headrace.Loader(_Once(work), None, num_workers=1, multiprocessing_context="fork")
     with no_collection():
         (answer,) = loader
@@ -96,7 +96,7 @@ def objects() -> Any:
 
 
 def a_view_of_objects() -> Any:
-    """As a column of a data frame has it."""
+    """Makes an array of objects, like a column of a data frame."""
     return objects().reshape(1, -1)
 
 
@@ -170,7 +170,7 @@ def test_looking_copies_nothing() -> None:
     [
         ("list of str", (80, 120)),  # a str of 41 characters and a pointer
         ("list of float", (24, 45)),
-        ("set", (110, 220)),  # with a table that is half empty
+        ("set", (110, 220)),  # its table is half empty
         ("dict", (130, 260)),
         ("list of bytes", (75, 120)),
         ("slots", (100, 190)),

@@ -29,7 +29,7 @@ needs_notes = pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions 
 
 
 def shown(loader: Any) -> str:
-    """What a user sees of the exception that iterating raises."""
+    """Returns the text of the exception that iterating raises."""
     with pytest.raises(Exception) as caught:
         list(loader)
     assert "headrace: " not in str(caught.value)  # torch's text is left alone
@@ -348,7 +348,7 @@ def test_a_batch_of_5_gib_above_the_limit_says_both_sizes() -> None:
         list(forked(Headrace, d.Huge(5 << 30), batch_size=None, arena_limit=1 << 30))
 
 
-# ---- data sets that start threads and processes ----
+# ---- datasets that start threads and processes ----
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ AND_ENDS = """
     before = time.monotonic()
     del iterator
     took = time.monotonic() - before
-    assert until(lambda: is_still(child), 60)  # it pauses, and has closed what is not its own
+    assert until(lambda: is_still(child), 60)  # the child pauses, and has closed the inherited descriptors
     names = [os.readlink(f"/proc/{child}/fd/{fd}") for fd in os.listdir(f"/proc/{child}/fd")]
     maps = open(f"/proc/{child}/maps").read()
     os.kill(child, signal.SIGKILL)
@@ -505,7 +505,7 @@ def test_worker_init_fn_that_closes_all_descriptors_says_so(tmp_path: pathlib.Pa
         assert script.left() == []
 
 
-# ---- a data set that answers for attributes that it does not have ----
+# ---- a dataset that returns a value for attributes that it does not have ----
 
 
 class Particular:
@@ -536,7 +536,7 @@ def test_dataset_may_raise_anything_for_unknown_attributes(dataset: Any, workers
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3]]
 
 
-# ---- a trainer in which somebody else waits for its children ----
+# ---- a trainer in which other code waits for its children ----
 
 WAITS = {
     "a handler": """
@@ -583,9 +583,9 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("who", WAITS)
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_trainer_that_reaps_exit_codes_itself_still_sees_a_death(tmp_path: pathlib.Path, method: str, who: str) -> None:
-    said = run(tmp_path, with_method(REAPED, method, waits=WAITS[who]), PYTHONWARNINGS="ignore")  # of fork and threads
+    said = run(tmp_path, with_method(REAPED, method, waits=WAITS[who]), PYTHONWARNINGS="ignore")  # of fork
     assert said.startswith("DataLoader worker (pid(s) ")
-    is_taken = method == "fork" and "SIGCHLD" in said and "os.wait" in said  # by whoever was first
+    is_taken = method == "fork" and "SIGCHLD" in said and "os.wait" in said  # whichever of the two waited first
     assert is_taken or "with exit code 3" in said
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user reads when a worker dies, stalls or raises: golden texts, as they are shown."""
+"""The complete messages that a user reads if a worker dies, stalls or raises."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SEEN = r"^  memory: \d+\.\d [MG]iB when last seen"  # forked workers have what e
 
 def masked(text: str, keeps_memory: bool = False) -> str:
     """Without what differs from run to run: numbers of processes and lines, addresses, times, sizes, folders; and the
-    memory of a worker, for it is told if anybody has looked. Frames of others than this file are one line of dots.
+    memory of a worker, which is reported only if it was measured. Frames outside this file are one line of dots.
     And without what differs from CPython to CPython: the C stack (since 3.14), a hyphen."""
     text = re.sub(r"(pids?(?:\(s\))?|-p|--pid|-CONT|by process) \d+", r"\1 N", text)
     text = re.sub(r"0x[0-9a-f]{4,}(?: \[[^]]*\])?", "0xN", text)
@@ -507,7 +507,7 @@ if __name__ == "__main__":
     loader = {kind}(Data(range(8)), 1, num_workers=2, multiprocessing_context="{method}", max_restarts=0)
     iterator = iter(loader)
     look = iterator._engine._core.look
-    while not {itself} and not all(look(worker)["phase_since_ns"] for worker in range(2)):  # in the dataset
+    while not {itself} and not all(look(worker)["phase_since_ns"] for worker in range(2)):  # until both read
         time.sleep(0.01)
     if not {itself}:
         os.killpg(0, signal.SIGTERM)
@@ -576,7 +576,7 @@ may give a better error trace.{PLACE}{END}
 
 
 class Told(logging.Handler):
-    """What the logger `headrace` says, and `then` what a test does about it."""
+    """Collects the messages of the logger `headrace`, and calls `then` with each."""
 
     def __init__(self, then: Callable[[int], Any] = lambda count: None) -> None:
         super().__init__(logging.INFO)
@@ -780,13 +780,13 @@ class Gate:
 
 
 def has_made(iterator: Any, worker: int, batches: int) -> bool:
-    """Whether a worker has published as many, and waits for its next task."""
+    """Returns True if a worker has published as many, and waits for its next task."""
     look = iterator._engine._core.look(worker)
     return bool(look["batches"] == batches and look["phase"] == _core.PHASE_WAIT)
 
 
 def at_gate(gate: Gate, loader: Any) -> Any:
-    """An iterator whose last worker stands still behind the gate, and whose other, if any, has made its two batches:
+    """An iterator whose last worker waits behind the gate, and whose other, if any, has made its two batches:
     what it takes to start them and to come there is no stall."""
     iterator = iter(loader)
     *others, last = iterator._engine.processes
@@ -818,7 +818,7 @@ class SeesDeaths:
 
 
 def be_patient(iterator: Any) -> None:
-    """From now on nothing is a stall: not how long a killed worker takes to die, and not its successor's start."""
+    """Turns the stall report off: a slow death of a killed worker, or a slow start of the next one, is no stall."""
     engine = iterator._engine
     engine._policy = dataclasses.replace(engine._policy, stall_after=10 * DEADLINE_S)
     engine._crew._core = SeesDeaths(engine._core)
@@ -929,7 +929,7 @@ def test_a_worker_in_a_c_call_that_keeps_the_gil_shows_its_stack() -> None:
 def test_of_a_worker_that_hears_no_signal_the_kernel_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_crew, "STACK_S", 1.0)
     text = stall_at(Gate(pause_deafly))
-    text = re.sub(r"says: (in \w[\w.]*, )?(system call N, )?", "says: ", stall_of(text))  # where /proc may be read
+    text = re.sub(r"says: (in \w[\w.]*, )?(system call N, )?", "says: ", stall_of(text))  # if /proc may be read
     assert text == STALLED + (
         "  it does not write its stacks; the kernel says: 1 thread (`py-spy dump --pid N` or `gdb -p N` may tell more)"
     )
@@ -958,7 +958,7 @@ def test_stacks_that_a_worker_writes_slowly_are_waited_for(monkeypatch: pytest.M
 
 
 def test_worker_that_dies_late_delays_no_caller_and_is_reaped() -> None:
-    """Who was killed dies when the machine lets it: here when close has returned."""
+    """A killed worker can die late: here it dies after close() has returned."""
     closed = []
 
     class Core:
@@ -995,7 +995,7 @@ def test_stall_shows_all_threads_and_the_hazards_of_fork() -> None:
     thread.start()
     try:
         iterator = iter(loader_of(Acts(gate), stall_after=STALL_S, on_stall="raise"))
-        gate.wait_until_reached()  # and once more, beside a thread
+        gate.wait_until_reached()  # a second time, in another thread
         text = masked(exception_of(at_gate(gate, iterator)))
     finally:
         ended.set()
@@ -1231,7 +1231,7 @@ def test_timeout_works_together_with_a_stall() -> None:
     with told() as texts, pytest.raises(RuntimeError, match=r"^DataLoader timed out after 3 seconds$"):
         next(iterator)
     said = [re.search(r"no batch for (\S+) s", text)[1] for text in texts]  # type: ignore[index]
-    assert said in (["0.2", "0.5"], ["0.2", "0.5", "1.0"], ["0.2", "0.5", "1.0", "2.0"])  # as the machine lets it
+    assert said in (["0.2", "0.5"], ["0.2", "0.5", "1.0"], ["0.2", "0.5", "1.0", "2.0"])  # by its speed
 
 
 # ---- time, memory, and a report that there is not ----
@@ -1298,7 +1298,7 @@ def test_batch_over_the_limit_names_both_sizes_and_the_option(kind: Any, batch_s
 
 
 def forked_in(monkeypatch: pytest.MonkeyPatch, method: str = "fork") -> list[str]:
-    """What a process tells that has not warned yet, and makes two loaders."""
+    """Returns the messages of a process that has not warned yet, and makes two loaders."""
     monkeypatch.setattr(_crew, "_warned", [])
     with told() as texts:
         for _ in range(2):
@@ -1424,7 +1424,7 @@ def test_fork_after_cuda_is_initialised_warns(monkeypatch: pytest.MonkeyPatch) -
 
 
 class OpenCV(types.ModuleType):
-    """What headrace asks of cv2."""
+    """The functions of cv2 that headrace calls."""
 
     threads = 8
 
@@ -1507,7 +1507,7 @@ class Unindexable:
         raise ValueError("no index")
 
 
-class array:  # as reprlib knows one of another kind
+class array:  # reprlib treats classes of this name specially
     pass
 
 

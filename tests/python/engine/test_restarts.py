@@ -94,7 +94,7 @@ def test_worker_may_be_killed_while_the_loop_waits(kind: Any, name: str, marks: 
 @pytest.mark.parametrize("name", DATASETS)
 @pytest.mark.parametrize("in_order", [True, False])
 def test_idle_workers_may_be_killed_together(kind: Any, name: str, in_order: bool, marks: Marks) -> None:
-    """All that was prefetched is published when they die, and is delivered."""
+    """The prefetched batches are published when the workers die, and are delivered."""
     loader = load(kind, DATASETS[name](Plan(marks)), num_workers=3, in_order=in_order, prefetch_factor=2)
     iterator = iter(loader)
     batches = [mishaps.plain(next(iterator))]
@@ -164,7 +164,7 @@ def test_a_worker_may_be_killed_in_an_epoch_that_is_broken_off(kind: Any, name: 
 def test_finished_worker_may_die_before_the_next_epoch(
     kind: Any, name: str, at: int, prefetch: int, marks: Marks
 ) -> None:
-    """It is seen to be dead in the old epoch; its successor, with a task there or none, goes on in the new."""
+    """Its death is noticed in the old epoch. Its successor, with or without a task, continues in the new one."""
     dataset = DATASETS[name](Plan(marks, {at: ["kill 1000"]}))
     loader = load(kind, dataset, persistent_workers=True, batch_size=None, prefetch_factor=prefetch)
     expected = undisturbed(kind, name, batch_size=None)
@@ -179,7 +179,7 @@ def test_finished_worker_may_die_before_the_next_epoch(
 
 
 class Uneven(Stream):
-    """All is worker 0's."""
+    """The only worker makes all samples."""
 
     def __iter__(self) -> Any:
         if mishaps.share()[0] == 1:
@@ -338,7 +338,7 @@ def births() -> Iterator[Births]:
     _births.hanging = 0
 
 
-def unborn(iterator: Any) -> Any:
+def hung_at_start(iterator: Any) -> Any:
     """The crew of a loader's iterator, once its only worker hangs as it was forked."""
     crew = iterator._engine._crew
     assert until(lambda: crew._core.look(0)["is_deadlocked"], mishaps.DEADLINE_S)
@@ -351,7 +351,7 @@ def test_worker_hung_by_fork_is_replaced_without_counting(
     kind: Any, persistent: bool, births: Births, marks: Marks
 ) -> None:
     """A worker that hangs in the fork is replaced, and max_restarts does not count it."""
-    data = Stream(COUNT, Plan(marks))  # which no other worker could continue
+    data = Stream(COUNT, Plan(marks))  # no other worker could continue it
     expected = epoch(load(kind, data))
     loader = load(kind, data, max_restarts=0, persistent_workers=persistent)
     births.hanging = 2
@@ -392,10 +392,10 @@ def test_worker_hung_by_fork_is_replaced_while_batches_arrive(kind: Any, births:
 def test_a_worker_is_killed_only_if_it_was_seen_to_hang_twice(births: Births, marks: Marks) -> None:
     births.hanging = 1
     iterator = iter(load(headrace.torch.DataLoader, Numbers(COUNT, Plan(marks)), num_workers=1))
-    crew = unborn(iterator)
+    crew = hung_at_start(iterator)
     pid = crew.processes[0].pid
     crew._next_look_s = time.monotonic() + mishaps.DEADLINE_S
-    assert not crew.end_stillborn()  # it is too soon to look at all
+    assert not crew.end_stillborn()  # the first check is not due yet
     for was_killed in (False, True):
         crew._next_look_s = 0.0
         assert crew.end_stillborn() == was_killed
@@ -428,7 +428,7 @@ def test_worker_hung_by_fork_does_not_delay_close(kind: Any, births: Births, mar
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         iterator = iter(load(kind, Numbers(COUNT, Plan(marks)), num_workers=1))
-        pid = unborn(iterator).processes[0].pid
+        pid = hung_at_start(iterator).processes[0].pid
         start = time.monotonic()
         del iterator
         assert time.monotonic() - start < 2  # shutdown_timeout is 5 s
@@ -463,7 +463,7 @@ def test_a_worker_that_never_begins_is_a_stall_in_the_end(
 @BOTH
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_death_raises_once_the_restarts_are_used_up(kind: Any, name: str, marks: Marks) -> None:
-    # One after the other, for they are all worker 0's, and each in a batch of its own: one that kills two workers is
+    # One after the other, because worker 0 makes them all, and each in its own batch: one that kills two workers is
     # given up.
     loader = load(kind, DATASETS[name](Plan(marks, {0: ["SIGKILL"], 6: ["SIGKILL"], 12: ["exit 3"]})), max_restarts=2)
     with pytest.raises(RuntimeError, match=r"^DataLoader worker") as caught:
@@ -496,7 +496,7 @@ def test_iterable_dataset_without_resume_raises(kind: Any, max_restarts: int, at
         assert re.search("state_dict and load_state_dict.*replayable", str(caught.value))
 
 
-# ---- iterable data sets ----
+# ---- iterable datasets ----
 
 
 class Counting(Resumable):
@@ -565,7 +565,7 @@ class NoState(Resumable):
 def test_a_state_that_cannot_be_had_raises(kind: Any, marks: Marks) -> None:
     with pytest.raises(ValueError, match="there is no state"):
         epoch(load(kind, NoState(COUNT, Plan(marks))))
-    assert epoch(load(kind, NoState(COUNT, Plan(marks)), max_restarts=0)), "nobody asks for it"
+    assert epoch(load(kind, NoState(COUNT, Plan(marks)), max_restarts=0)), "the state is not asked for"
 
 
 class Stumbles(Resumable):

@@ -101,7 +101,7 @@ class Writes:
     def __init__(self, path):
         self.path = pathlib.Path(path)
     def __call__(self, worker):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})  # it ends in order all the same
+        signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})  # the worker still ends in order
         util.Finalize(None, self.write, ("finalizer",), exitpriority=1)
         atexit.register(self.write, "atexit")
         threading.Thread(target=self.write_last).start()
@@ -512,7 +512,7 @@ def save(*_):
     pathlib.Path("saved").touch()
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, save)  # as of a job that is told before it is preempted
+    signal.signal(signal.SIGTERM, save)  # like a job that gets SIGTERM before it is preempted
     for _ in range(15):
         for kind in Loader, Headrace:
             iter(kind(range(100), num_workers=2, multiprocessing_context="fork"))  # ended while workers start
@@ -598,7 +598,7 @@ atexit.register(lambda: os.waitpid(os.fork(), 0))
 
 @functools.cache
 def forks_late() -> bool:
-    """Not CPython 3.12: "can't fork at interpreter shutdown"."""
+    """CPython 3.12 cannot do this: "can't fork at interpreter shutdown"."""
     return b"can't fork" not in subprocess.run([sys.executable, "-c", FORKS_LATE], stderr=subprocess.PIPE).stderr
 
 
@@ -696,7 +696,7 @@ def test_forked_child_that_iterates_is_asked_to_start_a_new_loop(tmp_path: pathl
 
 
 def end_workers(iterator: Any) -> None:
-    """As many programs do: by the name that torch's iterator has for it."""
+    """Many programs close an iterator this way, by the name of torch's method."""
     iterator.close() if isinstance(iterator, headrace._numpy.loader._WorkerIterator) else iterator._shutdown_workers()
 
 

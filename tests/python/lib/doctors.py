@@ -16,7 +16,7 @@ from processes import environment
 
 GIB = 1 << 30
 
-# No folder stands for the cores that a process may use: on a made-up machine, too, the doctor warns of a single one.
+# HEADRACE_ROOT does not cover the cores that a process may use: if there is one core, the doctor always warns of it.
 needs_cores = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) == 1 < (os.cpu_count() or 1), reason="one of several cores, which is a warning"
 )
@@ -36,7 +36,7 @@ CONTAINER = {
 
 
 def make_machine(root: pathlib.Path, **changes: str) -> str:
-    """A folder that stands for / in development builds. `changes`: a file's name, its dots as __, -> its text."""
+    """Makes a folder that replaces / in development builds. `changes`: a file's name, its dots as __, -> its text."""
     files = dict(CONTAINER)
     for name, text in changes.items():
         (path,) = [path for path in files if path.rpartition("/")[2].replace(".", "__") == name]
@@ -69,7 +69,7 @@ def doctor(
 
 
 def findings(*arguments: str, **options: Any) -> dict[str, dict[str, Any]]:
-    """By name, from --json; of several with one name the first."""
+    """Returns the findings of --json by their names: the first of each name."""
     result = doctor("--json", *arguments, **options)
     assert result.stderr == ""
     answer = json.loads(result.stdout)

@@ -121,7 +121,7 @@ def collate(samples: list[Any]) -> Any:
 
 
 def work(number: int, thing: Any, path: str) -> None:
-    """For spawn: writes what the process got."""
+    """Writes the argument that the process got, for tests of spawn."""
     (pathlib.Path(path) / str(number)).write_text(repr(thing(number)))
 
 

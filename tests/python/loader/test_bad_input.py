@@ -574,7 +574,7 @@ def test_far_apart_slices_of_one_storage_arrive_right(monkeypatch: pytest.Monkey
     assert first[0] == -1
 
 
-# ---- data sets and samplers that misbehave ----
+# ---- datasets and samplers that misbehave ----
 
 
 @pytest.mark.parametrize("said", [0, 3, 9, -1, 2.5, "six", None, True, 2**70], ids=repr)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches that are written past the caches, and by two threads where a worker has two cores to itself; the memory of
-samples that a data set makes anew."""
+samples that a dataset makes again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def count_threads() -> int:
 
 
 class Images:
-    """Random bytes, and beside them whether this process has come back to the threads that it began with: one, or those
+    """Random bytes, together with whether this process has come back to the threads that it began with: one, or those
     that OpenBLAS gives a forked process, too, once it has been used."""
 
     threads = 0
@@ -61,7 +61,7 @@ class Killed(Images):
 
 
 class Converted:
-    """Images as float32, made anew each time, and beside them how many pages this process has been given so far."""
+    """Images as float32, made again each time, together with the number of pages that this process has got so far."""
 
     def __init__(self) -> None:
         self.image = image(0)[: 3 * 224 * 224].reshape(3, 224, 224)
@@ -130,7 +130,7 @@ def stacked(samples: list[Any]) -> list[Any]:
 
 
 def keep_nothing(_: int) -> None:
-    M_MMAP_THRESHOLD = -3  # malloc.h: each sample is mapped, and unmapped when it is freed, whatever lies beside it
+    M_MMAP_THRESHOLD = -3  # malloc.h: each sample is mapped, and unmapped when it is freed, whatever lies next to it
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 * 1024)
     PR_SET_THP_DISABLE = 41  # linux/prctl.h: and each page of it has its own fault
     ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)

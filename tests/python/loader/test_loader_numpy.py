@@ -44,7 +44,7 @@ class Squares:
 
 
 class Numbers:
-    """An iterable data set that the workers share out."""
+    """An iterable dataset that the workers share out."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -165,7 +165,7 @@ TIMES = "waiting_s fetching_s collating_s".split()
 
 
 def seen_in(file: BinaryIO) -> dict[str, Any]:
-    """What an arena says of itself in its shared memory, by the names of report(): struct hr__header and struct
+    """Reads the counters of an arena in its shared memory, by the names of report(): struct hr__header and struct
     hr__worker of src/arena/layout.h."""
     version, workers, trainer = struct.unpack_from("=8xI4xI8xI", start := file.read(4096))
     assert (version, trainer) == (3, os.getpid())
@@ -180,7 +180,7 @@ def seen_in(file: BinaryIO) -> dict[str, Any]:
 
 
 def seen_from_outside(report: dict[str, Any]) -> dict[str, Any]:
-    """What is seen of the arena of that report."""
+    """Returns the counters of the arena of that report."""
     pids = [one["pid"] for one in report["per_worker"]]
     for path in pathlib.Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # iterdir's own

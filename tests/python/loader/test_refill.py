@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes the place of a bad sample: only samples that the loader's own sampler gave in this epoch."""
+"""A bad sample is replaced only by samples that the sampler of the loader gave in this epoch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Found by reading the code anew: what a cold review saw go wrong, as tests."""
+"""Tests of the faults that a review of the code found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from processes import Script, run, until
 
 
 class Calls:
-    """A data set that gives what a function gives."""
+    """A dataset whose samples are the results of a function."""
 
     def __init__(self, make: Any, count: int = 4) -> None:
         self.make, self.count = make, count
@@ -124,7 +124,7 @@ def test_timeout_ends_a_second_epochs_wait_for_a_stuck_worker() -> None:
     iterator = iter(loader)
     assert until(lambda: iterator.report()["per_worker"][0]["batches"] == 1, 20)  # what its start takes is no wait
     assert next(iterator) == 0
-    timer = threading.Timer(8, event.set)  # so that the test ends
+    timer = threading.Timer(8, event.set)  # ends the test in any case
     timer.start()
     try:
         with pytest.raises(RuntimeError, match="timed out after 1 seconds"):
@@ -263,7 +263,7 @@ def test_without_torch_the_import_says_what_to_do(tmp_path: pathlib.Path) -> Non
 
 
 def long_epoch(kind: Any, profiled: bool) -> list[tuple[str, int, str]]:
-    """Where the warnings of an epoch that is longer than was said point to."""
+    """Returns the places that the warnings of an epoch that is longer than __len__ name."""
     loader = kind(d.SizedCount(4, 2), batch_size=None, num_workers=1, multiprocessing_context="fork")
     assert len(loader) == 2
     with warnings.catch_warnings(record=True) as caught, torch.profiler.profile() if profiled else nullcontext():
@@ -312,7 +312,7 @@ def test_warnings_as_errors_lose_no_batch(kind: Any) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("sample", [torch.ones(3), (torch.ones(3), 1)], ids=["alone", "in a tuple"])
 def test_loader_without_torch_collates_no_tensors(workers: int, sample: Any) -> None:
-    list(Headrace([1, 2], num_workers=1, multiprocessing_context="fork"))  # which makes tensors known
+    list(Headrace([1, 2], num_workers=1, multiprocessing_context="fork"))  # registers the functions for tensors
     with pytest.raises(TypeError, match=r"found torch\.Tensor; give the loader a collate_fn"):
         list(headrace.Loader([sample] * 2, 2, num_workers=workers, multiprocessing_context="fork"))
 
@@ -467,7 +467,7 @@ from headrace import Loader
 class Anything:
     pass
 anything = Anything()
-if __name__ != "__main__":  # in a worker: what is registered runs in the middle of multiprocessing's own beginning
+if __name__ != "__main__":  # in a worker: a registered function runs while multiprocessing prepares the process
     util.register_after_fork(anything, lambda _: os.kill(os.getpid(), signal.SIGINT))
 else:
     try:
@@ -609,7 +609,7 @@ def test_timeout_that_is_not_a_number_is_no_timeout() -> None:
     used_s = time.thread_time()
     threading.Timer(1.0, gate.set).start()
     assert next(iterator) == 0
-    assert time.thread_time() - used_s < 0.3  # it slept
+    assert time.thread_time() - used_s < 0.3  # the thread slept
 
 
 @only_headrace
@@ -660,7 +660,7 @@ def test_loaders_that_are_compared_have_epochs_of_their_own() -> None:
 
 KEPT_AT_EXIT = """
 import sys
-sys.main_module = sys.modules["__main__"]  # as dill does: the script's globals go after headrace's modules
+sys.main_module = sys.modules["__main__"]  # like dill: the globals of the script outlive the modules of headrace
 import headrace
 from loaders import Headrace
 kept = [kind(range(4), 2, num_workers=1, persistent_workers=True) for kind in (Headrace, headrace.Loader)]
@@ -704,7 +704,7 @@ def test_subclass_attribute_with_invalid_option_value_is_named(num_workers: int,
     loader = Headrace(d.Squares(4), num_workers=num_workers, multiprocessing_context="fork" if num_workers else None)
     setattr(loader, name, value)
     if name == "seed" and num_workers == 0:
-        assert len(list(loader)) == 4  # it has no use there
+        assert len(list(loader)) == 4  # pin_memory has no effect there
         return
     with pytest.raises((TypeError, ValueError), match=f"{name} should be") as caught:
         iter(loader)

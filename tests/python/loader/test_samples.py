@@ -46,7 +46,7 @@ def test_random_numbers_are_equal_for_any_workers_and_deaths(kind: Any, batch_si
 def test_random_numbers_are_the_same_with_every_start_method(kind: Any, method: str, marks: Marks) -> None:
     disturbed = numbers(kind, marks, {2: ["SIGKILL"]}, multiprocessing_context=method)
     expected, batches = epoch(numbers(kind, marks)), epoch(disturbed)
-    if kind is headrace.Loader:  # nobody imports torch for it
+    if kind is headrace.Loader:  # it does not import torch
         expected, batches = [batch[:3] for batch in expected], [batch[:3] for batch in batches]
     assert batches == expected
 
@@ -167,7 +167,7 @@ class Decides:
         return word
 
 
-BAD = (4, 20, 21, 22)  # with batches of 3: one of a batch, and two and one of two
+BAD = (4, 20, 21, 22)  # in batches of 3: one sample of one batch, then two and one of the next two
 
 
 def bad(kind: Any, marks: Marks, policy: Any, bad: tuple[int, ...] = BAD, **options: Any) -> Any:

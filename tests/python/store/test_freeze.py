@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is frozen comes back: the same values, types, order, sharing and circles."""
+"""Frozen data comes back with the same values, types, order, sharing and circles."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ TENSORS += [torch.zeros(0, 2), torch.tensor(3), torch.arange(12).reshape(3, 4).T
 
 
 def look(value: Any) -> Any:
-    """What can be observed of a value, but for what an image does not keep: strides, and who owns the memory."""
+    """Describes what can be observed of a value, except what an image does not keep: strides and owner of memory."""
     if isinstance(value, torch.Tensor):
         return ("tensor", str(value.dtype), tuple(value.shape), describe(value.contiguous().reshape(-1)))
     if isinstance(value, np.ndarray):
@@ -592,7 +592,7 @@ def test_enum_member_is_known_by_its_name_for_any_value() -> None:
 
 
 class _Meddler:
-    """Does something when it is pickled."""
+    """An object that calls a function when it is pickled."""
 
     def __init__(self, act: Any) -> None:
         self.act = act

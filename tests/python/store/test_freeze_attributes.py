@@ -42,7 +42,7 @@ class Slotted:
 
 
 class Holder:
-    """A data set of data sets, with a vocabulary of its own."""
+    """A dataset of datasets, with its own vocabulary."""
 
     def __init__(self) -> None:
         self.parts = [Paths(), Paths()]
@@ -179,7 +179,7 @@ def test_dataset_that_is_a_large_list_itself_is_reported(caplog: pytest.LogCaptu
 
 
 class Proxy:
-    """Stands for something that is not there yet."""
+    """A placeholder for an object that does not exist yet."""
 
     def __getattribute__(self, name: str) -> Any:
         raise RuntimeError("outside of a request")

@@ -57,7 +57,7 @@ def answer_queue(queue: Any, pipe: Any) -> None:
 
 
 def maker(pipe: Any) -> None:
-    pipe.send(headrace.freeze(value()))  # nobody here keeps it
+    pipe.send(headrace.freeze(value()))  # this process does not keep it
     pipe.recv()
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -148,7 +148,7 @@ def test_view_of_freed_data_is_reported() -> None:
     del view
     gc.collect()
     assert identity not in _pickling._images
-    assert pickle.loads(data) == [1, 2, [3]], "it is kept for who receives it"
+    assert pickle.loads(data) == [1, 2, [3]], "it is kept for the receiver"
     gc.collect()
     with pytest.raises(headrace.StoreError, match="must live until its message has been received, once"):
         pickle.loads(data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views beside what they were made of: operators, texts that are read one after the other, keys that are looked up."""
+"""Views compared with the frozen originals: operators, texts that are read in order, keys that are looked up."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Odd:
         return isinstance(other, Odd) and other.number % 1000 == self.number % 1000
 
     def __hash__(self) -> int:
-        return self.number % 1000 % 7  # of few values: most keys meet
+        return self.number % 1000 % 7  # few values: most keys collide
 
 
 class Point(NamedTuple):

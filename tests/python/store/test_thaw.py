@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shared and what goes in circles, when it is thawed: keys that hash early, NaN, pickles, parts of views."""
+"""Thawing shared objects and circles: keys that are hashed early, NaN, pickles, parts of views."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ SETS: list[Any] = [set(), {1, 2, 3}, {f"x{i}" for i in range(200)}, frozenset([1
 
 
 def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call gives, or the type of what it raises."""
+    """Returns the result of a call, or the type of its exception."""
     try:
         return headrace.thaw(function(*arguments))
     except Exception as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What arrives belongs to the consumer: to write into, keep and pass on, from any thread, as long as it likes."""
+"""A batch belongs to the consumer, who may write into it, keep it and pass it on, in any thread, for any time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_image(batch: torch.Tensor, index: int) -> bool:
 
 
 def consume(queue_in: Any, queue_out: Any) -> None:
-    """In another process: what of a received batch is left of it after the sender dropped its own."""
+    """Runs in another process: checks a received batch after the sender has freed its own."""
     torch.set_num_threads(1)  # a forked child of a process with OpenMP threads must not start its own
     for _ in range(3):
         image, labels = queue_in.get()

@@ -24,7 +24,7 @@ Facts = dict[str, Any]
 
 
 def facts_of(package: str, folder: pathlib.Path) -> Facts:
-    """What the package's script reported, by the report's name."""
+    """Returns the reports of the script of a package, by their names."""
     path = os.pathsep.join([str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     code = (SCRIPTS / f"with_{package}.py").read_text()

@@ -71,7 +71,7 @@ def limit_of(loader: Any) -> int:
 
 
 class StandIn:
-    """As fastai's: no loader, but what torch's iterator asks of one."""
+    """Like fastai's: not a loader, but with the attributes that torch's iterator reads."""
 
     dataset = d.Count(10)
     num_workers, prefetch_factor, timeout, persistent_workers = 1, 2, 0, False

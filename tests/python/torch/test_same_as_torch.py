@@ -57,7 +57,7 @@ def test_the_whole_zoo_crosses_in_order_with_two_workers() -> None:
 @pytest.mark.parametrize("collated", [False, True])
 @pytest.mark.timeout(600)  # hundreds of loaders
 def test_the_zoo_crosses_by_dlpack_capsules_too(monkeypatch: pytest.MonkeyPatch, collated: bool) -> None:
-    """As with a torch that has no exchange table: trainer and worker read the variable when they begin."""
+    """Makes torch look like one without an exchange table; trainer and worker read the variable when they start."""
     monkeypatch.setenv("HEADRACE_DLPACK", "capsule")
     if collated:
         for name in d.SAMPLES:
@@ -394,7 +394,7 @@ def test_distributed_samplers_follow_set_epoch() -> None:
     assert ours[0] != ours[1]
 
 
-# ---- iterable data sets ----
+# ---- iterable datasets ----
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -1032,7 +1032,7 @@ def test_ctrl_c_in_mid_epoch_raises_and_leaves_no_worker(tmp_path: pathlib.Path,
 # ---- drawn ----
 
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "200"))
-RARER = {"fork": 1, "forkserver": 40, "spawn": 100}  # torch's workers import torch anew each time
+RARER = {"fork": 1, "forkserver": 40, "spawn": 100}  # each new worker of torch imports torch
 FAILURES = sorted(set(d.FAILURES) - {"recursion"})
 INITS = [d.init_adds, d.init_raises, d.init_raises_in_1]
 scalars = st.sampled_from(["int", "float", "bool", "str", "bytes", "npfloat", "rand", "pyrand", "worker", "ragged"])
@@ -1082,7 +1082,7 @@ def add_sampler(options: dict[str, Any], drawn: tuple[str, Any] | None) -> None:
 
 @st.composite
 def works(draw: Any) -> dict[str, Any]:
-    """A data set and options that torch accepts."""
+    """A dataset and options that torch accepts."""
     count = draw(st.integers(0, 14))
     failing = tuple(draw(st.lists(st.integers(0, 13), max_size=2)))
     workers = draw(st.integers(1, 3))
@@ -1159,7 +1159,7 @@ def assert_drawn_loaders_do_the_same(work: dict[str, Any], method: str) -> None:
         for mine, other in zip(ours.events, theirs.events, strict=True):
             assert_epoch(mine, other)
     elif not failures(theirs) and not draws_numbers(dataset.structure) and shares is None:
-        # which worker makes which batch is a race then: only what is independent of it is the same
+        # then it is random which worker makes which batch: only results that do not depend on it are equal
         for mine, other in zip(ours.events, theirs.events, strict=True):
             assert loosened(mine) == loosened(other) if isinstance(other, list) else mine == other
 
