@@ -31,7 +31,7 @@ demo: build/release.stamp
 	PYTHONPATH="$(CURDIR)/build/site" .venv/bin/python examples/demo.py --freeze
 
 test: build/dev.stamp
-	.venv/bin/python tools/run_tests.py
+	.venv/bin/python tools/run_tests.py $(ONLY)
 
 test-jax: build/dev.stamp build/jax.stamp
 	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -c 'import jax' # the tests would be skipped without

@@ -138,6 +138,18 @@ def files() -> None:
     run_script("check_files.py")
 
 
+def words() -> None:
+    run_script("check_words.py")
+
+
+def imports() -> None:
+    run_script("check_imports.py")
+
+
+def cpython() -> None:
+    run_script("check_cpython.py")
+
+
 def symbols() -> None:
     packages = Path(sysconfig.get_path("platlib")) / "headrace"
     for extension in packages.glob("_core.*.so"):
@@ -173,7 +185,10 @@ def package() -> None:
 
 CHECKS: list[Callable[[], None]] = [
     files,
+    words,
     layers,
+    imports,
+    cpython,
     headers,
     format_c,
     format_python,

@@ -38,4 +38,4 @@ def test_failed_command_shows_itself_and_its_output():
 def test_an_unknown_check_is_named_with_what_exists(run_tool):
     result = run_tool("check.py", "taste")
     assert result.returncode == 2
-    assert "no check taste; there is files, layers" in result.stderr
+    assert "no check taste; there is files, words" in result.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets and trainers that do what they should not: it works as with torch, or an error says what to do.
+"""Datasets and trainers that do what they should not: it works as with torch, or an error says what to do.
 
 `HEADRACE_LARGE=1` runs the tests that move gigabytes too.
 """

@@ -857,7 +857,7 @@ IN_PYTHON = f'      ...\n      File "{HERE}", line N in wait\n'
 
 
 def test_stall_is_reported_again_after_twice_the_time() -> None:
-    """As long as the caller waits, each report comes after twice the time of the one before."""
+    """Each report comes after twice the time of the one before, as long as the caller waits."""
     gate = Gate()
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S))
     with told(lambda count: count == 3 and open_and_wait(gate, iterator)) as texts:
@@ -1523,7 +1523,7 @@ class Refuses:
     def __getitem__(self, index: Any) -> Any:
         if self.dies:
             os._exit(3)
-        raise ValueError("the data set's own words")
+        raise ValueError("the text of the dataset")
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
@@ -1535,7 +1535,7 @@ class Refuses:
 )
 def test_an_index_that_cannot_be_printed_hides_nothing(kind: Any, batch_size: int | None, index: Any) -> None:
     options = {"batch_size": batch_size, "sampler": [index], "num_workers": 1, "multiprocessing_context": "fork"}
-    with pytest.raises(ValueError, match="the data set's own words"):
+    with pytest.raises(ValueError, match="the text of the dataset"):
         list(kind(Refuses(False), **options))
     with pytest.raises(RuntimeError, match="exited unexpectedly with exit code 3"):
         list(kind(Refuses(True), max_restarts=0, **options))

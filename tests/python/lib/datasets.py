@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets, samplers, collate and init functions for the tests: importable, so that spawn and forkserver work."""
+"""Datasets, samplers, collate and init functions for the tests: importable, so that spawn and forkserver work."""
 
 from __future__ import annotations
 

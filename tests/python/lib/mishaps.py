@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets whose workers die, whose samples are bad, and whose samples are random; without torch."""
+"""Datasets whose workers die, whose samples are bad, and whose samples are random; without torch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets that do not pickle, and say from the worker whether what was repaired works there."""
+"""Datasets that do not pickle, and say from the worker whether what was repaired works there."""
 
 from __future__ import annotations
 
