@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the C tests of build/dev and the Python tests, and ends with one line that counts them.
 
-`run_tests.py WORD...` (`make test ONLY="crew samples"`) runs the C programs whose names contain one of the words, and the
-files of Python tests whose paths do.
+`run_tests.py WORD...` (`make test ONLY="crew samples"`) runs the C programs whose names contain one of the words, and
+the files of Python tests whose paths contain one.
 """
 
 import difflib

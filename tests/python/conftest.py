@@ -11,6 +11,7 @@ from multiprocessing import forkserver, resource_sharer, resource_tracker
 from typing import Any
 
 import pytest
+import warm
 from mishaps import Marks
 from processes import children, is_held_elsewhere, until
 
@@ -39,11 +40,12 @@ _OUTCOME = pytest.StashKey[bool]()
 
 
 def _helpers() -> tuple[set[int], set[int]]:
-    """multiprocessing's own two processes, and the descriptors by which this one keeps them."""
+    """Returns the processes of multiprocessing and of warm.py that outlive a test, and the descriptors for them."""
     server, tracker = forkserver._forkserver, resource_tracker._resource_tracker  # type: ignore[attr-defined]
     pids = {server._forkserver_pid, tracker._pid}
     descriptors = {server._forkserver_alive_fd, tracker._fd}
-    return pids - {None}, descriptors - {None}
+    warm_pids, warm_descriptors = warm.helpers()
+    return (pids | warm_pids) - {None}, (descriptors | warm_descriptors) - {None}
 
 
 def _state() -> dict[str, set[Any]]:
@@ -106,6 +108,7 @@ def _keep_what_is_imported() -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     _keep_what_is_imported()
+    warm.is_wanted = request.node.get_closest_marker("warm") is not None
     before = _state()
     yield
     if request.node.stash.get(_OUTCOME, False):

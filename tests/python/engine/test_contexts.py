@@ -20,7 +20,7 @@ from headrace._worker import main as _main
 from loaders import METHODS, Headrace, only_headrace
 from processes import alive, run, with_method
 
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.warm]
 
 # ---- daemons ----
 

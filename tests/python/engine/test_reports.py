@@ -39,7 +39,7 @@ from processes import Script, alive, is_still, until
 from torch.utils.data import IterableDataset
 
 tqdm.tqdm.get_lock()  # no test leaves its file in /dev/shm, which is there where fork is not the default
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.warm]
 
 HERE = os.path.basename(__file__)
 FORK = multiprocessing.get_context("fork")

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import warm
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -184,7 +186,8 @@ class Script:
     def __init__(self, folder: pathlib.Path, code: str, prefix: list[str] | None = None, **env: str | None) -> None:
         path = folder / "script.py"
         path.write_text(code)
-        self.process = subprocess.Popen(
+        kind = warm.WarmPopen if warm.fits(code, prefix, env) else subprocess.Popen[str]
+        self.process = kind(
             [*(prefix or []), sys.executable, str(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
