@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo      a training run, compared with torch's own loader
-# make test      all tests but those of jax
+# make test      all tests except those of jax; make test ONLY="crew samples" runs those with these words in their names
 # make test-jax  these: they need half a gigabyte more
 # make check     formatting, linters, types, layers, symbols, other compilers, sanitizers, fuzzers, packages
 # make bench     measurements, of a release build
-# make soak      random kills, drawn from SEED, KILLS=10000 in C and SECONDS=600 of Python: docs/reliability.md
+# make soak      random kills, drawn from SEED, KILLS=10000 in C and SECONDS=600 of Python: docs/reliability.md; then the
+#                tests that `make test` runs with fewer cases
 # make format    formats C and Python
 # make clean     removes build/; the virtual environment in .venv stays
 #
@@ -48,6 +49,8 @@ soak: build/dev.stamp
 	meson compile -C build/dev soak_kills
 	build/dev/tests/soak_kills $(KILLS) $(SEED)
 	.venv/bin/python tests/soak/soak_kills.py $(SECONDS) $(SEED)
+	HEADRACE_SOAK=1 HEADRACE_EXAMPLES=2000 .venv/bin/python -m pytest -q -k "dies_in_dataset or drawn" --timeout=0 \
+		tests/python/engine/test_restarts.py tests/python/torch/test_same_as_torch.py
 
 format: packages-check .venv/stamp
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs -d '\n' clang-format -i

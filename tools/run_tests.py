@@ -23,7 +23,28 @@ RUNS = min(2, len(os.sched_getaffinity(0)))  # of pytest, at the same time
 CLOSE_NAMES = 6  # shown for a word that matches no test
 
 # The files that take longest come first, so that the two runs end together: seconds, measured alone on two cores.
-SECONDS: dict[str, int] = {}
+SECONDS = {
+    "test_same_as_torch": 110,
+    "test_sweep": 80,
+    "test_doctor_seeds": 75,
+    "test_doctor_run": 70,
+    "test_hostile": 60,
+    "test_restarts": 60,
+    "test_reports": 50,
+    "test_bad_input": 45,
+    "test_review": 40,
+    "test_the_end": 35,
+    "test_samples": 30,
+    "test_store_pickling": 24,
+    "test_growth": 24,
+    "test_interrupted": 23,
+    "test_contexts": 22,
+    "test_demo": 17,
+    "test_doctor_seeds_pickling": 17,
+    "test_doctor": 17,
+    "test_doctor_loader": 15,
+    "test_frameworks": 14,
+}
 
 
 def count_cmocka(output: str, verdict: str) -> int:

@@ -246,7 +246,7 @@ def test_target_that_cannot_be_loaded_is_reported(folder: Path, source: str, err
     result = doctor(folder, source)
     assert result.returncode == 2 and result.stdout == ""
     assert error in result.stderr and message in result.stderr and "headrace doctor: " in result.stderr
-    assert "_cli.py" not in result.stderr and "_source.py" not in result.stderr
+    assert "_cli.py" not in result.stderr and "target.py" not in result.stderr
 
 
 def test_the_module_lists_its_commands() -> None:

@@ -285,7 +285,7 @@ def test_an_interrupt_shows_where_the_sample_is(folder: Path) -> None:
         out, err = process.communicate(timeout=60)
     assert re.fullmatch(r"raised KeyboardInterrupt  \d+\.\d+ s\n", out)
     assert re.search(rf'File "{folder}/data.py", line \d+, in __getitem__', err)
-    assert "_replay.py" not in err
+    assert "_commands" not in err
     assert process.returncode == 130
 
 
@@ -366,7 +366,7 @@ def test_error_in_user_code_is_shown_without_calls_of_headrace(folder: Path, sou
     result = replay(folder, source, "12")
     error, message = FAILURES[source]
     assert result.stderr.endswith(f"{error}\nheadrace replay: {message}\n")
-    assert "_replay.py" not in result.stderr
+    assert "_commands" not in result.stderr
     assert "importlib" not in result.stderr
     assert result.returncode == 2
 

@@ -17,7 +17,7 @@ from headrace.doctor import _batches, _run
 from headrace.doctor._findings import Finding
 from loaders import only_headrace
 
-pytestmark = [only_headrace, pytest.mark.timeout(600)]
+pytestmark = [only_headrace, pytest.mark.timeout(600), pytest.mark.warm]
 
 LOADERS = """
 import random, threading, time

@@ -109,11 +109,11 @@ FIXES = {
 
 @pytest.mark.parametrize("fix", FIXES)
 def test_the_line_that_the_growth_warning_names_cures_it(tmp_path: pathlib.Path, fix: str) -> None:
-    code = GROWING.replace(*FIXES[fix])
-    assert code != GROWING
+    code = GROWING.replace(*FIXES[fix]).replace("range(3)", "range(2)")
+    assert code != GROWING.replace("range(3)", "range(2)")
     (tmp_path / "train.py").write_text(code)
     result = run_script(tmp_path)
-    assert (result.returncode, result.stdout) == (0, "epoch 0 200000\nepoch 1 200000\nepoch 2 200000\n"), result.stderr
+    assert (result.returncode, result.stdout) == (0, "epoch 0 200000\nepoch 1 200000\n"), result.stderr
     assert "private memory" not in result.stderr
     said = doctor("--run", "train:make_loader", "--batches", "500", folder=tmp_path)
     assert "No attribute of the data set has become the workers' own." in flat(said.stdout), said.stdout
@@ -168,9 +168,7 @@ def test_torchs_own_loader_dies_in_a_small_dev_shm(tmp_path: pathlib.Path, small
 
 @needs_cores
 @needs_failpoints
-def test_doctor_says_that_a_small_dev_shm_does_not_matter(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_doctor_says_that_a_small_dev_shm_does_not_matter(tmp_path: pathlib.Path) -> None:
     """The machine description (HEADRACE_ROOT) is of a container with a small /dev/shm."""
     said = doctor(HEADRACE_ROOT=make_machine(tmp_path))
     assert said.returncode == 0
@@ -227,9 +225,7 @@ def write_pool(folder: pathlib.Path, fix: str = "pass", stall_after: float = 6.0
     (folder / "train.py").write_text(POOL.replace("FIX", fix).replace("STALL_AFTER", str(stall_after)))
 
 
-def test_pool_started_before_fork_warns_and_stall_names_line(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_pool_started_before_fork_warns_and_stall_names_line(tmp_path: pathlib.Path) -> None:
     write_pool(tmp_path)
     result = run_script(tmp_path)
     said = flat(result.stderr)

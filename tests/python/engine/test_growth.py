@@ -320,9 +320,7 @@ def say(
     return run(tmp_path, code, timeout_s=300.0, **env)
 
 
-def test_epoch_ends_with_growing_attribute_and_its_fix(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_epoch_ends_with_growing_attribute_and_its_fix(tmp_path: pathlib.Path) -> None:
     """At the end of the epoch the trainer names the attribute that grows and the line that fixes it."""
     lines = say(tmp_path, epochs=2, look_s=0.05).splitlines()
     assert len(lines) == 2, lines  # once, although there are two epochs

@@ -439,8 +439,10 @@ for _ in {kind}([1, 2, 3, 4], num_workers={workers}, multiprocessing_context="{m
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("module, kind", [("headrace", "Loader"), ("headrace.torch", "DataLoader")])
+@pytest.mark.parametrize(
+    "module, kind, workers",
+    [("headrace", "Loader", 1), ("headrace", "Loader", 2), ("headrace.torch", "DataLoader", 2)],
+)
 def test_workers_that_cannot_start_are_reported_once(
     tmp_path: pathlib.Path, workers: int, module: str, kind: str
 ) -> None:

@@ -434,9 +434,7 @@ if __name__ == "__main__":
 """
 
 
-def test_fork_server_ignores_ctrl_c_before_its_imports(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_fork_server_ignores_ctrl_c_before_its_imports(tmp_path: pathlib.Path) -> None:
     """A Ctrl-C that the fork server gets before it has imported anything is for the trainer."""
     (tmp_path / "sitecustomize.py").write_text(CTRL_C_EARLY)
     assert run(tmp_path, SERVED, PYTHONPATH=str(tmp_path)) == "0\n"
@@ -520,9 +518,7 @@ if __name__ == "__main__":
 """
 
 
-def test_sigterm_handler_of_trainer_does_not_run_in_new_workers(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_sigterm_handler_of_trainer_does_not_run_in_new_workers(tmp_path: pathlib.Path) -> None:
     """Workers that are ended while they start do not run the trainer's handler of SIGTERM."""
     assert run(tmp_path, LATE_SIGTERM) == "False\n"
 

@@ -7,6 +7,7 @@ have a prefix, are started as new processes. A test that counts memory, or sets 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -34,7 +35,8 @@ def helpers() -> tuple[set[int], set[int]]:
 
 
 def fits(code: str, prefix: list[str] | None, changes: dict[str, str | None]) -> bool:
-    is_simple = not prefix and all(name.startswith("HEADRACE_") for name in changes)
+    changed = [name for name, value in changes.items() if value is not None or name in os.environ]
+    is_simple = not prefix and all(name.startswith("HEADRACE_") for name in changed)
     return is_wanted and is_simple and USES_TORCH.search(code) is not None
 
 
@@ -49,7 +51,14 @@ def _connect(environment: dict[str, str]) -> socket.socket:
             command, stdin=subprocess.DEVNULL, pass_fds=fds, env=environment, start_new_session=True
         )
         theirs.close()
+        atexit.register(_close)
     return _connection
+
+
+def _close() -> None:
+    if _server is not None and _connection is not None:
+        _connection.close()
+        _server.wait()
 
 
 def _ask(request: dict[str, Any], descriptors: list[int]) -> int:

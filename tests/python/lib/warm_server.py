@@ -45,6 +45,10 @@ def prepare(request: dict, descriptors: list[int]) -> None:
     sys.orig_argv = [sys.executable, request["path"]]
     sys.path[0] = request["folder"]
     sys.excepthook = show
+    # The streams of the server remember whether its own files can seek.
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
