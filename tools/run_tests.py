@@ -64,7 +64,7 @@ def count_program(result: dict[str, str]) -> Tally:
 
 def list_c_programs() -> list[str]:
     """Returns the names of the C tests, from the lists in tests/meson.build that `meson test` reads."""
-    command = ["meson", "test", "-C", C_BUILD, "--list"]
+    command = ["meson", "test", "-C", str(C_BUILD), "--list"]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return re.findall(r"^.* - headrace:(\w+)$", output, re.MULTILINE)
 
