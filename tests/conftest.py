@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of pytest beside each other may share the tests out as they go, by files: `--claims FOLDER`."""
+"""`--claims FOLDER`: runs of pytest at the same time share the test files; each takes the next free one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--claims", type=pathlib.Path, help="a folder where runs beside this one say what they have taken")
+    parser.addoption("--claims", type=pathlib.Path, help="a folder where concurrent runs note the files that they take")
 
 
 class Claims:
@@ -18,7 +18,7 @@ class Claims:
         self.folder = folder
 
     def take(self, file: pathlib.Path) -> bool:
-        """Whether this run is the first to come to a file of tests."""
+        """Takes a file of tests. Returns False if another run has taken it."""
         try:
             (self.folder / str(file).replace("/", "-")).touch(exist_ok=False)
         except FileExistsError:
@@ -34,7 +34,7 @@ class Claims:
                 yield item
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """As pytest's own, which asks nobody in between."""
+        """Runs the tests like pytest's own loop, but takes each file before its first test."""
         items = self.items(session)
         item = None if session.config.option.collectonly else next(items, None)
         while item is not None:

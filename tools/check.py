@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that `make check` proves, one line per check, and a line that counts them.
+"""Runs the checks of `make check`: one line for each, and a line that counts them.
 
-check.py NAME... runs these only (`make check ONLY="format tidy"`); --list says what there is.
+`check.py NAME...` runs these only (`make check ONLY="format-c tidy"`); --list prints their names.
 """
 
 import base64
@@ -21,7 +21,7 @@ BUILD = ROOT / "build"
 TOOLS = ROOT / "tools"
 DEV_LIBRARY = BUILD / "dev/src/libheadrace.a"
 FUZZ_SECONDS = 10
-PATIENCE = 6  # .ci/run has the checks run beside the tests, at a low priority: slower than alone by far
+PATIENCE = 6  # .ci/run runs the checks at the same time as the tests, at a low priority: much slower than alone
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 C_OPTIONS = ["-Dwerror=true", "-Dfailpoints=true", "-Dtests=enabled"]
 SANITIZER_OPTIONS = [*C_OPTIONS, "-Dpython=disabled", "-Db_lundef=false", "-Db_ndebug=false"]
@@ -53,7 +53,7 @@ def list_c_files() -> list[Path]:
 
 
 def build_with_clang(name: str, *options: str) -> Path:
-    """A build folder of its own, configured anew when its options have changed, and built."""
+    """Builds in a folder of its own, which is configured again if its options have changed."""
     folder = BUILD / name
     stamp = folder / "options.txt"
     wanted = "\n".join(options)
@@ -107,7 +107,7 @@ def tsan() -> None:
 
 
 def unpack_corpus(kept: Path, folder: Path) -> None:
-    """What is kept of earlier runs, an input a line in base64, as the files that libFuzzer reads."""
+    """Writes the inputs of earlier runs, kept as lines of base64, as the files that libFuzzer reads."""
     for line in kept.read_text().splitlines() if kept.exists() else []:
         data = base64.b64decode(line)
         (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
@@ -140,6 +140,18 @@ def files() -> None:
 
 def docs() -> None:
     run_script("check_docs.py")
+
+
+def words() -> None:
+    run_script("check_words.py")
+
+
+def imports() -> None:
+    run_script("check_imports.py")
+
+
+def cpython() -> None:
+    run_script("check_cpython.py")
 
 
 def symbols() -> None:
@@ -177,7 +189,10 @@ def package() -> None:
 
 CHECKS: list[Callable[[], None]] = [
     files,
+    words,
     layers,
+    imports,
+    cpython,
     headers,
     docs,
     format_c,

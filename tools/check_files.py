@@ -17,7 +17,7 @@ LICENCE = "SPDX-License-Identifier: Apache-2.0"
 LICENCE_WITHIN_LINES = 3
 MACHINE_PATH = re.compile(r"(?<![\w.*/-])/(?:work|root|home|Users)/\w+")
 
-# Which file lists another: a pattern of paths, and the pattern of what stands there, with the path's groups in it.
+# The file that lists other files, the pattern of their paths, and of their line in it, with the groups of the path.
 WHOLE = r"'\1'"
 LISTED = [
     ("src/meson.build", r"src/(.+\.c)", WHOLE),
@@ -37,7 +37,7 @@ def read(path: Path) -> str:
     try:
         return path.read_text()
     except (FileNotFoundError, UnicodeDecodeError):
-        return ""  # there is none, or it is no text
+        return ""  # the file does not exist, or is not text
 
 
 def judge_licence(path: Path, text: str) -> list[str]:

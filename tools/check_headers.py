@@ -20,7 +20,7 @@ MACROS: dict[str, list[str]] = {"gcc": ["complex.h", "stdnoreturn.h", "iso646.h"
 
 
 def compile_alone(include: Path, header: Path) -> list[str]:
-    """What the compilers say; included twice, so that a missing guard is seen."""
+    """Returns the output of the compilers. The header is included twice, so that a missing guard is found."""
     included = f"#include <{header.relative_to(include)}>\n" * 2 + "extern int not_empty;\n"
     complaints = []
     for compiler in COMPILERS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts in tools/ share: the repository's files, and the count that ends a run."""
+"""Shared by the scripts in tools/: the files of the repository, and the count that ends a run."""
 
 import os
 import subprocess

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the C tests of build/dev and the Python tests, and ends with one line that counts them.
 
-`run_tests.py PYTEST_ARGUMENT...` runs only pytest, with these arguments.
+`run_tests.py WORD...` (`make test ONLY="crew samples"`) runs the C programs whose names contain one of the words, and
+the files of Python tests whose paths contain one.
 """
 
+import difflib
 import json
 import os
 import re
@@ -17,7 +19,32 @@ from pathlib import Path
 from common import ROOT, Tally
 
 C_BUILD = ROOT / "build/dev"
-RUNS = min(2, len(os.sched_getaffinity(0)))  # of pytest, beside each other
+RUNS = min(2, len(os.sched_getaffinity(0)))  # of pytest, at the same time
+CLOSE_NAMES = 6  # shown for a word that matches no test
+
+# The files that take longest come first, so that the two runs end together: seconds, measured alone on two cores.
+SECONDS = {
+    "test_same_as_torch": 110,
+    "test_sweep": 80,
+    "test_doctor_seeds": 75,
+    "test_doctor_run": 70,
+    "test_hostile": 60,
+    "test_restarts": 60,
+    "test_reports": 50,
+    "test_bad_input": 45,
+    "test_review": 40,
+    "test_the_end": 35,
+    "test_samples": 30,
+    "test_store_pickling": 24,
+    "test_growth": 24,
+    "test_interrupted": 23,
+    "test_contexts": 22,
+    "test_demo": 17,
+    "test_doctor_seeds_pickling": 17,
+    "test_doctor": 17,
+    "test_doctor_loader": 15,
+    "test_frameworks": 14,
+}
 
 
 def count_cmocka(output: str, verdict: str) -> int:
@@ -35,16 +62,45 @@ def count_program(result: dict[str, str]) -> Tally:
     return Tally(passed, max(failed, 1), skipped)
 
 
-def run_c_tests() -> Tally:
+def list_c_programs() -> list[str]:
+    """Returns the names of the C tests, from the lists in tests/meson.build that `meson test` reads."""
+    command = ["meson", "test", "-C", str(C_BUILD), "--list"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return re.findall(r"^.* - headrace:(\w+)$", output, re.MULTILINE)
+
+
+def run_c_tests(names: list[str]) -> Tally:
+    """Runs the C tests with these names; without names, all of them."""
     log = C_BUILD / "meson-logs/testlog.json"
     log.unlink(missing_ok=True)
-    status = subprocess.run(["meson", "test", "-C", C_BUILD, "--print-errorlogs"]).returncode
+    status = subprocess.run(["meson", "test", "-C", C_BUILD, "--print-errorlogs", *names]).returncode
     if not log.exists():
         return Tally(failed=1)
     tally = Tally()
-    for line in log.read_text().splitlines():
-        tally += count_program(json.loads(line))
+    for result in map(json.loads, log.read_text().splitlines()):
+        counted = count_program(result)
+        tally += counted
+        if counted.failed:
+            name = result["name"].rpartition(":")[2].strip()
+            print(f"to repeat it under gdb: meson test -C {C_BUILD.relative_to(ROOT)} --gdb {name}", flush=True)
     return tally.with_status(status)
+
+
+def list_python_files() -> list[str]:
+    """Returns the files of Python tests, those that take longest first."""
+    paths = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda path: (-SECONDS.get(path.stem, 0), path))
+    return [path.relative_to(ROOT).as_posix() for path in paths]
+
+
+def select(words: list[str], programs: list[str], files: list[str]) -> tuple[list[str], list[str]]:
+    """Returns the C programs and the Python files that the words name. Raises ValueError if a word names none."""
+    for word in words:
+        if not any(word in name for name in programs + files):
+            known = sorted({*programs, *(Path(file).stem.removeprefix("test_") for file in files)})
+            close = difflib.get_close_matches(word, known, CLOSE_NAMES, 0.4) or known
+            raise ValueError(f"no test has {word!r} in its name; there is {', '.join(close)}")
+    chosen_programs = [name for name in programs if any(word in name for word in words)]
+    return chosen_programs, [file for file in files if any(word in file for word in words)]
 
 
 def count_report(path: Path) -> Tally:
@@ -80,22 +136,31 @@ class Pytest:
         return count_report(self.report).with_status(status)
 
 
-def run_python_tests(arguments: list[str]) -> Tally:
-    """Two runs share the files of tests out: a test mostly waits for processes that it has started."""
+def run_python_tests(files: list[str]) -> Tally:
+    """Shares the files out between two runs, because a test mostly waits for processes that it has started."""
     with tempfile.TemporaryDirectory() as claims:
-        runs = [Pytest(number, [f"--claims={claims}", *arguments]) for number in range(RUNS)]
+        runs = [Pytest(number, [f"--claims={claims}", *files]) for number in range(min(RUNS, len(files)))]
         tally = Tally()
         for run in runs:
             tally += run.finish()
     return tally
 
 
-def main() -> int:
+def run_selected(words: list[str]) -> Tally:
+    programs, files = select(words, list_c_programs(), list_python_files())
+    tally = run_c_tests(programs) if programs else Tally()
+    return tally + run_python_tests(files) if files else tally
+
+
+def main(words: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and tests send it
-    arguments = sys.argv[1:]
-    tally = run_python_tests(arguments) if arguments else run_c_tests() + run_python_tests([])
+    try:
+        tally = run_selected(words) if words else run_c_tests([]) + run_python_tests(list_python_files())
+    except ValueError as error:
+        print(f"run_tests.py: {error}", file=sys.stderr)
+        return 2
     return tally.finish("test")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The headrace program, as it is installed beside this interpreter."""
+"""The headrace program, as it is installed next to this interpreter."""
 
 import subprocess
 import sysconfig

@@ -17,7 +17,7 @@ def image(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_whole_is_said_to_be(image: Path) -> None:
+def test_intact_image_is_reported_as_intact(image: Path) -> None:
     result = run("cache", "verify", str(image))
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == f"{image}: {image.stat().st_size} bytes, all as they were written\n"
@@ -27,7 +27,7 @@ def test_each_file_is_looked_at_and_what_is_damaged_is_named(image: Path, tmp_pa
     damaged, short, text = (tmp_path / name for name in ("damaged.hr", "short.hr", "text.hr"))
     data = bytearray(image.read_bytes())
     short.write_bytes(data[:-1])
-    data[len(data) // 2] ^= 1  # in the middle of the texts: opening alone does not look there
+    data[len(data) // 2] ^= 1  # in the middle of the texts, which opening alone does not check
     damaged.write_bytes(data)
     text.write_text("text")
     missing = tmp_path / "missing.hr"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace doctor SOURCE: what a user whose data set does not reach the workers types and sees."""
+"""headrace doctor SOURCE: the commands and the output of a user whose dataset does not reach the workers."""
 
 import json
 import os
@@ -150,7 +150,7 @@ def doctor(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return run("doctor", *arguments, cwd=folder, env=dict(os.environ))
 
 
-def test_what_is_fine_is_said_and_exits_with_0(folder: Path) -> None:
+def test_fine_object_is_reported_and_exits_with_0(folder: Path) -> None:
     result = doctor(folder, "data:fine")
     assert result.returncode == 0 and result.stderr == ""
     assert result.stdout.startswith(
@@ -158,7 +158,7 @@ def test_what_is_fine_is_said_and_exits_with_0(folder: Path) -> None:
     )
 
 
-def test_every_culprit_is_shown_with_its_line_and_a_fix(folder: Path) -> None:
+def test_every_unpicklable_object_is_shown_with_its_line_and_fix(folder: Path) -> None:
     result = doctor(folder, "data:make")
     assert result.returncode == 2 and result.stderr == ""
     assert result.stdout == (
@@ -187,7 +187,7 @@ def test_a_loader_is_checked_part_by_part_and_not_iterated(folder: Path) -> None
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_does_not_load_again_is_found_by_default(folder: Path, method: str) -> None:
+def test_object_that_does_not_unpickle_is_found_by_default(folder: Path, method: str) -> None:
     result = doctor(folder, "data:breaks", "--method", method)
     assert result.returncode == 2
     assert "it pickles, and does not load again: KeyError: 'a field of an older version'" in result.stdout
@@ -195,12 +195,12 @@ def test_what_does_not_load_again_is_found_by_default(folder: Path, method: str)
     assert doctor(folder, "data:breaks", "--method", method, "--no-load").returncode == 0
 
 
-def test_loading_that_ends_the_process_is_told(folder: Path) -> None:
+def test_unpickling_that_ends_the_process_is_reported(folder: Path) -> None:
     result = doctor(folder, "data:ends")
     assert result.returncode == 2 and "the process that loads it ended with exit code 3" in result.stdout
 
 
-def test_with_fork_nothing_is_in_the_way(folder: Path) -> None:
+def test_with_fork_no_object_is_reported(folder: Path) -> None:
     result = doctor(folder, "data:make", "--method", "fork")
     assert result.returncode == 0 and "nothing is pickled" in result.stdout
 
@@ -242,14 +242,14 @@ def test_a_pickle_is_checked(folder: Path) -> None:
         ("train.py", "", "which of its names is the data set? train.py:NAME"),
     ],
 )
-def test_what_cannot_be_loaded_is_told(folder: Path, source: str, error: str, message: str) -> None:
+def test_target_that_cannot_be_loaded_is_reported(folder: Path, source: str, error: str, message: str) -> None:
     result = doctor(folder, source)
     assert result.returncode == 2 and result.stdout == ""
     assert error in result.stderr and message in result.stderr and "headrace doctor: " in result.stderr
-    assert "_cli.py" not in result.stderr and "_source.py" not in result.stderr
+    assert "_cli.py" not in result.stderr and "target.py" not in result.stderr
 
 
-def test_the_module_tells_its_commands() -> None:
+def test_the_module_lists_its_commands() -> None:
     asked, wrong = (
         subprocess.run([sys.executable, "-m", "headrace", *arguments], capture_output=True, text=True)
         for arguments in (["--help"], ["nonsense"])
@@ -259,7 +259,7 @@ def test_the_module_tells_its_commands() -> None:
     assert (wrong.returncode, wrong.stdout, wrong.stderr) == (2, "", asked.stdout)
 
 
-def test_help_tells_what_source_is() -> None:
+def test_help_describes_source() -> None:
     result = run("doctor", "--help")
     assert result.returncode == 0 and result.stdout.startswith("usage: headrace doctor ")
     assert "module:name" in result.stdout and "--json" in result.stdout and "Exit code" in result.stdout
@@ -322,8 +322,8 @@ def test_a_training_run_says_what_is_in_the_way_and_repairs_it(folder: Path, mod
     assert failed.returncode == 1
     assert f"headrace: dataset cannot be sent to worker processes (start method: spawn). {text}" in failed.stderr
     assert "headrace doctor YOUR_MODULE:MAKE_DATASET" in failed.stderr
-    mended = trained(folder, module, "auto")
-    assert (mended.returncode, mended.stdout) == (0, f"{batches}\n"), mended.stderr
+    repaired = trained(folder, module, "auto")
+    assert (repaired.returncode, repaired.stdout) == (0, f"{batches}\n"), repaired.stderr
 
 
 # ---- what programs read ----
@@ -362,7 +362,7 @@ def test_a_source_that_ends_the_program_is_an_error(talks: Path, arguments: list
     assert "talks:leaves was called without arguments" in result.stderr
 
 
-def test_what_stdout_cannot_encode_is_escaped(tmp_path: Path) -> None:
+def test_text_that_stdout_cannot_encode_is_escaped(tmp_path: Path) -> None:
     (tmp_path / "named.py").write_text('data = {"\u540d": lambda: 0}', encoding="utf-8")
     result = run("doctor", "named:data", cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert result.returncode == 2 and "\\u540d" in result.stdout
@@ -379,12 +379,12 @@ def test_a_closed_stdout_is_an_error(talks: Path, arguments: list[str]) -> None:
 
 def test_a_closed_stderr_takes_nothing_from_the_report(talks: Path) -> None:
     command = ["sh", "-c", 'exec "$0" doctor talks:make --json 2>&-', str(PROGRAM)]
-    closed, beside = (
+    closed, redirected = (
         subprocess.run(words, cwd=talks, capture_output=True, text=True)
         for words in (command, [str(PROGRAM), "doctor", "talks:make", "--json"])
     )
-    assert closed.returncode == beside.returncode
-    assert json.loads(closed.stdout).keys() == json.loads(beside.stdout).keys()
+    assert closed.returncode == redirected.returncode
+    assert json.loads(closed.stdout).keys() == json.loads(redirected.stdout).keys()
 
 
 @pytest.mark.parametrize("arguments", [["quiet:data"], ["talks:make", "--json"], []])

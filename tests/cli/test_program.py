@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user types and sees."""
+"""The headrace program: its arguments, its output and its exit codes."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def test_help_fits_a_terminal() -> None:
     assert max(map(len, run("--help").stdout.splitlines())) <= 80
 
 
-def test_nothing_asked_is_a_usage_error_that_shows_the_help() -> None:
+def test_no_arguments_are_a_usage_error_that_shows_the_help() -> None:
     result = run()
     assert result.returncode == 2
     assert result.stdout == ""
@@ -80,7 +80,7 @@ def without_python() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("HEADRACE_", "PYTHON"))}
 
 
-def test_without_an_interpreter_beside_it_the_program_says_so(lone_program: Path) -> None:
+def test_program_without_an_interpreter_next_to_it_says_so(lone_program: Path) -> None:
     result = run("replay", "data:dataset", "1", program=lone_program, env=without_python())
     assert result.returncode == 2
     assert result.stdout == ""

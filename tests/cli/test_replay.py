@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace replay: what a user who looks for a bad sample types and sees."""
+"""headrace replay: the commands and the output of a user who looks for a bad sample."""
 
 import contextlib
 import os
@@ -103,11 +103,11 @@ BAD_LINE = 1 + DATA[: DATA.index("raise ValueError")].count("\n")
 SCRIPT = """\
 import argparse, pickle
 argparse.ArgumentParser().parse_args()
-import beside
+import neighbour
 
 class Numbers:
     def __getitem__(self, index):
-        return type(pickle.loads(pickle.dumps(self))) is Numbers and index + beside.ONE
+        return type(pickle.loads(pickle.dumps(self))) is Numbers and index + neighbour.ONE
 
 numbers = Numbers()
 if __name__ == "__main__":
@@ -140,7 +140,7 @@ def masked(output: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["numbers", "make", "Numbers", "Holder.numbers", "make_loader", "Loader"])
-def test_a_data_set_is_found_and_made_and_taken_from_its_loader(folder: Path, name: str) -> None:
+def test_dataset_is_found_and_made_and_taken_from_its_loader(folder: Path, name: str) -> None:
     result = replay(folder, f"data:{name}", "3")
     assert result.stderr == ""
     assert masked(result.stdout) == "3  int 3  # s\n"
@@ -197,7 +197,7 @@ def test_with_a_seed_a_sample_draws_what_it_draws_in_a_worker(folder: Path) -> N
     assert line_of_drawn(epoch=0) != line_of_drawn(epoch=2)
 
 
-def test_of_an_iterable_data_set_an_index_counts_items(folder: Path) -> None:
+def test_index_into_iterable_dataset_counts_items(folder: Path) -> None:
     result = replay(folder, "data:Items", "0", "2", "1")
     assert masked(result.stdout) == "0  int 0  # s\n2  int 2  # s\n1  int 1  # s\n"
     assert result.returncode == 0
@@ -212,7 +212,7 @@ def test_an_item_that_raises_on_the_way_is_named(folder: Path) -> None:
     assert result.returncode == 1
 
 
-def test_torchs_iterable_data_sets_are_iterated_and_subsets_are_not_unwrapped(folder: Path) -> None:
+def test_torch_iterables_iterate_and_subsets_stay_wrapped(folder: Path) -> None:
     pytest.importorskip("torch")
     (folder / "with_torch.py").write_text(
         "import torch\n"
@@ -235,15 +235,15 @@ def test_a_script_is_the_main_module_and_its_guard_does_not_run(folder: Path) ->
     (folder / "argparse.py").unlink()
     (folder / "scripts").mkdir()
     (folder / "scripts/train.py").write_text(SCRIPT)
-    (folder / "scripts/beside.py").write_text("ONE = 1")
+    (folder / "scripts/neighbour.py").write_text("ONE = 1")
     result = replay(folder, "scripts/train.py:numbers", "3")
     assert result.stderr == ""
     assert masked(result.stdout) == "3  int 4  # s\n"
 
 
-def test_a_pickled_data_set_is_loaded(folder: Path) -> None:
+def test_a_pickled_dataset_is_loaded(folder: Path) -> None:
     (folder / "list.pkl").write_bytes(pickle.dumps([1, 2, 3]))
-    (folder / "numbers.pkl").write_bytes(b"cdata\nNumbers\n)\x81.")  # of a class that is importable from here only
+    (folder / "numbers.pkl").write_bytes(b"cdata\nNumbers\n)\x81.")  # its class is importable here only
     assert masked(replay(folder, "list.pkl", "1").stdout) == "1  int 2  # s\n"
     assert masked(replay(folder, "numbers.pkl", "1").stdout) == "1  int 1  # s\n"
 
@@ -251,7 +251,7 @@ def test_a_pickled_data_set_is_loaded(folder: Path) -> None:
 # ---- debugging ----
 
 
-def test_with_pdb_the_debugger_stands_where_the_sample_raised(folder: Path) -> None:
+def test_pdb_stops_at_the_line_where_the_sample_raised(folder: Path) -> None:
     result = replay(folder, "data:numbers", "7", "--pdb", stdin="p ('index is', index)\nquit\n")
     assert f"> {folder}/data.py({BAD_LINE})__getitem__()" in result.stdout
     assert "('index is', 7)" in result.stdout
@@ -278,14 +278,14 @@ def test_an_interrupt_shows_where_the_sample_is(folder: Path) -> None:
         subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
         contextlib.ExitStack() as stack,
     ):
-        stack.callback(process.kill)  # of what has ended: nothing
+        stack.callback(process.kill)  # does nothing if it has ended
         assert process.stdout is not None
         assert process.stdout.readline() == "3  begun\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert re.fullmatch(r"raised KeyboardInterrupt  \d+\.\d+ s\n", out)
     assert re.search(rf'File "{folder}/data.py", line \d+, in __getitem__', err)
-    assert "_replay.py" not in err
+    assert "_commands" not in err
     assert process.returncode == 130
 
 
@@ -311,7 +311,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("arguments", MESSAGES, ids=" ".join)
-def test_what_cannot_be_done_is_said_in_one_line(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_impossible_command_is_reported_in_one_line(folder: Path, arguments: tuple[str, ...]) -> None:
     result = replay(folder, *arguments)
     message = MESSAGES[arguments].replace("#", str(folder)).replace("@", str(PROGRAM.parent / "python3"))
     assert result.stderr == f"headrace replay: {message}\n"
@@ -328,7 +328,7 @@ USAGE = {
 
 
 @pytest.mark.parametrize("arguments", USAGE, ids=" ".join)
-def test_what_is_typed_wrong_is_said_below_the_usage(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_wrong_arguments_are_reported_below_the_usage(folder: Path, arguments: tuple[str, ...]) -> None:
     result = replay(folder, *arguments)
     assert result.stderr.startswith("usage: headrace replay ")
     assert result.stderr.endswith(f"\nheadrace replay: error: {USAGE[arguments]}\n")
@@ -358,7 +358,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("source", FAILURES)
-def test_what_raises_in_the_users_code_is_shown_without_headraces_own_calls(folder: Path, source: str) -> None:
+def test_error_in_user_code_is_shown_without_calls_of_headrace(folder: Path, source: str) -> None:
     (folder / "broken.py").write_text("import no_such_module")
     (folder / "wrong.py").write_text("1 +")
     (folder / "leaves.py").write_text("raise SystemExit(0)")
@@ -366,7 +366,7 @@ def test_what_raises_in_the_users_code_is_shown_without_headraces_own_calls(fold
     result = replay(folder, source, "12")
     error, message = FAILURES[source]
     assert result.stderr.endswith(f"{error}\nheadrace replay: {message}\n")
-    assert "_replay.py" not in result.stderr
+    assert "_commands" not in result.stderr
     assert "importlib" not in result.stderr
     assert result.returncode == 2
 
@@ -395,7 +395,7 @@ def test_a_sample_that_cannot_be_described_is_no_bad_one(folder: Path) -> None:
     assert masked(result.stdout) == told
 
 
-def test_numpy_is_seeded_before_a_data_set_imports_it(folder: Path) -> None:
+def test_numpy_is_seeded_before_a_dataset_imports_it(folder: Path) -> None:
     alone, again = (replay(folder, "data:Late", "5", "--seed", "7").stdout for _ in range(2))
     second = replay(folder, "data:Late", "4", "5", "--seed", "7").stdout
     assert masked(alone) == masked(again) == masked(second).splitlines(keepends=True)[1]
@@ -421,8 +421,8 @@ def test_a_project_may_have_modules_of_the_debuggers_names(folder: Path) -> None
 
 def test_a_link_to_a_script_has_the_scripts_neighbours(folder: Path) -> None:
     (folder / "repo").mkdir()
-    (folder / "repo" / "beside.py").write_text("ROWS = [5]")
-    (folder / "repo" / "train.py").write_text("from beside import ROWS")
+    (folder / "repo" / "neighbour.py").write_text("ROWS = [5]")
+    (folder / "repo" / "train.py").write_text("from neighbour import ROWS")
     (folder / "train.py").symlink_to("repo/train.py")
     assert masked(replay(folder, "train.py:ROWS", "0").stdout) == "0  int 5  # s\n"
 

@@ -11,14 +11,15 @@ from multiprocessing import forkserver, resource_sharer, resource_tracker
 from typing import Any
 
 import pytest
+import warm
 from mishaps import Marks
 from processes import children, is_held_elsewhere, until
 
 DEFAULT_TIMEOUT_S = 300
-PATIENCE_S = 20.0  # with what is to go away: longer than a test of torch's beside this one takes to remove its files
+PATIENCE_S = 20.0  # for files and processes to disappear: also those of a test that runs at the same time
 TORCHS_PATIENCE_S = 8.0
 FILES = "files in /dev/shm"
-FEW_OBJECTS = 20_000  # that a collection visits in a few milliseconds
+FEW_OBJECTS = 20_000  # a collection visits as many in a few milliseconds
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,11 +40,12 @@ _OUTCOME = pytest.StashKey[bool]()
 
 
 def _helpers() -> tuple[set[int], set[int]]:
-    """multiprocessing's own two processes, and the descriptors by which this one keeps them."""
+    """Returns the processes of multiprocessing and of warm.py that outlive a test, and the descriptors for them."""
     server, tracker = forkserver._forkserver, resource_tracker._resource_tracker  # type: ignore[attr-defined]
     pids = {server._forkserver_pid, tracker._pid}
     descriptors = {server._forkserver_alive_fd, tracker._fd}
-    return pids - {None}, descriptors - {None}
+    warm_pids, warm_descriptors = warm.helpers()
+    return (pids | warm_pids) - {None}, (descriptors | warm_descriptors) - {None}
 
 
 def _state() -> dict[str, set[Any]]:
@@ -64,7 +66,7 @@ def _state() -> dict[str, set[Any]]:
 
 
 def _left(before: dict[str, set[Any]], patience_s: float) -> dict[str, set[Any]]:
-    """What is new and stays, and is ours: others use /dev/shm at the same time."""
+    """Returns what is new and stays. Ignores files of other programs, which use /dev/shm too."""
     gc.collect()
     resource_sharer.stop(timeout=5)  # multiprocessing's own, where a test sent a tensor to another process
     stays: dict[str, set[Any]] = {}
@@ -82,7 +84,7 @@ def _left(before: dict[str, set[Any]], patience_s: float) -> dict[str, set[Any]]
 
 
 def _is_of_torchs_loader(test: Any) -> bool:
-    """Of a script with `from loaders import Torch`."""
+    """Returns True for a test whose script uses `from loaders import Torch`."""
     return hasattr(test, "callspec") and test.callspec.params.get("kind") == "Torch"
 
 
@@ -106,6 +108,7 @@ def _keep_what_is_imported() -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     _keep_what_is_imported()
+    warm.is_wanted = request.node.get_closest_marker("warm") is not None
     before = _state()
     yield
     if request.node.stash.get(_OUTCOME, False):

@@ -125,7 +125,7 @@ static void print_setting(void) {
 /* ---- workers that die ---- */
 
 static volatile sig_atomic_t alarm_target;
-static _Atomic int killed_pid; /* 0: nobody, or recovered from */
+static _Atomic int killed_pid; /* 0: no worker was killed, or its death is recovered */
 static _Atomic int64_t killed_ns;
 
 /* At any instant of the trainer's and the worker's. */
@@ -238,7 +238,7 @@ static void run_rounds(void) {
     }
 }
 
-/* An arena's memory is there as long as somebody has it mapped or open; of its processes only this one is left. */
+/* The memory of an arena exists as long as a process has it mapped or open; of its processes only this one is left. */
 static int count_shared_mappings(void) {
     char line[512];
     int count = 0;
@@ -270,7 +270,7 @@ static void soak(void **state) {
         "point), %llu trainers\n",
         (unsigned long long)kills, seconds, (double)kills / seconds, (unsigned long long)round_number,
         (unsigned long long)worker_kills, (unsigned long long)alarm_kills, (unsigned long long)trainer_kills);
-    printf("%llu batches checked in rounds of killed workers, %llu of them refused for want of room\n",
+    printf("%llu batches checked in rounds of killed workers, %llu of them refused because memory ran out\n",
            (unsigned long long)item_count, (unsigned long long)too_big_count);
     print_times("From a worker's kill to a batch after its replacement", &recoveries);
     print_times("From a trainer's death to its last worker's", &orphans);

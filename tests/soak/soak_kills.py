@@ -45,7 +45,7 @@ KILL_AFTER_S = {"fork": 0.1, "spawn": 3.0, "forkserver": 0.2}
 TRAINER_LIVES_S = 0.3
 WARM_UPS = 20
 GONE_S = 1.0
-SETTLED_S = 10.0  # for the fork server to reap, and for somebody else's file of a moment in /dev/shm
+SETTLED_S = 10.0  # for the fork server to reap, and for short-lived files of other programs in /dev/shm
 TWICE = "killed its worker 2 times"
 Numbers = dict[tuple[int, int, int], list[float]]  # what was drawn, by epoch, index and how many
 
@@ -81,7 +81,7 @@ class Stream(Begins, Resumable):
 
 class Replayed(Stream):
     replayable = True
-    state_dict = property()  # there is none: hasattr says so
+    state_dict = property()  # reading it raises, so hasattr() is False
 
 
 def method_of(loader: Any) -> str:
@@ -90,7 +90,7 @@ def method_of(loader: Any) -> str:
 
 @dataclass
 class Start:
-    """Of a worker process: from Process.start to its first sample."""
+    """The start of a worker process: from Process.start to its first sample."""
 
     pid: int
     is_first: bool  # and no dead one's successor
@@ -104,7 +104,7 @@ class Starts:
     def __init__(self, folder: str) -> None:
         self.folder = pathlib.Path(folder)
         self.open: list[Start] = []
-        self.done: list[Start] = []  # of this loader
+        self.done: list[Start] = []  # the finished starts of this loader
         self.is_first = False
         start_one, start_all = BaseProcess.start, crew.Crew.start
 
@@ -124,7 +124,7 @@ class Starts:
         crew.Crew.start = start_crew  # type: ignore[method-assign]
 
     def look(self) -> None:
-        """Who has come to its first sample?"""
+        """Moves the workers that have reached their first sample to `done`."""
         for one in list(self.open):
             path = self.folder / str(one.pid)
             if path.exists() and (ended := float(path.read_text())) >= one.began:
@@ -133,7 +133,7 @@ class Starts:
                 self.done.append(one)
 
     def longest_since(self, when: float) -> float:
-        """Of those that have ended, what was after that time: of the longest, 0 where there was none."""
+        """Returns the part after that time of the longest finished start, or 0 if there was none."""
         self.look()
         return max([0.0, *(one.ended - max(one.began, when) for one in self.done if one.ended)])
 
@@ -170,12 +170,12 @@ class Killer:
         self.loader: Any = None
         self.method = "fork"
         self.is_wound = False
-        self.killed_at: dict[int, float] = {}  # by pid, of workers since whose replacement nothing was delivered
+        self.killed_at: dict[int, float] = {}  # by pid: workers since whose replacement no batch was delivered
         self.kills, self.replaced = Counter[str](), Counter[str]()
         self.recoveries: dict[str, list[float]] = {method: [] for method in LOADERS_OF_100}
         self.beyond: dict[str, list[float]] = {method: [] for method in LOADERS_OF_100}  # the starts meanwhile
         self.first: dict[str, list[float]] = {method: [] for method in LOADERS_OF_100}  # starts
-        self.again: dict[str, list[float]] = {method: [] for method in LOADERS_OF_100}  # of successors
+        self.again: dict[str, list[float]] = {method: [] for method in LOADERS_OF_100}  # starts of successors
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork)
         signal.signal(signal.SIGALRM, self._kill)
 
@@ -219,7 +219,7 @@ class Killer:
     def _workers(self) -> set[int]:
         try:
             return {one["pid"] for one in self.loader.report()["per_worker"] if one["is_alive"]}
-        except RuntimeError:  # it has none yet
+        except RuntimeError:  # it has no iterator yet
             return set()
 
     def _before_fork(self) -> None:
@@ -230,8 +230,8 @@ class Killer:
         os.environ.pop("HEADRACE_STOP", None)
 
     def note_batch(self) -> None:
-        """A batch was delivered: the end of a recovery from the last kill whose worker was replaced. It is held against
-        the starts that went on meanwhile, beside each other where several workers were killed."""
+        """A batch was delivered, which ends the recovery from the last kill whose worker was replaced. Its time is
+        compared with the starts in that time, which ran at once if several workers were killed."""
         now, report = time.monotonic(), self.loader.report()
         replaced = self.killed_at.keys() - {one["pid"] for one in report["per_worker"]}
         if replaced:
@@ -325,7 +325,7 @@ def no_orphans(helpers: set[int]) -> bool:
 
 
 def kill_trainer(chance: random.Random, seed: int, folder: str) -> float:
-    """How long its workers outlived it."""
+    """Returns how long its workers outlived it."""
     helpers = children(os.getpid())
     loader = draw_loader(chance, seed, "fork", folder)
     pid = os.fork()
@@ -363,7 +363,7 @@ def is_shared(name: str) -> bool:
 
 
 def state() -> dict[str, Counter[Any]]:
-    """Of this process and of those that multiprocessing keeps. Arenas' bytes are there as long as somebody has them
+    """Counts for this process and those that multiprocessing keeps. An arena exists as long as a process has it
     open or mapped."""
     files, mappings, pids = Counter[Any](), Counter[Any](), {os.getpid(), *descendants()}
     for pid in pids:
@@ -382,7 +382,7 @@ def state() -> dict[str, Counter[Any]]:
 
 
 def what_is_left(before: dict[str, Counter[Any]]) -> dict[str, Counter[Any]]:
-    """What there is more of than before, and stays."""
+    """Returns what there is more of than before, and stays."""
     gc.collect()
     stays: dict[str, Counter[Any]] = {}
 
@@ -408,7 +408,7 @@ def percentiles(values: list[float]) -> str:
 
 
 def print_recoveries(killer: Killer, method: str) -> None:
-    """Beside what is wanted: 1 s with fork, otherwise half a second more than the starts that went on meanwhile."""
+    """In addition to what is wanted: 1 s with fork, otherwise half a second more than the starts in that time."""
     recoveries, beyond = killer.recoveries[method], killer.beyond[method]
     print(f"starts, from Process.start to the first sample, {method}, {percentiles(killer.first[method])}")
     print(f"  the same of successors, {percentiles(killer.again[method])}")

@@ -12,7 +12,7 @@ TREE = {
     "tests/meson.build": f"# {SPDX}\nc_tests = {{\n  'unit': [\n    'base',\n  ],\n  'process': ['fork'],\n}}\n",
     "tests/c/unit/test_base.c": f"/* {SPDX} */\n",
     "tools/run.sh": f"#!/bin/sh\n# {SPDX}\n",
-    "README.md": "See docs/" + "work/notes and https://example.org/" + "home/page.\n",  # of no machine
+    "README.md": "See docs/" + "work/notes and https://example.org/" + "home/page.\n",  # paths of no machine
     "image.png": "\ufffd",
 }
 

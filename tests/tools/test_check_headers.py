@@ -17,17 +17,17 @@ BAD = [
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++ (make check installs it)")
 
 
-def test_a_header_that_stands_alone_passes(run_tool, write_files):
+def test_header_that_compiles_alone_passes(run_tool, write_files):
     assert run_tool("check_headers.py", write_files({"headrace/a.h": GOOD})).returncode == 0
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_a_header_that_does_not_is_named(run_tool, write_files, text):
+def test_header_that_does_not_compile_alone_is_named(run_tool, write_files, text):
     result = run_tool("check_headers.py", write_files({"headrace/a.h": GOOD, "headrace/b.h": text}))
     assert result.returncode == 1
     assert "b.h does not compile alone" in result.stdout
     assert "a.h does not compile alone" not in result.stdout
 
 
-def test_a_folder_without_headers_is_no_success(run_tool, tmp_path):
+def test_folder_without_headers_is_no_success(run_tool, tmp_path):
     assert run_tool("check_headers.py", tmp_path).returncode == 1

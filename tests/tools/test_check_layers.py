@@ -35,13 +35,13 @@ BAD = [
 ]
 
 
-def test_what_the_architecture_allows_passes(run_tool, write_files):
+def test_allowed_includes_pass(run_tool, write_files):
     result = run_tool("check_layers.py", write_files(TREE))
     assert (result.returncode, result.stdout.strip()) == (0, "")
 
 
 @pytest.mark.parametrize(("name", "text", "complaint"), BAD)
-def test_what_it_forbids_is_named(run_tool, write_files, name, text, complaint):
+def test_forbidden_include_is_named(run_tool, write_files, name, text, complaint):
     result = run_tool("check_layers.py", write_files(TREE | {name: text + "\n"}))
     assert result.returncode == 1
     assert result.stdout.startswith(f"{name}: ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the last line of `make test` and `make check` counts."""
+"""The last line of `make test` and `make check` counts tests and checks."""
 
 import check
 import pytest
@@ -30,7 +30,29 @@ def test_a_run_that_failed_without_a_failed_test_is_a_failure():
     assert Tally(3).with_status(0) == Tally(3)
 
 
-def test_a_failed_command_shows_what_was_run_and_said():
+PROGRAMS = ["arena", "crew", "crew_stop"]
+FILES = ["tests/python/engine/test_crew.py", "tests/python/loader/test_samples.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "selected"),
+    [
+        (["crew"], (["crew", "crew_stop"], FILES[:1])),
+        (["samples", "arena"], (["arena"], FILES[1:])),
+        (["python/"], ([], FILES)),
+        (["loader/", "stop"], (["crew_stop"], FILES[1:])),
+    ],
+)
+def test_words_select_programs_and_files_by_name(words, selected):
+    assert run_tests.select(words, PROGRAMS, FILES) == selected
+
+
+def test_word_without_a_test_is_an_error_with_close_names():
+    with pytest.raises(ValueError, match="'sampels' in its name; there is samples"):
+        run_tests.select(["crew", "sampels"], PROGRAMS, FILES)
+
+
+def test_failed_command_shows_itself_and_its_output():
     with pytest.raises(check.Failed, match=r"(?s)\$ sh -c .*spilled.*exit status 3"):
         check.run("sh", "-c", "echo spilled; exit 3")
 
@@ -38,4 +60,4 @@ def test_a_failed_command_shows_what_was_run_and_said():
 def test_an_unknown_check_is_named_with_what_exists(run_tool):
     result = run_tool("check.py", "taste")
     assert result.returncode == 2
-    assert "no check taste; there is files, layers" in result.stderr
+    assert "no check taste; there is files, words" in result.stderr

@@ -34,7 +34,7 @@ needs_torch = pytest.mark.skipif(patients.torch is None, reason="torch is not in
 
 
 def pickles(value: Any) -> bool:
-    """What multiprocessing does with an argument of a process."""
+    """Pickles an object as multiprocessing pickles an argument of a process."""
     context.set_spawning_popen(NoProcess)  # type: ignore[arg-type]
     try:
         reduction.ForkingPickler(io.BytesIO()).dump(value)
@@ -50,7 +50,7 @@ def errors(report: doctor.Report) -> list[str]:
 
 
 @pytest.mark.parametrize("what", patients.BAD)
-def test_what_does_not_pickle_is_named(what: str) -> None:
+def test_unpicklable_object_is_named(what: str) -> None:
     make, paths = patients.BAD[what]
     made = make()
     report = doctor.check(made)
@@ -71,7 +71,7 @@ def test_a_path_is_an_expression_for_the_object(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", patients.GOOD)
-def test_what_pickles_is_not_blamed(what: str) -> None:
+def test_picklable_object_is_not_reported(what: str) -> None:
     made = patients.GOOD[what]()
     assert doctor.check(made).findings == ()
     assert doctor.check([patients.Box(x=made)]).findings == ()
@@ -101,7 +101,7 @@ class Makes:
         return lambda: 0  # line of "lambda"
 
 
-def test_where_it_was_set_or_defined_is_told() -> None:
+def test_line_that_set_or_defined_an_object_is_reported() -> None:
     first, second = doctor.check(Sets()).findings
     assert first.where.startswith("set in ") and first.where.endswith(f"{HERE}:{line_of('set')}")
     assert second.where.endswith(f"{HERE}:{line_of('views')}")
@@ -124,12 +124,12 @@ def test_the_reason_is_in_plain_words(what: str, reason: str) -> None:
     assert found.reason.startswith(reason)
 
 
-def test_where_a_hook_raises_is_told() -> None:
+def test_line_where_a_hook_raises_is_reported() -> None:
     (found,) = doctor.check(patients.Raises()).findings
     assert "ValueError: no state today" in found.reason and "patients.py:" in found.where
 
 
-def test_the_same_cause_is_told_once_and_counted() -> None:
+def test_the_same_cause_is_reported_once_and_counted() -> None:
     class Item:
         pass
 
@@ -152,7 +152,7 @@ def test_the_report_is_text_and_json() -> None:
     assert max(map(len, str(report).splitlines())) <= 120
 
 
-def test_what_is_big_is_told_by_attribute() -> None:
+def test_size_is_reported_by_attribute() -> None:
     made = patients.Box(
         words=["x" * 60 + str(number) for number in range(700_000)], few=[1], inner=patients.Box(a=bytes(5 << 20))
     )
@@ -188,7 +188,7 @@ def test_the_object_is_not_changed() -> None:
     assert vars(box).keys() == before.keys() and all(vars(box)[key] is before[key] for key in before)
 
 
-def test_nothing_is_pickled_with_fork() -> None:
+def test_fork_pickles_no_object() -> None:
     report = doctor.check(patients.Box(lock=threading.Lock(), f=lambda: 0), "fork")
     assert report.findings == () and report.ok
 
@@ -204,7 +204,7 @@ def test_a_loader_is_checked_part_by_part() -> None:
     assert errors(doctor.check(loader, name="loader")) == ["loader.dataset[1]", "loader.collate_fn"]
 
 
-def test_what_is_in_a_batch_and_passes_only_to_new_processes_is_named() -> None:
+def test_object_in_a_batch_that_only_passes_at_a_start_is_named() -> None:
     from headrace.doctor._check import check_batch
 
     lock = patients.GOOD["lock of multiprocessing's"]()
@@ -254,7 +254,7 @@ _OBJECTS = st.recursive(st.sampled_from(sorted(_LEAVES)).map(lambda name: _LEAVE
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_OBJECTS)
-def test_it_agrees_with_multiprocessing_on_any_object(made: Any) -> None:
+def test_check_agrees_with_multiprocessing_on_any_object(made: Any) -> None:
     report = doctor.check(made)
     assert report.ok == pickles(made)
     for one in report.findings:
@@ -265,7 +265,7 @@ def test_it_agrees_with_multiprocessing_on_any_object(made: Any) -> None:
 # ---- what does not come back ----
 
 
-def test_what_does_not_load_again_is_named() -> None:
+def test_object_that_does_not_unpickle_is_named() -> None:
     made = patients.Box(fine=[1], error=[patients.Unloadable(1, 2)], other=patients.BreaksOnLoad())
     assert doctor.check(made).ok
     report = doctor.check(made, load=True)
@@ -276,7 +276,7 @@ def test_what_does_not_load_again_is_named() -> None:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_loads_again_is_not_blamed(method: str) -> None:
+def test_object_that_unpickles_is_not_reported(method: str) -> None:
     names = ("lock of multiprocessing's", "pipe", "arrays", "slots", "cycle")
     made = [patients.GOOD[name]() for name in names]
     assert doctor.check(made, method, load=True).findings == ()
@@ -315,7 +315,7 @@ def seconds(*calls: Any) -> list[float]:
     ],
     ids=["texts", "instances", "slots", "arrays", "containers"],
 )
-def test_it_takes_at_most_twice_as_long_as_pickling(make: Any) -> None:
+def test_check_takes_at_most_twice_as_long_as_pickling(make: Any) -> None:
     made = make()
 
     def is_quick() -> bool:
@@ -325,13 +325,13 @@ def test_it_takes_at_most_twice_as_long_as_pickling(make: Any) -> None:
     assert any(is_quick() for _ in range(3))
 
 
-def test_one_culprit_among_many_scalars_is_found_at_once() -> None:
+def test_unpicklable_object_among_scalars_is_found_at_once() -> None:
     made = [str(number) for number in range(1_000_000)] + [threading.Lock()]
     assert seconds(lambda: doctor.check(made))[0] < 0.2
     assert errors(doctor.check(made)) == ["obj[1000000]"]
 
 
-def test_one_culprit_among_many_instances_is_found_before_pickling_is_through() -> None:
+def test_one_of_many_instances_is_found_before_pickling_ends() -> None:
     fine = [patients.Data(number) for number in range(100_000)]
     ours, pickles = seconds(
         lambda: doctor.check([*fine, threading.Lock()]), lambda: reduction.ForkingPickler.dumps(fine)
@@ -353,14 +353,14 @@ def test_one_culprit_among_many_instances_is_found_before_pickling_is_through() 
     ],
     ids=["reduce", "getstate", "copyreg", "named tuple", "list", "dict", "partial", "enum"],
 )
-def test_one_culprit_among_many_reductions_is_found_in_the_time_of_a_few_pickles(make: Any) -> None:
+def test_one_of_many_reductions_is_found_in_a_few_pickling_times(make: Any) -> None:
     made = [*map(make, range(50_000)), threading.Lock()]
     assert errors(doctor.check(made)) == ["obj[50000]"]
     ours, pickles = seconds(lambda: doctor.check(made), lambda: reduction.ForkingPickler.dumps(made[:-1]))
     assert ours < 4 * max(0.02, pickles)  # 20 to 50 times, where each is looked at by Python
 
 
-def test_what_a_reduction_made_and_let_go_is_not_taken_for_another() -> None:
+def test_object_freed_by_a_reduction_is_not_mistaken_for_another() -> None:
     made = [patients.Renames() for _ in range(1000)]  # each makes a lock, and the next may get its address
     (found,) = doctor.check(made).findings
     assert (found.path, found.more) == ("obj[0].__getstate__()['made']", 999)
@@ -395,7 +395,7 @@ class Stream:
 @needs_torch
 def test_objects_of_cuda_are_in_the_way_of_fork_only() -> None:
     class OnCuda(patients.torch.Tensor):  # type: ignore[misc, name-defined]
-        """As much of a CUDA tensor as can be had without one."""
+        """The parts of a CUDA tensor that can be imitated without a GPU."""
 
         device = types.SimpleNamespace(type="cuda")  # type: ignore[assignment]
 
@@ -433,7 +433,7 @@ def said(*command: str, stdin: str = "") -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_what_stands_under_the_main_guard_is_not_there_in_a_worker(tmp_path: Any) -> None:
+def test_names_below_the_main_guard_do_not_exist_in_a_worker(tmp_path: Any) -> None:
     (tmp_path / "script.py").write_text(MAIN)
     lines = said(str(tmp_path / "script.py"))
     assert lines[0] == "[\"obj['f']\", \"obj['o'][0]\"] ['8', '11']"
@@ -448,12 +448,12 @@ def test_a_worker_cannot_import_what_is_no_file(how: str) -> None:
     assert all("which a worker cannot import" in line for line in lines[1:4])
 
 
-def test_a_few_with_the_same_cause_are_all_told() -> None:
+def test_a_few_objects_with_the_same_cause_are_all_reported() -> None:
     made = {name: threading.Lock() for name in "abc"}
     assert errors(doctor.check(made)) == ["obj['a']", "obj['b']", "obj['c']"]
 
 
-def test_a_hook_of_the_users_is_blamed_before_the_class_below_it() -> None:
+def test_hook_of_the_user_is_named_before_the_class_below_it() -> None:
     class Worker(threading.Thread):
         def __getstate__(self) -> Any:
             raise ValueError("not today")

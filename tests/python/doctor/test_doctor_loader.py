@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loaders and spawn say all that does not pickle, and repair="auto" sends what can be made anew."""
+"""Loaders and spawn list every object that cannot be pickled; repair="auto" makes some of them again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def seen(error: BaseException) -> str:
 
 
 class Several:
-    """A data set with two culprits."""
+    """A dataset with two objects that cannot be pickled."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -48,7 +48,7 @@ class Several:
 
 @pytest.mark.filterwarnings("ignore:Got pickle error")
 @pytest.mark.parametrize("kind", LOADERS)
-def test_what_did_not_pickle_is_let_go_with_the_loader(kind: Any) -> None:
+def test_unpicklable_dataset_is_freed_with_the_loader(kind: Any) -> None:
     def is_alive_after() -> bool:
         data = Several()
         try:
@@ -67,7 +67,7 @@ def test_what_did_not_pickle_is_let_go_with_the_loader(kind: Any) -> None:
         gc.enable()
 
 
-def test_that_something_does_not_pickle_is_warned_of_where_torch_does() -> None:
+def test_pickle_warning_names_the_same_line_as_torch() -> None:
     def warned(kind: Any) -> list[tuple[str, int, str]]:
         with pytest.warns(UserWarning, match="Got pickle error") as caught, pytest.raises(TypeError):
             list(kind(Several(), num_workers=1, multiprocessing_context="spawn"))
@@ -78,7 +78,7 @@ def test_that_something_does_not_pickle_is_warned_of_where_torch_does() -> None:
 
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_loader_that_cannot_start_names_all_culprits(kind: Any, method: str) -> None:
+def test_loader_that_cannot_start_names_all_unpicklable_objects(kind: Any, method: str) -> None:
     loader = kind(Several(), num_workers=1, multiprocessing_context=method, collate_fn=lambda batch: batch)
     with pytest.raises(TypeError, match="cannot pickle") as caught, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -135,7 +135,7 @@ def repaired(thing: Any, use: Any, method: str = "spawn", kind: Any = headrace.L
 
 
 @pytest.mark.parametrize("what", REPAIRS)
-def test_what_is_repaired_works_in_the_worker(what: str) -> None:
+def test_repaired_object_works_in_the_worker(what: str) -> None:
     make, use, expected = REPAIRS[what]
     sample, told = repaired(make(), use)
     assert sample == expected
@@ -166,7 +166,7 @@ def test_a_file_that_is_written_is_not_repaired(tmp_path: Any) -> None:
     assert "\n  dataset.thing " in seen(caught.value) and "again at the same" not in seen(caught.value)
 
 
-def test_handlers_are_made_anew_and_write_on(tmp_path: Any) -> None:
+def test_handlers_are_made_again_and_keep_writing(tmp_path: Any) -> None:
     handlers = [logging.StreamHandler(sys.stderr), logging.FileHandler(tmp_path / "log", mode="w")]
     handlers[1].handle(logging.LogRecord("n", logging.ERROR, "f", 1, "from the trainer", (), None))
     sample, _ = repaired(handlers[1:], r.use_handlers)
@@ -175,13 +175,13 @@ def test_handlers_are_made_anew_and_write_on(tmp_path: Any) -> None:
     assert (tmp_path / "log").read_text() == "from the trainer\nfrom the worker\n"
 
 
-def test_what_cannot_be_repaired_raises_and_is_named_alone() -> None:
+def test_object_without_repair_raises_and_is_the_only_one_named() -> None:
     with pytest.raises(TypeError, match="cannot pickle 'generator'") as caught:
         repaired([threading.Lock(), (i for i in ())], r.use_views)
     assert "1 object is in the way" in seen(caught.value) and "\n  dataset.thing[1] " in seen(caught.value)
 
 
-def test_what_pickles_is_sent_as_ever() -> None:
+def test_picklable_object_is_sent_unchanged() -> None:
     sample, told = repaired([[1]], r.use_views)
     assert sample == [[1]] and told == []
 
@@ -233,7 +233,7 @@ class Deep:
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_the_way_in_the_batch_and_the_samples_index_are_told(kind: Any) -> None:
+def test_path_in_the_batch_and_index_of_the_sample_are_reported(kind: Any) -> None:
     loader = kind(Deep(), batch_size=1, collate_fn=r.collate, num_workers=1, multiprocessing_context="fork")
     with pytest.raises(TypeError) as caught:
         list(loader)
@@ -331,7 +331,7 @@ def test_the_indices_of_a_list_are_checked_before_a_run(kind: Any, method: str) 
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_a_sampler_that_is_an_iterator_is_told_and_not_used_up(kind: Any) -> None:
+def test_iterator_as_sampler_is_reported_and_not_consumed(kind: Any) -> None:
     sampler = iter([0, 1, 2])
     report = headrace.doctor.check(kind([5, 6, 7], sampler=sampler, num_workers=1), name="loader")
     (found,) = report.findings

@@ -26,7 +26,7 @@ pytestmark = [only_headrace, pytest.mark.timeout(600)]
 
 @needs_cores
 @needs_failpoints
-def test_a_container_with_dockers_small_shm_is_fine_and_the_text_says_so(tmp_path: pathlib.Path) -> None:
+def test_small_shm_of_docker_is_fine_and_the_text_says_so(tmp_path: pathlib.Path) -> None:
     result = doctor(HEADRACE_ROOT=make_machine(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     assert "ok       /dev/shm         64.0 MiB   (headrace puts nothing there)" in result.stdout
@@ -37,7 +37,7 @@ def test_a_container_with_dockers_small_shm_is_fine_and_the_text_says_so(tmp_pat
 
 @needs_failpoints
 @pytest.mark.parametrize(("size", "severity"), [("65536k", "error"), ("8g", "warning"), ("67108864", "error")])
-def test_where_memfd_is_refused_dev_shm_counts(tmp_path: pathlib.Path, size: str, severity: str) -> None:
+def test_size_of_dev_shm_counts_if_memfd_is_refused(tmp_path: pathlib.Path, size: str, severity: str) -> None:
     root = make_machine(tmp_path, mounts=f"shm /dev/shm tmpfs rw,size={size} 0 0\n")
     found = findings(HEADRACE_ROOT=root, HEADRACE_FAIL="memfd_create:EPERM")
     assert found["/dev/shm"]["severity"] == severity
@@ -46,13 +46,14 @@ def test_where_memfd_is_refused_dev_shm_counts(tmp_path: pathlib.Path, size: str
 
 
 @needs_failpoints
-def test_a_dev_shm_without_a_bound_is_said_to_have_none(tmp_path: pathlib.Path) -> None:
-    root = make_machine(tmp_path, mounts=f"shm /dev/shm tmpfs rw,size={1 << 63} 0 0\n")  # as gVisor says it
+def test_dev_shm_without_a_limit_is_reported_as_unlimited(tmp_path: pathlib.Path) -> None:
+    root = make_machine(tmp_path, mounts=f"shm /dev/shm tmpfs rw,size={1 << 63} 0 0\n")  # the format of gVisor
     assert findings(HEADRACE_ROOT=root)["/dev/shm"]["value"] == "no limit"
 
 
 @needs_failpoints
-def test_a_container_that_is_nearly_full_is_a_warning_with_the_line_that_gives_more(tmp_path: pathlib.Path) -> None:
+def test_nearly_full_container_warns_with_the_option_for_more(tmp_path: pathlib.Path) -> None:
+    """The fix is the docker option that gives the container more memory."""
     root = make_machine(tmp_path, memory__current=f"{8 * GIB - (200 << 20)}\n")
     memory = findings(HEADRACE_ROOT=root)["memory"]
     assert memory["severity"] == "warning"
@@ -70,14 +71,14 @@ def test_a_full_container_is_an_error(tmp_path: pathlib.Path) -> None:
 
 
 @needs_failpoints
-def test_the_tighter_of_the_machine_and_the_container_bounds_memory(tmp_path: pathlib.Path) -> None:
+def test_memory_limit_is_the_lower_of_machine_and_container(tmp_path: pathlib.Path) -> None:
     root = make_machine(tmp_path, meminfo="MemTotal: 4194304 kB\nMemAvailable: 2097152 kB\n")
     memory = findings(HEADRACE_ROOT=root)["memory"]
     assert (memory["value"], memory["limit"]) == ("2.0 GiB to spare", "of 4.0 GiB in the machine")
 
 
 @needs_failpoints
-def test_a_quota_below_the_cores_that_libraries_count_is_a_warning(tmp_path: pathlib.Path) -> None:
+def test_cpu_quota_below_the_visible_cores_is_a_warning(tmp_path: pathlib.Path) -> None:
     root = make_machine(tmp_path, cpu__max="50000 100000\n")
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("this machine has one core")
@@ -88,7 +89,7 @@ def test_a_quota_below_the_cores_that_libraries_count_is_a_warning(tmp_path: pat
     assert findings(HEADRACE_ROOT=root, OMP_NUM_THREADS="1")["cores"]["severity"] != "warning" or os.cpu_count() != 1
 
 
-def test_more_workers_than_cores_are_a_warning_and_so_are_their_threads() -> None:
+def test_more_workers_or_threads_than_cores_are_a_warning() -> None:
     many = len(os.sched_getaffinity(0)) * 4
     cores = findings("--workers", str(many))["cores"]
     assert cores["severity"] == "warning"
@@ -98,7 +99,7 @@ def test_more_workers_than_cores_are_a_warning_and_so_are_their_threads() -> Non
     assert f"1 workers with {many} threads each want {many}" in threads["consequence"]
 
 
-def test_one_core_by_affinity_is_a_warning_where_the_machine_has_more() -> None:
+def test_affinity_to_one_core_of_several_is_a_warning() -> None:
     allowed = os.sched_getaffinity(0)
     if (os.cpu_count() or 1) < 2:
         pytest.skip("this machine has one core")
@@ -107,7 +108,7 @@ def test_one_core_by_affinity_is_a_warning_where_the_machine_has_more() -> None:
     assert "by affinity" in cores["limit"]
 
 
-def test_too_few_descriptors_are_an_error_with_the_command_that_raises_them() -> None:
+def test_low_descriptor_limit_is_an_error_with_the_command() -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (70, 4096))
 
@@ -116,7 +117,7 @@ def test_too_few_descriptors_are_an_error_with_the_command_that_raises_them() ->
     assert files["fix"].startswith("ulimit -n 4096")
 
 
-def test_the_descriptors_that_a_worker_takes_are_as_many_as_it_says() -> None:
+def test_worker_takes_as_many_descriptors_as_documented() -> None:
     def count(workers: int) -> int:
         loader = headrace.Loader([*range(100)], num_workers=workers, multiprocessing_context="fork")
         iterator = iter(loader)
@@ -147,7 +148,7 @@ def test_a_cgroup_that_allows_no_more_processes_is_an_error(tmp_path: pathlib.Pa
         ({"ptrace_scope": "1\n"}, "debuggers", "sysctl kernel.yama.ptrace_scope=0"),
     ],
 )
-def test_what_is_only_worth_knowing_is_a_note_and_no_warning(
+def test_harmless_fact_is_a_note_and_no_warning(
     tmp_path: pathlib.Path, changes: dict[str, str], name: str, fix: str
 ) -> None:
     root = make_machine(tmp_path, **changes)
@@ -171,7 +172,7 @@ def test_a_kernel_whose_pipes_signal_every_close_is_a_note() -> None:
 
 
 @needs_failpoints
-def test_a_sandbox_that_gives_no_part_of_shared_memory_back_is_a_note() -> None:
+def test_sandbox_without_partial_release_of_memory_is_a_note() -> None:
     found = findings(HEADRACE_FAIL="remove:ENOSYS")["kernel"]
     assert (found["severity"], found["value"].endswith("without returning parts of shared memory")) == ("note", True)
     assert "given back as a whole" in found["consequence"]
@@ -179,7 +180,7 @@ def test_a_sandbox_that_gives_no_part_of_shared_memory_back_is_a_note() -> None:
 
 
 @needs_failpoints
-def test_a_sandbox_in_which_the_engine_cannot_run_is_an_error() -> None:
+def test_sandbox_in_which_the_engine_cannot_run_is_an_error() -> None:
     found = findings(HEADRACE_FAIL="eventfd:EPERM")["engine"]
     assert (found["severity"], found["value"]) == ("error", "torch's own")
 
@@ -189,7 +190,7 @@ def test_an_engine_that_is_switched_off_is_a_warning() -> None:
     assert (found["severity"], found["fix"]) == ("warning", "unset HEADRACE_DISABLE")
 
 
-def test_an_extension_that_does_not_load_is_an_error_and_no_traceback() -> None:
+def test_unloadable_extension_is_an_error_without_traceback() -> None:
     code = "import sys; sys.modules['headrace._core'] = None; from headrace.doctor import _machine as doctor; "
     command = [sys.executable, "-c", code + "sys.exit(doctor.main([]))"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
@@ -207,7 +208,7 @@ def test_a_job_of_slurm_gets_slurms_option() -> None:
     assert fix in ("sbatch --cpus-per-task=8", "docker run --cpus=8 ... (Kubernetes: resources.limits)")
 
 
-def test_what_is_alive_in_this_process_is_a_hazard_for_its_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_and_libraries_of_this_process_are_fork_hazards(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
     cv2 = types.SimpleNamespace(getNumThreads=lambda: 8, getNumberOfCPUs=lambda: 4, setNumThreads=lambda count: None)
     monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
@@ -221,11 +222,12 @@ def test_what_is_alive_in_this_process_is_a_hazard_for_its_forks(monkeypatch: py
     assert (found["CUDA"].severity, found["CUDA"].value) == ("error", "initialised")
     assert (found["OpenCV"].severity, found["OpenCV"].value) == ("warning", "8 threads")
     assert "telemetry" in found["threads"].limit
-    cv2.getNumberOfCPUs = lambda: 8  # nobody has set how many: workers use one
+    cv2.getNumberOfCPUs = lambda: 8  # the user set no number, so workers use one
     assert "OpenCV" not in [finding.name for finding in _machine.hazards()]
 
 
-def test_what_loaders_do_not_warn_of_is_no_hazard_to_the_doctor() -> None:
+def test_doctor_reports_no_hazard_that_loaders_accept() -> None:
+    """The thread that feeds a queue of multiprocessing makes no loader warn, and the doctor does not name it either."""
     queue: Any = multiprocessing.get_context("fork").Queue()
     queue.put(1)
     assert "QueueFeederThread" in [thread.name for thread in threading.enumerate()]

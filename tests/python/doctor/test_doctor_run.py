@@ -17,7 +17,7 @@ from headrace.doctor import _batches, _run
 from headrace.doctor._findings import Finding
 from loaders import only_headrace
 
-pytestmark = [only_headrace, pytest.mark.timeout(600)]
+pytestmark = [only_headrace, pytest.mark.timeout(600), pytest.mark.warm]
 
 LOADERS = """
 import random, threading, time
@@ -224,7 +224,7 @@ FINE = ["fine", "fine_headrace", "fine_numpy", "without_workers", "persistent", 
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_a_loader_with_nothing_wrong_gets_no_more_than_a_word_on_its_workers(folder: pathlib.Path, name: str) -> None:
+def test_healthy_loader_gets_at_most_advice_on_its_workers(folder: pathlib.Path, name: str) -> None:
     result = doctor("--run", f"train:{name}", "--batches", "50", "--json", folder=folder)
     answer = json.loads(result.stdout)
     wrong = {one["name"]: one for one in answer["findings"] if one["severity"] in ("warning", "error")}
@@ -235,7 +235,7 @@ def test_a_loader_with_nothing_wrong_gets_no_more_than_a_word_on_its_workers(fol
     assert result.stderr == ""
 
 
-def test_times_are_told_apart(folder: pathlib.Path) -> None:
+def test_times_of_dataset_collate_and_transfer_are_separate(folder: pathlib.Path) -> None:
     time = of(folder, "slow_data_set")["time"]
     assert "What to make faster first is the data set's __getitem__" in time["consequence"]
     share = int(time["consequence"].partition("in the data set for ")[2].partition("%")[0])
@@ -265,7 +265,7 @@ def test_a_loader_without_workers_is_tried_as_it_is(folder: pathlib.Path) -> Non
         ({0: 50, 1: 50, 2: 98, 4: 100, 8: 100}, [0, 1, 2, 4, 8]),  # beyond the cores each has to bring something
     ],
 )
-def test_numbers_of_workers_are_tried_until_two_in_a_row_do_not_help(rates: dict[int, int], tried: list[int]) -> None:
+def test_trials_of_worker_counts_stop_after_two_without_gain(rates: dict[int, int], tried: list[int]) -> None:
     runs: list[_run.Run] = []
     for workers in _run._candidates(0, 2, runs):
         runs.append(_run.Run(workers, rates[workers], rates[workers], 1.0, 0.1, {}))
@@ -285,7 +285,7 @@ def test_a_sampler_that_repeats_is_named_with_what_does_not_come(train: types.Mo
     assert "2,000 of 4,000 samples do not come" in found.consequence
 
 
-def test_who_asked_for_replacement_is_told_in_a_note(train: types.ModuleType) -> None:
+def test_sampler_with_replacement_is_a_note(train: types.ModuleType) -> None:
     found = order_of(train, "replacing")["sampler repeats"]
     assert (found.severity, found.fix) == ("note", "")
 
@@ -294,7 +294,7 @@ def test_a_sampler_that_goes_round_for_ever_does_not_repeat(train: types.ModuleT
     assert order_of(train, "endless").keys() == {"sampler"}
 
 
-def test_torchs_distributed_sampler_is_disjoint_but_needs_set_epoch(train: types.ModuleType) -> None:
+def test_distributed_sampler_is_disjoint_but_needs_set_epoch(train: types.ModuleType) -> None:
     found = order_of(train, "distributed")
     assert (found["ranks"].severity, found["ranks"].value) == ("ok", "3")
     assert found["set_epoch"].severity == "warning"
@@ -315,14 +315,15 @@ def test_ranks_that_all_have_the_same_samples_are_an_error(folder: pathlib.Path,
     assert "error    ranks overlap    by 12,000 samples   (4 ranks, simulated)" in result.stdout
 
 
-def test_ranks_that_draw_from_the_processes_own_random_numbers_are_a_warning(train: types.ModuleType) -> None:
+def test_ranks_that_draw_from_process_random_state_are_a_warning(train: types.ModuleType) -> None:
     found = order_of(train, "ranks_of_the_processes_own_seed")
     assert found["ranks overlap"].severity == "warning"
     assert "unless all of them are seeded alike" in found["ranks overlap"].consequence
     assert "set_epoch" not in found  # another order each time
 
 
-def test_looking_at_the_order_leaves_the_random_numbers_and_the_sampler_as_they_were(train: types.ModuleType) -> None:
+def test_check_of_order_changes_no_random_state_and_no_sampler(train: types.ModuleType) -> None:
+    """The random numbers and the sampler are afterwards as they were."""
     loader = train.ranks_of_the_processes_own_seed()
     before = random.getstate(), torch.get_rng_state(), dict(vars(loader.sampler))
     _batches.order(loader)
@@ -349,11 +350,11 @@ def test_padding_is_measured_against_the_samples_lengths(
 
 
 @pytest.mark.parametrize("name", ["fine", "fine_numpy", "stream", "black_borders"])
-def test_what_is_not_padding_is_not_called_that(train: types.ModuleType, name: str) -> None:
+def test_data_that_is_no_padding_is_not_called_padding(train: types.ModuleType, name: str) -> None:
     assert _batches.padding(getattr(train, name)()) == []
 
 
-def test_threads_are_a_hazard_where_workers_are_forked_and_else_not(folder: pathlib.Path) -> None:
+def test_threads_are_a_hazard_only_if_workers_are_forked(folder: pathlib.Path) -> None:
     found = of(folder, "with_threads")["threads"]
     assert (found["severity"], found["limit"]) == ("warning", "telemetry")
     assert "forkserver" in found["fix"]
@@ -370,7 +371,7 @@ def test_threads_are_a_hazard_where_workers_are_forked_and_else_not(folder: path
         ("nothing:here", "No module named 'nothing'"),
     ],
 )
-def test_what_cannot_be_run_is_said_and_is_an_error(folder: pathlib.Path, source: str, said: str) -> None:
+def test_loader_that_cannot_run_is_an_error_with_the_reason(folder: pathlib.Path, source: str, said: str) -> None:
     result = doctor("--run", source, folder=folder)
     assert result.returncode == 2
     assert said in result.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brings people to the doctor: their scripts, run as they run them, and what they see."""
+"""Typical problems that lead users to the doctor: their scripts, how they run them, and the output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_script(folder: pathlib.Path, prefix: list[str] | None = None) -> subproc
     )
 
 
-# ---- a data set that grows by copy-on-write ----
+# ---- a dataset that grows by copy-on-write ----
 
 GROWING = """
 import os
@@ -68,7 +68,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_data_set_that_grows_by_copy_on_write_is_told_during_training(tmp_path: pathlib.Path) -> None:
+def test_growth_by_copy_on_write_is_reported_during_training(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(GROWING)
     for _ in range(TRIES):  # a look that the machine interrupts seems to cost much, and the next one is late
         result = run_script(tmp_path)
@@ -85,7 +85,7 @@ def test_a_data_set_that_grows_by_copy_on_write_is_told_during_training(tmp_path
     assert "unused" not in result.stderr
 
 
-def test_a_data_set_that_grows_by_copy_on_write_is_told_by_the_doctor(tmp_path: pathlib.Path) -> None:
+def test_growth_by_copy_on_write_is_reported_by_the_doctor(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(GROWING)
     result = doctor("--run", "train:make_loader", "--batches", "1500", folder=tmp_path)
     assert result.stderr == ""
@@ -109,11 +109,11 @@ FIXES = {
 
 @pytest.mark.parametrize("fix", FIXES)
 def test_the_line_that_the_growth_warning_names_cures_it(tmp_path: pathlib.Path, fix: str) -> None:
-    code = GROWING.replace(*FIXES[fix])
-    assert code != GROWING
+    code = GROWING.replace(*FIXES[fix]).replace("range(3)", "range(2)")
+    assert code != GROWING.replace("range(3)", "range(2)")
     (tmp_path / "train.py").write_text(code)
     result = run_script(tmp_path)
-    assert (result.returncode, result.stdout) == (0, "epoch 0 200000\nepoch 1 200000\nepoch 2 200000\n"), result.stderr
+    assert (result.returncode, result.stdout) == (0, "epoch 0 200000\nepoch 1 200000\n"), result.stderr
     assert "private memory" not in result.stderr
     said = doctor("--run", "train:make_loader", "--batches", "500", folder=tmp_path)
     assert "No attribute of the data set has become the workers' own." in flat(said.stdout), said.stdout
@@ -142,7 +142,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def small_shm() -> list[str]:
-    """What a command is run by to have a /dev/shm of 64 MB, as docker gives it."""
+    """Returns the command prefix that gives a command a /dev/shm of 64 MB, like docker's."""
     prefix = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m shm /dev/shm && exec "$@"', "sh"]
     if shutil.which("unshare") is None or subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
         pytest.skip("no mount namespaces here")
@@ -168,9 +168,8 @@ def test_torchs_own_loader_dies_in_a_small_dev_shm(tmp_path: pathlib.Path, small
 
 @needs_cores
 @needs_failpoints
-def test_in_a_made_up_container_with_a_small_dev_shm_the_doctor_says_that_it_does_not_matter(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_doctor_says_that_a_small_dev_shm_does_not_matter(tmp_path: pathlib.Path) -> None:
+    """The machine description (HEADRACE_ROOT) is of a container with a small /dev/shm."""
     said = doctor(HEADRACE_ROOT=make_machine(tmp_path))
     assert said.returncode == 0
     assert "ok       /dev/shm         64.0 MiB" in said.stdout
@@ -226,9 +225,7 @@ def write_pool(folder: pathlib.Path, fix: str = "pass", stall_after: float = 6.0
     (folder / "train.py").write_text(POOL.replace("FIX", fix).replace("STALL_AFTER", str(stall_after)))
 
 
-def test_a_pool_that_was_started_before_the_fork_is_warned_of_and_the_stall_names_the_line(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_pool_started_before_fork_warns_and_stall_names_line(tmp_path: pathlib.Path) -> None:
     write_pool(tmp_path)
     result = run_script(tmp_path)
     said = flat(result.stderr)
@@ -249,7 +246,7 @@ def test_the_line_that_the_warning_names_cures_it(tmp_path: pathlib.Path) -> Non
     assert "OpenCV has a thread pool" not in result.stderr
 
 
-def test_the_doctor_names_the_pool_and_does_not_hang_with_the_loader(tmp_path: pathlib.Path) -> None:
+def test_doctor_names_the_pool_and_does_not_hang_with_the_loader(tmp_path: pathlib.Path) -> None:
     write_pool(tmp_path)
     result = doctor("--run", "train:make_loader", folder=tmp_path)
     assert result.returncode == 2

@@ -21,7 +21,7 @@ from headrace._worker.descriptors import WorkerDescriptors
 from loaders import METHODS, Headrace, only_headrace
 from processes import alive, run, with_method
 
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.warm]
 
 # ---- daemons ----
 
@@ -101,7 +101,7 @@ def test_loader_in_worker_is_refused_with_advice() -> None:
 
 
 class ThreadAsProcess(threading.Thread):
-    """What MONAI's ThreadDataLoader starts instead of a process."""
+    """The thread that MONAI's ThreadDataLoader starts instead of a process."""
 
     @property
     def pid(self) -> int:
@@ -325,7 +325,7 @@ def test_forkserver_without_socket_folder_says_what_to_do(tmp_path: pathlib.Path
     assert "set TMPDIR to a writable folder whose path has at most 75 bytes" in said
 
 
-def test_forkserver_whose_socket_was_removed_says_so(tmp_path: pathlib.Path) -> None:
+def test_forkserver_whose_socket_was_removed_is_reported(tmp_path: pathlib.Path) -> None:
     said = run(tmp_path, SOCKETS.format(imports=FACES["numpy"], main=REMOVED.strip()))
     assert "has been removed, for example by a job that cleans up temporary files; start the program again" in said
 

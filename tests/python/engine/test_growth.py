@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which attribute of a data set is copied into the workers, and what the trainer says of it."""
+"""The trainer reports which attributes of the dataset its workers copy or add to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRIES = 3
 
 
 def share(value: object, seed: int = 7) -> float:
-    """Of the pages of a value that are looked at, those that this process alone has."""
+    """Returns the part of the examined pages of a value that are private to this process."""
     _, _, pages, private = _core.private_share(value, PATHS, seed)
     assert pages > PATHS / 4
     return private / pages
@@ -49,7 +49,7 @@ def no_collection() -> Iterator[None]:
 
 
 def told_by_fork(work: Callable[[], Any]) -> Any:
-    """What `work` gives in a forked worker, before it has read anything."""
+    """Returns the result of `work` in a forked worker that has not read anything yet."""
     loader = headrace.Loader(_Once(work), None, num_workers=1, multiprocessing_context="fork")
     with no_collection():
         (answer,) = loader
@@ -96,7 +96,7 @@ def objects() -> Any:
 
 
 def a_view_of_objects() -> Any:
-    """As a column of a data frame has it."""
+    """Makes an array of objects, like a column of a data frame."""
     return objects().reshape(1, -1)
 
 
@@ -134,7 +134,8 @@ def touch(value: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_what_a_forked_worker_reads_becomes_its_own_and_what_it_does_not_read_stays_shared(kind: str) -> None:
+def test_forked_worker_copies_only_what_it_reads(kind: str) -> None:
+    """The objects that a forked worker reads become private copies; the others stay shared."""
     holes = MAKERS[kind]()  # fills those that earlier tests left in pages: what is made next has its pages to itself
     value, neighbour = MAKERS[kind](), MAKERS[kind]()
 
@@ -169,7 +170,7 @@ def test_looking_copies_nothing() -> None:
     [
         ("list of str", (80, 120)),  # a str of 41 characters and a pointer
         ("list of float", (24, 45)),
-        ("set", (110, 220)),  # with a table that is half empty
+        ("set", (110, 220)),  # its table is half empty
         ("dict", (130, 260)),
         ("list of bytes", (75, 120)),
         ("slots", (100, 190)),
@@ -184,7 +185,7 @@ def test_the_bytes_are_about_what_is_there(kind: str, per_entry: tuple[int, int]
     assert private == pytest.approx(size, rel=0.01)  # no other process has any of it
 
 
-def test_the_bytes_that_a_worker_has_copied_are_those_that_the_kernel_counts() -> None:
+def test_copied_bytes_are_those_that_the_kernel_counts() -> None:
     value = [{"id": at + 1000, "box": [at + 0.5, at + 1.5], "file": f"{at:020}.jpg"} for at in range(COUNT)]
 
     def work() -> tuple[float, float]:
@@ -219,7 +220,8 @@ def test_cycles_and_deep_nesting_come_to_an_end() -> None:
         deep = deep[0]
 
 
-def test_whatever_python_holds_can_be_looked_at_and_is_the_same_afterwards() -> None:
+def test_private_share_changes_no_object_of_the_interpreter() -> None:
+    """Every object that Python holds can be examined, and has the same number of references afterwards."""
     everything = gc.get_objects()
     before = [*map(sys.getrefcount, everything)]
     for one in everything:
@@ -318,9 +320,8 @@ def say(
     return run(tmp_path, code, timeout_s=300.0, **env)
 
 
-def test_at_the_epochs_end_the_trainer_names_the_attribute_that_grows_and_the_line_that_fixes_it(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_epoch_ends_with_growing_attribute_and_its_fix(tmp_path: pathlib.Path) -> None:
+    """At the end of the epoch the trainer names the attribute that grows and the line that fixes it."""
     lines = say(tmp_path, epochs=2, look_s=0.05).splitlines()
     assert len(lines) == 2, lines  # once, although there are two epochs
     assert lines[0].startswith(
@@ -358,7 +359,7 @@ def test_the_report_has_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["private_grown_bytes"] > grown["grown_bytes"] / 2
 
 
-def test_where_workers_start_by_default_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_start_method_reports_growth_only_if_it_is_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     report = loader_that_was_read(monkeypatch, num_workers=1).report()
     is_forked = multiprocessing.get_start_method() == "fork"
     assert [one["grown_bytes"] > 5e6 for one in report["growth"]] == [is_forked]
@@ -369,13 +370,13 @@ def test_without_being_asked_the_workers_look_often_enough(tmp_path: pathlib.Pat
     assert any("dataset.items" in say(tmp_path, "sum(range(600))", epochs=2) for _ in range(TRIES))
 
 
-def test_what_the_workers_add_to_is_told_from_what_they_copy(tmp_path: pathlib.Path) -> None:
+def test_attribute_that_workers_add_to_is_told_from_copies(tmp_path: pathlib.Path) -> None:
     text = say(tmp_path, "self.cache[index] = bytes(1000)", "spawn", look_s=0.05)
     assert "grows by dataset.cache (dict of" in text
     assert "The workers add to dataset.cache, each to its own" in text
 
 
-def test_what_was_sent_to_a_worker_does_not_grow(tmp_path: pathlib.Path) -> None:
+def test_dataset_that_was_sent_to_a_worker_does_not_grow(tmp_path: pathlib.Path) -> None:
     assert say(tmp_path, method="spawn", look_s=0.05, less=4) == "end\n"
 
 
@@ -394,7 +395,7 @@ def test_a_little_growth_is_not_worth_a_word() -> None:
     assert grown(100, 100e9) is not None
 
 
-def test_it_says_when_memory_will_be_full() -> None:
+def test_message_says_when_memory_will_be_full() -> None:
     one = growth.Growth("dataset.items", "list", 10, 8e9, 2e9, False, 4, 100_000, 60.0)
     text = growth.message([one], 4e9)
     assert text is not None
@@ -406,7 +407,7 @@ def test_it_says_when_memory_will_be_full() -> None:
     "told",
     [b"", b"{", b"[]", b"null", b'{"samples": 1, "seconds": 1, "places": [{}]}', b'{"places": 3}', b"\xff\xfe"],
 )
-def test_what_a_worker_cannot_have_told_is_passed_over(told: bytes) -> None:
+def test_invalid_growth_record_of_a_worker_is_ignored(told: bytes) -> None:
     class Core:
         def told(self, worker: int) -> bytes:
             return told

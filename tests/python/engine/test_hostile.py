@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets and trainers that do what they should not: it works as with torch, or an error says what to do.
+"""Datasets and trainers that do what they should not: it works as with torch, or an error says what to do.
 
 `HEADRACE_LARGE=1` runs the tests that move gigabytes too.
 """
@@ -29,7 +29,7 @@ needs_notes = pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions 
 
 
 def shown(loader: Any) -> str:
-    """What a user sees of the exception that iterating raises."""
+    """Returns the text of the exception that iterating raises."""
     with pytest.raises(Exception) as caught:
         list(loader)
     assert "headrace: " not in str(caught.value)  # torch's text is left alone
@@ -62,7 +62,7 @@ def test_an_exception_names_its_batch_and_samples(kind: Any, dataset: Any, optio
 
 @only_headrace
 @needs_notes
-def test_an_exception_of_an_iterable_data_set_names_its_batch() -> None:
+def test_an_exception_of_an_iterable_dataset_names_its_batch() -> None:
     assert shown(forked(Headrace, d.FailingIter(3), batch_size=2)).endswith("\nheadrace: batch 1 (worker 0)\n")
 
 
@@ -119,7 +119,7 @@ def test_the_sample_that_does_not_collate_is_named_by_its_index(
 
 @only_headrace
 @needs_notes
-def test_of_an_iterable_data_set_it_is_named_by_its_place() -> None:
+def test_sample_of_iterable_dataset_is_named_by_its_position() -> None:
     class Stream(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
         def __iter__(self) -> Any:
             return iter([np.ones(2), np.ones(2), np.ones(3)])
@@ -222,7 +222,7 @@ def test_little_address_space_is_enough(tmp_path: pathlib.Path, method: str, roo
 
 
 @only_headrace
-def test_a_batch_that_the_address_space_does_not_fit_names_that_limit(tmp_path: pathlib.Path) -> None:
+def test_batch_over_the_address_space_limit_names_that_limit(tmp_path: pathlib.Path) -> None:
     said = with_room(tmp_path, 1024, 4096)
     assert said.startswith("MemoryError headrace: a batch of 256.0 MiB (batch_size 4 x 64.0 MiB) does not fit"), said
     assert "ulimit -v" in said and "arena_limit" not in said
@@ -315,7 +315,7 @@ def test_frozen_data_over_the_file_limit_loads_or_raises(tmp_path: pathlib.Path)
 
 
 @only_headrace
-def test_a_worker_without_address_space_raises_and_the_next_epoch_works() -> None:
+def test_worker_without_address_space_raises_next_epoch_works() -> None:
     loader = forked(Headrace, d.Images(8, side=4096), batch_size=4, worker_init_fn=d.init_allows_no_more_address_space)
     iterator = iter(loader)
     for _ in range(2):
@@ -348,7 +348,7 @@ def test_a_batch_of_5_gib_above_the_limit_says_both_sizes() -> None:
         list(forked(Headrace, d.Huge(5 << 30), batch_size=None, arena_limit=1 << 30))
 
 
-# ---- data sets that start threads and processes ----
+# ---- datasets that start threads and processes ----
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_a_batch_of_5_gib_above_the_limit_says_both_sizes() -> None:
         ("spawn", d.act_fork),
     ],
 )
-def test_a_data_set_may_start_threads_and_processes(method: str, act: Any) -> None:
+def test_a_dataset_may_start_threads_and_processes(method: str, act: Any) -> None:
     options = {"batch_size": 2, "num_workers": 1, "multiprocessing_context": method}
     found = assert_same(lambda kind: kind(d.Acts(act), **options))
     assert not failures(found)
@@ -396,7 +396,7 @@ class Refreshed:
 
 
 @pytest.mark.parametrize("kind", [dict, list])
-def test_samples_that_a_thread_of_the_worker_changes_meanwhile_end_nothing(kind: type) -> None:
+def test_samples_that_a_thread_changes_do_not_end_the_worker(kind: type) -> None:
     assert sum(1 for _ in forked(Headrace, Refreshed(kind), batch_size=64)) == 30
 
 
@@ -415,7 +415,7 @@ AND_ENDS = """
     before = time.monotonic()
     del iterator
     took = time.monotonic() - before
-    assert until(lambda: is_still(child), 60)  # it pauses, and has closed what is not its own
+    assert until(lambda: is_still(child), 60)  # the child pauses, and has closed the inherited descriptors
     names = [os.readlink(f"/proc/{child}/fd/{fd}") for fd in os.listdir(f"/proc/{child}/fd")]
     maps = open(f"/proc/{child}/maps").read()
     os.kill(child, signal.SIGKILL)
@@ -436,14 +436,12 @@ AND_IS_KILLED = """
 
 @only_headrace
 @pytest.mark.parametrize("method", METHODS)
-def test_a_child_that_outlives_its_worker_delays_nothing_and_keeps_no_memory(
-    tmp_path: pathlib.Path, method: str
-) -> None:
+def test_child_that_outlives_its_worker_keeps_no_memory(tmp_path: pathlib.Path, method: str) -> None:
     assert run(tmp_path, with_method(LEAVES_A_CHILD, method) + AND_ENDS) == "True False False\n"
 
 
 @only_headrace
-def test_a_death_is_told_at_once_although_a_child_of_the_worker_lives(tmp_path: pathlib.Path) -> None:
+def test_death_is_reported_at_once_while_a_child_lives(tmp_path: pathlib.Path) -> None:
     waits = (  # longer than the trainer waits once it is told of the death
         "from headrace._engine import crew, shutdown\ncrew.SLICE_S = shutdown.EXIT_CODE_S = 30.0\n"
     )
@@ -509,7 +507,7 @@ def test_worker_init_fn_that_closes_all_descriptors_says_so(tmp_path: pathlib.Pa
         assert script.left() == []
 
 
-# ---- a data set that answers for attributes that it does not have ----
+# ---- a dataset that returns a value for attributes that it does not have ----
 
 
 class Particular:
@@ -535,12 +533,12 @@ class ParticularStream:
 @only_headrace
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("dataset", [Particular(), ParticularStream()], ids=["by index", "a stream"])
-def test_what_a_data_set_raises_for_unknown_attributes_is_no_obstacle(dataset: Any, workers: int) -> None:
+def test_dataset_may_raise_anything_for_unknown_attributes(dataset: Any, workers: int) -> None:
     batches = headrace.Loader(dataset, 2, num_workers=workers, multiprocessing_context="fork")
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3]]
 
 
-# ---- a trainer in which somebody else waits for its children ----
+# ---- a trainer in which other code waits for its children ----
 
 WAITS = {
     "a handler": """
@@ -586,10 +584,10 @@ if __name__ == "__main__":
 @only_headrace
 @pytest.mark.parametrize("who", WAITS)
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_who_takes_the_workers_exit_codes_still_hears_of_a_death(tmp_path: pathlib.Path, method: str, who: str) -> None:
-    said = run(tmp_path, with_method(REAPED, method, waits=WAITS[who]), PYTHONWARNINGS="ignore")  # of fork and threads
+def test_trainer_that_reaps_exit_codes_itself_still_sees_a_death(tmp_path: pathlib.Path, method: str, who: str) -> None:
+    said = run(tmp_path, with_method(REAPED, method, waits=WAITS[who]), PYTHONWARNINGS="ignore")  # of fork
     assert said.startswith("DataLoader worker (pid(s) ")
-    is_taken = method == "fork" and "SIGCHLD" in said and "os.wait" in said  # by whoever was first
+    is_taken = method == "fork" and "SIGCHLD" in said and "os.wait" in said  # whichever of the two waited first
     assert is_taken or "with exit code 3" in said
 
 
@@ -617,7 +615,7 @@ def test_samples_of_another_type_each_time_do_as_with_torch(batch_size: int | No
 
 
 @only_headrace
-def test_a_collate_function_that_returns_the_same_objects_changes_no_earlier_batch() -> None:
+def test_collate_returning_same_objects_keeps_earlier_batches() -> None:
     kept = list(forked(Headrace, d.Squares(16), batch_size=2, collate_fn=d.CollateInPlace()))
     for number, (large, small, counts, array) in enumerate(kept, 1):
         assert bool((large == number).all()) and bool((small == number).all())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker inherits from the trainer: no signal handlers, and what torch's workers inherit, too."""
+"""A worker inherits no signal handlers of the trainer, and otherwise the same as a worker of torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def load(kind: Any, ask: Callable[[], Any], count: int = 4, **options: Any) -> A
 
 
 def answer(kind: Any, ask: Callable[[], Any]) -> Any:
-    """What the worker answers."""
+    """Returns the sample that the worker makes."""
     (found,) = load(kind, ask, 1)
     return found
 
@@ -204,7 +204,7 @@ def run_own_loop() -> int:
 
 @BOTH
 def test_worker_has_event_loop_of_its_own(kind: Any) -> None:
-    """In a notebook the trainer runs inside a loop."""
+    """The trainer runs inside an event loop, like a notebook."""
 
     async def train() -> Any:
         found = answer(kind, run_own_loop)

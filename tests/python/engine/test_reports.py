@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user reads when a worker dies, stalls or raises: golden texts, as they are shown."""
+"""The complete messages that a user reads if a worker dies, stalls or raises."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from processes import Script, alive, is_still, until
 from torch.utils.data import IterableDataset
 
 tqdm.tqdm.get_lock()  # no test leaves its file in /dev/shm, which is there where fork is not the default
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.warm]
 
 HERE = os.path.basename(__file__)
 FORK = multiprocessing.get_context("fork")
@@ -52,7 +52,7 @@ SEEN = r"^  memory: \d+\.\d [MG]iB when last seen"  # forked workers have what e
 
 def masked(text: str, keeps_memory: bool = False) -> str:
     """Without what differs from run to run: numbers of processes and lines, addresses, times, sizes, folders; and the
-    memory of a worker, for it is told if anybody has looked. Frames of others than this file are one line of dots.
+    memory of a worker, which is reported only if it was measured. Frames outside this file are one line of dots.
     And without what differs from CPython to CPython: the C stack (since 3.14), a hyphen."""
     text = re.sub(r"(pids?(?:\(s\))?|-p|--pid|-CONT|by process) \d+", r"\1 N", text)
     text = re.sub(r"0x[0-9a-f]{4,}(?: \[[^]]*\])?", "0xN", text)
@@ -242,7 +242,7 @@ def test_the_place_of_a_death_is_named(dataset: Any, options: dict[str, Any], pl
     assert ("headrace replay" in text) == is_known
 
 
-def test_a_worker_that_waits_for_a_task_when_it_dies_is_said_to() -> None:
+def test_worker_that_dies_while_waiting_is_reported_as_waiting() -> None:
     iterator = iter(loader_of(Acts(nothing, count=100), num_workers=1))
     next(iterator)
     worker = iterator._workers[0]
@@ -257,7 +257,7 @@ def test_a_worker_that_waits_for_a_task_when_it_dies_is_said_to() -> None:
     )
 
 
-def test_the_memory_that_the_trainer_saw_while_it_waited_is_told() -> None:
+def test_memory_that_the_trainer_saw_while_waiting_is_reported() -> None:
     iterator = iter(
         loader_of(Acts(lambda: time.sleep(DEADLINE_S), at=0), num_workers=1, stall_after=STALL_S, on_stall="raise")
     )
@@ -285,7 +285,7 @@ def mib_told(text: str) -> list[float]:
     return [float(number) * {"MiB": 1, "GiB": 1024}[unit] for number, unit in found]
 
 
-def test_the_memory_of_a_worker_that_died_is_not_told_as_its_successors(marks: Marks) -> None:
+def test_memory_of_a_dead_worker_is_not_its_successors(marks: Marks) -> None:
     """Its only task of earlier is made again, and kills the next one: at once, or after it was looked at itself."""
     loader = loader_of(GrowsOnce(send(signal.SIGKILL), marks), num_workers=1, max_restarts=1)
     with told() as texts:
@@ -296,7 +296,7 @@ def test_the_memory_of_a_worker_that_died_is_not_told_as_its_successors(marks: M
     assert all(own < grown - 128 for own in mib_told(str(caught.value)))
 
 
-def test_a_worker_that_dies_in_worker_init_fn_shows_its_stack_too() -> None:
+def test_worker_that_dies_in_worker_init_fn_shows_its_stack() -> None:
     assert (
         death_of(Acts(nothing), num_workers=1, worker_init_fn=lambda worker: segfault())
         == f"""\
@@ -334,7 +334,7 @@ batch_size, or raise the memory limit of the container or of the job.
     ],
     ids=["cgroup v2", "cgroup v1", "the counter stays"],
 )
-def test_the_kernels_count_of_memory_kills_is_believed(
+def test_count_of_memory_kills_of_the_kernel_is_used(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, group: str, file: str, count: int
 ) -> None:
     for path, text in ("proc/self/cgroup", group), (file, "oom_kill 3"):
@@ -370,7 +370,7 @@ def test_the_end_of_what_a_worker_wrote_to_stderr_is_shown(lines: list[str], sho
     assert text.endswith(f"{PLACE}  the end of its stderr:\n{quoted}{END}")
 
 
-def test_what_a_handler_of_loggings_wrote_before_the_fork_is_shown_too() -> None:
+def test_log_handler_from_before_the_fork_is_shown() -> None:
     handler = logging.StreamHandler()
     log = logging.getLogger("of a user")
     log.addHandler(handler)
@@ -414,7 +414,7 @@ for _ in Loader([1, 2], num_workers=1, multiprocessing_context="spawn", max_rest
 """
 
 
-def test_a_script_without_a_main_guard_is_told_so(tmp_path: pathlib.Path) -> None:
+def test_script_without_a_main_guard_is_reported(tmp_path: pathlib.Path) -> None:
     with Script(tmp_path, NO_GUARD) as script:
         assert script.finish() == 1
         text = script.stderr[script.stderr.rindex("RuntimeError: ") :]
@@ -442,8 +442,10 @@ for _ in {kind}([1, 2, 3, 4], num_workers={workers}, multiprocessing_context="{m
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("module, kind", [("headrace", "Loader"), ("headrace.torch", "DataLoader")])
+@pytest.mark.parametrize(
+    "module, kind, workers",
+    [("headrace", "Loader", 1), ("headrace", "Loader", 2), ("headrace.torch", "DataLoader", 2)],
+)
 def test_workers_that_cannot_start_are_reported_once(
     tmp_path: pathlib.Path, workers: int, module: str, kind: str
 ) -> None:
@@ -510,7 +512,7 @@ if __name__ == "__main__":
     loader = {kind}(Data(range(8)), 1, num_workers=2, multiprocessing_context="{method}", max_restarts=0)
     iterator = iter(loader)
     look = iterator._engine._core.look
-    while not {itself} and not all(look(worker)["phase_since_ns"] for worker in range(2)):  # in the dataset
+    while not {itself} and not all(look(worker)["phase_since_ns"] for worker in range(2)):  # until both read
         time.sleep(0.01)
     if not {itself}:
         os.killpg(0, signal.SIGTERM)
@@ -561,7 +563,7 @@ if __name__ == "__main__":
 """
 
 
-def test_an_exit_code_that_the_user_took_is_told_as_that(tmp_path: pathlib.Path) -> None:
+def test_exit_code_that_the_user_read_is_reported_as_unknown(tmp_path: pathlib.Path) -> None:
     with Script(tmp_path, TAKEN) as script:
         assert script.finish() == 1
         assert (
@@ -579,7 +581,7 @@ may give a better error trace.{PLACE}{END}
 
 
 class Told(logging.Handler):
-    """What the logger `headrace` says, and `then` what a test does about it."""
+    """Collects the messages of the logger `headrace`, and calls `then` with each."""
 
     def __init__(self, then: Callable[[int], Any] = lambda count: None) -> None:
         super().__init__(logging.INFO)
@@ -613,7 +615,7 @@ def told(then: Callable[[int], Any] = lambda count: None) -> Iterator[list[str]]
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_a_restart_is_told_and_then_that_all_are_used_up(kind: Any) -> None:
+def test_restart_is_reported_and_then_the_reached_limit(kind: Any) -> None:
     with told() as texts:
         with pytest.raises(RuntimeError) as caught:
             list(loader_of(Acts(send(signal.SIGKILL)), kind, max_restarts=1))
@@ -636,7 +638,7 @@ def test_a_sample_that_killed_two_workers_raises_and_is_named(kind: Any) -> None
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_the_command_for_a_sample_with_random_numbers_of_its_own_seeds_them(kind: Any) -> None:
+def test_replay_command_contains_the_seed_of_the_sample(kind: Any) -> None:
     loader = loader_of(Acts(send(signal.SIGKILL)), kind, rng="sample", seed=7, max_restarts=0)
     loader.set_epoch(3)
     assert f"{REPLAY.partition(': ')[2]} 5 --seed 7 --epoch 3 --pdb" in exception_of(loader)
@@ -783,13 +785,13 @@ class Gate:
 
 
 def has_made(iterator: Any, worker: int, batches: int) -> bool:
-    """Whether a worker has published as many, and waits for its next task."""
+    """Returns True if a worker has published as many, and waits for its next task."""
     look = iterator._engine._core.look(worker)
     return bool(look["batches"] == batches and look["phase"] == _core.PHASE_WAIT)
 
 
 def at_gate(gate: Gate, loader: Any) -> Any:
-    """An iterator whose last worker stands still behind the gate, and whose other, if any, has made its two batches:
+    """An iterator whose last worker waits behind the gate, and whose other, if any, has made its two batches:
     what it takes to start them and to come there is no stall."""
     iterator = iter(loader)
     *others, last = iterator._engine.processes
@@ -821,7 +823,7 @@ class SeesDeaths:
 
 
 def be_patient(iterator: Any) -> None:
-    """From now on nothing is a stall: not how long a killed worker takes to die, and not its successor's start."""
+    """Turns the stall report off: a slow death of a killed worker, or a slow start of the next one, is no stall."""
     engine = iterator._engine
     engine._policy = Policy(**{**vars(engine._policy), "stall_after": 10 * DEADLINE_S})
     engine._crew._core = SeesDeaths(engine._core)
@@ -859,7 +861,8 @@ def stuck(where: str) -> str:
 IN_PYTHON = f'      ...\n      File "{HERE}", line N in wait\n'
 
 
-def test_a_stall_is_reported_again_after_twice_the_time_while_it_is_waited_for() -> None:
+def test_stall_is_reported_again_after_twice_the_time() -> None:
+    """Each report comes after twice the time of the one before, as long as the caller waits."""
     gate = Gate()
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S))
     with told(lambda count: count == 3 and open_and_wait(gate, iterator)) as texts:
@@ -931,7 +934,7 @@ def test_a_worker_in_a_c_call_that_keeps_the_gil_shows_its_stack() -> None:
 def test_of_a_worker_that_hears_no_signal_the_kernel_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_crew, "STACK_S", 1.0)
     text = stall_at(Gate(pause_deafly))
-    text = re.sub(r"says: (in \w[\w.]*, )?(system call N, )?", "says: ", stall_of(text))  # where /proc may be read
+    text = re.sub(r"says: (in \w[\w.]*, )?(system call N, )?", "says: ", stall_of(text))  # if /proc may be read
     assert text == STALLED + (
         "  it does not write its stacks; the kernel says: 1 thread (`py-spy dump --pid N` or `gdb -p N` may tell more)"
     )
@@ -959,8 +962,8 @@ def test_stacks_that_a_worker_writes_slowly_are_waited_for(monkeypatch: pytest.M
     assert stall_of(text) == f"{STALLED}  its stacks:\n    the first half\n    the second half"
 
 
-def test_a_worker_that_dies_late_keeps_nobody_waiting_and_is_reaped() -> None:
-    """Who was killed dies when the machine lets it: here when close has returned."""
+def test_worker_that_dies_late_delays_no_caller_and_is_reaped() -> None:
+    """A killed worker can die late: here it dies after close() has returned."""
     closed = []
 
     class Core:
@@ -985,7 +988,9 @@ def test_a_worker_that_dies_late_keeps_nobody_waiting_and_is_reaped() -> None:
     assert until(lambda: process.exitcode == -signal.SIGKILL, DEADLINE_S)
 
 
-def test_all_threads_of_a_stalled_worker_are_shown_and_what_fork_may_have_done() -> None:
+def test_stall_shows_all_threads_and_the_hazards_of_fork() -> None:
+    """The report shows all threads of the stalled worker, and what the fork may have done to it."""
+
     def wait_beside_a_thread() -> None:
         threading.Thread(target=sleep_for_long, daemon=True).start()
         gate.reach()
@@ -996,7 +1001,7 @@ def test_all_threads_of_a_stalled_worker_are_shown_and_what_fork_may_have_done()
     thread.start()
     try:
         iterator = iter(loader_of(Acts(gate), stall_after=STALL_S, on_stall="raise"))
-        gate.wait_until_reached()  # and once more, beside a thread
+        gate.wait_until_reached()  # a second time, in another thread
         text = masked(exception_of(at_gate(gate, iterator)))
     finally:
         ended.set()
@@ -1096,7 +1101,7 @@ def test_a_stall_out_of_order_names_the_worker_that_is_busy() -> None:
     assert stall_of(text) == stuck(IN_PYTHON).rstrip()
 
 
-def test_a_stall_while_a_new_epoch_of_persistent_workers_begins_is_reported() -> None:
+def test_stall_at_the_start_of_a_persistent_epoch_is_reported() -> None:
     gate = Gate()
     loader = loader_of(Acts(gate), stall_after=STALL_S, persistent_workers=True)
     next(at_gate(gate, loader))
@@ -1225,14 +1230,14 @@ def test_time_in_which_the_trainer_was_stopped_does_not_count(tmp_path: pathlib.
         assert script.stderr == ""
 
 
-def test_a_timeout_works_beside_a_stall() -> None:
+def test_timeout_works_together_with_a_stall() -> None:
     gate = Gate()
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S, timeout=3))
     next(iterator)
     with told() as texts, pytest.raises(RuntimeError, match=r"^DataLoader timed out after 3 seconds$"):
         next(iterator)
     said = [re.search(r"no batch for (\S+) s", text)[1] for text in texts]  # type: ignore[index]
-    assert said in (["0.2", "0.5"], ["0.2", "0.5", "1.0"], ["0.2", "0.5", "1.0", "2.0"])  # as the machine lets it
+    assert said in (["0.2", "0.5"], ["0.2", "0.5", "1.0"], ["0.2", "0.5", "1.0", "2.0"])  # by its speed
 
 
 # ---- time, memory, and a report that there is not ----
@@ -1267,7 +1272,7 @@ class Arrays:
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_private_copies_are_told_once_with_their_reason(kind: Any) -> None:
+def test_private_copies_are_reported_once_with_their_reason(kind: Any) -> None:
     loader = loader_of(Arrays(), kind, batch_size=1, arena_limit=16 << 20)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -1288,9 +1293,7 @@ def test_private_copies_are_told_once_with_their_reason(kind: Any) -> None:
     [(4, "a batch of 4.0 MiB (batch_size 4 x 1.0 MiB)"), (None, "a batch of 1.0 MiB")],
     ids=["batches", "without batches"],
 )
-def test_a_batch_that_does_not_fit_says_both_sizes_and_what_to_change(
-    kind: Any, batch_size: int | None, start: str
-) -> None:
+def test_batch_over_the_limit_names_both_sizes_and_the_option(kind: Any, batch_size: int | None, start: str) -> None:
     text = exception_of(loader_of(Arrays(), kind, batch_size=batch_size, num_workers=1, arena_limit=1 << 19))
     assert re.sub(r"needs \d+ bytes", "needs N bytes", text) == (
         f"headrace: {start} does not fit the limit of 512.0 KiB of shared memory, of which your program keeps 0 bytes; "
@@ -1302,7 +1305,7 @@ def test_a_batch_that_does_not_fit_says_both_sizes_and_what_to_change(
 
 
 def forked_in(monkeypatch: pytest.MonkeyPatch, method: str = "fork") -> list[str]:
-    """What a process tells that has not warned yet, and makes two loaders."""
+    """Returns the messages of a process that has not warned yet, and makes two loaders."""
     monkeypatch.setattr(fork_hazards, "_warned", [])
     with told() as texts:
         for _ in range(2):
@@ -1331,7 +1334,7 @@ def threads() -> Iterator[Callable[[str], None]]:
         thread.join()
 
 
-def test_fork_beside_other_threads_warns_once(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:
+def test_fork_with_other_threads_warns_once(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:
     threads("the logger")
     assert forked_in(monkeypatch) == [f"{BEGIN}other threads run (the logger){THREADS}{AVOID}"]
     for name in ("two", "three", "four"):
@@ -1352,7 +1355,7 @@ def test_a_bar_of_tqdms_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) ->
     tqdm.tqdm.monitor = None
 
 
-def test_what_feeds_a_queue_of_multiprocessings_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feeder_thread_of_a_multiprocessing_queue_does_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     queue: Any = multiprocessing.get_context("fork").Queue()
     queue.put(1)
     assert "QueueFeederThread" in [thread.name for thread in threading.enumerate()]
@@ -1396,7 +1399,7 @@ def test_server_of_sent_descriptors_does_not_warn(monkeypatch: pytest.MonkeyPatc
     resource_sharer.stop(timeout=5)
 
 
-def test_fork_beside_the_pool_of_polars_warns(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:
+def test_fork_with_the_pool_of_polars_warns(monkeypatch: pytest.MonkeyPatch, threads: Callable[[str], None]) -> None:
     threads("one")
     thread = next(thread for thread in threading.enumerate() if thread.name == "one")
     name = pathlib.Path(f"/proc/self/task/{thread.native_id}/comm")
@@ -1430,7 +1433,7 @@ def test_fork_after_cuda_is_initialised_warns(monkeypatch: pytest.MonkeyPatch) -
 
 
 class OpenCV(types.ModuleType):
-    """What headrace asks of cv2."""
+    """The functions of cv2 that headrace calls."""
 
     threads = 8
 
@@ -1455,7 +1458,7 @@ class ThreadsOfOpenCV:
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
 @pytest.mark.parametrize(("of_trainer", "of_worker"), [(8, 0), (3, 3), (1, 1), (0, 0)])
-def test_workers_use_one_thread_of_opencvs_unless_the_trainer_set_another_number(
+def test_workers_use_one_opencv_thread_unless_the_trainer_set_it(
     monkeypatch: pytest.MonkeyPatch, of_trainer: int, of_worker: int, kind: Any
 ) -> None:
     cv2 = OpenCV("cv2")
@@ -1494,7 +1497,7 @@ class ThreadsOfTorch:
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_workers_use_one_thread_of_torchs_unless_told_otherwise(kind: Any) -> None:
+def test_workers_use_one_torch_thread_by_default(kind: Any) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -1516,7 +1519,7 @@ class Unindexable:
         raise ValueError("no index")
 
 
-class array:  # as reprlib knows one of another kind
+class array:  # reprlib treats classes of this name specially
     pass
 
 
@@ -1532,7 +1535,7 @@ class Refuses:
     def __getitem__(self, index: Any) -> Any:
         if self.dies:
             os._exit(3)
-        raise ValueError("the data set's own words")
+        raise ValueError("the text of the dataset")
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
@@ -1544,7 +1547,7 @@ class Refuses:
 )
 def test_an_index_that_cannot_be_printed_hides_nothing(kind: Any, batch_size: int | None, index: Any) -> None:
     options = {"batch_size": batch_size, "sampler": [index], "num_workers": 1, "multiprocessing_context": "fork"}
-    with pytest.raises(ValueError, match="the data set's own words"):
+    with pytest.raises(ValueError, match="the text of the dataset"):
         list(kind(Refuses(False), **options))
     with pytest.raises(RuntimeError, match="exited unexpectedly with exit code 3"):
         list(kind(Refuses(True), max_restarts=0, **options))

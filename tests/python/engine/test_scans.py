@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A data set of scans: a dict of objects with arrays and nested dicts, frozen once and read by four workers."""
+"""A dataset of scans: a dict of objects with arrays and nested dicts, frozen once and read by four workers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Scans:
     def __getitem__(self, index: int) -> dict[str, Any]:
         scan = self.scans[self.names[index]]
         assert type(scan) is Scan
-        scan.seen = os.getpid()  # its own: nobody else sees it
+        scan.seen = os.getpid()  # its own attribute: no other process sees it
         assert scan.instances["chair 2"]["ids"][19] == 19
         return {"centre": scan.centre(), "size": scan.size, "first": scan.instances["chair 1"]["box"][0]}
 

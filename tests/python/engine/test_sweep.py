@@ -37,11 +37,11 @@ KINDS = ("map", "iterable")
 SLOW = ("spawn", "forkserver")
 GONE_S = 1.0  # 0.1 is wanted
 START_S = 10.0
-RUNS = 5  # some points are passed only by who comes too late, or has to wait: usually in every run
+RUNS = 5  # some points are passed only by a process that is late or has to wait: usually in every run
 
 NEVER = {
     "crew.fork": "multiprocessing starts the processes, not hr_crew_fork",
-    "crew.forked": "likewise",
+    "crew.forked": "multiprocessing starts the processes, not hr_crew_fork",
 }
 NOT_SPAWNED = {"fork.child": "only a forked worker is a fork's child"}
 
@@ -130,7 +130,7 @@ class Case:
         return any(process.exitcode != 0 for process in self.first_processes)
 
     def run(self, kind: Any, name: str, method: str) -> bool:
-        """Whether the point was passed."""
+        """Returns True if the point was passed."""
         with told() as texts, Stops() as stops:
             self.start(kind, name, method, max_restarts=2)
             self.finish()
@@ -140,7 +140,7 @@ class Case:
         return self.has_died() or stops.count > 0
 
     def run_without_restarts(self, kind: Any, name: str) -> bool:
-        """Whether the point was passed."""
+        """Returns True if the point was passed."""
         try:
             self.start(kind, name, "fork", max_restarts=0)
             self.finish()
@@ -151,7 +151,7 @@ class Case:
 
 
 def nth_of(point: str, name: str) -> int:
-    """Not always the first passage."""
+    """The number of the passage varies: it is not always the first."""
     return random.Random(f"{point} {name}").choice([1, 2, 3, 5])
 
 
@@ -233,7 +233,8 @@ def ask() -> Iterator[Callable[..., dict[str, Any]]]:
 
 
 def assert_is_as_planned(result: dict[str, Any], number: int, point: str, gone_s: float = GONE_S) -> bool:
-    """Whether the point was passed: killed there, or stopped and exact all the same. Nothing is left either way."""
+    """Returns True if the point was passed: the process was killed there, or stopped and its result is exact. In both
+    cases nothing is left."""
     assert result["gone_s"] is not None and result["gone_s"] < gone_s, (point, result)
     assert result["left"] == [], (point, result)
     if number == signal.SIGKILL:
@@ -255,7 +256,7 @@ def test_a_trainer_may_be_killed_or_stopped_at_any_point(
         case = {"point": point, "signal": number, "loader": "torch", "dataset": name, "method": "fork"}
         result = ask(**case)
         if result["gone_s"] is not None and result["gone_s"] >= GONE_S:
-            result = ask(**case)  # the machine may have stood still
+            result = ask(**case)  # the machine may have paused
         passed = assert_is_as_planned(result, number, point) or passed
         record_property(f"gone_s after the trainer, {name}", result["gone_s"])
     assert passed == (point not in NEVER), point
@@ -263,7 +264,7 @@ def test_a_trainer_may_be_killed_or_stopped_at_any_point(
 
 @pytest.mark.parametrize(("point", "method"), a_tenth([point for point in TRAINERS if point not in NEVER]))
 def test_so_may_one_with_the_other_start_methods(point: str, method: str, ask: Any) -> None:
-    """Who is killed before he has guarded a worker leaves it until it gets its pass."""
+    """A trainer that is killed before it guards a worker leaves the worker until that opens its descriptors."""
     name = random.Random(f"{point} {method}").choice(KINDS)
     result = ask(point=point, signal=signal.SIGKILL, loader="numpy", dataset=name, method=method)
     assert_is_as_planned(result, signal.SIGKILL, point, gone_s=START_S)

@@ -28,7 +28,7 @@ from loaders import METHODS, Headrace, only_headrace
 from mishaps import Marks
 from processes import Script, Tracer, alive, run, seconds_to_die_with, until
 
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.warm]
 
 FORK = multiprocessing.get_context("fork")
 libc = ctypes.PyDLL(None)  # calls keep the GIL
@@ -48,7 +48,7 @@ def idle(loader: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [headrace.Loader, Headrace])
-def test_an_iterator_whose_error_was_caught_is_let_go_with_its_workers_and_its_data(kind: Any) -> None:
+def test_iterator_is_freed_with_workers_and_data_after_its_error(kind: Any) -> None:
     def ended() -> tuple[Any, Any]:
         data = d.Failing(8, at=(3,))
         iterator = iter(kind(data, batch_size=2, num_workers=1, multiprocessing_context="fork"))
@@ -101,7 +101,7 @@ class Writes:
     def __init__(self, path):
         self.path = pathlib.Path(path)
     def __call__(self, worker):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})  # it ends in order all the same
+        signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})  # the worker still ends in order
         util.Finalize(None, self.write, ("finalizer",), exitpriority=1)
         atexit.register(self.write, "atexit")
         threading.Thread(target=self.write_last).start()
@@ -126,7 +126,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_idle_worker_ends_as_any_process_of_multiprocessings_does(tmp_path: pathlib.Path, method: str) -> None:
+def test_idle_worker_ends_like_other_multiprocessing_processes(tmp_path: pathlib.Path, method: str) -> None:
     assert run(tmp_path, AT_THE_END.format(method=method)).startswith("True True ")
 
 
@@ -435,9 +435,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_ctrl_c_that_the_fork_server_gets_before_it_has_imported_anything_is_not_its_own(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_fork_server_ignores_ctrl_c_before_its_imports(tmp_path: pathlib.Path) -> None:
+    """A Ctrl-C that the fork server gets before it has imported anything is for the trainer."""
     (tmp_path / "sitecustomize.py").write_text(CTRL_C_EARLY)
     assert run(tmp_path, SERVED, PYTHONPATH=str(tmp_path)) == "0\n"
 
@@ -476,7 +475,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_worker_that_has_not_opened_its_port_dies_with_its_trainer(tmp_path: pathlib.Path, method: str) -> None:
+def test_worker_without_an_open_port_dies_with_its_trainer(tmp_path: pathlib.Path, method: str) -> None:
     def died() -> float:
         arrives = tmp_path / "arrives"
         arrives.unlink(missing_ok=True)
@@ -512,7 +511,7 @@ def save(*_):
     pathlib.Path("saved").touch()
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, save)  # as of a job that is told before it is preempted
+    signal.signal(signal.SIGTERM, save)  # like a job that gets SIGTERM before it is preempted
     for _ in range(15):
         for kind in Loader, Headrace:
             iter(kind(range(100), num_workers=2, multiprocessing_context="fork"))  # ended while workers start
@@ -520,9 +519,8 @@ if __name__ == "__main__":
 """
 
 
-def test_the_trainers_handler_of_sigterm_does_not_run_in_workers_that_are_ended_as_they_start(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_sigterm_handler_of_trainer_does_not_run_in_new_workers(tmp_path: pathlib.Path) -> None:
+    """Workers that are ended while they start do not run the trainer's handler of SIGTERM."""
     assert run(tmp_path, LATE_SIGTERM) == "False\n"
 
 
@@ -597,7 +595,7 @@ atexit.register(lambda: os.waitpid(os.fork(), 0))
 
 @functools.cache
 def forks_late() -> bool:
-    """Not CPython 3.12: "can't fork at interpreter shutdown"."""
+    """CPython 3.12 cannot do this: "can't fork at interpreter shutdown"."""
     return b"can't fork" not in subprocess.run([sys.executable, "-c", FORKS_LATE], stderr=subprocess.PIPE).stderr
 
 
@@ -637,7 +635,7 @@ STUCK = """
 """
 
 
-def test_exit_beside_a_stuck_worker_is_bounded(tmp_path: pathlib.Path) -> None:
+def test_exit_with_a_stuck_worker_is_bounded(tmp_path: pathlib.Path) -> None:
     with Script(tmp_path, EXIT.format(method="fork", ending=STUCK)) as script:
         assert script.line() == "now"
         assert script.finish(30) == 0
@@ -686,7 +684,7 @@ CHILD_ITERATES = """
 """
 
 
-def test_a_forked_child_that_iterates_is_told_to_do_so_anew(tmp_path: pathlib.Path) -> None:
+def test_forked_child_that_iterates_is_asked_to_start_a_new_loop(tmp_path: pathlib.Path) -> None:
     said = run(tmp_path, EXIT.format(method="fork", ending=CHILD_ITERATES)).replace("the end\n", "")
     assert said == (
         "headrace: this iterator belongs to the process that forked this one; start a new loop over the loader in this "
@@ -696,7 +694,7 @@ def test_a_forked_child_that_iterates_is_told_to_do_so_anew(tmp_path: pathlib.Pa
 
 
 def end_workers(iterator: Any) -> None:
-    """As many programs do: by the name that torch's iterator has for it."""
+    """Many programs close an iterator this way, by the name of torch's method."""
     iterator.close() if isinstance(iterator, headrace._numpy.iterator.WorkerIterator) else iterator._shutdown_workers()
 
 
@@ -733,17 +731,17 @@ next(iterator)
 """
 
 
-def test_an_atexit_handler_that_runs_after_the_workers_have_ended_is_told_so(tmp_path: pathlib.Path) -> None:
+def test_atexit_handler_after_the_workers_end_gets_an_error(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, TOO_LATE).startswith("headrace: this iterator was closed, ")
 
 
 PYTESTS = """
 from headrace import Loader
 iterators = []
-def test_that_leaves_an_iterator():
+def test_leaves_an_iterator():
     iterators.append(iter(Loader(range(100), num_workers=2, multiprocessing_context="fork")))
     next(iterators[0])
-def test_that_fails():
+def test_fails():
     iterator = iter(Loader(range(100), num_workers=2, multiprocessing_context="fork"))
     assert next(iterator) == 1
 """

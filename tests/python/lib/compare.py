@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user can observe of a loader, as plain values that can be compared."""
+"""Turns what a user can observe of a loader into plain values that can be compared."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def states() -> tuple[bytes, float, float]:
     return torch.random.get_rng_state().numpy().tobytes(), random.random(), float(np.random.rand())
 
 
-# torch says these once per process, whoever comes first; the last two are headrace's own
+# torch gives these once per process, to the first loader; the last two are headrace's
 _ONCE = re.compile(
     "ComplexHalf support is experimental|Sparse invariant checks|Sparse CSR tensor|quantized|TypedStorage|"
     "nested tensor|headrace: workers are started by fork|headrace: the loop ends after|headrace: this epoch ended after"
@@ -145,7 +145,7 @@ _ONCE = re.compile(
 
 @contextlib.contextmanager
 def recorded() -> Any:
-    """Warnings, but for CPython's own and headrace's about fork and threads (torch has a thread per queue)."""
+    """Warnings, except those of CPython and headrace about fork and threads (torch has a thread per queue)."""
     out: list[tuple[str, str]] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -167,7 +167,7 @@ def epoch(loader: Any, limit: int | None = None, errors: int = 50) -> list[Any]:
         try:
             events.append(describe(next(iterator)))
         except Exception as error:
-            # a StopIteration with a text is the data set's own, and torch goes on after it
+            # a StopIteration with a text comes from the dataset, and torch goes on after it
             ended = isinstance(error, StopIteration) and not error.args
             events.append("end" if ended else failure(error))
             error.__traceback__ = None  # its frames hold the iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets, samplers, collate and init functions for the tests: importable, so that spawn and forkserver work."""
+"""Datasets, samplers, collate and init functions for the tests: importable, so that spawn and forkserver work."""
 
 from __future__ import annotations
 
@@ -497,7 +497,7 @@ class Draws(Dataset):  # type: ignore[type-arg]
 
 
 class Surroundings(Dataset):  # type: ignore[type-arg]
-    """What a worker can see of itself."""
+    """Returns what a worker can see of itself."""
 
     def __len__(self) -> int:
         return 2
@@ -511,7 +511,7 @@ class Surroundings(Dataset):  # type: ignore[type-arg]
             "daemon": process.daemon,
             "is main": threading.current_thread() is threading.main_thread(),
             "parent": multiprocessing.parent_process() is not None,
-            "same data set": info.dataset is self,
+            "same dataset": info.dataset is self,
             "method": info.worker_method if hasattr(info, "worker_method") else None,
             "grad": torch.is_grad_enabled(),
             "pid differs": os.getpid() != int(os.environ.get("HEADRACE_TEST_TRAINER", "0")),
@@ -541,7 +541,7 @@ class Echo(Dataset):  # type: ignore[type-arg]
 
 
 class Setting(Dataset):  # type: ignore[type-arg]
-    """A data set with a setting that the trainer changes between epochs."""
+    """A dataset with a setting that the trainer changes between epochs."""
 
     def __init__(self, count: int = 4) -> None:
         self.count, self.value = count, 0
@@ -633,7 +633,7 @@ FAILURES: dict[str, Callable[[], None]] = {
     "keyword message": lambda: _raise(KeywordMessage(message="by keyword")),
     "unicode decode error": lambda: b"\xff".decode(),  # type: ignore[func-returns-value]
     "os error": lambda: _raise(FileNotFoundError(2, "No such file", "a.png")),
-    "stop iteration": lambda: _raise(StopIteration("from the data set")),
+    "stop iteration": lambda: _raise(StopIteration("from the dataset")),
     "assertion": lambda: _raise(AssertionError("claimed")),
     "not implemented": lambda: _raise(NotImplementedError()),
     "torch error": lambda: torch.ones(2) @ torch.ones(3),  # type: ignore[func-returns-value]
@@ -1032,7 +1032,7 @@ class DrawnGetitems(Drawn):
 
 
 class DrawnIterable(IterableDataset):  # type: ignore[type-arg]
-    """As Drawn; worker w takes shares[w % len(shares)] of every sum(shares) items."""
+    """Like Drawn; worker w takes shares[w % len(shares)] of every sum(shares) items."""
 
     def __init__(self, drawn: Drawn, shares: tuple[int, ...]) -> None:
         self.drawn, self.shares = drawn, shares
@@ -1046,7 +1046,7 @@ class DrawnIterable(IterableDataset):  # type: ignore[type-arg]
                 yield self.drawn[index]
 
 
-# ---- data sets that meddle with their worker ----
+# ---- datasets that change the state of their worker ----
 
 
 class Acts(without_torch.Acts):
@@ -1079,7 +1079,7 @@ class CollateInPlace:
 
 
 class Huge(Dataset):  # type: ignore[type-arg]
-    """One tensor of `total_bytes`, zero but for its last byte and the one at 4 GiB."""
+    """One tensor of `total_bytes`, zero except for its last byte and the one at 4 GiB."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes

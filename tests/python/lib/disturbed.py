@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loaders of data sets in which something happens, and the epochs in which nothing does."""
+"""Loaders of datasets in which deaths and errors happen, and the undisturbed epochs to compare with."""
 
 from __future__ import annotations
 

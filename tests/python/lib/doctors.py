@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import warm
 from processes import environment
 
 GIB = 1 << 30
 
-# No folder stands for the cores that a process may use: on a made-up machine, too, the doctor warns of a single one.
+# HEADRACE_ROOT does not cover the cores that a process may use: if there is one core, the doctor always warns of it.
 needs_cores = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) == 1 < (os.cpu_count() or 1), reason="one of several cores, which is a warning"
 )
@@ -36,7 +37,7 @@ CONTAINER = {
 
 
 def make_machine(root: pathlib.Path, **changes: str) -> str:
-    """A folder that stands for / in development builds. `changes`: a file's name, its dots as __, -> its text."""
+    """Makes a folder that replaces / in development builds. `changes`: a file's name, its dots as __, -> its text."""
     files = dict(CONTAINER)
     for name, text in changes.items():
         (path,) = [path for path in files if path.rpartition("/")[2].replace(".", "__") == name]
@@ -48,6 +49,27 @@ def make_machine(root: pathlib.Path, **changes: str) -> str:
     return str(root)
 
 
+WARM = """
+import runpy, sys
+import torch
+if __name__ == "__main__":
+    sys.argv[1:] = ARGUMENTS
+    runpy.run_module("headrace", run_name="__main__", alter_sys=True)
+"""
+
+
+def warm_doctor(folder: pathlib.Path, arguments: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a process that has imported torch."""
+    path = folder / "warm_doctor.py"
+    path.write_text(WARM.replace("ARGUMENTS", repr(["doctor", *arguments])))
+    pipe = subprocess.PIPE
+    with warm.WarmPopen(
+        [sys.executable, str(path)], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        stdout, stderr = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
 def doctor(
     *arguments: str,
     folder: pathlib.Path | None = None,
@@ -56,6 +78,9 @@ def doctor(
     **env: str | None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command; `before` runs in its process first."""
+    changes = {"HEADRACE_DISABLE": None, "OMP_NUM_THREADS": None, **env}
+    if folder is not None and before is None and warm.fits(WARM, prefix, changes):
+        return warm_doctor(folder, list(arguments), environment(**changes))
     return subprocess.run(
         [*(prefix or []), sys.executable, "-m", "headrace", "doctor", *arguments],
         stdin=subprocess.DEVNULL,
@@ -63,13 +88,13 @@ def doctor(
         text=True,
         timeout=300,
         cwd=folder,
-        env=environment(**{"HEADRACE_DISABLE": None, "OMP_NUM_THREADS": None, **env}),
+        env=environment(**changes),
         preexec_fn=before,
     )
 
 
 def findings(*arguments: str, **options: Any) -> dict[str, dict[str, Any]]:
-    """By name, from --json; of several with one name the first."""
+    """Returns the findings of --json by their names: the first of each name."""
     result = doctor("--json", *arguments, **options)
     assert result.stderr == ""
     answer = json.loads(result.stdout)

@@ -32,7 +32,7 @@ class Fails:
 
 
 class HasMessage(Exception):
-    """Has an attribute `message` that its constructor does not take."""
+    """An exception with an attribute `message` that its constructor does not take."""
 
     message = "a text of the class"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iterable data sets as torch wants them."""
+"""Iterable datasets that are instances of torch's IterableDataset."""
 
 from __future__ import annotations
 

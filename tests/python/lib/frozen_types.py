@@ -92,7 +92,7 @@ class Both(Slotted):
         return isinstance(other, Both) and (self.a, self.b, self.__dict__) == (other.a, other.b, other.__dict__)
 
 
-class HidesSlot(Slotted):  # by a property over a base's slot
+class HidesSlot(Slotted):  # a property hides the slot of the base
     @property
     def a(self) -> Any:  # type: ignore[override]
         return 1

@@ -119,7 +119,7 @@ def _fill(made: Any, kind: str, names: list[str], keys: list[Any], items: list[A
 
 
 class Drawn:
-    """Has a repr whatever it holds: a dataclass with a field that was never set has none."""
+    """A class whose repr always works: a dataclass with a field that was never set has none."""
 
     def __init__(self, kinds: list[str], value: list[Any]) -> None:
         self.kinds, self.value = kinds, value
@@ -153,7 +153,7 @@ def values(draw: Any) -> Drawn:
             names = draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=5))
             _fill(one, kind, names, draw(st.lists(KEYS, max_size=5)), draw(_items(made)))
             if kind in ("Node", "Scan", "Both", "namespace") and draw(st.booleans()):
-                vars(one)  # it has a dict from now on
+                vars(one)  # creates its __dict__
     repeat = draw(st.sampled_from([1, 1, 1, 2]))
     return Drawn(kinds, made * repeat)
 
@@ -181,7 +181,7 @@ def _fields(value: Any) -> list[tuple[str, Any]]:
 
 
 def _order(value: Any) -> Any:
-    """What puts the items of a set in an order that does not depend on where they are."""
+    """Returns a sort key for the items of a set that does not depend on their addresses."""
     return sorted(_key(item) for item in value)
 
 
@@ -194,7 +194,7 @@ def _key(value: Any) -> str:
 
 
 class Comparison:
-    """Of what was frozen and what came back. views: what came back are views, each read a new one; else what is one
+    """Compares what was frozen with what came back. views: the result has views, each read a new one; else what is one
     object here must be one there."""
 
     def __init__(self, views: bool) -> None:

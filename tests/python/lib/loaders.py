@@ -36,7 +36,7 @@ only_headrace = pytest.mark.skipif(not ENGINE, reason="torch's loader does not d
 
 
 def failpoints() -> bool:
-    """Whether the installed headrace was built with failpoints (`HEADRACE_FAIL` works)."""
+    """Returns True if the installed headrace was built with failpoints (`HEADRACE_FAIL` works)."""
     if not ENGINE:
         return False
     from headrace import _core

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets whose workers die, whose samples are bad, and whose samples are random; without torch."""
+"""Datasets whose workers die, whose samples are bad, and whose samples are random; without torch."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def die(how: str) -> None:
 
 @dataclass
 class Plan:
-    """What happens at an index: the n-th of its events at the n-th process that comes to it, then nothing.
+    """The events of an index: the n-th happens in the n-th process that reaches it; later processes read the sample.
 
-    Events: a death (see `die`); "wait": say who this is, and wait to be killed; "kill A B": kill the processes that
+    Events: a death (see `die`); "wait": write the pid, and wait to be killed; "kill A B": kill the processes that
     wait at A and at B; "outlive A": wait for that one's end; "live": nothing.
     """
 
@@ -95,7 +95,7 @@ class Plan:
             assert until(lambda: not any(map(alive, pids)), DEADLINE_S)
 
 
-# ---- data sets ----
+# ---- datasets ----
 
 
 class Numbers:
@@ -153,7 +153,7 @@ def share() -> tuple[int, int]:
 
 
 class Stream:
-    """An iterable data set that the workers share out: sample i is i."""
+    """An iterable dataset that the workers share out: sample i is i."""
 
     def __init__(self, count: int, plan: Plan) -> None:
         self.count = count
@@ -224,5 +224,5 @@ def kill(*pids: int) -> None:
 
 
 def say(text: str) -> None:
-    """To stderr, as headrace keeps it for reports."""
+    """Writes to stderr, of which headrace keeps the last lines for reports."""
     sys.stderr.write(f"{text}\n")

@@ -44,7 +44,7 @@ torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch
 
 
 class Box:
-    """Has the attributes that it is given."""
+    """An object with the given attributes."""
 
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
@@ -150,7 +150,7 @@ class BadNewArguments:
 
 
 class Trap:
-    """Nothing may be asked of it but its state."""
+    """An object that raises if anything except its state is read."""
 
     def __init__(self) -> None:
         self.plain = 1
@@ -335,7 +335,7 @@ class BreaksOnLoad:
 
 
 class Handles:
-    """Has a method."""
+    """A class with a method."""
 
     def __init__(self) -> None:
         self.lk = threading.Lock()
@@ -412,11 +412,11 @@ class CarefulThread(threading.Thread):
     """Says what is pickled."""
 
     def __getstate__(self) -> Any:
-        return {"culprit": self.culprit}
+        return {"inner": self.inner}
 
-    def __init__(self, culprit: Any) -> None:
+    def __init__(self, inner: Any) -> None:
         super().__init__()
-        self.culprit = culprit
+        self.inner = inner
 
 
 def _deep(levels: int) -> Any:
@@ -433,7 +433,7 @@ def _cycle() -> Any:
 
 
 def _broken_logger() -> Any:
-    return logging.Logger("headrace.nobody.knows")
+    return logging.Logger("headrace.unregistered")
 
 
 def _exception(value: Any) -> Exception:
@@ -452,7 +452,7 @@ class _Unbound:
 
 Lost = type("Lost", (), {"__module__": "patients", "__qualname__": "Vanished"})
 
-# name -> (how to make it, the paths that must be blamed). "{}" stands for the folder.
+# name -> (how to make it, the paths that must be reported). "{}" is replaced by the folder.
 BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "lambda": (lambda: lambda: 0, ["obj"]),
     "lambda in a box": (lambda: Box(f=lambda: 0), ["obj.f"]),
@@ -509,7 +509,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "reduce without arguments": (lambda: Box(x=Says((plain, None))), ["obj.x"]),
     "reduce to no function": (lambda: Box(x=Says((7, ()))), ["obj.x"]),
     "reduce with a list for an iterator": (lambda: Box(x=Says((plain, (), None, [1]))), ["obj.x"]),
-    "reduce to an unknown name": (lambda: Box(x=Says("nobody")), ["obj.x"]),
+    "reduce to an unknown name": (lambda: Box(x=Says("unknown")), ["obj.x"]),
     "reduce to a lambda": (lambda: Box(x=Says((lambda: 0, ()))), ["obj.x.__reduce__()[0]"]),
     "reduce with a lock": (lambda: Box(x=Says((plain, (threading.Lock(),)))), ["obj.x.__reduce__()[1][0]"]),
     "reduce with an iterator that raises": (lambda: [Box(x=RaisesLate())], ["obj[0].x"]),
@@ -558,7 +558,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "local": (lambda: Box(x=threading.local()), ["obj.x"]),
     "Thread": (lambda: Box(x=threading.Thread(target=plain)), ["obj.x"]),
     "subclass of Thread": (lambda: Box(x=MyThread()), ["obj.x"]),
-    "Thread that says its state": (lambda: Box(x=CarefulThread(lambda: 0)), ["obj.x.culprit"]),
+    "Thread that says its state": (lambda: Box(x=CarefulThread(lambda: 0)), ["obj.x.inner"]),
     "ThreadPoolExecutor": (lambda: Box(x=concurrent.futures.ThreadPoolExecutor(1)), ["obj.x"]),
     "ProcessPoolExecutor": (lambda: Box(x=concurrent.futures.ProcessPoolExecutor(1)), ["obj.x"]),
     "Future": (lambda: Box(x=concurrent.futures.Future()), ["obj.x"]),
@@ -589,13 +589,13 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "zlib": (lambda: Box(x=zlib.compressobj()), ["obj.x"]),
     "csv reader": (lambda: Box(x=csv.reader([])), ["obj.x"]),
     "csv writer": (lambda: Box(x=csv.writer(io.StringIO())), ["obj.x"]),
-    "logger that nobody finds": (lambda: Box(x=_broken_logger()), ["obj.x"]),
+    "logger that is not registered": (lambda: Box(x=_broken_logger()), ["obj.x"]),
     "logging handler": (lambda: Box(x=logging.StreamHandler()), ["obj.x"]),
     "cycle": (_cycle, ["obj.lock"]),
     "array of objects": (lambda: Box(x=np.array([1, threading.Lock()], dtype=object)), ["obj.x.flat[1]"]),
     "two": (lambda: Box(a=threading.Lock(), b=1, c={"x": lambda: 0}), ["obj.a", "obj.c['x']"]),
     "deep": (lambda: Box(tree=_deep(100_000)), ["obj.tree"]),
-    "deep with a culprit": (lambda: Box(tree=_deep(100_000), lock=threading.Lock()), ["obj.lock"]),
+    "deep with a lock": (lambda: Box(tree=_deep(100_000), lock=threading.Lock()), ["obj.lock"]),
 }
 
 GOOD: dict[str, Callable[[], Any]] = {

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import warm
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -36,7 +38,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
+    """Returns True if a process runs (a zombie does not)."""
     stat = _stat(pid)
     return bool(stat) and stat[0] not in "ZX"
 
@@ -50,12 +52,12 @@ def seconds_to_die_with(trainer: subprocess.Popen[Any], pid: int) -> float:
 
 
 def is_still(pid: int) -> bool:
-    """Whether all threads of a process sleep, or are stopped: it has come to where it waits."""
+    """Returns True if all threads of a process sleep or are stopped, which means that it waits."""
     texts = []
     for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
         try:
             texts.append((task / "stat").read_text())
-        except OSError:  # it has just ended
+        except OSError:  # the process or thread has just ended
             continue
     return bool(texts) and all(text[text.rindex(")") + 2] in "STt" for text in texts)
 
@@ -72,7 +74,7 @@ def kill_session(session: int) -> None:
     def are_gone() -> bool:
         pids = of_session(session)
         for pid in pids:
-            with contextlib.suppress(ProcessLookupError):  # by itself: workers end with their trainer
+            with contextlib.suppress(ProcessLookupError):  # it has ended, as workers end with their trainer
                 os.kill(pid, signal.SIGKILL)
         return not pids
 
@@ -91,8 +93,8 @@ def children(pid: int) -> set[int]:
 
 
 class Tracer:
-    """Has a process that is killed stay, as one that hangs in the kernel does: its parent cannot reap it before the
-    context is left, or this process ends."""
+    """Keeps a process that is killed, like one that hangs in the kernel: its parent cannot reap it before the context
+    ends, or this process."""
 
     CODE = """
 import ctypes, sys
@@ -109,7 +111,7 @@ sys.stdin.read()
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> bool:
-        """Whether the system allows it."""
+        """Returns True if the system allows it."""
         assert self.process.stdout is not None
         return self.process.stdout.readline() == "traces\n"
 
@@ -129,7 +131,7 @@ def shared_bytes(pids: Iterable[int]) -> int:
 
 
 def is_held_elsewhere(path: str) -> bool:
-    """Whether a process that is neither this one nor descends from it has a file open or mapped."""
+    """Returns True if a process that is neither this one nor its descendant has a file open or mapped."""
     parents = {int(name): int(stat[1]) for name in os.listdir("/proc") if name.isdigit() and (stat := _stat(int(name)))}
     for name in parents:
         ancestor = name
@@ -143,7 +145,7 @@ def is_held_elsewhere(path: str) -> bool:
                 return True
             if path in pathlib.Path(f"/proc/{name}/maps").read_text():
                 return True
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # the process has ended, or belongs to another user
             continue
     return False
 
@@ -172,8 +174,8 @@ NUMPYS_FACE = "import without_torch as d\nfrom without_torch import Headrace"
 
 
 def with_method(code: str, method: str, **values: Any) -> str:
-    """A script for a start method, of a text whose {imports} are those of data sets `d` and a loader `Headrace`; of
-    numpy's face where workers start anew: they have no torch to import then."""
+    """Fills in a script for a start method: its {imports} give it datasets `d` and a loader `Headrace`. If workers are
+    new processes, these are without torch, which takes long to import."""
     imports = TORCHS_FACE if method == "fork" else NUMPYS_FACE
     return code.format(imports=imports, method=method, **values)
 
@@ -184,7 +186,8 @@ class Script:
     def __init__(self, folder: pathlib.Path, code: str, prefix: list[str] | None = None, **env: str | None) -> None:
         path = folder / "script.py"
         path.write_text(code)
-        self.process = subprocess.Popen(
+        kind = warm.WarmPopen if warm.fits(code, prefix, env) else subprocess.Popen[str]
+        self.process = kind(
             [*(prefix or []), sys.executable, str(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

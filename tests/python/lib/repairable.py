@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets that do not pickle, and say from the worker whether what was repaired works there."""
+"""Datasets that do not pickle, and say from the worker whether what was repaired works there."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def collate(samples: list[Any]) -> Any:
 
 
 def work(number: int, thing: Any, path: str) -> None:
-    """For spawn: writes what the process got."""
+    """Writes the argument that the process got, for tests of spawn."""
     (pathlib.Path(path) / str(number)).write_text(repr(thing(number)))
 
 

@@ -19,12 +19,12 @@ from mishaps import Marks
 
 KIB, MIB = 1 << 10, 1 << 20
 COUNT = 30
-LARGE, HUGE = 18, 14  # of the growing samples, one that takes the room of others, and one for which there is none
+LARGE, HUGE = 18, 14  # two growing samples: one takes the memory of others, the other fits nowhere
 WITHOUT_MEMORY = 4  # worker 0's sample for which the kernel has no memory
 
 
 def arm_from_pickle(plan: str, marks: Marks) -> None:
-    """In a worker that is not forked: the first one gets the plan, and none what its trainer has."""
+    """Starts a worker that is not forked: the first one gets the plan, and none inherits the state of its trainer."""
     os.environ.pop("HEADRACE_STOP", None)
     if plan and marks.first("armed"):
         os.environ["HEADRACE_STOP"] = plan

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets and a loader of numpy's, for scripts whose processes start anew: to import torch takes each ten times as
+"""Datasets and a loader without torch, for scripts with new processes: importing torch would take each ten times as
 long."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Dying:
         return index
 
 
-# ---- data sets that meddle with their worker ----
+# ---- datasets that change the state of their worker ----
 
 
 class Acts:
@@ -129,7 +129,7 @@ def act_leave_a_child(index: int) -> int:
 
 
 def act_fork_that_returns(index: int) -> int:
-    """In the child too: it goes on as if it were the worker."""
+    """Forks, and returns in the child too, which goes on as if it were the worker."""
     child = os.fork() if index == 3 else 0
     if child:
         os.waitpid(child, 0)
@@ -149,7 +149,7 @@ def act_close_all(index: int) -> int:
 
 
 def act_reuse_numbers(index: int) -> int:
-    """Files of the data set's own under the numbers of all descriptors that it has closed; $HEADRACE_TEST_FOLDER."""
+    """Opens files in $HEADRACE_TEST_FOLDER, which get the numbers of the descriptors that the dataset has closed."""
     if index == 4:
         close_all()
         for number in range(40):

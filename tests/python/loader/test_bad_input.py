@@ -21,6 +21,8 @@ from compare import assert_same, failures
 from loaders import ENGINE, LOADERS, METHODS, Headrace, Torch, forked, needs_failpoints, only_headrace
 from processes import Script, alive, run, shared_bytes, until, with_method
 
+pytestmark = pytest.mark.warm
+
 MB = 1 << 20
 
 DEATH = r"^DataLoader worker \(pid(\(s\))? \d+\) (is killed by signal: \w+|exited unexpectedly)"
@@ -153,7 +155,8 @@ def test_memfd_refused_falls_back_to_an_unlinked_file_in_dev_shm(tmp_path: pathl
 
 @needs_failpoints
 @needs_unshare
-def test_memfd_refused_and_dev_shm_read_only_falls_back_to_tmpdir(tmp_path: pathlib.Path) -> None:
+def test_tmpdir_is_used_if_memfd_and_dev_shm_are_refused(tmp_path: pathlib.Path) -> None:
+    """memfd_create is refused and /dev/shm is read-only."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     environment = {"HEADRACE_FAIL": "memfd_create:EPERM", "TMPDIR": str(folder)}
@@ -176,7 +179,7 @@ print([str(warning.message) for warning in caught if "headrace" in str(warning.m
 
 @needs_failpoints
 @pytest.mark.parametrize("refused", ["memfd_create:EPERM,shm_open:EPERM,tmp_open:EPERM", "eventfd:EPERM"])
-def test_a_sandbox_that_refuses_what_the_engine_needs_gets_torchs_loader(tmp_path: pathlib.Path, refused: str) -> None:
+def test_sandbox_that_refuses_needed_calls_gets_torch_loader(tmp_path: pathlib.Path, refused: str) -> None:
     lines = run(tmp_path, REFUSED, HEADRACE_FAIL=refused).splitlines()
     assert lines[0] == lines[1] == "[[0, 1, 2, 3], [4, 5, 6, 7]]"
     (warning,) = ast.literal_eval(lines[2])
@@ -204,7 +207,7 @@ if __name__ == "__main__":
 
 @needs_failpoints
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_pidfd_refused_works_and_a_killed_worker_is_still_noticed(tmp_path: pathlib.Path, method: str) -> None:
+def test_killed_worker_is_noticed_without_pidfd(tmp_path: pathlib.Path, method: str) -> None:
     assert run(tmp_path, with_method(REPORTED, method), HEADRACE_FAIL="pidfd_open:EPERM") == "memfd\n"
     said = run(tmp_path, with_method(KILLED, method), HEADRACE_FAIL="pidfd_open:EPERM")
     assert said.startswith("DataLoader worker (pid")
@@ -222,9 +225,8 @@ if __name__ == "__main__":
 
 @needs_failpoints
 @pytest.mark.parametrize("method", METHODS)
-def test_where_pipes_signal_every_close_waiting_workers_end_with_their_trainer(
-    tmp_path: pathlib.Path, method: str
-) -> None:
+def test_workers_end_with_trainer_if_pipes_signal_every_close(tmp_path: pathlib.Path, method: str) -> None:
+    """Some kernels signal a pipe at every close of an end; the waiting workers still end with their trainer."""
     with Script(tmp_path, with_method(ORPHANED, method), HEADRACE_FAIL="async:ENOSYS") as script:
         assert script.finish() == -signal.SIGKILL
         assert script.stdout == "50\n"
@@ -260,7 +262,7 @@ def test_fork_refused_says_which_limit_and_leaves_nothing(tmp_path: pathlib.Path
 
 
 @only_headrace
-def test_a_batch_above_the_limit_says_both_numbers_and_what_to_change() -> None:
+def test_batch_above_the_limit_names_both_sizes_and_the_option() -> None:
     loader = forked(Headrace, d.Images(16, side=1024), batch_size=2, arena_limit=1 << 20)
     with pytest.raises(MemoryError) as caught:
         list(loader)
@@ -318,7 +320,7 @@ def test_the_limit_is_kept_under_its_own_name() -> None:
 
 @only_headrace
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_limit_that_fits_one_batch_but_not_all_prefetched_ones_works(workers: int) -> None:
+def test_limit_for_one_batch_but_not_all_prefetched_ones_works(workers: int) -> None:
     options = {"num_workers": workers, "prefetch_factor": 4, "arena_limit": 6 * MB}
     seen = 0
     for number, (image, _) in enumerate(forked(Headrace, d.Images(40, side=1024), batch_size=1, **options)):
@@ -408,7 +410,7 @@ def test_options_are_checked_where_the_engine_is_off_too(tmp_path: pathlib.Path)
 
 
 @only_headrace
-def test_an_extension_that_cannot_be_loaded_gives_torchs_loader_and_one_warning(tmp_path: pathlib.Path) -> None:
+def test_unloadable_extension_gives_torch_loader_and_warning(tmp_path: pathlib.Path) -> None:
     assert_torchs(run(tmp_path, OFF.format(before=BLOCKED)), "libsomething.so.6")
 
 
@@ -452,7 +454,8 @@ def test_batches_published_before_the_death_are_delivered(persistent: bool) -> N
 
 
 @only_headrace
-def test_the_death_of_one_of_two_workers_is_noticed_while_the_other_goes_on() -> None:
+def test_death_of_one_of_two_workers_is_noticed() -> None:
+    """The death is noticed while the other worker goes on."""
     iterator = iter(forked(Headrace, d.Dying(40, 11, "exit code 3"), batch_size=None, num_workers=2))
     got = []
     with pytest.raises(RuntimeError, match=DEATH):
@@ -462,7 +465,7 @@ def test_the_death_of_one_of_two_workers_is_noticed_while_the_other_goes_on() ->
 
 
 @LOADERS
-def test_an_iterator_after_a_death_does_not_hang_and_a_new_epoch_works(kind: Any) -> None:
+def test_iterator_after_a_death_ends_and_a_new_epoch_works(kind: Any) -> None:
     loader = forked(kind, d.Dying(8, 5, "SIGKILL"), batch_size=None, collate_fn=d.identity)
     for _ in range(2):
         iterator = iter(loader)
@@ -500,7 +503,7 @@ def test_a_batch_that_cannot_be_pickled_raises_in_the_trainer(
 
 
 @only_headrace
-def test_an_exception_type_that_cannot_be_found_again_raises_with_its_name() -> None:
+def test_unimportable_exception_type_raises_with_its_name() -> None:
     class Local(Exception):
         pass
 
@@ -573,12 +576,12 @@ def test_far_apart_slices_of_one_storage_arrive_right(monkeypatch: pytest.Monkey
     assert first[0] == -1
 
 
-# ---- data sets and samplers that misbehave ----
+# ---- datasets and samplers that misbehave ----
 
 
 @pytest.mark.parametrize("said", [0, 3, 9, -1, 2.5, "six", None, True, 2**70], ids=repr)
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_data_set_that_lies_about_its_length_does_as_with_torch(said: Any, shuffle: bool) -> None:
+def test_dataset_with_wrong_length_behaves_as_with_torch(said: Any, shuffle: bool) -> None:
     if said == 2**70 and shuffle:
         pytest.skip("torch would draw a permutation of that length")
     options = {"batch_size": 2, "shuffle": shuffle}
@@ -611,7 +614,7 @@ def test_indices_that_are_not_integers_do_as_with_torch() -> None:
         ("prefetch_factor", {"prefetch_factor": "2", "num_workers": 1}),
     ],
 )
-def test_a_number_that_is_a_string_raises_what_torch_raises_and_is_named(name: str, options: dict[str, Any]) -> None:
+def test_string_instead_of_number_raises_as_torch_with_its_name(name: str, options: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)) as theirs:
         Torch(range(3), **options)  # type: ignore[arg-type]
     with pytest.raises(theirs.type) as ours:
@@ -629,7 +632,7 @@ def test_indices_that_cannot_be_pickled_raise_in_the_trainer() -> None:
 
 
 @pytest.mark.parametrize("method", ["fork"])
-def test_a_data_set_of_numpy_and_of_plain_lists_works(method: str) -> None:
+def test_dataset_of_numpy_arrays_and_lists_works(method: str) -> None:
     for dataset in ([1, 2, 3], np.arange(12).reshape(4, 3), "letters", range(7), torch.arange(5)):
         options = {"batch_size": 2, "multiprocessing_context": method}
         assert_same(lambda kind, dataset=dataset, options=options: forked(kind, dataset, **options))
@@ -648,7 +651,7 @@ if __name__ == "__main__":
 
 
 @only_headrace
-def test_a_limit_of_files_sizes_is_heeded(tmp_path: pathlib.Path) -> None:
+def test_file_size_limit_is_respected(tmp_path: pathlib.Path) -> None:
     for size in (2 << 30, 16 << 20, 2 << 20):
         assert run(tmp_path, SMALL_FILES.format(kind="Headrace", bytes=size)) == "4 4\n"
     assert "raise the limit of files' sizes (ulimit -f)" in run(

@@ -62,5 +62,5 @@ def seconds_from_ctrl_c_to_the_demos_end() -> float:
     return took
 
 
-def test_the_demo_ends_promptly_and_wholly_at_ctrl_c() -> None:
+def test_demo_ends_promptly_and_completely_at_ctrl_c() -> None:
     assert any(seconds_from_ctrl_c_to_the_demos_end() < 10 for _ in range(3))

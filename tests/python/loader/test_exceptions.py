@@ -29,7 +29,7 @@ def raised_by(loader: Any) -> Exception:
 
 
 def shown(error: BaseException) -> str:
-    """What Python prints if nothing catches the exception."""
+    """Returns the text that Python prints if the exception is not caught."""
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 

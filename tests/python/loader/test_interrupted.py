@@ -191,7 +191,7 @@ def _generator(count: int) -> Any:
 
 @KINDS
 @WORKERS
-def test_sampler_whose_generator_raises_ends_the_epoch_with_a_warning(make: Any, workers: int) -> None:
+def test_sampler_whose_generator_raises_ends_epoch_with_warning(make: Any, workers: int) -> None:
     iterator = iter(make(Samples(), workers, batch_size=2, sampler=_generator(300)))
     got = []
     with pytest.raises(ValueError, match="the sampler's generator raises"):
@@ -235,7 +235,7 @@ def test_alarms_lose_no_batch(make: Any, workers: int) -> None:
 
 
 @KINDS
-def test_interrupted_error_of_a_worker_comes_once_and_so_does_the_interruption(make: Any) -> None:
+def test_interrupted_error_and_interruption_both_come_once(make: Any) -> None:
     with Interrupter(step=23) as interrupter:
         got = list(interrupter.all_of(iter(make(Samples(every_bad=1), 2, batch_size=2))))
     assert interrupter.rounds >= 1
@@ -286,7 +286,7 @@ def test_iterable_that_restarts_after_its_end_gives_one_epoch(make: Any, workers
 
 
 @KINDS
-def test_generator_that_runs_in_another_thread_does_not_end_the_epoch(make: Any) -> None:
+def test_generator_in_another_thread_does_not_end_the_epoch(make: Any) -> None:
     iterator = iter(make(Samples(), 0, batch_size=1, sampler=_slow_numbers()))
     got: list[Any] = []
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches that are written past the caches, and by two threads where a worker has two cores to itself; the memory of
-samples that a data set makes anew."""
+samples that a dataset makes again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def count_threads() -> int:
 
 
 class Images:
-    """Random bytes, and beside them whether this process has come back to the threads that it began with: one, or those
+    """Random bytes, together with whether this process has come back to the threads that it began with: one, or those
     that OpenBLAS gives a forked process, too, once it has been used."""
 
     threads = 0
@@ -61,7 +61,7 @@ class Killed(Images):
 
 
 class Converted:
-    """Images as float32, made anew each time, and beside them how many pages this process has been given so far."""
+    """Images as float32, made again each time, together with the number of pages that this process has got so far."""
 
     def __init__(self) -> None:
         self.image = image(0)[: 3 * 224 * 224].reshape(3, 224, 224)
@@ -80,7 +80,8 @@ def usable_cores() -> int:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_worker_writes_by_two_threads_where_it_has_two_cores_to_itself(workers: int) -> None:
+def test_worker_with_two_own_cores_writes_with_two_threads(workers: int) -> None:
+    """The worker copies large batches with a second thread if it has two cores to itself."""
     cores = usable_cores()
     with contextlib.closing(_core.Loader(workers, 2, True, 64 * MIB)) as loader:
         with contextlib.closing(_core.Port(*loader.open_pass(0))) as port:
@@ -92,7 +93,7 @@ def test_a_worker_writes_by_two_threads_where_it_has_two_cores_to_itself(workers
 
 
 @pytest.mark.parametrize("batch_size", [11, 22])
-def test_large_batches_are_the_same_and_the_data_set_runs_alone(batch_size: int) -> None:
+def test_large_batches_are_the_same_and_the_dataset_runs_alone(batch_size: int) -> None:
     own = list(DataLoader(Images(), batch_size, num_workers=1, multiprocessing_context="fork"))
     theirs = list(Torch([image(index) for index in range(len(Images()))], batch_size))
     assert all(torch.equal(mine[0], other) for mine, other in zip(own, theirs, strict=True))
@@ -112,7 +113,7 @@ def test_a_worker_that_is_killed_in_the_copy_is_replaced(marks: Marks) -> None:
     ("told", "count"),
     [(None, 1), ("", 1), ("8", 8), ("0", 1), ("-1", 1), ("two", 1), ("4294967296", 1), ("9" * 5000, 1), ("٣", 1)],
 )
-def test_what_the_launcher_says_is_believed_if_it_is_a_number(
+def test_local_world_size_is_used_if_it_is_a_number(
     told: str | None, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
@@ -129,7 +130,7 @@ def stacked(samples: list[Any]) -> list[Any]:
 
 
 def keep_nothing(_: int) -> None:
-    M_MMAP_THRESHOLD = -3  # malloc.h: each sample is mapped, and unmapped when it is freed, whatever lies beside it
+    M_MMAP_THRESHOLD = -3  # malloc.h: each sample is mapped, and unmapped when it is freed, whatever lies next to it
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 * 1024)
     PR_SET_THP_DISABLE = 41  # linux/prctl.h: and each page of it has its own fault
     ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
@@ -149,7 +150,7 @@ def faults_of(size: int) -> int:
     [*((method, None, None) for method in METHODS), ("spawn", stacked, None), ("spawn", None, keep_nothing)],
     ids=[*METHODS, "a block of 37 MiB", "not wanted"],
 )
-def test_the_memory_of_samples_is_not_faulted_in_anew_for_each_batch(method: str, collate: Any, init: Any) -> None:
+def test_sample_memory_is_not_faulted_in_again_per_batch(method: str, collate: Any, init: Any) -> None:
     if (_core.machine()["spare_bytes"] or 0) < 2 * 1024 * MIB:
         pytest.skip("little memory: malloc keeps an eighth, of 64 MiB at least")
     if not faults_of(MIB):

@@ -44,7 +44,7 @@ class Squares:
 
 
 class Numbers:
-    """An iterable data set that the workers share out."""
+    """An iterable dataset that the workers share out."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -125,7 +125,7 @@ def test_an_epoch_counts_itself() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_an_iterable_data_set_is_delivered_once(workers: int) -> None:
+def test_an_iterable_dataset_is_delivered_once(workers: int) -> None:
     batches = list(headrace.Loader(Numbers(17), batch_size=2, num_workers=workers))
     assert sorted(int(i) for batch in batches for i in batch) == list(range(17))
 
@@ -154,7 +154,8 @@ def test_a_seed_that_was_drawn_is_shown_and_repeats_the_epoch() -> None:
     assert [batch["int"].tolist() for batch in again] == first
 
 
-def test_an_exception_arrives_with_its_type_and_the_workers_traceback_and_the_loop_goes_on() -> None:
+def test_exception_arrives_with_traceback_and_the_loop_goes_on() -> None:
+    """The exception has its type and the worker's traceback."""
     iterator = iter(headrace.Loader(Raises(), batch_size=2, num_workers=2))
     assert next(iterator).tolist() == [0, 1]
     with pytest.raises(KeyError, match="no sample three"):
@@ -236,7 +237,7 @@ def test_wrong_options_are_refused_by_name(options: dict[str, Any], error: type[
         headrace.Loader(Squares(), **options)
 
 
-def test_what_is_no_data_set_is_refused() -> None:
+def test_object_that_is_no_dataset_is_refused() -> None:
     with pytest.raises(TypeError, match="__getitem__ or __iter__, but int has neither"):
         headrace.Loader(5)
 
@@ -247,7 +248,7 @@ def test_counts_may_be_numpys(number: Any) -> None:
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(-1, ValueError), ("1", TypeError), (1.5, TypeError)])
-def test_what_is_no_epoch_is_refused(epoch: Any, error: type[Exception]) -> None:
+def test_invalid_epoch_is_refused(epoch: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="epoch should"):
         headrace.Loader(range(6)).set_epoch(epoch)
 
@@ -260,7 +261,7 @@ class Stops(Raises):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_stop_iteration_of_the_data_set_does_not_end_the_loop_in_silence(workers: int) -> None:
+def test_stop_iteration_of_dataset_does_not_end_loop_silently(workers: int) -> None:
     with pytest.raises(RuntimeError, match="StopIteration"):
         list(headrace.Loader(Stops(), num_workers=workers))
 
@@ -281,7 +282,7 @@ class Dates:
         return np.datetime64("2020-01-02") + i, np.timedelta64(i, "s"), np.bytes_(b"%d" % i), np.str_(i), np.void(b"ab")
 
 
-def test_scalars_that_are_no_numbers_are_stacked_as_what_they_are() -> None:
+def test_non_numeric_scalars_are_stacked_with_their_type() -> None:
     here, there = (list(headrace.Loader(Dates(), 2, num_workers=workers)) for workers in (0, 1))
     assert_equal(there, here)
     assert there[0][0].dtype == "M8[D]" and there[0][2].dtype == "S1"
@@ -302,7 +303,7 @@ def test_scalars_that_are_no_numbers_are_stacked_as_what_they_are() -> None:
         ([1, 10**5000], OverflowError, r"sample 1 of the batch has an int of 16610 bits"),
     ],
 )
-def test_what_makes_no_batch_of_numbers_is_named(
+def test_samples_that_make_no_numeric_batch_are_named(
     samples: list[Any], error: type[Exception], text: str, workers: int
 ) -> None:
     with pytest.raises(error, match=text):
@@ -333,7 +334,8 @@ def test_strings_stay_a_list_wherever_they_stand() -> None:
     assert there[0][1] == ["0", "1"]
 
 
-def test_a_limit_is_set_between_iterations_and_not_under_persistent_workers() -> None:
+def test_limit_changes_between_loops_unless_persistent() -> None:
+    """arena_limit can be set between two loops, but not with persistent workers."""
     loader = headrace.Loader(Squares(), num_workers=1, multiprocessing_context="fork", persistent_workers=True)
     loader.arena_limit = 8 << 20
     iterator = iter(loader)
@@ -362,7 +364,7 @@ def test_a_loader_pickles() -> None:
     assert next(iter(pickle.loads(pickle.dumps(loader))))["int"].tolist() == first
 
 
-def test_it_does_not_import_torch() -> None:
+def test_loader_does_not_import_torch() -> None:
     script = (
         "import sys, headrace\n"
         "class D:\n"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user's object can do is looked up in it and in its class: a proxy's `__getattr__` answers every name."""
+"""headrace looks the methods of a user's object up in the object and its class: the `__getattr__` of a proxy returns
+something for every name."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ COUNT = 12
 
 
 class Remote:
-    """What a stub gives for any name: true, and fails when it is called."""
+    """The value that a stub gives for any name: it is true, and fails when it is called."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -75,7 +76,7 @@ def test_iterable_mock_is_iterated() -> None:
 
 @BOTH
 def test_death_in_iterable_that_answers_every_name_raises(kind: Any, marks: Marks) -> None:
-    """Its `replayable` is none: to replay what cannot be replayed would give samples twice."""
+    """It has no attribute `replayable` of its own: to replay what cannot be replayed would give samples twice."""
     dataset = Stub(Stream(COUNT, Plan(marks, {7: ["SIGKILL"]})))
     with pytest.raises(RuntimeError, match="headrace cannot replace it: an iterable dataset is continued only if"):
         epoch(load(kind, dataset))
@@ -103,7 +104,7 @@ def replayed(cls: type, stream: Stream) -> Any:
 @BOTH
 @pytest.mark.parametrize("how", ["attribute", "slot", "property", "methods of the instance"])
 @pytest.mark.filterwarnings("ignore:DataLoader worker")
-def test_death_in_iterable_that_was_told_how_is_continued(kind: Any, how: str, marks: Marks) -> None:
+def test_death_in_iterable_with_resume_is_continued(kind: Any, how: str, marks: Marks) -> None:
     class Property(Stub):
         @property
         def replayable(self) -> bool:
@@ -272,7 +273,7 @@ def test_doctor_takes_no_stub_for_a_loader() -> None:
 
 
 def test_doctor_knows_the_loader_that_accelerate_prepares() -> None:
-    """Its parts come by __getattr__; that it stands for torch's loader it says by its __class__."""
+    """Its parts come from __getattr__; its __class__ says that it is a loader of torch."""
     from accelerate.data_loader import DataLoaderShard
 
     loader = DataLoaderShard(range(4))  # type: ignore[arg-type]
@@ -285,7 +286,7 @@ class AnySampler(Answers):
         return iter(range(4))
 
 
-def test_doctor_finds_no_ranks_in_sampler_that_answers_every_name() -> None:
+def test_doctor_finds_no_ranks_in_sampler_with_every_attribute() -> None:
     (found,) = _batches.order(headrace.Loader(range(4), sampler=AnySampler()))
     assert found.severity == "ok"
 

@@ -94,7 +94,7 @@ def test_options_survive_copies_and_pickle(kind: Any, marks: Marks) -> None:
     assert [batch[0] for batch in got] == expected
 
 
-def test_what_a_function_cannot_be_pickled_is_named() -> None:
+def test_option_that_cannot_be_pickled_is_named() -> None:
     loader = load(headrace.torch.DataLoader, [1, 2], multiprocessing_context="spawn", on_bad_sample=lambda *_: "skip")
     with pytest.raises(Exception, match="lambda") as caught:
         epoch(loader)
@@ -164,7 +164,7 @@ TIMES = "waiting_s fetching_s collating_s".split()
 
 
 def seen_in(file: BinaryIO) -> dict[str, Any]:
-    """What an arena says of itself in its shared memory, by the names of report(): struct hr__header and struct
+    """Reads the counters of an arena in its shared memory, by the names of report(): struct hr__header and struct
     hr__worker of src/arena/layout.h."""
     version, workers, trainer = struct.unpack_from("=8xI4xI8xI", start := file.read(4096))
     assert (version, trainer) == (3, os.getpid())
@@ -179,7 +179,7 @@ def seen_in(file: BinaryIO) -> dict[str, Any]:
 
 
 def seen_from_outside(report: dict[str, Any]) -> dict[str, Any]:
-    """What is seen of the arena of that report."""
+    """Returns the counters of the arena of that report."""
     pids = [one["pid"] for one in report["per_worker"]]
     for path in pathlib.Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # iterdir's own
@@ -211,7 +211,7 @@ class AtOne:
 
 
 @BOTH
-def test_a_bad_sample_whose_exception_cannot_be_printed_is_skipped(kind: Any) -> None:
+def test_bad_sample_with_unprintable_exception_is_skipped(kind: Any) -> None:
     loader = load(kind, AtOne(), on_bad_sample="skip", batch_size=2, num_workers=1)
     assert [batch.tolist() for batch in loader] == [[0], [2, 3]]
     assert [one.error for one in loader.report()["bad_samples"]] == ["Wordless, which cannot be printed"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes the place of a bad sample: only samples that the loader's own sampler gave in this epoch."""
+"""A bad sample is replaced only by samples that the sampler of the loader gave in this epoch."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_iterable_gives_the_next_sample_for_a_bad_one(make: Any, workers: int) -
 
 @KINDS
 @pytest.mark.parametrize("workers", [0, 1])
-def test_iterable_gives_a_smaller_batch_where_bad_samples_are_skipped(make: Any, workers: int) -> None:
+def test_iterable_with_skipped_samples_gives_a_smaller_batch(make: Any, workers: int) -> None:
     bad = [2, 3, 8, 9, 10, 11]
     with pytest.warns(UserWarning, match="bad"):
         got = _epoch(make, bad, workers, policy="skip", cls=Stream, batch_size=4)
@@ -221,7 +221,7 @@ def test_report_lists_bad_samples_of_an_iterable(make: Any, workers: int) -> Non
 
 @KINDS
 @pytest.mark.parametrize("workers", [0, 1])
-def test_iterable_whose_generator_raises_says_why_it_cannot_go_on(make: Any, workers: int) -> None:
+def test_iterable_whose_generator_raises_says_why_it_stops(make: Any, workers: int) -> None:
     with pytest.raises(ValueError, match="sample 2 is bad") as caught:
         _epoch(make, [2], workers, cls=GeneratorStream, batch_size=4)
     text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Found by reading the code anew: what a cold review saw go wrong, as tests."""
+"""Tests of the faults that a review of the code found."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ import torch
 from loaders import ENGINE, METHODS, Headrace, Torch, only_headrace
 from processes import Script, run, until
 
+pytestmark = pytest.mark.warm
+
 
 class Calls:
-    """A data set that gives what a function gives."""
+    """A dataset whose samples are the results of a function."""
 
     def __init__(self, make: Any, count: int = 4) -> None:
         self.make, self.count = make, count
@@ -46,7 +48,7 @@ def unbatched(dataset: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
-def test_elements_of_an_array_have_the_type_that_they_were_sent_with(dtype: str) -> None:
+def test_elements_of_an_array_keep_their_type(dtype: str) -> None:
     (array,) = unbatched(Calls(lambda _: np.arange(3, dtype=dtype), 1))
     assert type(array[0]) is np.dtype(dtype).type
 
@@ -74,7 +76,7 @@ def test_a_timeout_of_the_sampler_is_the_samplers() -> None:
 
 
 @only_headrace
-def test_a_named_tuple_class_that_is_defined_anew_is_the_new_one() -> None:
+def test_redefined_named_tuple_class_is_the_new_one() -> None:
     def one() -> tuple[Any, type]:
         point = collections.namedtuple("point", ["a", "b"])
         globals()["point"] = point
@@ -94,7 +96,7 @@ class NoDatabase:
         raise ConnectionError("no database today")
 
 
-def test_an_oserror_of_the_data_sets_pickling_is_the_data_sets() -> None:
+def test_oserror_while_pickling_the_dataset_is_raised_unchanged() -> None:
     with pytest.raises(ConnectionError) as caught:
         list(Headrace([NoDatabase()], num_workers=1, multiprocessing_context="spawn"))
     assert str(caught.value) == "no database today"
@@ -106,7 +108,8 @@ class Unreadable:
 
 
 @only_headrace
-def test_batches_that_cannot_be_decoded_do_not_end_the_epoch_early() -> None:
+def test_undecodable_batches_do_not_end_the_epoch_early() -> None:
+    """A batch that cannot be decoded raises; the batches after it arrive."""
     iterator = iter(unbatched(Calls(lambda i: Unreadable() if i < 2 else i, 8)))
     got = []
     for _ in range(2):
@@ -117,13 +120,13 @@ def test_batches_that_cannot_be_decoded_do_not_end_the_epoch_early() -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_timeout_ends_the_wait_of_a_second_epoch_for_a_stuck_worker() -> None:
+def test_timeout_ends_a_second_epochs_wait_for_a_stuck_worker() -> None:
     event = multiprocessing.get_context("fork").Event()
     loader = unbatched(d.Gate(4, 1, event), persistent_workers=True, timeout=1)
     iterator = iter(loader)
     assert until(lambda: iterator.report()["per_worker"][0]["batches"] == 1, 20)  # what its start takes is no wait
     assert next(iterator) == 0
-    timer = threading.Timer(8, event.set)  # so that the test ends
+    timer = threading.Timer(8, event.set)  # ends the test in any case
     timer.start()
     try:
         with pytest.raises(RuntimeError, match="timed out after 1 seconds"):
@@ -148,7 +151,7 @@ print("end")
 """
 
 
-def test_a_daemon_thread_that_waits_for_a_batch_lets_the_interpreter_exit_in_silence(tmp_path: pathlib.Path) -> None:
+def test_waiting_daemon_thread_lets_interpreter_exit_silently(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, DAEMON) == "end\n"
 
 
@@ -160,7 +163,7 @@ print(*Headrace([1, 2], batch_size=2, num_workers=1, multiprocessing_context="fo
 """
 
 
-def test_a_replacement_in_the_collate_map_made_before_the_import_is_used(tmp_path: pathlib.Path) -> None:
+def test_collate_map_changed_before_the_import_is_used(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, COLLATE_MAP) == "the user's\n"
 
 
@@ -194,7 +197,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_a_loader_that_the_main_module_makes_outside_its_guard_works(tmp_path: pathlib.Path, method: str) -> None:
+def test_loader_outside_the_main_guard_works(tmp_path: pathlib.Path, method: str) -> None:
+    """The main module makes the loader outside `if __name__ == "__main__"`."""
     assert run(tmp_path, AT_TOP_LEVEL.format(method=method)) == f"{[[0, 1], [2, 3]] * 2}\n"
 
 
@@ -219,7 +223,7 @@ print(most < private_bytes() + 200_000_000)
 """
 
 
-def test_a_worker_keeps_no_tensor_of_a_pickled_batch_that_is_sent(tmp_path: pathlib.Path) -> None:
+def test_worker_keeps_no_tensor_of_a_pickled_batch(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, BIG) == "True\n"
 
 
@@ -261,7 +265,7 @@ def test_without_torch_the_import_says_what_to_do(tmp_path: pathlib.Path) -> Non
 
 
 def long_epoch(kind: Any, profiled: bool) -> list[tuple[str, int, str]]:
-    """Where the warnings of an epoch that is longer than was said point to."""
+    """Returns the places that the warnings of an epoch that is longer than __len__ name."""
     loader = kind(d.SizedCount(4, 2), batch_size=None, num_workers=1, multiprocessing_context="fork")
     assert len(loader) == 2
     with warnings.catch_warnings(record=True) as caught, torch.profiler.profile() if profiled else nullcontext():
@@ -271,7 +275,7 @@ def long_epoch(kind: Any, profiled: bool) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize("profiled", [False, True])
-def test_a_warning_of_a_wrong_length_names_the_users_line_as_torchs_does(profiled: bool) -> None:
+def test_wrong_length_warning_names_the_user_line_as_with_torch(profiled: bool) -> None:
     found = long_epoch(Headrace, profiled)
     assert [file for file, _, _ in found] == [__file__] * 2
     assert found == long_epoch(Torch, profiled)
@@ -289,7 +293,7 @@ def test_a_warning_of_copies_names_the_users_line(profiled: bool) -> None:
 
 @only_headrace
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_where_warnings_are_errors_no_batch_is_lost(kind: Any) -> None:
+def test_warnings_as_errors_lose_no_batch(kind: Any) -> None:
     dataset = [np.full(1 << 20, i, np.uint8) for i in range(12)]
     loader = kind(dataset, num_workers=1, multiprocessing_context="fork", arena_limit=6 << 20)
     iterator, kept, warned = iter(loader), [], 0
@@ -309,8 +313,8 @@ def test_where_warnings_are_errors_no_batch_is_lost(kind: Any) -> None:
 @only_headrace
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("sample", [torch.ones(3), (torch.ones(3), 1)], ids=["alone", "in a tuple"])
-def test_a_loader_without_torch_collates_no_tensors_though_torch_is_there(workers: int, sample: Any) -> None:
-    list(Headrace([1, 2], num_workers=1, multiprocessing_context="fork"))  # which makes tensors known
+def test_loader_without_torch_collates_no_tensors(workers: int, sample: Any) -> None:
+    list(Headrace([1, 2], num_workers=1, multiprocessing_context="fork"))  # registers the functions for tensors
     with pytest.raises(TypeError, match=r"found torch\.Tensor; give the loader a collate_fn"):
         list(headrace.Loader([sample] * 2, 2, num_workers=workers, multiprocessing_context="fork"))
 
@@ -346,7 +350,8 @@ if __name__ == "__main__":
 
 @only_headrace
 @pytest.mark.parametrize("method", METHODS)
-def test_without_stdin_and_stdout_nothing_of_ours_has_their_numbers(tmp_path: pathlib.Path, method: str) -> None:
+def test_descriptors_of_closed_stdin_and_stdout_are_not_reused(tmp_path: pathlib.Path, method: str) -> None:
+    """A process without stdin and stdout: no file of headrace gets their numbers."""
     assert run(tmp_path, WITHOUT_STANDARD.format(method=method)) == ""
     assert (tmp_path / "seen").read_text() == f"[] {[[i, i + 1] for i in range(0, 16, 2)]}"
 
@@ -464,7 +469,7 @@ from headrace import Loader
 class Anything:
     pass
 anything = Anything()
-if __name__ != "__main__":  # in a worker: what is registered runs in the middle of multiprocessing's own beginning
+if __name__ != "__main__":  # in a worker: a registered function runs while multiprocessing prepares the process
     util.register_after_fork(anything, lambda _: os.kill(os.getpid(), signal.SIGINT))
 else:
     try:
@@ -544,9 +549,8 @@ if __name__ == "__main__":
 
 @only_headrace
 @pytest.mark.parametrize(("kind", "close"), [("Headrace", "_shutdown_workers"), ("headrace.Loader", "close")])
-def test_a_signal_handler_may_close_the_loader_that_is_waited_for(
-    tmp_path: pathlib.Path, kind: str, close: str
-) -> None:
+def test_signal_handler_may_close_a_waiting_loader(tmp_path: pathlib.Path, kind: str, close: str) -> None:
+    """The handler closes the loader while the main thread waits for its next batch."""
     assert "closed" in run(tmp_path, HANDLED.format(kind=kind, close=close))
 
 
@@ -601,13 +605,13 @@ class Slow:
         return index
 
 
-def test_a_timeout_that_is_not_a_number_is_none() -> None:
+def test_timeout_that_is_not_a_number_is_no_timeout() -> None:
     gate = multiprocessing.get_context("fork").Event()
     iterator = iter(unbatched(Slow(gate), timeout=float("nan")))
     used_s = time.thread_time()
     threading.Timer(1.0, gate.set).start()
     assert next(iterator) == 0
-    assert time.thread_time() - used_s < 0.3  # it slept
+    assert time.thread_time() - used_s < 0.3  # the thread slept
 
 
 @only_headrace
@@ -620,13 +624,13 @@ def test_install_checks_the_seed(seed: Any, error: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("name", [b"no\xff", *(b"a" * i + ("€" * 60 + "/").encode() * 12 for i in range(3))])
-def test_a_path_that_is_no_utf8_or_is_too_long_stands_in_the_message(tmp_path: pathlib.Path, name: bytes) -> None:
+def test_path_that_is_no_utf8_or_too_long_is_in_the_message(tmp_path: pathlib.Path, name: bytes) -> None:
     path = os.path.join(os.fsencode(tmp_path), name)
     with pytest.raises(FileNotFoundError, match="cannot open"):
         headrace.open(os.fsdecode(path))
 
 
-def test_a_loader_of_numpys_knows_torchs_iterable_data_sets() -> None:
+def test_numpy_loader_accepts_iterable_datasets_of_torch() -> None:
     loader = headrace.Loader(d.Count(3), None, num_workers=1, multiprocessing_context="fork")
     assert [number for number, _ in loader] == [0, 1, 2]
 
@@ -658,7 +662,7 @@ def test_loaders_that_are_compared_have_epochs_of_their_own() -> None:
 
 KEPT_AT_EXIT = """
 import sys
-sys.main_module = sys.modules["__main__"]  # as dill does: the script's globals go after headrace's modules
+sys.main_module = sys.modules["__main__"]  # like dill: the globals of the script outlive the modules of headrace
 import headrace
 from loaders import Headrace
 kept = [kind(range(4), 2, num_workers=1, persistent_workers=True) for kind in (Headrace, headrace.Loader)]
@@ -688,7 +692,8 @@ class OwnNames(Headrace):
         return getattr(self.dataset, name)
 
 
-def test_a_subclass_may_have_methods_and_properties_of_headraces_names() -> None:
+def test_subclass_may_reuse_names_of_headrace() -> None:
+    """A subclass may have methods and properties with names that headrace's loader uses."""
     loader = OwnNames(d.Squares(4), num_workers=1, multiprocessing_context="fork")
     assert len(list(loader)) == 4
     assert (loader.seed, loader.freeze()) == ("its own", "its own")
@@ -697,13 +702,11 @@ def test_a_subclass_may_have_methods_and_properties_of_headraces_names() -> None
 @only_headrace
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("name, value", [("rng", np.random.default_rng(0)), ("seed", "abc"), ("repair", print)])
-def test_an_attribute_of_a_subclass_that_is_no_value_of_the_option_says_so(
-    num_workers: int, name: str, value: Any
-) -> None:
+def test_subclass_attribute_with_invalid_option_value_is_named(num_workers: int, name: str, value: Any) -> None:
     loader = Headrace(d.Squares(4), num_workers=num_workers, multiprocessing_context="fork" if num_workers else None)
     setattr(loader, name, value)
     if name == "seed" and num_workers == 0:
-        assert len(list(loader)) == 4  # it has no use there
+        assert len(list(loader)) == 4  # pin_memory has no effect there
         return
     with pytest.raises((TypeError, ValueError), match=f"{name} should be") as caught:
         iter(loader)

@@ -32,9 +32,7 @@ def numbers(kind: Any, marks: Marks, events: dict[int, list[str]] | None = None,
 
 @BOTH
 @pytest.mark.parametrize("batch_size", [3, None])
-def test_random_numbers_are_the_same_with_any_number_of_workers_and_deaths(
-    kind: Any, batch_size: int | None, marks: Marks
-) -> None:
+def test_random_numbers_are_equal_for_any_workers_and_deaths(kind: Any, batch_size: int | None, marks: Marks) -> None:
     expected = epoch(numbers(kind, marks, num_workers=1, batch_size=batch_size))
     for options in ({"num_workers": 2}, {"num_workers": 3}, HERE):
         assert epoch(numbers(kind, marks, batch_size=batch_size, **options)) == expected
@@ -48,7 +46,7 @@ def test_random_numbers_are_the_same_with_any_number_of_workers_and_deaths(
 def test_random_numbers_are_the_same_with_every_start_method(kind: Any, method: str, marks: Marks) -> None:
     disturbed = numbers(kind, marks, {2: ["SIGKILL"]}, multiprocessing_context=method)
     expected, batches = epoch(numbers(kind, marks)), epoch(disturbed)
-    if kind is headrace.Loader:  # nobody imports torch for it
+    if kind is headrace.Loader:  # it does not import torch
         expected, batches = [batch[:3] for batch in expected], [batch[:3] for batch in batches]
     assert batches == expected
 
@@ -122,7 +120,7 @@ def test_the_trainers_own_random_numbers_are_left_alone(marks: Marks) -> None:
 
 
 @BOTH
-def test_the_trainers_own_random_numbers_are_left_alone_without_workers_too(kind: Any, marks: Marks) -> None:
+def test_random_state_of_trainer_is_unchanged_without_workers(kind: Any, marks: Marks) -> None:
     def states() -> Any:
         return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 
@@ -169,7 +167,7 @@ class Decides:
         return word
 
 
-BAD = (4, 20, 21, 22)  # with batches of 3: one of a batch, and two and one of two
+BAD = (4, 20, 21, 22)  # in batches of 3: one sample of one batch, then two and one of the next two
 
 
 def bad(kind: Any, marks: Marks, policy: Any, bad: tuple[int, ...] = BAD, **options: Any) -> Any:
@@ -209,7 +207,7 @@ def test_refill_puts_another_sample_in_its_place(kind: Any, batch_size: int | No
 @BOTH
 @pytest.mark.parametrize("batch_size", [3, None])
 @pytest.mark.parametrize("policy", ["skip", "refill", Decides({4: "skip", 20: "refill", 21: "refill", 22: "skip"})])
-def test_without_workers_the_same_samples_are_skipped_and_refilled(
+def test_same_samples_are_skipped_and_refilled_without_workers(
     kind: Any, policy: Any, batch_size: int | None, marks: Marks
 ) -> None:
     def epochs(**options: Any) -> Any:
@@ -229,7 +227,7 @@ def test_without_workers_the_same_samples_are_skipped_and_refilled(
 
 
 @BOTH
-def test_without_workers_what_was_bad_is_told_once_and_without_a_worker(kind: Any, marks: Marks) -> None:
+def test_bad_samples_are_reported_once_without_workers(kind: Any, marks: Marks) -> None:
     loader = bad(kind, marks, "skip", bad=(4,), **HERE)
     with told() as texts:
         iterator = iter(loader)
@@ -249,7 +247,9 @@ def test_without_workers_the_loop_goes_on_after_a_bad_sample(kind: Any, marks: M
     assert mishaps.plain(next(iterator)) == [9, 10, 11]
 
 
-def test_under_install_torchs_own_loader_does_it_without_workers_too(marks: Marks) -> None:
+def test_install_gives_sample_options_without_workers(marks: Marks) -> None:
+    """Under install(), torch's own DataLoader applies them with num_workers=0 too."""
+
     def batches(**options: Any) -> Any:
         return epoch(torch.utils.data.DataLoader(Bad(COUNT, Plan(marks), BAD), batch_size=3, **options))
 
@@ -288,7 +288,7 @@ def test_a_function_that_gives_another_word_raises(kind: Any, word: Any, marks: 
 
 
 @BOTH
-def test_what_the_function_raises_is_raised(kind: Any, marks: Marks) -> None:
+def test_exception_of_on_bad_sample_is_raised(kind: Any, marks: Marks) -> None:
     with pytest.raises(ZeroDivisionError, match="in on_bad_sample") as caught:
         epoch(bad(kind, marks, Decides({4: ZeroDivisionError("in on_bad_sample")})))
     assert "sample 4 is bad" in str(caught.value), "why it was called"
@@ -309,7 +309,7 @@ def test_a_batch_of_bad_samples_only_gets_a_good_one(kind: Any, marks: Marks) ->
 
 @BOTH
 @pytest.mark.parametrize("policy", ["skip", "refill"])
-def test_a_data_set_of_bad_samples_only_raises(kind: Any, policy: str, marks: Marks) -> None:
+def test_a_dataset_of_bad_samples_only_raises(kind: Any, policy: str, marks: Marks) -> None:
     with pytest.raises(RuntimeError, match=r"sample 0 failed, and so did .* others of this epoch that were tried"):
         epoch(bad(kind, marks, policy, bad=tuple(range(COUNT))))
 
@@ -432,7 +432,7 @@ def test_a_sample_that_kills_its_worker_twice_is_not_tried_again(
 @pytest.mark.parametrize(
     "fates", [["SIGKILL", "SIGKILL"], ["SIGKILL", "live", "SIGKILL"]], ids=["at once", "in two epochs"]
 )
-def test_it_is_not_tried_again_in_a_later_epoch_either(
+def test_sample_that_killed_workers_is_not_tried_in_later_epochs(
     kind: Any, persistent: bool, fates: list[str], marks: Marks
 ) -> None:
     plan = Plan(marks, {7: [*fates, "SIGKILL"]})
@@ -457,7 +457,7 @@ def test_without_restarts_it_is_tried_whenever_the_user_tries(kind: Any, marks: 
 
 
 @BOTH
-def test_samples_that_their_worker_died_beside_are_made(kind: Any, marks: Marks) -> None:
+def test_samples_near_one_that_killed_the_worker_are_made(kind: Any, marks: Marks) -> None:
     """Each dies at a sample of its own, in the same batch: none is given up."""
     plan = Plan(marks, {6: ["SIGKILL"], 7: ["SIGKILL"], 8: ["SIGKILL"]})
     loader = load(kind, Numbers(COUNT, plan))
@@ -532,7 +532,9 @@ class IsInterruptedAt(EndsAt):
 @pytest.mark.parametrize("options", [HERE, {"max_restarts": 0}, {"max_restarts": 3}])
 @pytest.mark.parametrize("word", ["skip", "refill"])
 @pytest.mark.parametrize("data", [EndsAt, ExitsAt])
-def test_what_is_no_exception_ends_the_run(kind: Any, data: Any, word: str, options: Any, marks: Marks) -> None:
+def test_exit_and_interrupt_of_a_sample_end_the_run(
+    kind: Any, data: Any, word: str, options: Any, marks: Marks
+) -> None:
     loader = load(kind, data(COUNT, Plan(marks)), **options, on_bad_sample=word)
     iterator = iter(loader)
     with told() as texts:

@@ -18,7 +18,7 @@ def records(count: int) -> Iterator[dict[str, Any]]:
         yield {"path": f"images/{number:06}.jpg", "box": [number * 0.1, 2.5], "number": number}
 
 
-def test_records_come_back_in_order_and_the_file_appears_at_the_end(tmp_path: Path) -> None:
+def test_records_keep_order_and_the_file_appears_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "train.frozen"
     with headrace.store.Builder(path) as builder:
         for record in records(1000):
@@ -73,7 +73,7 @@ def test_a_failed_builder_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", ["", "tmpfile:EINVAL"])
-def test_a_forked_child_that_drops_a_builder_leaves_its_parents_file(
+def test_forked_child_that_frees_a_builder_keeps_the_file(
     tmp_path: Path, failure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE_FAIL", failure)
@@ -121,7 +121,7 @@ def test_records_die_as_soon_as_they_are_in(tmp_path: Path) -> None:
         assert record["both"][0] == [number] and record["number"] == number
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     told: list[int] = []
     builder = headrace.store.Builder(progress=told.append)
     for record in records(50_000):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is frozen comes back: the same values, types, order, sharing and circles."""
+"""Frozen data comes back with the same values, types, order, sharing and circles."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ TENSORS += [torch.zeros(0, 2), torch.tensor(3), torch.arange(12).reshape(3, 4).T
 
 
 def look(value: Any) -> Any:
-    """What can be observed of a value, but for what an image does not keep: strides, and who owns the memory."""
+    """Describes what can be observed of a value, except what an image does not keep: strides and owner of memory."""
     if isinstance(value, torch.Tensor):
         return ("tensor", str(value.dtype), tuple(value.shape), describe(value.contiguous().reshape(-1)))
     if isinstance(value, np.ndarray):
@@ -299,14 +299,14 @@ def observe(value: Any) -> Any:
 
 @ROUND_TRIP
 @given(ANYTHING)
-def test_whatever_is_nested_comes_back_with_types_and_order(value: Any) -> None:
+def test_nested_values_come_back_with_types_and_order(value: Any) -> None:
     assert observe(headrace.thaw(headrace.freeze([value]))) == observe([value])
 
 
 # ---- sharing, circles, depth ----
 
 
-def test_what_is_shared_is_shared_again() -> None:
+def test_shared_objects_are_shared_again() -> None:
     inner, text, data = [1, 2], "t" * 1000, bytearray(b"x")
     values = np.arange(3)
     value = {
@@ -335,7 +335,7 @@ def test_records_that_are_listed_and_indexed_stay_one_object() -> None:
     assert back["again"][4] is back["list"][1]
 
 
-def test_records_of_a_list_that_refer_to_each_other_stay_one_object_each() -> None:
+def test_records_that_refer_to_each_other_stay_one_object_each() -> None:
     nodes = [ft.Node(i) for i in range(5)]
     for node, following in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
         node.next = following
@@ -449,7 +449,7 @@ def test_freezing_and_thawing_leave_nothing_behind() -> None:
 # ---- what cannot be frozen ----
 
 
-def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
+def test_unknown_type_is_named_with_its_path_and_reason() -> None:
     with pytest.raises(
         TypeError, match=r"obj\.items\[1\]\['lock'\] is a _thread\.lock.*of one process\. Leave it out$"
     ):
@@ -484,7 +484,7 @@ def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
             headrace.freeze([np.array(["a", "b"], string_type())])
 
 
-def test_an_array_of_a_file_larger_than_memory_is_refused_without_a_copy(tmp_path: pathlib.Path) -> None:
+def test_mapped_array_over_memory_is_refused_without_a_copy(tmp_path: pathlib.Path) -> None:
     with (tmp_path / "numbers").open("wb") as file:
         file.truncate(1 << 40)
     numbers = np.memmap(tmp_path / "numbers", dtype="u1", mode="r")
@@ -492,7 +492,8 @@ def test_an_array_of_a_file_larger_than_memory_is_refused_without_a_copy(tmp_pat
         headrace.freeze({"x": numbers})
 
 
-def test_a_slot_that_is_hidden_or_has_its_name_taken_is_told_when_frozen_and_not_when_read() -> None:
+def test_hidden_or_shadowed_slot_is_refused_when_frozen() -> None:
+    """A slot that is hidden, or whose name another attribute has, fails when it is frozen, not when it is read."""
     hidden = object.__new__(ft.HidesSlot)
     ft.Slotted.__dict__["a"].__set__(hidden, 5)
     with pytest.raises(TypeError, match="in the place of the slot 'a'"):
@@ -504,7 +505,7 @@ def test_a_slot_that_is_hidden_or_has_its_name_taken_is_told_when_frozen_and_not
 
 
 @pytest.mark.parametrize("value", [ft.MyStr("x"), ft.MyList([1]), ft.OwnReduce(3), torch.nn.Linear(1, 1)], ids=repr)
-def test_what_pickles_can_be_kept_as_a_pickle(value: Any) -> None:
+def test_picklable_object_can_be_kept_as_a_pickle(value: Any) -> None:
     frozen, report = headrace.freeze({"a": [value, value]}, on_unknown="pickle", report=True)
     assert type(frozen["a"][0]) is type(value)
     assert report.pickles == ["obj['a'][0]"]
@@ -513,14 +514,14 @@ def test_what_pickles_can_be_kept_as_a_pickle(value: Any) -> None:
     assert back["a"][0] is back["a"][1]
 
 
-def test_what_does_not_pickle_either_is_told_with_its_path() -> None:
+def test_object_that_cannot_be_pickled_either_is_named() -> None:
     with pytest.raises(TypeError, match=r"obj\[0\] cannot be frozen, and not pickled either"):
         headrace.freeze([threading.Lock()], on_unknown="pickle")
     with pytest.raises(ValueError, match="on_unknown"):
         headrace.freeze([], on_unknown="ignore")  # type: ignore[call-overload]
 
 
-def test_a_factory_that_nobody_can_import_is_no_obstacle() -> None:
+def test_factory_that_cannot_be_imported_is_no_obstacle() -> None:
     back = there_and_back(collections.defaultdict(lambda: 3, {"a": 1}))
     assert type(back) is collections.defaultdict
     assert back == {"a": 1}
@@ -579,19 +580,19 @@ print(sorted(map(repr, said)))
 """
 
 
-def test_a_list_that_a_finalizer_empties_as_it_is_frozen_is_whole_or_an_error() -> None:
+def test_list_emptied_while_frozen_is_complete_or_an_error() -> None:
     environ = {**os.environ, "PYTHONMALLOC": "debug"}  # what is freed is overwritten
     said = subprocess.run([sys.executable, "-c", EMPTIED_BY_A_FINALIZER], capture_output=True, text=True, env=environ)
     assert (said.returncode, said.stdout) == (0, "['0', '3', 'True']\n"), said.stderr
 
 
-def test_an_enum_member_is_known_by_its_name_whatever_its_value_is() -> None:
+def test_enum_member_is_known_by_its_name_for_any_value() -> None:
     frozen = headrace.freeze([ft.Reader.BYTES, ft.Access.READ | ft.Access.WRITE])
     assert frozen[0] is ft.Reader.BYTES and frozen[1] == ft.Access.READ | ft.Access.WRITE
 
 
 class _Meddler:
-    """Does something when it is pickled."""
+    """An object that calls a function when it is pickled."""
 
     def __init__(self, act: Any) -> None:
         self.act = act
@@ -602,7 +603,7 @@ class _Meddler:
 
 
 @pytest.mark.parametrize("other", [threading.Lock(), ft.Key(1), ft.Point(1)], ids=["lock", "key", "tuple"])
-def test_a_record_that_becomes_one_of_another_class_meanwhile_is_an_error(other: Any) -> None:
+def test_record_whose_class_changes_while_frozen_is_an_error(other: Any) -> None:
     nodes: Any = [ft.Node(i) for i in range(3)]
     nodes[0].value = _Meddler(lambda: nodes.__setitem__(1, other))
     with pytest.raises(RuntimeError, match="was changed while"):
@@ -631,14 +632,14 @@ except KeyboardInterrupt:
     assert done.stdout == "interrupted\n", done.stderr
 
 
-def test_progress_is_told_in_bytes() -> None:
+def test_progress_is_reported_in_bytes() -> None:
     told: list[int] = []
     headrace.freeze([[str(i)] for i in range(300_000)], progress=told.append)
     assert told and told == sorted(told)
 
 
 @pytest.mark.parametrize("kind", ["texts", "arrays", "bytes in a dict"])
-def test_progress_is_told_within_a_list_of_texts_and_between_large_arrays(kind: str) -> None:
+def test_progress_is_reported_within_texts_and_between_arrays(kind: str) -> None:
     value: Any = [f"{i:080}" for i in range(500_000)]
     if kind == "arrays":
         value = [np.zeros(10_000_000, dtype="u1") for _ in range(5)]
@@ -711,14 +712,15 @@ def test_without_descriptors_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
         headrace.freeze([1])
 
 
-def test_a_folder_in_the_place_of_the_file_is_told_before_anything_is_written(tmp_path: pathlib.Path) -> None:
+def test_folder_instead_of_the_file_is_refused_before_writing(tmp_path: pathlib.Path) -> None:
     with pytest.raises(IsADirectoryError, match="cannot make an image in"):
         headrace.store.Builder(tmp_path)
     with pytest.raises(IsADirectoryError, match="cannot make an image in"):
         headrace.freeze([1], tmp_path)
 
 
-def test_a_path_with_a_null_character_is_refused_and_not_cut_off_there(tmp_path: pathlib.Path) -> None:
+def test_path_with_a_null_character_is_refused(tmp_path: pathlib.Path) -> None:
+    """The path is refused; it is not cut off at the null character."""
     with pytest.raises(ValueError, match="null"):
         headrace.freeze([1], f"{tmp_path}/a\0b")
     with pytest.raises(ValueError, match="null"):

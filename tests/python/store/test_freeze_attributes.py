@@ -42,7 +42,7 @@ class Slotted:
 
 
 class Holder:
-    """A data set of data sets, with a vocabulary of its own."""
+    """A dataset of datasets, with its own vocabulary."""
 
     def __init__(self) -> None:
         self.parts = [Paths(), Paths()]
@@ -73,7 +73,7 @@ def test_a_large_list_becomes_a_view_and_a_small_one_stays() -> None:
     assert report.saved_bytes > report.image_bytes > 1_000_000
 
 
-def test_data_sets_inside_a_data_set_stay_and_what_they_hold_is_frozen() -> None:
+def test_nested_datasets_stay_and_their_content_is_frozen() -> None:
     data = Holder()
     report = headrace.freeze_attributes(data)
     assert type(data.parts) is list and type(data.parts[0]) is Paths
@@ -94,7 +94,7 @@ def test_one_list_held_twice_is_in_the_image_once() -> None:
     assert report.image_bytes < 1.1 * headrace.freeze_attributes(alone).image_bytes
 
 
-def test_what_cannot_be_frozen_stays_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_unfreezable_object_stays_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     data = Paths()
     data.locks = [{"path": path, "lock": threading.Lock()} for path in data.paths[:10_000]]  # type: ignore[attr-defined]
     with caplog.at_level(logging.INFO, logger="headrace"):
@@ -107,7 +107,7 @@ def test_what_cannot_be_frozen_stays_and_is_told(caplog: pytest.LogCaptureFixtur
     assert "not frozen: dataset.locks" in caplog.text
 
 
-def test_what_lies_in_a_container_that_cannot_be_frozen_is_frozen() -> None:
+def test_content_of_an_unfreezable_container_is_frozen() -> None:
     data = Paths()
     data.state = {"lock": threading.Lock(), "deep": [many_paths("b"), threading.Lock()], "index": many_paths("c")}  # type: ignore[attr-defined]
     report = headrace.freeze_attributes(data)
@@ -171,7 +171,7 @@ def test_records_that_can_be_iterated_are_frozen() -> None:
     assert tuple(boxes[7]) == ("x of 7", "y of 7")
 
 
-def test_a_data_set_that_is_a_large_list_itself_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_dataset_that_is_a_large_list_itself_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     report = headrace.freeze_attributes(many_paths())
     assert report.frozen == () and [path for path, _ in report.skipped] == ["dataset"]
     assert "a list itself" in caplog.text and "headrace.freeze(dataset)" in caplog.text
@@ -179,13 +179,13 @@ def test_a_data_set_that_is_a_large_list_itself_is_told(caplog: pytest.LogCaptur
 
 
 class Proxy:
-    """Stands for something that is not there yet."""
+    """A placeholder for an object that does not exist yet."""
 
     def __getattribute__(self, name: str) -> Any:
         raise RuntimeError("outside of a request")
 
 
-def test_a_data_set_may_hold_what_raises_when_it_is_looked_at() -> None:
+def test_dataset_may_hold_objects_that_raise_when_examined() -> None:
     data = Paths()
     data.proxy = Proxy()  # type: ignore[attr-defined]
     assert [one.path for one in headrace.freeze_attributes(data).frozen] == ["dataset.paths"]
@@ -196,7 +196,7 @@ class Sample:
         self.owner = owner
 
 
-def test_small_objects_that_lead_back_to_their_data_set_are_no_large_container() -> None:
+def test_small_objects_that_refer_to_the_dataset_are_not_large() -> None:
     data = Paths()
     data.paths = []
     data.samples = [Sample(data) for _ in range(300)]  # type: ignore[attr-defined]
@@ -214,7 +214,7 @@ def test_the_size_of_deeply_nested_lists_is_estimated_at_once() -> None:
     assert 0.5 < estimate_bytes([[float(i + j) for i in range(100)] for j in range(1000)]) / 3_300_000 < 2
 
 
-def test_a_data_set_without_large_containers_is_left_alone() -> None:
+def test_a_dataset_without_large_containers_is_left_alone() -> None:
     data = Counter({"a": 1})
     assert headrace.freeze_attributes(data).frozen == ()
     assert "nothing was frozen" in str(headrace.freeze_attributes(object()))
@@ -281,7 +281,7 @@ class BadName(str):
     ids=lambda item: type(item).__name__,
 )
 @pytest.mark.parametrize("count", [10, COUNT])
-def test_what_the_code_of_items_raises_is_no_obstacle(item: Any, count: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_items_may_raise_while_they_are_examined(item: Any, count: int, caplog: pytest.LogCaptureFixture) -> None:
     data = Paths()
     data.others = [item] * count  # type: ignore[attr-defined]
     headrace.freeze_attributes(data)
@@ -319,7 +319,7 @@ def test_slots_with_private_names_are_found() -> None:
 
 
 @pytest.mark.parametrize("face", ["numpy", "torch"])
-def test_what_cannot_be_frozen_is_told_once(face: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_unfreezable_attribute_is_reported_once(face: str, caplog: pytest.LogCaptureFixture) -> None:
     kind: Any = headrace.Loader if face == "numpy" else pytest.importorskip("headrace.torch").DataLoader
     data = Paths()
     data.locks = [threading.Lock() for _ in range(COUNT)]  # type: ignore[attr-defined]
@@ -341,7 +341,7 @@ class ToLogger:
         pass
 
 
-def test_what_stands_in_for_stderr_need_not_be_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacement_of_stderr_need_not_be_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()
     for stream in (ToLogger(), closed, None):

@@ -22,7 +22,7 @@ DRAWN = settings(
 
 @DRAWN
 @given(values())
-def test_what_is_frozen_is_thawed_with_what_is_shared_and_what_goes_in_circles(drawn: Drawn) -> None:
+def test_thaw_restores_shared_objects_and_circles(drawn: Drawn) -> None:
     value = drawn.value
     frozen = headrace.freeze(value, on_unknown="pickle")
     Comparison(views=False).run(value, headrace.thaw(frozen))
@@ -45,9 +45,7 @@ def test_a_pickle_a_handle_and_a_file_have_the_same(drawn: Drawn) -> None:
 
 @DRAWN
 @given(values(), st.integers(-9, 9), st.integers(-9, 9), st.sampled_from([1, 2, -1]))
-def test_a_part_of_a_view_and_a_view_that_is_frozen_again_have_the_same(
-    drawn: Drawn, start: int, stop: int, step: int
-) -> None:
+def test_frozen_part_of_a_view_has_the_same_content(drawn: Drawn, start: int, stop: int, step: int) -> None:
     value = drawn.value
     frozen = headrace.freeze(value, on_unknown="pickle")
     part = slice(start, stop, step)
@@ -60,7 +58,7 @@ def test_a_part_of_a_view_and_a_view_that_is_frozen_again_have_the_same(
 
 @DRAWN
 @given(values())
-def test_records_of_a_builder_are_each_whole(drawn: Drawn) -> None:
+def test_records_of_a_builder_are_each_complete(drawn: Drawn) -> None:
     value = drawn.value
     with headrace.store.Builder(on_unknown="pickle") as builder:
         for one in value:

@@ -103,7 +103,7 @@ def test_every_field_comes_back_in_its_order_however_it_was_set(count: int) -> N
         assert [_fields(one) for one in back] == [_fields(one) for one in value]
 
 
-def test_what_is_no_field_is_told_whether_the_instance_has_a_dict_or_not() -> None:
+def test_attribute_that_is_no_field_is_named() -> None:
     for value in (_key_of_another_kind(), [ft.Node(1), _key_of_another_kind()]):
         with pytest.raises(TypeError, match="this one has what Node as such has not"):
             headrace.freeze(value)
@@ -113,7 +113,7 @@ def test_what_is_no_field_is_told_whether_the_instance_has_a_dict_or_not() -> No
         headrace.freeze([ft.LongPoint(1, 2), named])
 
 
-def test_an_instance_with_more_fields_than_a_shape_has_room_for_is_told_how_many() -> None:
+def test_instance_with_too_many_fields_is_refused_with_the_limit() -> None:
     node = ft.Node(1)
     vars(node).update({f"field{i}": i for i in range(1024)})
     with pytest.raises(TypeError, match=r"it has 1,02\d fields, of which 1,024 is the most"):
@@ -171,7 +171,7 @@ for trust in False, True:
 """
 
 
-def test_a_class_of_the_script_that_froze_it_is_told_as_such(tmp_path: pathlib.Path) -> None:
+def test_class_of_the_script_that_froze_it_is_named_as_such(tmp_path: pathlib.Path) -> None:
     run(tmp_path, FREEZES_ITS_OWN)
     told = run(tmp_path, READS_IT).splitlines()
     assert len(told) == 2 and all(
@@ -179,13 +179,13 @@ def test_a_class_of_the_script_that_froze_it_is_told_as_such(tmp_path: pathlib.P
     )
 
 
-def test_classes_of_attrs_with_slots_are_held_but_those_that_keep_their_hash(tmp_path: pathlib.Path) -> None:
+def test_attrs_slot_classes_freeze_unless_they_cache_the_hash(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("attrs", reason="attrs is not installed")
     assert run(tmp_path, ATTRS) == "True\nTrue\n"
 
 
 @pytest.mark.skipif(not KEEPS_INSIDE, reason="this Python makes the dict with the instance")
-def test_freezing_gives_no_instance_a_dict_that_had_none() -> None:
+def test_freezing_adds_no_dict_to_an_instance() -> None:
     values = [value for value in (make() for make in MADE) if not _has_dict(value)]
     assert len(values) > 8
     for wrap in (lambda one: one, lambda one: [one, one], lambda one: {1: one}, lambda one: ft.Point(one)):
@@ -217,7 +217,7 @@ class _Loud:
         raise AttributeError(name)
 
 
-def test_nothing_of_the_class_runs_while_its_instances_are_frozen() -> None:
+def test_freezing_instances_runs_no_code_of_their_class() -> None:
     values = [_Loud(), _Loud()]
     _Loud.ran.clear()
     frozen = headrace.freeze([values, values[0]])
@@ -229,7 +229,7 @@ def test_nothing_of_the_class_runs_while_its_instances_are_frozen() -> None:
 @pytest.mark.parametrize(
     "make", [ft.Node, lambda i: ft.Scan(i, None), lambda i: {"one": ft.Node(i)}, lambda i: (ft.Node(i), i)]
 )
-def test_freezing_many_small_instances_takes_little_beside_the_image(make: Any) -> None:
+def test_freezing_small_instances_takes_little_extra_memory(make: Any) -> None:
     values = [make(i) for i in range(50_000)]
     headrace.freeze([make(0), make(1)])
     gc.collect()

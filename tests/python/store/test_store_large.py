@@ -14,7 +14,7 @@ BLOCK, COUNT = 300_000_000, 17
 
 @pytest.mark.skipif("HEADRACE_LARGE" not in os.environ, reason="5 GB: set HEADRACE_LARGE=1")
 @pytest.mark.timeout(600)
-def test_a_list_of_5_gb_of_texts_is_whole(tmp_path: Path) -> None:
+def test_list_of_5_gb_of_texts_is_complete(tmp_path: Path) -> None:
     texts = [
         chr(97 + number) * BLOCK if number in (0, COUNT - 1) else "m" * (BLOCK + number) for number in range(COUNT)
     ]

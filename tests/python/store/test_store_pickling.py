@@ -57,7 +57,7 @@ def answer_queue(queue: Any, pipe: Any) -> None:
 
 
 def maker(pipe: Any) -> None:
-    pipe.send(headrace.freeze(value()))  # nobody here keeps it
+    pipe.send(headrace.freeze(value()))  # this process does not keep it
     pipe.recv()
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -138,7 +138,8 @@ def test_data_outlives_the_process_that_made_it(method: str) -> None:
     ours.close()
 
 
-def test_what_cannot_be_reached_any_more_is_told() -> None:
+def test_view_of_freed_data_is_reported() -> None:
+    """Unpickling a view fails with the reason if the frozen data no longer exists."""
     view = headrace.freeze([1, 2, [3]])
     data, again = bytes(ForkingPickler.dumps(view)), bytes(ForkingPickler.dumps(view))
     identity = _core.where(view)[0].id
@@ -147,7 +148,7 @@ def test_what_cannot_be_reached_any_more_is_told() -> None:
     del view
     gc.collect()
     assert identity not in _pickling._images
-    assert pickle.loads(data) == [1, 2, [3]], "it is kept for who receives it"
+    assert pickle.loads(data) == [1, 2, [3]], "it is kept for the receiver"
     gc.collect()
     with pytest.raises(headrace.StoreError, match="must live until its message has been received, once"):
         pickle.loads(data)
@@ -189,7 +190,7 @@ class Frozen(torch.utils.data.Dataset[Any]):
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 @pytest.mark.parametrize("method", METHODS)
-def test_loaders_send_a_data_set_with_frozen_records(method: str) -> None:
+def test_loaders_send_a_dataset_with_frozen_records(method: str) -> None:
     for kind in (DataLoader, torch.utils.data.DataLoader):
         loader: Any = kind(Frozen(), 16, num_workers=2, multiprocessing_context=method)
         batches = list(loader)
@@ -360,7 +361,8 @@ def test_a_pickle_of_a_files_view_has_its_path_and_digest(tmp_path: pathlib.Path
     assert "is missing; bring it there" in done.stderr and str(path) in done.stderr
 
 
-def test_another_process_opens_a_file_and_trusts_no_more_than_told(tmp_path: pathlib.Path) -> None:
+def test_file_view_is_trusted_no_more_in_another_process(tmp_path: pathlib.Path) -> None:
+    """Another process that opens the file trusts its content only if it says so."""
     path = tmp_path / "x.frozen"
     headrace.freeze(value(), path)
     code = "import headrace, sys\nv = headrace.open(sys.argv[1], trust=len(sys.argv) > 2)\nprint(v['scans'][1].name)"
@@ -369,7 +371,8 @@ def test_another_process_opens_a_file_and_trusts_no_more_than_told(tmp_path: pat
     assert elsewhere(code, path, "trust").stdout == "s1\n"
 
 
-def test_a_files_view_is_trusted_where_it_arrives_as_where_it_came_from(tmp_path: pathlib.Path) -> None:
+def test_trust_of_a_file_view_travels_with_it(tmp_path: pathlib.Path) -> None:
+    """A view of a file is trusted where it arrives exactly if it was trusted where it came from."""
     path = tmp_path / "x.frozen"
     headrace.freeze([1, ft.OwnReduce(7)], path, on_unknown="pickle")
     trusted = headrace.open(path, trust=True)

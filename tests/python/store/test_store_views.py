@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views beside what they were made of: operators, texts that are read one after the other, keys that are looked up."""
+"""Views compared with the frozen originals: operators, texts that are read in order, keys that are looked up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_operators_that_are_not_in_place_leave_both_sides_alone() -> None:
         items + headrace.freeze((3,))
 
 
-def test_operators_in_place_give_the_values_that_the_built_in_would_give() -> None:
+def test_in_place_operators_give_the_values_of_the_built_in() -> None:
     items, group, counts = [1], {1, 3}, collections.Counter("ac")
     items += headrace.freeze([3])
     group |= headrace.freeze({4})
@@ -109,7 +109,7 @@ class Odd:
         return isinstance(other, Odd) and other.number % 1000 == self.number % 1000
 
     def __hash__(self) -> int:
-        return self.number % 1000 % 7  # of few values: most keys meet
+        return self.number % 1000 % 7  # few values: most keys collide
 
 
 class Point(NamedTuple):
@@ -190,7 +190,7 @@ def test_keys_of_different_types_are_equal_as_in_a_dict() -> None:
     assert headrace.freeze({nan: 1, DAY: 2}).get(float("nan")) is None
 
 
-def test_an_error_of_a_comparison_is_told() -> None:
+def test_error_of_a_comparison_is_raised() -> None:
     view = headrace.freeze({Odd(i): i for i in range(50)})
 
     class Broken(Odd):
@@ -230,7 +230,7 @@ def test_dates_paths_and_the_like_are_found_in_the_image_itself(make: Callable[[
     assert _kept_by_a_lookup(make, 1200, [make(1201), "no key", (1, DAY), None, object()]) < 4000
 
 
-def test_dates_paths_and_the_like_equal_what_they_equal_in_python() -> None:
+def test_dates_and_paths_equal_what_they_equal_in_python() -> None:
     noon, path = datetime.datetime(2024, 1, 1, 12), pathlib.PurePosixPath("a/b")
     items = {DAY: 1, noon: 2, noon.time(): 3, pathlib.Path("a/b"): 4, uuid.UUID(int=5): 5, datetime.timedelta(1): 6}
     view = headrace.freeze(items)
@@ -250,7 +250,8 @@ def test_dates_paths_and_the_like_equal_what_they_equal_in_python() -> None:
             assert frozen.get(key) == same.get(key), (odd, key)
 
 
-def test_looking_up_what_only_python_can_compare_keeps_no_keys_in_the_process() -> None:
+def test_lookup_by_python_comparison_keeps_no_keys() -> None:
+    """A look-up of keys that only Python can compare keeps no keys in the process."""
     count = 20_000
     kept = _kept_by_a_lookup(lambda i: decimal.Decimal(i) / 4, count, [decimal.Decimal(-1), DAY])
     assert kept < 32 * count  # a Decimal takes 104 bytes, and 100 more in a dict

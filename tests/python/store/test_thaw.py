@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shared and what goes in circles, when it is thawed: keys that hash early, NaN, pickles, parts of views."""
+"""Thawing shared objects and circles: keys that are hashed early, NaN, pickles, parts of views."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def there_and_back(value: Any) -> Any:
 @pytest.mark.parametrize(
     "other", [math.nan, complex(0, math.nan), ft.MyStr("kept as a pickle"), np.float32("nan")], ids=repr
 )
-def test_an_instance_that_leads_back_to_itself_does_whatever_its_other_fields_are(other: Any) -> None:
+def test_instance_that_refers_to_itself_keeps_its_circle(other: Any) -> None:
+    """An instance that leads back to itself does so after the thaw, whatever its other fields are."""
     for first in (True, False):
         node = ft.Node()
         node.__dict__.clear()
@@ -48,7 +49,7 @@ def test_an_instance_that_leads_back_to_itself_does_whatever_its_other_fields_ar
 @pytest.mark.parametrize(
     "wrap", [lambda one: {one}, lambda one: {one: 1}, lambda one: {(one, 1)}, lambda one: {(0, (one,)): 1}]
 )
-def test_an_item_of_a_set_that_it_holds_hashes_as_it_did_or_is_refused(wrap: Any) -> None:
+def test_item_of_a_set_that_it_holds_keeps_hash_or_is_refused(wrap: Any) -> None:
     whole, early = ft.ByFields(), ft.ByFields()
     whole.name = early.name = "a name"
     whole.held = wrap(whole)  # type: ignore[attr-defined]
@@ -63,7 +64,8 @@ def test_an_item_of_a_set_that_it_holds_hashes_as_it_did_or_is_refused(wrap: Any
             headrace.thaw(frozen)
 
 
-def test_a_tuple_that_is_in_a_set_that_it_leads_to_is_refused_while_it_is_not_whole() -> None:
+def test_incomplete_tuple_in_a_set_of_its_own_is_refused() -> None:
+    """A tuple that is in a set which it leads to is refused while it is incomplete."""
     node = ft.Node()
     pair = (1, node, 2)
     node.value = {pair}
@@ -73,7 +75,7 @@ def test_a_tuple_that_is_in_a_set_that_it_leads_to_is_refused_while_it_is_not_wh
     assert next(iter(back.value)) in back.value
 
 
-def test_an_exception_of_a_hash_of_what_is_not_whole_is_told() -> None:
+def test_exception_of_hash_of_incomplete_object_is_explained() -> None:
     key = ft.Key("a")
     object.__setattr__(key, "b", [key])
     group = {ft.Node(key)}
@@ -86,7 +88,7 @@ def test_an_exception_of_a_hash_of_what_is_not_whole_is_told() -> None:
         there_and_back([early])
 
 
-def test_a_frozenset_in_a_circle_is_thawed_or_refused_and_never_half() -> None:
+def test_frozenset_in_a_circle_is_thawed_completely_or_refused() -> None:
     node = ft.Node()
     node.next = frozenset([node, ft.Node(1)])
     back = there_and_back([node])[0]
@@ -117,7 +119,8 @@ def test_fields_of_an_instance_share_what_they_shared() -> None:
     assert items == [1] and headrace.freeze(node).value == [1] and data[0] == 0
 
 
-def test_instances_share_a_list_within_one_thaw_of_a_list_a_slice_or_a_dict() -> None:
+def test_instances_share_a_list_within_one_thaw() -> None:
+    """The thawed object may be a list, a slice of it, or a dict."""
     items = [1]
     nodes = [ft.Node(items), ft.Node(items), (items, 1), {"a": items}]
     frozen = headrace.freeze([0, *nodes, 0])
@@ -155,7 +158,7 @@ def test_a_namespace_may_have_any_names_and_none_but_texts() -> None:
         headrace.freeze(space)
 
 
-def test_a_tensor_with_attributes_is_told_and_kept_as_a_pickle() -> None:
+def test_tensor_with_attributes_is_refused_or_kept_as_a_pickle() -> None:
     tensor = torch.arange(2)
     tensor.origin = "a file"  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"obj\[0\] is a Tensor.* no attributes of yours"):
@@ -179,14 +182,15 @@ print(headrace.thaw(frozen)[0]["tensors"][0].sum())
 """
 
 
-def test_a_view_of_tensors_is_frozen_again_by_a_process_that_has_none_yet() -> None:
+def test_tensor_view_is_frozen_again_before_torch_is_imported() -> None:
     view = headrace.freeze({"tensors": [torch.arange(4), torch.zeros(1)], "array": np.arange(2)})
     command = [sys.executable, "-c", FIRST_ARRAYS]
     done = subprocess.run(command, input=pickle.dumps(view), capture_output=True, timeout=100)
     assert done.stdout == b"tensor(6)\n", done.stderr.decode()
 
 
-def test_an_embedded_image_is_loaded_where_the_kernel_refuses_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedded_image_is_loaded_without_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel refuses memory files."""
     value = ["embedded", [1], "large" * 300_000]  # small ones need no memory file
     data = pickle.dumps(headrace.freeze(value))
 

@@ -64,7 +64,7 @@ SETS: list[Any] = [set(), {1, 2, 3}, {f"x{i}" for i in range(200)}, frozenset([1
 
 
 def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call gives, or the type of what it raises."""
+    """Returns the result of a call, or the type of its exception."""
     try:
         return headrace.thaw(function(*arguments))
     except Exception as error:
@@ -286,7 +286,7 @@ def test_any_key_is_found_or_missed_as_in_a_dict(value: Any, others: list[Any]) 
 # ---- writes ----
 
 
-def test_what_has_no_hash_is_looked_up_as_in_a_dict_or_set() -> None:
+def test_unhashable_key_behaves_as_in_a_dict_or_set() -> None:
     sets = headrace.freeze({frozenset({1}), 2})
     assert {1} in sets and {2} not in sets
     assert headrace.freeze({1}) in sets and headrace.freeze({2}) not in sets
@@ -301,7 +301,7 @@ def test_what_has_no_hash_is_looked_up_as_in_a_dict_or_set() -> None:
             mapping.get_many([key])
 
 
-def test_a_missing_key_is_told_as_a_dict_tells_it() -> None:
+def test_missing_key_raises_as_in_a_dict() -> None:
     for value in ({1: 2, "a": 3}, {"a": 1, "b": 2}, {frozenset(): 1}):
         view = headrace.freeze(value)
         for key in ("none", (1, 2), (), None, ((),)):
@@ -315,7 +315,7 @@ def test_a_missing_key_is_told_as_a_dict_tells_it() -> None:
             assert told.value.args == expected.value.args
 
 
-def test_a_write_is_refused_and_told_the_way_out() -> None:
+def test_write_is_refused_with_a_way_out() -> None:
     typed = {
         "counter": collections.Counter("a"),
         "ordered": collections.OrderedDict(a=1),
@@ -369,7 +369,7 @@ def test_arrays_are_read_only_views_that_keep_the_image() -> None:
     assert array.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_torch_writes_to_an_array_without_a_crash_and_not_to_the_image() -> None:
+def test_torch_write_to_an_array_does_not_reach_the_image() -> None:
     code = """
 import headrace, numpy, os, torch
 view = headrace.freeze({"a": numpy.arange(5)})
@@ -483,7 +483,7 @@ def test_get_many_takes_lists_arrays_and_tensors() -> None:
         mapping.get_many([[]])
 
 
-def test_an_index_that_empties_the_list_of_indices_is_an_error_of_its_own() -> None:
+def test_index_that_empties_the_list_of_indices_is_an_error() -> None:
     view = headrace.freeze(list(range(10)))
     indices: list[Any] = []
 

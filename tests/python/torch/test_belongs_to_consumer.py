@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What arrives belongs to the consumer: to write into, keep and pass on, from any thread, as long as it likes."""
+"""A batch belongs to the consumer, who may write into it, keep it and pass it on, in any thread, for any time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_image(batch: torch.Tensor, index: int) -> bool:
 
 
 def consume(queue_in: Any, queue_out: Any) -> None:
-    """In another process: what of a received batch is left of it after the sender dropped its own."""
+    """Runs in another process: checks a received batch after the sender has freed its own."""
     torch.set_num_threads(1)  # a forked child of a process with OpenMP threads must not start its own
     for _ in range(3):
         image, labels = queue_in.get()
@@ -111,7 +111,7 @@ class Wraps(d.Squares):
 
 @LOADERS
 @pytest.mark.skipif(pickle.DEFAULT_PROTOCOL >= 5, reason="what was read-only arrives so by protocol 5, as with torch")
-def test_indices_of_a_read_only_array_may_be_written_by_the_worker(kind: Any) -> None:
+def test_worker_may_write_to_indices_of_a_read_only_array(kind: Any) -> None:
     indices = np.arange(8, 14)
     indices.flags.writeable = False
     batches = list(forked(kind, Wraps(10), batch_sampler=[indices]))
@@ -183,7 +183,7 @@ def test_a_batch_outlives_the_next_epoch_of_persistent_workers(kind: Any) -> Non
 
 
 @LOADERS
-def test_batches_are_released_from_other_threads_and_out_of_order(kind: Any) -> None:
+def test_batches_may_be_released_by_other_threads_in_any_order(kind: Any) -> None:
     shuffler = random.Random(5)
     handed: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wrong: list[int] = []
@@ -219,7 +219,7 @@ def test_batches_are_released_from_other_threads_and_out_of_order(kind: Any) -> 
 
 
 @LOADERS
-def test_a_kept_batch_is_read_in_a_forked_child_after_100_further_batches(kind: Any) -> None:
+def test_forked_child_reads_a_kept_batch_after_100_more(kind: Any) -> None:
     iterator = iter(
         forked(kind, d.Images(150, side=128), batch_size=2, prefetch_factor=2, sampler=list(range(150)) * 2)
     )
@@ -250,7 +250,7 @@ def test_a_kept_batch_is_read_in_a_forked_child_after_100_further_batches(kind: 
 
 
 @LOADERS
-def test_a_write_of_the_parent_to_a_batch_in_both_does_not_end_in_anothers_bytes(kind: Any) -> None:
+def test_parent_write_to_a_shared_batch_reaches_no_other_batch(kind: Any) -> None:
     """The child writes into what it inherited while the parent goes on: no delivered batch shows it."""
     iterator = iter(forked(kind, d.Images(200, side=128), batch_size=2, prefetch_factor=2))
     kept = [next(iterator)[0] for _ in range(3)]
@@ -310,7 +310,7 @@ def test_a_batch_passes_through_a_multiprocessing_queue(kind: Any, method: str) 
 
 
 @LOADERS
-def test_who_keeps_labels_of_many_image_batches_keeps_no_images(kind: Any) -> None:
+def test_kept_labels_of_many_image_batches_keep_no_images(kind: Any) -> None:
     prefetched = 2 * 2 * 2 * MB  # 2 workers, 2 batches each, of 2 MiB
     loader = forked(kind, d.Images(16_000, side=256), batch_size=8, num_workers=2)
     iterator = iter(loader)
@@ -329,7 +329,7 @@ def test_who_keeps_labels_of_many_image_batches_keeps_no_images(kind: Any) -> No
 
 
 @LOADERS
-def test_who_keeps_a_few_rows_of_every_batch_gets_back_the_memory_with_the_last(kind: Any) -> None:
+def test_memory_of_kept_rows_is_freed_with_the_last_row(kind: Any) -> None:
     before = shared_bytes([os.getpid()])
     kept = [image[:1] for image, _ in forked(kind, d.Images(160, side=128), batch_size=4)]
     assert all(is_image(row, 4 * n) for n, row in enumerate(kept))
@@ -386,7 +386,7 @@ def test_iterating_starts_no_thread_in_the_trainer() -> None:
 
 
 @only_headrace
-def test_a_limit_far_below_what_is_kept_gives_private_copies_and_one_warning(recwarn: pytest.WarningsRecorder) -> None:
+def test_limit_below_kept_batches_gives_copies_and_one_warning(recwarn: pytest.WarningsRecorder) -> None:
     limit = 16 * MB
     iterator = iter(forked(Headrace, d.Images(120, side=256), batch_size=4, num_workers=2, arena_limit=limit))
     kept, peak = [], 0

@@ -99,7 +99,7 @@ def test_stop_iteration_of_getitems_names_the_batch(workers: int) -> None:
 
 
 @WORKERS
-def test_stop_iteration_without_a_length_tells_what_was_drawn(workers: int) -> None:
+def test_stop_iteration_without_a_length_names_the_drawn_count(workers: int) -> None:
     loader = DataLoader(Stops(2), batch_sampler=([one] for one in range(5)), num_workers=workers)
     _, (text,) = epoch(loader)
     assert re.match(rf"{EARLY}2 of at least [345] batches", text)
@@ -139,7 +139,7 @@ def whole(workers: int) -> list[Any]:
 
 @WORKERS
 @pytest.mark.parametrize("number", range(8))
-def test_an_epoch_that_is_whole_does_not_warn(workers: int, number: int) -> None:
+def test_complete_epoch_does_not_warn(workers: int, number: int) -> None:
     assert epoch(whole(workers)[number])[1] == []
 
 

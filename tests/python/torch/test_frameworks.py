@@ -24,7 +24,7 @@ Facts = dict[str, Any]
 
 
 def facts_of(package: str, folder: pathlib.Path) -> Facts:
-    """What the package's script reported, by the report's name."""
+    """Returns the reports of the script of a package, by their names."""
     path = os.pathsep.join([str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     code = (SCRIPTS / f"with_{package}.py").read_text()
@@ -57,7 +57,7 @@ def indices(batches: list[Any]) -> list[int]:
 # ---- accelerate ----
 
 
-def test_a_loader_that_accelerate_rebuilt_has_the_engine_and_gives_the_same_batches(accelerate: Facts) -> None:
+def test_loader_rebuilt_by_accelerate_gives_the_same_batches(accelerate: Facts) -> None:
     facts = accelerate["alone"]
     assert facts["rebuilt"]
     assert facts["engines"] == [["torch"], ["headrace"], ["headrace"]]
@@ -73,7 +73,8 @@ def test_two_processes_of_accelerate_get_disjoint_halves(accelerate: Facts) -> N
     assert sorted(ranks[0]["seen"] + ranks[1]["seen"]) == INDICES
 
 
-def test_accelerate_taking_the_engine_away_is_said_once_and_where_it_happens(accelerate: Facts) -> None:
+def test_accelerate_removing_the_engine_warns_once_at_its_line(accelerate: Facts) -> None:
+    """The warning comes once, and names the line where accelerate takes the engine away."""
     facts = accelerate["warned"]
     assert facts["engines"] == ["torch", "torch"]
     [(text, file)] = facts["first"]
@@ -83,7 +84,8 @@ def test_accelerate_taking_the_engine_away_is_said_once_and_where_it_happens(acc
     assert facts["second"] == []
 
 
-def test_accelerate_dropping_the_limit_is_said_once_and_install_sets_one(accelerate: Facts) -> None:
+def test_accelerate_dropping_the_limit_warns_once(accelerate: Facts) -> None:
+    """The warning comes once; a limit that install() sets replaces the dropped one."""
     facts = accelerate["warned"]
     [[(text, file)], second] = facts["limit_lost"]
     assert "accelerate's prepare() replaces this loader" in text
@@ -93,7 +95,7 @@ def test_accelerate_dropping_the_limit_is_said_once_and_install_sets_one(acceler
     assert facts["limits"] == [SMALL]
 
 
-def test_nothing_is_said_where_accelerate_takes_nothing_away(accelerate: Facts) -> None:
+def test_accelerate_that_removes_no_option_does_not_warn(accelerate: Facts) -> None:
     facts = accelerate["warned"]
     assert facts["none"] == {"installed": [], "limit given": [], "in process": [], "torch's": []}
     assert facts["left_alone"]
@@ -103,7 +105,7 @@ def test_nothing_is_said_where_accelerate_takes_nothing_away(accelerate: Facts) 
 
 
 @pytest.mark.parametrize("how", ["ours", "installed"])
-def test_lightning_fits_validates_and_predicts_as_with_torchs_loader(lightning: Facts, how: str) -> None:
+def test_lightning_gives_the_same_results_as_with_torch(lightning: Facts, how: str) -> None:
     theirs, facts = lightning["torchs"], lightning[how]
     assert theirs["engines"] == ["torch"] * 4
     assert facts["engines"] == ["headrace"] * 4
@@ -116,15 +118,14 @@ def test_all_options_of_headraces_own_are_tried(lightning: Facts) -> None:
     assert sorted(lightning["options"]["tried"]) == sorted(lightning["options"]["own"])
 
 
-def test_a_loader_that_lightning_rebuilt_to_predict_keeps_its_options(lightning: Facts) -> None:
+def test_loader_rebuilt_by_lightning_keeps_its_options(lightning: Facts) -> None:
     assert lightning["ours"]["options"] == lightning["options"]["tried"]
     assert lightning["ours"]["limits"] == [SMALL] * 4
 
 
 @pytest.mark.parametrize("made", ["given", "hooks"])
-def test_loaders_that_lightning_rebuilt_for_two_devices_are_headraces_and_keep_their_options(
-    lightning: Facts, made: str
-) -> None:
+def test_loaders_rebuilt_for_two_devices_keep_engine_and_options(lightning: Facts, made: str) -> None:
+    """Lightning rebuilds the loaders with distributed samplers."""
     ranks = [lightning["rank0"][made], lightning["rank1"][made]]
     loader = {
         "kind": "headrace.torch._loader.DataLoader",

@@ -16,6 +16,8 @@ import pytest
 import torch.utils.data
 from processes import run
 
+pytestmark = pytest.mark.warm
+
 MB = 1 << 20
 
 
@@ -39,7 +41,7 @@ def make(kind: Any, **options: Any) -> Any:
     return kind(d.Images(10, side=8), batch_size=2, num_workers=1, multiprocessing_context="fork", **options)
 
 
-def test_a_loader_that_was_made_before_gets_the_engine_and_gives_it_back() -> None:
+def test_loader_made_before_install_gets_and_returns_the_engine() -> None:
     loader, sub = make(torch.utils.data.DataLoader), make(Sub)
     assert engine_of(loader) == engine_of(sub) == "torch"
     headrace.torch.install()
@@ -71,7 +73,7 @@ def limit_of(loader: Any) -> int:
 
 
 class StandIn:
-    """As fastai's: no loader, but what torch's iterator asks of one."""
+    """Like fastai's: not a loader, but with the attributes that torch's iterator reads."""
 
     dataset = d.Count(10)
     num_workers, prefetch_factor, timeout, persistent_workers = 1, 2, 0, False
@@ -93,7 +95,7 @@ class OwnIterator(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
     """A framework's own, with its own ideas of what torch's iterator has."""
 
 
-def test_torchs_iterator_class_called_by_itself_makes_the_engines_iterator() -> None:
+def test_torch_iterator_class_makes_an_iterator_of_the_engine() -> None:
     its_class: Any = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
 
     def engine_of_called(cls: Any) -> str:
@@ -115,7 +117,7 @@ class Resumed(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
         super().__init__(dataloader)
 
 
-def test_an_iterator_class_of_a_frameworks_has_arguments_of_its_own() -> None:
+def test_iterator_class_of_a_framework_may_take_more_arguments() -> None:
     with headrace.torch.installed():
         iterator = Resumed(dataloader=make(torch.utils.data.DataLoader), state=3)
         assert (len(list(iterator)), iterator.state) == (5, 3)
@@ -131,7 +133,7 @@ class Bad(d.Images):
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", [torch.utils.data.DataLoader, headrace.torch.DataLoader])
 @pytest.mark.filterwarnings("ignore:headrace. 1 bad sample")
-def test_install_sets_options_for_loaders_that_have_none_of_their_own(kind: Any, workers: int) -> None:
+def test_install_sets_options_for_loaders_without_their_own(kind: Any, workers: int) -> None:
     options = {"batch_size": 2, "num_workers": workers}
     method = {"multiprocessing_context": "fork"} if workers else {}
     with headrace.torch.installed(on_bad_sample="skip"):
@@ -141,7 +143,7 @@ def test_install_sets_options_for_loaders_that_have_none_of_their_own(kind: Any,
             assert [len(labels) for _, labels in refilled] == [2, 2, 2]
 
 
-def test_torchs_iterator_class_is_torchs_where_the_engine_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_iterator_class_stays_if_the_engine_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(headrace._engine.engine, "why_not", lambda: "no reason")
     loader = make(torch.utils.data.DataLoader)
     with headrace.torch.installed(), pytest.warns(UserWarning, match="no reason"):
@@ -172,7 +174,7 @@ def test_another_tool_may_have_wrapped_torchs_method_before(tmp_path: pathlib.Pa
     assert run(tmp_path, PATCHED) == "4 1\n4 1\n"
 
 
-def test_the_limit_that_install_is_given_is_for_loaders_without_one_of_their_own() -> None:
+def test_limit_of_install_is_for_loaders_without_their_own() -> None:
     theirs, ours = make(torch.utils.data.DataLoader), make(headrace.torch.DataLoader)
     own = make(headrace.torch.DataLoader, arena_limit=64 * MB)
     with headrace.torch.installed(arena_limit=32 * MB):

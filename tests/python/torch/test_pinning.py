@@ -42,7 +42,7 @@ def loader_of(dataset: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_batches_are_pinned_in_a_thread_and_come_whole_and_in_order(pinned: dict[int, str], in_order: bool) -> None:
+def test_batches_are_pinned_in_a_thread_complete_and_in_order(pinned: dict[int, str], in_order: bool) -> None:
     got = []
     iterator = iter(loader_of(Squares(), in_order=in_order))
     while True:
@@ -79,14 +79,14 @@ def test_indices_are_drawn_when_a_batch_is_delivered(pinned: dict[int, str]) -> 
         assert len(drawn) == min(12, 2 + delivered)
 
 
-def test_iterable_data_sets_of_uneven_length(pinned: dict[int, str]) -> None:
+def test_iterable_datasets_of_uneven_length(pinned: dict[int, str]) -> None:
     loader = loader_of(Numbers(), persistent_workers=True)
     for _ in range(3):
         got = sorted(index for batch in loader for index in batch.tolist())
         assert got == [0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17]
 
 
-def test_what_pinning_raises_is_raised_in_the_loop_which_goes_on(pinned: dict[int, str]) -> None:
+def test_exception_of_pinning_is_raised_and_the_loop_goes_on(pinned: dict[int, str]) -> None:
     data = [torch.zeros(3 if index == 2 else 4) for index in range(6)]
     iterator = iter(loader_of(data, batch_size=None))
     shapes = []
@@ -147,7 +147,7 @@ def test_pin_error_of_class_with_message_shows_text(pinned: dict[int, str], monk
         next(iter(loader_of(Squares())))
 
 
-def test_a_sampler_that_raises_once_leaves_a_loop_that_goes_on_and_ends(pinned: dict[int, str]) -> None:
+def test_loop_continues_after_a_sampler_that_raised_once(pinned: dict[int, str]) -> None:
     iterator = iter(loader_of(list(range(13)), sampler=Hesitates(), batch_size=None, num_workers=1))
     got, raised = [], 0
     while True:
@@ -161,9 +161,10 @@ def test_a_sampler_that_raises_once_leaves_a_loop_that_goes_on_and_ends(pinned: 
     assert got == [one for one in range(13) if one != 6] or got == [one for one in range(13) if one not in (4, 6)]
 
 
-def test_a_handler_that_raises_while_a_batch_is_pinned_loses_and_doubles_none(
+def test_handler_that_raises_during_pinning_loses_no_batch(
     pinned: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A signal handler that raises while a batch is pinned loses no batch and delivers none twice."""
     loader = loader_of(list(range(24)), persistent_workers=True)
     iterator = iter(loader)
     assert next(iterator).tolist() == [0, 1]
@@ -183,7 +184,7 @@ def test_a_handler_that_raises_while_a_batch_is_pinned_loses_and_doubles_none(
     assert [batch.tolist() for batch in loader] == [[i, i + 1] for i in range(0, 24, 2)]
 
 
-def test_a_pinning_thread_that_has_died_is_told(pinned: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinning_thread_that_has_died_is_reported(pinned: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.utils.data._utils.pin_memory, "_pin_memory_loop", lambda *arguments: None)
     with pytest.raises(RuntimeError, match="exited unexpectedly"):
         next(iter(loader_of(Squares())))

@@ -27,6 +27,8 @@ from loaders import LOADERS, METHODS, Headrace, Torch, only_headrace
 from processes import Script, alive, run, until
 from torch.utils.data import dataloader as torch_dataloader
 
+pytestmark = pytest.mark.warm
+
 STARTED = ("spawn", "forkserver")
 
 
@@ -57,7 +59,7 @@ def test_the_whole_zoo_crosses_in_order_with_two_workers() -> None:
 @pytest.mark.parametrize("collated", [False, True])
 @pytest.mark.timeout(600)  # hundreds of loaders
 def test_the_zoo_crosses_by_dlpack_capsules_too(monkeypatch: pytest.MonkeyPatch, collated: bool) -> None:
-    """As with a torch that has no exchange table: trainer and worker read the variable when they begin."""
+    """Makes torch look like one without an exchange table; trainer and worker read the variable when they start."""
     monkeypatch.setenv("HEADRACE_DLPACK", "capsule")
     if collated:
         for name in d.SAMPLES:
@@ -117,9 +119,7 @@ def test_a_users_replacement_in_the_collate_map_is_used(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["default_collate", "collate", "collate_int_fn"])
-def test_a_users_replacement_of_a_collate_function_by_its_name_is_used(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replaced_collate_function_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = torch.utils.data._utils.collate
 
     def mine(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
@@ -179,7 +179,7 @@ def test_many_tensors_of_their_own_arrive_apart(kind: Any, count: int, size: int
     assert all((tensor == i).all() for i, tensor in enumerate(tensors))
 
 
-def test_a_list_of_tensors_and_others_is_converted_as_torch_converts_it() -> None:
+def test_list_of_tensors_and_others_is_converted_as_by_torch() -> None:
     d.ZOO["mixed"] = lambda: [torch.ones(2), np.ones(3), (torch.ones(1), 2), torch.nn.Parameter(torch.ones(2), False)]
     d.ZOO["plain"] = lambda: [torch.ones(2), torch.zeros(3)]
     d.ZOO["empty"] = list
@@ -238,7 +238,7 @@ def test_batches_come_in_order_whatever_the_options(workers: int, drop_last: boo
     assert len(found.events[0]) == (6 if drop_last else 7) + 1
 
 
-def test_the_interpreters_default_context_is_used_when_none_is_given() -> None:
+def test_default_start_method_of_the_interpreter_is_used() -> None:
     assert_same(lambda kind: kind(d.Squares(5), batch_size=2, num_workers=1))
 
 
@@ -252,7 +252,7 @@ def test_no_workers_is_torchs_own() -> None:
     assert_same(lambda kind: kind(d.Draws(7), batch_size=2, shuffle=True), epochs=2)
 
 
-def test_an_empty_data_set_ends_at_once() -> None:
+def test_an_empty_dataset_ends_at_once() -> None:
     found = assert_same(lambda kind: forked(kind, d.Squares(0), batch_size=2), epochs=2)
     assert found.events == [["end"], ["end"]]
 
@@ -297,14 +297,14 @@ def test_a_sampler_decides_the_order() -> None:
     assert_same(lambda kind: forked(kind, d.Squares(4), sampler=weighted, batch_size=3), epochs=2)
 
 
-def test_indices_of_any_kind_reach_the_data_set() -> None:
+def test_indices_of_any_kind_reach_the_dataset() -> None:
     indices = ["a", ("b", 1), 2, -3, 2**70, 1.5, None, True, b"x", d.Point(1, [2]), slice(1, 2), np.int32(4), {"k": 1}]
     assert_same(lambda kind: forked(kind, d.Echo(), sampler=indices, batch_size=None, collate_fn=d.identity))
     assert_same(lambda kind: forked(kind, d.Echo(), sampler=indices, batch_size=3, collate_fn=d.identity))
     assert_same(lambda kind: forked(kind, d.Echo(), sampler=[torch.tensor(3)], batch_size=1, collate_fn=d.identity))
 
 
-def test_a_batch_of_indices_reaches_the_data_set_as_the_batch_sampler_made_it() -> None:
+def test_indices_reach_dataset_as_the_batch_sampler_made_them() -> None:
     batches = [[0, 1], (2, 3), range(4), {"a": 1}, "ab", np.arange(3)]
     assert_same(lambda kind: forked(kind, d.Echo(), batch_sampler=batches, collate_fn=d.identity))
     assert_same(lambda kind: forked(kind, d.Echo(), sampler=batches, batch_size=None, collate_fn=d.identity))
@@ -314,7 +314,7 @@ def test_a_sampler_that_yields_many_thousand_indices_per_batch() -> None:
     assert_same(lambda kind: forked(kind, d.Squares(50_000), batch_size=25_000, num_workers=1))
 
 
-def test_getitems_gets_the_whole_batch() -> None:
+def test_getitems_gets_the_complete_batch() -> None:
     assert_same(lambda kind: forked(kind, d.Getitems(), batch_size=3))
 
 
@@ -331,7 +331,7 @@ def test_indices_are_drawn_exactly_when_torch_draws_them() -> None:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_the_sampler_is_asked_for_an_iterator_as_often_as_torch_asks(persistent: bool) -> None:
+def test_sampler_is_iterated_as_often_as_with_torch(persistent: bool) -> None:
     def asked(kind: Any) -> list[int]:
         sampler = d.CountingSampler(4)
         options = {"batch_size": None, "persistent_workers": persistent, "num_workers": 1}
@@ -396,26 +396,26 @@ def test_distributed_samplers_follow_set_epoch() -> None:
     assert ours[0] != ours[1]
 
 
-# ---- iterable data sets ----
+# ---- iterable datasets ----
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("uneven", [False, True])
-def test_an_iterable_data_set_is_shared_out_as_torch_does(workers: int, drop_last: bool, uneven: bool) -> None:
+def test_an_iterable_dataset_is_shared_out_as_torch_does(workers: int, drop_last: bool, uneven: bool) -> None:
     options = {"num_workers": workers, "drop_last": drop_last, "batch_size": 2}
     assert_same(lambda kind: forked(kind, d.Sharded(13, uneven), **options))
 
 
 @pytest.mark.parametrize("batch_size", [None, 3])
-def test_persistent_workers_iterate_an_iterable_data_set_again(batch_size: int | None) -> None:
+def test_persistent_workers_iterate_an_iterable_dataset_again(batch_size: int | None) -> None:
     options = {"batch_size": batch_size, "persistent_workers": True}
     assert_same(lambda kind: forked(kind, d.Sharded(11, uneven=True), **options), epochs=3)
     assert_same(lambda kind: forked(kind, d.Sharded(30), **options), epochs=3, limit=3)
 
 
 @pytest.mark.parametrize("method", STARTED)
-def test_an_iterable_data_set_in_started_workers(method: str) -> None:
+def test_an_iterable_dataset_in_started_workers(method: str) -> None:
     assert_same(lambda kind: kind(d.Sharded(9, True), 2, num_workers=2, multiprocessing_context=method))
 
 
@@ -423,12 +423,12 @@ def test_every_worker_without_sharding_yields_everything() -> None:
     assert_same(lambda kind: forked(kind, d.Count(5), batch_size=2))
 
 
-def test_an_empty_iterable_data_set_ends_at_once() -> None:
+def test_an_empty_iterable_dataset_ends_at_once() -> None:
     assert_same(lambda kind: forked(kind, d.Count(0), batch_size=2, persistent_workers=True), epochs=2)
 
 
 @pytest.mark.parametrize("said", [3, 8, 100])
-def test_a_wrong_length_of_an_iterable_data_set_warns_as_torch_does(said: int) -> None:
+def test_wrong_length_of_an_iterable_dataset_warns_as_with_torch(said: int) -> None:
     def make(kind: Any) -> Any:
         loader = forked(kind, d.SizedCount(4, said), batch_size=None)
         assert len(loader) == said
@@ -439,7 +439,7 @@ def test_a_wrong_length_of_an_iterable_data_set_warns_as_torch_does(said: int) -
 
 
 @pytest.mark.parametrize("at", [-1, 0, 3])
-def test_an_iterable_data_set_that_fails_raises_what_torch_raises(at: int) -> None:
+def test_failing_iterable_dataset_raises_as_with_torch(at: int) -> None:
     found = assert_same(lambda kind: forked(kind, d.FailingIter(at), batch_size=2), errors=2)
     assert failures(found)
 
@@ -453,7 +453,7 @@ def test_an_iterator_that_can_go_on_after_an_error_goes_on() -> None:
 
 
 @pytest.mark.parametrize("name", list(d.FAILURES))
-def test_an_exception_in_the_data_set_arrives_with_type_and_text(name: str) -> None:
+def test_an_exception_in_the_dataset_arrives_with_type_and_text(name: str) -> None:
     found = assert_same(lambda kind: forked(kind, d.Failing(12, (3, 9), name), batch_size=2))
     assert len(failures(found)) == 2 and len(found.events[0]) == 7
     assert "datasets.py" in repr(failures(found)[0]) and "in DataLoader worker process 1" in repr(failures(found)[0])
@@ -494,7 +494,7 @@ def test_a_worker_that_could_not_begin_says_so_for_each_batch(kind: Any) -> None
 
 @only_headrace
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
-def test_a_persistent_worker_that_could_not_begin_does_in_the_next_epoch(kind: Any) -> None:
+def test_persistent_worker_that_failed_starts_in_next_epoch(kind: Any) -> None:
     options = {"batch_size": 2, "num_workers": 1, "worker_init_fn": d.init_raises, "persistent_workers": True}
     loader = forked(kind, range(8), **options)
     first, second = epoch(loader), epoch(loader)
@@ -502,7 +502,7 @@ def test_a_persistent_worker_that_could_not_begin_does_in_the_next_epoch(kind: A
     assert all(event[0] != "raised" for event in second[:-1]) and len(second) == 5
 
 
-def test_a_failure_of_worker_init_fn_waits_for_the_workers_first_batch() -> None:
+def test_failure_of_worker_init_fn_comes_with_the_first_batch() -> None:
     def make(kind: Any) -> Any:
         options = {"batch_size": 2, "worker_init_fn": d.init_raises_in_1, "persistent_workers": True}
         return forked(kind, d.Squares(8), sampler=d.GrowingSampler(), **options)
@@ -511,7 +511,7 @@ def test_a_failure_of_worker_init_fn_waits_for_the_workers_first_batch() -> None
     assert [len(failures(found._replace(events=[events]))) for events in found.events] == [0, 1, 0]
 
 
-def test_all_batches_but_the_failed_ones_arrive_from_persistent_workers() -> None:
+def test_persistent_workers_deliver_all_but_the_failed_batches() -> None:
     options = {"batch_size": None, "persistent_workers": True}
     assert_same(lambda kind: forked(kind, d.Failing(10, (0, 4, 5, 9)), **options), epochs=3)
 
@@ -554,7 +554,7 @@ def test_wrong_options_raise_what_torch_raises(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [None, 0, 1.5])
-def test_workers_that_are_asked_for_later_raise_what_torch_raises(prefetch: Any) -> None:
+def test_changed_number_of_workers_raises_as_with_torch(prefetch: Any) -> None:
     def make(kind: Any) -> Any:
         loader = kind(d.Squares(4))
         loader.num_workers, loader.prefetch_factor = 1, prefetch
@@ -596,7 +596,7 @@ def test_a_slow_batch_times_out(kind: Any, method: str) -> None:
     event.set()
 
 
-def test_a_data_set_that_cannot_be_pickled_raises_what_torch_raises() -> None:
+def test_unpicklable_dataset_raises_as_with_torch() -> None:
     dataset = [threading.Lock()]
     found = assert_same(lambda kind: kind(dataset, num_workers=1, multiprocessing_context="spawn"))
     assert "cannot pickle" in repr(failures(found))
@@ -721,7 +721,7 @@ def test_too_many_workers_warn_as_torch_does() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @LOADERS
-def test_a_change_of_the_data_set_between_epochs_reaches_the_workers(kind: Any, method: str) -> None:
+def test_change_of_dataset_between_epochs_reaches_workers(kind: Any, method: str) -> None:
     dataset = d.Setting(3)
     loader = kind(dataset, 3, num_workers=1, multiprocessing_context=method)
     for number in range(2):
@@ -729,7 +729,7 @@ def test_a_change_of_the_data_set_between_epochs_reaches_the_workers(kind: Any, 
         assert [value.tolist() for _, value in loader] == [[number] * 3]
 
 
-def test_persistent_workers_keep_their_data_set() -> None:
+def test_persistent_workers_keep_their_dataset() -> None:
     dataset = d.Setting(2)
     for kind in (Headrace, Torch):
         dataset.set_epoch(5)
@@ -772,7 +772,7 @@ def test_two_loaders_at_once() -> None:
 
 
 @LOADERS
-def test_a_loader_works_in_a_thread_beside_one_in_the_main_thread(kind: Any) -> None:
+def test_loaders_work_in_a_thread_and_the_main_thread_at_once(kind: Any) -> None:
     results: dict[str, Any] = {}
 
     def work(name: str) -> None:
@@ -817,7 +817,7 @@ def test_generators_are_closed_when_an_epoch_is_left(
     assert until(lambda: not list(tmp_path.iterdir()), 60)
 
 
-def test_an_iterable_data_set_whose_unknown_attributes_raise_what_they_like() -> None:
+def test_iterable_dataset_may_raise_anything_for_attributes() -> None:
     assert_same(lambda kind: forked(kind, d.Configured(7), batch_size=2))
 
 
@@ -880,7 +880,7 @@ def test_a_loader_made_in_one_process_works_in_its_forked_child(kind: Any) -> No
 
 
 @LOADERS
-def test_an_iterator_inherited_by_a_forked_child_does_not_end_the_parents_workers(kind: Any) -> None:
+def test_forked_child_does_not_end_the_workers_of_its_parent(kind: Any) -> None:
     iterator = iter(forked(kind, d.Squares(12), batch_size=2))
     next(iterator)
     child = os.fork()
@@ -934,7 +934,7 @@ class Slow(d.Squares):
         return super().__getitem__(index)
 
 
-def test_after_an_epoch_whose_beginning_failed_the_loader_says_to_begin_anew() -> None:
+def test_iterator_after_a_failed_start_asks_for_a_new_loop() -> None:
     gate = multiprocessing.get_context("fork").Event()
     loader = forked(Headrace, Slow(8, gate), num_workers=1, prefetch_factor=4, persistent_workers=True, timeout=2)
     iterator = iter(loader)
@@ -957,7 +957,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("kind", ["Headrace", "Torch"])
-def test_arguments_of_the_script_that_are_no_strings_are_no_obstacle(tmp_path: pathlib.Path, kind: str) -> None:
+def test_script_arguments_need_not_be_strings(tmp_path: pathlib.Path, kind: str) -> None:
     assert run(tmp_path, ODD_WORDS.format(kind=kind)) == "[0, 1] [2, 3]\n"
 
 
@@ -1020,9 +1020,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["as a terminal does", "to the trainer alone"])
 @pytest.mark.parametrize("kind", ["Headrace", "Torch"])
-def test_ctrl_c_in_mid_epoch_raises_keyboard_interrupt_and_leaves_no_worker(
-    tmp_path: pathlib.Path, kind: str, whole_group: bool
-) -> None:
+def test_ctrl_c_in_mid_epoch_raises_and_leaves_no_worker(tmp_path: pathlib.Path, kind: str, whole_group: bool) -> None:
     with Script(tmp_path, CTRL_C.format(kind=kind, handling="raise SystemExit(7)")) as script:
         pids = [int(pid) for pid in script.line().split()]
         assert script.line() == "waiting"
@@ -1035,8 +1033,8 @@ def test_ctrl_c_in_mid_epoch_raises_keyboard_interrupt_and_leaves_no_worker(
 
 # ---- drawn ----
 
-EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "200"))
-RARER = {"fork": 1, "forkserver": 40, "spawn": 100}  # torch's workers import torch anew each time
+EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "100"))  # `make soak` draws more
+RARER = {"fork": 1, "forkserver": 40, "spawn": 100}  # each new worker of torch imports torch
 FAILURES = sorted(set(d.FAILURES) - {"recursion"})
 INITS = [d.init_adds, d.init_raises, d.init_raises_in_1]
 scalars = st.sampled_from(["int", "float", "bool", "str", "bytes", "npfloat", "rand", "pyrand", "worker", "ragged"])
@@ -1086,7 +1084,7 @@ def add_sampler(options: dict[str, Any], drawn: tuple[str, Any] | None) -> None:
 
 @st.composite
 def works(draw: Any) -> dict[str, Any]:
-    """A data set and options that torch accepts."""
+    """A dataset and options that torch accepts."""
     count = draw(st.integers(0, 14))
     failing = tuple(draw(st.lists(st.integers(0, 13), max_size=2)))
     workers = draw(st.integers(1, 3))
@@ -1164,7 +1162,7 @@ def assert_drawn_loaders_do_the_same(work: dict[str, Any], method: str) -> None:
             is_broken = "the sampler broke" in repr(other)  # torch loses the batch that was due; headrace does not
             assert_epoch(without_lost(mine, other) if is_broken else mine, other)
     elif not failures(theirs) and not draws_numbers(dataset.structure) and shares is None:
-        # which worker makes which batch is a race then: only what is independent of it is the same
+        # then it is random which worker makes which batch: only results that do not depend on it are equal
         for mine, other in zip(ours.events, theirs.events, strict=True):
             assert loosened(mine) == loosened(other) if isinstance(other, list) else mine == other
 
@@ -1194,7 +1192,7 @@ def assert_epoch(mine: Any, other: Any) -> None:
 
 @only_headrace
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_an_iterator_in_a_reference_cycle_ends_its_workers_at_once_when_collected(method: str) -> None:
+def test_iterator_in_a_cycle_ends_workers_when_collected(method: str) -> None:
     def took() -> float:
         iterator = iter(Headrace(d.Squares(100), num_workers=2, multiprocessing_context=method))
         for _ in range(2):  # one of each worker

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts that try headrace under frameworks share: a data set, a witness and a way to report.
+"""Shared by the scripts that run headrace under frameworks: a dataset, a record of iterators, and reports.
 
 test_frameworks.py runs the scripts in processes of their own, where what a framework changes stays, and looks at what
 they report. They are in a folder of their own because transformers would take ../datasets.py for the package datasets.
@@ -30,8 +30,8 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "repair": "auto",
 }
 
-engines: list[str] = []  # of every iterator that was made in this process: "torch" or "headrace"
-limits: list[int] = []  # of those of headrace: bytes
+engines: list[str] = []  # "torch" or "headrace" for every iterator that was made in this process
+limits: list[int] = []  # the limits of headrace's iterators, in bytes
 
 
 class Numbers(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -45,7 +45,7 @@ class Numbers(torch.utils.data.Dataset):  # type: ignore[type-arg]
 
 
 def watch() -> None:
-    """From now on `engines`, `limits` grow with every iterator that a loader of torch's, or of a subclass, makes."""
+    """Makes `engines` and `limits` grow with every iterator of a torch DataLoader or of a subclass."""
     make = torch.utils.data.DataLoader.__iter__
 
     def watched(loader: Any) -> Any:
@@ -59,14 +59,14 @@ def watch() -> None:
 
 
 def taken(values: list[Any]) -> list[Any]:
-    """What was in a list, which is empty afterwards."""
+    """Returns the content of a list, and empties it."""
     was = values[:]
     values.clear()
     return was
 
 
 def bits(model: torch.nn.Module) -> list[str]:
-    """All of a model's parameters, exactly."""
+    """Returns all parameters of a model, exactly."""
     return [value.hex() for p in model.parameters() for value in p.detach().flatten().tolist()]
 
 

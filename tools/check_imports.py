@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proves that no two packages of python/headrace need each other; `make check` calls it.
+
+An edge leads from the package of a module to the package that it imports: at its top, inside a function, or by the name
+in a string (`import_module("headrace.store")`, a table of names). A module next to `headrace/__init__.py` counts as a
+package of its own.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from common import ROOT
+
+PACKAGES = ROOT / "python"
+TOP = "headrace"
+DOTTED = re.compile(rf"{TOP}(\.\w+)+")
+
+# Edges of circles that are still there, and what makes them: each must go. An edge here that no longer exists is a
+# failure too, so that the table shrinks.
+KNOWN: dict[tuple[str, str], str] = {
+    ("headrace._engine", "headrace.doctor"): "why an object does not pickle, and its repair: belongs below both",
+    ("headrace._worker", "headrace.doctor"): "the same, of what a worker sends",
+    ("headrace.store", "headrace.torch"): "tensors: headrace.torch could register what it knows of them",
+}
+
+Edges = dict[tuple[str, str], str]
+
+
+def name_of(root: Path, path: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str, is_package: bool) -> str:
+    """The package that a module counts to: its folder, or the module itself in the top folder."""
+    parent = module if is_package else module.rpartition(".")[0]
+    return module if parent == TOP else parent
+
+
+def list_modules(root: Path) -> dict[str, Path]:
+    """The modules of a tree; a stub (.pyi) is used instead of an extension, which has no imports here."""
+    return {name_of(root, path): path for path in sorted([*root.rglob("*.py"), *root.rglob("*.pyi")])}
+
+
+def list_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """The dotted names that a module's code imports or has in strings, and their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+            yield node.value, node.lineno
+
+
+def find_module(modules: dict[str, Path], name: str) -> str | None:
+    """The longest beginning of a dotted name that is a module."""
+    while name not in modules:
+        name, dot, _ = name.rpartition(".")
+        if not dot:
+            return None
+    return name
+
+
+def list_edges(root: Path) -> Edges:
+    """The edges between packages, each with the first place that makes it."""
+    modules = list_modules(root)
+    rooms = {name: room_of(name, path.name == "__init__.py") for name, path in modules.items()}
+    edges: Edges = {}
+    for module, path in modules.items():
+        for name, line in list_names(ast.parse(path.read_text())):
+            target = find_module(modules, name)
+            if target and rooms[target] != rooms[module]:
+                place = f"{path.relative_to(root)}:{line} names {name}"
+                edges.setdefault((rooms[module], rooms[target]), place)
+    return edges
+
+
+def can_reach(edges: Edges, start: str, end: str) -> bool:
+    seen, ahead = {start}, [start]
+    while ahead:
+        here = ahead.pop()
+        if here == end:
+            return True
+        following = {to for origin, to in edges if origin == here} - seen
+        seen |= following
+        ahead += following
+    return False
+
+
+def check(root: Path, known: dict[tuple[str, str], str]) -> list[str]:
+    edges = list_edges(root)
+    complaints = [f"{a} -> {b} no longer exists: remove it from KNOWN" for a, b in known if (a, b) not in edges]
+    rest = {edge: place for edge, place in edges.items() if edge not in known}
+    for (origin, target), place in rest.items():
+        if can_reach(rest, target, origin):
+            complaints.append(f"{place}: {origin} needs {target}, which needs {origin}")
+    return complaints
+
+
+if __name__ == "__main__":
+    found = check(Path(sys.argv[1]).resolve(), {}) if len(sys.argv) > 1 else check(PACKAGES, KNOWN)
+    print("\n".join(found))
+    sys.exit(bool(found))
