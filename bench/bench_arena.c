@@ -45,11 +45,11 @@ static double copy_us(void *to, const void *from, uint64_t bytes) {
 }
 
 /* Writes each batch from a warm private buffer; the plain memcpy beside it goes to another one. */
-static _Noreturn void work(struct hr_pass *pass, uint64_t bytes) {
+static _Noreturn void work(struct hr_worker_fds *fds, uint64_t bytes) {
     hr_port *port;
     struct hr_task task;
     void *from = buffer_new(bytes), *other = buffer_new(bytes), *data;
-    check(hr_port_open(pass, &port));
+    check(hr_port_open(fds, &port));
     while (hr_port_take(port, HR_NO_DEADLINE, &task) == 0) {
         uint64_t round = task.task % ROUNDS;
         if (task.kind == 1) board->plain_us[round] = copy_us(other, from, bytes);
@@ -77,12 +77,12 @@ static void measure(uint64_t bytes) {
     double write_us[REPETITIONS], plain_us[REPETITIONS], whole_us[REPETITIONS], read_plain_us[REPETITIONS];
     double rounds[ROUNDS], plain_rounds[ROUNDS];
     hr_arena *arena;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     void *to = buffer_new(bytes), *from = buffer_new(bytes);
     check(hr_arena_open(&(struct hr_arena_options){.worker_count = 1, .prefetch_count = 2}, &arena));
-    check(hr_arena_pass(arena, 0, &pass));
-    if (fork() == 0) work(&pass, bytes);
-    hr_pass_done(&pass);
+    check(hr_arena_open_worker_fds(arena, 0, &fds));
+    if (fork() == 0) work(&fds, bytes);
+    hr_worker_fds_close(&fds);
     for (uint64_t i = 0; i < WARM_UP; i++) go(arena, i % 2, i, to);
 
     long faults = count_faults(), worker_faults = board->faults;

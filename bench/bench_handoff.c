@@ -86,10 +86,10 @@ static void measure_eventfd(double *ret_us, double *ret_idle_us) {
 
 /* ---- the arena ---- */
 
-static _Noreturn void work(struct hr_pass *pass, int64_t busy_ns) {
+static _Noreturn void work(struct hr_worker_fds *fds, int64_t busy_ns) {
     hr_port *port;
     struct hr_task task;
-    check(hr_port_open(pass, &port));
+    check(hr_port_open(fds, &port));
     while (hr_port_take(port, HR_NO_DEADLINE, &task) == 0) {
         be_busy(busy_ns);
         check(hr_port_publish(port, 0, 0));
@@ -103,10 +103,10 @@ static hr_arena *open_arena(uint32_t workers, int64_t busy_ns) {
     struct hr_arena_options options = {.worker_count = workers, .prefetch_count = 2 * workers};
     check(hr_arena_open(&options, &arena));
     for (uint32_t i = 0; i < workers; i++) {
-        struct hr_pass pass;
-        check(hr_arena_pass(arena, i, &pass));
-        if (fork() == 0) work(&pass, busy_ns);
-        hr_pass_done(&pass);
+        struct hr_worker_fds fds;
+        check(hr_arena_open_worker_fds(arena, i, &fds));
+        if (fork() == 0) work(&fds, busy_ns);
+        hr_worker_fds_close(&fds);
     }
     return arena;
 }

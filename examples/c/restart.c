@@ -47,7 +47,7 @@ static void replace_dead_worker(hr_loader *loader) {
     hr_crew_describe(&report, text, sizeof text);
     check(hr_loader_replace(loader, worker, &succession));
     check(hr_crew_fork(hr_loader_crew(loader), worker, work, &crashes));
-    printf("%s; last row: %d. Replaced, %d rows made again\n", text, (int)report.vitals.sample,
+    printf("%s; last row: %d. Replaced, %d rows made again\n", text, (int)report.status.sample,
            (int)succession.granted_count);
 }
 

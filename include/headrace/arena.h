@@ -69,7 +69,7 @@ enum hr_phase {
 #define HR_NO_SAMPLE UINT64_MAX
 
 /* A worker as its record shows it, alive or dead. A snapshot: its numbers may be of different moments. */
-struct hr_vitals {
+struct hr_worker_status {
     uint32_t pid; /* as it sees itself; 0: it never opened its port */
     uint32_t starts;
     enum hr_phase phase;
@@ -83,23 +83,23 @@ struct hr_vitals {
 
 /* What a worker needs to open its port: descriptors, close-on-exec. They may travel by fork, by SCM_RIGHTS, or under
  * other numbers after an exec. */
-struct hr_pass {
+struct hr_worker_fds {
     uint32_t worker;
     int memory_fd;
     int trainer_bell_fd;
     int worker_bell_fd;
-    int life_fd; /* reads end-of-file when the trainer is gone */
-    int box_fd;  /* a file for the worker's last words (headrace/crew.h), or -1 */
+    int life_fd;        /* reads end-of-file when the trainer is gone */
+    int diagnostics_fd; /* a file for the worker's last words (headrace/crew.h), or -1 */
 };
 
-/* Duplicates for worker `worker`, owned by the caller (hr_pass_done closes them). -EINVAL, -EMFILE. */
-HR_API int hr_arena_pass(hr_arena *arena, uint32_t worker, struct hr_pass *ret_pass);
-HR_API void hr_pass_done(struct hr_pass *pass);
+/* Duplicates for worker `worker`, owned by the caller (hr_worker_fds_close closes them). -EINVAL, -EMFILE. */
+HR_API int hr_arena_open_worker_fds(hr_arena *arena, uint32_t worker, struct hr_worker_fds *ret_fds);
+HR_API void hr_worker_fds_close(struct hr_worker_fds *fds);
 
 /* For a process that was given the pass and will take long to open its port, as it imports first: it is killed when the
  * trainer dies (at once if it has died), as hr_port_open arranges for itself. The trainer calls it, or the process.
  * -ESRCH; another negative errno where the system refuses. */
-HR_API int hr_pass_guard(const struct hr_pass *pass, int pid);
+HR_API int hr_worker_fds_guard(const struct hr_worker_fds *fds, int pid);
 
 /* A descriptor (a pidfd, a sentinel pipe) that becomes readable when worker `worker` ends: borrowed until the worker is
  * watched by another or -1 (not watched). While the trainer waits, a watched worker's end is HR_E_WORKER_DIED. */
@@ -136,7 +136,7 @@ HR_API int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_n
 HR_API uint32_t hr_arena_dead_worker(const hr_arena *arena);
 
 /* Reads the record of worker `worker`. -EINVAL. */
-HR_API int hr_arena_vitals(const hr_arena *arena, uint32_t worker, struct hr_vitals *ret_vitals);
+HR_API int hr_arena_worker_status(const hr_arena *arena, uint32_t worker, struct hr_worker_status *ret_status);
 
 /* Takes back whatever worker `worker` was granted and has not published: it is dead, and seen to be. Its published
  * batches can still be received. Returns the number of grants taken back. */
@@ -190,7 +190,7 @@ HR_API int hr_arena_count(hr_arena *arena, uint32_t restart_count, uint64_t skip
 
 /* Opens the port: maps the arena, and arranges that this process is killed when the trainer dies. On success takes the
  * descriptors over and empties `pass`; on failure they stay the caller's. HR_E_VERSION, HR_E_CORRUPT, -ENOMEM. */
-HR_API int hr_port_open(struct hr_pass *pass, hr_port **ret_port);
+HR_API int hr_port_open(struct hr_worker_fds *fds, hr_port **ret_port);
 HR_API hr_port *hr_port_close(hr_port *port); /* NULL is fine; returns NULL */
 
 struct hr_task {
@@ -220,8 +220,8 @@ HR_API void hr_port_note(hr_port *port, uint64_t sample);
 /* Notes that the worker enters a phase. hr_port_take, hr_port_reserve and hr_port_publish do so by themselves. */
 HR_API void hr_port_enter(hr_port *port, enum hr_phase phase);
 
-/* The pass's box_fd, borrowed; -1: none. */
-HR_API int hr_port_box_fd(const hr_port *port);
+/* The pass's diagnostics_fd, borrowed; -1: none. */
+HR_API int hr_port_diagnostics_fd(const hr_port *port);
 
 /* Cores that each worker could have to itself, were there `trainer_count` such trainers with as many workers on this
  * machine: by this process's affinity and its cgroups' quota, rounded down. 0: they share. */

@@ -38,16 +38,16 @@ static uint32_t power_of_two_from(uint32_t count) {
 
 /* The largest window of at most `most_bytes`, a multiple of `align`, with which the file stays below the limit of
  * files' sizes (ulimit -f); 0: there is none. `head` is the layout without windows. */
-static uint64_t window_within(const struct hr__layout *head, uint64_t most_bytes, uint64_t align) {
+static uint64_t window_within(const struct hr__arena_layout *head, uint64_t most_bytes, uint64_t align) {
     uint64_t limit = hr__file_limit(), before = hr__round_up(head->rings_end, align);
     uint64_t room = limit > before ? (limit - before) / head->slot_count : 0;
     return hr__min(most_bytes, room) & ~(align - 1);
 }
 
 static int plan_slots(const struct hr_arena_options *options, uint32_t held_slots, uint64_t most_bytes,
-                      struct hr__layout *ret_layout) {
+                      struct hr__arena_layout *ret_layout) {
     uint32_t workers = options->worker_count, capacity = power_of_two_from(options->prefetch_count + RING_SPARE);
-    struct hr__layout head;
+    struct hr__arena_layout head;
     for (;; held_slots--) {
         int r = hr__layout_plan(workers, options->prefetch_count + held_slots, capacity, 0, &head);
         if (r < 0) return r;
@@ -59,7 +59,7 @@ static int plan_slots(const struct hr_arena_options *options, uint32_t held_slot
 }
 
 /* How many slots of what size: a window as large as the limit where address space and files' sizes allow it. */
-static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, struct hr__layout *ret_layout) {
+static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, struct hr__arena_layout *ret_layout) {
     uint64_t address_bytes = hr__address_space_left() / ADDRESS_SHARE;
     uint64_t room_bytes = hr__min(hr__min(MOST_ADDRESS_BYTES, hr__file_limit()), address_bytes);
     uint64_t enough = hr__round_up(hr__min(limit_bytes, MOST_ADDRESS_BYTES), HR__WINDOW_ALIGN);
@@ -206,35 +206,34 @@ int hr__arena_check(const hr_arena *arena, uint32_t worker) {
     return r == 0 && arena->is_stopped ? hr__fail(HR_E_CLOSED, "arena: it was stopped") : r;
 }
 
-int hr_arena_pass(hr_arena *arena, uint32_t worker, struct hr_pass *ret_pass) {
+int hr_arena_open_worker_fds(hr_arena *arena, uint32_t worker, struct hr_worker_fds *ret_fds) {
     int r = hr__arena_check(arena, worker);
     if (r < 0) return r;
-    struct hr_pass pass = hr__empty_pass(worker);
-    r = hr__dup(arena->memory_fd, &pass.memory_fd);
-    if (r == 0) r = hr__dup(arena->bell_fd, &pass.trainer_bell_fd);
-    if (r == 0) r = hr__dup(arena->peers[worker].bell_fd, &pass.worker_bell_fd);
-    if (r == 0 && hr__open_anew(arena->life_read_fd, &pass.life_fd) < 0)
-        r = hr__dup(arena->life_read_fd, &pass.life_fd);
+    struct hr_worker_fds fds = hr__no_worker_fds(worker);
+    r = hr__dup(arena->memory_fd, &fds.memory_fd);
+    if (r == 0) r = hr__dup(arena->bell_fd, &fds.trainer_bell_fd);
+    if (r == 0) r = hr__dup(arena->peers[worker].bell_fd, &fds.worker_bell_fd);
+    if (r == 0 && hr__open_anew(arena->life_read_fd, &fds.life_fd) < 0) r = hr__dup(arena->life_read_fd, &fds.life_fd);
     if (r < 0) {
-        hr_pass_done(&pass);
+        hr_worker_fds_close(&fds);
         return hr__fail(r, "arena: cannot duplicate descriptors for worker %u: %s; raise the limit (ulimit -n)", worker,
                         hr_error_text(r));
     }
-    *ret_pass = pass;
+    *ret_fds = fds;
     return 0;
 }
 
-void hr_pass_done(struct hr_pass *pass) {
-    hr__close(&pass->memory_fd);
-    hr__close(&pass->trainer_bell_fd);
-    hr__close(&pass->worker_bell_fd);
-    hr__close(&pass->life_fd);
-    hr__close(&pass->box_fd);
+void hr_worker_fds_close(struct hr_worker_fds *fds) {
+    hr__close(&fds->memory_fd);
+    hr__close(&fds->trainer_bell_fd);
+    hr__close(&fds->worker_bell_fd);
+    hr__close(&fds->life_fd);
+    hr__close(&fds->diagnostics_fd);
 }
 
-int hr_pass_guard(const struct hr_pass *pass, int pid) {
-    int r = pid > 0 ? hr__kill_with(pass->life_fd, pid) : -ESRCH;
-    return r == 0 ? 0 : hr__fail(r, "arena: worker %u is not guarded: %s", pass->worker, hr_error_text(r));
+int hr_worker_fds_guard(const struct hr_worker_fds *fds, int pid) {
+    int r = pid > 0 ? hr__kill_with(fds->life_fd, pid) : -ESRCH;
+    return r == 0 ? 0 : hr__fail(r, "arena: worker %u is not guarded: %s", fds->worker, hr_error_text(r));
 }
 
 int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd) {
@@ -248,13 +247,13 @@ int hr_open_pidfd(int pid, int *ret_fd) {
     return r < 0 ? hr__fail(r, "arena: no pidfd for process %d: %s", pid, hr_error_text(r)) : 0;
 }
 
-int hr_arena_vitals(const hr_arena *arena, uint32_t worker, struct hr_vitals *ret_vitals) {
+int hr_arena_worker_status(const hr_arena *arena, uint32_t worker, struct hr_worker_status *ret_status) {
     int r = check_worker(arena, worker);
     if (r < 0) return r;
     const struct hr__worker *record = arena->peers[worker].record;
     uint32_t pid = atomic_load_explicit(&record->pid, memory_order_acquire); /* first: what follows is that process's */
     uint32_t phase = atomic_load_explicit(&record->phase, memory_order_acquire);
-    struct hr_vitals vitals = {
+    struct hr_worker_status status = {
         .phase = (enum hr_phase)(phase % HR_PHASE_COUNT),
         .pid = pid,
         .starts = atomic_load_explicit(&record->starts, memory_order_relaxed),
@@ -265,8 +264,8 @@ int hr_arena_vitals(const hr_arena *arena, uint32_t worker, struct hr_vitals *re
         .rss_bytes = atomic_load_explicit(&record->rss_bytes, memory_order_relaxed),
     };
     for (int i = 0; i < HR_PHASE_COUNT; i++)
-        vitals.phase_ns[i] = atomic_load_explicit(&record->phase_ns[i], memory_order_relaxed);
-    *ret_vitals = vitals;
+        status.phase_ns[i] = atomic_load_explicit(&record->phase_ns[i], memory_order_relaxed);
+    *ret_status = status;
     return 0;
 }
 

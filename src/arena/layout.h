@@ -113,12 +113,12 @@ static_assert(sizeof(struct hr__slot) == HR_CACHE_LINE, "shared layout");
 static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "a lock in shared memory outlives its holder");
 
 /* A pass without descriptors. */
-static inline struct hr_pass hr__empty_pass(uint32_t worker) {
-    return (struct hr_pass){worker, -1, -1, -1, -1, -1};
+static inline struct hr_worker_fds hr__no_worker_fds(uint32_t worker) {
+    return (struct hr_worker_fds){worker, -1, -1, -1, -1, -1};
 }
 
 /* One process's view of the mapped file. The mapping is borrowed. */
-struct hr__layout {
+struct hr__arena_layout {
     struct hr__header *header;
     uint64_t workers_at;
     uint64_t slots_at;
@@ -134,22 +134,22 @@ struct hr__layout {
 
 /* Lays out an arena for these numbers: fills `layout` apart from `header`. -EOVERFLOW. */
 int hr__layout_plan(uint32_t worker_count, uint32_t slot_count, uint32_t ring_capacity, uint64_t window_bytes,
-                    struct hr__layout *ret_layout);
+                    struct hr__arena_layout *ret_layout);
 
 /* Writes the header of a fresh mapping and makes it ready. */
-void hr__layout_write(struct hr__layout *layout, void *mapping, uint64_t limit_bytes, uint32_t trainer_pid);
+void hr__layout_write(struct hr__arena_layout *layout, void *mapping, uint64_t limit_bytes, uint32_t trainer_pid);
 
 /* Checks a mapping of `bytes` bytes that another process wrote. HR_E_CORRUPT, HR_E_VERSION, with a message. */
-int hr__layout_check(void *mapping, uint64_t bytes, struct hr__layout *ret_layout);
+int hr__layout_check(void *mapping, uint64_t bytes, struct hr__arena_layout *ret_layout);
 
-struct hr__worker *hr__layout_worker(const struct hr__layout *layout, uint32_t worker);
-struct hr__slot *hr__layout_slot(const struct hr__layout *layout, uint32_t slot);
-void *hr__layout_grant_ring(const struct hr__layout *layout, uint32_t worker);
-void *hr__layout_completion_ring(const struct hr__layout *layout, uint32_t worker);
-static inline uint64_t hr__layout_window_at(const struct hr__layout *layout, uint32_t slot) {
+struct hr__worker *hr__layout_worker(const struct hr__arena_layout *layout, uint32_t worker);
+struct hr__slot *hr__layout_slot(const struct hr__arena_layout *layout, uint32_t slot);
+void *hr__layout_grant_ring(const struct hr__arena_layout *layout, uint32_t worker);
+void *hr__layout_completion_ring(const struct hr__arena_layout *layout, uint32_t worker);
+static inline uint64_t hr__layout_window_at(const struct hr__arena_layout *layout, uint32_t slot) {
     return layout->windows_at + (uint64_t)slot * layout->window_bytes;
 }
-static inline void *hr__layout_window(const struct hr__layout *layout, uint32_t slot) {
+static inline void *hr__layout_window(const struct hr__arena_layout *layout, uint32_t slot) {
     return (unsigned char *)layout->header + hr__layout_window_at(layout, slot);
 }
 

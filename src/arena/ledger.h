@@ -93,7 +93,7 @@ struct hr__peer {
 
 struct hr_arena {
     pthread_mutex_t lock; /* all but `returned` and `refs`; not held while the trainer sleeps */
-    struct hr__layout layout;
+    struct hr__arena_layout layout;
     uint64_t limit_bytes;
     uint32_t prefetch_count;
     bool has_few_slots; /* a large batch takes most of them: see hr__ledger_take */

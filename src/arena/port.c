@@ -18,9 +18,9 @@ struct seen {
 };
 
 struct hr_port {
-    struct hr__layout layout;
-    struct hr_pass pass;
-    int own_life_fd; /* -1 where the kernel cannot be asked to kill us; then waits watch pass.life_fd */
+    struct hr__arena_layout layout;
+    struct hr_worker_fds fds;
+    int own_life_fd; /* -1 where the kernel cannot be asked to kill us; then waits watch fds.life_fd */
     struct hr__worker *record;
     struct hr__ring grants;
     struct hr__ring completions;
@@ -60,23 +60,23 @@ static bool has_come(void *context) {
  * file is known by its size. */
 static int check_descriptors(const hr_port *port) {
     uint64_t bytes = 0;
-    int r = hr__memory_bytes(port->pass.memory_fd, &bytes);
+    int r = hr__memory_bytes(port->fds.memory_fd, &bytes);
     if (r == 0 && bytes == port->layout.total_bytes) return 0;
     return hr__fail(-EBADF,
                     "arena: the arena's descriptors were closed in worker %u; close only what you have opened there "
                     "(no os.closerange)",
-                    port->pass.worker);
+                    port->fds.worker);
 }
 
 static int sleep_once(hr_port *port, int64_t deadline_ns) {
-    const int fds[] = {port->pass.worker_bell_fd, port->pass.life_fd};
+    const int fds[] = {port->fds.worker_bell_fd, port->fds.life_fd};
     bool ready[2] = {false, false};
     int r = check_descriptors(port);
     if (r < 0) return r;
     r = hr__poll(fds, ready, 2, deadline_ns);
     if (r < 0) return hr__fail(r, "arena: no task came: %s", hr__wait_error_text(r));
     if (ready[1]) return hr__fail(HR_E_CLOSED, "arena: the trainer is gone");
-    hr__eventfd_drain(port->pass.worker_bell_fd);
+    hr__eventfd_drain(port->fds.worker_bell_fd);
     return 0;
 }
 
@@ -96,7 +96,7 @@ static int wait_for(hr_port *port, bool is_reply, int64_t deadline_ns) {
 
 static void wake_trainer(hr_port *port, bool urgent) {
     if (hr__ring_must_wake(&port->completions, urgent) && check_descriptors(port) == 0)
-        hr__eventfd_ring(port->pass.trainer_bell_fd);
+        hr__eventfd_ring(port->fds.trainer_bell_fd);
 }
 
 /* ---- opening ---- */
@@ -104,10 +104,10 @@ static void wake_trainer(hr_port *port, bool urgent) {
 static int attach(hr_port *port) {
     uint64_t bytes = 0;
     void *mapping = NULL;
-    int r = hr__memory_bytes(port->pass.memory_fd, &bytes);
+    int r = hr__memory_bytes(port->fds.memory_fd, &bytes);
     if (r == 0 && bytes < HR__HEADER_ROOM)
         return hr__fail(HR_E_CORRUPT, "arena: a file of %llu bytes is no arena", (unsigned long long)bytes);
-    if (r == 0) r = hr__map(port->pass.memory_fd, bytes, &mapping);
+    if (r == 0) r = hr__map(port->fds.memory_fd, bytes, &mapping);
     if (r < 0) return hr__fail(r, "arena: cannot map the trainer's arena: %s", hr_error_text(r));
     r = hr__layout_check(mapping, bytes, &port->layout);
     if (r < 0) {
@@ -116,13 +116,13 @@ static int attach(hr_port *port) {
     }
     hr__keep_from_children(mapping, bytes);
     hr__stop_at(HR__AT_PORT_MAPPED);
-    if (port->pass.worker < port->layout.worker_count) return 0;
-    return hr__fail(-EINVAL, "arena: worker %u of %u", port->pass.worker, port->layout.worker_count);
+    if (port->fds.worker < port->layout.worker_count) return 0;
+    return hr__fail(-EINVAL, "arena: worker %u of %u", port->fds.worker, port->layout.worker_count);
 }
 
 /* A worker that replaces a dead one goes on where the trainer stands in both rings. */
 static void open_rings(hr_port *port) {
-    uint32_t worker = port->pass.worker, capacity = port->layout.ring_capacity;
+    uint32_t worker = port->fds.worker, capacity = port->layout.ring_capacity;
     port->record = hr__layout_worker(&port->layout, worker);
     port->grants = (struct hr__ring){hr__layout_grant_ring(&port->layout, worker), 0, capacity};
     port->completions = (struct hr__ring){hr__layout_completion_ring(&port->layout, worker), 0, capacity};
@@ -152,7 +152,8 @@ void hr_port_enter(hr_port *port, enum hr_phase phase) {
     atomic_store_explicit(&record->phase_ns[from], spent_ns, memory_order_relaxed);
     hr__stop_at(HR__AT_PORT_PHASE_NS);
     atomic_store_explicit(&record->phase_since_ns, (uint64_t)now_ns, memory_order_relaxed);
-    atomic_store_explicit(&record->phase, (uint32_t)phase, memory_order_release); /* pairs with hr_arena_vitals */
+    atomic_store_explicit(&record->phase, (uint32_t)phase,
+                          memory_order_release); /* pairs with hr_arena_worker_status */
     port->phase_since_ns = now_ns;
     hr__stop_at(HR__AT_PORT_PHASE);
 }
@@ -180,8 +181,8 @@ void hr_port_keep_blocks(const hr_port *port, uint64_t block_bytes) {
     hr__keep_blocks(block_bytes, port->kept_bytes);
 }
 
-int hr_port_box_fd(const hr_port *port) {
-    return port->pass.box_fd;
+int hr_port_diagnostics_fd(const hr_port *port) {
+    return port->fds.diagnostics_fd;
 }
 
 static void enter_task(hr_port *port) {
@@ -199,25 +200,25 @@ static void leave_task(hr_port *port) {
     hr__stop_at(HR__AT_PORT_RSS);
 }
 
-int hr_port_open(struct hr_pass *pass, hr_port **ret_port) {
+int hr_port_open(struct hr_worker_fds *fds, hr_port **ret_port) {
     hr_port *port = calloc(1, sizeof *port);
     if (!port) return hr__fail(-ENOMEM, "arena: no memory for a port");
-    port->pass = *pass;
+    port->fds = *fds;
     port->own_life_fd = -1;
     port->own_pid = hr__pid();
     int r = attach(port);
     if (r == 0) port->seen = calloc(port->layout.slot_count, sizeof *port->seen);
     if (r == 0 && !port->seen) r = hr__fail(-ENOMEM, "arena: no memory for a port");
     if (r < 0) {
-        port->pass = hr__empty_pass(0); /* they stay the caller's */
+        port->fds = hr__no_worker_fds(0); /* they stay the caller's */
         hr_port_close(port);
         return r;
     }
-    if (port->layout.header->trainer_pid != hr__pid()) hr__die_with(port->pass.life_fd, &port->own_life_fd);
+    if (port->layout.header->trainer_pid != hr__pid()) hr__die_with(port->fds.life_fd, &port->own_life_fd);
     hr__stop_at(HR__AT_PORT_ARMED);
     hr__spin_init(&port->spin, port->layout.worker_count + 1);
     open_rings(port);
-    *pass = hr__empty_pass(pass->worker);
+    *fds = hr__no_worker_fds(fds->worker);
     *ret_port = port;
     return 0;
 }
@@ -228,7 +229,7 @@ hr_port *hr_port_close(hr_port *port) {
     if (port->layout.header && port->own_pid == hr__pid()) hr__unmap(port->layout.header, port->layout.total_bytes);
     hr__stop_at(HR__AT_PORT_UNMAPPED);
     hr__close(&port->own_life_fd);
-    hr_pass_done(&port->pass);
+    hr_worker_fds_close(&port->fds);
     free(port->seen);
     free(port);
     hr__stop_at(HR__AT_PORT_CLOSED);
@@ -237,7 +238,7 @@ hr_port *hr_port_close(hr_port *port) {
 
 /* ---- taking ---- */
 
-static bool is_possible(const struct hr__layout *layout, const struct hr__record *grant) {
+static bool is_possible(const struct hr__arena_layout *layout, const struct hr__record *grant) {
     return grant->slot < layout->slot_count && grant->windows >= 1 &&
            grant->windows <= layout->slot_count - grant->slot &&
            grant->allowance <= grant->windows * layout->window_bytes && grant->bytes <= grant->allowance;
@@ -250,7 +251,7 @@ int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_task) {
     if (r == 0) r = hr__ring_pop(&port->grants, &port->grant);
     if (r < 0) return r;
     if (r == 0 || !is_possible(&port->layout, &port->grant))
-        return hr__fail(HR_E_CORRUPT, "arena: a grant to worker %u cannot be", port->pass.worker);
+        return hr__fail(HR_E_CORRUPT, "arena: a grant to worker %u cannot be", port->fds.worker);
     port->has_grant = true;
     port->reserved_bytes = 0;
     hr__stop_at(HR__AT_PORT_TAKEN);
@@ -295,7 +296,7 @@ static int ask(hr_port *port, uint64_t bytes) {
     grant.generation = atomic_load_explicit(&record->reply_generation, memory_order_relaxed);
     grant.allowance = atomic_load_explicit(&record->reply_bytes, memory_order_relaxed);
     if (!is_possible(&port->layout, &grant) || (!is_refused && grant.allowance < bytes))
-        return hr__fail(HR_E_CORRUPT, "arena: the reply to worker %u cannot be", port->pass.worker);
+        return hr__fail(HR_E_CORRUPT, "arena: the reply to worker %u cannot be", port->fds.worker);
     if (grant.slot != port->grant.slot) port->reserved_bytes = port->seen[grant.slot].mapped_bytes = 0;
     port->grant = grant;
     return is_refused ? refused(port, bytes) : 0;
@@ -312,7 +313,7 @@ static int commit(hr_port *port, uint64_t bytes) {
     atomic_store(&slot->committed_bytes, target);
     hr__stop_at(HR__AT_PORT_ANNOUNCED);
     uint64_t window_at = hr__layout_window_at(&port->layout, port->grant.slot);
-    r = hr__commit(port->pass.memory_fd, window_at + has, target - has);
+    r = hr__commit(port->fds.memory_fd, window_at + has, target - has);
     hr__stop_at(HR__AT_PORT_COMMITTED);
     if (r == 0) return 0;
     atomic_store(&slot->committed_bytes, has);
@@ -356,7 +357,7 @@ int hr_port_publish(hr_port *port, uint32_t status, uint64_t bytes) {
                                 .slot = port->grant.slot,
                                 .kind = status};
     int r = hr__ring_push(&port->completions, &record);
-    if (r < 0) return hr__fail(r, "arena: the completions of worker %u are full", port->pass.worker);
+    if (r < 0) return hr__fail(r, "arena: the completions of worker %u are full", port->fds.worker);
     port->has_grant = false;
     hr__stop_at(HR__AT_PORT_PUSHED);
     atomic_fetch_add_explicit(&port->record->done_count, 1, memory_order_relaxed);

@@ -21,7 +21,7 @@ int hr_batch_new(hr_batch **ret_batch) {
 
 hr_batch *hr_batch_free(hr_batch *batch) {
     if (!batch) return NULL;
-    hr__helper_done(&batch->helper);
+    hr__copy_thread_end(&batch->copy_thread);
     hr__buffer_done(&batch->tree);
     hr__buffer_done(&batch->places);
     hr__buffer_done(&batch->leaves);

@@ -153,7 +153,7 @@ static void write_leaves(hr_batch *batch, void *to) {
         .copy_bytes = bytes >= PAST_CACHES_BYTES ? hr__copy_past_caches : hr__copy_in_pieces,
     };
     if (is_shared)
-        hr__helper_run(&batch->helper, bytes >= LARGE_BYTES, write_parts, &writing);
+        hr__copy_thread_run(&batch->copy_thread, bytes >= LARGE_BYTES, write_parts, &writing);
     else
         write_parts(&writing);
 }

@@ -9,8 +9,8 @@
 
 #include "batch/buffer.h"
 #include "batch/copy.h"
+#include "batch/copy_thread.h"
 #include "batch/format.h"
-#include "batch/helper.h"
 
 /* A run of bytes in the batch: one or more sources of equal size, or a part of the writer's own `filled`. */
 struct hr__leaf {
@@ -37,7 +37,7 @@ struct hr_batch {
     uint64_t total_bytes; /* when measured, else 0 */
     uint32_t thread_count;
     bool is_written; /* since the last reset */
-    struct hr__helper helper;
+    struct hr__copy_thread copy_thread;
     uint32_t depth;
     uint64_t missing[HR_BATCH_MAX_DEPTH]; /* children that each open container still waits for */
 };

@@ -7,7 +7,7 @@
 
 #include "base/base.h"
 #include "base/error.h"
-#include "box.h"
+#include "diagnostics.h"
 #include "os/os.h"
 
 struct member {
@@ -17,10 +17,10 @@ struct member {
     bool is_forked;
     bool is_reaped;
     struct hr__end end;
-    uint64_t oom_kills;      /* of the cgroup, when it was started */
-    uint64_t rss_bytes;      /* when a look last saw it alive; 0: never */
-    uint64_t told_rss_bytes; /* what its vitals said then */
-    struct hr__box box;
+    uint64_t oom_kills;       /* of the cgroup, when it was started */
+    uint64_t rss_bytes;       /* when a look last saw it alive; 0: never */
+    uint64_t noted_rss_bytes; /* what its vitals said then */
+    struct hr__diagnostics diagnostics;
 };
 
 struct hr_crew {
@@ -63,7 +63,7 @@ hr_crew *hr_crew_close(hr_crew *crew) {
     for (uint32_t i = 0; i < crew->count; i++) {
         forget(crew, i);
         /* A child does not have the mapping, and may have another in its place. */
-        if (crew->own_pid == hr__pid()) hr__box_close(&crew->members[i].box);
+        if (crew->own_pid == hr__pid()) hr__diagnostics_close(&crew->members[i].diagnostics);
     }
     hr__stop_at(HR__AT_CREW_CLOSED);
     free(crew->members);
@@ -102,20 +102,20 @@ static int find_free(hr_crew *crew, uint32_t worker, struct member **ret_member)
                     worker, (*ret_member)->pid);
 }
 
-int hr_crew_pass(hr_crew *crew, uint32_t worker, struct hr_pass *ret_pass) {
+int hr_crew_open_worker_fds(hr_crew *crew, uint32_t worker, struct hr_worker_fds *ret_fds) {
     struct member *member;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     int r = find(crew, worker, &member);
-    if (r == 0) r = hr_arena_pass(crew->arena, worker, &pass);
+    if (r == 0) r = hr_arena_open_worker_fds(crew->arena, worker, &fds);
     if (r < 0) return r;
-    r = hr__box_open(&member->box, &pass.box_fd);
-    hr__stop_at(HR__AT_CREW_PASS);
+    r = hr__diagnostics_open(&member->diagnostics, &fds.diagnostics_fd);
+    hr__stop_at(HR__AT_CREW_WORKER_FDS);
     if (r < 0) {
-        hr_pass_done(&pass);
+        hr_worker_fds_close(&fds);
         return hr__fail(r, "crew: no file for worker %u's last words: %s; raise the limit of %s", worker,
                         hr_error_text(r), r == -EFBIG ? "files' sizes (ulimit -f)" : "open files (ulimit -n)");
     }
-    *ret_pass = pass;
+    *ret_fds = fds;
     return 0;
 }
 
@@ -138,17 +138,17 @@ int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     member->is_forked = member->is_reaped = false;
     member->end = (struct hr__end){0};
     member->oom_kills = hr__oom_kill_count();
-    member->rss_bytes = member->told_rss_bytes = 0;
+    member->rss_bytes = member->noted_rss_bytes = 0;
     hr__stop_at(HR__AT_CREW_ADOPTED);
     r = hr_arena_watch(crew->arena, worker, member->watched);
     return r == 0 && is_restart ? hr_arena_count(crew->arena, 1, 0) : r;
 }
 
-static _Noreturn void be_worker(struct hr_pass *pass, hr_work *work, void *context) {
+static _Noreturn void be_worker(struct hr_worker_fds *fds, hr_work *work, void *context) {
     enum { CANNOT_OPEN = 127 };
     hr_port *port;
-    if (hr_port_open(pass, &port) < 0) {
-        hr_box_say(pass->box_fd, hr_error_message(), strlen(hr_error_message()));
+    if (hr_port_open(fds, &port) < 0) {
+        hr_diagnostics_log_stderr(fds->diagnostics_fd, hr_error_message(), strlen(hr_error_message()));
         hr__exit(CANNOT_OPEN);
     }
     int code = work(port, context);
@@ -158,15 +158,15 @@ static _Noreturn void be_worker(struct hr_pass *pass, hr_work *work, void *conte
 
 int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context) {
     struct member *member;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     int pid = -1;
     int r = find_free(crew, worker, &member);
-    if (r == 0) r = hr_crew_pass(crew, worker, &pass);
+    if (r == 0) r = hr_crew_open_worker_fds(crew, worker, &fds);
     if (r < 0) return r;
     hr__stop_at(HR__AT_CREW_FORK);
     r = hr__fork(&pid);
-    if (r == 0 && pid == 0) be_worker(&pass, work, context);
-    hr_pass_done(&pass);
+    if (r == 0 && pid == 0) be_worker(&fds, work, context);
+    hr_worker_fds_close(&fds);
     if (r < 0)
         return hr__fail(r,
                         "crew: cannot fork worker %u: %s; look at the limits of processes (ulimit -u, the cgroup's "
@@ -217,13 +217,13 @@ static void look_at_process(const struct member *member, struct hr_worker_report
 
 /* Resident memory as it was seen last: by a look at the live process, or later by itself. */
 static void add_memory(struct member *member, struct hr_worker_report *report) {
-    bool is_its_own = report->vitals.pid == (uint32_t)member->pid; /* else of the process before it */
-    uint64_t told = is_its_own ? report->vitals.rss_bytes : 0;
+    bool is_its_own = report->status.pid == (uint32_t)member->pid; /* else of the process before it */
+    uint64_t noted = is_its_own ? report->status.rss_bytes : 0;
     if (report->rss_bytes) {
         member->rss_bytes = report->rss_bytes;
-        member->told_rss_bytes = told;
+        member->noted_rss_bytes = noted;
     }
-    report->rss_bytes = told == member->told_rss_bytes ? member->rss_bytes : told;
+    report->rss_bytes = noted == member->noted_rss_bytes ? member->rss_bytes : noted;
 }
 
 int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_report) {
@@ -241,7 +241,7 @@ int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_re
     uint64_t oom_kills = hr__oom_kill_count();
     report.oom_kills = oom_kills != UINT64_MAX && oom_kills > member->oom_kills ? oom_kills - member->oom_kills : 0;
     /* After the process, so that a dead one's are its last, and a live one's no older than its state. */
-    r = hr_arena_vitals(crew->arena, worker, &report.vitals);
+    r = hr_arena_worker_status(crew->arena, worker, &report.status);
     if (r < 0) return r;
     add_memory(member, &report);
     *ret_report = report;
@@ -251,21 +251,21 @@ int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_re
 int hr_crew_stack(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
     struct member *member;
     int r = find(crew, worker, &member);
-    if (r == 0) hr__box_stack(&member->box, ret_text, ret_bytes);
+    if (r == 0) hr__diagnostics_stack(&member->diagnostics, ret_text, ret_bytes);
     return r;
 }
 
-int hr_crew_said(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
+int hr_crew_stderr(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
     struct member *member;
     int r = find(crew, worker, &member);
-    if (r == 0) hr__box_said(&member->box, ret_text, ret_bytes);
+    if (r == 0) hr__diagnostics_stderr(&member->diagnostics, ret_text, ret_bytes);
     return r;
 }
 
-int hr_crew_told(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
+int hr_crew_posted_status(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
     struct member *member;
     int r = find(crew, worker, &member);
-    if (r == 0) hr__box_told(&member->box, ret_text, ret_bytes);
+    if (r == 0) hr__diagnostics_posted_status(&member->diagnostics, ret_text, ret_bytes);
     return r;
 }
 

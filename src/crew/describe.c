@@ -59,12 +59,12 @@ static void add_state(struct text *text, const struct hr_worker_report *report) 
 static void add_place(struct text *text, const struct hr_worker_report *report) {
     static const char *const places[HR_PHASE_COUNT] = {"waiting for a task", "in the data set",
                                                        "collating or writing its batch"};
-    if (report->vitals.pid != (uint32_t)report->pid)
+    if (report->status.pid != (uint32_t)report->pid)
         add(text, "it had not opened its port yet");
-    else if (report->vitals.phase == HR_PHASE_WAIT)
+    else if (report->status.phase == HR_PHASE_WAIT)
         add(text, "it was %s", places[HR_PHASE_WAIT]);
     else
-        add(text, "it was %s, at task %llu", places[report->vitals.phase], (unsigned long long)report->vitals.task);
+        add(text, "it was %s, at task %llu", places[report->status.phase], (unsigned long long)report->status.task);
 }
 
 int hr_crew_describe(const struct hr_worker_report *report, char *text_at, size_t bytes) {

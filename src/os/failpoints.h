@@ -15,7 +15,7 @@
     POINT(ARENA_CREATED, "arena.created", TRAINER)                                                                     \
     POINT(ARENA_WRITTEN, "arena.written", TRAINER)                                                                     \
     POINT(ARENA_READY, "arena.ready", TRAINER)                                                                         \
-    POINT(CREW_PASS, "crew.pass", TRAINER)                                                                             \
+    POINT(CREW_WORKER_FDS, "crew.worker_fds", TRAINER)                                                                 \
     POINT(CREW_FORK, "crew.fork", TRAINER)                                                                             \
     POINT(FORK_BEFORE, "fork.before", TRAINER)                                                                         \
     POINT(FORK_PARENT, "fork.parent", TRAINER)                                                                         \
@@ -65,10 +65,10 @@
     POINT(BATCH_HEAD, "batch.head", WORKER)                                                                            \
     POINT(BATCH_TREE, "batch.tree", WORKER)                                                                            \
     POINT(BATCH_LEAF, "batch.leaf", WORKER)                                                                            \
-    POINT(BOX_WRITTEN, "box.written", WORKER)                                                                          \
-    POINT(BOX_SAID, "box.said", WORKER)                                                                                \
-    POINT(BOX_TELLING, "box.telling", WORKER)                                                                          \
-    POINT(BOX_TOLD, "box.told", WORKER)                                                                                \
+    POINT(STDERR_WRITTEN, "stderr.written", WORKER)                                                                    \
+    POINT(STDERR_LOGGED, "stderr.logged", WORKER)                                                                      \
+    POINT(STATUS_WRITTEN, "status.written", WORKER)                                                                    \
+    POINT(STATUS_POSTED, "status.posted", WORKER)                                                                      \
     /* publish */                                                                                                      \
     POINT(PORT_PUSHED, "port.pushed", WORKER)                                                                          \
     POINT(PORT_PUBLISHED, "port.published", WORKER)                                                                    \

@@ -15,7 +15,7 @@ static int too_large(uint64_t count) {
     return hr__fail(-EFBIG, "store: a container of %" PRIu64 " items is larger than an image can be; split it", count);
 }
 
-static int list_tag(enum hr_kind kind, enum hr__layout layout, unsigned *ret_tag) {
+static int list_tag(enum hr_kind kind, enum hr__item_layout layout, unsigned *ret_tag) {
     if (kind != HR_KIND_LIST && kind != HR_KIND_TUPLE)
         return hr__fail(-EINVAL, "store: only a list or a tuple can be packed, not a value of kind %d", (int)kind);
     *ret_tag = (kind == HR_KIND_LIST ? (unsigned)TAG_LIST : (unsigned)TAG_TUPLE) + (unsigned)layout;
@@ -233,8 +233,8 @@ int hr_builder_index(hr_builder *builder, hr_value dict) {
 
 /* ---- packed lists ---- */
 
-static int make_packed(hr_builder *builder, enum hr_kind kind, enum hr__layout layout, unsigned each, uint64_t count,
-                       hr_value *ret_value, unsigned char **ret_items) {
+static int make_packed(hr_builder *builder, enum hr_kind kind, enum hr__item_layout layout, unsigned each,
+                       uint64_t count, hr_value *ret_value, unsigned char **ret_items) {
     unsigned tag;
     int r = list_tag(kind, layout, &tag);
     return r < 0 ? r : make_counted(builder, tag, count, each, ret_value, ret_items);

@@ -82,7 +82,7 @@ enum hr__tag {
     TAG_ENTRY = 54, /* in dicts only */
 };
 
-enum hr__layout {
+enum hr__item_layout {
     LAYOUT_WORDS = 0,
     LAYOUT_INT32 = 1,
     LAYOUT_INT64 = 2,

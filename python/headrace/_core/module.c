@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "exchange/exchange.h"
 #include "frozen/store.h"
+#include "inspect/inspect.h"
 
 #include <errno.h>
 
@@ -102,14 +104,22 @@ static int add_constants(PyObject *module) {
     static const struct {
         const char *name;
         long value;
-    } table[] = {{"STATUS_BATCH", HR_STATUS_BATCH},     {"STATUS_ERROR", HR_STATUS_ERROR},
-                 {"STATUS_END", HR_STATUS_END},         {"STATUS_SKIPPED", HR_STATUS_SKIPPED},
-                 {"STATUS_TOO_BIG", HR_STATUS_TOO_BIG}, {"TASK_MAKE", HR_TASK_MAKE},
-                 {"TASK_EPOCH", HR_TASK_EPOCH},         {"TASK_STOP", HR_TASK_STOP},
-                 {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},   {"FLAVOR_NUMPY", HR_FLAVOR_NUMPY},
-                 {"STATUS_NOTED", HR_STATUS_USER},      {"PHASE_WAIT", HR_PHASE_WAIT},
-                 {"PHASE_FETCH", HR_PHASE_FETCH},       {"PHASE_COLLATE", HR_PHASE_COLLATE},
-                 {"BOX_STACK_AT", HR_BOX_STACK_AT},     {"BOX_TOLD_BYTES", HR_BOX_TOLD_BYTES}};
+    } table[] = {{"STATUS_BATCH", HR_STATUS_BATCH},
+                 {"STATUS_ERROR", HR_STATUS_ERROR},
+                 {"STATUS_END", HR_STATUS_END},
+                 {"STATUS_SKIPPED", HR_STATUS_SKIPPED},
+                 {"STATUS_TOO_BIG", HR_STATUS_TOO_BIG},
+                 {"TASK_MAKE", HR_TASK_MAKE},
+                 {"TASK_EPOCH", HR_TASK_EPOCH},
+                 {"TASK_STOP", HR_TASK_STOP},
+                 {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},
+                 {"FLAVOR_NUMPY", HR_FLAVOR_NUMPY},
+                 {"STATUS_NOTED", HR_STATUS_USER},
+                 {"PHASE_WAIT", HR_PHASE_WAIT},
+                 {"PHASE_FETCH", HR_PHASE_FETCH},
+                 {"PHASE_COLLATE", HR_PHASE_COLLATE},
+                 {"DIAGNOSTICS_STACK_AT", HR_DIAGNOSTICS_STACK_AT},
+                 {"DIAGNOSTICS_STATUS_BYTES", HR_DIAGNOSTICS_STATUS_BYTES}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (PyModule_AddIntConstant(module, table[i].name, table[i].value) < 0) return -1;
 #ifdef HR_FAILPOINTS

@@ -121,7 +121,7 @@ class Crew:
     # ---- starting ----
 
     def _start(self, worker: int, host: Host, beginning: restart_state.Beginning) -> None:
-        opener = main.Pass(*self._core.open_pass(worker))
+        opener = main.Pass(*self._core.open_worker_fds(worker))
         cargo = transport.Cargo((host.job_of(worker), beginning))
         try:
             args = (opener, cargo, not signals.is_blocked())
@@ -159,7 +159,7 @@ class Crew:
     def replace(self, worker: int, host: Host) -> None:
         """Worker `worker` is dead: starts another in its place. RuntimeError with the reason of its death where the
         policy, or the data set, does not allow that."""
-        look = self._core.look(worker)
+        look = self._core.snapshot(worker)
         exit_code = self._reap(worker, look)
         pid, report = look["pid"], self._report_of_end(look, exit_code)
         is_restart = pid not in self._stillborn
@@ -284,7 +284,7 @@ class Crew:
         if not self.has_unborn or now_s < self._next_look_s:
             return False
         self._next_look_s = now_s + self.slice_s
-        unborn = [look for look in map(self._core.look, range(self._count)) if reports.is_starting(look)]
+        unborn = [look for look in map(self._core.snapshot, range(self._count)) if reports.is_starting(look)]
         seen = {look["pid"]: look for look in unborn if look["is_deadlocked"]}
         room = STILLBIRTHS - self._uncounted - len(self._stillborn)
         hanging = sorted(self._deadlocked & seen.keys() - self._stillborn)[:room]
@@ -300,7 +300,7 @@ class Crew:
 
     def _awaited(self) -> list[dict[str, Any]]:
         awaited = self._core.awaited()
-        return [self._core.look(worker) for worker in (range(self._count) if awaited is None else [awaited])]
+        return [self._core.snapshot(worker) for worker in (range(self._count) if awaited is None else [awaited])]
 
     def report_stall(self, seconds: float) -> None:
         """Says what keeps the worker that is waited for, then does as the policy says."""
@@ -343,11 +343,11 @@ class Crew:
         before = last = look["stack"]
         while time.monotonic() < deadline:
             time.sleep(0.02)
-            now = self._core.look(worker)["stack"]
+            now = self._core.snapshot(worker)["stack"]
             if now != before and now == last and diagnostics.threads_without_ear(look["pid"]) <= deaf:
                 break
             last = now
-        return {**look, "stack": last, "stack_is_cut": self._core.look(worker)["stack_is_cut"]}
+        return {**look, "stack": last, "stack_is_cut": self._core.snapshot(worker)["stack_is_cut"]}
 
     def _hazards(self) -> list[str]:
         if self._context.get_start_method() != "fork" or self._threads < 2:
@@ -368,7 +368,7 @@ def close(core: _core.Loader, processes: list[Any], timeout: float) -> None:
 
 def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:
     for worker, process in enumerate(processes):
-        if core.look(worker)["own_pid"] != process.pid:
+        if core.snapshot(worker)["own_pid"] != process.pid:
             # It would see only after its imports that it shall end. SIGTERM would be left to a handler of the
             # trainer's, which a forked worker still has: one that saves the training's state, or cannot run.
             process.kill()

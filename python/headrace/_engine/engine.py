@@ -320,7 +320,7 @@ class Engine:
         looks = _growth.looks(self._core, len(self.processes))
         report["growth"] = [asdict(one) for one in _growth.sum_up(looks)]
         report["private_grown_bytes"] = sum(look["private_grown"] for look in looks)
-        report["per_worker"] = [_vitals(self._core.look(worker)) for worker in range(len(self.processes))]
+        report["per_worker"] = [_vitals(self._core.snapshot(worker)) for worker in range(len(self.processes))]
         return report
 
     def warn_of_copies(self, stacklevel: int) -> None:

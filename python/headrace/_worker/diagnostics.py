@@ -41,7 +41,7 @@ def _listen(stream: Any, port: _core.Port) -> None:
 
     def heard(text: str) -> Any:
         with contextlib.suppress(Exception):  # a worker that has closed its descriptors still writes
-            port.say(text.encode("utf-8", "replace"))
+            port.log_stderr(text.encode("utf-8", "replace"))
         return write(text)
 
     with contextlib.suppress(AttributeError):  # a stream of a class of its own, without a __dict__
@@ -52,11 +52,11 @@ def arm(port: _core.Port) -> None:
     """From here on fatal signals, and STACK_SIGNAL, leave stacks in the box, and so do words in sys.stderr. A
     faulthandler that the user has enabled writes there instead of to its own file. Handlers of fatal signals that are
     set later take its place."""
-    fd = port.box_fd()
+    fd = port.diagnostics_fd()
     if fd < 0:
         return
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # without stacks, then
-        os.lseek(fd, _core.BOX_STACK_AT, os.SEEK_SET)
+        os.lseek(fd, _core.DIAGNOSTICS_STACK_AT, os.SEEK_SET)
         faulthandler.disable()  # one that the trainer has enabled would not be put in front of torch's handlers again
         faulthandler.enable(fd, all_threads=True)
         if signal.getsignal(STACK_SIGNAL) is signal.SIG_DFL:

@@ -70,7 +70,7 @@ class Failed(Exception):
     """An exception of earlier is due now; it stands in args[0], wrapped."""
 
 
-_LIFE = 3  # where Loader.open_pass has the descriptor that tells the trainer's death, without the worker's number
+_LIFE = 3  # where Loader.open_worker_fds has the descriptor that tells the trainer's death, without the worker's number
 
 
 class Pass:

@@ -112,12 +112,12 @@ static int open_crew(void *context) {
 
 static int open_port(void *context) {
     struct scene *scene = context;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     hr_port *port = NULL;
-    must(hr_arena_pass(scene->arena, 0, &pass));
-    int r = hr_port_open(&pass, &port);
+    must(hr_arena_open_worker_fds(scene->arena, 0, &fds));
+    int r = hr_port_open(&fds, &port);
     hr_port_close(port);
-    hr_pass_done(&pass);
+    hr_worker_fds_close(&fds);
     return r;
 }
 

@@ -161,20 +161,20 @@ static void a_sweep_leaves_whole_what_shares_a_large_page_with_what_it_frees(voi
 static void a_close_frees_and_unmaps_what_lies_behind_a_held_batch_in_a_large_page(void **state) {
     (void)state;
     struct scene scene;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     uint64_t before = mapped_bytes();
     hr_port *port = open_scene_with_large_pages(&scene);
-    must(hr_arena_pass(scene.arena, 0, &pass));
+    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
     struct hr_delivery *kept = hand_over(&scene, port, 0, 5000), *dropped = hand_over(&scene, port, 1, 16 * MIB);
     hr_lease *lease = lease_all(kept);
     hr_delivery_done(kept);
     hr_delivery_done(dropped);
     hr_port_close(port);
     hr_arena_close(scene.arena);
-    assert_true(bytes_of(pass.memory_fd) <= MIB);
+    assert_true(bytes_of(fds.memory_fd) <= MIB);
     assert_true(mapped_bytes() < before + 4 * MIB);
     hr_lease_release(lease);
-    hr_pass_done(&pass);
+    hr_worker_fds_close(&fds);
 }
 
 /* ---- few descriptors ---- */
@@ -188,11 +188,11 @@ static void few_descriptors_are_an_error_that_says_so_at_each_number(void **stat
         few = (struct rlimit){(rlim_t)descriptors + spare, old.rlim_max};
         setrlimit(RLIMIT_NOFILE, &few);
         hr_arena *arena = NULL;
-        struct hr_pass pass = {.memory_fd = -1};
+        struct hr_worker_fds fds = {.memory_fd = -1};
         struct hr_arena_options options = {.worker_count = 4, .prefetch_count = 4};
         int r = hr_arena_open(&options, &arena);
-        if (r == 0) r = hr_arena_pass(arena, 3, &pass);
-        if (r == 0) hr_pass_done(&pass);
+        if (r == 0) r = hr_arena_open_worker_fds(arena, 3, &fds);
+        if (r == 0) hr_worker_fds_close(&fds);
         hr_arena_close(arena);
         setrlimit(RLIMIT_NOFILE, &old);
         assert_int_equal(count_descriptors(), descriptors);

@@ -115,11 +115,11 @@ static void a_worker_killed_while_it_sleeps_is_reported(void **state) {
     clear_scene(&scene);
 }
 
-static void be_killed_while_it_writes(struct hr_pass *pass) {
+static void be_killed_while_it_writes(struct hr_worker_fds *fds) {
     hr_port *port;
     struct hr_task task;
     void *data;
-    must(hr_port_open(pass, &port));
+    must(hr_port_open(fds, &port));
     must(work_once(port, in_s(PATIENCE_S)));
     must(hr_port_take(port, in_s(PATIENCE_S), &task));
     must(hr_port_reserve(port, BATCH, &data));

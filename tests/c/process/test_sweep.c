@@ -66,8 +66,8 @@ static void visit_of_workers(hr_port *port, uint32_t worker, uint32_t life, uint
     (void)life, (void)item;
     if (worker == 1) await_sleeping_trainer();
     if (task_count > 0) return;
-    must(hr_box_say(hr_port_box_fd(port), "hello", 5));
-    must(hr_box_tell(hr_port_box_fd(port), "news", 4));
+    must(hr_diagnostics_log_stderr(hr_port_diagnostics_fd(port), "hello", 5));
+    must(hr_diagnostics_post_status(hr_port_diagnostics_fd(port), "news", 4));
     setenv("HEADRACE_FAIL", "fallocate:ENOSPC", 1);
 }
 
@@ -114,9 +114,9 @@ static void stop_crew(struct product *product, bool may_be_stopped) {
 
 /* Stops and closes; nothing is left of it. */
 static void end_product(struct product *product, bool may_be_stopped, int descriptors) {
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     struct hr_arena_report report;
-    must(hr_arena_pass(hr_loader_arena(product->loader), 0, &pass));
+    must(hr_arena_open_worker_fds(hr_loader_arena(product->loader), 0, &fds));
     stop_crew(product, may_be_stopped);
     product->last_death = product->death_count ? product->last_death : look_at(product, 1);
     for (int i = 0; i < KEEP_MAX; i++) release_kept(&product->kept[i]);
@@ -124,8 +124,8 @@ static void end_product(struct product *product, bool may_be_stopped, int descri
     assert_int_equal(report.held_count, 0);
     assert_true(report.used_bytes <= report.limit_bytes);
     close_product(product);
-    assert_true(bytes_of(pass.memory_fd) < MIB); /* the rings */
-    hr_pass_done(&pass);
+    assert_true(bytes_of(fds.memory_fd) < MIB); /* the rings */
+    hr_worker_fds_close(&fds);
     assert_int_equal(count_descriptors(), descriptors);
     assert_true(no_named_file_is_left());
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);

@@ -165,7 +165,7 @@ static void a_stopped_arena_says_so_on_both_sides(void **state) {
     struct room *room = *state;
     struct hr_task task;
     struct hr_delivery *delivery;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     must(order(&room->scene, 0, 0, 64));
     assert_int_equal(hr_port_is_open(room->port), 1);
     hr_arena_stop(room->scene.arena);
@@ -174,7 +174,7 @@ static void a_stopped_arena_says_so_on_both_sides(void **state) {
     assert_int_equal(hr_port_take(room->port, HR_NO_DEADLINE, &task), HR_E_CLOSED);
     assert_int_equal(order(&room->scene, 0, 1, 64), HR_E_CLOSED);
     assert_int_equal(hr_arena_receive(room->scene.arena, 0, HR_NO_DEADLINE, &delivery), HR_E_CLOSED);
-    assert_int_equal(hr_arena_pass(room->scene.arena, 0, &pass), HR_E_CLOSED);
+    assert_int_equal(hr_arena_open_worker_fds(room->scene.arena, 0, &fds), HR_E_CLOSED);
 }
 
 static void options_out_of_range_are_refused(void **state) {
@@ -221,21 +221,21 @@ static void what_is_leased_outlives_the_arena(void **state) {
 
 static void a_close_frees_at_once_what_nobody_holds(void **state) {
     struct room *room = *state;
-    struct hr_pass pass;
-    must(hr_arena_pass(room->scene.arena, 0, &pass));
+    struct hr_worker_fds fds;
+    must(hr_arena_open_worker_fds(room->scene.arena, 0, &fds));
     struct hr_delivery *kept = hand_over(&room->scene, room->port, 0, MIB),
                        *dropped = hand_over(&room->scene, room->port, 1, 16 * MIB);
     hr_lease *lease = lease_all(kept);
     void *data = kept->data;
     hr_delivery_done(kept);
     hr_delivery_done(dropped);
-    assert_true(bytes_of(pass.memory_fd) >= 17 * MIB);
+    assert_true(bytes_of(fds.memory_fd) >= 17 * MIB);
     room->scene.arena = hr_arena_close(room->scene.arena);
-    assert_true(bytes_of(pass.memory_fd) < 2 * MIB);
+    assert_true(bytes_of(fds.memory_fd) < 2 * MIB);
     assert_true(is_filled(data, MIB, 0));
     hr_lease_release(lease);
-    assert_true(bytes_of(pass.memory_fd) < MIB);
-    hr_pass_done(&pass);
+    assert_true(bytes_of(fds.memory_fd) < MIB);
+    hr_worker_fds_close(&fds);
 }
 
 static void *release_all(void *leases) {

@@ -6,7 +6,7 @@
 static void every_kind_of_report_reads_well(void **state) {
     (void)state;
     struct hr_worker_report report = {.worker = 2, .pid = 99, .is_end_known = 1, .signal = SIGKILL, .oom_kills = 1};
-    report.vitals = (struct hr_vitals){.pid = 99, .phase = HR_PHASE_FETCH, .task = 41};
+    report.status = (struct hr_worker_status){.pid = 99, .phase = HR_PHASE_FETCH, .task = 41};
     report.rss_bytes = UINT64_C(3) << 30;
     assert_text(&report, "worker N (pid N) was killed by signal N (Killed); it was in the data set, at task N; it had "
                          "N.N GiB of memory when last seen. The kernel's count of processes killed for want of memory "
@@ -14,11 +14,11 @@ static void every_kind_of_report_reads_well(void **state) {
     report.signal = 40; /* a real-time signal has no name */
     report.oom_kills = 0;
     report.rss_bytes = 512;
-    report.vitals.phase = HR_PHASE_COLLATE;
+    report.status.phase = HR_PHASE_COLLATE;
     assert_text(&report, "worker N (pid N) was killed by signal N; it was collating or writing its batch, at task N; "
                          "it had N bytes of memory when last seen");
     report = (struct hr_worker_report){.worker = 1, .pid = 5, .is_alive = 1, .state = 'R', .thread_count = 4};
-    report.vitals = (struct hr_vitals){.pid = 5, .phase = HR_PHASE_FETCH};
+    report.status = (struct hr_worker_status){.pid = 5, .phase = HR_PHASE_FETCH};
     assert_text(&report, "worker N (pid N) computes; it was in the data set, at task N and N threads");
     report.rss_bytes = 100 * KIB;
     report.state = 'S';

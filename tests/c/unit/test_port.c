@@ -305,22 +305,22 @@ static void a_grant_that_cannot_be_is_corrupt(void **state) {
 
 static void a_port_on_something_else_is_refused_and_the_descriptors_stay_the_callers(void **state) {
     struct room *room = *state;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     hr_port *port = (hr_port *)room;
     FILE *file = tmpfile();
     int before = count_descriptors();
-    must(hr_arena_pass(room->scene.arena, 0, &pass));
-    int memory_fd = pass.memory_fd;
-    pass.memory_fd = fileno(file);
-    assert_int_equal(hr_port_open(&pass, &port), HR_E_CORRUPT); /* empty */
+    must(hr_arena_open_worker_fds(room->scene.arena, 0, &fds));
+    int memory_fd = fds.memory_fd;
+    fds.memory_fd = fileno(file);
+    assert_int_equal(hr_port_open(&fds, &port), HR_E_CORRUPT); /* empty */
     assert_int_equal(ftruncate(fileno(file), 1 << 20), 0);
-    assert_int_equal(hr_port_open(&pass, &port), HR_E_CORRUPT); /* zeros */
-    pass.memory_fd = memory_fd;
-    pass.worker = 2;
-    assert_int_equal(hr_port_open(&pass, &port), -EINVAL);
+    assert_int_equal(hr_port_open(&fds, &port), HR_E_CORRUPT); /* zeros */
+    fds.memory_fd = memory_fd;
+    fds.worker = 2;
+    assert_int_equal(hr_port_open(&fds, &port), -EINVAL);
     assert_ptr_equal(port, room);
     assert_int_equal(count_descriptors(), before + 4);
-    hr_pass_done(&pass);
+    hr_worker_fds_close(&fds);
     assert_int_equal(count_descriptors(), before);
     fclose(file);
 }

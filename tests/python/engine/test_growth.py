@@ -408,7 +408,7 @@ def test_it_says_when_memory_will_be_full() -> None:
 )
 def test_what_a_worker_cannot_have_told_is_passed_over(told: bytes) -> None:
     class Core:
-        def told(self, worker: int) -> bytes:
+        def posted_status(self, worker: int) -> bytes:
             return told
 
     assert growth.news(Core(), 2) is None  # type: ignore[arg-type]

@@ -83,7 +83,7 @@ def usable_cores() -> int:
 def test_a_worker_writes_by_two_threads_where_it_has_two_cores_to_itself(workers: int) -> None:
     cores = usable_cores()
     with contextlib.closing(_core.Loader(workers, 2, True, 64 * MIB)) as loader:
-        with contextlib.closing(_core.Port(*loader.open_pass(0))) as port:
+        with contextlib.closing(_core.Port(*loader.open_worker_fds(0))) as port:
             assert port.share_cores(1) == min(max(cores // workers, 1), 2)
             assert [port.share_cores(count) for count in (cores + 1, 2**31, 2**32 - 1)] == [1, 1, 1]
             for bad in (0, -1, 2**32):

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/encode.h"
 
 /*
  * torch.utils.data.default_collate (torch/utils/data/_utils/collate.py) for exact types, straight into the batch.

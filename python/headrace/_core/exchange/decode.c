@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/decode.h"
 
 struct decoder {
     struct hr_delivery *delivery;

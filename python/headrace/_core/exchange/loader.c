@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
-#include "crew.h"
+#include "exchange/decode.h"
+#include "exchange/exchange.h"
 
 #include <errno.h>
 #include <string.h>
@@ -104,15 +104,15 @@ static hr_loader *idle_loader(PyObject *self) {
     return core_open_loader(self);
 }
 
-static PyObject *loader_open_pass(PyObject *self, PyObject *argument) {
-    struct hr_pass pass;
+static PyObject *loader_open_worker_fds(PyObject *self, PyObject *argument) {
+    struct hr_worker_fds fds;
     hr_loader *loader = core_open_loader(self);
     unsigned long worker = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred() || !loader) return NULL;
-    int r = hr_crew_pass(hr_loader_crew(loader), (uint32_t)worker, &pass);
+    int r = hr_crew_open_worker_fds(hr_loader_crew(loader), (uint32_t)worker, &fds);
     if (r < 0) return core_raise(r);
-    return Py_BuildValue("Iiiiii", pass.worker, pass.memory_fd, pass.trainer_bell_fd, pass.worker_bell_fd, pass.life_fd,
-                         pass.box_fd);
+    return Py_BuildValue("Iiiiii", fds.worker, fds.memory_fd, fds.trainer_bell_fd, fds.worker_bell_fd, fds.life_fd,
+                         fds.diagnostics_fd);
 }
 
 /* What a wait of the trainer's ended with, as an exception. */
@@ -398,8 +398,9 @@ static PyObject *loader_awaited(PyObject *self, PyObject *ignored) {
 }
 
 static PyMethodDef loader_methods[] = {
-    {"open_pass", loader_open_pass, METH_O,
-     "open_pass(worker) -> (worker, memory_fd, trainer_bell_fd, worker_bell_fd, life_fd, box_fd)\n\nWhat a worker "
+    {"open_worker_fds", loader_open_worker_fds, METH_O,
+     "open_worker_fds(worker) -> (worker, memory_fd, trainer_bell_fd, worker_bell_fd, life_fd, diagnostics_fd)\n\nWhat "
+     "a worker "
      "needs for its Port. The caller owns and closes the descriptors."},
     {"replace", loader_replace, METH_O,
      "replace(worker) -> (delivered, published, granted)\n\nGrants a dead worker's tasks anew, for its successor. See "
@@ -412,10 +413,12 @@ static PyMethodDef loader_methods[] = {
      "readable when it ends, for a kernel without pidfd."},
     {"guard", crew_guard, METH_VARARGS | METH_STATIC,
      "guard(life_fd, pid) -> bool\n\nHas process `pid` killed when nobody can write to the pipe any more that this "
-     "descriptor reads, so with open_pass's when the trainer has died. False: it has ended, or the system refuses."},
-    {"look", crew_look, METH_O,
+     "descriptor reads, so with open_worker_fds's when the trainer has died. False: it has ended, or the system "
+     "refuses."},
+    {"snapshot", crew_snapshot, METH_O,
      "look(worker) -> dict\n\nstruct hr_worker_report by its fields' names, and `stack`, `said`."},
-    {"told", crew_told, METH_O, "told(worker) -> bytes\n\nWhat a worker told last; it may have written anything."},
+    {"posted_status", crew_posted_status, METH_O,
+     "posted_status(worker) -> bytes\n\nWhat a worker told last; it may have written anything."},
     {"signal", crew_signal, METH_VARARGS, "signal(worker, number)\n\nSends a worker a signal. OSError."},
     {"stop", crew_stop, METH_O,
      "stop(timeout) -> int\n\nEnds all workers within `timeout` seconds: tells them, SIGTERM, SIGKILL. How many still "

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/encode.h"
+#include "exchange/exchange.h"
 
 #include <errno.h>
 #include <time.h>
@@ -23,17 +24,18 @@ struct noting {
 
 static int port_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
     struct port *port = (struct port *)self;
-    static char *names[] = {"worker", "memory_fd", "trainer_bell_fd", "worker_bell_fd", "life_fd", "box_fd", NULL};
-    struct hr_pass pass;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "Iiiiii:Port", names, &pass.worker, &pass.memory_fd,
-                                     &pass.trainer_bell_fd, &pass.worker_bell_fd, &pass.life_fd, &pass.box_fd))
+    static char *names[] = {"worker",         "memory_fd", "trainer_bell_fd", "worker_bell_fd", "life_fd",
+                            "diagnostics_fd", NULL};
+    struct hr_worker_fds fds;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "Iiiiii:Port", names, &fds.worker, &fds.memory_fd,
+                                     &fds.trainer_bell_fd, &fds.worker_bell_fd, &fds.life_fd, &fds.diagnostics_fd))
         return -1;
     if (port->port) {
         PyErr_SetString(PyExc_RuntimeError, "headrace: the port is open already");
         return -1;
     }
     if (encoder_init(&port->encoder) < 0) return -1;
-    int r = hr_port_open(&pass, &port->port);
+    int r = hr_port_open(&fds, &port->port);
     if (r < 0) core_raise(r);
     return r < 0 ? -1 : 0;
 }
@@ -253,20 +255,20 @@ static PyObject *port_enter(PyObject *self, PyObject *phase) {
     Py_RETURN_NONE;
 }
 
-static PyObject *port_say(PyObject *self, PyObject *text) {
+static PyObject *port_log_stderr(PyObject *self, PyObject *text) {
     char *bytes;
     Py_ssize_t length;
     if (!open_port((struct port *)self) || PyBytes_AsStringAndSize(text, &bytes, &length) < 0) return NULL;
-    int r = hr_box_say(hr_port_box_fd(((struct port *)self)->port), bytes, (size_t)length);
+    int r = hr_diagnostics_log_stderr(hr_port_diagnostics_fd(((struct port *)self)->port), bytes, (size_t)length);
     if (r < 0) return core_raise(r);
     Py_RETURN_NONE;
 }
 
-static PyObject *port_tell(PyObject *self, PyObject *text) {
+static PyObject *port_post_status(PyObject *self, PyObject *text) {
     char *bytes;
     Py_ssize_t length;
     if (!open_port((struct port *)self) || PyBytes_AsStringAndSize(text, &bytes, &length) < 0) return NULL;
-    int r = hr_box_tell(hr_port_box_fd(((struct port *)self)->port), bytes, (size_t)length);
+    int r = hr_diagnostics_post_status(hr_port_diagnostics_fd(((struct port *)self)->port), bytes, (size_t)length);
     if (r < 0) return core_raise(r);
     Py_RETURN_NONE;
 }
@@ -297,10 +299,10 @@ static PyObject *port_keep_heap(PyObject *self, PyObject *trainers) {
     return count ? PyLong_FromUnsignedLongLong(hr_port_keep_heap(port->port, count)) : NULL;
 }
 
-static PyObject *port_box_fd(PyObject *self, PyObject *ignored) {
+static PyObject *port_diagnostics_fd(PyObject *self, PyObject *ignored) {
     (void)ignored;
     if (!open_port((struct port *)self)) return NULL;
-    return PyLong_FromLong(hr_port_box_fd(((struct port *)self)->port));
+    return PyLong_FromLong(hr_port_diagnostics_fd(((struct port *)self)->port));
 }
 
 static PyObject *port_close(PyObject *self, PyObject *ignored) {
@@ -325,9 +327,11 @@ static PyMethodDef port_methods[] = {
     {"noting", port_noting, METH_O,
      "noting(indices) -> iterator\n\nThe indices, noting which one is at work: 0 for the first."},
     {"enter", port_enter, METH_O, "enter(phase)\n\nNotes that the worker enters a phase, PHASE_*."},
-    {"say", port_say, METH_O, "say(bytes)\n\nKeeps the end of what the worker says, for reports. OSError."},
-    {"tell", port_tell, METH_O,
-     "tell(bytes)\n\nReplaces what Loader.told gives the trainer: BOX_TOLD_BYTES at most. OSError."},
+    {"log_stderr", port_log_stderr, METH_O,
+     "log_stderr(bytes)\n\nKeeps the end of what the worker says, for reports. OSError."},
+    {"post_status", port_post_status, METH_O,
+     "post_status(bytes)\n\nReplaces what Loader.posted_status gives the trainer: DIAGNOSTICS_STATUS_BYTES at most. "
+     "OSError."},
     {"watch", port_watch, METH_VARARGS,
      "watch(function, seconds)\n\nCalls function() between two tasks once so many seconds have passed; it gives the "
      "seconds to the next call, or None."},
@@ -337,8 +341,8 @@ static PyMethodDef port_methods[] = {
     {"keep_heap", port_keep_heap, METH_O,
      "keep_heap(trainers) -> int\n\nHas malloc keep what is freed for the next batch's samples: at most the bytes that "
      "it gives. 0: malloc is as it was."},
-    {"box_fd", port_box_fd, METH_NOARGS,
-     "box_fd() -> int\n\nThe file for the worker's last words, borrowed; stacks go to BOX_STACK_AT."},
+    {"diagnostics_fd", port_diagnostics_fd, METH_NOARGS,
+     "diagnostics_fd() -> int\n\nThe file for the worker's last words, borrowed; stacks go to DIAGNOSTICS_STACK_AT."},
     {"close", port_close, METH_NOARGS, "close()\n\nCloses the port. Idempotent."},
     {NULL, NULL, 0, NULL},
 };
@@ -354,7 +358,7 @@ PyTypeObject PortType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Port",
     .tp_basicsize = sizeof(struct port),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "A worker's end of the arena. Takes the descriptors of Loader.open_pass over.",
+    .tp_doc = "A worker's end of the arena. Takes the descriptors of Loader.open_worker_fds over.",
     .tp_new = PyType_GenericNew,
     .tp_init = port_init,
     .tp_dealloc = port_dealloc,

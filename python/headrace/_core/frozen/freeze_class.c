@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
+#include "frozen/image.h"
+#include "frozen/view.h"
 
 /*
  * What is no built-in container: by its class. headrace.store._types.classify says what a class is, as a tuple:
@@ -167,9 +169,9 @@ static int begin_fields(struct freezer *freezer, PyObject *object, PyObject *kno
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = freeze_shape(freezer, (PyObject *)Py_TYPE(object), PyTuple_GET_ITEM(known, 1), kind, names, &shape);
     if (r <= 0) return r;
-    if (freeze_result(hr_builder_record(freezer->builder, shape, ret_value)) < 0) return -1;
+    if (store_result(hr_builder_record(freezer->builder, shape, ret_value)) < 0) return -1;
     freeze_count(freezer, HR_KIND_RECORD, before);
-    struct frame frame = {.kind = FRAME_FIELDS, .object = values, .names = names, .value = *ret_value};
+    struct freeze_frame frame = {.kind = FRAME_FIELDS, .object = values, .names = names, .value = *ret_value};
     frame.is_object = true;
     frame.count = (uint64_t)PyTuple_GET_SIZE(names);
     return freeze_push(freezer, frame) < 0 ? -1 : 1;
@@ -206,14 +208,14 @@ static int begin_typed(struct freezer *freezer, PyObject *object, PyObject *know
     }
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = freeze_text(freezer, PyTuple_GET_ITEM(known, 1), &name);
-    if (r == 0) r = freeze_result(hr_builder_container(freezer->builder, HR_KIND_TYPED, 2, ret_value));
+    if (r == 0) r = store_result(hr_builder_container(freezer->builder, HR_KIND_TYPED, 2, ret_value));
     if (r == 0 && is_shared) r = freeze_memo(freezer, object, *ret_value); /* before its parts: they may lead back */
     freeze_count(freezer, HR_KIND_TYPED, before);
     size_t depth = freezer->frame_count;
     if (r == 0) r = freeze_object(freezer, parts, false, &inner);
     if (r == 0 && freezer->frame_count > depth) freezer->frames[depth].is_hidden = true;
-    if (r == 0) r = freeze_result(hr_builder_put(freezer->builder, *ret_value, 0, name));
-    if (r == 0) r = freeze_result(hr_builder_put(freezer->builder, *ret_value, 1, inner));
+    if (r == 0) r = store_result(hr_builder_put(freezer->builder, *ret_value, 0, name));
+    if (r == 0) r = store_result(hr_builder_put(freezer->builder, *ret_value, 1, inner));
     Py_DECREF(parts);
     return r < 0 ? -1 : 1;
 }
@@ -253,8 +255,8 @@ static int keep_pickle(struct freezer *freezer, PyObject *object, hr_value *ret_
     int r = pickle ? PyList_Append(freezer->pickles, path) : -1;
     uint64_t before = hr_builder_bytes(freezer->builder);
     if (r == 0)
-        r = freeze_result(hr_builder_bytes_of(freezer->builder, HR_KIND_PICKLE, PyBytes_AS_STRING(pickle),
-                                              (uint64_t)PyBytes_GET_SIZE(pickle), ret_value));
+        r = store_result(hr_builder_bytes_of(freezer->builder, HR_KIND_PICKLE, PyBytes_AS_STRING(pickle),
+                                             (uint64_t)PyBytes_GET_SIZE(pickle), ret_value));
     if (r == 0) freeze_count(freezer, HR_KIND_PICKLE, before);
     Py_XDECREF(path);
     Py_XDECREF(pickle);

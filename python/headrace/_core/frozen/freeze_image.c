@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
+#include "frozen/image.h"
 
 /*
  * _core.freeze, which freezes one object, and _core.Builder, which takes records one by one, for data that is larger
@@ -130,7 +131,7 @@ static int make_list(struct builder *self, hr_value *ret_list) {
     hr_builder *builder = self->freezer.builder;
     int r = hr_builder_container(builder, HR_KIND_LIST, self->count, ret_list);
     for (uint64_t i = 0; r == 0 && i < self->count; i++) r = hr_builder_put(builder, *ret_list, i, self->values[i]);
-    return freeze_result(r);
+    return store_result(r);
 }
 
 static PyObject *builder_finish(PyObject *object, PyObject *ignored) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define Py_BUILD_CORE_MODULE 1 /* before Python.h: its internal headers are included below */
-#include "store.h"
+#include "frozen/freeze.h"
 
 /*
  * The attributes of an instance whose __dict__ nobody has asked for.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
 
 #include <errno.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static int write_bytes(struct freezer *freezer, enum hr_kind kind, const void *b
         Py_END_ALLOW_THREADS;
     }
     freeze_count(freezer, kind, before);
-    return freeze_result(r);
+    return store_result(r);
 }
 
 const void *freeze_utf8(struct freezer *freezer, PyObject *text, size_t *ret_bytes) {
@@ -78,18 +78,18 @@ static int write_int(struct freezer *freezer, PyObject *object, hr_value *ret_va
     long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
     if (overflow) return write_big_int(freezer, object, ret_value);
     freezer->counts[HR_KIND_INT]++;
-    return freeze_result(hr_builder_int(freezer->builder, value, ret_value));
+    return store_result(hr_builder_int(freezer->builder, value, ret_value));
 }
 
 static int write_complex(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
     Py_complex value = PyComplex_AsCComplex(object);
     freezer->counts[HR_KIND_COMPLEX]++;
-    return freeze_result(hr_builder_complex(freezer->builder, value.real, value.imag, ret_value));
+    return store_result(hr_builder_complex(freezer->builder, value.real, value.imag, ret_value));
 }
 
 static int write_float(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
     freezer->counts[HR_KIND_FLOAT]++;
-    return freeze_result(hr_builder_float(freezer->builder, PyFloat_AS_DOUBLE(object), ret_value));
+    return store_result(hr_builder_float(freezer->builder, PyFloat_AS_DOUBLE(object), ret_value));
 }
 
 /* Short texts are scalars too: the builder knows those of late again, so they need no memo. */
@@ -160,7 +160,7 @@ static int make_array(struct freezer *freezer, enum hr_array_kind kind, hr_value
     int r = hr_builder_array(freezer->builder, kind, dtype, (uint32_t)item_bytes, dimensions, (uint32_t)ndim, ret_value,
                              ret_data);
     freeze_count(freezer, HR_KIND_ARRAY, before);
-    return freeze_result(r);
+    return store_result(r);
 }
 
 /* What was written for an array of the same elements, or 0. -1: exception. */
@@ -186,7 +186,7 @@ static int write_elements(struct freezer *freezer, PyObject *array, struct once 
     uint64_t before = hr_builder_bytes(freezer->builder);
     PyObject *key = once_key(once);
     int r = key ? find_strided(freezer, key, &other) : -1;
-    if (r == 0) r = freeze_result(hr_builder_strided(freezer->builder, &once->layout, dtype, other, ret_value, &data));
+    if (r == 0) r = store_result(hr_builder_strided(freezer->builder, &once->layout, dtype, other, ret_value, &data));
     if (r == 0) freeze_count(freezer, HR_KIND_ARRAY, before);
     if (r == 0 && !other) r = copy_buffer(data, &once->elements);
     if (r == 0 && !other) r = note_strided(freezer, key, *ret_value, array);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
 
 #include <errno.h>
 
@@ -56,7 +56,7 @@ static int pack_ints(struct freezer *freezer, PyObject *sequence, hr_value *ret_
     if (width == 0) return 0;
     r = width == 32 ? hr_builder_small_ints(freezer->builder, kind_of(sequence), count, ret_value, &small)
                     : hr_builder_ints(freezer->builder, kind_of(sequence), count, ret_value, &large);
-    if (freeze_result(r) < 0) return -1;
+    if (store_result(r) < 0) return -1;
     for (uint64_t i = 0; i < count; i++) {
         long long value = PyLong_AsLongLong(item_of(sequence, (Py_ssize_t)i));
         if (small)
@@ -71,7 +71,7 @@ static int pack_floats(struct freezer *freezer, PyObject *sequence, hr_value *re
     double *items;
     uint64_t count = (uint64_t)count_of(sequence);
     int r = hr_builder_floats(freezer->builder, kind_of(sequence), count, ret_value, &items);
-    if (freeze_result(r) < 0) return -1;
+    if (store_result(r) < 0) return -1;
     for (uint64_t i = 0; i < count; i++) items[i] = PyFloat_AS_DOUBLE(item_of(sequence, (Py_ssize_t)i));
     return 1;
 }
@@ -112,7 +112,7 @@ static int pack_texts(struct freezer *freezer, PyObject *sequence, hr_value *ret
     uint64_t bytes = measure(sequence, are_texts, &is_ascii);
     int r = hr_builder_texts(freezer->builder, kind_of(sequence), are_texts ? HR_KIND_TEXT : HR_KIND_BYTES,
                              (uint64_t)count, bytes, is_ascii, ret_value, &texts);
-    if (freeze_result(r) < 0) return -1;
+    if (store_result(r) < 0) return -1;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (i % SLICE_ITEMS == SLICE_ITEMS - 1 && tick_within(freezer, texts.room - texts.used) < 0) return -1;
         if (count_of(sequence) != count || Py_TYPE(item_of(sequence, i)) != type) return freeze_changed(freezer);
@@ -120,7 +120,7 @@ static int pack_texts(struct freezer *freezer, PyObject *sequence, hr_value *ret
         if (is_ascii && !PyUnicode_IS_ASCII(item)) return freeze_changed(freezer);
         r = add_text(freezer, &texts, item, are_texts);
         if (r == -ERANGE) return freeze_changed(freezer);
-        if (freeze_result(r) < 0) return -1;
+        if (store_result(r) < 0) return -1;
     }
     return 1;
 }
@@ -170,7 +170,7 @@ static int make_shape(struct freezer *freezer, PyObject *type_name, enum hr_shap
     int r = hr_builder_shape(freezer->builder, kind, type, values, (uint32_t)count, ret_number);
     if (r == -EOVERFLOW) return 0;
     freezer->dict_shape_count += kind == HR_SHAPE_DICT;
-    return freeze_result(r) < 0 ? -1 : 1;
+    return store_result(r) < 0 ? -1 : 1;
 }
 
 int freeze_shape(struct freezer *freezer, PyObject *type, PyObject *type_name, enum hr_shape_kind kind, PyObject *names,
@@ -211,7 +211,7 @@ static int know_rows(struct freezer *freezer, PyObject *sequence, hr_value rows)
         PyObject *item = item_of(sequence, i);
         hr_value row;
         if (is_lone(item, 1)) continue;
-        if (freeze_result(hr_builder_row(freezer->builder, rows, (uint64_t)i, &row)) < 0) return -1;
+        if (store_result(hr_builder_row(freezer->builder, rows, (uint64_t)i, &row)) < 0) return -1;
         if (freeze_memo(freezer, item, row) < 0) return -1;
     }
     return 0;
@@ -220,12 +220,12 @@ static int know_rows(struct freezer *freezer, PyObject *sequence, hr_value rows)
 /* `type`: of the rows that are instances; NULL: they are dicts. */
 static int begin_rows(struct freezer *freezer, PyObject *sequence, PyObject *names, uint32_t shape, PyTypeObject *type,
                       hr_value *ret_value) {
-    struct frame frame = {.kind = FRAME_ROWS, .object = sequence, .names = names, .is_object = type != NULL};
+    struct freeze_frame frame = {.kind = FRAME_ROWS, .object = sequence, .names = names, .is_object = type != NULL};
     frame.extra = (PyObject *)type;
     frame.count = (uint64_t)count_of(sequence);
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = hr_builder_rows(freezer->builder, kind_of(sequence), shape, frame.count, &frame.value);
-    if (freeze_result(r) < 0) return -1;
+    if (store_result(r) < 0) return -1;
     freezer->bytes[HR_KIND_RECORD] += hr_builder_bytes(freezer->builder) - before;
     *ret_value = frame.value;
     return know_rows(freezer, sequence, frame.value) < 0 || freeze_push(freezer, frame) < 0 ? -1 : 1;

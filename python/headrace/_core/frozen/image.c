@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/image.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -12,6 +12,12 @@ void *store_raise(int code) {
     const char *message = hr_error_message();
     PyErr_SetString(StoreError, *message ? message : hr_error_text(code));
     return NULL;
+}
+
+int store_result(int code) {
+    if (code >= 0) return 0;
+    store_raise(code);
+    return -1;
 }
 
 PyObject *store_hook(const char *name, const char *format, ...) {

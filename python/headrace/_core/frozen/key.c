@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "exchange/arrays.h"
+#include "frozen/view.h"
 
 #include <string.h>
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/image.h"
+#include "frozen/thaw.h"
+#include "frozen/view.h"
 
 #include <string.h>
 
@@ -236,7 +238,7 @@ PyObject *read_private_array(struct image *image, const struct hr_item *item, st
 static PyObject *read_record(struct image *image, const struct hr_item *item) {
     const struct shape *shape = image_shape(image, item->shape);
     if (!shape) return NULL;
-    return shape->kind == HR_SHAPE_DICT ? view_new(image, item, 0) : build(image, item, BUILD_RECORD);
+    return shape->kind == HR_SHAPE_DICT ? view_new(image, item, 0) : thaw_item(image, item, THAW_RECORD);
 }
 
 /* A deque, Counter... is a view of its items; a Decimal, a date, an array of objects in rows... is made. */
@@ -244,7 +246,7 @@ static PyObject *read_typed(struct image *image, const struct hr_item *item) {
     struct hr_item extra, items;
     int r = typed_parts(image, item, &extra, &items);
     if (r < 0) return NULL;
-    return r > 0 ? view_new(image, &items, item->value) : build(image, item, BUILD_ALL);
+    return r > 0 ? view_new(image, &items, item->value) : thaw_item(image, item, THAW_ALL);
 }
 
 PyObject *read_item(struct image *image, const struct hr_item *item) {
@@ -274,7 +276,7 @@ PyObject *read_item(struct image *image, const struct hr_item *item) {
 
 PyObject *read_key(struct image *image, const struct hr_item *item) {
     PyObject *scalar = read_scalar(image, item);
-    return scalar || PyErr_Occurred() ? scalar : build(image, item, BUILD_KEY);
+    return scalar || PyErr_Occurred() ? scalar : thaw_item(image, item, THAW_KEY);
 }
 
 PyObject *read_value(struct image *image, hr_value value) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
+#include "frozen/view.h"
 
 #include <errno.h>
 #include <stdint.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/view.h"
+#include "frozen/thaw.h"
 
 /*
  * A view is an image and an item of it: nothing is copied, and no page of it is written by reading. What is rare (repr,
@@ -76,25 +77,25 @@ PyObject *view_new(struct image *image, const struct hr_item *item, hr_value typ
 /* ---- thawing ---- */
 
 /* Items of a slice, or the item of each view of a list. */
-struct thawing {
+struct view_source {
     struct view *view;
     PyObject *views;
     Py_ssize_t at;
 };
 
 static int next_of_slice(void *state, struct hr_item *ret_item) {
-    struct thawing *thawing = state;
-    const struct view *view = thawing->view;
-    if (thawing->at == view->count) return 0;
-    uint64_t index = (uint64_t)(view->first + thawing->at++ * view->stride);
+    struct view_source *source = state;
+    const struct view *view = source->view;
+    if (source->at == view->count) return 0;
+    uint64_t index = (uint64_t)(view->first + source->at++ * view->stride);
     int r = hr_store_at(view->image->store, &view->item, index, ret_item);
     if (r < 0) store_raise(r);
     return r < 0 ? -1 : 1;
 }
 
 static PyObject *thaw_slice(struct view *view, enum depth depth) {
-    struct thawing thawing = {.view = view};
-    PyObject *list = build_many(view->image, next_of_slice, &thawing, depth);
+    struct view_source source = {.view = view};
+    PyObject *list = thaw_many(view->image, next_of_slice, &source, depth);
     if (list && view->item.kind == HR_KIND_TUPLE) Py_SETREF(list, PyList_AsTuple(list));
     return list;
 }
@@ -107,20 +108,20 @@ static int whole_item(const struct view *view, struct hr_item *ret_item) {
     return r < 0 ? -1 : 1;
 }
 
-static PyObject *thaw(struct view *view, enum depth depth) {
+static PyObject *thaw_view(struct view *view, enum depth depth) {
     struct hr_item item;
     if (is_slice(view)) return thaw_slice(view, depth);
-    return whole_item(view, &item) < 0 ? NULL : build(view->image, &item, depth);
+    return whole_item(view, &item) < 0 ? NULL : thaw_item(view->image, &item, depth);
 }
 
 static int next_of_views(void *state, struct hr_item *ret_item) {
-    struct thawing *thawing = state;
-    if (thawing->at >= PyTuple_GET_SIZE(thawing->views)) return 0;
-    return whole_item((struct view *)PyTuple_GET_ITEM(thawing->views, thawing->at++), ret_item);
+    struct view_source *source = state;
+    if (source->at >= PyTuple_GET_SIZE(source->views)) return 0;
+    return whole_item((struct view *)PyTuple_GET_ITEM(source->views, source->at++), ret_item);
 }
 
 PyObject *core_thaw_together(PyObject *module, PyObject *views) {
-    struct thawing thawing = {.views = views};
+    struct view_source source = {.views = views};
     (void)module;
     if (!PyTuple_CheckExact(views) || PyTuple_GET_SIZE(views) == 0)
         return PyErr_Format(PyExc_TypeError, "headrace: a tuple of views is needed");
@@ -130,12 +131,12 @@ PyObject *core_thaw_together(PyObject *module, PyObject *views) {
         if (!is_view(object) || is_slice(view) || view->image != first->image)
             return PyErr_Format(PyExc_TypeError, "headrace: these are no whole views of one image");
     }
-    return build_many(((struct view *)PyTuple_GET_ITEM(views, 0))->image, next_of_views, &thawing, BUILD_ALL);
+    return thaw_many(((struct view *)PyTuple_GET_ITEM(views, 0))->image, next_of_views, &source, THAW_ALL);
 }
 
 /* An ordinary copy of a view, or of a part of one; anything else as it is. New reference. */
 static PyObject *ordinary(PyObject *object) {
-    if (is_view(object)) return thaw((struct view *)object, BUILD_ALL);
+    if (is_view(object)) return thaw_view((struct view *)object, THAW_ALL);
     PyObject *part = part_thaw(object);
     return part || PyErr_Occurred() ? part : Py_NewRef(object);
 }
@@ -164,7 +165,7 @@ PyObject *view_copy(PyObject *self, PyObject *ignored) {
 
 PyObject *view_deepcopy(PyObject *self, PyObject *memo) {
     (void)memo;
-    return thaw((struct view *)self, BUILD_ALL);
+    return thaw_view((struct view *)self, THAW_ALL);
 }
 
 /* ---- what ordinary Python says ---- */
@@ -176,7 +177,7 @@ PyObject *view_repr(PyObject *self) {
 }
 
 PyObject *view_hash_object(PyObject *self) {
-    PyObject *object = thaw((struct view *)self, BUILD_KEY);
+    PyObject *object = thaw_view((struct view *)self, THAW_KEY);
     Py_hash_t hash = object ? PyObject_Hash(object) : -1;
     Py_XDECREF(object);
     return hash == -1 ? NULL : PyLong_FromSsize_t(hash);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/view.h"
 
 #include <string.h>
 
@@ -222,7 +222,7 @@ static struct view *view_of(PyObject *self) {
     return ((struct part_view *)self)->view;
 }
 
-static enum part part_of(PyObject *self) {
+static enum entry_part part_of(PyObject *self) {
     return Py_TYPE(self) == &FrozenKeysType ? PART_KEY : Py_TYPE(self) == &FrozenValuesType ? PART_VALUE : PART_PAIR;
 }
 

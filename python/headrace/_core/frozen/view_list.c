@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/view.h"
 
 /* Lists and tuples; a deque, and an array of objects in one dimension, is seen as a list. */
 

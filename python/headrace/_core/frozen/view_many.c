@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/view.h"
 
 /* Many items at once: memory is asked for all of them before the first is read. */
 
@@ -35,7 +35,7 @@ static int read_block(struct view *view, PyObject *indices, Py_ssize_t from, Py_
     uint64_t at[LIST_BLOCK];
     const hr_store *store = view->image->store;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (from + i >= PySequence_Fast_GET_SIZE(indices)) return freeze_result(HR_E_STATE);
+        if (from + i >= PySequence_Fast_GET_SIZE(indices)) return store_result(HR_E_STATE);
         PyObject *object =
             Py_NewRef(PySequence_Fast_GET_ITEM(indices, from + i)); /* its __index__ may empty the list */
         Py_ssize_t index = index_of(view, object);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/view.h"
 
 /* Sets and frozensets. Their items are ordinary objects: whoever puts them into a set of his own hashes them. */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "walk.h"
+#include "inspect/walk.h"
 
 /*
  * _core.Walker: goes where pickle would go, without recursion: through builtin containers, through instances of plain
@@ -78,7 +78,7 @@ static bool is_well_formed(const struct walker *self, PyObject *object, PyObject
 
 /* ---- what is found ---- */
 
-static PyObject *step_of(const struct frame *frame) {
+static PyObject *step_of(const struct walk_frame *frame) {
     bool is_counted = frame->kind == STEP_VALUE || frame->kind == STEP_KEY || frame->kind == STEP_ELEMENT;
     PyObject *key = frame->is_reduced ? frame->content : frame->key ? frame->key : Py_None;
     return Py_BuildValue("iOn", (int)frame->kind, key, is_counted ? frame->position - 1 : frame->position);
@@ -152,7 +152,7 @@ static enum found reduce(struct expansion *self, PyObject *object, PyObject *red
 
 /* Is the child of the last frame one of a reduction's iterators? */
 static bool is_contents(const struct expansion *self) {
-    const struct frame *frame = self->depth ? &self->frames[self->depth - 1] : NULL;
+    const struct walk_frame *frame = self->depth ? &self->frames[self->depth - 1] : NULL;
     return frame && frame->is_reduced && (frame->position == PART_ITEMS || frame->position == PART_PAIRS);
 }
 

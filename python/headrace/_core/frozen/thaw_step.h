@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HEADRACE_CORE_BUILD_H
-#define HEADRACE_CORE_BUILD_H
+#ifndef HEADRACE_CORE_FROZEN_THAW_STEP_H
+#define HEADRACE_CORE_FROZEN_THAW_STEP_H
 
-#include "store.h"
+#include "frozen/thaw.h"
 
-/* What build.c and build_begin.c share: the work list by which objects are made out of an image. */
+/* What thaw.c and thaw_begin.c share: the work list by which objects are made out of an image. */
 
 enum how {
     HOW_LIST,
@@ -36,7 +36,7 @@ struct step {
 enum { FIRST_STEPS = 4, MOST_WEIGHT = 1 << 24, MOST_NESTING = 5000, NESTING_BITS = 32 };
 #define WEIGHT_EARLY (UINT64_C(1) << 63) /* a bit of a weight: step.is_early */
 
-struct build {
+struct thaw {
     struct image *image;
     enum depth depth;
     struct step *steps;
@@ -65,11 +65,11 @@ static inline bool hashes_by_value(PyObject *object) {
 }
 
 /* Raises StoreError; -1. */
-int build_refuse(const char *what);
+int thaw_refuse(const char *what);
 /* An item of a container: 0, or -1 with an exception. */
-int build_at(struct image *image, const struct hr_item *container, uint64_t index, struct hr_item *ret_item);
+int thaw_at(struct image *image, const struct hr_item *container, uint64_t index, struct hr_item *ret_item);
 /* A new reference; NULL: a step was begun, or an exception. */
-PyObject *build_begin(struct build *build, const struct hr_item *item, uint64_t *ret_weight);
-void build_drop(struct step *step);
+PyObject *thaw_begin(struct thaw *thaw, const struct hr_item *item, uint64_t *ret_weight);
+void thaw_drop(struct step *step);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HR_BATCH_HELPER_H
-#define HR_BATCH_HELPER_H
+#ifndef HR_BATCH_COPY_THREAD_H
+#define HR_BATCH_COPY_THREAD_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -23,7 +23,7 @@
  *
  * Belongs to one thread. A child of fork has no such thread, and starts its own.
  */
-struct hr__helper {
+struct hr__copy_thread {
     struct hr__thread thread;
     _Atomic uint32_t state;
     void (*run)(void *context);
@@ -39,9 +39,9 @@ struct hr__helper {
 
 /* Runs `run(context)` here and, if it can be had, in the second thread too; returns when both have. `is_large`: that
  * pays even where the thread has to be started for it. */
-void hr__helper_run(struct hr__helper *helper, bool is_large, void (*run)(void *context), void *context);
+void hr__copy_thread_run(struct hr__copy_thread *copy_thread, bool is_large, void (*run)(void *context), void *context);
 
 /* Ends the thread, if there is one. */
-void hr__helper_done(struct hr__helper *helper);
+void hr__copy_thread_end(struct hr__copy_thread *copy_thread);
 
 #endif
