@@ -168,7 +168,7 @@ hr_value hr_value_bool(int truth) {
 }
 
 static int put_bytes(hr_builder *builder, unsigned tag, const void *bytes, uint64_t count, hr_value *ret_value) {
-    bool stands_before = count >= COUNT_STANDS_BEFORE;
+    bool stands_before = count >= COUNT_BEFORE_ITEMS;
     uint64_t offset, room;
     if (!hr__add(count, stands_before ? 8 : 0, &room)) return hr__fail(-EFBIG, "store: %" PRIu64 " bytes", count);
     int r = hr__builder_room(builder, hr__max(room, 1), 8, &offset);
@@ -179,7 +179,7 @@ static int put_bytes(hr_builder *builder, unsigned tag, const void *bytes, uint6
         at += sizeof count;
     }
     if (count) memcpy(at, bytes, count);
-    *ret_value = hr__word(tag, stands_before ? COUNT_STANDS_BEFORE : (unsigned)count, offset);
+    *ret_value = hr__word(tag, stands_before ? COUNT_BEFORE_ITEMS : (unsigned)count, offset);
     return 0;
 }
 

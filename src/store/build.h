@@ -31,7 +31,21 @@ int hr__builder_room(hr_builder *builder, uint64_t bytes, uint64_t align, uint64
 /* -EINVAL: a value is no text of this builder. `what`: for the message. */
 int hr__builder_check_text(const hr_builder *builder, hr_value word, const char *what);
 
-/* What is there already, to be read. */
+/* What has been written, so that it can be read like a finished image. */
 struct hr__image hr__builder_image(const hr_builder *builder);
+
+/* build_containers.c */
+
+/* Fails with -EFBIG. */
+int hr__builder_too_large(uint64_t count);
+/* The tag of a packed list or tuple. -EINVAL: `kind` is neither. */
+int hr__builder_list_tag(enum hr_kind kind, enum hr__item_layout layout, unsigned *ret_tag);
+/* Makes room for `count` items of `each` bytes. If the value's word has no room for the count, it is stored in front of
+ * the items. */
+int hr__builder_counted(hr_builder *builder, unsigned tag, uint64_t count, unsigned each, hr_value *ret_value,
+                        unsigned char **ret_items);
+static inline void hr__fill_with_none(unsigned char *words, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) memcpy(words + 8 * i, &(hr_value){TAG_NONE}, sizeof(hr_value));
+}
 
 #endif

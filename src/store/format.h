@@ -95,7 +95,7 @@ enum hr__item_layout {
 
 enum {
     SHORT_MAX = 7,
-    COUNT_STANDS_BEFORE = 0xFFFF,
+    COUNT_BEFORE_ITEMS = 0xFFFF,
     CHUNK_BYTES = 1 << 20,
     ARRAY_ALIGN = 64,
     SLOT4_INDEX_BITS = 24,
@@ -226,7 +226,13 @@ int hr__image_words(const struct hr__image *image, const struct hr_item *dict, u
 int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape_node *ret_shape,
                     const unsigned char **ret_names);
 
-/* describe.c: is every place of a strided array among its stored elements? */
+/* Fails with HR_E_CORRUPT. `what`: for the message. */
+__attribute__((cold)) int hr__image_corrupt(const char *what, uint64_t offset);
+
+/* read_shape.c */
+int hr__item_must_be_text(const struct hr_item *item, const char *what);
+
+/* read_array.c: returns true if every place of a strided array is one of its stored elements. */
 bool hr__is_within(const struct hr_store_array *array);
 
 /* key.c: keys, and where they are. */

@@ -185,7 +185,7 @@ static int is_key(const struct hr__image *image, const struct hr_key *key, const
 static int is_text(const struct hr__image *image, const struct hr_key *key, hr_value word) {
     unsigned tag = hr__word_tag(word);
     uint64_t offset = hr__word_offset(word);
-    if ((tag != TAG_ASCII && tag != TAG_TEXT) || hr__word_count(word) == COUNT_STANDS_BEFORE) return -1;
+    if ((tag != TAG_ASCII && tag != TAG_TEXT) || hr__word_count(word) == COUNT_BEFORE_ITEMS) return -1;
     if (key->count != hr__word_count(word)) return 0;
     if (offset > image->heap_end || key->count > image->heap_end - offset) return -1;
     return memcmp(key->bytes, image->base + offset, key->count) == 0;

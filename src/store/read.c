@@ -12,7 +12,7 @@
  * and every span is held against the end of the heap before a byte of it is touched.
  */
 
-__attribute__((cold)) static int corrupt(const char *what, uint64_t offset) {
+int hr__image_corrupt(const char *what, uint64_t offset) {
     return hr__fail(HR_E_CORRUPT,
                     "store: %s at byte %" PRIu64
                     " of the image is damaged; make the image again, or open it with verify "
@@ -28,20 +28,20 @@ static const unsigned item_bytes_of[LAYOUT_COUNT] = {
 /* The count of a word that has it, or of its node, and where what it counts begins. */
 static int find_counted(const struct hr__image *image, hr_value word, unsigned each, struct hr_item *ret) {
     uint64_t offset = hr__word_offset(word), count = hr__word_count(word), bytes;
-    if (count == COUNT_STANDS_BEFORE) {
+    if (count == COUNT_BEFORE_ITEMS) {
         const unsigned char *node = hr__span(image, offset, 8);
-        if (!node) return corrupt("a value", offset);
+        if (!node) return hr__image_corrupt("a value", offset);
         count = hr__load8(node);
         offset += 8;
     }
     ret->data = hr__mul(count, each, &bytes) ? hr__span(image, offset, bytes) : NULL;
     ret->count = count;
-    return ret->data ? 0 : corrupt("a value", offset);
+    return ret->data ? 0 : hr__image_corrupt("a value", offset);
 }
 
 static int read_fixed(const struct hr__image *image, hr_value word, uint64_t bytes, void *to) {
     const unsigned char *node = hr__span(image, hr__word_offset(word), bytes);
-    if (!node) return corrupt("a number", hr__word_offset(word));
+    if (!node) return hr__image_corrupt("a number", hr__word_offset(word));
     memcpy(to, node, bytes);
     return 0;
 }
@@ -50,11 +50,12 @@ static int read_texts(const struct hr__image *image, hr_value word, struct hr_it
     struct texts_node node;
     uint64_t offset = hr__word_offset(word), bytes;
     const unsigned char *at = hr__span(image, offset, sizeof node);
-    if (!at) return corrupt("a list of texts", offset);
+    if (!at) return hr__image_corrupt("a list of texts", offset);
     memcpy(&node, at, sizeof node);
-    if ((node.width != 4 && node.width != 5) || node.count >= HR__MOST_ITEMS) return corrupt("a list of texts", offset);
+    if ((node.width != 4 && node.width != 5) || node.count >= HR__MOST_ITEMS)
+        return hr__image_corrupt("a list of texts", offset);
     bytes = hr__offsets_bytes(node.count, node.width) + hr__guide_bytes(node.count, node.width);
-    if (!hr__span(image, offset + sizeof node, bytes)) return corrupt("a list of texts", offset);
+    if (!hr__span(image, offset + sizeof node, bytes)) return hr__image_corrupt("a list of texts", offset);
     ret->data = at;
     ret->count = node.count;
     ret->is_ascii = node.tag == TAG_ASCII;
@@ -67,13 +68,13 @@ static int read_rows(const struct hr__image *image, hr_value word, struct hr_ite
     struct shape_node shape;
     uint64_t offset = hr__word_offset(word), bytes;
     const unsigned char *at = hr__span(image, offset, sizeof node);
-    if (!at) return corrupt("a list of records", offset);
+    if (!at) return hr__image_corrupt("a list of records", offset);
     memcpy(&node, at, sizeof node);
     int r = hr__image_shape(image, node.shape, &shape, NULL);
     if (r < 0) return r;
     if (!shape.field_count || !hr__mul(node.count, shape.field_count * UINT64_C(8), &bytes) ||
         !hr__span(image, offset + sizeof node, bytes))
-        return corrupt("a list of records", offset);
+        return hr__image_corrupt("a list of records", offset);
     ret->data = at + sizeof node;
     ret->count = node.count;
     ret->shape = node.shape;
@@ -85,28 +86,29 @@ static int read_list(const struct hr__image *image, hr_value word, unsigned layo
     ret->shape = UINT32_MAX;
     if (layout == LAYOUT_TEXTS) return read_texts(image, word, ret);
     if (layout == LAYOUT_ROWS) return read_rows(image, word, ret);
-    if (layout >= LAYOUT_COUNT) return corrupt("a list", hr__word_offset(word));
+    if (layout >= LAYOUT_COUNT) return hr__image_corrupt("a list", hr__word_offset(word));
     return find_counted(image, word, item_bytes_of[layout], ret);
 }
 
 static int read_slots(const struct hr__image *image, hr_value slots, struct hr_item *ret) {
     unsigned slot_bytes = hr__word_count(slots) >> 8, slot_bits = hr__word_count(slots) & 0xFF;
-    if ((slot_bytes != 4 && slot_bytes != 8) || slot_bits > 43) return corrupt("a dict or set", hr__word_offset(slots));
+    if ((slot_bytes != 4 && slot_bytes != 8) || slot_bits > 43)
+        return hr__image_corrupt("a dict or set", hr__word_offset(slots));
     ret->keyed.slots = hr__span(image, hr__word_offset(slots), (uint64_t)slot_bytes << slot_bits);
     ret->is_native = hr__word_tag(slots) != 0;
     ret->layout = (uint8_t)slot_bits;
     ret->shape = slot_bytes;
-    return ret->keyed.slots ? 0 : corrupt("a dict or set", hr__word_offset(slots));
+    return ret->keyed.slots ? 0 : hr__image_corrupt("a dict or set", hr__word_offset(slots));
 }
 
 static int read_dict(const struct hr__image *image, hr_value word, struct hr_item *ret) {
     struct dict_node node;
     uint64_t offset = hr__word_offset(word), bytes;
     const unsigned char *at = hr__span(image, offset, sizeof node);
-    if (!at) return corrupt("a dict or set", offset);
+    if (!at) return hr__image_corrupt("a dict or set", offset);
     memcpy(&node, at, sizeof node);
     if (!hr__mul(node.count, 8, &bytes) || !hr__span(image, offset + sizeof node, bytes))
-        return corrupt("a dict or set", offset);
+        return hr__image_corrupt("a dict or set", offset);
     ret->data = at + sizeof node;
     ret->count = node.count;
     if (hr__word_count(node.slots)) return read_slots(image, node.slots, ret);
@@ -121,19 +123,19 @@ static int read_record(const struct hr__image *image, hr_value word, struct hr_i
     ret->shape = hr__word_count(word);
     ret->count = shape.field_count;
     ret->data = hr__span(image, hr__word_offset(word), ret->count * 8);
-    return ret->data ? 0 : corrupt("a record", hr__word_offset(word));
+    return ret->data ? 0 : hr__image_corrupt("a record", hr__word_offset(word));
 }
 
 static int read_node(const struct hr__image *image, hr_value word, uint64_t bytes, uint64_t count,
                      struct hr_item *ret) {
     ret->data = hr__span(image, hr__word_offset(word), bytes);
     ret->count = count;
-    return ret->data ? 0 : corrupt("a value", hr__word_offset(word));
+    return ret->data ? 0 : hr__image_corrupt("a value", hr__word_offset(word));
 }
 
 static int read_short(hr_value word, unsigned length, struct hr_item *ret) {
     uint64_t characters = word >> 8;
-    if (characters & UINT64_C(0x80808080808080)) return corrupt("a text", 0);
+    if (characters & UINT64_C(0x80808080808080)) return hr__image_corrupt("a text", 0);
     memcpy(ret->small, &characters, sizeof characters);
     ret->kind = HR_KIND_TEXT;
     ret->layout = 1; /* its bytes are in `small` */
@@ -229,7 +231,7 @@ static int read_into(const struct hr__image *image, hr_value word, struct hr_ite
     case HR_KIND_TYPED:
         return read_node(image, word, 16, 2, item);
     default:
-        return corrupt("a value", hr__word_offset(word));
+        return hr__image_corrupt("a value", hr__word_offset(word));
     }
 }
 
@@ -280,7 +282,7 @@ static inline const unsigned char *text_span(const struct hr__image *image, cons
 }
 
 __attribute__((cold)) static int corrupt_texts(const struct hr__image *image, const struct hr_item *texts) {
-    return corrupt("a list of texts", (uint64_t)(texts->data - image->base));
+    return hr__image_corrupt("a list of texts", (uint64_t)(texts->data - image->base));
 }
 
 static int text_at(const struct hr__image *image, const struct hr_item *texts, uint64_t index, struct hr_item *ret) {
@@ -332,7 +334,7 @@ static int list_at(const struct hr__image *image, const struct hr_item *list, ui
 int hr__image_place(const struct hr__image *image, const struct hr_item *dict, uint64_t index, uint64_t *ret_place) {
     hr_value word = hr__load8(dict->data + index * 8);
     if (dict->kind == HR_KIND_DICT && hr__word_tag(word) != TAG_ENTRY)
-        return corrupt("a dict", (uint64_t)(dict->data - image->base));
+        return hr__image_corrupt("a dict", (uint64_t)(dict->data - image->base));
     *ret_place = dict->kind == HR_KIND_DICT ? hr__word_offset(word) / 8 : index;
     return 0;
 }
@@ -340,7 +342,7 @@ int hr__image_place(const struct hr__image *image, const struct hr_item *dict, u
 int hr__image_words(const struct hr__image *image, const struct hr_item *dict, uint64_t place, hr_value *ret_key,
                     hr_value *ret_value) {
     const unsigned char *at = hr__words_at(image, dict, place);
-    if (!at) return corrupt("a dict or set", (uint64_t)(dict->data - image->base));
+    if (!at) return hr__image_corrupt("a dict or set", (uint64_t)(dict->data - image->base));
     *ret_key = hr__load8(at);
     if (dict->kind == HR_KIND_DICT) *ret_value = hr__load8(at + 8);
     return 0;
@@ -388,23 +390,5 @@ int hr__image_text(const struct hr__image *image, const struct hr_item *texts, u
     if (!bytes) return corrupt_texts(image, texts);
     *ret_bytes = bytes;
     *ret_count = count;
-    return 0;
-}
-
-/* ---- shapes ---- */
-
-int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape_node *ret_shape,
-                    const unsigned char **ret_names) {
-    if (number >= image->shape_count) return corrupt("a record's shape", 0);
-    uint64_t offset = image->shapes[number];
-    const unsigned char *at = offset % 8 ? NULL : hr__span(image, offset, sizeof *ret_shape);
-    if (!at) return corrupt("a shape", offset);
-    struct shape_node shape;
-    memcpy(&shape, at, sizeof shape);
-    if (shape.field_count > HR_STORE_MAX_FIELDS ||
-        !hr__span(image, offset, sizeof shape + shape.field_count * UINT64_C(8)))
-        return corrupt("a shape", offset);
-    *ret_shape = shape;
-    if (ret_names) *ret_names = at + sizeof shape;
     return 0;
 }

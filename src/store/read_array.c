@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "base/error.h"
+#include "store/format.h"
+#include "store/store.h"
+
+/* Reads arrays, and checks that their dimensions and strides stay within their elements. They are made in
+ * build_arrays.c. */
+
+static uint64_t magnitude(int64_t stride) {
+    return stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
+}
+
+/* How far the places of a dimension of at least one element go, added to those before. */
+static bool add_reach(uint64_t size, int64_t stride, uint64_t *below, uint64_t *above) {
+    uint64_t reach, *side = stride < 0 ? below : above;
+    return hr__mul(magnitude(stride), size - 1, &reach) && hr__add(*side, reach, side);
+}
+
+bool hr__is_within(const struct hr_store_array *array) {
+    uint64_t below = 0, above = 0, places = 1;
+    if (!array->item_bytes || array->bytes % array->item_bytes) return false;
+    for (uint32_t i = 0; i < array->dimension_count; i++)
+        if (!array->dimensions[i] || !hr__mul(places, array->dimensions[i], &places) ||
+            !add_reach(array->dimensions[i], array->strides[i], &below, &above))
+            return false;
+    uint64_t stored = array->bytes / array->item_bytes;
+    return places <= INT64_MAX && below <= array->first && array->first < stored && above < stored - array->first;
+}
+
+/* The product of the dimensions and of the bytes of an item, against what is said to be there. */
+static bool is_filled(const struct hr_store_array *array) {
+    uint64_t bytes = array->item_bytes;
+    for (uint32_t i = 0; i < array->dimension_count; i++)
+        if (!array->dimensions[i]) return array->bytes == 0;
+    for (uint32_t i = 0; i < array->dimension_count; i++)
+        if (!hr__mul(bytes, array->dimensions[i], &bytes)) return false;
+    return bytes == array->bytes;
+}
+
+static void fill_strides(struct hr_store_array *array) {
+    uint64_t step = 1; /* wraps where one dimension is 0 and another huge: no stride means anything then */
+    for (uint32_t i = array->dimension_count; i-- > 0; step *= array->dimensions[i]) array->strides[i] = (int64_t)step;
+}
+
+/* A dimension of one element takes no step: whatever stride an image gives it, it is 0. */
+static void read_strides(struct hr_store_array *array, const unsigned char *at) {
+    uint64_t part = array->dimension_count * UINT64_C(8);
+    memcpy(array->strides, at, part);
+    memcpy(&array->first, at + part, sizeof array->first);
+    for (uint32_t i = 0; i < array->dimension_count; i++)
+        if (array->dimensions[i] == 1) array->strides[i] = 0;
+}
+
+/* Dimensions and strides, of which `room` bytes of an image may be read. */
+static bool read_layout(struct hr_store_array *array, const unsigned char *at, uint64_t room) {
+    uint64_t count = array->dimension_count;
+    if (array->is_strided > 1 || count > HR_STORE_MAX_DIMENSIONS) return false;
+    if ((array->is_strided ? 2 * count + 1 : count) * 8 > room) return false;
+    memcpy(array->dimensions, at, count * 8);
+    if (array->is_strided)
+        read_strides(array, at + count * 8);
+    else
+        fill_strides(array);
+    return array->is_strided ? hr__is_within(array) : is_filled(array);
+}
+
+int hr_store_array(const hr_store *store, const struct hr_item *array, struct hr_store_array *ret_array) {
+    struct array_node node;
+    if (array->kind != HR_KIND_ARRAY) return hr__fail(-EINVAL, "store: a value of kind %d is no array", array->kind);
+    memcpy(&node, array->data, sizeof node);
+    struct hr_store_array result = {.kind = node.kind,
+                                    .item_bytes = node.item_bytes,
+                                    .dimension_count = node.dimension_count,
+                                    .is_strided = node.is_strided,
+                                    .bytes = node.data_bytes};
+    uint64_t at = (uint64_t)(array->data - store->image.base) + sizeof node, end = store->image.heap_end;
+    if (node.kind < HR_ARRAY_NUMPY || node.kind > HR_ARRAY_TORCH || node.data_at > end ||
+        node.data_bytes > end - node.data_at || !read_layout(&result, array->data + sizeof node, end - at))
+        return hr__fail(HR_E_CORRUPT, "store: an array's shape does not fit its data; make the image again");
+    result.data = store->image.base + node.data_at;
+    int r = hr__image_read(&store->image, node.dtype, &result.dtype);
+    if (r == 0) r = hr__item_must_be_text(&result.dtype, "an array's dtype");
+    if (r == 0) *ret_array = result;
+    return r;
+}
