@@ -7,12 +7,14 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 from common import ROOT, Tally
 
@@ -35,6 +37,15 @@ def count_program(result: dict[str, str]) -> Tally:
     return Tally(passed, max(failed, 1), skipped)
 
 
+def gdb_command(result: dict[str, Any]) -> str:
+    """Returns the shell command that repeats a failed C program under gdb and stops where each failed test starts."""
+    output = result.get("stderr", "") + result.get("stdout", "")
+    names = dict.fromkeys(re.findall(r"^\[  FAILED  \] (\w+)$", output, re.MULTILINE))
+    program, *arguments = result["command"]
+    stops = [word for name in names for word in ("-ex", f"break {name}")]
+    return shlex.join(["gdb", *stops, "-ex", "run", "--args", os.path.relpath(program, ROOT), *arguments])
+
+
 def run_c_tests() -> Tally:
     log = C_BUILD / "meson-logs/testlog.json"
     log.unlink(missing_ok=True)
@@ -42,8 +53,11 @@ def run_c_tests() -> Tally:
     if not log.exists():
         return Tally(failed=1)
     tally = Tally()
-    for line in log.read_text().splitlines():
-        tally += count_program(json.loads(line))
+    for result in map(json.loads, log.read_text().splitlines()):
+        counted = count_program(result)
+        if counted.failed:
+            print(f"To repeat {result['name']}: {gdb_command(result)}")
+        tally += counted
     return tally.with_status(status)
 
 
