@@ -12,7 +12,8 @@
 
 #include "bench.h"
 
-/* What it costs to move bytes through a slot, beside a plain memcpy. Lines: "name: value unit (ratio x)". */
+/* Measures the cost of moving bytes through a slot, compared with a plain memcpy. Lines: "name: value unit (ratio x)".
+ */
 
 enum { REPETITIONS = 5, ROUNDS = 20, WARM_UP = 10 };
 
@@ -44,7 +45,7 @@ static double copy_us(void *to, const void *from, uint64_t bytes) {
     return (double)(now_ns() - start) / 1e3;
 }
 
-/* Writes each batch from a warm private buffer; the plain memcpy beside it goes to another one. */
+/* Writes each batch from a warm private buffer; the plain memcpy for comparison goes to another buffer. */
 static _Noreturn void work(struct hr_worker_fds *fds, uint64_t bytes) {
     hr_port *port;
     struct hr_task task;
@@ -62,7 +63,7 @@ static _Noreturn void work(struct hr_worker_fds *fds, uint64_t bytes) {
     _exit(0);
 }
 
-/* One batch there and back: us from the grant to the end of the trainer's reading. */
+/* Sends one batch to the worker and back. Returns the us from the grant until the trainer has read it. */
 static double go(hr_arena *arena, uint32_t kind, uint64_t task, void *to) {
     struct hr_delivery *delivery;
     int64_t start = now_ns();
@@ -90,7 +91,7 @@ static void measure(uint64_t bytes) {
     hr_arena_report(arena, &before);
     for (int r = 0; r < REPETITIONS; r++) {
         for (uint64_t i = 0; i < ROUNDS; i++) {
-            go(arena, 1, i, NULL); /* the plain memcpy, in turn with the other */
+            go(arena, 1, i, NULL); /* the plain memcpy, in turn with the batch */
             plain_rounds[i] = copy_us(to, from, bytes);
             rounds[i] = go(arena, 0, i, to);
         }

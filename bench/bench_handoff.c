@@ -10,7 +10,8 @@
 
 #include "bench.h"
 
-/* What it costs to hand an empty slot to a worker and to have it back. Lines: "name: value unit (ratio x)". */
+/* Measures the cost of granting an empty slot to a worker and receiving it again. Lines: "name: value unit (ratio x)".
+ */
 
 enum { REPETITIONS = 5, ROUNDS = 20000, SLEEPY_ROUNDS = 100, IDLE_NS = 2000000, BUSY_NS = 5000, WORKERS = 2 };
 
@@ -125,7 +126,7 @@ static void measure_arena(double *ret_us, double *ret_idle_us) {
     close_arena(trip.arena);
 }
 
-/* Us per batch when trainer and workers are busy for so long with each, 2 batches ahead. */
+/* Returns the us per batch if trainer and workers are busy with each batch for `busy_ns`, 2 batches ahead. */
 static double pipelined_us(uint32_t workers, int64_t busy_ns, double *ret_sleeps) {
     double times[REPETITIONS];
     uint32_t rounds = busy_ns > BUSY_NS ? ROUNDS / 10 : ROUNDS;

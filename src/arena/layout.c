@@ -13,7 +13,7 @@ static uint64_t window_align(uint64_t window_bytes) {
     return window_bytes < HR__WINDOW_ALIGN ? HR__COMMIT_STEP : HR__WINDOW_ALIGN;
 }
 
-/* The one computation of where everything lies. The counts are in range. */
+/* Computes all offsets; no other code does. The counts are in range. */
 int hr__layout_plan(uint32_t worker_count, uint32_t slot_count, uint32_t ring_capacity, uint64_t window_bytes,
                     struct hr__arena_layout *ret_layout) {
     struct hr__arena_layout plan = {.workers_at = HR__HEADER_ROOM,
@@ -60,7 +60,8 @@ static bool is_sane(const struct hr__header *header) {
 int hr__layout_check(void *mapping, uint64_t bytes, struct hr__arena_layout *ret_layout) {
     struct hr__header *header = mapping;
     if (bytes < HR__HEADER_ROOM)
-        return hr__fail(HR_E_CORRUPT, "arena: %llu bytes are no arena", (unsigned long long)bytes);
+        return hr__fail(HR_E_CORRUPT, "arena: a file of %llu bytes is too small to be an arena",
+                        (unsigned long long)bytes);
     if (!atomic_load_explicit(&header->ready, memory_order_acquire) || header->magic != HR__MAGIC)
         return hr__fail(HR_E_CORRUPT, "arena: the descriptor is not that of a headrace arena");
     if (header->abi_version != HR__ABI_VERSION || header->header_bytes != sizeof *header)
@@ -74,7 +75,7 @@ int hr__layout_check(void *mapping, uint64_t bytes, struct hr__arena_layout *ret
         hr__layout_plan(header->worker_count, header->slot_count, header->ring_capacity, header->window_bytes,
                         &layout) < 0 ||
         layout.total_bytes != header->total_bytes || layout.total_bytes != bytes)
-        return hr__fail(HR_E_CORRUPT, "arena: the header's sizes contradict each other or the file's %llu bytes",
+        return hr__fail(HR_E_CORRUPT, "arena: the sizes in the header do not fit each other or the file of %llu bytes",
                         (unsigned long long)bytes);
     layout.header = header;
     *ret_layout = layout;

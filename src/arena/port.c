@@ -11,7 +11,7 @@
 #include "ring.h"
 #include "spin.h"
 
-/* What this process has in its page table of a slot. */
+/* The part of a slot that is in the page table of this process. */
 struct seen {
     uint64_t mapped_bytes;
     uint32_t trims;
@@ -20,14 +20,15 @@ struct seen {
 struct hr_port {
     struct hr__arena_layout layout;
     struct hr_worker_fds fds;
-    int own_life_fd; /* -1 where the kernel cannot be asked to kill us; then waits watch fds.life_fd */
+    int own_life_fd; /* -1 if the kernel cannot kill this process when the trainer dies; then waits also watch
+                        fds.life_fd */
     struct hr__worker *record;
     struct hr__ring grants;
     struct hr__ring completions;
     struct hr__spin spin;
     struct seen *seen; /* layout.slot_count */
     uint64_t asks;
-    uint64_t kept_bytes;     /* by malloc; 0: it is as it was */
+    uint64_t kept_bytes;     /* by malloc; 0: malloc is unchanged */
     uint64_t reserved_bytes; /* of the current grant */
     uint32_t own_pid;
     int64_t phase_since_ns;
@@ -38,7 +39,7 @@ struct hr_port {
 
 /* ---- waiting ---- */
 
-/* What a port waits for besides the end: a grant, or the reply to an ask. */
+/* What a port waits for, apart from the end: a grant, or the reply to an ask. */
 struct awaited {
     hr_port *port;
     bool is_reply;
@@ -56,8 +57,8 @@ static bool has_come(void *context) {
     return hr__ring_has_record(&port->grants);
 }
 
-/* A data set may have closed all descriptors, and may have opened files of its own under their numbers. The arena's
- * file is known by its size. */
+/* The user's dataset may have closed all descriptors, and may have opened other files under their numbers. The arena's
+ * file is recognized by its size. */
 static int check_descriptors(const hr_port *port) {
     uint64_t bytes = 0;
     int r = hr__memory_bytes(port->fds.memory_fd, &bytes);
@@ -74,8 +75,8 @@ static int sleep_once(hr_port *port, int64_t deadline_ns) {
     int r = check_descriptors(port);
     if (r < 0) return r;
     r = hr__poll(fds, ready, 2, deadline_ns);
-    if (r < 0) return hr__fail(r, "arena: no task came: %s", hr__wait_error_text(r));
-    if (ready[1]) return hr__fail(HR_E_CLOSED, "arena: the trainer is gone");
+    if (r < 0) return hr__fail(r, "arena: no task arrived: %s", hr__wait_error_text(r));
+    if (ready[1]) return hr__fail(HR_E_CLOSED, "arena: the trainer has ended");
     hr__eventfd_drain(port->fds.worker_bell_fd);
     return 0;
 }
@@ -106,7 +107,7 @@ static int attach(hr_port *port) {
     void *mapping = NULL;
     int r = hr__memory_bytes(port->fds.memory_fd, &bytes);
     if (r == 0 && bytes < HR__HEADER_ROOM)
-        return hr__fail(HR_E_CORRUPT, "arena: a file of %llu bytes is no arena", (unsigned long long)bytes);
+        return hr__fail(HR_E_CORRUPT, "arena: a file of %llu bytes is not an arena", (unsigned long long)bytes);
     if (r == 0) r = hr__map(port->fds.memory_fd, bytes, &mapping);
     if (r < 0) return hr__fail(r, "arena: cannot map the trainer's arena: %s", hr_error_text(r));
     r = hr__layout_check(mapping, bytes, &port->layout);
@@ -120,7 +121,7 @@ static int attach(hr_port *port) {
     return hr__fail(-EINVAL, "arena: worker %u of %u", port->fds.worker, port->layout.worker_count);
 }
 
-/* A worker that replaces a dead one goes on where the trainer stands in both rings. */
+/* A worker that replaces a dead one continues at the trainer's position in both rings. */
 static void open_rings(hr_port *port) {
     uint32_t worker = port->fds.worker, capacity = port->layout.ring_capacity;
     port->record = hr__layout_worker(&port->layout, worker);
@@ -129,7 +130,8 @@ static void open_rings(hr_port *port) {
     port->grants.at = atomic_load(&port->grants.shared->head);
     port->completions.at = atomic_load(&port->completions.shared->tail);
     port->asks = atomic_load(&port->record->ask);
-    /* Before the pid: what the one before it was at, and had, is not this process's. */
+    /* This is done before the pid is stored, because the status of the predecessor must not be taken for that of this
+     * process. */
     atomic_store_explicit(&port->record->phase, HR_PHASE_WAIT, memory_order_relaxed);
     atomic_store_explicit(&port->record->rss_bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&port->record->pid, hr__pid(), memory_order_release);
@@ -140,13 +142,13 @@ static void open_rings(hr_port *port) {
     hr__stop_at(HR__AT_PORT_OPENED);
 }
 
-/* ---- vitals ---- */
+/* ---- the worker's status ---- */
 
 void hr_port_enter(hr_port *port, enum hr_phase phase) {
     struct hr__worker *record = port->record;
     uint32_t from = atomic_load_explicit(&record->phase, memory_order_relaxed);
     if (from == (uint32_t)phase || from >= HR_PHASE_COUNT) return;
-    int64_t now_ns = hr__coarse_now_ns(); /* what is lost and won by it evens out over batches */
+    int64_t now_ns = hr__coarse_now_ns(); /* its error averages out over batches */
     uint64_t spent_ns = atomic_load_explicit(&record->phase_ns[from], memory_order_relaxed);
     spent_ns += (uint64_t)(now_ns - port->phase_since_ns);
     atomic_store_explicit(&record->phase_ns[from], spent_ns, memory_order_relaxed);
@@ -172,7 +174,7 @@ uint32_t hr_port_core_share(const hr_port *port, uint32_t trainer_count) {
 }
 
 uint64_t hr_port_keep_heap(hr_port *port, uint32_t trainer_count) {
-    enum { PART = 8 }; /* of what is to spare: batches may take half of it */
+    enum { PART = 8 }; /* of the available memory: batches may use half of it */
     port->kept_bytes = hr__keep_heap(hr__memory_to_spare() / PART / count_sharers(port, trainer_count));
     return port->kept_bytes;
 }
@@ -210,7 +212,7 @@ int hr_port_open(struct hr_worker_fds *fds, hr_port **ret_port) {
     if (r == 0) port->seen = calloc(port->layout.slot_count, sizeof *port->seen);
     if (r == 0 && !port->seen) r = hr__fail(-ENOMEM, "arena: no memory for a port");
     if (r < 0) {
-        port->fds = hr__no_worker_fds(0); /* they stay the caller's */
+        port->fds = hr__no_worker_fds(0); /* the caller keeps them */
         hr_port_close(port);
         return r;
     }
@@ -225,7 +227,7 @@ int hr_port_open(struct hr_worker_fds *fds, hr_port **ret_port) {
 
 hr_port *hr_port_close(hr_port *port) {
     if (!port) return NULL;
-    /* A child of this process does not have the mapping, and may have another in its place. */
+    /* A child of this process does not have the mapping, and may have another one at this address. */
     if (port->layout.header && port->own_pid == hr__pid()) hr__unmap(port->layout.header, port->layout.total_bytes);
     hr__stop_at(HR__AT_PORT_UNMAPPED);
     hr__close(&port->own_life_fd);
@@ -251,7 +253,8 @@ int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_task) {
     if (r == 0) r = hr__ring_pop(&port->grants, &port->grant);
     if (r < 0) return r;
     if (r == 0 || !is_possible(&port->layout, &port->grant))
-        return hr__fail(HR_E_CORRUPT, "arena: a grant to worker %u cannot be", port->fds.worker);
+        return hr__fail(HR_E_CORRUPT, "arena: worker %u received an invalid grant; the shared memory is damaged",
+                        port->fds.worker);
     port->has_grant = true;
     port->reserved_bytes = 0;
     hr__stop_at(HR__AT_PORT_TAKEN);
@@ -270,7 +273,7 @@ static int refused(hr_port *port, uint64_t bytes) {
                     (unsigned long long)bytes, (unsigned long long)port->layout.header->limit_bytes);
 }
 
-/* Asks the trainer for memory and takes over the grant that it replies with, also when it refuses: the slot may be
+/* Asks the trainer for memory, and uses the grant of the reply, even if the trainer refuses, because the slot may be
  * another one. */
 static int ask(hr_port *port, uint64_t bytes) {
     struct hr__worker *record = port->record;
@@ -296,13 +299,15 @@ static int ask(hr_port *port, uint64_t bytes) {
     grant.generation = atomic_load_explicit(&record->reply_generation, memory_order_relaxed);
     grant.allowance = atomic_load_explicit(&record->reply_bytes, memory_order_relaxed);
     if (!is_possible(&port->layout, &grant) || (!is_refused && grant.allowance < bytes))
-        return hr__fail(HR_E_CORRUPT, "arena: the reply to worker %u cannot be", port->fds.worker);
+        return hr__fail(HR_E_CORRUPT, "arena: worker %u received an invalid reply; the shared memory is damaged",
+                        port->fds.worker);
     if (grant.slot != port->grant.slot) port->reserved_bytes = port->seen[grant.slot].mapped_bytes = 0;
     port->grant = grant;
     return is_refused ? refused(port, bytes) : 0;
 }
 
-/* Announces, then commits: should this process die in between, the trainer counts too much rather than too little. */
+/* Announces the size before it commits the memory. If this process dies in between, the trainer counts too much, and
+ * not too little. */
 static int commit(hr_port *port, uint64_t bytes) {
     struct hr__slot *slot = hr__layout_slot(&port->layout, port->grant.slot);
     uint64_t has = atomic_load_explicit(&slot->committed_bytes, memory_order_relaxed);

@@ -4,9 +4,11 @@
 #include "base/base.h"
 
 enum {
-    AWAKE_NS = 50000, /* how long it stays awake, and how soon work must come to have come right after another... */
-    AWAKE_PART = 4,   /* ...or for this part of what the work before lasted, if that is longer */
-    REST_NS = 1000000 /* once it could not be started or came too late, small pieces of work do without for so long */
+    AWAKE_NS =
+        50000, /* how long the thread stays awake; a piece of work within this time after another one follows it... */
+    AWAKE_PART = 4,   /* ...or within a fourth of the duration of that work, if this is longer */
+    REST_NS = 1000000 /* after the thread could not be started or was too late, small pieces of work do not use it for
+                         this time */
 };
 
 enum state { ENDED, AWAKE, OFFERED, WORKING };
@@ -27,11 +29,11 @@ static void help(void *context) {
         } else if (hr__now_ns() >= until_ns)
             turn(copy_thread, AWAKE, ENDED);
         else
-            hr__yield(); /* whoever else has work for this core goes first */
+            hr__yield(); /* other processes that need this core go first */
     } while (atomic_load(&copy_thread->state) != ENDED);
 }
 
-/* A child of fork inherits what this says, and not the thread. */
+/* A forked child inherits this struct, but not the thread. */
 static bool is_there(const struct hr__copy_thread *copy_thread) {
     return copy_thread->is_started && copy_thread->pid == hr__pid();
 }
@@ -55,7 +57,7 @@ static bool start(struct hr__copy_thread *copy_thread) {
     return copy_thread->is_started;
 }
 
-/* Takes the offer back, or waits until what was taken is done. */
+/* Takes the offer back, or waits until the thread has finished the work that it took. */
 static void end_offer(struct hr__copy_thread *copy_thread) {
     if (turn(copy_thread, OFFERED, AWAKE)) rest(copy_thread);
     while (atomic_load(&copy_thread->state) == WORKING) hr__yield();

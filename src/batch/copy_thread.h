@@ -9,7 +9,8 @@
 #include "os/os.h"
 
 /*
- * A second thread that takes part in a piece of work that is cut into parts: whoever is free takes the next.
+ * A second thread for a piece of work that is divided into parts: each of the two threads takes the next part when it
+ * is free.
  *
  *             by the owner             by the thread            by the thread
  *     AWAKE ---------------> OFFERED ----------------> WORKING ---------------> AWAKE
@@ -17,11 +18,12 @@
  *       +-----------------------+ by the owner, whose work is done                v
  *                                                                               ENDED
  *
- * To start it costs more than a small piece of work saves. So where one piece comes right after another it stays awake
- * for a moment after each, letting anybody else have the core, and then ends: between pieces that come seldom there is
- * no second thread. Whatever the owner writes, it writes where the thread does not look: in AWAKE and ENDED.
+ * Starting the thread costs more than a small piece of work saves. So if pieces follow each other closely, the thread
+ * stays awake for a moment after each, while other processes may use the core, and then ends. If pieces are rare, there
+ * is no second thread between them. The owner writes the fields only in AWAKE and ENDED, when the thread does not read
+ * them.
  *
- * Belongs to one thread. A child of fork has no such thread, and starts its own.
+ * The struct belongs to one thread. A forked child has no second thread, and starts its own.
  */
 struct hr__copy_thread {
     struct hr__thread thread;
@@ -30,15 +32,15 @@ struct hr__copy_thread {
     void *context;
     int64_t awake_ns; /* how long to stay awake after this piece of work */
 
-    /* The owner's: */
-    bool is_started;             /* and not joined */
+    /* Only the owner uses these fields: */
+    bool is_started;             /* it was started and not joined */
     uint32_t pid;                /* of the process that started it */
     int64_t ended_ns, lasted_ns; /* the last piece of work */
     int64_t rests_until_ns;
 };
 
-/* Runs `run(context)` here and, if it can be had, in the second thread too; returns when both have. `is_large`: that
- * pays even where the thread has to be started for it. */
+/* Runs `run(context)` here and, if it is available, in the second thread too. Returns when both have finished.
+ * `is_large`: the second thread is worth it even if it has to be started. */
 void hr__copy_thread_run(struct hr__copy_thread *copy_thread, bool is_large, void (*run)(void *context), void *context);
 
 /* Ends the thread, if there is one. */

@@ -12,14 +12,14 @@
 
 struct member {
     int pid;     /* 0: never started */
-    int watched; /* own: its pidfd, or a copy of what the adopter gave; -1: nothing tells its end */
-    int pidfd;   /* what is watched; -1: the kernel has none */
+    int watched; /* owned: its pidfd, or a copy of the adopter's sentinel; -1: its end cannot be noticed */
+    int pidfd;   /* the same as `watched`; -1: the kernel has no pidfd */
     bool is_forked;
     bool is_reaped;
     struct hr__end end;
-    uint64_t oom_kills;       /* of the cgroup, when it was started */
-    uint64_t rss_bytes;       /* when a look last saw it alive; 0: never */
-    uint64_t noted_rss_bytes; /* what its vitals said then */
+    uint64_t oom_kills;       /* of the cgroup when it was started */
+    uint64_t rss_bytes;       /* when hr_crew_look last saw it alive; 0: never */
+    uint64_t noted_rss_bytes; /* as its status had it then */
     struct hr__diagnostics diagnostics;
 };
 
@@ -28,7 +28,7 @@ struct hr_crew {
     uint32_t count;
     uint32_t own_pid;
     struct member *members;
-    int *fds; /* scratch of hr_crew_stop */
+    int *fds; /* scratch memory of hr_crew_stop */
     bool *ready;
 };
 
@@ -62,7 +62,7 @@ hr_crew *hr_crew_close(hr_crew *crew) {
     if (!crew) return NULL;
     for (uint32_t i = 0; i < crew->count; i++) {
         forget(crew, i);
-        /* A child does not have the mapping, and may have another in its place. */
+        /* A child does not have the mapping, and may have another one at this address. */
         if (crew->own_pid == hr__pid()) hr__diagnostics_close(&crew->members[i].diagnostics);
     }
     hr__stop_at(HR__AT_CREW_CLOSED);
@@ -73,11 +73,10 @@ hr_crew *hr_crew_close(hr_crew *crew) {
     return NULL;
 }
 
-/* A forked child could signal its parent's workers, and has no boxes. */
+/* A forked child could signal its parent's workers, and does not have the diagnostics files. */
 static int check_owner(const hr_crew *crew) {
     if (crew->own_pid == hr__pid()) return 0;
-    return hr__fail(HR_E_STATE, "crew: it is of process %u, and this is a child; a child can only close it",
-                    crew->own_pid);
+    return hr__fail(HR_E_STATE, "crew: process %u owns this crew; a forked child can only close it", crew->own_pid);
 }
 
 static int find(hr_crew *crew, uint32_t worker, struct member **ret_member) {
@@ -94,11 +93,11 @@ static bool has_ended(const struct member *member) {
 
 /* ---- starting ---- */
 
-/* As whom nobody is, or nobody any more. */
+/* Finds the entry of a worker number that no running process has. */
 static int find_free(hr_crew *crew, uint32_t worker, struct member **ret_member) {
     int r = find(crew, worker, ret_member);
     if (r < 0 || has_ended(*ret_member)) return r;
-    return hr__fail(HR_E_STATE, "crew: worker %u still runs, as process %d; end it before another takes its place",
+    return hr__fail(HR_E_STATE, "crew: worker %u still runs, as process %d; end it before another process replaces it",
                     worker, (*ret_member)->pid);
 }
 
@@ -112,8 +111,8 @@ int hr_crew_open_worker_fds(hr_crew *crew, uint32_t worker, struct hr_worker_fds
     hr__stop_at(HR__AT_CREW_WORKER_FDS);
     if (r < 0) {
         hr_worker_fds_close(&fds);
-        return hr__fail(r, "crew: no file for worker %u's last words: %s; raise the limit of %s", worker,
-                        hr_error_text(r), r == -EFBIG ? "files' sizes (ulimit -f)" : "open files (ulimit -n)");
+        return hr__fail(r, "crew: cannot create the diagnostics file of worker %u: %s; raise the limit on %s", worker,
+                        hr_error_text(r), r == -EFBIG ? "file sizes (ulimit -f)" : "open files (ulimit -n)");
     }
     *ret_fds = fds;
     return 0;
@@ -129,7 +128,8 @@ int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     r = hr__pidfd(pid, &watched);
     bool has_pidfd = r == 0;
     if (!has_pidfd && sentinel_fd >= 0) r = hr__dup(sentinel_fd, &watched);
-    if (r < 0) return hr__fail(r, "crew: no pidfd for process %d, worker %u: %s", pid, worker, hr_error_text(r));
+    if (r < 0)
+        return hr__fail(r, "crew: cannot open a pidfd of process %d, worker %u: %s", pid, worker, hr_error_text(r));
     forget(crew, worker);
     bool is_restart = member->pid != 0;
     member->pid = pid;
@@ -169,8 +169,8 @@ int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context) {
     hr_worker_fds_close(&fds);
     if (r < 0)
         return hr__fail(r,
-                        "crew: cannot fork worker %u: %s; look at the limits of processes (ulimit -u, the cgroup's "
-                        "pids.max) and of memory",
+                        "crew: cannot fork worker %u: %s; check the limits on processes (ulimit -u, pids.max of the "
+                        "cgroup) and on memory",
                         worker, hr_error_text(r));
     hr__stop_at(HR__AT_CREW_FORKED);
     r = hr_crew_adopt(crew, worker, pid, -1);
@@ -192,7 +192,7 @@ int hr_crew_expect_end(hr_crew *crew, uint32_t worker) {
 
 /* ---- looking ---- */
 
-/* Learns how a member ended while its process can still be asked. */
+/* Reads how a member ended while the kernel still knows it. */
 static void note_end(struct member *member) {
     if (member->is_reaped || member->pid == 0) return;
     struct hr__end end;
@@ -215,9 +215,9 @@ static void look_at_process(const struct member *member, struct hr_worker_report
     report->is_deadlocked = process.is_deadlocked;
 }
 
-/* Resident memory as it was seen last: by a look at the live process, or later by itself. */
+/* Sets the last known resident memory: from /proc while the process lived, or from its own status if that is newer. */
 static void add_memory(struct member *member, struct hr_worker_report *report) {
-    bool is_its_own = report->status.pid == (uint32_t)member->pid; /* else of the process before it */
+    bool is_its_own = report->status.pid == (uint32_t)member->pid; /* else the status is of its predecessor */
     uint64_t noted = is_its_own ? report->status.rss_bytes : 0;
     if (report->rss_bytes) {
         member->rss_bytes = report->rss_bytes;
@@ -240,7 +240,8 @@ int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_re
     report.exit_code = member->end.exit_code;
     uint64_t oom_kills = hr__oom_kill_count();
     report.oom_kills = oom_kills != UINT64_MAX && oom_kills > member->oom_kills ? oom_kills - member->oom_kills : 0;
-    /* After the process, so that a dead one's are its last, and a live one's no older than its state. */
+    /* The status is read after the process, so that the status of a dead worker is its last one, and that of a live
+     * worker is not older than its state. */
     r = hr_arena_worker_status(crew->arena, worker, &report.status);
     if (r < 0) return r;
     add_memory(member, &report);
@@ -291,7 +292,7 @@ int hr_crew_wait(hr_crew *crew, uint32_t worker, int64_t deadline_ns) {
     return 0;
 }
 
-/* Waits for all until the deadline. Returns how many still run. */
+/* Waits for all workers until the deadline. Returns how many still run. */
 static int wait_all(hr_crew *crew, int64_t deadline_ns) {
     for (;;) {
         int running = 0;

@@ -56,19 +56,19 @@ void hr__diagnostics_stderr(struct hr__diagnostics *diagnostics, const char **re
     *ret_bytes = bytes;
 }
 
-/* Where the text with this number is: its bytes, and itself. */
+/* The offset of the status text with this number: its length, then its bytes. */
 static uint64_t place_of(uint64_t number) {
     return STATUS_AT + number % 2 * PLACE_BYTES;
 }
 
-/* While status_count is the same, only the other place is written to. */
+/* While status_count does not change, the worker writes only to the other place. */
 void hr__diagnostics_posted_status(struct hr__diagnostics *diagnostics, const char **ret_text, size_t *ret_bytes) {
-    enum { MOST_LOOKS = 100 }; /* a worker may do anything */
+    enum { MAX_TRIES = 100 }; /* a damaged worker could change it all the time */
     *ret_text = diagnostics->status;
     *ret_bytes = 0;
     if (!diagnostics->mapping) return;
     _Atomic uint64_t *status_count = (_Atomic uint64_t *)((char *)diagnostics->mapping + STATUS_COUNT_AT);
-    for (int i = 0; i < MOST_LOOKS; i++) {
+    for (int i = 0; i < MAX_TRIES; i++) {
         uint64_t count = atomic_load(status_count);
         _Atomic uint64_t *place = (_Atomic uint64_t *)((char *)diagnostics->mapping + place_of(count));
         uint64_t bytes = count ? atomic_load(place) : 0;
@@ -80,20 +80,21 @@ void hr__diagnostics_posted_status(struct hr__diagnostics *diagnostics, const ch
     }
 }
 
-/* A data set may have closed the box and opened a file of its own under its number. */
+/* The user's dataset may have closed the diagnostics file and opened another file under its number. */
 static int check_file(int fd) {
     uint64_t bytes = 0;
     int r = hr__memory_bytes(fd, &bytes);
     return r == 0 && bytes != HR_DIAGNOSTICS_BYTES ? -EBADF : r;
 }
 
-/* By file offsets and not through a mapping: it is called rarely, and a worker may have closed the file. */
+/* This writes by file offsets and not through a mapping, because it is called rarely, and because the dataset may have
+ * closed the file. */
 int hr_diagnostics_log_stderr(int fd, const void *text, size_t bytes) {
     uint64_t count = 0;
     const char *at = text;
     int r = check_file(fd);
     if (r == 0) r = hr__read_at(fd, 0, &count, sizeof count);
-    if (r < 0) return hr__fail(r, "crew: a worker's box cannot be read: %s", hr_error_text(r));
+    if (r < 0) return hr__fail(r, "crew: cannot read the diagnostics file of a worker: %s", hr_error_text(r));
     uint64_t end = count + bytes;
     if (bytes > HR_DIAGNOSTICS_STDERR_BYTES)
         at += bytes - HR_DIAGNOSTICS_STDERR_BYTES, bytes = HR_DIAGNOSTICS_STDERR_BYTES;
@@ -104,7 +105,7 @@ int hr_diagnostics_log_stderr(int fd, const void *text, size_t bytes) {
     hr__stop_at(HR__AT_STDERR_WRITTEN);
     if (r == 0) r = hr__write_at(fd, 0, &end, sizeof end);
     hr__stop_at(HR__AT_STDERR_LOGGED);
-    return r < 0 ? hr__fail(r, "crew: a worker's box cannot be written: %s", hr_error_text(r)) : 0;
+    return r < 0 ? hr__fail(r, "crew: cannot write the diagnostics file of a worker: %s", hr_error_text(r)) : 0;
 }
 
 int hr_diagnostics_post_status(int fd, const void *text, size_t bytes) {
@@ -117,5 +118,5 @@ int hr_diagnostics_post_status(int fd, const void *text, size_t bytes) {
     hr__stop_at(HR__AT_STATUS_WRITTEN);
     if (r == 0) r = hr__write_at(fd, STATUS_COUNT_AT, &count, sizeof count);
     hr__stop_at(HR__AT_STATUS_POSTED);
-    return r < 0 ? hr__fail(r, "crew: a worker's box cannot be written: %s", hr_error_text(r)) : 0;
+    return r < 0 ? hr__fail(r, "crew: cannot write the diagnostics file of a worker: %s", hr_error_text(r)) : 0;
 }

@@ -8,31 +8,33 @@
 #include <headrace/crew.h>
 
 /*
- * A worker's box: a small file without a name that outlives the worker in the trainer's mapping.
+ * A worker's diagnostics file: a small file without a name, which the trainer has mapped, so that it is still readable
+ * after the worker's death.
  *
- *     0                said_count, u64: bytes said so far          writer: the worker
- *     8                status_count, u64: texts told so far          writer: the worker
- *     64, 4096 + 64    of a text told its bytes, u64, and itself;  writer: the worker
- *                      the last one is at status_count % 2
- *     8192             the last HR_DIAGNOSTICS_STDERR_BYTES of them, a ring  writer: the worker
- *     HR_DIAGNOSTICS_STACK_AT  stack dumps, one after the other            writer: the worker, also from a signal
- * handler
+ *     0                        stderr_count, u64: bytes logged so far      writer: the worker
+ *     8                        status_count, u64: status texts so far      writer: the worker
+ *     64, 4096 + 64            a status text: its length, u64, its bytes;  writer: the worker
+ *                              the last one is at status_count % 2
+ *     8192                     the last HR_DIAGNOSTICS_STDERR_BYTES of     writer: the worker
+ *                              the stderr, a ring
+ *     HR_DIAGNOSTICS_STACK_AT  stack dumps, one after the other            writer: the worker, also in a signal handler
  *
- * It cannot grow, so that a dump of many threads ends at its end. If the worker dies, what it wrote stays.
+ * It cannot grow, so a dump of many threads is cut at its end. If the worker dies, what it wrote stays.
  */
 struct hr__diagnostics {
-    void *mapping; /* NULL: none */
+    void *mapping; /* NULL: there is no file */
     char stderr_end[HR_DIAGNOSTICS_STDERR_BYTES];
     char status[HR_DIAGNOSTICS_STATUS_BYTES];
 };
 
-/* A fresh box: maps it, and gives its descriptor, owned by the caller. A box of before is dropped. */
+/* Creates and maps a new diagnostics file, and returns its descriptor, owned by the caller. An earlier file is dropped.
+ */
 int hr__diagnostics_open(struct hr__diagnostics *diagnostics, int *ret_fd);
 void hr__diagnostics_close(struct hr__diagnostics *diagnostics);
 void hr__diagnostics_stack(const struct hr__diagnostics *diagnostics, const char **ret_text, size_t *ret_bytes);
-/* In order, in `diagnostics->stderr_end`. */
+/* Copies the end of the stderr, in order, to `diagnostics->stderr_end`. */
 void hr__diagnostics_stderr(struct hr__diagnostics *diagnostics, const char **ret_text, size_t *ret_bytes);
-/* In `diagnostics->status`; 0 bytes where its length cannot be. */
+/* Copies the status text to `diagnostics->status`; 0 bytes if its length is invalid. */
 void hr__diagnostics_posted_status(struct hr__diagnostics *diagnostics, const char **ret_text, size_t *ret_bytes);
 
 #endif

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "os/os.h"
 
-enum { SPARE_GRANTS = 2 /* per worker: the epoch's beginning and the last task */ };
+enum { SPARE_GRANTS = 2 /* per worker: the announcement of the epoch and the last task */ };
 
 static int check(const struct hr_loader_options *options) {
     if (options->worker_count < 1 || options->worker_count > HR_ARENA_MAX_WORKERS)
@@ -76,8 +76,8 @@ hr_crew *hr_loader_crew(hr_loader *loader) {
     return loader->crew;
 }
 
-/* Receives from a worker or any. The end of a worker that was dismissed and has answered everything, received or not,
- * is no death. */
+/* Receives from one worker or any. If a worker was dismissed and has answered everything, received or not, its end does
+ * not count as a death. */
 static int receive_from(hr_loader *loader, uint32_t worker, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
     for (;;) {
         int r = hr_arena_receive(loader->arena, worker, deadline_ns, ret_delivery);
@@ -92,7 +92,8 @@ static int receive_from(hr_loader *loader, uint32_t worker, int64_t deadline_ns,
 
 /* ---- an epoch's beginning ---- */
 
-/* Waits for every answer that is still due: of an epoch that was broken off, and to the epoch's announcement. */
+/* Waits for every missing answer: those of an epoch that was stopped early, and those to the announcement of the epoch.
+ */
 static int drain(hr_loader *loader, int64_t deadline_ns) {
     for (uint32_t i = 0; i < loader->worker_count; i++) {
         while (loader->peers[i].unanswered_count) {
@@ -107,7 +108,7 @@ static int drain(hr_loader *loader, int64_t deadline_ns) {
     return 0;
 }
 
-/* Goes on where it was broken off. */
+/* Announces the epoch to the workers. After an interruption it continues with the next worker. */
 static int announce(hr_loader *loader, const void *payload, size_t payload_bytes) {
     for (uint32_t *i = &loader->announced_count; *i < loader->worker_count; ++*i) {
         if (loader->peers[*i].is_dismissed) continue;
@@ -157,7 +158,7 @@ static uint32_t count_active(const hr_loader *loader) {
     return count;
 }
 
-/* The next worker of the round that still has data and, out of order, fewer than its share outstanding. */
+/* Chooses the next worker, round robin, that still has data and, out of order, fewer than its share outstanding. */
 static bool choose(hr_loader *loader, uint32_t *ret_worker) {
     uint32_t active = count_active(loader);
     for (uint32_t i = 0; active && i < loader->worker_count; i++) {
@@ -199,7 +200,7 @@ int hr_loader_submit(hr_loader *loader, const void *payload, size_t payload_byte
     return 1;
 }
 
-/* Receives the answer to a task: in order, the oldest one's. */
+/* Receives the answer to a task. In order, this is the oldest task. */
 static int receive(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
     struct hr_delivery *delivery;
     uint32_t from = loader->out_of_order ? HR_ANY_WORKER : *owner_of(loader, loader->answered);
@@ -207,8 +208,9 @@ static int receive(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **
     if (r < 0) return r;
     struct hr__loader_peer *peer = &loader->peers[delivery->worker];
     if (!peer->first || delivery->task != peer->first->task) {
-        r = hr__fail(HR_E_CORRUPT, "loader: worker %u answered task %llu where %llu was due", delivery->worker,
-                     (unsigned long long)delivery->task, (unsigned long long)(peer->first ? peer->first->task : 0));
+        r = hr__fail(HR_E_CORRUPT, "loader: worker %u answered task %llu, but the next expected task is %llu",
+                     delivery->worker, (unsigned long long)delivery->task,
+                     (unsigned long long)(peer->first ? peer->first->task : 0));
         hr_delivery_done(delivery);
         return r;
     }

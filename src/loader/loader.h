@@ -9,41 +9,43 @@
 /* What the files of the loader share: its state, the queues of outstanding tasks (orders.c), and the replacement of a
  * dead worker (replace.c). */
 
-/* A task that is outstanding, with what a successor of its worker would need. Its memory is used again. */
+/* An order: a task that is outstanding, with the payload that a successor of its worker would need. Its memory is used
+ * again. */
 struct hr__order {
-    struct hr__order *next; /* in its worker's queue, or among the free ones */
+    struct hr__order *next; /* in its worker's queue, or in the list of free orders */
     uint64_t task;
     void *payload;
     size_t payload_bytes;
     size_t payload_room;
 };
 
-/* A worker as the order of an epoch sees it. It answers the tasks of its queue one after the other. */
+/* A worker as the loader sees it. It answers the tasks of its queue one after the other. */
 struct hr__loader_peer {
-    bool is_at_end;             /* of its data, in this epoch */
-    bool is_dismissed;          /* its end is expected once it has answered everything */
-    bool has_last_task;         /* granted, and never answered */
-    uint32_t lost_count;        /* of the queue's end: taken back from a dead worker and not granted again yet */
-    uint32_t undelivered_count; /* its tasks of this epoch that are outstanding: the queue's length */
-    uint32_t unanswered_count;  /* all that it has to answer, the epoch's announcement included */
+    bool is_at_end;      /* it has no more data in this epoch */
+    bool is_dismissed;   /* its end is expected after it has answered everything */
+    bool has_last_task;  /* HR_TASK_STOP was granted; it is never answered */
+    uint32_t lost_count; /* tasks at the end of the queue that were taken back from a dead worker and not granted again
+                            yet */
+    uint32_t undelivered_count; /* its outstanding tasks of this epoch: the length of the queue */
+    uint32_t unanswered_count;  /* all that it has to answer, including the announcement of the epoch */
     uint64_t delivered_count;   /* in this epoch */
     struct hr__order *first, *last;
 };
 
-/* The tasks [answered, submitted) are outstanding; in order, `owners` says who has each, by its number modulo
- * owner_count, a power of two. Out of order only their number counts. */
+/* The tasks [answered, submitted) are outstanding. In order, `owners` has the worker of each task, at its number modulo
+ * owner_count, a power of two. Out of order only the number of these tasks matters. */
 struct hr_loader {
     hr_arena *arena;
     hr_crew *crew;
     uint32_t worker_count;
     uint32_t most_outstanding;
     bool out_of_order;
-    bool is_draining;         /* hr_loader_begin has not come to its end */
-    uint32_t announced_count; /* workers that it has told of the epoch */
+    bool is_draining;         /* hr_loader_begin was called and has not returned 0 yet */
+    uint32_t announced_count; /* workers to which it has announced the epoch */
     uint32_t epoch;
     uint64_t submitted;
     uint64_t answered;
-    uint32_t next_worker; /* of the round */
+    uint32_t next_worker; /* round robin */
     struct hr__loader_peer *peers;
     uint32_t *owners;
     uint32_t owner_count;

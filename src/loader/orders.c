@@ -15,7 +15,7 @@ void hr__order_release(hr_loader *loader, struct hr__order *order) {
     loader->free_orders = order;
 }
 
-/* Keeps a task's payload at the end of its worker's queue. There is a free order: see most_outstanding. */
+/* A free order always exists: see most_outstanding. */
 int hr__order_keep(hr_loader *loader, struct hr__loader_peer *peer, const void *payload, size_t bytes) {
     struct hr__order *order = loader->free_orders;
     if (bytes > order->payload_room) {
@@ -38,14 +38,12 @@ int hr__order_keep(hr_loader *loader, struct hr__loader_peer *peer, const void *
     return 0;
 }
 
-/* The worker has answered the oldest task of its queue. */
 void hr__order_drop_first(hr_loader *loader, struct hr__loader_peer *peer) {
     struct hr__order *order = peer->first;
     peer->first = order->next;
     hr__order_release(loader, order);
 }
 
-/* Takes back the newest order, which could not be granted. */
 void hr__order_drop_last(hr_loader *loader, struct hr__loader_peer *peer) {
     struct hr__order *order = peer->last;
     if (peer->first == order) {

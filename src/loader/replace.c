@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "os/os.h"
 
-/* What a dead worker leaves behind: its lost tasks are taken back and granted to its successor. */
+/* Replaces a dead worker: the tasks that it lost are taken back and granted to its successor. */
 
 int hr__loader_nothing_outstanding(void) {
     return hr__fail(HR_E_END, "loader: no task is outstanding");
@@ -22,7 +22,7 @@ int hr__loader_take_back(hr_loader *loader, uint32_t worker) {
     return 0;
 }
 
-/* What was published comes first in the queue, then what was lost. */
+/* In the queue, published tasks come first, then lost ones. */
 static int grant_again(hr_loader *loader, uint32_t worker) {
     struct hr__loader_peer *peer = &loader->peers[worker];
     const struct hr__order *order = peer->first;
@@ -36,7 +36,8 @@ static int grant_again(hr_loader *loader, uint32_t worker) {
     return peer->is_dismissed ? hr_loader_dismiss(loader, worker) : 0;
 }
 
-/* Nothing of the old epoch is made again, nor is the new one announced to who begins with it. */
+/* For a successor that starts with the new epoch: tasks of the old epoch are not made again, and the new epoch is not
+ * announced to it. */
 static void begin_anew(struct hr__loader_peer *peer) {
     peer->unanswered_count -= peer->lost_count;
     peer->lost_count = 0;

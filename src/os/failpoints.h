@@ -6,9 +6,9 @@
  * Every place at which a test can have this process killed or stopped: around each store to shared memory, and at each
  * step of starting, granting, taking, writing, publishing, delivering, releasing, replacing, stopping and closing.
  *
- * POINT(constant, name, side): `name` is what $HEADRACE_STOP says (hr__stop_at in os.h), `side` is who passes it. The
- * numbers are those of enum hr__point. tests/c/process/test_sweep.c goes over the table, so a point that nothing passes
- * is a failing test.
+ * POINT(constant, name, side): `name` is its name in $HEADRACE_STOP (hr__stop_at in os.h), `side` is the process that
+ * passes it. The numbers are those of enum hr__point. tests/c/process/test_sweep.c goes over the table, so a point that
+ * no run passes is a failing test.
  */
 #define HR__FAILPOINTS(POINT)                                                                                          \
     /* start */                                                                                                        \

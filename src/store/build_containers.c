@@ -45,9 +45,9 @@ int hr__builder_check_text(const hr_builder *builder, hr_value word, const char 
     struct hr__image image = hr__builder_image(builder);
     struct hr_item item;
     if (hr__image_read(&image, word, &item) < 0)
-        return hr__fail(-EINVAL, "store: %s is no value of this builder", what);
+        return hr__fail(-EINVAL, "store: %s is not a value of this builder", what);
     if (item.kind == HR_KIND_TEXT) return 0;
-    return hr__fail(-EINVAL, "store: %s is a value of kind %d, and has to be a text", what, item.kind);
+    return hr__fail(-EINVAL, "store: %s is a value of kind %d, but has to be a text", what, item.kind);
 }
 
 /* ---- lists and tuples of words, and typed values ---- */
@@ -98,7 +98,7 @@ int hr_builder_container(hr_builder *builder, enum hr_kind kind, uint64_t count,
         if (count == 2) return make_typed(builder, ret_value);
         return hr__fail(-EINVAL, "store: a typed value has 2 items, not %" PRIu64, count);
     default:
-        return hr__fail(-EINVAL, "store: a value of kind %d is no container", (int)kind);
+        return hr__fail(-EINVAL, "store: a value of kind %d is not a container", (int)kind);
     }
 }
 
@@ -113,7 +113,7 @@ static int check_put(const struct hr_item *container, uint64_t index) {
     return 0;
 }
 
-/* The offset of a dict's entry, which is made if it is not there yet. */
+/* Finds the offset of a dict's entry, which is made if it does not exist yet. */
 static int find_entry(hr_builder *builder, uint64_t word_at, uint64_t *ret_offset) {
     hr_value word;
     memcpy(&word, builder->base + word_at, sizeof word);
@@ -129,14 +129,14 @@ static int find_entry(hr_builder *builder, uint64_t word_at, uint64_t *ret_offse
     return 0;
 }
 
-/* `which`: 0: an item, or an entry's key; 8: an entry's value. */
+/* `which`: 0 for an item or an entry's key, 8 for an entry's value. */
 static int put(hr_builder *builder, hr_value container, uint64_t index, uint64_t which, hr_value item) {
     struct hr__image image = hr__builder_image(builder);
     struct hr_item at, read;
     int r = hr__image_read(&image, container, &at);
-    if (r < 0) return hr__fail(-EINVAL, "store: that is no container of this builder");
+    if (r < 0) return hr__fail(-EINVAL, "store: that is not a container of this builder");
     r = hr__image_read(&image, item, &read);
-    if (r < 0) return hr__fail(-EINVAL, "store: item %" PRIu64 " is no value of this builder", index);
+    if (r < 0) return hr__fail(-EINVAL, "store: item %" PRIu64 " is not a value of this builder", index);
     r = which && at.kind != HR_KIND_DICT ? hr__fail(-EINVAL, "store: only a dict's entries have values")
                                          : check_put(&at, index);
     if (r < 0) return r;

@@ -21,12 +21,12 @@ static void store_slot(hr_builder *builder, const struct hr_item *dict, uint64_t
     memcpy(builder->base + offset, &slot, dict->shape);
 }
 
-/* Where the word for its slots is in a dict's node. */
+/* The offset of the word for the slots in a dict's node. */
 static uint64_t slots_word_at(hr_value dict) {
     return hr__word_offset(dict) + offsetof(struct dict_node, slots);
 }
 
-/* Empty slots, for places up to here. */
+/* Makes empty slots, wide enough for all places up to the end of the image. */
 static int make_slots(hr_builder *builder, hr_value dict, const struct hr_item *item) {
     uint64_t most = item->kind == HR_KIND_DICT ? (builder->used - hr__word_offset(dict)) / 8 : item->count;
     unsigned slot_bytes = most < (1 << SLOT4_INDEX_BITS) - 1 ? 4 : 8, slot_bits = slot_bits_for(item->count);
@@ -38,7 +38,7 @@ static int make_slots(hr_builder *builder, hr_value dict, const struct hr_item *
     return 0;
 }
 
-/* The slots of a dict that cannot be indexed after all: they are the last that was made. */
+/* Removes the slots of a dict that cannot be indexed. They are the last allocation of the builder. */
 static void drop_slots(hr_builder *builder, hr_value dict, const struct hr_item *item) {
     memset(builder->base + slots_word_at(dict), 0, sizeof(hr_value));
     if (!item->keyed.slots) return;
@@ -47,7 +47,7 @@ static void drop_slots(hr_builder *builder, hr_value dict, const struct hr_item 
     builder->used = offset;
 }
 
-/* Enters item `index`. 1; 0: it cannot be looked up, or is there already. */
+/* Enters item `index`. Returns 1; 0: it cannot be looked up, or occurs twice. */
 static int enter(hr_builder *builder, const struct hr__image *image, const struct hr_item *dict, uint64_t index) {
     struct hr__key_room room;
     struct hr_item item;
@@ -70,7 +70,7 @@ static int enter(hr_builder *builder, const struct hr__image *image, const struc
 static int read_keyed(const hr_builder *builder, hr_value dict, struct hr__image *ret_image, struct hr_item *ret_item) {
     *ret_image = hr__builder_image(builder);
     int r = hr__image_read(ret_image, dict, ret_item);
-    if (r < 0) return hr__fail_more(-EINVAL, "store: that is no dict of this builder");
+    if (r < 0) return hr__fail_more(-EINVAL, "store: that is not a dict of this builder");
     if (ret_item->kind != HR_KIND_DICT && ret_item->kind != HR_KIND_SET && ret_item->kind != HR_KIND_FROZEN_SET)
         return hr__fail(-EINVAL, "store: a value of kind %d has no keys", ret_item->kind);
     return 0;
@@ -82,7 +82,7 @@ int hr_builder_index(hr_builder *builder, hr_value dict) {
     int r = read_keyed(builder, dict, &image, &item);
     if (r == 0 && item.count > SCAN_MAX) {
         r = make_slots(builder, dict, &item);
-        if (r == 0) r = read_keyed(builder, dict, &image, &item); /* what is mapped may have moved */
+        if (r == 0) r = read_keyed(builder, dict, &image, &item); /* the mapping may have moved */
     }
     if (r < 0) return r;
     r = 1;

@@ -12,7 +12,7 @@
 
 /* Shapes, records, and packed lists of records. How they are read is in read_shape.c and read.c. */
 
-/* Where shape `number` is in the hash table, or could be. */
+/* Finds the slot of a shape in the hash table: the one with its number, or an empty one. */
 static uint32_t *shape_slot(hr_builder *builder, const unsigned char *node, uint64_t bytes) {
     uint32_t mask = builder->shape_slot_count - 1;
     uint32_t at = (uint32_t)hr__hash(node, bytes, builder->seed) & mask;
@@ -131,7 +131,7 @@ int hr_builder_row(const hr_builder *builder, hr_value rows, uint64_t index, hr_
     struct hr_item list, row;
     int r = hr__image_read(&image, rows, &list);
     if (r < 0 || (list.kind != HR_KIND_LIST && list.kind != HR_KIND_TUPLE) || list.layout != LAYOUT_ROWS)
-        return hr__fail(-EINVAL, "store: that is no packed list of records");
+        return hr__fail(-EINVAL, "store: that is not a packed list of records");
     r = hr__image_at(&image, &list, index, &row);
     if (r == 0) *ret_record = row.value;
     return r;

@@ -8,15 +8,15 @@
 #include "store/format.h"
 
 /*
- * An image may hold anything, and a file may change while it is read. What is loaded once is what is checked and used,
- * and every span is held against the end of the heap before a byte of it is touched.
+ * Reads values, and the items of containers. An image may contain any bytes, and a file may change while it is read. So
+ * each word is loaded once, and the loaded copy is checked and used. Every span is compared with the end of the heap
+ * before a byte of it is read.
  */
 
 int hr__image_corrupt(const char *what, uint64_t offset) {
     return hr__fail(HR_E_CORRUPT,
                     "store: %s at byte %" PRIu64
-                    " of the image is damaged; make the image again, or open it with verify "
-                    "to see how much is",
+                    " of the image is damaged; make the image again, or open it with verify to see how much is damaged",
                     what, offset);
 }
 
@@ -25,7 +25,7 @@ int hr__image_corrupt(const char *what, uint64_t offset) {
 static const unsigned item_bytes_of[LAYOUT_COUNT] = {
     [LAYOUT_WORDS] = 8, [LAYOUT_INT32] = 4, [LAYOUT_INT64] = 8, [LAYOUT_REAL] = 8};
 
-/* The count of a word that has it, or of its node, and where what it counts begins. */
+/* Reads the count of a value, from its word or from its node, and the address of its items. */
 static int find_counted(const struct hr__image *image, hr_value word, unsigned each, struct hr_item *ret) {
     uint64_t offset = hr__word_offset(word), count = hr__word_count(word), bytes;
     if (count == COUNT_BEFORE_ITEMS) {
@@ -246,15 +246,17 @@ const void *hr_item_bytes(const struct hr_item *item) {
 
 /* ---- items ---- */
 
-/* Not by way of a word that is zero but for some bytes: the processor would wait for those to be written. */
+/* A memcpy of 5 bytes into a zero word would be slower: the processor would have to wait for the store before it can
+ * load the word. */
 static inline uint64_t load_offset(const unsigned char *from, unsigned width) {
     uint32_t low;
     memcpy(&low, from, sizeof low);
     return width == 4 ? low : low | (uint64_t)from[4] << 32;
 }
 
-/* Asks for the memory of a text, and some around it, while its offset is on the way. A hint: where the guide is
- * damaged, for other memory. (Not inlined, gcc takes what only asks for memory for what does nothing.) */
+/* Prefetches the memory of a text, and some around it, while its offset is being loaded. It is a hint: if the guide is
+ * damaged, other memory is prefetched. (If this is not inlined, gcc removes the call, because a function that only
+ * prefetches seems to have no effect.) */
 static inline __attribute__((always_inline)) void fetch_about(const unsigned char *bytes, const unsigned char *guide,
                                                               uint64_t number, unsigned width) {
     uint64_t begin = load_offset(guide, width), step = load_offset(guide + width, width) - begin;
@@ -268,13 +270,14 @@ static inline const unsigned char *text_between(const struct hr__image *image, c
     uint64_t begin = load_offset(offsets + index * width, width),
              end = load_offset(offsets + (index + 1) * width, width);
     const unsigned char *guide = offsets + hr__offsets_bytes(texts->count, width);
-    const unsigned char *bytes = guide + hr__guide_bytes(texts->count, width); /* what was read fits */
+    const unsigned char *bytes =
+        guide + hr__guide_bytes(texts->count, width); /* read_texts has checked that they fit */
     if (texts->count >= GUIDED_MIN) fetch_about(bytes, guide + index / GUIDE_STEP * width, index % GUIDE_STEP, width);
     *ret_count = end - begin;
     return begin <= end && end <= (uint64_t)(image->base + image->heap_end - bytes) ? bytes + begin : NULL;
 }
 
-/* The bytes of text `index` of a packed list; NULL: damaged. */
+/* Returns the bytes of text `index` of a packed list; NULL: damaged. */
 static inline const unsigned char *text_span(const struct hr__image *image, const struct hr_item *texts, uint64_t index,
                                              uint64_t *ret_count) {
     return texts->layout == LAYOUT_TEXTS ? text_between(image, texts, index, 4, ret_count)
@@ -363,7 +366,7 @@ __attribute__((cold)) static int out_of_range(const struct hr_item *container, u
 int hr__image_at(const struct hr__image *image, const struct hr_item *container, uint64_t index,
                  struct hr_item *ret_item) {
     if (index >= container->count) return out_of_range(container, index);
-    *ret_item = (struct hr_item){0}; /* in place: a copy would wait until all that is written below has landed */
+    *ret_item = (struct hr_item){0}; /* in place, because copying a struct would wait for the stores below */
     switch (container->kind) {
     case HR_KIND_LIST:
     case HR_KIND_TUPLE:
@@ -383,7 +386,7 @@ int hr__image_at(const struct hr__image *image, const struct hr_item *container,
 int hr__image_text(const struct hr__image *image, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
                    uint64_t *ret_count) {
     bool is_packed = texts->layout == LAYOUT_TEXTS || texts->layout == LAYOUT_WIDE_TEXTS;
-    if (!is_packed || !texts->is_ascii) return hr__fail(-EINVAL, "store: that is no packed list of ASCII texts");
+    if (!is_packed || !texts->is_ascii) return hr__fail(-EINVAL, "store: that is not a packed list of ASCII texts");
     if (index >= texts->count) return out_of_range(texts, index);
     uint64_t count;
     const void *bytes = text_span(image, texts, index, &count);

@@ -14,7 +14,7 @@ static uint64_t magnitude(int64_t stride) {
     return stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
 }
 
-/* How far the places of a dimension of at least one element go, added to those before. */
+/* Adds the reach of a dimension of at least one element, in elements, to `*below` or `*above`. */
 static bool add_reach(uint64_t size, int64_t stride, uint64_t *below, uint64_t *above) {
     uint64_t reach, *side = stride < 0 ? below : above;
     return hr__mul(magnitude(stride), size - 1, &reach) && hr__add(*side, reach, side);
@@ -31,7 +31,7 @@ bool hr__is_within(const struct hr_store_array *array) {
     return places <= INT64_MAX && below <= array->first && array->first < stored && above < stored - array->first;
 }
 
-/* The product of the dimensions and of the bytes of an item, against what is said to be there. */
+/* Returns true if the product of the dimensions and the item size is the size of the stored data. */
 static bool is_filled(const struct hr_store_array *array) {
     uint64_t bytes = array->item_bytes;
     for (uint32_t i = 0; i < array->dimension_count; i++)
@@ -42,11 +42,11 @@ static bool is_filled(const struct hr_store_array *array) {
 }
 
 static void fill_strides(struct hr_store_array *array) {
-    uint64_t step = 1; /* wraps where one dimension is 0 and another huge: no stride means anything then */
+    uint64_t step = 1; /* wraps if one dimension is 0 and another huge; strides have no meaning then */
     for (uint32_t i = array->dimension_count; i-- > 0; step *= array->dimensions[i]) array->strides[i] = (int64_t)step;
 }
 
-/* A dimension of one element takes no step: whatever stride an image gives it, it is 0. */
+/* The stride of a dimension of one element is never used, so any stride in an image is read as 0. */
 static void read_strides(struct hr_store_array *array, const unsigned char *at) {
     uint64_t part = array->dimension_count * UINT64_C(8);
     memcpy(array->strides, at, part);
@@ -55,7 +55,7 @@ static void read_strides(struct hr_store_array *array, const unsigned char *at) 
         if (array->dimensions[i] == 1) array->strides[i] = 0;
 }
 
-/* Dimensions and strides, of which `room` bytes of an image may be read. */
+/* Reads dimensions and strides, from at most `room` bytes of an image. */
 static bool read_layout(struct hr_store_array *array, const unsigned char *at, uint64_t room) {
     uint64_t count = array->dimension_count;
     if (array->is_strided > 1 || count > HR_STORE_MAX_DIMENSIONS) return false;
@@ -70,7 +70,8 @@ static bool read_layout(struct hr_store_array *array, const unsigned char *at, u
 
 int hr_store_array(const hr_store *store, const struct hr_item *array, struct hr_store_array *ret_array) {
     struct array_node node;
-    if (array->kind != HR_KIND_ARRAY) return hr__fail(-EINVAL, "store: a value of kind %d is no array", array->kind);
+    if (array->kind != HR_KIND_ARRAY)
+        return hr__fail(-EINVAL, "store: a value of kind %d is not an array", array->kind);
     memcpy(&node, array->data, sizeof node);
     struct hr_store_array result = {.kind = node.kind,
                                     .item_bytes = node.item_bytes,

@@ -13,7 +13,8 @@
 int hr__item_must_be_text(const struct hr_item *item, const char *what) {
     return item->kind == HR_KIND_TEXT
                ? 0
-               : hr__fail(HR_E_CORRUPT, "store: %s is no text but of kind %d; make the image again", what, item->kind);
+               : hr__fail(HR_E_CORRUPT, "store: %s is not a text but of kind %d; make the image again", what,
+                          item->kind);
 }
 
 int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape_node *ret_shape,
@@ -39,7 +40,7 @@ int hr_store_shape(const hr_store *store, uint32_t number, struct hr_shape *ret_
     if (r == 0) r = hr__image_read(&store->image, node.type, &type);
     if (r < 0) return r;
     if (node.kind < HR_SHAPE_DICT || node.kind > HR_SHAPE_TUPLE)
-        return hr__fail(HR_E_CORRUPT, "store: shape %" PRIu32 " is of no kind; make the image again", number);
+        return hr__fail(HR_E_CORRUPT, "store: shape %" PRIu32 " has an unknown kind; make the image again", number);
     if (node.kind != HR_SHAPE_DICT) r = hr__item_must_be_text(&type, "the class of a shape");
     if (r == 0) *ret_shape = (struct hr_shape){.kind = node.kind, .field_count = node.field_count, .type = type};
     return r;

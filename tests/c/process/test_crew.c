@@ -104,7 +104,7 @@ static void a_worker_that_somebody_else_reaped_ended_we_do_not_know_how(void **s
     struct hr_worker_report report = await_end(&room, 0);
     assert_false(report.is_alive);
     assert_false(report.is_end_known);
-    assert_text(&report, "worker N (pid N) ended, and how is not known here; it was waiting for a task; it had "
+    assert_text(&report, "worker N (pid N) ended with an unknown exit code; it was waiting for a task; it had "
                          "N.N MiB of memory when last seen");
     close_room(&room);
 }
@@ -322,7 +322,7 @@ static void a_stopped_worker_is_named_as_that(void **state) {
     assert_true(report.is_alive);
     if (!IS_SANITIZED) assert_int_equal(report.thread_count, 1);
     blank(&report);
-    assert_text(&report, "worker N (pid N) is stopped (Ctrl-Z or SIGSTOP; SIGCONT lets it go on); it was waiting for a "
+    assert_text(&report, "worker N (pid N) is stopped (Ctrl-Z or SIGSTOP; SIGCONT continues it); it was waiting for a "
                          "task; it has N.N MiB of memory");
     must(hr_crew_signal(room.crew, 0, SIGCONT));
     await_state(&room, 0, 'S');
@@ -398,7 +398,7 @@ static void phases_times_and_memory_move(void **state) {
     assert_in_range(before.status.phase_since_ns, 1, start);
     assert_in_range(before.rss_bytes, 100 * KIB, UINT64_C(1) << 44);
     blank(&before);
-    assert_text(&before, "worker N (pid N) waits; it was in the data set, at task N; it has N.N MiB of memory");
+    assert_text(&before, "worker N (pid N) waits; it was in the dataset, at task N; it has N.N MiB of memory");
     while (now_ns() - start < 60000000) poll(NULL, 0, 1);
     atomic_store(&board->may_go, true);
     hr_delivery_done(expect(&scene, 0, 5, 8));

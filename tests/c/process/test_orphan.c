@@ -198,7 +198,7 @@ static void who_has_ended_cannot_be_guarded(void **state) {
     if (pid == 0) _exit(0);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(hr_worker_fds_guard(&fds, pid), -ESRCH);
-    assert_non_null(strstr(hr_error_message(), "worker 0 is not guarded"));
+    assert_non_null(strstr(hr_error_message(), "cannot have worker 0 killed when the trainer dies"));
     assert_int_equal(hr_worker_fds_guard(&fds, 0), -ESRCH);
     assert_int_equal(hr_worker_fds_guard(&fds, -getpgrp()), -ESRCH);
     hr_worker_fds_close(&fds);

@@ -98,7 +98,7 @@ static void a_tree_that_misses_children_is_neither_measured_nor_written(void **s
     assert_int_equal(hr_batch_open(scene->batch, HR_NODE_DICT, 1), 0);
     assert_int_equal(hr_batch_add_text(scene->batch, "key", 3), 0);
     assert_int_equal(hr_batch_measure(scene->batch, &bytes), -EINVAL);
-    expect_message("misses 1 children");
+    expect_message("lacks 1 children");
     assert_int_equal(hr_batch_write(scene->batch, NULL, 0), -EINVAL);
     assert_int_equal(bytes, 99);
 }
@@ -107,7 +107,7 @@ static void a_second_root_is_refused(void **state) {
     struct scene *scene = *state;
     assert_int_equal(hr_batch_open(scene->batch, HR_NODE_LIST, 0), 0);
     assert_int_equal(hr_batch_add_none(scene->batch), -EINVAL);
-    expect_message("whole already");
+    expect_message("complete already");
     deliver(scene);
     next_node(scene, HR_NODE_LIST);
     expect_end(scene);
@@ -118,7 +118,7 @@ static void a_kind_that_is_no_container_cannot_be_opened(void **state) {
     assert_int_equal(hr_batch_open(scene->batch, HR_NODE_PICKLE, 1), -EINVAL);
     assert_int_equal(hr_batch_open(scene->batch, HR_NODE_TEXT, 1), -EINVAL);
     assert_int_equal(hr_batch_open(scene->batch, (enum hr_node_kind)99, 1), -EINVAL);
-    expect_message("no container");
+    expect_message("not a container");
 }
 
 static void a_batch_is_written_only_where_it_fits(void **state) {

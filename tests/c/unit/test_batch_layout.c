@@ -123,7 +123,7 @@ static void elements_of_no_whole_bytes_are_refused(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct hr_array array = {"", bad[i], 0, NULL, NULL};
         assert_int_equal(hr_batch_add_array(scene->batch, HR_FLAVOR_TENSOR, &array), -EINVAL);
-        expect_message("no whole number of bytes");
+        expect_message("not a whole number of bytes");
     }
     struct hr_array packed = {"a", {1, 4, 2}, 0, NULL, NULL};
     assert_int_equal(hr_batch_add_array(scene->batch, HR_FLAVOR_TENSOR, &packed), 0);
