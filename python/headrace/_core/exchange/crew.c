@@ -26,7 +26,7 @@ PyObject *crew_guard(PyObject *module, PyObject *arguments) {
     return PyBool_FromLong(hr_worker_fds_guard(&fds, pid) == 0);
 }
 
-/* A worker may have written anything. */
+/* A worker may have written any bytes. */
 static PyObject *text_of(const char *text, size_t bytes) {
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)bytes, "replace");
 }

@@ -3,18 +3,18 @@
 
 #include <structmember.h>
 
-/* _core.Tasks: the indices of one batch after the other, drawn from a sampler. What was drawn is kept until it has been
- * handed on, so an exception in between (of a signal's handler, say) loses nothing. */
+/* _core.Tasks: the indices of one batch after the other, drawn from a sampler. A drawn task is kept until it has been
+ * handed on, so an exception in between (for example of a signal handler) loses nothing. */
 struct tasks {
-    PyObject_HEAD PyObject *iterable; /* NULL: there is an iterator */
+    PyObject_HEAD PyObject *iterable; /* NULL: the iterator was made */
     PyObject *iterator;
-    Py_ssize_t batch_size; /* 0: items are handed on as they come */
+    Py_ssize_t batch_size; /* 0: each item is a task */
     bool drop_last, is_listed, is_over;
     PyObject *batch;                 /* list: items of a batch that is not complete */
-    PyObject *ahead;                 /* list: drawn by look, oldest first */
-    PyObject *held;                  /* dict: thread -> what it has drawn and not handed on */
-    Py_ssize_t skipped_count;        /* items that are left out of that batch */
-    unsigned long long item_count;   /* items that the iterator gave */
+    PyObject *ahead;                 /* list: tasks drawn by look, oldest first */
+    PyObject *held;                  /* dict: thread -> the task that it has drawn and not handed on */
+    Py_ssize_t skipped_count;        /* items that were left out of that batch */
+    unsigned long long item_count;   /* items that were drawn from the iterator */
     unsigned long long handed_count; /* tasks that were handed on */
 };
 
@@ -65,7 +65,7 @@ static void tasks_dealloc(PyObject *self) {
     Py_TYPE(self)->tp_free(self);
 }
 
-/* Makes the iterator when the first item is drawn, as a generator around the sampler would. */
+/* Makes the iterator when the first item is drawn, like a generator around the sampler. */
 static int need_iterator(struct tasks *tasks) {
     if (tasks->iterator) return 0;
     PyObject *iterator = PyObject_GetIter(tasks->iterable);
@@ -75,11 +75,11 @@ static int need_iterator(struct tasks *tasks) {
         Py_XDECREF(list);
     }
     if (!iterator) return -1;
-    Py_XSETREF(tasks->iterator, iterator); /* the iterable's code may have drawn from these tasks, too */
+    Py_XSETREF(tasks->iterator, iterator); /* code of the iterable may have drawn from these tasks too */
     return 0;
 }
 
-/* The next item of the iterator: new reference. NULL without an exception: there is none. */
+/* Returns the next item of the iterator, a new reference. NULL without an exception: the end. */
 static PyObject *next_item(struct tasks *tasks) {
     if (tasks->is_over || need_iterator(tasks) < 0) return NULL;
     PyObject *iterator = Py_NewRef(tasks->iterator);
@@ -97,13 +97,14 @@ static PyObject *take_batch(struct tasks *tasks) {
     return batch;
 }
 
-/* Has the batch all its items? At least one, and as many as the batch size less those that are left out. */
+/* Returns true if the batch is complete: it has at least one item, and as many as the batch size minus those that were
+ * left out. */
 static bool is_complete(const struct tasks *tasks) {
     Py_ssize_t count = PyList_GET_SIZE(tasks->batch);
     return count > 0 && count + tasks->skipped_count >= tasks->batch_size;
 }
 
-/* The next batch, or the next item where there are no batches. NULL without an exception: the end. */
+/* Returns the next batch, or the next item if there are no batches. NULL without an exception: the end. */
 static PyObject *next_task(struct tasks *tasks) {
     if (!tasks->batch_size) return next_item(tasks);
     while (!is_complete(tasks)) {
@@ -145,7 +146,7 @@ void tasks_handed_on(PyObject *self) {
     struct tasks *tasks = (struct tasks *)self;
     PyObject *thread = this_thread();
     if (thread && PyDict_DelItem(tasks->held, thread) == 0) tasks->handed_count++;
-    PyErr_Clear(); /* it held none */
+    PyErr_Clear(); /* this thread had no task */
     Py_XDECREF(thread);
 }
 
@@ -215,18 +216,18 @@ static PyObject *py_is_ended(PyObject *self, PyObject *ignored) {
 
 static PyMethodDef methods[] = {
     {"draw", py_draw, METH_NOARGS,
-     "draw() -> object\n\nReturns the next task, and again the same one to this thread until it is handed on. "
-     "StopIteration at the end; what the sampler raises."},
+     "draw() -> object\n\nReturns the next task, the same one for this thread until it is handed on. Raises "
+     "StopIteration at the end, and any exception of the sampler."},
     {"handed_on", py_handed_on, METH_NOARGS,
      "handed_on()\n\nMarks this thread's task as handed on: draw() returns the next one."},
     {"look", py_look, METH_O,
      "look(count) -> list\n\nReturns up to `count` tasks that come after those that were drawn."},
     {"skip_item", py_skip_item, METH_NOARGS,
-     "skip_item()\n\nLeaves an item out: the batch that is being put together has one less, but at least one."},
+     "skip_item()\n\nLeaves an item out: the current batch gets one item less, but at least one."},
     {"drop_batch", py_drop_batch, METH_NOARGS, "drop_batch()\n\nDrops the items of an incomplete batch."},
     {"end_if_batched", py_end_if_batched, METH_NOARGS,
-     "end_if_batched()\n\nWhere items are put together to batches, ends the tasks: nothing more is drawn from the "
-     "sampler, and an incomplete batch is dropped. As a generator that makes batches ends by an exception."},
+     "end_if_batched()\n\nEnds the tasks if items are grouped into batches: no more items are drawn from the sampler, "
+     "and an incomplete batch is dropped. A generator that makes batches would end with an exception in the same way."},
     {"is_ended_by_exceptions", py_is_ended, METH_NOARGS,
      "is_ended_by_exceptions() -> bool\n\nReturns True if an exception of the sampler ends them: it is a generator, or "
      "end_if_batched has ended them."},
@@ -234,13 +235,15 @@ static PyMethodDef methods[] = {
 };
 
 static PyMemberDef members[] = {
-    {"item_count", T_ULONGLONG, offsetof(struct tasks, item_count), READONLY, "How many items the iterator gave."},
-    {"handed_count", T_ULONGLONG, offsetof(struct tasks, handed_count), READONLY, "How many tasks were handed on."},
+    {"item_count", T_ULONGLONG, offsetof(struct tasks, item_count), READONLY,
+     "Number of items that were drawn from the iterator."},
+    {"handed_count", T_ULONGLONG, offsetof(struct tasks, handed_count), READONLY,
+     "Number of tasks that were handed on."},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef properties[] = {
-    {"is_held", tasks_is_held, NULL, "Whether this thread has drawn a task and not handed it on.", NULL},
+    {"is_held", tasks_is_held, NULL, "True if this thread has drawn a task and not handed it on.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -248,9 +251,9 @@ PyTypeObject TasksType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Tasks",
     .tp_basicsize = sizeof(struct tasks),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "What a loader is to make, drawn from a sampler: Tasks(iterable, batch_size=0, drop_last=False, "
-              "listed=False). With a batch size, items are put together to lists of that many. listed: where the "
-              "sampler's iterator is a generator, it is run through when the first task is drawn.",
+    .tp_doc = "The tasks of a loader, drawn from a sampler: Tasks(iterable, batch_size=0, drop_last=False, "
+              "listed=False). With a batch size, items are grouped into lists of this length. listed: if the iterator "
+              "of the sampler is a generator, all of it is drawn together with the first task.",
     .tp_new = tasks_new,
     .tp_dealloc = tasks_dealloc,
     .tp_traverse = tasks_traverse,
