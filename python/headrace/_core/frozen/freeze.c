@@ -4,11 +4,13 @@
 #include <string.h>
 
 /*
- * An object into an image, by a work list: a frame per container that is being written, so that no depth overflows the
- * stack. A container is made with room for its items before they are, so that a cycle finds its value in the memo.
+ * Freezes an object into an image with a work list: a frame per container that is being written, so that deep nesting
+ * cannot overflow the stack. A container is made, with room for its items, before its items, so that a cycle finds its
+ * value in the memo.
  *
- * The memo has only what others may refer to (more than one reference): an image takes little more than its own size
- * to build. It holds a reference to what it has: an address that is known must not become another object's.
+ * The memo contains only objects with more than one reference, because no other object can refer to the rest. So
+ * building an image takes little more memory than the image itself. The memo has a reference to each of its objects:
+ * otherwise the address of one could become that of another object.
  */
 
 enum { TICK_ITEMS = 4096, PROGRESS_TICKS = 16, PROGRESS_BYTES = 16 << 20, FIRST_FRAMES = 64 };
@@ -100,7 +102,7 @@ static int begin_sequence(struct freezer *freezer, PyObject *sequence, hr_value 
         (struct freeze_frame){.kind = FRAME_LIST, .object = sequence, .value = *ret_value, .count = (uint64_t)count});
 }
 
-/* 1: begun as a record; 0: its keys are no names. */
+/* 1: started as a record; 0: its keys cannot be field names. */
 static int begin_record(struct freezer *freezer, PyObject *dict, hr_value *ret_value) {
     uint32_t shape;
     PyObject *names = names_of(dict);
@@ -166,7 +168,7 @@ int freeze_object(struct freezer *freezer, PyObject *object, bool is_shared, hr_
 
 /* ---- the work ---- */
 
-/* Writes an item of the container of frame `top`, and puts it. Steals the item. 1: it began a frame. */
+/* Writes an item of the container of frame `top`, and puts it. Steals the item. 1: it pushed a frame. */
 static int put(struct freezer *freezer, size_t top, PyObject *item, Py_ssize_t own_count, uint64_t index) {
     hr_value value, container = freezer->frames[top].value;
     int r = freeze_object(freezer, item, !is_lone(item, own_count), &value);
@@ -263,7 +265,7 @@ static int advance_set(struct freezer *freezer, size_t top) {
     }
 }
 
-/* 1: a frame began; 0: done. */
+/* 1: a frame was pushed; 0: done. */
 static int put_key(struct freezer *freezer, size_t top) {
     PyObject *key, *value;
     struct freeze_frame *frame = &freezer->frames[top];
@@ -334,7 +336,7 @@ int freezer_run(struct freezer *freezer, PyObject *object, hr_value *ret_root) {
         size_t top = freezer->frame_count - 1;
         r = advance(freezer, top);
         if (r == 0) r = finish(freezer, top);
-        if (r > 0) r = 0; /* there is a new top */
+        if (r > 0) r = 0; /* another frame is the top now */
     }
     return r;
 }
@@ -351,11 +353,11 @@ int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bo
     freezer->pickles = PyList_New(0);
     if (!freezer->shapes || !freezer->classes || !freezer->fields || !freezer->dtypes || !freezer->pickles) return -1;
     if (path != Py_None && !PyBytes_Check(path)) {
-        PyErr_SetString(PyExc_TypeError, "headrace: a path is bytes here");
+        PyErr_SetString(PyExc_TypeError, "headrace: the path has to be bytes");
         return -1;
     }
     if (path != Py_None && strlen(PyBytes_AS_STRING(path)) != (size_t)PyBytes_GET_SIZE(path)) {
-        PyErr_SetString(PyExc_ValueError, "headrace: this path has a null character in it");
+        PyErr_SetString(PyExc_ValueError, "headrace: the path contains a null character");
         return -1;
     }
     return store_result(hr_builder_open(path == Py_None ? NULL : PyBytes_AS_STRING(path), &freezer->builder));

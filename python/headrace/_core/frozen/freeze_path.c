@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frozen/freeze.h"
 
-/* Where the work is: for messages, and for a report of what takes the room. */
+/* The path of the object that is being written, for messages, and for the report of the bytes that each path takes. */
 
 static PyObject *quote(PyObject *key) {
     enum { MOST = 60 };
@@ -46,9 +46,9 @@ PyObject *freeze_path(struct freezer *freezer) {
 
 /* ---- bytes by path ---- */
 
-enum { DEPTH = 3 /* so many steps of a path does a report have */ };
+enum { DEPTH = 3 /* the number of steps of a path in the report */ };
 
-/* All items of a list are one: `[*]`. */
+/* All items of a list have the same step, `[*]`. */
 static PyObject *kind_of_step(const struct freeze_frame *frame) {
     if (frame->is_hidden) return PyUnicode_FromString("");
     bool has_name = frame->kind == FRAME_RECORD || frame->kind == FRAME_FIELDS;

@@ -67,7 +67,8 @@ static int read_names(struct image *image, uint32_t number, struct shape *shape)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Where each field of an instance goes. The class was found to be plain: its slots' descriptors are Python's own. */
+/* Finds how each field of an instance is set. The class was found to be plain, so the descriptors of its slots are
+ * those of Python. */
 static int find_places(struct shape *shape) {
     shape->places = PyMem_Calloc(shape->field_count + 1, sizeof(PyObject *));
     if (!shape->places) {
@@ -94,7 +95,7 @@ static int resolve(struct image *image, struct shape *shape, const struct hr_ite
     const char *kind = shape->kind == HR_SHAPE_OBJECT ? "object" : "tuple";
     if (shape->kind == HR_SHAPE_DICT) return 0;
     if (type->kind != HR_KIND_TEXT || (shape->kind != HR_SHAPE_OBJECT && shape->kind != HR_SHAPE_TUPLE)) {
-        PyErr_SetString(StoreError, "headrace: a shape of this image is of no known kind; the image is damaged");
+        PyErr_SetString(StoreError, "headrace: a shape of this image has an unknown kind; the image is damaged");
         return -1;
     }
     PyObject *name = read_text(image, type);
@@ -128,7 +129,7 @@ struct shape *image_shape(struct image *image, uint32_t number) {
         return PyErr_Occurred() ? NULL : store_raise(HR_E_CORRUPT);
     }
     if (image->shapes[number])
-        shape_free(shape); /* another thread was quicker */
+        shape_free(shape); /* another thread has set it in between */
     else
         image->shapes[number] = shape;
     return image->shapes[number];
@@ -247,20 +248,20 @@ static PyObject *image_trusted(PyObject *self, void *ignored) {
 }
 
 static PyMethodDef image_methods[] = {
-    {"root", image_root, METH_NOARGS, "root() -> object\n\nWhat was frozen."},
-    {"at", image_at, METH_O, "at(value) -> object\n\nWhat stands behind a value of where()."},
-    {"verify", image_verify, METH_NOARGS, "verify()\n\nChecks every chunk against its checksum. StoreError."},
+    {"root", image_root, METH_NOARGS, "root() -> object\n\nReturns the object that was frozen."},
+    {"at", image_at, METH_O, "at(value) -> object\n\nReturns the object of a value that where() returned."},
+    {"verify", image_verify, METH_NOARGS, "verify()\n\nChecks every chunk against its checksum. Raises StoreError."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef image_attributes[] = {
-    {"id", image_info, NULL, "16 bytes, drawn when the image was made.", "id"},
-    {"digest", image_info, NULL, "16 bytes, of its contents.", "digest"},
+    {"id", image_info, NULL, "16 random bytes, drawn when the image was made.", "id"},
+    {"digest", image_info, NULL, "16 bytes, a checksum of its contents.", "digest"},
     {"fd", image_info, NULL, "Its descriptor, borrowed; -1: it has none.", "fd"},
     {"bytes", image_info, NULL, "Its size.", "bytes"},
-    {"shapes", image_info, NULL, "How many shapes of records it has.", "shapes"},
+    {"shapes", image_info, NULL, "Number of shapes of records.", "shapes"},
     {"root_value", image_info, NULL, "The value of its root, for at().", "root"},
-    {"trusted", image_trusted, NULL, "May it import classes and load pickles?", NULL},
+    {"trusted", image_trusted, NULL, "True if it may import classes and load pickles.", NULL},
     {"__dict__", PyObject_GenericGetDict, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -2,11 +2,12 @@
 #include "frozen/thaw_step.h"
 
 /*
- * Objects out of an image, by a work list: a step per container that is being built. A container is made empty and is
- * known by its value before it is filled, so that what refers back to it finds it.
+ * Makes objects from an image with a work list: a step per container that is being built. A container is made empty and
+ * added to the memo by its value before it is filled, so that items that refer to it find it.
  *
- * An image may hold what Python never makes. A tuple that holds itself through tuples alone (hashing it would never
- * end) is refused, and so is a key of tuples in tuples that unfolds to more items than anybody could hash in time.
+ * An image may contain structures that Python never makes. Two of them are refused: a tuple that contains itself
+ * through tuples alone, because hashing it would never end, and a key of nested tuples that has so many items in total
+ * that hashing it would take too long.
  */
 
 enum { SIGNAL_ITEMS = 4096 };
@@ -30,7 +31,7 @@ static int set_field(const struct step *step, uint64_t index, PyObject *object) 
 static int put_entry(const struct step *step, PyObject *key, PyObject *object) {
     if (step->how == HOW_DICT) return PyDict_SetItem(step->object, key, object);
     if (step->how == HOW_ENTRIES) return PyObject_SetItem(step->object, key, object);
-    if (!PyUnicode_Check(key)) return thaw_refuse("an attribute's name is no text");
+    if (!PyUnicode_Check(key)) return thaw_refuse("the name of an attribute is not a text");
     return set_in_dict(step->object, key, object); /* whatever its name: __class__, say */
 }
 
@@ -48,7 +49,8 @@ static int append(PyObject *deque, PyObject *object) {
     return answer ? 0 : -1;
 }
 
-/* A child's weight and nesting: hashing the whole visits each item as often as it is referred to, and is recursive. */
+/* Adds the weight and nesting of a child: hashing the container visits each item as often as there are references to
+ * it, and is recursive. */
 static void weigh(struct step *step, uint64_t child) {
     uint32_t weight = (uint32_t)child, nesting = (uint32_t)((child & ~WEIGHT_EARLY) >> NESTING_BITS);
     if (child & WEIGHT_EARLY) step->is_early = true;
@@ -69,18 +71,18 @@ static bool is_too_heavy(uint64_t weight) {
     return true;
 }
 
-/* ---- what is hashed before it is whole ----
+/* ---- objects that are hashed before they are complete ----
  *
- * An instance may be an item of a set, or a key of a dict, that it holds itself. If it hashes by its fields, it is
- * hashed before it has them all. What Python said then must be what it says when all is there. */
+ * An instance may be an item of a set, or a key of a dict, that it contains itself. If it hashes by its fields, it is
+ * hashed before it has all of them. The hash of that time must be equal to the hash of the complete object. */
 
 static int refuse_early(PyObject *object, PyObject *error) {
     PyObject *why = error ? PyUnicode_FromFormat(" (%S)", error) : PyUnicode_FromString("");
     if (why)
         PyErr_Format(
             StoreError,
-            "headrace: a %s is in a set or among the keys of a dict that it holds itself, and hashes by what it "
-            "does not have yet when it is put there%U; it cannot be thawed, let it hash by its identity",
+            "headrace: a %s is an item of a set, or a key of a dict, that it contains itself, and its hash depends on "
+            "fields that it does not have yet when it is put there%U; it cannot be thawed, let it hash by its identity",
             Py_TYPE(object)->tp_name, why);
     Py_XDECREF(why);
     return -1;
@@ -108,7 +110,7 @@ static int note_hash(struct thaw *thaw, PyObject *object) {
     return r;
 }
 
-/* CPython 3.14 keeps the hash of a tuple in it: what it was when not all was there. */
+/* CPython 3.14 stores the hash of a tuple in it, which may be the hash of the incomplete tuple. */
 static void forget_hash(PyObject *object) {
 #ifdef HEADRACE_TUPLES_KEEP_HASHES
     if (PyTuple_Check(object)) ((PyTupleObject *)object)->ob_hash = -1;
@@ -123,7 +125,7 @@ static void forget_hashes(struct thaw *thaw, PyObject *root) {
         if (thaw->memo.entries[i].value > 1) forget_hash((PyObject *)(uintptr_t)thaw->memo.entries[i].value);
 }
 
-/* All is there: has each still the hash by which it was put? */
+/* Checks, when all objects are complete, that each still has the hash with which it was put. */
 static int check_hashes(struct thaw *thaw, PyObject *root) {
     int r = 1;
     if (thaw->hashed) forget_hashes(thaw, root);
@@ -138,7 +140,7 @@ static int check_hashes(struct thaw *thaw, PyObject *root) {
     return r > 0 ? 0 : -1;
 }
 
-/* An item of a set, or a key. */
+/* Checks that an item of a set, or a key, can be hashed. */
 static int check_hashable(struct thaw *thaw, PyObject *object, uint64_t weight) {
     if (is_too_heavy(weight)) return -1;
     return weight & WEIGHT_EARLY ? note_hash(thaw, object) : 0;
@@ -161,14 +163,14 @@ static int put_in_dict(struct thaw *thaw, struct step *step, PyObject *object, u
     return r;
 }
 
-/* Python made no dict with such a key: somebody else made the image. */
+/* Python cannot have made a dict with such a key, so the image was made by another program. */
 static int hashed(int result) {
     if (result >= 0 || !PyErr_ExceptionMatches(PyExc_TypeError)) return result;
     PyErr_Clear();
     return thaw_refuse("a key or a set's item has no hash");
 }
 
-/* Puts the item that was asked for last. */
+/* Puts the item that the step asked for last. */
 static int put(struct thaw *thaw, PyObject *object, uint64_t weight) {
     struct step *step = &thaw->steps[thaw->count - 1];
     uint64_t index = step->next - 1;
@@ -203,7 +205,7 @@ static int put(struct thaw *thaw, PyObject *object, uint64_t weight) {
 
 /* ---- the work ---- */
 
-/* The next item of the step: 1; 0: there is none left. A dict's entry comes as its key, then as its value. */
+/* Returns the next item of the step: 1; 0: the end. A dict's entry comes as its key, then as its value. */
 static int next_item(struct thaw *thaw, struct step *step, struct hr_item *ret_item) {
     bool is_value = step->key != NULL;
     uint64_t index = is_value ? step->next - 1 : step->next;
@@ -215,7 +217,7 @@ static int next_item(struct thaw *thaw, struct step *step, struct hr_item *ret_i
     return r < 0 ? -1 : 1;
 }
 
-/* 0: done; 1: a step was begun. */
+/* 0: done; 1: a step was pushed. */
 static int advance(struct thaw *thaw) {
     size_t top = thaw->count - 1;
     for (;;) {
@@ -236,7 +238,7 @@ static int advance(struct thaw *thaw) {
 static PyObject *make_typed(struct thaw *thaw, const struct step *step) {
     struct hr_item name;
     if (thaw_at(thaw->image, &step->item, 0, &name) < 0) return NULL;
-    if (name.kind != HR_KIND_TEXT) return thaw_refuse("a value's name is no text"), NULL;
+    if (name.kind != HR_KIND_TEXT) return thaw_refuse("the name of a typed value is not a text"), NULL;
     PyObject *text = read_text(thaw->image, &name);
     PyObject *object = text ? store_hook("from_parts", "OOO", text, PyList_GET_ITEM(step->parts, 0),
                                          thaw->image->trusted ? Py_True : Py_False)
@@ -251,7 +253,7 @@ static PyObject *new_frozen_set(PyObject *items) {
     return set;
 }
 
-/* The object of the step on top. New reference. */
+/* Pops the step on top and returns its object. New reference. */
 static PyObject *finish(struct thaw *thaw) {
     struct step *step = &thaw->steps[thaw->count - 1];
     PyObject *object = step->how == HOW_FROZEN_SET ? new_frozen_set(step->parts)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Values as they are met: known ones, scalars, containers that are begun, empty. */
+/* Starts a value when it is met: finds it in the memo, makes a scalar, or makes an empty container and its step. */
 
 int thaw_refuse(const char *what) {
     PyErr_Format(StoreError, "headrace: %s; the image is damaged, or cannot be thawed", what);
@@ -32,7 +32,8 @@ void thaw_drop(struct step *step) {
     Py_CLEAR(step->key);
 }
 
-/* Takes the step's references over, failure included. The first record needs no memo: it is compared with. */
+/* Takes ownership of the step's references, also if it fails. The first record needs no memo entry, because values are
+ * compared with it directly. */
 static int push(struct thaw *thaw, struct step step) {
     bool is_first = thaw->depth == THAW_RECORD && thaw->count == 0;
     int r = !step.object && !step.parts ? -1 : thaw->count == thaw->room ? grow(thaw) : 0;
@@ -45,12 +46,12 @@ static int push(struct thaw *thaw, struct step step) {
     return r;
 }
 
-/* What was met before: new reference; NULL: nothing, or an exception. */
+/* Finds an object that was met before: new reference; NULL: it was not met, or an exception. */
 static PyObject *find_known(struct thaw *thaw, const struct hr_item *item, uint64_t *ret_weight) {
     PyObject *object = NULL;
     const uint64_t *known = map_find(&thaw->memo, item->value);
     if (known && *known == 1)
-        thaw_refuse("a frozenset, or a value without a name of its own, holds itself");
+        thaw_refuse("a frozenset, or a typed value, contains itself");
     else if (known)
         object = (PyObject *)(uintptr_t)*known;
     else if (thaw->depth == THAW_RECORD && thaw->count && thaw->steps[0].value == item->value)
@@ -60,7 +61,7 @@ static PyObject *find_known(struct thaw *thaw, const struct hr_item *item, uint6
     *ret_weight = weight ? *weight : hashes_by_value(object) ? WEIGHT_EARLY | 1 : 1;
     if (!weight && PyTuple_Check(object)) { /* it is not done */
         for (size_t i = thaw->count; i-- > 0 && is_immutable(&thaw->steps[i]);)
-            if (thaw->steps[i].object == object) return thaw_refuse("a tuple holds itself"), NULL;
+            if (thaw->steps[i].object == object) return thaw_refuse("a tuple contains itself"), NULL;
     }
     return Py_NewRef(object);
 }
@@ -79,7 +80,7 @@ static PyObject *none_list(uint64_t count) {
     return list;
 }
 
-/* tuple.__new__ and object.__new__, whatever the class has: what it was made of is there already. */
+/* Uses tuple.__new__ and object.__new__, and not those of the class, because the fields are set afterwards. */
 static PyObject *new_named_tuple(const struct shape *shape) {
     PyObject *items = nones(shape->field_count), *arguments = items ? PyTuple_Pack(1, items) : NULL;
     PyObject *object = arguments ? PyTuple_Type.tp_new(shape->type, arguments, NULL) : NULL;
@@ -100,7 +101,7 @@ static int begin_record(struct thaw *thaw, const struct hr_item *item) {
     struct step step = {.item = *item, .shape = shape, .value = item->value, .has_name = true};
     if (!shape) return -1;
     if (item->count != shape->field_count)
-        return thaw_refuse("a record has other fields than its shape"); /* a file changed */
+        return thaw_refuse("a record has other fields than its shape"); /* the file has changed */
     step.how = shape->kind == HR_SHAPE_OBJECT ? HOW_INSTANCE : shape->kind == HR_SHAPE_TUPLE ? HOW_TUPLE : HOW_DICT;
     step.object = step.how == HOW_INSTANCE ? new_instance(shape)
                   : step.how == HOW_TUPLE  ? new_named_tuple(shape)
@@ -135,7 +136,7 @@ static int begin_container(struct thaw *thaw, const struct hr_item *item) {
     return push(thaw, step);
 }
 
-/* ---- what has a name ---- */
+/* ---- typed values ---- */
 
 int thaw_at(struct image *image, const struct hr_item *container, uint64_t index, struct hr_item *ret_item) {
     int r = hr_store_at(image->store, container, index, ret_item);
@@ -148,7 +149,7 @@ static bool is_text(const struct hr_item *item, const char *text) {
     return item->kind == HR_KIND_TEXT && item->count == length && memcmp(hr_item_bytes(item), text, length) == 0;
 }
 
-/* How a container with a name is filled; HOW_TYPED: it is none. */
+/* Returns how the container of a typed value is filled; HOW_TYPED: it is not a container. */
 static enum how how_of(const struct hr_item *name) {
     static const struct {
         const char *name;
@@ -166,7 +167,7 @@ static bool is_dict(struct image *image, const struct hr_item *item) {
     return shape && shape->kind == HR_SHAPE_DICT;
 }
 
-/* 1: a container's extra and items; 0: it is no such container; -1: exception. */
+/* 1: reads the extra and the items of a container; 0: it is not a container; -1: exception. */
 static int find_parts(struct image *image, const struct hr_item *typed, enum how *ret_how, struct hr_item *ret_extra,
                       struct hr_item *ret_items) {
     struct hr_item name, parts;
@@ -182,7 +183,7 @@ static int find_parts(struct image *image, const struct hr_item *typed, enum how
     return is_right ? 1 : thaw_refuse("a container is made of other parts");
 }
 
-/* Has an array of objects one dimension? Only then does it read as a list. 1, 0, or -1: exception. */
+/* Returns 1 if an array of objects has one dimension, because only then it reads as a list; 0; or -1: exception. */
 static int is_row(struct image *image, const struct hr_item *extra) {
     struct hr_item shape;
     if (extra->kind != HR_KIND_TUPLE || extra->count != 2) return thaw_refuse("a container is made of other parts");
@@ -226,7 +227,7 @@ static int begin_typed(struct thaw *thaw, const struct hr_item *item) {
     step.has_name = items.kind == HR_KIND_RECORD;
     step.shape = step.has_name ? image_shape(thaw->image, items.shape) : NULL;
     if (items.count > thaw->image->bytes || (step.shape && items.count != step.shape->field_count))
-        return thaw_refuse("a container has more items than there are");
+        return thaw_refuse("a container has more items than the array of its items");
     step.object = new_shell(thaw->image, item, &extra, items.count);
     if (step.object && step.how == HOW_ELEMENTS) {
         step.parts = PyObject_CallMethod(step.object, "reshape", "i", -1);
@@ -247,16 +248,16 @@ static PyObject *read_single(struct thaw *thaw, const struct hr_item *item) {
     return Py_NewRef(object); /* the memo has one too */
 }
 
-/* As records have it: what is not an instance is what read_item says. */
+/* For THAW_RECORD: a value that is not an instance becomes the object that read_item returns. */
 static bool is_left_to_views(struct thaw *thaw, const struct hr_item *item) {
     if (thaw->depth != THAW_RECORD) return false;
     if (item->kind != HR_KIND_RECORD) return true;
     const struct shape *shape = image_shape(thaw->image, item->shape);
-    if (!shape) PyErr_Clear(); /* read_item says it again */
+    if (!shape) PyErr_Clear(); /* read_item raises it again */
     return !shape || shape->kind == HR_SHAPE_DICT;
 }
 
-/* Is it made at once, and still one object wherever it is met? */
+/* Returns true for a value that is made at once, but must be the same object wherever it occurs. */
 static bool is_single(const struct hr_item *item) {
     return item->kind == HR_KIND_ARRAY || item->kind == HR_KIND_BYTE_ARRAY || item->kind == HR_KIND_PICKLE;
 }
@@ -271,7 +272,7 @@ PyObject *thaw_begin(struct thaw *thaw, const struct hr_item *item, uint64_t *re
     if (is_single(item)) return read_single(thaw, item);
     switch (item->kind) {
     case HR_KIND_INVALID:
-        thaw_refuse("a value is of no known kind");
+        thaw_refuse("a value has an unknown kind");
         return NULL;
     case HR_KIND_RECORD:
         begin_record(thaw, item);
