@@ -28,7 +28,7 @@ static int no_room(const hr_builder *builder, int code, uint64_t bytes) {
     if (code == -EFBIG && bytes > hr__file_limit())
         return hr__fail(code,
                         "store: an image of %" PRIu64 " bytes or more in %s is over the limit on file sizes, which "
-                                                      "also applies to shared memory; raise it (ulimit -f)",
+                        "also applies to shared memory; raise it (ulimit -f)",
                         bytes, builder->path ? builder->path : "memory");
     if (builder->path && code != -ENOSPC && code != -EDQUOT && code != -ENOMEM)
         return hr__fail(code, "store: cannot write an image of %" PRIu64 " bytes to %s: %s", bytes, builder->path,
