@@ -82,7 +82,7 @@ static void without_eventfd_the_error_says_what_to_raise(void **state) {
     assert_non_null(strstr(hr_error_message(), "ulimit -n"));
 }
 
-static void without_pidfd_the_caller_is_told(void **state) {
+static void without_pidfd_an_error_is_returned(void **state) {
     (void)state;
     int fd = 99;
     setenv("HEADRACE_FAIL", "pidfd_open:EPERM", 1);
@@ -201,7 +201,7 @@ static void few_descriptors_are_an_error_that_says_so_at_each_number(void **stat
         assert_int_equal(r, -EMFILE);
         assert_non_null(strstr(hr_error_message(), "ulimit -n"));
     }
-    assert_in_range(errors, 10, 14); /* an arena of 4 workers takes 8, a pass 4 */
+    assert_in_range(errors, 10, 14); /* an arena of 4 workers takes 8, worker descriptors take 4 */
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, note_descriptors, count_again)
@@ -213,7 +213,7 @@ int main(void) {
         TEST(without_any_memory_the_error_names_all_three_ways),
         TEST(a_head_that_cannot_be_committed_is_an_error),
         TEST(without_eventfd_the_error_says_what_to_raise),
-        TEST(without_pidfd_the_caller_is_told),
+        TEST(without_pidfd_an_error_is_returned),
         TEST(without_populate_pages_are_touched),
         TEST(a_commit_that_fails_is_an_error_with_numbers_and_can_be_tried_again),
         TEST(a_sweep_leaves_whole_what_shares_a_large_page_with_what_it_frees),

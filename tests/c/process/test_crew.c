@@ -11,7 +11,7 @@
 #include "arena/layout.h"
 #include "os/os.h"
 
-/* How workers are started, watched and told about. */
+/* How workers are started, watched and reported. */
 
 /* ---- lives of workers ---- */
 
@@ -68,7 +68,7 @@ static int be_slow(hr_port *port, void *context) {
 
 /* ---- how one ended ---- */
 
-static void exit_codes_and_signals_are_told_right(void **state) {
+static void exit_codes_and_signals_are_reported(void **state) {
     (void)state;
     struct room room;
     const int codes[] = {0, 3}, signals[] = {SIGKILL, SIGSEGV};
@@ -92,7 +92,7 @@ static void exit_codes_and_signals_are_told_right(void **state) {
     close_room(&room);
 }
 
-static void a_worker_that_somebody_else_reaped_ended_we_do_not_know_how(void **state) {
+static void a_worker_reaped_by_other_code_has_an_unknown_exit_code(void **state) {
     (void)state;
     struct room room;
     open_room(&room);
@@ -109,7 +109,7 @@ static void a_worker_that_somebody_else_reaped_ended_we_do_not_know_how(void **s
     close_room(&room);
 }
 
-static void a_worker_that_never_opened_its_port_is_told_as_such(void **state) {
+static void a_worker_that_never_opened_its_port_is_reported_so(void **state) {
     (void)state;
     struct room room;
     open_room(&room);
@@ -455,7 +455,7 @@ static int say_and_die(hr_port *port, void *context) {
     return die_by(port, context);
 }
 
-static void last_words_outlive_their_worker(void **state) {
+static void diagnostics_are_readable_after_a_workers_death(void **state) {
     (void)state;
     struct room room;
     int signal = SIGKILL;
@@ -468,9 +468,9 @@ static void last_words_outlive_their_worker(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exit_codes_and_signals_are_told_right),
-        cmocka_unit_test(a_worker_that_somebody_else_reaped_ended_we_do_not_know_how),
-        cmocka_unit_test(a_worker_that_never_opened_its_port_is_told_as_such),
+        cmocka_unit_test(exit_codes_and_signals_are_reported),
+        cmocka_unit_test(a_worker_reaped_by_other_code_has_an_unknown_exit_code),
+        cmocka_unit_test(a_worker_that_never_opened_its_port_is_reported_so),
         cmocka_unit_test(a_worker_that_cannot_open_its_port_says_why),
         cmocka_unit_test(a_dead_worker_is_replaced_by_one_with_the_same_number),
         cmocka_unit_test(an_end_that_is_expected_is_not_reported),
@@ -481,7 +481,7 @@ int main(void) {
         cmocka_unit_test(a_worker_that_waits_for_a_thread_it_does_not_have_is_known),
         cmocka_unit_test(phases_times_and_memory_move),
         cmocka_unit_test(memory_is_of_the_process_and_as_it_was_seen_last),
-        cmocka_unit_test(last_words_outlive_their_worker),
+        cmocka_unit_test(diagnostics_are_readable_after_a_workers_death),
     };
     set_board();
     return cmocka_run_group_tests_name("crew", tests, NULL, NULL);

@@ -56,7 +56,7 @@ static void workers_that_do_not_end_are_signalled_within_the_deadline(void **sta
     assert_true(is_right);
 }
 
-static void a_stop_without_time_tells_how_many_still_run(void **state) {
+static void a_stop_without_time_returns_how_many_still_run(void **state) {
     (void)state;
     struct room room;
     open_room(&room);
@@ -208,7 +208,7 @@ static void without_a_pidfd_a_forked_worker_is_refused_and_gone(void **state) {
     close_room(&room);
 }
 
-static void without_a_pidfd_a_sentinel_tells_the_end(void **state) {
+static void without_a_pidfd_a_sentinel_shows_the_end(void **state) {
     (void)state;
     struct room room;
     struct hr_worker_fds fds;
@@ -281,7 +281,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(idle_workers_end_by_themselves_and_soon),
         cmocka_unit_test(workers_that_do_not_end_are_signalled_within_the_deadline),
-        cmocka_unit_test(a_stop_without_time_tells_how_many_still_run),
+        cmocka_unit_test(a_stop_without_time_returns_how_many_still_run),
         cmocka_unit_test(a_closed_crew_leaves_its_workers_running),
         cmocka_unit_test(a_child_can_only_close_the_crew_and_leaves_the_parents_as_it_is),
         cmocka_unit_test(workers_out_of_range_are_refused),
@@ -291,7 +291,7 @@ int main(void) {
 #ifdef HR_FAILPOINTS
         cmocka_unit_test(a_fork_that_is_refused_says_what_to_look_at_and_leaves_nothing),
         cmocka_unit_test(without_a_pidfd_a_forked_worker_is_refused_and_gone),
-        cmocka_unit_test(without_a_pidfd_a_sentinel_tells_the_end),
+        cmocka_unit_test(without_a_pidfd_a_sentinel_shows_the_end),
         cmocka_unit_test(a_worker_that_dies_between_fork_and_port_is_noticed),
 #endif
     };

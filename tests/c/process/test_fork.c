@@ -143,7 +143,7 @@ static void use_everything(struct room *room) {
     check(report.worker_count == 1);
 }
 
-static void everything_but_reading_is_refused_in_a_child_and_a_stop_does_not_reach_the_parent(void **state) {
+static void a_child_can_only_read_and_its_stop_does_not_reach_the_parent(void **state) {
     struct room *room = *state;
     assert_child_succeeds(fork_child(room, use_everything));
     round_trips(room, 100, 10);
@@ -212,7 +212,7 @@ static void leave(struct room *room) {
     (void)room;
 }
 
-static void a_child_that_leaves_without_reading_gives_the_slots_free(void **state) {
+static void a_child_that_exits_without_reading_frees_the_slots(void **state) {
     struct room *room = *state;
     assert_child_succeeds(fork_child(room, leave));
     release(room);
@@ -282,12 +282,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_child_reads_what_it_inherited_while_the_parent_goes_on_and_closes),
         TEST(a_child_that_writes_releases_and_closes_does_not_disturb_the_parent),
-        TEST(everything_but_reading_is_refused_in_a_child_and_a_stop_does_not_reach_the_parent),
+        TEST(a_child_can_only_read_and_its_stop_does_not_reach_the_parent),
         TEST(a_grandchild_reads_and_releases_on_its_own),
         TEST(several_children_at_different_times_keep_what_was_held_then),
         TEST(a_child_forked_after_the_close_reads_on),
         TEST(the_memory_is_freed_at_the_close_though_a_child_lives),
-        TEST(a_child_that_leaves_without_reading_gives_the_slots_free),
+        TEST(a_child_that_exits_without_reading_frees_the_slots),
         TEST(a_fork_with_nothing_held_costs_no_descriptor),
         TEST(forks_one_after_another_do_not_pile_up_descriptors),
         TEST(a_slot_is_not_used_again_before_the_child_has_copied_it_or_is_dead),

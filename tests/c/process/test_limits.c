@@ -279,7 +279,7 @@ static void publish_after_moving(void) {
     clear_scene(&scene);
 }
 
-static void what_was_reserved_before_a_grant_moved_cannot_be_published(void **state) {
+static void memory_reserved_before_a_grant_moved_cannot_be_published(void **state) {
     (void)state;
     run_in_narrow_child(publish_after_moving);
 }
@@ -442,7 +442,7 @@ static void labels_that_are_kept_do_not_pin_the_images(void **state) {
     clear_scene(&scene);
 }
 
-static void slots_far_above_what_batches_need_lately_are_trimmed(void **state) {
+static void slots_far_larger_than_recent_batches_are_trimmed(void **state) {
     (void)state;
     struct scene scene;
     struct hr_worker_fds fds;
@@ -468,14 +468,14 @@ int main(void) {
         cmocka_unit_test(a_trainer_that_waits_for_one_worker_sleeps_while_another_lacks_memory),
         cmocka_unit_test(a_batch_may_span_three_windows),
         cmocka_unit_test(a_batch_refused_after_its_grant_moved_leaves_a_slot_to_say_so),
-        cmocka_unit_test(what_was_reserved_before_a_grant_moved_cannot_be_published),
+        cmocka_unit_test(memory_reserved_before_a_grant_moved_cannot_be_published),
         cmocka_unit_test(small_files_hold_batches_that_fit_them),
         cmocka_unit_test(files_of_one_mib_hold_small_batches),
         cmocka_unit_test(files_too_small_for_an_arena_are_an_error_not_a_signal),
         cmocka_unit_test(images_over_the_file_limit_are_an_error_not_a_signal),
         cmocka_unit_test(a_slot_of_which_one_leaf_is_held_gives_the_rest_back),
         cmocka_unit_test(labels_that_are_kept_do_not_pin_the_images),
-        cmocka_unit_test(slots_far_above_what_batches_need_lately_are_trimmed),
+        cmocka_unit_test(slots_far_larger_than_recent_batches_are_trimmed),
     };
     return cmocka_run_group_tests_name("limits", tests, NULL, NULL);
 }

@@ -187,7 +187,7 @@ static void workers_in_any_state_are_gone_at_once_when_the_trainer_is_killed(voi
     assert_true(longest < GONE_WITHIN_NS);
 }
 
-static void who_has_ended_cannot_be_guarded(void **state) {
+static void a_process_that_has_ended_cannot_be_guarded(void **state) {
     (void)state;
     struct scene scene;
     struct hr_worker_fds fds;
@@ -221,7 +221,7 @@ static _Noreturn void be_trainer_of_one_who_is_late(void) {
     for (;;) pause();
 }
 
-static void who_guards_itself_after_the_trainers_death_dies_at_once(void **state) {
+static void a_process_guarded_after_the_trainers_death_dies_at_once(void **state) {
     (void)state;
     pid_t trainer = start_trainer(be_trainer_of_one_who_is_late);
     await_ready(1);
@@ -304,8 +304,8 @@ static void a_trainer_killed_at_any_store_takes_its_workers_along(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_in_any_state_are_gone_at_once_when_the_trainer_is_killed),
-        cmocka_unit_test(who_has_ended_cannot_be_guarded),
-        cmocka_unit_test(who_guards_itself_after_the_trainers_death_dies_at_once),
+        cmocka_unit_test(a_process_that_has_ended_cannot_be_guarded),
+        cmocka_unit_test(a_process_guarded_after_the_trainers_death_dies_at_once),
         cmocka_unit_test(workers_end_by_themselves_when_the_arena_stops),
         cmocka_unit_test(workers_that_do_not_end_are_killed_by_the_close),
         cmocka_unit_test(a_trainer_killed_at_any_store_takes_its_workers_along),

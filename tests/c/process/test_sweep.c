@@ -434,7 +434,7 @@ static int64_t kill_silent_trainer(void) {
     return gone_ns;
 }
 
-static void workers_that_do_not_listen_are_gone_with_their_trainer(void **state) {
+static void workers_that_ignore_signals_end_with_their_trainer(void **state) {
     (void)state;
     int64_t gone_ns = GONE_WITHIN_NS;
     for (int i = 0; i < TRIES && gone_ns >= GONE_WITHIN_NS; i++) gone_ns = kill_silent_trainer();
@@ -454,7 +454,7 @@ int main(void) {
         cmocka_unit_test(every_point_has_a_name_of_its_own),
         cmocka_unit_test(a_worker_killed_at_any_point_is_replaced_and_the_epoch_is_exact),
         cmocka_unit_test(a_worker_stopped_at_any_point_is_waited_for_and_the_epoch_is_exact),
-        cmocka_unit_test(workers_that_do_not_listen_are_gone_with_their_trainer),
+        cmocka_unit_test(workers_that_ignore_signals_end_with_their_trainer),
         cmocka_unit_test(a_trainer_killed_at_any_point_takes_its_workers_along),
         cmocka_unit_test(a_trainer_stopped_at_any_point_goes_on_and_its_epochs_are_exact),
     };

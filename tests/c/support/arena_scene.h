@@ -63,7 +63,7 @@ __attribute__((constructor)) static inline void note_test_pid(void) {
     test_pid = getpid();
 }
 
-/* What must hold, in the process of the test as in its children, out of which cmocka cannot jump. */
+/* Checks a condition in the process of the test or in its children, in which cmocka cannot jump out of the test. */
 #define check(condition)                                                                                               \
     do {                                                                                                               \
         if (condition) break;                                                                                          \
@@ -159,7 +159,7 @@ static inline bool has_ended(int pidfd, int64_t deadline_ns) {
     return poll(&poller, 1, left_ms > 0 ? (int)left_ms : 0) == 1;
 }
 
-/* In a child that is no worker: a test that fails leaves nobody behind. */
+/* For a child that is not a worker: a failed test leaves no process behind. */
 static inline void die_with_test(void) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != test_pid) _exit(99);

@@ -59,7 +59,7 @@ static inline void await_ready(int count) {
     }
 }
 
-/* Of a worker that has opened its port. */
+/* Waits for the report of a worker that has opened its port. */
 static inline struct hr_worker_report await_state(struct room *room, uint32_t worker, char state) {
     int64_t deadline = in_s(PATIENCE_S);
     for (;;) {

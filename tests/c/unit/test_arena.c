@@ -28,7 +28,7 @@ static int close_room(void **state) {
     return 0;
 }
 
-static void a_batch_crosses_with_all_that_was_said_of_it(void **state) {
+static void a_batch_arrives_with_its_task_kind_and_status(void **state) {
     struct room *room = *state;
     struct hr_task task;
     struct hr_delivery *delivery;
@@ -200,7 +200,7 @@ static void the_largest_arena_opens_and_leaves_nothing(void **state) {
     assert_int_equal(count_descriptors(), before);
 }
 
-static void what_is_leased_outlives_the_arena(void **state) {
+static void leased_memory_outlives_the_arena(void **state) {
     struct room *room = *state;
     hr_lease *leases[3];
     unsigned char *data[3];
@@ -219,7 +219,7 @@ static void what_is_leased_outlives_the_arena(void **state) {
     hr_lease_release(leases[2]);
 }
 
-static void a_close_frees_at_once_what_nobody_holds(void **state) {
+static void a_close_frees_memory_without_leases_at_once(void **state) {
     struct room *room = *state;
     struct hr_worker_fds fds;
     must(hr_arena_open_worker_fds(room->scene.arena, 0, &fds));
@@ -268,7 +268,7 @@ static void leases_end_in_other_threads_while_batches_go_on_and_the_arena_closes
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_batch_crosses_with_all_that_was_said_of_it),
+        TEST(a_batch_arrives_with_its_task_kind_and_status),
         TEST(a_task_and_a_batch_may_be_empty),
         TEST(batches_of_all_sizes_arrive_whole),
         TEST(a_released_slot_is_used_again_while_it_is_hot),
@@ -280,8 +280,8 @@ int main(void) {
         TEST(a_stopped_arena_says_so_on_both_sides),
         cmocka_unit_test(options_out_of_range_are_refused),
         cmocka_unit_test(the_largest_arena_opens_and_leaves_nothing),
-        TEST(what_is_leased_outlives_the_arena),
-        TEST(a_close_frees_at_once_what_nobody_holds),
+        TEST(leased_memory_outlives_the_arena),
+        TEST(a_close_frees_memory_without_leases_at_once),
         TEST(leases_end_in_other_threads_while_batches_go_on_and_the_arena_closes),
     };
     return cmocka_run_group_tests_name("arena", tests, NULL, NULL);

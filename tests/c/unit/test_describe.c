@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/crew_scene.h"
 
-/* What is said of a worker. */
+/* The description of a worker. */
 
 static void every_kind_of_report_reads_well(void **state) {
     (void)state;

@@ -2,16 +2,16 @@
 #define _GNU_SOURCE
 #include "../support/crew_scene.h"
 
-/* What a worker leaves behind; written by this process in the place of a worker. */
+/* The diagnostics file of a worker. In these tests this process writes it instead of a worker. */
 
-static void the_end_of_what_a_worker_said_is_kept(void **state) {
+static void the_end_of_a_workers_stderr_is_kept(void **state) {
     (void)state;
     enum { PIECE = 1000, PIECES = 100, ALL = PIECE * PIECES };
     struct room room;
     struct hr_worker_fds fds;
     static char said[ALL + HR_DIAGNOSTICS_STDERR_BYTES];
     open_room(&room);
-    assert_said(&room, "", 0); /* no pass yet */
+    assert_said(&room, "", 0); /* no diagnostics file yet */
     must(hr_crew_open_worker_fds(room.crew, 0, &fds));
     assert_said(&room, "", 0);
     must(hr_diagnostics_log_stderr(fds.diagnostics_fd, "one\n", 4));
@@ -32,14 +32,14 @@ static void the_end_of_what_a_worker_said_is_kept(void **state) {
     assert_said(&room, said + ALL + 3 - HR_DIAGNOSTICS_STDERR_BYTES, HR_DIAGNOSTICS_STDERR_BYTES);
     hr_worker_fds_close(&fds);
     assert_said(&room, said + ALL + 3 - HR_DIAGNOSTICS_STDERR_BYTES, HR_DIAGNOSTICS_STDERR_BYTES);
-    must(hr_crew_open_worker_fds(room.crew, 0, &fds)); /* a fresh box */
+    must(hr_crew_open_worker_fds(room.crew, 0, &fds)); /* a new diagnostics file */
     assert_said(&room, "", 0);
     hr_worker_fds_close(&fds);
     assert_int_equal(hr_diagnostics_log_stderr(-1, "x", 1), -EBADF);
     close_room(&room);
 }
 
-static void a_stack_dump_is_cut_at_64_kib_and_the_box_does_not_grow(void **state) {
+static void a_stack_dump_is_cut_at_64_kib_and_the_file_does_not_grow(void **state) {
     (void)state;
     struct room room;
     struct hr_worker_fds fds;
@@ -75,13 +75,13 @@ static void assert_told(struct room *room, const char *expected) {
     assert_memory_equal(text, expected, bytes);
 }
 
-static void what_a_worker_told_last_is_what_the_trainer_reads(void **state) {
+static void the_trainer_reads_the_last_status_of_a_worker(void **state) {
     (void)state;
     struct room room;
     struct hr_worker_fds fds;
     char most[HR_DIAGNOSTICS_STATUS_BYTES + 1];
     open_room(&room);
-    assert_told(&room, ""); /* no pass yet */
+    assert_told(&room, ""); /* no diagnostics file yet */
     must(hr_crew_open_worker_fds(room.crew, 0, &fds));
     assert_told(&room, "");
     must(hr_diagnostics_post_status(fds.diagnostics_fd, "a long text", 11));
@@ -109,7 +109,7 @@ static void what_a_worker_told_last_is_what_the_trainer_reads(void **state) {
 }
 
 #ifdef HR_FAILPOINTS
-static void what_was_told_before_stays_until_the_next_is_complete(void **state) {
+static void the_old_status_is_read_until_the_new_one_is_complete(void **state) {
     (void)state;
     struct room room;
     struct hr_worker_fds fds;
@@ -121,7 +121,7 @@ static void what_was_told_before_stays_until_the_next_is_complete(void **state) 
         pid_t pid = fork();
         if (pid == 0) {
             setenv("HEADRACE_STOP", "status.written:9:1", 1);
-            hr_diagnostics_post_status(fds.diagnostics_fd, "never told", 10);
+            hr_diagnostics_post_status(fds.diagnostics_fd, "never posted", 10);
             _exit(0);
         }
         assert_true(WIFSIGNALED(reap_pid(pid)));
@@ -134,12 +134,12 @@ static void what_was_told_before_stays_until_the_next_is_complete(void **state) 
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_end_of_what_a_worker_said_is_kept),
-        cmocka_unit_test(what_a_worker_told_last_is_what_the_trainer_reads),
+        cmocka_unit_test(the_end_of_a_workers_stderr_is_kept),
+        cmocka_unit_test(the_trainer_reads_the_last_status_of_a_worker),
 #ifdef HR_FAILPOINTS
-        cmocka_unit_test(what_was_told_before_stays_until_the_next_is_complete),
+        cmocka_unit_test(the_old_status_is_read_until_the_new_one_is_complete),
 #endif
-        cmocka_unit_test(a_stack_dump_is_cut_at_64_kib_and_the_box_does_not_grow),
+        cmocka_unit_test(a_stack_dump_is_cut_at_64_kib_and_the_file_does_not_grow),
     };
     set_board();
     return cmocka_run_group_tests_name("diagnostics", tests, NULL, NULL);

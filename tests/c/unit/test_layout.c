@@ -49,7 +49,7 @@ static int check(struct room *room, uint64_t bytes) {
     return r;
 }
 
-static void what_was_written_is_read_back(void **state) {
+static void a_written_header_is_read_back(void **state) {
     struct room *room = *state;
     struct hr__arena_layout layout;
     assert_int_equal(hr__layout_check(room->header, room->plan.total_bytes, &layout), 0);
@@ -93,7 +93,7 @@ static void sizes_beyond_what_a_file_can_have_are_refused(void **state) {
     assert_int_equal(plan.slot_count, 7);
 }
 
-static void a_short_file_is_no_arena(void **state) {
+static void a_short_file_is_refused(void **state) {
     struct room *room = *state;
     assert_int_equal(check(room, HR__HEADER_ROOM - 1), HR_E_CORRUPT);
     assert_int_equal(check(room, 0), HR_E_CORRUPT);
@@ -186,10 +186,10 @@ static void random_headers_are_refused_or_lie_within_the_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(what_was_written_is_read_back),
+        TEST(a_written_header_is_read_back),
         TEST(the_parts_of_an_arena_lie_one_after_another),
         TEST(sizes_beyond_what_a_file_can_have_are_refused),
-        TEST(a_short_file_is_no_arena),
+        TEST(a_short_file_is_refused),
         TEST(a_file_of_another_length_than_its_header_says_is_refused),
         TEST(an_arena_that_is_not_ready_is_refused),
         TEST(a_file_of_something_else_is_refused),

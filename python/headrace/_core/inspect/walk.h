@@ -4,7 +4,7 @@
 
 #include "inspect/inspect.h"
 
-/* Where a _core.Walker (walk.c) stands, and how it goes on (walk_frames.c). */
+/* The state of a _core.Walker (walk.c), and how it continues (walk_frames.c). */
 
 /* STEP_PART: from an object to a part of its reduction, which is the step's key. */
 enum step_kind { STEP_INDEX, STEP_VALUE, STEP_KEY, STEP_ELEMENT, STEP_ATTRIBUTE, STEP_PART };
@@ -39,7 +39,7 @@ struct walker {
     size_t seen_count, seen_room;
 };
 
-/* An iterator over what is found in one object. */
+/* An iterator over the results for one object. */
 struct expansion {
     PyObject_HEAD struct walker *walker; /* owned */
     PyObject *root;                      /* owned, NULL once it was entered */
@@ -51,7 +51,7 @@ struct expansion {
     PyObject *last_class;
 };
 
-/* What pickle writes as it is, and what holds nothing. */
+/* Returns true for a type that pickle writes directly and whose instances refer to no other objects. */
 static inline bool is_atom(PyTypeObject *type) {
     return type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type || type == &PyBytes_Type ||
            type == &PyBool_Type || type == Py_TYPE(Py_None) || type == &PyComplex_Type || type == &PyByteArray_Type;

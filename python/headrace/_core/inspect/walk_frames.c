@@ -3,7 +3,7 @@
 
 enum { SMALL = 8 };
 
-/* ---- what was met ---- */
+/* ---- the objects that were met ---- */
 
 static size_t slot_of(const void *address, size_t room) {
     uint64_t mixed = (uint64_t)(uintptr_t)address * UINT64_C(0x9E3779B97F4A7C15);
@@ -77,7 +77,7 @@ static int make_room(struct expansion *self) {
     return 0;
 }
 
-/* Takes `content` over. */
+/* Takes ownership of `content`. */
 static int push_content(struct expansion *self, PyObject *container, PyObject *content, PyObject *slots) {
     if (make_room(self) < 0) {
         Py_XDECREF(content);
@@ -154,7 +154,7 @@ static PyObject *next_in_dict(struct walk_frame *frame) {
     return Py_NewRef(key);
 }
 
-/* NULL with an exception where the iterator raises. */
+/* NULL with an exception if the iterator raises. */
 static PyObject *next_element(const struct walker *self, struct walk_frame *frame) {
     frame->kind = STEP_ELEMENT;
     frame->position++;
@@ -163,7 +163,7 @@ static PyObject *next_element(const struct walker *self, struct walk_frame *fram
         Py_DECREF(child);
         frame->position++;
     }
-    if (!child && PyAnySet_CheckExact(frame->container)) PyErr_Clear(); /* a set that changes meanwhile */
+    if (!child && PyAnySet_CheckExact(frame->container)) PyErr_Clear(); /* the set has changed in between */
     return child;
 }
 
@@ -172,7 +172,8 @@ static PyObject *next_attribute(struct walk_frame *frame) {
     frame->kind = STEP_ATTRIBUTE;
     while (frame->slot < PyTuple_GET_SIZE(frame->slots)) {
         PyObject *name = PyTuple_GET_ITEM(frame->slots, frame->slot++);
-        value = PyObject_GenericGetAttr(frame->container, name); /* a member's descriptor: runs nothing of the user's */
+        value =
+            PyObject_GenericGetAttr(frame->container, name); /* the descriptor of a slot: it runs no code of the user */
         if (!value) {
             PyErr_Clear(); /* not set */
             continue;
