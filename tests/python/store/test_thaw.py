@@ -82,7 +82,7 @@ def test_an_exception_of_a_hash_of_what_is_not_whole_is_told() -> None:
     object.__setattr__(early, "a", ft.Node({}))
     object.__setattr__(early, "b", 1)
     early.a.value[early] = 1
-    with pytest.raises(headrace.StoreError, match=r"a Key is in a set or among the keys.*no attribute 'a'"):
+    with pytest.raises(headrace.StoreError, match=r"a Key is an item of a set, or a key.*no attribute 'a'"):
         there_and_back([early])
 
 
