@@ -17,10 +17,10 @@
  *     0              header, one page                                      writer: the trainer, `asks` apart
  *     workers_at     worker records, 192 B each: two lines of the worker's,  writer: that worker
  *                    a line of the trainer's replies                       writer: the trainer
- *     slots_at       slot words, 64 B each                                 writer: who has the slot now
+ *     slots_at       slot words, 64 B each                                 writer: owner of the slot
  *     rings_at       per worker a grant ring (trainer -> worker)
  *                    and a completion ring (worker -> trainer)             writers: see ring.h
- *     windows_at     slot windows, window_bytes each, 2 MiB-aligned if     writer: who has the slot now
+ *     windows_at     slot windows, window_bytes each, 2 MiB-aligned if     writer: owner of the slot
  *                    that is their size
  *
  * A process that attaches finds a file that is shorter than a header, not ready, of another version, or ready. `ready`

@@ -77,7 +77,8 @@ static void drop_watch(struct port *port) {
     port->watch_due_ns = INT64_MAX;
 }
 
-/* The watch tells after how many seconds it wants to be called again, or None. What it raises ends it, and no more. */
+/* The watch returns after how many seconds it wants to be called again, or None. What it raises ends it, and no more.
+ */
 static void call_watch(struct port *port) {
     PyObject *again = PyObject_CallNoArgs(port->watch);
     double seconds = again && again != Py_None ? PyFloat_AsDouble(again) : 0;

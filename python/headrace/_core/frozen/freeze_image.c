@@ -31,8 +31,8 @@ static PyObject *report(struct freezer *freezer) {
 
 static PyObject *finish_image(struct freezer *freezer, hr_value root) {
     hr_store *store = NULL;
-    PyObject *told = report(freezer);
-    if (!told) return NULL;
+    PyObject *summary = report(freezer);
+    if (!summary) return NULL;
     hr_builder *builder = freezer->builder;
     freezer->builder = NULL;
     int r;
@@ -40,9 +40,9 @@ static PyObject *finish_image(struct freezer *freezer, hr_value root) {
     r = hr_builder_finish(builder, root, &store);
     Py_END_ALLOW_THREADS;
     PyObject *image = r < 0 ? store_raise(r) : image_new(store, true);
-    PyObject *result = image ? PyTuple_Pack(2, image, told) : NULL;
+    PyObject *result = image ? PyTuple_Pack(2, image, summary) : NULL;
     Py_XDECREF(image);
-    Py_DECREF(told);
+    Py_DECREF(summary);
     return result;
 }
 

@@ -109,14 +109,14 @@ static int resolve(struct image *image, struct shape *shape, const struct hr_ite
 }
 
 static struct shape *read_shape(struct image *image, uint32_t number) {
-    struct hr_shape told;
-    int r = hr_store_shape(image->store, number, &told);
+    struct hr_shape read;
+    int r = hr_store_shape(image->store, number, &read);
     if (r < 0) return store_raise(r);
     struct shape *shape = PyMem_Calloc(1, sizeof *shape);
     if (!shape) return (void *)PyErr_NoMemory();
-    shape->kind = (enum hr_shape_kind)told.kind;
-    shape->field_count = told.field_count;
-    if (read_names(image, number, shape) == 0 && resolve(image, shape, &told.type) == 0) return shape;
+    shape->kind = (enum hr_shape_kind)read.kind;
+    shape->field_count = read.field_count;
+    if (read_names(image, number, shape) == 0 && resolve(image, shape, &read.type) == 0) return shape;
     shape_free(shape);
     return NULL;
 }

@@ -116,14 +116,14 @@ static int find_field(struct view *view, PyObject *key, uint64_t *ret_place) {
 /* Looks up a key of any type. */
 static int find_any(struct view *view, PyObject *key, uint64_t *ret_place) {
     struct key_room room;
-    struct hr_key told;
+    struct hr_key wanted;
     bool never;
     if (view->item.kind == HR_KIND_RECORD) return find_field(view, key, ret_place);
     if (!view->item.is_native) return find_slowly(view, key, ret_place);
-    enum found found = key_of(key, &room, &told, &never);
+    enum found found = key_of(key, &room, &wanted, &never);
     int r = -1;
     if (found == FOUND) {
-        r = hr_store_find(view->image->store, &view->item, &told, ret_place);
+        r = hr_store_find(view->image->store, &view->item, &wanted, ret_place);
         if (r < 0) store_raise(r);
     } else if (found == FOUND_NOT) { /* a dict raises TypeError for a key that has no hash */
         r = !never ? find_slowly(view, key, ret_place) : PyObject_Hash(key) == -1 ? -1 : 0;
