@@ -97,7 +97,7 @@ static int shape_of(const hr_builder *builder, uint32_t number, struct shape_nod
 }
 
 int hr_builder_record(hr_builder *builder, uint32_t shape, hr_value *ret_value) {
-    struct shape_node node;
+    struct shape_node node = {0};
     uint64_t offset = 0;
     int r = shape_of(builder, shape, &node);
     if (r == 0) r = hr__builder_room(builder, hr__max(node.field_count * UINT64_C(8), 8), 8, &offset);
@@ -108,7 +108,7 @@ int hr_builder_record(hr_builder *builder, uint32_t shape, hr_value *ret_value) 
 }
 
 int hr_builder_rows(hr_builder *builder, enum hr_kind kind, uint32_t shape, uint64_t count, hr_value *ret_value) {
-    struct shape_node node;
+    struct shape_node node = {0};
     unsigned tag;
     uint64_t bytes, offset = 0;
     int r = hr__builder_list_tag(kind, LAYOUT_ROWS, &tag);

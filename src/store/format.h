@@ -2,6 +2,7 @@
 #ifndef HR_STORE_FORMAT_H
 #define HR_STORE_FORMAT_H
 
+#include <headrace/error.h>
 #include <headrace/store.h>
 
 #include <string.h>
@@ -227,8 +228,13 @@ int hr__image_words(const struct hr__image *image, const struct hr_item *dict, u
 int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape_node *ret_shape,
                     const unsigned char **ret_names);
 
-/* Fails with HR_E_CORRUPT. `what`: for the message. */
-__attribute__((cold)) int hr__image_corrupt(const char *what, uint64_t offset);
+/* Sets the message of HR_E_CORRUPT. */
+__attribute__((cold)) void hr__image_set_corrupt(const char *what, uint64_t offset);
+/* Fails with HR_E_CORRUPT. It is inline, so that compilers and analysers see which value is returned. */
+static inline int hr__image_corrupt(const char *what, uint64_t offset) {
+    hr__image_set_corrupt(what, offset);
+    return HR_E_CORRUPT;
+}
 
 /* read_shape.c */
 int hr__item_must_be_text(const struct hr_item *item, const char *what);

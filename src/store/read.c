@@ -13,11 +13,11 @@
  * before a byte of it is read.
  */
 
-int hr__image_corrupt(const char *what, uint64_t offset) {
-    return hr__fail(HR_E_CORRUPT,
-                    "store: %s at byte %" PRIu64
-                    " of the image is damaged; make the image again, or open it with verify to see how much is damaged",
-                    what, offset);
+void hr__image_set_corrupt(const char *what, uint64_t offset) {
+    hr__fail(HR_E_CORRUPT,
+             "store: %s at byte %" PRIu64
+             " of the image is damaged; make the image again, or open it with verify to see how much is damaged",
+             what, offset);
 }
 
 /* ---- values ---- */

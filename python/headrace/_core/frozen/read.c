@@ -171,9 +171,9 @@ static PyObject *numpy_array(struct image *image, const struct hr_store_array *a
     PyObject *memory = dtype && fits_numpy(array, dtype) ? memory_of(image, array, copies, &offset) : NULL;
     PyObject *shape = memory ? dimensions_of(array) : NULL;
     PyObject *strides = !array->is_strided ? Py_NewRef(Py_None) : shape ? strides_of(array, array->item_bytes) : NULL;
+    unsigned long long first = offset + array->first * array->item_bytes;
     if (shape && strides)
-        result = PyObject_CallFunction(core.array_type, "OOOKO", shape, dtype, memory,
-                                       (unsigned long long)(offset + array->first * array->item_bytes), strides);
+        result = PyObject_CallFunction(core.array_type, "OOOKO", shape, dtype, memory, first, strides);
     if (result && copies && !array->is_strided) Py_SETREF(result, PyObject_CallMethod(result, "copy", NULL));
     Py_XDECREF(dtype);
     Py_XDECREF(memory);
