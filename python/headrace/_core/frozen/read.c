@@ -165,7 +165,7 @@ static bool fits_numpy(const struct hr_store_array *array, PyObject *dtype) {
 }
 
 static PyObject *numpy_array(struct image *image, const struct hr_store_array *array, struct map *copies) {
-    uint64_t offset;
+    uint64_t offset = 0;
     if (core_need_numpy() < 0) return NULL;
     PyObject *dtype = Py_XNewRef(dtype_of(image, array)), *result = NULL;
     PyObject *memory = dtype && fits_numpy(array, dtype) ? memory_of(image, array, copies, &offset) : NULL;
