@@ -15,7 +15,7 @@ static inline int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Ends the program with the library's message when a call failed. */
+/* Ends the program with the library's message if a call failed. */
 static inline void check(int result) {
     if (result >= 0) return;
     fprintf(stderr, "bench: %d, %s\n", result, hr_error_message());

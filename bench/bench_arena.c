@@ -12,7 +12,7 @@
 
 #include "bench.h"
 
-/* Measures what moving bytes through a slot costs, compared with a plain memcpy. Lines: "name: value unit (ratio x)".
+/* Measures the cost of moving bytes through a slot, compared with a plain memcpy. Lines: "name: value unit (ratio x)".
  */
 
 enum { REPETITIONS = 5, ROUNDS = 20, WARM_UP = 10 };
@@ -45,12 +45,12 @@ static double copy_us(void *to, const void *from, uint64_t bytes) {
     return (double)(now_ns() - start) / 1e3;
 }
 
-/* Writes each batch from a warm private buffer; the plain memcpy, for comparison, writes to another one. */
-static _Noreturn void work(struct hr_pass *pass, uint64_t bytes) {
+/* Writes each batch from a warm private buffer; the plain memcpy for comparison goes to another buffer. */
+static _Noreturn void work(struct hr_worker_fds *fds, uint64_t bytes) {
     hr_port *port;
     struct hr_task task;
     void *from = buffer_new(bytes), *other = buffer_new(bytes), *data;
-    check(hr_port_open(pass, &port));
+    check(hr_port_open(fds, &port));
     while (hr_port_take(port, HR_NO_DEADLINE, &task) == 0) {
         uint64_t round = task.task % ROUNDS;
         if (task.kind == 1) board->plain_us[round] = copy_us(other, from, bytes);
@@ -63,7 +63,7 @@ static _Noreturn void work(struct hr_pass *pass, uint64_t bytes) {
     _exit(0);
 }
 
-/* One batch there and back: us from the grant to the end of the trainer's reading. */
+/* Sends one batch to the worker and back. Returns the us from the grant until the trainer has read it. */
 static double go(hr_arena *arena, uint32_t kind, uint64_t task, void *to) {
     struct hr_delivery *delivery;
     int64_t start = now_ns();
@@ -78,12 +78,12 @@ static void measure(uint64_t bytes) {
     double write_us[REPETITIONS], plain_us[REPETITIONS], whole_us[REPETITIONS], read_plain_us[REPETITIONS];
     double rounds[ROUNDS], plain_rounds[ROUNDS];
     hr_arena *arena;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     void *to = buffer_new(bytes), *from = buffer_new(bytes);
     check(hr_arena_open(&(struct hr_arena_options){.worker_count = 1, .prefetch_count = 2}, &arena));
-    check(hr_arena_pass(arena, 0, &pass));
-    if (fork() == 0) work(&pass, bytes);
-    hr_pass_done(&pass);
+    check(hr_arena_open_worker_fds(arena, 0, &fds));
+    if (fork() == 0) work(&fds, bytes);
+    hr_worker_fds_close(&fds);
     for (uint64_t i = 0; i < WARM_UP; i++) go(arena, i % 2, i, to);
 
     long faults = count_faults(), worker_faults = board->faults;
@@ -91,7 +91,7 @@ static void measure(uint64_t bytes) {
     hr_arena_report(arena, &before);
     for (int r = 0; r < REPETITIONS; r++) {
         for (uint64_t i = 0; i < ROUNDS; i++) {
-            go(arena, 1, i, NULL); /* the plain memcpy, in turn with the other */
+            go(arena, 1, i, NULL); /* the plain memcpy, in turn with the batch */
             plain_rounds[i] = copy_us(to, from, bytes);
             rounds[i] = go(arena, 0, i, to);
         }

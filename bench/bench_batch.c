@@ -7,7 +7,7 @@
 
 #include "bench.h"
 
-/* Measures what a batch costs, and compares it with copying its bytes. Lines: "name: value unit (ratio x)". */
+/* Measures the cost of a batch, compared with a plain memcpy of its bytes. Lines: "name: value unit (ratio x)". */
 
 enum { REPETITIONS = 5, TINY_ROUNDS = 200000, STACK_COUNT = 64, STACK_BYTES = 602112, BIG_BYTES = 32 << 20 };
 

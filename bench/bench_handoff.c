@@ -10,7 +10,8 @@
 
 #include "bench.h"
 
-/* What it costs to hand an empty slot to a worker and to have it back. Lines: "name: value unit (ratio x)". */
+/* Measures the cost of granting an empty slot to a worker and receiving it again. Lines: "name: value unit (ratio x)".
+ */
 
 enum { REPETITIONS = 5, ROUNDS = 20000, SLEEPY_ROUNDS = 100, IDLE_NS = 2000000, BUSY_NS = 5000, WORKERS = 2 };
 
@@ -86,10 +87,10 @@ static void measure_eventfd(double *ret_us, double *ret_idle_us) {
 
 /* ---- the arena ---- */
 
-static _Noreturn void work(struct hr_pass *pass, int64_t busy_ns) {
+static _Noreturn void work(struct hr_worker_fds *fds, int64_t busy_ns) {
     hr_port *port;
     struct hr_task task;
-    check(hr_port_open(pass, &port));
+    check(hr_port_open(fds, &port));
     while (hr_port_take(port, HR_NO_DEADLINE, &task) == 0) {
         be_busy(busy_ns);
         check(hr_port_publish(port, 0, 0));
@@ -103,10 +104,10 @@ static hr_arena *open_arena(uint32_t workers, int64_t busy_ns) {
     struct hr_arena_options options = {.worker_count = workers, .prefetch_count = 2 * workers};
     check(hr_arena_open(&options, &arena));
     for (uint32_t i = 0; i < workers; i++) {
-        struct hr_pass pass;
-        check(hr_arena_pass(arena, i, &pass));
-        if (fork() == 0) work(&pass, busy_ns);
-        hr_pass_done(&pass);
+        struct hr_worker_fds fds;
+        check(hr_arena_open_worker_fds(arena, i, &fds));
+        if (fork() == 0) work(&fds, busy_ns);
+        hr_worker_fds_close(&fds);
     }
     return arena;
 }
@@ -125,7 +126,7 @@ static void measure_arena(double *ret_us, double *ret_idle_us) {
     close_arena(trip.arena);
 }
 
-/* Us per batch when trainer and workers are busy for so long with each, 2 batches ahead. */
+/* Returns the us per batch if trainer and workers are busy with each batch for `busy_ns`, 2 batches ahead. */
 static double pipelined_us(uint32_t workers, int64_t busy_ns, double *ret_sleeps) {
     double times[REPETITIONS];
     uint32_t rounds = busy_ns > BUSY_NS ? ROUNDS / 10 : ROUNDS;

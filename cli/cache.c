@@ -13,12 +13,12 @@ static int show_help(FILE *to) {
           "\n"
           "  verify   read image files of frozen data (headrace.freeze, Builder) as a\n"
           "           whole, and check each of their parts against its checksum; exit\n"
-          "           code 1: one is damaged, cut off, or no image\n",
+          "           code 1: one is damaged, truncated, or not an image\n",
           to);
     return 0;
 }
 
-/* 0, or 1 where the file is not what it was. */
+/* Returns 0, or 1 if the file is damaged. */
 static int verify(const char *path) {
     hr_store *store;
     if (hr_store_open(path, HR_STORE_VERIFY, &store) < 0) {
@@ -27,7 +27,7 @@ static int verify(const char *path) {
     }
     struct hr_store_info info;
     hr_store_look(store, &info);
-    printf("%s: %" PRIu64 " bytes, all as they were written\n", path, info.bytes);
+    printf("%s: %" PRIu64 " bytes, no damage found\n", path, info.bytes);
     hr_store_close(store);
     return 0;
 }
@@ -36,7 +36,7 @@ int cache_command(int argc, char **argv) {
     for (int i = 2; i < argc && i < 4; i++)
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return show_help(stdout);
     if (argc > 2 && strcmp(argv[2], "verify") != 0) {
-        fprintf(stderr, "headrace: cache has no '%s'; there is verify\n", argv[2]);
+        fprintf(stderr, "headrace: unknown cache command '%s'; there is verify\n", argv[2]);
         return EXIT_USAGE;
     }
     if (argc < 4) {

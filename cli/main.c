@@ -17,17 +17,18 @@ static int show_help(FILE *to) {
           "       headrace cache verify FILE...\n"
           "\n"
           "  cache verify   read image files of frozen data, and check them\n"
-          "  doctor         say what keeps SOURCE from being sent to worker processes, and\n"
-          "                 how to fix it; without SOURCE: what is wrong with this machine\n"
-          "  replay         make samples of a data set in the foreground, to see why one\n"
-          "                 fails; `headrace replay --help` tells more\n"
+          "  doctor         list the objects in SOURCE that cannot be sent to worker\n"
+          "                 processes, with a fix for each; without SOURCE: check this\n"
+          "                 machine\n"
+          "  replay         make samples of a dataset in the foreground, to see why one\n"
+          "                 fails; see `headrace replay --help`\n"
           "  -h, --help     show this text\n"
           "  -V, --version  show the version\n"
           "\n"
-          "headrace brings samples to training processes. It is used from Python\n"
-          "(from headrace.torch import DataLoader) and from C (headrace/headrace.h).\n"
-          "doctor and replay run in the Python interpreter that stands beside this\n"
-          "program, or in the one that the environment variable HEADRACE_PYTHON names.\n",
+          "headrace brings samples to training processes. Use it from Python\n"
+          "(from headrace.torch import DataLoader) or from C (headrace/headrace.h).\n"
+          "doctor and replay need Python. They use the interpreter that HEADRACE_PYTHON\n"
+          "names, or else the one in the directory of this program.\n",
           to);
     return 0;
 }
@@ -37,15 +38,16 @@ static int show_version(FILE *to) {
     return 0;
 }
 
-/* Output that could not be written (a full disk, a closed pipe) is a failure too. */
+/* Output that cannot be written (a full disk, a closed pipe) is a failure too. */
 static int finish(int code) {
     if (fflush(stdout) == 0 && !ferror(stdout)) return code;
     perror("headrace: standard output");
     return 1;
 }
 
-/* Writes the path of this program with its name replaced by `name` to `path`, if that can be executed. */
-static int find_beside(const char *name, char *path, size_t size) {
+/* Writes to `path` the path of the program `name` in the directory of this program. Returns true if it can be executed.
+ */
+static int find_next_to(const char *name, char *path, size_t size) {
     ssize_t length = readlink("/proc/self/exe", path, size - 1);
     if (length < 0) return 0;
     path[length] = '\0';
@@ -55,34 +57,36 @@ static int find_beside(const char *name, char *path, size_t size) {
     return (size_t)snprintf(slash + 1, room, "%s", name) < room && access(path, X_OK) == 0;
 }
 
-/* The interpreter that the package is installed in, or NULL. `path` is room for its name. */
+/* Returns the interpreter in which the package is installed, or NULL. `path` is memory for its name. */
 static const char *find_interpreter(char *path, size_t size) {
     const char *named = getenv("HEADRACE_PYTHON");
     if (named && *named) return named;
-    return find_beside("python3", path, size) || find_beside("python", path, size) ? path : NULL;
+    return find_next_to("python3", path, size) || find_next_to("python", path, size) ? path : NULL;
 }
 
-/* As `python -P -m headrace`, which Python 3.10 does not have: the current folder, where any file may have the name
- * of a module that headrace needs, is not on the path until headrace puts it there. */
+/* Does the same as `python -P -m headrace`, because Python 3.10 does not have -P. A file in the current folder may have
+ * the name of a module that headrace needs, so this folder is not on the path until headrace adds it. */
 static const char bootstrap[] = "import sys\n"
                                 "if sys.path[:1] == ['']: del sys.path[0]\n"
                                 "try:\n"
                                 "    from headrace.__main__ import main\n"
                                 "except ModuleNotFoundError as error:\n"
                                 "    print(f'headrace: {sys.executable} does not have the package ({error}); install "
-                                "headrace there, or name the '\n"
-                                "          'interpreter that has it in HEADRACE_PYTHON', file=sys.stderr)\n"
+                                "headrace there, or set HEADRACE_PYTHON to an '\n"
+                                "          'interpreter that has it', file=sys.stderr)\n"
                                 "    sys.exit(2)\n"
                                 "sys.exit(main(sys.argv[1:]))\n";
 
-/* Becomes the interpreter, so that signals and its exit code pass. Returns only when that fails. */
+/* Replaces this process by the interpreter, so that signals reach it and its exit code is returned. Returns only if
+ * that fails. */
 static int become_python(int argc, char **argv) {
     char path[PATH_MAX];
     const char *interpreter = find_interpreter(path, sizeof path);
     if (!interpreter) {
         fprintf(stderr,
-                "headrace: %s is written in Python, and there is no interpreter beside this program; name the one that "
-                "headrace is installed in: HEADRACE_PYTHON=python3 headrace %s ...\n",
+                "headrace: %s needs Python, and there is no interpreter in the directory of this program; name the one "
+                "in which "
+                "headrace is installed: HEADRACE_PYTHON=python3 headrace %s ...\n",
                 argv[1], argv[1]);
         return EXIT_USAGE;
     }
@@ -91,7 +95,7 @@ static int become_python(int argc, char **argv) {
         words[0] = interpreter;
         words[1] = "-c";
         words[2] = bootstrap;
-        memcpy(words + 3, argv + 1, (size_t)argc * sizeof *words); /* with the NULL at the end */
+        memcpy(words + 3, argv + 1, (size_t)argc * sizeof *words); /* includes the NULL at the end */
         execvp(interpreter, (char *const *)words);
     }
     fprintf(stderr, "headrace: cannot start the interpreter '%s': %s\n", interpreter, strerror(errno));
@@ -101,8 +105,8 @@ static int become_python(int argc, char **argv) {
 
 struct command {
     const char *name;
-    const char *short_name; /* NULL: none */
-    int (*show)(FILE *to);  /* of one that takes no arguments; else NULL */
+    const char *short_name; /* NULL: it has no short name */
+    int (*show)(FILE *to);  /* for a command without arguments; else NULL */
     int (*run)(int argc, char **argv);
 };
 

@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
 
 enum { SAMPLE_MOST_BYTES = 4096 };
 
-/* A good batch with a node of each kind. */
+/* Makes a valid batch with a node of each kind. */
 static uint64_t write_sample(void *to) {
     hr_batch *batch = NULL;
     uint64_t bytes = 0;
@@ -19,12 +19,13 @@ static uint64_t write_sample(void *to) {
     return bytes;
 }
 
-/* Each three bytes of input change one byte of the sample. */
+/* Changes one byte of the sample for every three bytes of input. */
 static void change(unsigned char *sample, uint64_t sample_bytes, const uint8_t *input, size_t bytes) {
     for (; bytes >= 3; input += 3, bytes -= 3) sample[(input[0] | input[1] << 8) % sample_bytes] = input[2];
 }
 
-/* Reads from memory that is as long as the batch, so that each byte read outside is seen. */
+/* Reads from memory that is exactly as long as the batch, so that AddressSanitizer sees each byte that is read outside.
+ */
 static void read_copy(const void *from, uint64_t bytes) {
     void *data = NULL;
     if (posix_memalign(&data, HR_BATCH_SMALL_ALIGN, bytes)) return;
@@ -33,7 +34,8 @@ static void read_copy(const void *from, uint64_t bytes) {
     free(data);
 }
 
-/* Whatever bytes: refused, or nodes that lie inside. By the first byte, the rest is a batch or changes one. */
+/* Checks that any bytes are refused, or give nodes that are inside the batch. The first byte of input decides whether
+ * the rest is a batch or changes one. */
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes) {
     if (bytes < 2) return 0;
     if (input[0] & 1) {

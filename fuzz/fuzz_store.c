@@ -14,7 +14,8 @@ enum { SAMPLE_MOST_BYTES = 1 << 16 };
 static unsigned char sample[SAMPLE_MOST_BYTES];
 static uint64_t sample_bytes;
 
-/* A good image with a value of each kind; made once, for all its bytes but its id are the same each time. */
+/* Makes a valid image with a value of each kind. It is made once, because all its bytes except its id are the same each
+ * time. */
 static void make_sample(void) {
     hr_builder *builder;
     hr_store *store;
@@ -28,12 +29,13 @@ static void make_sample(void) {
     hr_store_close(store);
 }
 
-/* Reads from memory that is as long as the image, so that each byte read outside is seen. */
+/* Reads from memory that is exactly as long as the image, so that AddressSanitizer sees each byte that is read outside.
+ */
 static void read_copy(const void *from, uint64_t bytes, bool signs) {
     void *data = NULL;
     if (posix_memalign(&data, 64, bytes ? bytes : 1)) return;
     memcpy(data, from, bytes);
-    if (signs && bytes >= sizeof(struct image_header)) { /* so that what lies behind the checksum is reached */
+    if (signs && bytes >= sizeof(struct image_header)) { /* or the reader would stop at the checksum */
         struct image_header *header = data;
         header->magic = HR__IMAGE_MAGIC;
         header->version = HR_STORE_VERSION;
@@ -43,7 +45,7 @@ static void read_copy(const void *from, uint64_t bytes, bool signs) {
     free(data);
 }
 
-/* Each five bytes of input change one byte of the sample: where (a word), which byte of it, how, with what. */
+/* Changes one byte of the sample for every five bytes of input: which word, which byte of it, how, and with what. */
 static void read_changed(const uint8_t *input, size_t bytes) {
     static unsigned char changed[SAMPLE_MOST_BYTES];
     memcpy(changed, sample, sample_bytes);
@@ -54,7 +56,7 @@ static void read_changed(const uint8_t *input, size_t bytes) {
     read_copy(changed, sample_bytes, true);
 }
 
-/* Whatever bytes: refused, an error, or values that lie inside. */
+/* Checks that any bytes are refused, give an error, or give values that are inside the image. */
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes) {
     if (!sample_bytes) make_sample();
     if (!bytes) return 0;

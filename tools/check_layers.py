@@ -15,8 +15,8 @@ ROWS = [
     {"base"},
     {"os"},
     {"arena"},
-    {"crew", "batch"},
-    {"launch", "loader", "cache", "store", "sampler"},
+    {"batch", "crew", "board"},
+    {"store", "loader", "sampler", "cache", "launch", "image", "monitor"},
 ]
 RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
 

@@ -9,12 +9,14 @@ import difflib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 from common import ROOT, Tally
 
@@ -62,6 +64,15 @@ def count_program(result: dict[str, str]) -> Tally:
     return Tally(passed, max(failed, 1), skipped)
 
 
+def gdb_command(result: dict[str, Any]) -> str:
+    """Returns the shell command that repeats a failed C program under gdb and stops where each failed test starts."""
+    output = result.get("stderr", "") + result.get("stdout", "")
+    names = dict.fromkeys(re.findall(r"^\[  FAILED  \] (\w+)$", output, re.MULTILINE))
+    program, *arguments = result["command"]
+    stops = [word for name in names for word in ("-ex", f"break {name}")]
+    return shlex.join(["gdb", *stops, "-ex", "run", "--args", os.path.relpath(program, ROOT), *arguments])
+
+
 def list_c_programs() -> list[str]:
     """Returns the names of the C tests, from the lists in tests/meson.build that `meson test` reads."""
     command = ["meson", "test", "-C", str(C_BUILD), "--list"]
@@ -79,10 +90,9 @@ def run_c_tests(names: list[str]) -> Tally:
     tally = Tally()
     for result in map(json.loads, log.read_text().splitlines()):
         counted = count_program(result)
-        tally += counted
         if counted.failed:
-            name = result["name"].rpartition(":")[2].strip()
-            print(f"to repeat it under gdb: meson test -C {C_BUILD.relative_to(ROOT)} --gdb {name}", flush=True)
+            print(f"To repeat {result['name']}: {gdb_command(result)}")
+        tally += counted
     return tally.with_status(status)
 
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Records as one image in a file, which any number of processes can map: written one after the other, read by field and
- * looked up by key.
+ * Writes records into one image file, which any number of processes can map, reads them by field and looks them up by
+ * key.
  *
  *     cc records.c $(pkg-config --cflags --libs --static headrace) -o records && ./records
  */

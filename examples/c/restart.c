@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One row of the dataset crashes the first worker that reads it. The worker is replaced, and every row comes once. */
+/* A dataset with one row that crashes the first worker that reads it. The worker is replaced, and no row is lost or
+ * doubled.
+ *  */
 #include <headrace/headrace.h>
 
 #include <stdio.h>
@@ -19,13 +21,14 @@ static void read_row(int64_t row, double *values, int crashes) {
     for (int i = 0; i < WIDTH; i++) values[i] = (double)row + i;
 }
 
-/* A worker's life, in one epoch: three_workers.c has the loop for more. What `context` points to is as it was at the
- * fork. */
+/* The loop of a worker for one epoch; three_workers.c has the loop for several. `context` points to a copy from the
+ * time of the fork. */
 static int work(hr_port *port, void *context) {
     int crashes = *(const int *)context;
     struct hr_task task;
     while (hr_port_take(port, HR_NO_DEADLINE, &task) == 0) {
-        int64_t row = *(const int64_t *)task.payload; /* before hr_port_reserve: the row is written over it */
+        int64_t row =
+            *(const int64_t *)task.payload; /* read it before hr_port_reserve, because the row overwrites it */
         void *values;
         check(hr_port_reserve(port, WIDTH * sizeof(double), &values));
         hr_port_note(port, (uint64_t)row);
@@ -35,7 +38,7 @@ static int work(hr_port *port, void *context) {
     return 0;
 }
 
-/* Says how the worker that was reported dead ended, and starts another one, which makes its rows again. */
+/* Prints how the dead worker ended, and starts another one, which makes its rows again. */
 static void replace_dead_worker(hr_loader *loader) {
     uint32_t worker = hr_arena_dead_worker(hr_loader_arena(loader));
     struct hr_worker_report report;
@@ -46,7 +49,7 @@ static void replace_dead_worker(hr_loader *loader) {
     hr_crew_describe(&report, text, sizeof text);
     check(hr_loader_replace(loader, worker, &succession));
     check(hr_crew_fork(hr_loader_crew(loader), worker, work, &crashes));
-    printf("%s; last row: %d. Replaced, %d rows made again\n", text, (int)report.vitals.sample,
+    printf("%s; last row: %d. Replaced, %d rows made again\n", text, (int)report.status.sample,
            (int)succession.granted_count);
 }
 

@@ -14,9 +14,9 @@ extern "C" {
 /*
  * The arena: how a batch crosses from a worker process to the trainer without a copy.
  *
- * One anonymous file of shared memory, mapped once by each process. The trainer grants a piece of it, a slot, together
- * with a task to a worker; the worker writes the batch into the slot and publishes it; the trainer hands out leases on
- * it, and when the last lease is released the slot is granted again.
+ * The arena is one anonymous file of shared memory, which each process maps once. The trainer grants a piece of it, a
+ * slot, together with a task to a worker. The worker writes the batch into the slot and publishes it. The trainer hands
+ * out leases on the batch. When the last lease is released, the slot can be granted again.
  *
  *     trainer                                    worker
  *     hr_arena_grant(task, indices)  ------->    hr_port_take
@@ -25,131 +25,137 @@ extern "C" {
  *     hr_delivery_lease ... hr_lease_release
  *     hr_delivery_done
  *
- * Threads: an arena's functions may be called from one thread at a time (they lock, so that a mistake is not a crash);
- * hr_lease_release from any thread at any time. A port belongs to one thread.
- * Fork: a child may read what its parent held leases on at the fork, as long as it likes; every other use of the
- * parent's arena in the child fails with HR_E_STATE. A worker opens its own port.
+ * Threads: the functions of an arena may be called from one thread at a time (they lock, so that a mistake is not a
+ * crash). hr_lease_release may be called from any thread at any time. A port belongs to one thread.
+ * Fork: a child may read the memory on which its parent held leases at the fork, for as long as it likes. Every other
+ * use of the parent's arena in the child fails with HR_E_STATE. A worker opens its own port.
  * Errors: negative codes as in headrace/error.h, with a message in hr_error_message().
  */
 
-typedef struct hr_arena hr_arena; /* the trainer's end */
-typedef struct hr_port hr_port;   /* a worker's end */
-typedef struct hr_lease hr_lease; /* a hold on a part of a delivered batch */
+typedef struct hr_arena hr_arena; /* the trainer's side */
+typedef struct hr_port hr_port;   /* a worker's side */
+typedef struct hr_lease hr_lease; /* keeps a part of a delivered batch valid */
 
 enum { HR_ARENA_MAX_WORKERS = 1024, HR_ARENA_MAX_SLOTS = 1 << 16 };
 #define HR_ANY_WORKER UINT32_MAX
 #define HR_NO_DEADLINE INT64_MAX
 
-/* ---- the trainer's end ---- */
+/* ---- the trainer's side ---- */
 
 struct hr_arena_options {
     uint32_t worker_count;   /* 1 to HR_ARENA_MAX_WORKERS */
-    uint32_t prefetch_count; /* most grants outstanding at a time: the slots that are kept for workers. 1 to
+    uint32_t prefetch_count; /* maximum of outstanding grants: the slots that are reserved for workers. 1 to
                                 HR_ARENA_MAX_SLOTS / 2 */
-    uint64_t limit_bytes;    /* most bytes of shared memory; 0: half of what the machine and the cgroup have to spare */
+    uint64_t
+        limit_bytes; /* maximum shared memory in bytes; 0: half of the available memory of the machine and the cgroup */
 };
 
-/* Creates an arena, owned by the caller. -EINVAL, -ENOMEM, -EMFILE; another errno when neither memfd_create nor an
- * unlinked file in /dev/shm or $TMPDIR is to be had. */
+/* Creates an arena, owned by the caller. -EINVAL, -ENOMEM, -EMFILE; another errno if neither memfd_create nor an
+ * unlinked file in /dev/shm or $TMPDIR is available. */
 HR_API int hr_arena_open(const struct hr_arena_options *options, hr_arena **ret_arena);
 
-/* Ends the arena for the trainer: workers are told (hr_port_take gives HR_E_CLOSED), descriptors are closed, memory
- * that no lease holds is freed now, the rest as leases are released. A worker that still runs then is killed, as when
- * the trainer dies: hr_arena_stop, wait for the workers, close. NULL is fine; returns NULL. */
+/* Ends the arena for the trainer: hr_port_take returns HR_E_CLOSED in the workers, descriptors are closed, and memory
+ * that no lease covers is freed now, the rest when its leases are released. A worker that still runs then is killed, as
+ * if the trainer had died. So call hr_arena_stop first, wait for the workers, then close. NULL is fine; returns NULL.
+ */
 HR_API hr_arena *hr_arena_close(hr_arena *arena);
 
-/* What a worker does at the moment. */
+/* The current activity of a worker. */
 enum hr_phase {
-    HR_PHASE_WAIT = 0,    /* for a task, or not started yet */
-    HR_PHASE_FETCH = 1,   /* it reads samples: from hr_port_take on */
-    HR_PHASE_COLLATE = 2, /* it lays the batch out and writes it: from hr_port_reserve or hr_port_enter on */
+    HR_PHASE_WAIT = 0,    /* it waits for a task, or has not started yet */
+    HR_PHASE_FETCH = 1,   /* it reads samples, after hr_port_take */
+    HR_PHASE_COLLATE = 2, /* it writes the batch, after hr_port_reserve or hr_port_enter */
     HR_PHASE_COUNT = 3
 };
 
 #define HR_NO_SAMPLE UINT64_MAX
 
-/* A worker as its record shows it, alive or dead. A snapshot: its numbers may be of different moments. */
-struct hr_vitals {
-    uint32_t pid; /* as it sees itself; 0: it never opened its port */
+/* The status of a worker, alive or dead, from its record in shared memory. The numbers may be of slightly different
+ * times. */
+struct hr_worker_status {
+    uint32_t pid; /* as the worker sees it; 0: it never opened its port */
     uint32_t starts;
     enum hr_phase phase;
-    int64_t phase_since_ns; /* CLOCK_MONOTONIC, to a tick of the kernel's: 1 to 10 ms */
-    uint64_t task;          /* the one that it has or had last */
-    uint64_t sample;        /* hr_port_note's; HR_NO_SAMPLE: none was noted since it took its task */
+    int64_t phase_since_ns; /* CLOCK_MONOTONIC, rounded to a kernel tick: 1 to 10 ms */
+    uint64_t task;          /* its current or last task */
+    uint64_t sample;        /* as hr_port_note recorded it; HR_NO_SAMPLE: none since it took its task */
     uint64_t done_count;
     uint64_t phase_ns[HR_PHASE_COUNT]; /* time in each phase, over all processes that were this worker */
-    uint64_t rss_bytes;                /* resident memory when last looked at; 0: never */
+    uint64_t rss_bytes;                /* resident memory when it was last measured; 0: never */
 };
 
-/* What a worker needs to open its port: descriptors, close-on-exec. They may travel by fork, by SCM_RIGHTS, or under
- * other numbers after an exec. */
-struct hr_pass {
+/* The worker descriptors: what a process needs to open the port of worker `worker`. They are close-on-exec. They may be
+ * inherited by fork, sent with SCM_RIGHTS, or have other numbers after an exec. */
+struct hr_worker_fds {
     uint32_t worker;
     int memory_fd;
     int trainer_bell_fd;
     int worker_bell_fd;
-    int life_fd; /* reads end-of-file when the trainer is gone */
-    int box_fd;  /* a file for the worker's last words (headrace/crew.h), or -1 */
+    int life_fd;        /* gives end-of-file when the trainer has ended */
+    int diagnostics_fd; /* the worker's diagnostics file (headrace/crew.h), or -1 */
 };
 
-/* Duplicates for worker `worker`, owned by the caller (hr_pass_done closes them). -EINVAL, -EMFILE. */
-HR_API int hr_arena_pass(hr_arena *arena, uint32_t worker, struct hr_pass *ret_pass);
-HR_API void hr_pass_done(struct hr_pass *pass);
+/* Opens the descriptors of worker `worker`, owned by the caller (hr_worker_fds_close closes them). -EINVAL, -EMFILE. */
+HR_API int hr_arena_open_worker_fds(hr_arena *arena, uint32_t worker, struct hr_worker_fds *ret_fds);
+HR_API void hr_worker_fds_close(struct hr_worker_fds *fds);
 
-/* For a process that was given the pass and will take long to open its port, as it imports first: it is killed when the
- * trainer dies (at once if it has died), as hr_port_open arranges for itself. The trainer calls it, or the process.
- * -ESRCH; another negative errno where the system refuses. */
-HR_API int hr_pass_guard(const struct hr_pass *pass, int pid);
+/* Has process `pid` killed when the trainer dies (at once if it has died). hr_port_open does the same; this function is
+ * for a process that has the descriptors but opens its port much later, because it imports modules first. The trainer
+ * or the process calls it. -ESRCH; another negative errno if the system refuses. */
+HR_API int hr_worker_fds_guard(const struct hr_worker_fds *fds, int pid);
 
-/* A descriptor (a pidfd, a sentinel pipe) that becomes readable when worker `worker` ends: borrowed until the worker is
- * watched by another or -1 (not watched). While the trainer waits, a watched worker's end is HR_E_WORKER_DIED. */
+/* Watches worker `worker` with a descriptor (a pidfd, a sentinel pipe) that becomes readable when it ends. The
+ * descriptor is borrowed until the next call for this worker; -1: it is not watched. If a watched worker ends while the
+ * trainer waits, the wait returns HR_E_WORKER_DIED. */
 HR_API int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd);
 
-/* A pidfd of a process, owned by the caller; -ENOSYS or -EPERM where the kernel has or allows none. */
+/* Opens a pidfd of a process, owned by the caller. -ENOSYS or -EPERM: the kernel does not have or allow pidfds. */
 HR_API int hr_open_pidfd(int pid, int *ret_fd);
 
-/* Takes a free slot, copies the task's payload into it (any bytes; NULL with 0) and grants both to the worker. `kind`
- * and `task` are the caller's. -EAGAIN: as many grants outstanding as prefetch_count allows; HR_E_TOO_BIG: the payload
- * alone does not fit the limit. */
+/* Takes a free slot, copies the task's payload into it (any bytes; NULL with 0) and grants both to the worker. The
+ * caller chooses `kind` and `task`. -EAGAIN: as many grants are outstanding as prefetch_count allows; HR_E_TOO_BIG: the
+ * payload alone does not fit the limit. */
 HR_API int hr_arena_grant(hr_arena *arena, uint32_t worker, uint32_t kind, uint64_t task, const void *payload,
                           size_t payload_bytes);
 
-/* What a worker published. `data` is valid until hr_delivery_done and the release of every lease on it; the slot's
- * memory may be read and written. */
+/* A batch that a worker published. `data` is valid until hr_delivery_done was called and every lease on it is released.
+ * Its memory may be read and written. */
 struct hr_delivery {
     uint64_t task;
     uint32_t worker;
     uint32_t kind;    /* as granted */
     uint32_t status;  /* as published */
-    uint32_t is_copy; /* private memory: the arena was at its limit */
+    uint32_t is_copy; /* it is in private memory, because the arena was at its limit */
     void *data;
     uint64_t bytes;
 };
 
-/* Waits for the next batch that `worker` (or any: HR_ANY_WORKER) publishes; in the order in which that worker
- * published. 0 and a delivery, owned by the caller until hr_delivery_done. -ETIMEDOUT; -EINTR: serve your signals and
- * call again; HR_E_WORKER_DIED (hr_arena_dead_worker tells which); HR_E_CORRUPT. What was published before a death is
- * delivered first. Deadlines are CLOCK_MONOTONIC nanoseconds; one that has passed means a look without a wait. */
+/* Waits for the next batch of `worker` (or of any: HR_ANY_WORKER). The batches of one worker arrive in the order in
+ * which it published them. Returns 0 and a delivery, owned by the caller until hr_delivery_done. -ETIMEDOUT; -EINTR:
+ * handle your signals and call again; HR_E_WORKER_DIED (hr_arena_dead_worker returns which one); HR_E_CORRUPT. Batches
+ * that were published before a death are delivered first. Deadlines are CLOCK_MONOTONIC nanoseconds; with a deadline
+ * that has passed, the call does not wait. */
 HR_API int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr_delivery **ret_delivery);
 
 /* The worker that the last HR_E_WORKER_DIED was about. */
 HR_API uint32_t hr_arena_dead_worker(const hr_arena *arena);
 
 /* Reads the record of worker `worker`. -EINVAL. */
-HR_API int hr_arena_vitals(const hr_arena *arena, uint32_t worker, struct hr_vitals *ret_vitals);
+HR_API int hr_arena_worker_status(const hr_arena *arena, uint32_t worker, struct hr_worker_status *ret_status);
 
-/* Takes back whatever worker `worker` was granted and has not published: it is dead, and seen to be. Its published
- * batches can still be received. Returns the number of grants taken back. */
+/* Takes back all grants that worker `worker` has not published. Call it only for a worker whose death has been
+ * observed. Its published batches can still be received. Returns the number of grants taken back. */
 HR_API int hr_arena_take_back(hr_arena *arena, uint32_t worker);
 
-/* Tells all workers to stop taking tasks; idle ones are woken, and a thread that waits in hr_arena_receive, which gets
- * HR_E_CLOSED. Any thread. Idempotent. */
+/* Makes all workers stop taking tasks. Idle workers are woken, and so is a thread that waits in hr_arena_receive: it
+ * gets HR_E_CLOSED. Any thread; may be called several times. */
 HR_API void hr_arena_stop(hr_arena *arena);
 
-/* Ends the receiver's own hold; leases keep what they cover. NULL is fine. */
+/* Ends the receiver's use of a delivery; leases keep the memory that they cover. NULL is fine. */
 HR_API void hr_delivery_done(struct hr_delivery *delivery);
 
-/* A hold on `bytes` bytes of a delivery from `offset`, beyond hr_delivery_done. -ENOMEM, -EINVAL. */
+/* Creates a lease, which keeps `bytes` bytes of a delivery from `offset` on valid after hr_delivery_done. -ENOMEM,
+ * -EINVAL. */
 HR_API int hr_delivery_lease(struct hr_delivery *delivery, uint64_t offset, uint64_t bytes, hr_lease **ret_lease);
 
 /* Releases a lease: any thread, any order, also after hr_arena_close. Takes no lock. NULL is fine. */
@@ -163,8 +169,8 @@ struct hr_arena_report {
     uint32_t slot_count;
     uint64_t limit_bytes;
     uint64_t window_bytes;    /* address space of a slot */
-    uint64_t used_bytes;      /* committed or promised to workers, now */
-    uint64_t held_bytes;      /* committed in slots that leases hold, now */
+    uint64_t used_bytes;      /* now: committed, or granted to workers */
+    uint64_t held_bytes;      /* now: committed in slots that have leases */
     uint32_t held_count;      /* such slots */
     uint64_t delivered_count; /* since the arena was opened: */
     uint64_t delivered_bytes;
@@ -172,25 +178,26 @@ struct hr_arena_report {
     uint64_t asked_count;  /* a worker asked for more memory than its grant allowed */
     uint64_t trimmed_count;
     uint64_t waited_count;  /* receives that found nothing ready */
-    uint64_t waited_ns;     /* and how long they waited in all */
+    uint64_t waited_ns;     /* and their total waiting time */
     uint64_t slept_count;   /* of these, how often the trainer went to sleep */
-    uint32_t restart_count; /* as hr_arena_count was told: dead workers that were replaced */
+    uint32_t restart_count; /* dead workers that were replaced (see hr_arena_count) */
     uint64_t skipped_count; /* bad samples that were left out or replaced */
 };
 
-/* The counts stand in the shared memory too, for tools that look from outside: as they were when the trainer last
- * received, counted or made a report. */
+/* Returns the counts. They are also in the shared memory, for tools in other processes, as they were when the trainer
+ * last received a batch, counted, or made a report. */
 HR_API void hr_arena_report(hr_arena *arena, struct hr_arena_report *ret_report);
 
-/* Adds to the counts of what the arena does not see itself. The crew counts restarts (hr_crew_adopt, hr_crew_fork);
- * bad samples are counted by who hears of them. HR_E_STATE in a forked child. */
+/* Adds to the counts of events that the arena does not see. The crew counts restarts (hr_crew_adopt, hr_crew_fork). The
+ * caller that learns of bad samples counts them. HR_E_STATE in a forked child. */
 HR_API int hr_arena_count(hr_arena *arena, uint32_t restart_count, uint64_t skipped_count);
 
-/* ---- a worker's end ---- */
+/* ---- a worker's side ---- */
 
-/* Opens the port: maps the arena, and arranges that this process is killed when the trainer dies. On success takes the
- * descriptors over and empties `pass`; on failure they stay the caller's. HR_E_VERSION, HR_E_CORRUPT, -ENOMEM. */
-HR_API int hr_port_open(struct hr_pass *pass, hr_port **ret_port);
+/* Opens the port: maps the arena, and arranges that this process is killed when the trainer dies. On success it takes
+ * ownership of the descriptors and sets them to -1 in `fds`; on failure the caller keeps them. HR_E_VERSION,
+ * HR_E_CORRUPT, -ENOMEM. */
+HR_API int hr_port_open(struct hr_worker_fds *fds, hr_port **ret_port);
 HR_API hr_port *hr_port_close(hr_port *port); /* NULL is fine; returns NULL */
 
 struct hr_task {
@@ -200,49 +207,52 @@ struct hr_task {
     uint64_t payload_bytes;
 };
 
-/* Waits for the next grant. It is current until it is published. HR_E_CLOSED: the trainer stopped the arena;
+/* Waits for the next grant, which is the current one until it is published. HR_E_CLOSED: the trainer stopped the arena;
  * -ETIMEDOUT, -EINTR, HR_E_CORRUPT; HR_E_STATE: the current grant is not published yet. */
 HR_API int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_task);
 
-/* Commits memory for `bytes` bytes of the current grant's slot and gives its address, 2 MiB-aligned; bytes already
- * written stay only where the address stays, and a failure, too, may lose what was reserved before. Waits for the
- * trainer's consent when the grant does not allow as much. HR_E_TOO_BIG: over the limit (the message has the numbers);
- * -ENOMEM, -ENOSPC: the kernel has no more memory; HR_E_CLOSED. */
+/* Commits memory for `bytes` bytes of the slot of the current grant and returns its address, 2 MiB-aligned. Bytes
+ * already written are kept only if the address is the same as before, and a failure may lose what was reserved before.
+ * If the grant allows less, it asks the trainer and waits for the reply. HR_E_TOO_BIG: over the limit (the message has
+ * the numbers); -ENOMEM, -ENOSPC: the kernel has no more memory; HR_E_CLOSED. */
 HR_API int hr_port_reserve(hr_port *port, uint64_t bytes, void **ret_data);
 
-/* Publishes the first `bytes` bytes of the slot (at most what is reserved) with a status of the caller's. -EINVAL, and
- * HR_E_STATE: no task was taken. */
+/* Publishes the first `bytes` bytes of the slot (at most what is reserved) with a status that the caller chooses.
+ * -EINVAL, and HR_E_STATE: no task was taken. */
 HR_API int hr_port_publish(hr_port *port, uint32_t status, uint64_t bytes);
 
-/* Notes which sample the worker is at, for reports. Costs a store. HR_NO_SAMPLE when a task is taken. */
+/* Records which sample the worker is reading, for reports. It costs one store to memory. hr_port_take sets
+ * HR_NO_SAMPLE. */
 HR_API void hr_port_note(hr_port *port, uint64_t sample);
 
-/* Notes that the worker enters a phase. hr_port_take, hr_port_reserve and hr_port_publish do so by themselves. */
+/* Records that the worker enters a phase. hr_port_take, hr_port_reserve and hr_port_publish do this too. */
 HR_API void hr_port_enter(hr_port *port, enum hr_phase phase);
 
-/* The pass's box_fd, borrowed; -1: none. */
-HR_API int hr_port_box_fd(const hr_port *port);
+/* The descriptor of the worker's diagnostics file, borrowed; -1: it has none. */
+HR_API int hr_port_diagnostics_fd(const hr_port *port);
 
-/* Cores that each worker could have to itself, were there `trainer_count` such trainers with as many workers on this
- * machine: by this process's affinity and its cgroups' quota, rounded down. 0: they share. */
+/* The number of cores that each worker could use alone if `trainer_count` trainers with as many workers each run on
+ * this machine. It is computed from the affinity of this process and the quota of its cgroups, and rounded down. 0: the
+ * workers share cores. */
 HR_API uint32_t hr_port_core_share(const hr_port *port, uint32_t trainer_count);
 
-/* Has this process's malloc keep what is freed, for the samples of the next batch. By itself glibc returns a batch's
- * worth of them to the kernel as soon as the batch is written, and each page is faulted in anew for the next one. An
- * eighth of the memory to spare is shared by the workers of `trainer_count` such trainers; blocks above 32 MiB are
- * returned as before, see hr_port_keep_blocks. Gives the bytes that the main heap keeps at most (another malloc, by
- * LD_PRELOAD, does as it likes); 0: malloc is as it was, since MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_ or
- * GLIBC_TUNABLES say how it should be, since the share is less than the 64 MiB that glibc may keep anyway, or since
- * this is not built for glibc. Source: mallopt(3). */
+/* Makes malloc of this process keep freed memory for the samples of the next batch. Otherwise glibc returns the memory
+ * of a batch's samples to the kernel as soon as the batch is written, and each page causes a page fault again for the
+ * next batch. The workers of `trainer_count` such trainers share an eighth of the available memory. Blocks above 32 MiB
+ * are still returned, see hr_port_keep_blocks. Returns the maximum number of bytes that the main heap keeps (another
+ * malloc, by LD_PRELOAD, may ignore this). 0: malloc is unchanged, because MALLOC_TRIM_THRESHOLD_,
+ * MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES configure it, because the share is less than the 64 MiB that glibc may keep
+ * anyway, or because this is not built for glibc. Source: mallopt(3). */
 HR_API uint64_t hr_port_keep_heap(hr_port *port, uint32_t trainer_count);
 
-/* Says that a batch of this worker has come from blocks of malloc's of `block_bytes` bytes. From 32 MiB to half of what
- * hr_port_keep_heap gave, they are no longer mapped one by one from here on, but kept with the others; should more than
- * hr_port_keep_heap gave lie free in holes between smaller blocks, it is returned at such a call. Does nothing where
- * hr_port_keep_heap gave 0, where MALLOC_MMAP_MAX_ or its GLIBC_TUNABLES are given, and with glibc before 2.33. */
+/* Reports that a batch of this worker was copied from malloc blocks of `block_bytes` bytes. From now on, blocks from 32
+ * MiB to half of the value of hr_port_keep_heap are not mapped one by one, but kept like smaller ones. If more than the
+ * value of hr_port_keep_heap is free in holes between smaller blocks, this call returns it to the kernel. It does
+ * nothing if hr_port_keep_heap returned 0, if MALLOC_MMAP_MAX_ or its GLIBC_TUNABLES are set, and with glibc before
+ * 2.33. */
 HR_API void hr_port_keep_blocks(const hr_port *port, uint64_t block_bytes);
 
-/* 1 until the trainer stopped the arena. */
+/* Returns 1 until the trainer stops the arena. */
 HR_API int hr_port_is_open(const hr_port *port);
 
 #ifdef __cplusplus

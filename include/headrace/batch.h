@@ -12,15 +12,15 @@ extern "C" {
 #endif
 
 /*
- * A batch: a tree of containers and scalars whose leaves are arrays, laid out in one run of memory.
+ * A batch: a tree of containers and scalars whose leaves are arrays, in one contiguous block of memory.
  *
  *     +------+-----------------------------+---------------+-------------------------------+
  *     | head | tree: one record per node,  | small leaves, | large leaves, each at a page  |
  *     | 64 B | in pre-order, 8-aligned     | 64-aligned    | boundary                      |
  *     +------+-----------------------------+---------------+-------------------------------+
  *
- * All positions are offsets from the head; the bytes mean the same at any address. The writer collects the tree and
- * *where the arrays' bytes come from*; hr_batch_write then copies each byte once, to its final place.
+ * All positions are offsets from the head, so the bytes mean the same at any address. The writer collects the tree and
+ * the addresses of the arrays; hr_batch_write then copies each byte once, to its final place.
  *
  * Threads: a writer or a reader belongs to one thread at a time. Nothing here allocates shared memory or does I/O.
  */
@@ -38,11 +38,11 @@ enum {
     HR_BATCH_MAX_DEPTH = 1000,
     HR_BATCH_SMALL_ALIGN = 64,
     HR_BATCH_LARGE_BYTES = 32 * 1024, /* leaves of this size and above begin at a multiple of... */
-    HR_BATCH_LARGE_ALIGN = 4096,      /* ...this: a page of their own, where pages are of 4 KiB */
+    HR_BATCH_LARGE_ALIGN = 4096,      /* ...this: a page of their own if pages have 4 KiB */
     HR_BATCH_MAX_THREADS = 2,
 };
 
-/* Who an array leaf is rebuilt for. The C library only carries it. */
+/* The kind of object that an array leaf becomes in the trainer. The C library only stores it. */
 enum hr_flavor { HR_FLAVOR_TENSOR = 0, HR_FLAVOR_NUMPY = 1, HR_FLAVOR_BUFFER = 2 };
 
 /* Describes an array: `data` is its first element, `strides` count elements and may be negative or 0, NULL means C
@@ -79,18 +79,20 @@ typedef struct hr_batch hr_batch;
 HR_API int hr_batch_new(hr_batch **ret_batch);
 HR_API hr_batch *hr_batch_free(hr_batch *batch); /* NULL is fine; returns NULL */
 
-/* Empties the writer and keeps its memory for the next batch; of much memory what one that was written made little use
- * of is given back. */
+/* Empties the writer and keeps its memory for the next batch. If a batch was written that used only a small part of a
+ * large memory, the rest is freed. */
 HR_API void hr_batch_reset(hr_batch *batch);
 
-/* By how many threads hr_batch_write writes a large batch: 1 at first, HR_BATCH_MAX_THREADS at most (-EINVAL). The
- * further ones live only while it runs, or in a stream of batches for a moment after each, with all signals blocked;
- * where they cannot be started, it writes alone. For a process that has as many cores to itself: hr_port_core_share. */
+/* Sets how many threads hr_batch_write uses for a large batch: 1 at first, HR_BATCH_MAX_THREADS at most (-EINVAL). The
+ * additional threads exist only while it runs and, in a stream of batches, for a moment after each batch. They block
+ * all signals. If they cannot be started, hr_batch_write writes alone. Use this only if the process has as many cores
+ * for itself: hr_port_core_share. */
 HR_API int hr_batch_set_threads(hr_batch *batch, uint32_t count);
 
-/* Each adds one node. A batch has one root, so only a container's root can be followed by more. -ENOMEM, -EINVAL (bad
- * kind, too deep, a second root, dtype of no whole bytes, more than HR_BATCH_MAX_NDIM dimensions, negative shape),
- * -EOVERFLOW (sizes that do not fit 63 bits). What fails adds nothing: the caller may add something else instead. */
+/* Each of these functions adds one node. A batch has one root, so more nodes can follow only if the root is a
+ * container. -ENOMEM, -EINVAL (bad kind, too deep, a second root, a dtype that is not of whole bytes, more than
+ * HR_BATCH_MAX_NDIM dimensions, negative shape), -EOVERFLOW (sizes that do not fit 63 bits). A call that fails adds
+ * nothing: the caller may add another node instead. */
 HR_API int hr_batch_add_none(hr_batch *batch);
 HR_API int hr_batch_add_bool(hr_batch *batch, int value);
 HR_API int hr_batch_add_int(hr_batch *batch, int64_t value);
@@ -104,39 +106,40 @@ HR_API int hr_batch_open(hr_batch *batch, enum hr_node_kind kind, uint32_t count
 /* Opens a pickle with `count` children; `bytes` is copied. */
 HR_API int hr_batch_open_pickle(hr_batch *batch, const void *bytes, size_t length, uint32_t count);
 
-/* One array. Its bytes are borrowed until hr_batch_write has run or the writer is reset. An array that is dense in some
- * order of its dimensions keeps its strides (a dimension of size 1 whose stride means nothing gets that of C order);
- * any other arrives in C order, compact. */
+/* Adds one array. Its bytes are borrowed until hr_batch_write has run or the writer is reset. An array that is dense in
+ * some order of its dimensions keeps its strides; a dimension of size 1, whose stride has no meaning, gets the stride
+ * of C order. Any other array arrives in C order, without gaps. */
 HR_API int hr_batch_add_array(hr_batch *batch, enum hr_flavor flavor, const struct hr_array *array);
 
 /* `count` > 0 arrays of the same dtype and shape, stacked along a new first dimension, in C order: arrays[0] gives the
- * dtype and shape, and that the others have the same is checked (-EINVAL). Data borrowed as above. */
+ * dtype and shape; it is checked that the others have the same (-EINVAL). Data is borrowed as by hr_batch_add_array. */
 HR_API int hr_batch_add_stack(hr_batch *batch, enum hr_flavor flavor, const struct hr_array *arrays, uint32_t count);
 
-/* A new contiguous array whose bytes the caller fills in: `*ret_data` stays valid until the next add, write or reset.
- * For columns of scalars. */
+/* Adds a new contiguous array whose bytes the caller fills in, for columns of scalars. `*ret_data` is valid until the
+ * next add, write or reset. */
 HR_API int hr_batch_add_filled(hr_batch *batch, enum hr_flavor flavor, struct hr_dtype dtype, uint32_t ndim,
                                const int64_t *shape, void **ret_data);
 
-/* Several arrays that look into one storage: a storage of `bytes` bytes at `data` is added once (borrowed), and each
- * view added after it by hr_batch_add_view says where it looks: its first element lies `offset_bytes` into the storage,
- * array->data is not used, strides arrive as given. `*ret_storage` names it for this batch; it is not a node. -EINVAL
- * when a view leaves its storage. */
+/* For several arrays that are views of one storage. A storage of `bytes` bytes at `data` is added once (borrowed). Then
+ * each view is added by hr_batch_add_view: its first element is `offset_bytes` into the storage, array->data is not
+ * used, and strides arrive as given. `*ret_storage` is the number of the storage in this batch; a storage is not a
+ * node. -EINVAL if a view reaches outside its storage. */
 HR_API int hr_batch_add_storage(hr_batch *batch, const void *data, uint64_t bytes, uint32_t *ret_storage);
 HR_API int hr_batch_add_view(hr_batch *batch, enum hr_flavor flavor, uint32_t storage, uint64_t offset_bytes,
                              const struct hr_array *array);
 
-/* Bytes that hr_batch_write needs. -EOVERFLOW; -EINVAL when containers still miss children or no node was added. */
+/* Returns the number of bytes that hr_batch_write needs. -EOVERFLOW; -EINVAL if containers lack children or no node was
+ * added. */
 HR_API int hr_batch_measure(hr_batch *batch, uint64_t *ret_bytes);
 
-/* Lays the batch at `to` (64-aligned; page-aligned for page-aligned leaves), `capacity` bytes. -EINVAL, -ENOSPC. May
- * run without any interpreter lock: it only copies. */
+/* Writes the batch to `to` (64-aligned; page-aligned for page-aligned leaves), which has `capacity` bytes. -EINVAL,
+ * -ENOSPC. It only copies, so it may run without an interpreter lock. */
 HR_API int hr_batch_write(hr_batch *batch, void *to, uint64_t capacity);
 
 /* ---- reading ---- */
 
-/* One node as read. Pointers look into the batch's memory and are borrowed: should another process be able to write
- * there still, copy what they point to before use, and check the copy. Fields that a kind has not are 0. */
+/* One node that was read. Pointers are borrowed from the memory of the batch. If another process can still write there,
+ * copy what they point to before use, and check the copy. Fields that a kind does not have are 0. */
 struct hr_node {
     enum hr_node_kind kind;
     uint32_t count;
@@ -150,30 +153,31 @@ struct hr_node {
     uint32_t ndim;
     const int64_t *shape;
     const int64_t *strides;  /* in elements, never NULL unless ndim is 0 */
-    uint64_t storage_offset; /* bytes from the batch's head to the storage that the array looks into */
+    uint64_t storage_offset; /* bytes from the batch's head to the storage of the array */
     uint64_t storage_bytes;
     uint64_t data_offset; /* bytes from the batch's head to the first element */
-    int is_shared;        /* other arrays of this batch look into the same storage */
+    int is_shared;        /* other arrays of this batch have the same storage */
 };
 
-/* A reader: a plain value, nothing to free. Fields are private. */
+/* A reader: a plain value that needs no free. Fields are private. */
 struct hr_batch_reader {
     const unsigned char *base;
     uint64_t bytes;
     uint64_t at;
     uint64_t end;
-    uint64_t nodes;    /* left to read, by the head */
-    uint64_t promised; /* left to read, by the containers read so far */
+    uint64_t nodes;    /* left to read, according to the head */
+    uint64_t promised; /* left to read, according to the containers read so far */
 };
 
 /* Checks the head. `data` is borrowed and 64-aligned (-EINVAL); `bytes` may be more than the batch has. HR_E_CORRUPT or
- * HR_E_VERSION: nothing of it can be read. */
+ * HR_E_VERSION: the batch cannot be read. */
 HR_API int hr_batch_read(struct hr_batch_reader *reader, const void *data, uint64_t bytes);
 
-/* The next node in pre-order: 1 and the node, 0 after the last, HR_E_CORRUPT when the bytes are not a batch. Every
- * offset and size is checked: whatever the bytes are, nothing outside `data` is touched, and what a node says lies
- * inside. Trees deeper than HR_BATCH_MAX_DEPTH are refused by the writer; a reader that recurses keeps its own count.
- */
+/* Reads the next node in pre-order. Returns 1 and the node, 0 after the last one, HR_E_CORRUPT if the bytes are not a
+ * batch. Every offset and size is checked: whatever the bytes are, nothing outside `data` is read, and all that a node
+ * refers to is inside. The writer refuses trees deeper than HR_BATCH_MAX_DEPTH; a reader that recurses has to count the
+ * depth itself.
+ *  */
 HR_API int hr_batch_read_node(struct hr_batch_reader *reader, struct hr_node *ret_node);
 
 #ifdef __cplusplus

@@ -12,14 +12,15 @@ extern "C" {
 #endif
 
 /*
- * The crew: the worker processes of an arena. It starts them (hr_crew_fork) or takes over those that somebody else
- * started (hr_crew_pass, hr_crew_adopt), watches them without polling, says how one ended, and ends all by a deadline.
+ * The crew: the worker processes of an arena. It starts them (hr_crew_fork) or takes over processes that the caller
+ * started (hr_crew_open_worker_fds, hr_crew_adopt), watches them without polling, reports how one ended, and ends all
+ * of them by a deadline.
  *
  * A worker that died is replaced by starting or adopting another process under the same number, after
  * hr_loader_replace or hr_arena_take_back.
  *
- * Threads: one at a time. Fork: a child that inherits a crew may close it, which leaves the workers alone; all else
- * fails there with HR_E_STATE.
+ * Threads: one at a time. Fork: a child that inherits a crew may close it, which does not affect the workers. All other
+ * functions fail in the child with HR_E_STATE.
  */
 
 typedef struct hr_crew hr_crew;
@@ -27,25 +28,26 @@ typedef struct hr_crew hr_crew;
 /* Opens the crew of an arena, which is borrowed: close the crew first. Owned by the caller. -ENOMEM. */
 HR_API int hr_crew_open(hr_arena *arena, uint32_t worker_count, hr_crew **ret_crew);
 
-/* Forgets the workers; what still runs is left running (hr_crew_stop ends it). NULL is fine; returns NULL. */
+/* Frees the crew. Workers that still run keep running (hr_crew_stop ends them). NULL is fine; returns NULL. */
 HR_API hr_crew *hr_crew_close(hr_crew *crew);
 
-/* What a process needs to be worker `worker`: hr_arena_pass's descriptors and a fresh box for its last words. Owned by
- * the caller (hr_pass_done). Errors as hr_arena_pass. */
-HR_API int hr_crew_pass(hr_crew *crew, uint32_t worker, struct hr_pass *ret_pass);
+/* Opens the descriptors of worker `worker` as hr_arena_open_worker_fds does, and a new diagnostics file. Owned by the
+ * caller (hr_worker_fds_close). Errors as hr_arena_open_worker_fds. */
+HR_API int hr_crew_open_worker_fds(hr_crew *crew, uint32_t worker, struct hr_worker_fds *ret_fds);
 
-/* Makes process `pid`, which somebody else started with that pass, worker `worker`. `sentinel_fd` becomes readable when
- * it ends; a copy of it is used where the kernel has no pidfd. -1: none. Where another process was that worker before,
- * this is a restart, and counted (hr_arena_count). -ESRCH, -EMFILE; -EINVAL, also for the caller's own pid; HR_E_STATE:
- * that one still runs. */
+/* Makes process `pid`, which the caller started with these descriptors, worker `worker`. `sentinel_fd` becomes readable
+ * when the process ends; a copy of it is used if the kernel has no pidfd. -1: there is none. If another process was
+ * this worker before, this is a restart, and is counted (hr_arena_count). -ESRCH, -EMFILE; -EINVAL, also for the pid of
+ * the caller; HR_E_STATE: the other process still runs. */
 HR_API int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd);
 
-/* What a forked worker does; its result is the process's exit code. The port is closed after it. */
+/* The function that a forked worker runs. Its result is the exit code of the process. The port is closed after it. */
 typedef int hr_work(hr_port *port, void *context);
 
-/* Forks worker `worker`. `work` runs in the child, which then ends by _exit, without writing out what stdio has
- * buffered; where it cannot open its port, with code 127, and hr_crew_said has why. Errors as hr_crew_pass, and fork's;
- * -EPERM, -ENOSYS: the kernel gives no pidfd; HR_E_STATE: that worker still runs. */
+/* Forks worker `worker`. `work` runs in the child, which then ends by _exit, so that buffers of stdio are not flushed.
+ * If the child cannot open its port, it ends with code 127, and hr_crew_stderr has the reason. Errors as
+ * hr_crew_open_worker_fds and fork; -EPERM, -ENOSYS: the kernel gives no pidfd; HR_E_STATE: that worker still runs.
+ *  */
 HR_API int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context);
 
 /* No longer watches worker `worker`: its end is expected. */
@@ -56,19 +58,20 @@ struct hr_worker_report {
     uint32_t worker;
     int pid; /* 0: never started */
     int is_alive;
-    int is_end_known; /* how it ended; only a child of this process that nobody else waited for tells */
+    int is_end_known; /* signal and exit_code are known: it is a child of this process, and no other code has waited for
+                         it */
     int signal;       /* 0: it exited */
     int exit_code;
-    uint64_t oom_kills;       /* in this cgroup since the worker was started */
-    uint64_t rss_bytes;       /* resident when last looked at; 0: never */
-    struct hr_vitals vitals;  /* of this process or the one before it, where it never opened its port */
-    char state;               /* of a live one, as in ps: R, S, D, T (stopped), t (traced) */
-    uint32_t thread_count;    /* of a live one */
-    uint32_t tracer_pid;      /* 0: not traced */
-    uint64_t caught_signals;  /* of a live one; bit n - 1: it has a handler for signal n */
-    char kernel_function[64]; /* that a live one sleeps in, or "" */
-    char system_call[128];    /* its line of /proc/PID/syscall, or "" */
-    int is_deadlocked;        /* the only thread of a live one waits, without a limit, for another of its threads */
+    uint64_t oom_kills;             /* in this cgroup since the worker was started */
+    uint64_t rss_bytes;             /* resident memory when it was last measured; 0: never */
+    struct hr_worker_status status; /* of this process; of the one before it if it never opened its port */
+    char state;                     /* of a live worker, as in ps: R, S, D, T (stopped), t (traced) */
+    uint32_t thread_count;          /* of a live worker */
+    uint32_t tracer_pid;            /* 0: not traced */
+    uint64_t caught_signals;        /* of a live worker; bit n - 1: it has a handler for signal n */
+    char kernel_function[64];       /* in which a live worker sleeps, or "" */
+    char system_call[128];          /* its line of /proc/PID/syscall, or "" */
+    int is_deadlocked; /* the only thread of a live worker waits, without a timeout, for another of its threads */
 };
 
 /* Looks at worker `worker`. -EINVAL. */
@@ -80,38 +83,41 @@ HR_API int hr_crew_wait(hr_crew *crew, uint32_t worker, int64_t deadline_ns);
 /* Sends a signal to worker `worker`. -ESRCH: it has ended. */
 HR_API int hr_crew_signal(hr_crew *crew, uint32_t worker, int signal);
 
-/* Ends all workers within `timeout_ns`: stops the arena; who has not ended when four fifths of the time are over is
- * sent SIGTERM, and SIGKILL at nine tenths. Reaps those that hr_crew_fork started. Returns how many still run.
+/* Ends all workers within `timeout_ns`. It stops the arena, sends SIGTERM to workers that still run after four fifths
+ * of the time, and SIGKILL after nine tenths. It reaps those that hr_crew_fork started. Returns how many still run.
  * HR_E_STATE in a forked child. */
 HR_API int hr_crew_stop(hr_crew *crew, int64_t timeout_ns);
 
-/* One or two sentences on how a worker ended or what it is doing, for people, into `text` of `bytes` bytes. Returns the
- * length that it has without the limit, as snprintf. */
+/* Describes in one or two sentences how a worker ended or what it is doing. The sentences are for people and are
+ * written to `text`, which has `bytes` bytes. Returns the length that they have without this limit, as snprintf does.
+ */
 HR_API int hr_crew_describe(const struct hr_worker_report *report, char *text, size_t bytes);
 
-/* ---- the box: what a worker leaves behind ---- */
+/* ---- the diagnostics file: the last output of a worker, which is still there after its death ---- */
 
 enum {
-    HR_BOX_SAID_BYTES = 16 << 10,  /* the end of what it said (hr_box_say) */
-    HR_BOX_TOLD_BYTES = 3840,      /* the most that it tells at once (hr_box_tell) */
-    HR_BOX_STACK_BYTES = 64 << 10, /* written by whoever dumps stacks, from file offset HR_BOX_STACK_AT on */
-    HR_BOX_STACK_AT = HR_BOX_SAID_BYTES + 2 * 4096,
-    HR_BOX_BYTES = HR_BOX_STACK_AT + HR_BOX_STACK_BYTES,
+    HR_DIAGNOSTICS_STDERR_BYTES = 16 << 10, /* the end of its stderr (hr_diagnostics_log_stderr) */
+    HR_DIAGNOSTICS_STATUS_BYTES = 3840,     /* maximum length of a status text (hr_diagnostics_post_status) */
+    HR_DIAGNOSTICS_STACK_BYTES =
+        64 << 10, /* stack dumps, written by the process that dumps them, from file offset HR_DIAGNOSTICS_STACK_AT on */
+    HR_DIAGNOSTICS_STACK_AT = HR_DIAGNOSTICS_STDERR_BYTES + 2 * 4096,
+    HR_DIAGNOSTICS_BYTES = HR_DIAGNOSTICS_STACK_AT + HR_DIAGNOSTICS_STACK_BYTES,
 };
 
-/* In the worker: adds to what is kept of its words. `fd` is hr_port_box_fd's. -EBADF. */
-HR_API int hr_box_say(int fd, const void *text, size_t bytes);
+/* In the worker: adds text to the kept end of its stderr. `fd` is the one of hr_port_diagnostics_fd. -EBADF. */
+HR_API int hr_diagnostics_log_stderr(int fd, const void *text, size_t bytes);
 
-/* In the worker: replaces what it told before, which stays until all of this is there. -EBADF; -EMSGSIZE: more than
- * HR_BOX_TOLD_BYTES. */
-HR_API int hr_box_tell(int fd, const void *text, size_t bytes);
+/* In the worker: replaces its status text, any bytes for the trainer. The trainer sees the old text until all of the
+ * new one is written. -EBADF; -EMSGSIZE: more than HR_DIAGNOSTICS_STATUS_BYTES. */
+HR_API int hr_diagnostics_post_status(int fd, const void *text, size_t bytes);
 
-/* In the trainer: the stack dump and the last words of worker `worker`, of its newest pass. Borrowed until the next
- * pass or hr_crew_close; not terminated. The bytes are whatever the worker wrote: text is not assured. */
+/* In the trainer: the stack dump and the end of the stderr of worker `worker`, from its newest diagnostics file.
+ * Borrowed until hr_crew_open_worker_fds makes another file for it, or hr_crew_close; not terminated. The worker may
+ * have written any bytes, so they may not be text. */
 HR_API int hr_crew_stack(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
-HR_API int hr_crew_said(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
-/* Likewise what it told last; 0 bytes: nothing. */
-HR_API int hr_crew_told(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
+HR_API int hr_crew_stderr(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
+/* In the trainer: the last status text of worker `worker`; 0 bytes: it posted none. Borrowed in the same way. */
+HR_API int hr_crew_posted_status(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
 
 #ifdef __cplusplus
 }

@@ -10,17 +10,17 @@ extern "C" {
 
 /*
  * Errors. A function that can fail returns 0 or more on success, and on failure a negative errno or one of the codes
- * below, which lie beyond errno's range. The text of the last failure is kept per thread: it says what happened, to
- * what, and what to do, one line per layer that had something to add. The library never prints it. What a function
- * that fails would have given (`*ret_...`) is left as it was, unless its header says otherwise.
+ * below, which are outside the range of errno. The message of the last failure is kept per thread. It says what failed,
+ * with which values, and what to do, with one line for each layer that adds something. The library never prints it. A
+ * function that fails does not change its outputs (`*ret_...`), unless its header says otherwise.
  *
- * One table: code, the code's own text, and the Python exception that the package raises for it.
+ * The table has for each code its text, and the Python exception that the package raises for it.
  */
 #define HR_ERROR_TABLE(X)                                                                                              \
     X(HR_E_CLOSED, -5001, "the loader was closed", "RuntimeError")                                                     \
     X(HR_E_END, -5002, "no more batches", "StopIteration")                                                             \
     X(HR_E_TOO_BIG, -5003, "a batch does not fit the memory limit", "MemoryError")                                     \
-    X(HR_E_CORRUPT, -5004, "shared memory holds something that headrace did not write", "RuntimeError")                \
+    X(HR_E_CORRUPT, -5004, "shared memory contains something that headrace did not write", "RuntimeError")             \
     X(HR_E_VERSION, -5005, "made by another version of headrace", "RuntimeError")                                      \
     X(HR_E_WORKER_DIED, -5006, "a worker process died", "RuntimeError")                                                \
     X(HR_E_STATE, -5007, "called in a state that does not allow it", "RuntimeError")
@@ -34,7 +34,7 @@ enum hr_error_code {
 /* The message of this thread's last failure, or "" before the first. Valid until the next failure in this thread. */
 HR_API const char *hr_error_message(void);
 
-/* The code's own text: of the table above, or strerror's for an errno. Never NULL; static or thread-local. */
+/* The text of a code: from the table above, or from strerror for an errno. Never NULL; static or thread-local. */
 HR_API const char *hr_error_text(int code);
 
 /* The name of the Python exception for a code ("OSError" for an errno). Static. */

@@ -8,12 +8,12 @@
 
 enum {
     MAX_PREFETCH = HR_ARENA_MAX_SLOTS / 2,
-    HELD_SLOTS = 1024,    /* slots beyond those for workers: batches that a consumer may keep without copies */
-    FEW_HELD_SLOTS = 16,  /* the same where address space is scarce */
-    LEAST_HELD_SLOTS = 2, /* the same where the largest file (ulimit -f) has no room for more */
+    HELD_SLOTS = 1024, /* additional slots for batches that the user's program keeps; without them batches are copied */
+    FEW_HELD_SLOTS = 16,  /* number of these slots if address space is scarce */
+    LEAST_HELD_SLOTS = 2, /* number of these slots if the limit on file sizes (ulimit -f) allows no more */
     RING_SPARE = 4,       /* grants beyond prefetch_count: epoch and stop messages */
-    ADDRESS_SHARE = 4,    /* of the address space that is left, an arena takes at most one part in */
-    LIMIT_SHARE = 2,      /* likewise of the memory to spare, where no limit is given */
+    ADDRESS_SHARE = 4,    /* an arena uses at most a fourth of the address space that is left */
+    LIMIT_SHARE = 2,      /* without a given limit, an arena uses half of the available memory */
 };
 #define MOST_ADDRESS_BYTES (UINT64_C(4) << 40)
 #define SCARCE_WINDOW_BYTES (UINT64_C(64) << 20)
@@ -36,18 +36,18 @@ static uint32_t power_of_two_from(uint32_t count) {
     return power;
 }
 
-/* The largest window of at most `most_bytes`, a multiple of `align`, with which the file stays below the limit of
- * files' sizes (ulimit -f); 0: there is none. `head` is the layout without windows. */
-static uint64_t window_within(const struct hr__layout *head, uint64_t most_bytes, uint64_t align) {
+/* Returns the largest window size of at most `most_bytes`, a multiple of `align`, with which the file stays below the
+ * limit on file sizes (ulimit -f); 0: there is none. `head` is the layout without windows. */
+static uint64_t window_within(const struct hr__arena_layout *head, uint64_t most_bytes, uint64_t align) {
     uint64_t limit = hr__file_limit(), before = hr__round_up(head->rings_end, align);
     uint64_t room = limit > before ? (limit - before) / head->slot_count : 0;
     return hr__min(most_bytes, room) & ~(align - 1);
 }
 
 static int plan_slots(const struct hr_arena_options *options, uint32_t held_slots, uint64_t most_bytes,
-                      struct hr__layout *ret_layout) {
+                      struct hr__arena_layout *ret_layout) {
     uint32_t workers = options->worker_count, capacity = power_of_two_from(options->prefetch_count + RING_SPARE);
-    struct hr__layout head;
+    struct hr__arena_layout head;
     for (;; held_slots--) {
         int r = hr__layout_plan(workers, options->prefetch_count + held_slots, capacity, 0, &head);
         if (r < 0) return r;
@@ -58,8 +58,9 @@ static int plan_slots(const struct hr_arena_options *options, uint32_t held_slot
     }
 }
 
-/* How many slots of what size: a window as large as the limit where address space and files' sizes allow it. */
-static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, struct hr__layout *ret_layout) {
+/* Chooses the number of slots and their size. A window is as large as the limit if the address space and the limit on
+ * file sizes allow it. */
+static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, struct hr__arena_layout *ret_layout) {
     uint64_t address_bytes = hr__address_space_left() / ADDRESS_SHARE;
     uint64_t room_bytes = hr__min(hr__min(MOST_ADDRESS_BYTES, hr__file_limit()), address_bytes);
     uint64_t enough = hr__round_up(hr__min(limit_bytes, MOST_ADDRESS_BYTES), HR__WINDOW_ALIGN);
@@ -72,7 +73,7 @@ static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, st
 static int no_descriptor(int code) {
     if (code != -EMFILE && code != -ENFILE)
         return hr__fail(code, "arena: cannot open an eventfd or a pipe: %s", hr_error_text(code));
-    return hr__fail(code, "arena: cannot open a descriptor: %s; raise the limit of open files (ulimit -n)",
+    return hr__fail(code, "arena: cannot open a descriptor: %s; raise the limit on open files (ulimit -n)",
                     hr_error_text(code));
 }
 
@@ -81,9 +82,10 @@ static int open_descriptors(hr_arena *arena) {
     int r = hr__memory_create(arena->layout.total_bytes, arena->layout.rings_end, &arena->memory_fd, &kind);
     if (r == -EMFILE || r == -ENFILE) return no_descriptor(r);
     if (r < 0)
-        return hr__fail(
-            r, "arena: no shared memory to be had, neither by memfd_create nor in /dev/shm nor in $TMPDIR: %s%s",
-            hr_error_text(r), r == -EFBIG ? "; raise the limit of files' sizes (ulimit -f)" : "");
+        return hr__fail(r,
+                        "arena: cannot create shared memory; memfd_create, /dev/shm and $TMPDIR all failed, the last "
+                        "one with: %s%s",
+                        hr_error_text(r), r == -EFBIG ? "; raise the limit on file sizes (ulimit -f)" : "");
     arena->memory = (enum hr_memory_kind)kind;
     r = hr__eventfd(&arena->bell_fd);
     if (r == 0) r = hr__pipe(&arena->life_read_fd, &arena->life_write_fd);
@@ -182,7 +184,8 @@ hr_arena *hr_arena_close(hr_arena *arena) {
         hr__ledger_collect(arena);
         hr__unmap_unheld(arena, true);
         hr__stop_at(HR__AT_ARENA_UNMAPPED);
-        atomic_store(&arena->is_closed, true); /* from here on, who releases collects: see return_slot in hold.c */
+        atomic_store(&arena->is_closed,
+                     true); /* from here on, the thread that releases a slot collects it: see return_slot in hold.c */
         hr__ledger_collect(arena);
         pthread_mutex_unlock(&arena->lock);
     }
@@ -192,10 +195,10 @@ hr_arena *hr_arena_close(hr_arena *arena) {
     return NULL;
 }
 
-/* What is also asked of an arena that was stopped. */
+/* These checks apply to a stopped arena too. */
 static int check_worker(const hr_arena *arena, uint32_t worker) {
     if (arena->is_orphan)
-        return hr__fail(HR_E_STATE, "arena: it belongs to the process that forked this one; open one here");
+        return hr__fail(HR_E_STATE, "arena: the parent process owns this arena; open a new one in this forked process");
     if (worker >= arena->layout.worker_count)
         return hr__fail(-EINVAL, "arena: worker %u of %u", worker, arena->layout.worker_count);
     return 0;
@@ -203,38 +206,39 @@ static int check_worker(const hr_arena *arena, uint32_t worker) {
 
 int hr__arena_check(const hr_arena *arena, uint32_t worker) {
     int r = check_worker(arena, worker);
-    return r == 0 && arena->is_stopped ? hr__fail(HR_E_CLOSED, "arena: it was stopped") : r;
+    return r == 0 && arena->is_stopped ? hr__fail(HR_E_CLOSED, "arena: the arena was stopped") : r;
 }
 
-int hr_arena_pass(hr_arena *arena, uint32_t worker, struct hr_pass *ret_pass) {
+int hr_arena_open_worker_fds(hr_arena *arena, uint32_t worker, struct hr_worker_fds *ret_fds) {
     int r = hr__arena_check(arena, worker);
     if (r < 0) return r;
-    struct hr_pass pass = hr__empty_pass(worker);
-    r = hr__dup(arena->memory_fd, &pass.memory_fd);
-    if (r == 0) r = hr__dup(arena->bell_fd, &pass.trainer_bell_fd);
-    if (r == 0) r = hr__dup(arena->peers[worker].bell_fd, &pass.worker_bell_fd);
-    if (r == 0 && hr__open_anew(arena->life_read_fd, &pass.life_fd) < 0)
-        r = hr__dup(arena->life_read_fd, &pass.life_fd);
+    struct hr_worker_fds fds = hr__no_worker_fds(worker);
+    r = hr__dup(arena->memory_fd, &fds.memory_fd);
+    if (r == 0) r = hr__dup(arena->bell_fd, &fds.trainer_bell_fd);
+    if (r == 0) r = hr__dup(arena->peers[worker].bell_fd, &fds.worker_bell_fd);
+    if (r == 0 && hr__open_anew(arena->life_read_fd, &fds.life_fd) < 0) r = hr__dup(arena->life_read_fd, &fds.life_fd);
     if (r < 0) {
-        hr_pass_done(&pass);
+        hr_worker_fds_close(&fds);
         return hr__fail(r, "arena: cannot duplicate descriptors for worker %u: %s; raise the limit (ulimit -n)", worker,
                         hr_error_text(r));
     }
-    *ret_pass = pass;
+    *ret_fds = fds;
     return 0;
 }
 
-void hr_pass_done(struct hr_pass *pass) {
-    hr__close(&pass->memory_fd);
-    hr__close(&pass->trainer_bell_fd);
-    hr__close(&pass->worker_bell_fd);
-    hr__close(&pass->life_fd);
-    hr__close(&pass->box_fd);
+void hr_worker_fds_close(struct hr_worker_fds *fds) {
+    hr__close(&fds->memory_fd);
+    hr__close(&fds->trainer_bell_fd);
+    hr__close(&fds->worker_bell_fd);
+    hr__close(&fds->life_fd);
+    hr__close(&fds->diagnostics_fd);
 }
 
-int hr_pass_guard(const struct hr_pass *pass, int pid) {
-    int r = pid > 0 ? hr__kill_with(pass->life_fd, pid) : -ESRCH;
-    return r == 0 ? 0 : hr__fail(r, "arena: worker %u is not guarded: %s", pass->worker, hr_error_text(r));
+int hr_worker_fds_guard(const struct hr_worker_fds *fds, int pid) {
+    int r = pid > 0 ? hr__kill_with(fds->life_fd, pid) : -ESRCH;
+    return r == 0 ? 0
+                  : hr__fail(r, "arena: cannot have worker %u killed when the trainer dies: %s", fds->worker,
+                             hr_error_text(r));
 }
 
 int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd) {
@@ -248,13 +252,14 @@ int hr_open_pidfd(int pid, int *ret_fd) {
     return r < 0 ? hr__fail(r, "arena: no pidfd for process %d: %s", pid, hr_error_text(r)) : 0;
 }
 
-int hr_arena_vitals(const hr_arena *arena, uint32_t worker, struct hr_vitals *ret_vitals) {
+int hr_arena_worker_status(const hr_arena *arena, uint32_t worker, struct hr_worker_status *ret_status) {
     int r = check_worker(arena, worker);
     if (r < 0) return r;
     const struct hr__worker *record = arena->peers[worker].record;
-    uint32_t pid = atomic_load_explicit(&record->pid, memory_order_acquire); /* first: what follows is that process's */
+    uint32_t pid = atomic_load_explicit(
+        &record->pid, memory_order_acquire); /* load the pid first, so that the other fields belong to this process */
     uint32_t phase = atomic_load_explicit(&record->phase, memory_order_acquire);
-    struct hr_vitals vitals = {
+    struct hr_worker_status status = {
         .phase = (enum hr_phase)(phase % HR_PHASE_COUNT),
         .pid = pid,
         .starts = atomic_load_explicit(&record->starts, memory_order_relaxed),
@@ -265,8 +270,8 @@ int hr_arena_vitals(const hr_arena *arena, uint32_t worker, struct hr_vitals *re
         .rss_bytes = atomic_load_explicit(&record->rss_bytes, memory_order_relaxed),
     };
     for (int i = 0; i < HR_PHASE_COUNT; i++)
-        vitals.phase_ns[i] = atomic_load_explicit(&record->phase_ns[i], memory_order_relaxed);
-    *ret_vitals = vitals;
+        status.phase_ns[i] = atomic_load_explicit(&record->phase_ns[i], memory_order_relaxed);
+    *ret_status = status;
     return 0;
 }
 

@@ -6,16 +6,16 @@
 #include "os/os.h"
 
 /*
- * A fork in a trainer that holds leases. The child keeps reading what it inherited, for as long as it lives, while the
- * parent releases its leases and would grant the slots again. So:
+ * Handles a fork in a trainer that has leases. The child may read the inherited batches as long as it lives, while the
+ * parent releases its leases and would grant the slots again. Therefore:
  *
  *     before the fork   a ticket is made for each arena with leased slots: a pipe
  *     in the child      leased slots are replaced by private copies at the same address, everything else of the arena
  *                       is unmapped and closed; then the child's end of the pipe is closed
  *     in the parent     a leased slot, once released, waits for the end of the pipe before it is granted again
  *
- * A child that dies early closes the pipe too. A child that finds no memory for its copies leaves the pipe open: the
- * slots stay out of circulation while it lives.
+ * A child that dies early closes the pipe too. A child that has no memory for its copies leaves the pipe open, and the
+ * slots are not granted again while it lives.
  */
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -24,7 +24,8 @@ static hr_arena *registry;
 
 /* ---- tickets ---- */
 
-/* Where no pipe is to be had, the children of a fork cannot be waited for, and its slots are never granted again. */
+/* If no pipe can be opened, the parent cannot wait for the children of the fork, and its slots are never granted again.
+ */
 static struct hr__ticket never_over = {.refs = 1, .read_fd = -1, .write_fd = -1};
 
 static struct hr__ticket *ticket_ref(struct hr__ticket *ticket) {
@@ -116,7 +117,7 @@ static void drop_tickets(hr_arena *arena) {
     arena->ticket = NULL;
 }
 
-/* In the child the arena is closed, and an orphan: leases can be read and released, and nothing else. */
+/* In the child the arena is closed and marked as an orphan: leases can be read and released, and nothing else. */
 static void become_orphan(hr_arena *arena) {
     if (arena->is_orphan) return;
     bool all_copied = copy_held(arena);

@@ -7,11 +7,11 @@
 #include "os/os.h"
 
 enum {
-    ALLOWANCE_FLOOR = 16 << 20, /* a worker may commit this much without asking, where the limit is generous */
-    GENEROUS = 4,               /* it is when all allowances together are at most this part of it */
+    ALLOWANCE_FLOOR = 16 << 20, /* a worker may commit this much without asking, if the limit is generous */
+    GENEROUS = 4,               /* it is generous if all allowances together are at most a fourth of it */
 };
 
-/* What a worker may commit for a new batch without asking. */
+/* Returns how many bytes a worker may commit for a new batch without asking. */
 static uint64_t usual_allowance(const hr_arena *arena) {
     uint64_t usual = hr__max(ALLOWANCE_FLOOR, 2 * hr__round_up(arena->recent_bytes, HR__COMMIT_STEP));
     usual = hr__min(usual, arena->layout.window_bytes);
@@ -22,8 +22,8 @@ static uint64_t committed_for(uint64_t bytes) {
     return hr__round_up(hr__max(bytes, 1), HR__COMMIT_STEP);
 }
 
-/* Commits the first `bytes` of a slot that the trainer has just taken. A task is not refused for what others have at
- * the moment: it may go over the limit by its payload. */
+/* Commits the first `bytes` of a slot that the trainer has just taken. A task is not refused because other slots use
+ * the memory at the moment: its payload may exceed the limit. */
 static int commit_payload(hr_arena *arena, uint32_t slot, uint64_t bytes) {
     struct hr__entry *entry = &arena->entries[slot];
     uint64_t target = committed_for(bytes), has = entry->committed_bytes;
@@ -122,8 +122,8 @@ int hr_arena_grant(hr_arena *arena, uint32_t worker, uint32_t kind, uint64_t tas
 
 /* ---- taking back ---- */
 
-/* The worker announces what it commits before it commits it, so the announcement is no less than what there is. When it
- * is more than the ledger knew of, it may be more than there is, too, and the slot starts anew. */
+/* A worker announces the size before it commits memory, so the announced size is never less than the committed size. If
+ * it is more than the ledger has, it may be more than was really committed, and the pages of the slot are released. */
 static void take_back(hr_arena *arena, uint32_t slot) {
     struct hr__entry *entry = &arena->entries[slot];
     uint64_t announced = atomic_load(&hr__layout_slot(&arena->layout, slot)->committed_bytes);
@@ -135,7 +135,7 @@ static void take_back(hr_arena *arena, uint32_t slot) {
     hr__ledger_give(arena, slot);
 }
 
-/* On behalf of the dead worker: what it did not take is not there for its successor, nor is what it asked for. */
+/* Empties the grant ring and the ask of the dead worker, so that its successor does not get them. */
 static void forget_worker(hr_arena *arena, struct hr__peer *peer) {
     atomic_store_explicit(&peer->grants.shared->head, peer->grants.at, memory_order_release);
     hr__stop_at(HR__AT_TAKE_BACK_HEAD);
@@ -164,7 +164,8 @@ int hr_arena_take_back(hr_arena *arena, uint32_t worker) {
 
 /* ---- asks ---- */
 
-/* The grant that a worker asks for, or NULL when it has no such grant: it lies, or its grants were taken back. */
+/* Returns the grant for which a worker asks, or NULL if it does not have this grant: its record is damaged, or its
+ * grants were taken back. */
 static struct hr__entry *asking_grant(hr_arena *arena, uint32_t worker) {
     uint32_t slot = arena->peers[worker].pending_slot;
     if (slot >= arena->layout.slot_count) return NULL;
@@ -189,7 +190,7 @@ static void reply(hr_arena *arena, uint32_t worker, bool is_refused) {
     wake(peer, true);
 }
 
-/* A slot of one window is too small: the grant moves to a run of windows and keeps its generation. */
+/* Moves a grant whose slot of one window is too small to a run of windows. It keeps its generation. */
 static bool move_grant(hr_arena *arena, uint32_t worker, uint32_t windows) {
     uint32_t larger, *slot = &arena->peers[worker].pending_slot;
     if (hr__ledger_take(arena, worker, windows, &larger) < 0) return false;
@@ -211,7 +212,7 @@ static bool move_grant(hr_arena *arena, uint32_t worker, uint32_t windows) {
     return true;
 }
 
-/* Lets a grant commit `bytes` bytes in all, if there is room. */
+/* Allows a grant to commit `bytes` bytes in total, if there is room. */
 static bool allow(hr_arena *arena, struct hr__entry *entry, uint64_t bytes) {
     if (bytes > entry->allowance_bytes) {
         if (!hr__ledger_make_room(arena, bytes - entry->allowance_bytes)) return false;
@@ -221,7 +222,7 @@ static bool allow(hr_arena *arena, struct hr__entry *entry, uint64_t bytes) {
     return true;
 }
 
-/* Grants what worker `worker` asked for if there is room. A batch over the limit is refused at once. */
+/* Gives worker `worker` the memory that it asked for if there is room. A batch over the limit is refused at once. */
 static void answer(hr_arena *arena, uint32_t worker) {
     struct hr__peer *peer = &arena->peers[worker];
     struct hr__entry *entry = asking_grant(arena, worker);
@@ -271,7 +272,7 @@ void hr__refuse_ask(hr_arena *arena, uint32_t worker) {
         if (asking_grant(arena, i)) {
             hr__stop_at(HR__AT_ASK_REFUSED);
             reply(arena, i, true);
-        } else { /* not an ask of ours */
+        } else { /* the record is damaged: this is not an ask */
             peer->pending_bytes = 0;
             arena->pending_count--;
         }
@@ -281,8 +282,8 @@ void hr__refuse_ask(hr_arena *arena, uint32_t worker) {
 
 /* ---- grants in the queue ---- */
 
-/* The record is still in the ring, and its worker does not look: it waits for a reply, which releases what is written
- * here. */
+/* The record is still in the ring, and the worker does not read it now: it waits for a reply, and the store of the
+ * reply releases what is written here. */
 static bool cut(hr_arena *arena, struct hr__peer *peer, uint32_t slot) {
     struct hr__entry *entry = &arena->entries[slot];
     hr__ledger_trim(arena, slot, committed_for(entry->payload_bytes));

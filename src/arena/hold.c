@@ -7,7 +7,7 @@
 #include "ledger.h"
 #include "os/os.h"
 
-enum { COPY_ALIGN = 4096 }; /* a private copy keeps what a batch aligns its arrays to */
+enum { COPY_ALIGN = 4096 }; /* a private copy keeps the alignment of a batch's arrays */
 
 struct hr__hold *hr__hold_slot(hr_arena *arena, uint32_t slot, const struct hr__record *record) {
     struct hr__entry *entry = &arena->entries[slot];
@@ -67,8 +67,8 @@ static void free_private(struct hr__hold *hold) {
     free(hold);
 }
 
-/* Hands a slot back to the trainer. Once the arena is closed there is no trainer, and whoever comes last collects:
- * either close sees what was pushed here, or this sees that the arena is closed. */
+/* Hands a slot back to the trainer. After the arena is closed there is no trainer, so the last one of the two collects:
+ * either the close sees what was pushed here, or this function sees that the arena is closed. */
 static void return_slot(hr_arena *arena, struct hr__hold *hold) {
     struct hr__hold *first = atomic_load_explicit(&arena->returned, memory_order_relaxed);
     do hold->next = first;
@@ -101,7 +101,7 @@ void hr_delivery_done(struct hr_delivery *delivery) {
 int hr_delivery_lease(struct hr_delivery *delivery, uint64_t offset, uint64_t bytes, hr_lease **ret_lease) {
     struct hr__hold *hold = (struct hr__hold *)delivery;
     if (offset > delivery->bytes || bytes > delivery->bytes - offset)
-        return hr__fail(-EINVAL, "arena: a lease on bytes %llu + %llu of a batch of %llu", (unsigned long long)offset,
+        return hr__fail(-EINVAL, "arena: cannot lease %llu + %llu of a batch of %llu bytes", (unsigned long long)offset,
                         (unsigned long long)bytes, (unsigned long long)delivery->bytes);
     hr_lease *lease = malloc(sizeof *lease);
     if (!lease) return hr__fail(-ENOMEM, "arena: no memory for a lease");
@@ -123,7 +123,7 @@ void hr_lease_release(hr_lease *lease) {
 
 /* ---- the end of an arena ---- */
 
-/* The header stays as it is: workers may still look there for the end. */
+/* The header stays mapped and unchanged, because workers may still read there that the arena was stopped. */
 static void unmap_range(hr_arena *arena, uint64_t from, uint64_t to, bool punches) {
     unsigned char *base = (unsigned char *)arena->layout.header;
     uint64_t punch_from = hr__max(from, arena->layout.windows_at);
@@ -135,7 +135,7 @@ uint64_t hr__hold_bytes(const struct hr__hold *hold) {
     return hr__round_up(hold->public.bytes, hr__page_bytes());
 }
 
-/* What was released and not collected yet counts as held: collecting it unmaps it. */
+/* Slots that were released and not collected yet count as held, because collecting a slot unmaps it. */
 static bool is_mapped_for_itself(const struct hr__entry *entry) {
     return entry->state == HR__HELD || entry->state == HR__LENT;
 }

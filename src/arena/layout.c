@@ -13,14 +13,14 @@ static uint64_t window_align(uint64_t window_bytes) {
     return window_bytes < HR__WINDOW_ALIGN ? HR__COMMIT_STEP : HR__WINDOW_ALIGN;
 }
 
-/* The one computation of where everything lies. The counts are in range. */
+/* Computes all offsets; no other code does. The counts are in range. */
 int hr__layout_plan(uint32_t worker_count, uint32_t slot_count, uint32_t ring_capacity, uint64_t window_bytes,
-                    struct hr__layout *ret_layout) {
-    struct hr__layout plan = {.workers_at = HR__HEADER_ROOM,
-                              .window_bytes = window_bytes,
-                              .worker_count = worker_count,
-                              .slot_count = slot_count,
-                              .ring_capacity = ring_capacity};
+                    struct hr__arena_layout *ret_layout) {
+    struct hr__arena_layout plan = {.workers_at = HR__HEADER_ROOM,
+                                    .window_bytes = window_bytes,
+                                    .worker_count = worker_count,
+                                    .slot_count = slot_count,
+                                    .ring_capacity = ring_capacity};
     uint64_t windows_bytes;
     plan.slots_at = plan.workers_at + (uint64_t)worker_count * sizeof(struct hr__worker);
     plan.rings_at = plan.slots_at + (uint64_t)slot_count * sizeof(struct hr__slot);
@@ -32,7 +32,7 @@ int hr__layout_plan(uint32_t worker_count, uint32_t slot_count, uint32_t ring_ca
     return 0;
 }
 
-void hr__layout_write(struct hr__layout *layout, void *mapping, uint64_t limit_bytes, uint32_t trainer_pid) {
+void hr__layout_write(struct hr__arena_layout *layout, void *mapping, uint64_t limit_bytes, uint32_t trainer_pid) {
     struct hr__header *header = layout->header = mapping;
     header->magic = HR__MAGIC;
     header->abi_version = HR__ABI_VERSION;
@@ -57,10 +57,11 @@ static bool is_sane(const struct hr__header *header) {
            header->window_bytes % window_align(header->window_bytes) == 0;
 }
 
-int hr__layout_check(void *mapping, uint64_t bytes, struct hr__layout *ret_layout) {
+int hr__layout_check(void *mapping, uint64_t bytes, struct hr__arena_layout *ret_layout) {
     struct hr__header *header = mapping;
     if (bytes < HR__HEADER_ROOM)
-        return hr__fail(HR_E_CORRUPT, "arena: %llu bytes are no arena", (unsigned long long)bytes);
+        return hr__fail(HR_E_CORRUPT, "arena: a file of %llu bytes is too small to be an arena",
+                        (unsigned long long)bytes);
     if (!atomic_load_explicit(&header->ready, memory_order_acquire) || header->magic != HR__MAGIC)
         return hr__fail(HR_E_CORRUPT, "arena: the descriptor is not that of a headrace arena");
     if (header->abi_version != HR__ABI_VERSION || header->header_bytes != sizeof *header)
@@ -69,34 +70,34 @@ int hr__layout_check(void *mapping, uint64_t bytes, struct hr__layout *ret_layou
                         "installation in the trainer and in its workers",
                         header->abi_version, HR__ABI_VERSION);
 
-    struct hr__layout layout;
+    struct hr__arena_layout layout;
     if (!is_sane(header) ||
         hr__layout_plan(header->worker_count, header->slot_count, header->ring_capacity, header->window_bytes,
                         &layout) < 0 ||
         layout.total_bytes != header->total_bytes || layout.total_bytes != bytes)
-        return hr__fail(HR_E_CORRUPT, "arena: the header's sizes contradict each other or the file's %llu bytes",
+        return hr__fail(HR_E_CORRUPT, "arena: the sizes in the header do not fit each other or the file of %llu bytes",
                         (unsigned long long)bytes);
     layout.header = header;
     *ret_layout = layout;
     return 0;
 }
 
-static unsigned char *at(const struct hr__layout *layout, uint64_t offset) {
+static unsigned char *at(const struct hr__arena_layout *layout, uint64_t offset) {
     return (unsigned char *)layout->header + offset;
 }
 
-struct hr__worker *hr__layout_worker(const struct hr__layout *layout, uint32_t worker) {
+struct hr__worker *hr__layout_worker(const struct hr__arena_layout *layout, uint32_t worker) {
     return (struct hr__worker *)at(layout, layout->workers_at) + worker;
 }
 
-struct hr__slot *hr__layout_slot(const struct hr__layout *layout, uint32_t slot) {
+struct hr__slot *hr__layout_slot(const struct hr__arena_layout *layout, uint32_t slot) {
     return (struct hr__slot *)at(layout, layout->slots_at) + slot;
 }
 
-void *hr__layout_grant_ring(const struct hr__layout *layout, uint32_t worker) {
+void *hr__layout_grant_ring(const struct hr__arena_layout *layout, uint32_t worker) {
     return at(layout, layout->rings_at + 2 * (uint64_t)worker * hr__ring_bytes(layout->ring_capacity));
 }
 
-void *hr__layout_completion_ring(const struct hr__layout *layout, uint32_t worker) {
+void *hr__layout_completion_ring(const struct hr__arena_layout *layout, uint32_t worker) {
     return at(layout, layout->rings_at + (2 * (uint64_t)worker + 1) * hr__ring_bytes(layout->ring_capacity));
 }

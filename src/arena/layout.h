@@ -12,20 +12,20 @@
 #include "base/base.h"
 
 /*
- * What the arena's file looks like.
+ * The layout of the arena's file.
  *
  *     0              header, one page                                      writer: the trainer, `asks` apart
  *     workers_at     worker records, 192 B each: two lines of the worker's,  writer: that worker
  *                    a line of the trainer's replies                       writer: the trainer
- *     slots_at       slot words, 64 B each                                 writer: who has the slot now
+ *     slots_at       slot words, 64 B each                                 writer: owner of the slot
  *     rings_at       per worker a grant ring (trainer -> worker)
  *                    and a completion ring (worker -> trainer)             writers: see ring.h
- *     windows_at     slot windows, window_bytes each, 2 MiB-aligned if     writer: who has the slot now
+ *     windows_at     slot windows, window_bytes each, 2 MiB-aligned if     writer: owner of the slot
  *                    that is their size
  *
- * Attaching is staged: the file is shorter than a header, not ready, of another version, or ready. `ready` is stored
- * last. Positions are offsets; the trainer never believes a number that it reads back from here: what it acts on
- * stands in its private ledger (ledger.h), and a completion is held against that.
+ * A process that attaches finds a file that is shorter than a header, not ready, of another version, or ready. `ready`
+ * is stored last. Positions are offsets. The trainer never trusts a number that it reads from here: it acts on its
+ * private ledger (ledger.h), and compares each completion with it.
  */
 
 #define HR__MAGIC UINT64_C(0x6563617264616568) /* "headrace" */
@@ -48,15 +48,15 @@ struct hr__header {
     uint64_t limit_bytes;
     uint64_t window_bytes;
     _Atomic uint32_t ready;   /* stored last, with release; loaded with acquire by hr__layout_check */
-    _Atomic uint32_t stopped; /* 1: no more tasks. A dead trainer's workers are killed by the kernel instead. */
+    _Atomic uint32_t stopped; /* 1: no more tasks. If the trainer dies, the kernel kills the workers instead. */
 
-    /* Writers: the workers, by addition. How often one asked for memory, so that the trainer looks at one line instead
-     * of at every worker's. A worker that dies between its ask and the addition has its grants taken back. */
+    /* Writers: the workers, by addition. Counts how often workers asked for memory, so that the trainer reads one line
+     * instead of one per worker. A worker that dies between its ask and the addition has its grants taken back. */
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t asks;
     uint64_t reserved[7];
 
-    /* Writer: the trainer, whenever it has received, counted or made a report: struct hr_arena_report's, for tools that
-     * look from outside. If it dies, they stay as they were then. */
+    /* Writer: the trainer, whenever it has received, counted or made a report. The counts of struct hr_arena_report,
+     * for tools in other processes. If the trainer dies, they stay unchanged. */
     _Atomic uint64_t delivered_count;
     _Atomic uint64_t delivered_bytes;
     _Atomic uint64_t copied_count;
@@ -73,26 +73,26 @@ struct hr__header {
 };
 
 struct hr__worker {
-    /* The worker's line. If it dies, the values stay as they were: they are for reports, and `ask` is ignored. */
+    /* The worker's line. If it dies, the values stay unchanged: they are for reports, and `ask` is ignored. */
     _Atomic uint64_t sample;
     _Atomic uint64_t done_count;
-    _Atomic uint32_t pid;       /* stored with release after a predecessor's vitals are cleared */
-    _Atomic uint32_t ask_slot;  /* which of its grants it asks for: earlier ones may be published and not received */
+    _Atomic uint32_t pid;       /* stored with release after the status of a predecessor is cleared */
+    _Atomic uint32_t ask_slot;  /* the slot for which it asks: earlier grants may be published and not received */
     _Atomic uint64_t ask;       /* counts this worker's asks; stored last, with release */
-    _Atomic uint64_t ask_bytes; /* what the current grant's slot should hold */
+    _Atomic uint64_t ask_bytes; /* the size that the current grant's slot should have */
 
-    /* The worker's second line, its vitals: for reports only. */
+    /* The worker's second line, its status: for reports only. */
     _Alignas(HR_CACHE_LINE) _Atomic uint32_t phase; /* enum hr_phase */
     _Atomic uint32_t starts;                        /* processes that opened this worker's port so far */
-    _Atomic uint64_t task;                          /* the one that it has or had last */
+    _Atomic uint64_t task;                          /* its current or last task */
     _Atomic uint64_t phase_since_ns;
-    _Atomic uint64_t phase_ns[HR_PHASE_COUNT]; /* in all, over these processes */
-    _Atomic uint64_t rss_bytes;                /* as it was at most a second before the last task's end */
+    _Atomic uint64_t phase_ns[HR_PHASE_COUNT]; /* the sum over these processes */
+    _Atomic uint64_t rss_bytes;                /* measured at most a second before the end of the last task */
 
     /* The trainer's line: its reply to the ask of the same number. */
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t reply; /* stored last, seq_cst: see ring.h */
-    _Atomic uint64_t reply_bytes;                   /* the allowance from now on */
-    _Atomic uint32_t reply_slot;                    /* the slot from now on: another one when one window is too small */
+    _Atomic uint64_t reply_bytes;                   /* the allowance after the reply */
+    _Atomic uint32_t reply_slot; /* the slot after the reply: another one if one window is too small */
     _Atomic uint32_t reply_windows;
     _Atomic uint64_t reply_generation;
     _Atomic uint32_t reply_refused;
@@ -110,15 +110,16 @@ static_assert(offsetof(struct hr__header, delivered_count) == 2 * HR_CACHE_LINE,
 static_assert(sizeof(struct hr__header) == 4 * HR_CACHE_LINE, "shared layout");
 static_assert(sizeof(struct hr__worker) == 3 * HR_CACHE_LINE, "shared layout");
 static_assert(sizeof(struct hr__slot) == HR_CACHE_LINE, "shared layout");
-static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "a lock in shared memory outlives its holder");
+static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
+              "a process that dies would leave a lock in shared memory");
 
-/* A pass without descriptors. */
-static inline struct hr_pass hr__empty_pass(uint32_t worker) {
-    return (struct hr_pass){worker, -1, -1, -1, -1, -1};
+/* Worker descriptors of which none is open. */
+static inline struct hr_worker_fds hr__no_worker_fds(uint32_t worker) {
+    return (struct hr_worker_fds){worker, -1, -1, -1, -1, -1};
 }
 
 /* One process's view of the mapped file. The mapping is borrowed. */
-struct hr__layout {
+struct hr__arena_layout {
     struct hr__header *header;
     uint64_t workers_at;
     uint64_t slots_at;
@@ -132,24 +133,24 @@ struct hr__layout {
     uint32_t ring_capacity;
 };
 
-/* Lays out an arena for these numbers: fills `layout` apart from `header`. -EOVERFLOW. */
+/* Computes the layout of an arena: fills `layout` except `header`. -EOVERFLOW. */
 int hr__layout_plan(uint32_t worker_count, uint32_t slot_count, uint32_t ring_capacity, uint64_t window_bytes,
-                    struct hr__layout *ret_layout);
+                    struct hr__arena_layout *ret_layout);
 
-/* Writes the header of a fresh mapping and makes it ready. */
-void hr__layout_write(struct hr__layout *layout, void *mapping, uint64_t limit_bytes, uint32_t trainer_pid);
+/* Writes the header of a new mapping and marks it as ready. */
+void hr__layout_write(struct hr__arena_layout *layout, void *mapping, uint64_t limit_bytes, uint32_t trainer_pid);
 
 /* Checks a mapping of `bytes` bytes that another process wrote. HR_E_CORRUPT, HR_E_VERSION, with a message. */
-int hr__layout_check(void *mapping, uint64_t bytes, struct hr__layout *ret_layout);
+int hr__layout_check(void *mapping, uint64_t bytes, struct hr__arena_layout *ret_layout);
 
-struct hr__worker *hr__layout_worker(const struct hr__layout *layout, uint32_t worker);
-struct hr__slot *hr__layout_slot(const struct hr__layout *layout, uint32_t slot);
-void *hr__layout_grant_ring(const struct hr__layout *layout, uint32_t worker);
-void *hr__layout_completion_ring(const struct hr__layout *layout, uint32_t worker);
-static inline uint64_t hr__layout_window_at(const struct hr__layout *layout, uint32_t slot) {
+struct hr__worker *hr__layout_worker(const struct hr__arena_layout *layout, uint32_t worker);
+struct hr__slot *hr__layout_slot(const struct hr__arena_layout *layout, uint32_t slot);
+void *hr__layout_grant_ring(const struct hr__arena_layout *layout, uint32_t worker);
+void *hr__layout_completion_ring(const struct hr__arena_layout *layout, uint32_t worker);
+static inline uint64_t hr__layout_window_at(const struct hr__arena_layout *layout, uint32_t slot) {
     return layout->windows_at + (uint64_t)slot * layout->window_bytes;
 }
-static inline void *hr__layout_window(const struct hr__layout *layout, uint32_t slot) {
+static inline void *hr__layout_window(const struct hr__arena_layout *layout, uint32_t slot) {
     return (unsigned char *)layout->header + hr__layout_window_at(layout, slot);
 }
 

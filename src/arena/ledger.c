@@ -8,8 +8,8 @@
 #include "os/os.h"
 
 enum {
-    AFFINITY_DEPTH = 8,   /* how far down the stack to look for a slot that this worker has mapped already */
-    TRIM_FACTOR = 4,      /* a free slot this many times larger than batches need lately is trimmed */
+    AFFINITY_DEPTH = 8,   /* how many free slots to search for one that this worker has mapped already */
+    TRIM_FACTOR = 4,      /* a free slot that is this many times larger than recent batches is trimmed */
     TRIM_FLOOR = 1 << 20, /* but never a slot as small as this */
 };
 
@@ -89,8 +89,8 @@ int hr__ledger_take(hr_arena *arena, uint32_t worker, uint32_t windows, uint32_t
     } else {
         if (!find_run(arena, windows, &slot)) return -EAGAIN;
         take_run(arena, slot, windows);
-        /* A run is committed from its first window on; what later windows held as slots of their own would be lost
-         * from the count. */
+        /* A run counts as committed from its first window on. Memory that its later windows had committed as separate
+         * slots would not be counted, so it is released. */
         for (uint32_t i = 1; i < windows; i++) {
             hr__ledger_trim(arena, slot + i, 0);
             arena->entries[slot + i].state = HR__SPANNED;
@@ -184,9 +184,9 @@ void hr__ledger_collect(hr_arena *arena) {
     arena->lent = lent;
 }
 
-/* ---- slots of which only some leases live on ---- */
+/* ---- slots of which only some leases are left ---- */
 
-/* The live lease that covers the first page at or after `from`, as whole pages. */
+/* Finds the lease that covers the first page at or after `from`, as whole pages. */
 static bool next_live(const struct hr__entry *entry, uint64_t from, uint64_t *ret_from, uint64_t *ret_to) {
     bool found = false;
     uint64_t page = hr__page_bytes();
@@ -208,7 +208,7 @@ static uint64_t punch_between(struct hr__entry *entry, uint64_t from, uint64_t t
     return to - from;
 }
 
-/* Gives the pages back that no live lease covers. */
+/* Releases the pages that no lease covers. */
 static void punch_unleased(hr_arena *arena, struct hr__entry *entry) {
     uint64_t from = 0, live_from = 0, live_to = 0, freed = 0;
     while (next_live(entry, from, &live_from, &live_to)) {

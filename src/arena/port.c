@@ -11,23 +11,24 @@
 #include "ring.h"
 #include "spin.h"
 
-/* What this process has in its page table of a slot. */
+/* The part of a slot that is in the page table of this process. */
 struct seen {
     uint64_t mapped_bytes;
     uint32_t trims;
 };
 
 struct hr_port {
-    struct hr__layout layout;
-    struct hr_pass pass;
-    int own_life_fd; /* -1 where the kernel cannot be asked to kill us; then waits watch pass.life_fd */
+    struct hr__arena_layout layout;
+    struct hr_worker_fds fds;
+    int own_life_fd; /* -1 if the kernel cannot kill this process when the trainer dies; then waits also watch
+                        fds.life_fd */
     struct hr__worker *record;
     struct hr__ring grants;
     struct hr__ring completions;
     struct hr__spin spin;
     struct seen *seen; /* layout.slot_count */
     uint64_t asks;
-    uint64_t kept_bytes;     /* by malloc; 0: it is as it was */
+    uint64_t kept_bytes;     /* by malloc; 0: malloc is unchanged */
     uint64_t reserved_bytes; /* of the current grant */
     uint32_t own_pid;
     int64_t phase_since_ns;
@@ -38,7 +39,7 @@ struct hr_port {
 
 /* ---- waiting ---- */
 
-/* What a port waits for besides the end: a grant, or the reply to an ask. */
+/* What a port waits for, apart from the end: a grant, or the reply to an ask. */
 struct awaited {
     hr_port *port;
     bool is_reply;
@@ -56,27 +57,27 @@ static bool has_come(void *context) {
     return hr__ring_has_record(&port->grants);
 }
 
-/* A data set may have closed all descriptors, and may have opened files of its own under their numbers. The arena's
- * file is known by its size. */
+/* The user's dataset may have closed all descriptors, and may have opened other files under their numbers. The arena's
+ * file is recognized by its size. */
 static int check_descriptors(const hr_port *port) {
     uint64_t bytes = 0;
-    int r = hr__memory_bytes(port->pass.memory_fd, &bytes);
+    int r = hr__memory_bytes(port->fds.memory_fd, &bytes);
     if (r == 0 && bytes == port->layout.total_bytes) return 0;
     return hr__fail(-EBADF,
                     "arena: the arena's descriptors were closed in worker %u; close only what you have opened there "
                     "(no os.closerange)",
-                    port->pass.worker);
+                    port->fds.worker);
 }
 
 static int sleep_once(hr_port *port, int64_t deadline_ns) {
-    const int fds[] = {port->pass.worker_bell_fd, port->pass.life_fd};
+    const int fds[] = {port->fds.worker_bell_fd, port->fds.life_fd};
     bool ready[2] = {false, false};
     int r = check_descriptors(port);
     if (r < 0) return r;
     r = hr__poll(fds, ready, 2, deadline_ns);
-    if (r < 0) return hr__fail(r, "arena: no task came: %s", hr__wait_error_text(r));
-    if (ready[1]) return hr__fail(HR_E_CLOSED, "arena: the trainer is gone");
-    hr__eventfd_drain(port->pass.worker_bell_fd);
+    if (r < 0) return hr__fail(r, "arena: no task arrived: %s", hr__wait_error_text(r));
+    if (ready[1]) return hr__fail(HR_E_CLOSED, "arena: the trainer has ended");
+    hr__eventfd_drain(port->fds.worker_bell_fd);
     return 0;
 }
 
@@ -96,7 +97,7 @@ static int wait_for(hr_port *port, bool is_reply, int64_t deadline_ns) {
 
 static void wake_trainer(hr_port *port, bool urgent) {
     if (hr__ring_must_wake(&port->completions, urgent) && check_descriptors(port) == 0)
-        hr__eventfd_ring(port->pass.trainer_bell_fd);
+        hr__eventfd_ring(port->fds.trainer_bell_fd);
 }
 
 /* ---- opening ---- */
@@ -104,10 +105,10 @@ static void wake_trainer(hr_port *port, bool urgent) {
 static int attach(hr_port *port) {
     uint64_t bytes = 0;
     void *mapping = NULL;
-    int r = hr__memory_bytes(port->pass.memory_fd, &bytes);
+    int r = hr__memory_bytes(port->fds.memory_fd, &bytes);
     if (r == 0 && bytes < HR__HEADER_ROOM)
-        return hr__fail(HR_E_CORRUPT, "arena: a file of %llu bytes is no arena", (unsigned long long)bytes);
-    if (r == 0) r = hr__map(port->pass.memory_fd, bytes, &mapping);
+        return hr__fail(HR_E_CORRUPT, "arena: a file of %llu bytes is not an arena", (unsigned long long)bytes);
+    if (r == 0) r = hr__map(port->fds.memory_fd, bytes, &mapping);
     if (r < 0) return hr__fail(r, "arena: cannot map the trainer's arena: %s", hr_error_text(r));
     r = hr__layout_check(mapping, bytes, &port->layout);
     if (r < 0) {
@@ -116,20 +117,21 @@ static int attach(hr_port *port) {
     }
     hr__keep_from_children(mapping, bytes);
     hr__stop_at(HR__AT_PORT_MAPPED);
-    if (port->pass.worker < port->layout.worker_count) return 0;
-    return hr__fail(-EINVAL, "arena: worker %u of %u", port->pass.worker, port->layout.worker_count);
+    if (port->fds.worker < port->layout.worker_count) return 0;
+    return hr__fail(-EINVAL, "arena: worker %u of %u", port->fds.worker, port->layout.worker_count);
 }
 
-/* A worker that replaces a dead one goes on where the trainer stands in both rings. */
+/* A worker that replaces a dead one continues at the trainer's position in both rings. */
 static void open_rings(hr_port *port) {
-    uint32_t worker = port->pass.worker, capacity = port->layout.ring_capacity;
+    uint32_t worker = port->fds.worker, capacity = port->layout.ring_capacity;
     port->record = hr__layout_worker(&port->layout, worker);
     port->grants = (struct hr__ring){hr__layout_grant_ring(&port->layout, worker), 0, capacity};
     port->completions = (struct hr__ring){hr__layout_completion_ring(&port->layout, worker), 0, capacity};
     port->grants.at = atomic_load(&port->grants.shared->head);
     port->completions.at = atomic_load(&port->completions.shared->tail);
     port->asks = atomic_load(&port->record->ask);
-    /* Before the pid: what the one before it was at, and had, is not this process's. */
+    /* This is done before the pid is stored, because the status of the predecessor must not be taken for that of this
+     * process. */
     atomic_store_explicit(&port->record->phase, HR_PHASE_WAIT, memory_order_relaxed);
     atomic_store_explicit(&port->record->rss_bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&port->record->pid, hr__pid(), memory_order_release);
@@ -140,19 +142,20 @@ static void open_rings(hr_port *port) {
     hr__stop_at(HR__AT_PORT_OPENED);
 }
 
-/* ---- vitals ---- */
+/* ---- the worker's status ---- */
 
 void hr_port_enter(hr_port *port, enum hr_phase phase) {
     struct hr__worker *record = port->record;
     uint32_t from = atomic_load_explicit(&record->phase, memory_order_relaxed);
     if (from == (uint32_t)phase || from >= HR_PHASE_COUNT) return;
-    int64_t now_ns = hr__coarse_now_ns(); /* what is lost and won by it evens out over batches */
+    int64_t now_ns = hr__coarse_now_ns(); /* its error averages out over batches */
     uint64_t spent_ns = atomic_load_explicit(&record->phase_ns[from], memory_order_relaxed);
     spent_ns += (uint64_t)(now_ns - port->phase_since_ns);
     atomic_store_explicit(&record->phase_ns[from], spent_ns, memory_order_relaxed);
     hr__stop_at(HR__AT_PORT_PHASE_NS);
     atomic_store_explicit(&record->phase_since_ns, (uint64_t)now_ns, memory_order_relaxed);
-    atomic_store_explicit(&record->phase, (uint32_t)phase, memory_order_release); /* pairs with hr_arena_vitals */
+    atomic_store_explicit(&record->phase, (uint32_t)phase,
+                          memory_order_release); /* pairs with hr_arena_worker_status */
     port->phase_since_ns = now_ns;
     hr__stop_at(HR__AT_PORT_PHASE);
 }
@@ -171,7 +174,7 @@ uint32_t hr_port_core_share(const hr_port *port, uint32_t trainer_count) {
 }
 
 uint64_t hr_port_keep_heap(hr_port *port, uint32_t trainer_count) {
-    enum { PART = 8 }; /* of what is to spare: batches may take half of it */
+    enum { PART = 8 }; /* of the available memory: batches may use half of it */
     port->kept_bytes = hr__keep_heap(hr__memory_to_spare() / PART / count_sharers(port, trainer_count));
     return port->kept_bytes;
 }
@@ -180,8 +183,8 @@ void hr_port_keep_blocks(const hr_port *port, uint64_t block_bytes) {
     hr__keep_blocks(block_bytes, port->kept_bytes);
 }
 
-int hr_port_box_fd(const hr_port *port) {
-    return port->pass.box_fd;
+int hr_port_diagnostics_fd(const hr_port *port) {
+    return port->fds.diagnostics_fd;
 }
 
 static void enter_task(hr_port *port) {
@@ -199,36 +202,36 @@ static void leave_task(hr_port *port) {
     hr__stop_at(HR__AT_PORT_RSS);
 }
 
-int hr_port_open(struct hr_pass *pass, hr_port **ret_port) {
+int hr_port_open(struct hr_worker_fds *fds, hr_port **ret_port) {
     hr_port *port = calloc(1, sizeof *port);
     if (!port) return hr__fail(-ENOMEM, "arena: no memory for a port");
-    port->pass = *pass;
+    port->fds = *fds;
     port->own_life_fd = -1;
     port->own_pid = hr__pid();
     int r = attach(port);
     if (r == 0) port->seen = calloc(port->layout.slot_count, sizeof *port->seen);
     if (r == 0 && !port->seen) r = hr__fail(-ENOMEM, "arena: no memory for a port");
     if (r < 0) {
-        port->pass = hr__empty_pass(0); /* they stay the caller's */
+        port->fds = hr__no_worker_fds(0); /* the caller keeps them */
         hr_port_close(port);
         return r;
     }
-    if (port->layout.header->trainer_pid != hr__pid()) hr__die_with(port->pass.life_fd, &port->own_life_fd);
+    if (port->layout.header->trainer_pid != hr__pid()) hr__die_with(port->fds.life_fd, &port->own_life_fd);
     hr__stop_at(HR__AT_PORT_ARMED);
     hr__spin_init(&port->spin, port->layout.worker_count + 1);
     open_rings(port);
-    *pass = hr__empty_pass(pass->worker);
+    *fds = hr__no_worker_fds(fds->worker);
     *ret_port = port;
     return 0;
 }
 
 hr_port *hr_port_close(hr_port *port) {
     if (!port) return NULL;
-    /* A child of this process does not have the mapping, and may have another in its place. */
+    /* A child of this process does not have the mapping, and may have another one at this address. */
     if (port->layout.header && port->own_pid == hr__pid()) hr__unmap(port->layout.header, port->layout.total_bytes);
     hr__stop_at(HR__AT_PORT_UNMAPPED);
     hr__close(&port->own_life_fd);
-    hr_pass_done(&port->pass);
+    hr_worker_fds_close(&port->fds);
     free(port->seen);
     free(port);
     hr__stop_at(HR__AT_PORT_CLOSED);
@@ -237,7 +240,7 @@ hr_port *hr_port_close(hr_port *port) {
 
 /* ---- taking ---- */
 
-static bool is_possible(const struct hr__layout *layout, const struct hr__record *grant) {
+static bool is_possible(const struct hr__arena_layout *layout, const struct hr__record *grant) {
     return grant->slot < layout->slot_count && grant->windows >= 1 &&
            grant->windows <= layout->slot_count - grant->slot &&
            grant->allowance <= grant->windows * layout->window_bytes && grant->bytes <= grant->allowance;
@@ -250,7 +253,8 @@ int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_task) {
     if (r == 0) r = hr__ring_pop(&port->grants, &port->grant);
     if (r < 0) return r;
     if (r == 0 || !is_possible(&port->layout, &port->grant))
-        return hr__fail(HR_E_CORRUPT, "arena: a grant to worker %u cannot be", port->pass.worker);
+        return hr__fail(HR_E_CORRUPT, "arena: worker %u received an invalid grant; the shared memory is damaged",
+                        port->fds.worker);
     port->has_grant = true;
     port->reserved_bytes = 0;
     hr__stop_at(HR__AT_PORT_TAKEN);
@@ -269,7 +273,7 @@ static int refused(hr_port *port, uint64_t bytes) {
                     (unsigned long long)bytes, (unsigned long long)port->layout.header->limit_bytes);
 }
 
-/* Asks the trainer for memory and takes over the grant that it replies with, also when it refuses: the slot may be
+/* Asks the trainer for memory, and uses the grant of the reply, even if the trainer refuses, because the slot may be
  * another one. */
 static int ask(hr_port *port, uint64_t bytes) {
     struct hr__worker *record = port->record;
@@ -295,13 +299,15 @@ static int ask(hr_port *port, uint64_t bytes) {
     grant.generation = atomic_load_explicit(&record->reply_generation, memory_order_relaxed);
     grant.allowance = atomic_load_explicit(&record->reply_bytes, memory_order_relaxed);
     if (!is_possible(&port->layout, &grant) || (!is_refused && grant.allowance < bytes))
-        return hr__fail(HR_E_CORRUPT, "arena: the reply to worker %u cannot be", port->pass.worker);
+        return hr__fail(HR_E_CORRUPT, "arena: worker %u received an invalid reply; the shared memory is damaged",
+                        port->fds.worker);
     if (grant.slot != port->grant.slot) port->reserved_bytes = port->seen[grant.slot].mapped_bytes = 0;
     port->grant = grant;
     return is_refused ? refused(port, bytes) : 0;
 }
 
-/* Announces, then commits: should this process die in between, the trainer counts too much rather than too little. */
+/* Announces the size before it commits the memory. If this process dies in between, the trainer counts too much, and
+ * not too little. */
 static int commit(hr_port *port, uint64_t bytes) {
     struct hr__slot *slot = hr__layout_slot(&port->layout, port->grant.slot);
     uint64_t has = atomic_load_explicit(&slot->committed_bytes, memory_order_relaxed);
@@ -312,7 +318,7 @@ static int commit(hr_port *port, uint64_t bytes) {
     atomic_store(&slot->committed_bytes, target);
     hr__stop_at(HR__AT_PORT_ANNOUNCED);
     uint64_t window_at = hr__layout_window_at(&port->layout, port->grant.slot);
-    r = hr__commit(port->pass.memory_fd, window_at + has, target - has);
+    r = hr__commit(port->fds.memory_fd, window_at + has, target - has);
     hr__stop_at(HR__AT_PORT_COMMITTED);
     if (r == 0) return 0;
     atomic_store(&slot->committed_bytes, has);
@@ -356,7 +362,7 @@ int hr_port_publish(hr_port *port, uint32_t status, uint64_t bytes) {
                                 .slot = port->grant.slot,
                                 .kind = status};
     int r = hr__ring_push(&port->completions, &record);
-    if (r < 0) return hr__fail(r, "arena: the completions of worker %u are full", port->pass.worker);
+    if (r < 0) return hr__fail(r, "arena: the completions of worker %u are full", port->fds.worker);
     port->has_grant = false;
     hr__stop_at(HR__AT_PORT_PUSHED);
     atomic_fetch_add_explicit(&port->record->done_count, 1, memory_order_relaxed);

@@ -6,7 +6,7 @@
 #include "ledger.h"
 #include "os/os.h"
 
-/* Whose completions the trainer waits for. */
+/* The worker or workers whose completions the trainer waits for. */
 struct wanted {
     hr_arena *arena;
     uint32_t first;
@@ -33,18 +33,18 @@ static bool has_work(void *context) {
 
 /* ---- taking a completion ---- */
 
-/* A completion is believed as far as the ledger bears it out. */
+/* The trainer does not trust a worker's record: it checks each completion against the ledger. */
 static int check_completion(hr_arena *arena, uint32_t worker, const struct hr__record *record) {
     if (record->slot >= arena->layout.slot_count)
         return hr__fail(HR_E_CORRUPT, "arena: worker %u published slot %u of %u", worker, record->slot,
                         arena->layout.slot_count);
     struct hr__entry *entry = &arena->entries[record->slot];
     if (entry->state != HR__GRANTED || entry->worker != worker || entry->generation != record->generation)
-        return hr__fail(HR_E_CORRUPT, "arena: worker %u published slot %u, which it does not have", worker,
+        return hr__fail(HR_E_CORRUPT, "arena: worker %u published slot %u, which was not granted to it", worker,
                         record->slot);
     uint64_t committed = atomic_load(&hr__layout_slot(&arena->layout, record->slot)->committed_bytes);
     if (committed > hr__max(entry->allowance_bytes, entry->committed_bytes) || record->bytes > committed)
-        return hr__fail(HR_E_CORRUPT, "arena: worker %u published %llu bytes in slot %u, which may hold %llu", worker,
+        return hr__fail(HR_E_CORRUPT, "arena: worker %u published %llu bytes in slot %u, which allows %llu", worker,
                         (unsigned long long)record->bytes, record->slot, (unsigned long long)entry->allowance_bytes);
     entry->committed_bytes = hr__max(entry->committed_bytes, committed);
     return 0;
@@ -55,7 +55,7 @@ static void learn_size(hr_arena *arena, uint64_t bytes) {
     arena->recent_bytes = hr__max(arena->recent_bytes, bytes);
 }
 
-/* Pops a worker's next completion: 1, 0 when there is none. */
+/* Pops a worker's next completion. Returns 1; 0: there is none. */
 static int pop(hr_arena *arena, uint32_t worker, struct hr__hold **ret_hold) {
     struct hr__record record;
     struct hr__peer *peer = &arena->peers[worker];
@@ -72,10 +72,11 @@ static int pop(hr_arena *arena, uint32_t worker, struct hr__hold **ret_hold) {
     return 1;
 }
 
-/* Must the batch be delivered as a private copy, so that the workers keep what prefetching needs? */
+/* Returns true if the batch has to be delivered as a private copy, so that the workers keep the slots that prefetching
+ * needs. */
 static bool must_copy(const hr_arena *arena, const struct hr__hold *hold) {
     if (hold->slot == HR__NONE || hold->public.bytes == 0) return false;
-    /* A grant has one window first, and is moved to a run of them when the batch turns out to need it. */
+    /* A grant starts with one window, and is moved to a run of windows if the batch needs more. */
     uint64_t windows = hr__windows_for(arena, arena->recent_bytes);
     uint64_t for_workers = arena->prefetch_count * (windows > 1 ? 2 * windows : 1);
     if (arena->held_windows + for_workers > arena->layout.slot_count) return true;
@@ -93,7 +94,7 @@ static int take(hr_arena *arena, uint32_t worker, struct hr__hold **ret_hold) {
     }
     int r = pop(arena, worker, &hold);
     if (r <= 0) return r;
-    if (must_copy(arena, hold)) hr__hold_privately(&hold); /* without memory for a copy, the slot it is */
+    if (must_copy(arena, hold)) hr__hold_privately(&hold); /* without memory for a copy, the slot is delivered */
     *ret_hold = hold;
     return 1;
 }
@@ -126,7 +127,7 @@ void hr__receive_published(hr_arena *arena, uint32_t worker) {
     while (pop(arena, worker, &hold) > 0) keep_early(&arena->peers[worker], hold);
 }
 
-/* A dead worker's batches are kept early in their slots, others' in private memory. */
+/* Batches of a dead worker that are received early stay in their slots; others are copied to private memory. */
 static int move_early(struct hr__peer *peer) {
     int moved = 0;
     for (struct hr__hold **hold = &peer->early_first; *hold; hold = &(*hold)->next) {
@@ -148,20 +149,20 @@ static int receive_early(hr_arena *arena) {
     return moved;
 }
 
-/* Could any worker publish something without being given memory first? */
+/* Returns true if any worker can publish something without more memory. */
 static bool somebody_works(const hr_arena *arena) {
     for (uint32_t worker = 0; worker < arena->layout.worker_count; worker++)
         if (arena->peers[worker].granted_count && !arena->peers[worker].pending_bytes) return true;
     return false;
 }
 
-/* Does the wanted worker ask for memory that there is not? */
+/* Returns true if the wanted worker asks for memory that is not available. */
 static bool is_starved(const hr_arena *arena, uint32_t worker) {
     return worker == HR_ANY_WORKER ? arena->pending_count > 0 : arena->peers[worker].pending_bytes > 0;
 }
 
-/* The wanted worker asks for memory that there is not. Frees what can be freed; when nothing is left that could ever
- * make room, the ask is refused. */
+/* Handles a wanted worker that asks for memory that is not available. Frees what can be freed. If nothing is left that
+ * could ever make room, the ask is refused. */
 static void relieve(hr_arena *arena, uint32_t worker) {
     while (is_starved(arena, worker)) {
         bool has_freed = receive_early(arena) > 0;
@@ -182,7 +183,8 @@ static void set_sleep(const struct wanted *wanted, bool is_asleep) {
     for (uint32_t i = 0; is_asleep && i < wanted->count; i++) hr__ring_sleep(&nth(wanted, i)->completions, HR__SLEEPS);
 }
 
-/* One sleep, without the lock. HR_E_WORKER_DIED without a message: the caller looks for completions first. */
+/* Sleeps once, without the lock. Returns HR_E_WORKER_DIED without a message, because the caller checks for completions
+ * first. */
 static int sleep_once(hr_arena *arena, int64_t deadline_ns) {
     size_t count = arena->layout.worker_count + 1;
     arena->counts.slept_count++;
@@ -201,7 +203,7 @@ static int sleep_once(hr_arena *arena, int64_t deadline_ns) {
     return 0;
 }
 
-/* While the wanted worker is starved, every worker's batch is of interest: receiving it early may make the room. */
+/* While the wanted worker lacks memory, the batches of all workers matter: receiving one early may make room. */
 static int wait_once(hr_arena *arena, uint32_t worker, int64_t deadline_ns) {
     struct wanted all_or_one = wanted_of(arena, is_starved(arena, worker) ? HR_ANY_WORKER : worker);
     struct wanted *wanted = &all_or_one;
@@ -220,12 +222,13 @@ static int died(hr_arena *arena) {
                     atomic_load_explicit(&arena->peers[arena->dead_worker].record->pid, memory_order_relaxed));
 }
 
-/* A wait that ended in vain. */
+/* Fails for a wait that ended without a batch. */
 static int fail_wait(hr_arena *arena, int r) {
-    return r == HR_E_WORKER_DIED ? died(arena) : hr__fail(r, "arena: no batch came: %s", hr__wait_error_text(r));
+    return r == HR_E_WORKER_DIED ? died(arena) : hr__fail(r, "arena: no batch arrived: %s", hr__wait_error_text(r));
 }
 
-/* Looks, waits, looks again. What was published before a death wins over the death. */
+/* Checks, waits, and checks again. A batch that was published before a death is delivered before the death is reported.
+ */
 static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr__hold **ret_hold) {
     struct wanted wanted = wanted_of(arena, worker);
     int64_t start_ns = 0;
@@ -281,7 +284,7 @@ int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, stru
             arena->counts.delivered_count++;
             arena->counts.delivered_bytes += hold->public.bytes;
         }
-        hr__show_counts(arena); /* also of a wait in vain */
+        hr__show_counts(arena); /* also after a wait without a result */
     }
     if (r > 0) {
         if (arena->counts.delivered_count % hr__max(16, arena->prefetch_count) == 0) hr__ledger_sweep(arena);

@@ -10,14 +10,14 @@
 #include "base/base.h"
 
 /*
- * A ring of records from one producer process to one consumer process, and how the consumer sleeps.
+ * A ring of records from one producer process to one consumer process, and the protocol by which the consumer sleeps.
  *
  *     line 0   tail       writer: the producer. Records [head, tail) are valid. If it dies, what it pushed stays.
  *     line 1   head       writer: the consumer. If it dies, the ring fills up, and a push gives -EAGAIN.
- *              sleeping   writer: the consumer. If it dies asleep, it is rung in vain: harmless.
+ *              sleeping   writer: the consumer. If it dies asleep, the eventfd is rung without effect.
  *     then     records, 64 B each, capacity of them
  *
- * Records become visible by the store of `tail`; the eventfd is only rung when the consumer said that it sleeps:
+ * The store of `tail` makes records visible. The eventfd is rung only if the consumer has announced that it sleeps:
  *
  *     consumer                                   producer
  *     --------                                   --------
@@ -27,10 +27,10 @@
  *
  * Either B sees C, or D sees A: a wake-up cannot be lost.
  *
- * Each side keeps its own index privately, so that whatever stands in shared memory, it stays within the ring.
+ * Each side keeps its own index in private memory, so it stays within the ring whatever shared memory contains.
  */
 
-/* How urgent a push must be to wake the consumer. */
+/* The urgency that a push must have to wake the consumer. */
 enum hr__sleep { HR__AWAKE = 0, HR__SLEEPS_UNLESS_URGENT = 1, HR__SLEEPS = 2 };
 
 struct hr__record {
@@ -40,8 +40,8 @@ struct hr__record {
     uint64_t allowance; /* grant: bytes that the worker may commit without asking */
     uint32_t slot;
     uint32_t windows; /* grant: windows that the slot spans */
-    uint32_t kind;    /* of the task; completion: the worker's status */
-    uint32_t trims;   /* grant: how often the slot's pages were given back */
+    uint32_t kind;    /* grant: the kind of the task; completion: the status that the worker published */
+    uint32_t trims;   /* grant: how often the slot's pages were released */
     uint64_t reserved[2];
 };
 
@@ -66,19 +66,19 @@ static inline uint64_t hr__ring_bytes(uint32_t capacity) {
     return sizeof(struct hr__ring_shared) + (uint64_t)capacity * sizeof(struct hr__record);
 }
 
-/* -EAGAIN when full. */
+/* Pushes a record. -EAGAIN: the ring is full. */
 int hr__ring_push(struct hr__ring *ring, const struct hr__record *record);
 
-/* 1 and the oldest record, 0 when empty, HR_E_CORRUPT when the producer's index cannot be. */
+/* Pops the oldest record. Returns 1; 0: the ring is empty; HR_E_CORRUPT: the index of the producer is invalid. */
 int hr__ring_pop(struct hr__ring *ring, struct hr__record *ret_record);
 
-/* For the consumer: is there a record (or an index that cannot be, which pop then reports)? */
+/* For the consumer: returns true if there is a record, or an invalid index, which pop then reports. */
 bool hr__ring_has_record(const struct hr__ring *ring);
 
 /* For the consumer, step A. */
 void hr__ring_sleep(struct hr__ring *ring, enum hr__sleep level);
 
-/* For the producer, step D: does the consumer sleep so that this push must wake it? */
+/* For the producer, step D: returns true if the consumer sleeps and this push must wake it. */
 bool hr__ring_must_wake(const struct hr__ring *ring, bool urgent);
 
 #endif

@@ -5,12 +5,12 @@
 #include "os/os.h"
 
 enum {
-    SHORT_NS = 5000,    /* when waits last long: what a wake-up costs */
-    LONG_NS = 50000,    /* never look for longer */
+    SHORT_NS = 5000,    /* if waits are long: the cost of a wake-up */
+    LONG_NS = 50000,    /* the maximum time to poll */
     CROWDED_NS = 5000,  /* more processes than cores */
-    SHARED_NS = 3000,   /* a yield that lasts so long let another process run on this core */
-    PLACE_NS = 1000000, /* then one wait in so long is slept */
-    WEIGHT = 8          /* of the past, in the moving average */
+    SHARED_NS = 3000,   /* a yield that takes longer has let another process run on this core */
+    PLACE_NS = 1000000, /* if the core is shared, one wait per this time sleeps at once */
+    WEIGHT = 8          /* of older waits, in the moving average */
 };
 
 void hr__spin_init(struct hr__spin *spin, uint32_t process_count) {
@@ -37,7 +37,8 @@ bool hr__spin_until(struct hr__spin *spin, bool (*is_ready)(void *context), void
     if (must_sleep(spin, start_ns)) return false;
     while (!is_ready(context)) {
         if (lasted_ns >= bound) return false;
-        hr__yield(); /* costs little on a core of one's own, and everything to the other where there is only one */
+        hr__yield(); /* cheap if no other process uses this core; without it, the other process could not run on a
+                        machine with one core */
         int64_t now_ns = hr__now_ns() - start_ns;
         spin->shares_core |= now_ns - lasted_ns > SHARED_NS;
         lasted_ns = now_ns;
@@ -47,6 +48,7 @@ bool hr__spin_until(struct hr__spin *spin, bool (*is_ready)(void *context), void
 
 void hr__spin_learn(struct hr__spin *spin, int64_t start_ns) {
     int64_t lasted_ns = hr__now_ns() - start_ns;
-    if (lasted_ns > 2 * LONG_NS) lasted_ns = 2 * LONG_NS; /* one long wait is forgotten after a few short ones */
+    if (lasted_ns > 2 * LONG_NS)
+        lasted_ns = 2 * LONG_NS; /* so that one long wait counts little after a few short ones */
     spin->expected_ns += (lasted_ns - spin->expected_ns) / WEIGHT;
 }

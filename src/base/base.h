@@ -9,7 +9,7 @@
 #define HR_NS_PER_S INT64_C(1000000000)
 #define HR_CACHE_LINE 64
 
-/* Runs `fn(&variable)` when the variable leaves its scope; hr_take hands a pointer out of such a variable. */
+/* Calls `fn(&variable)` when the variable leaves its scope. hr_take moves a pointer out of such a variable. */
 #define hr_cleanup(fn) __attribute__((cleanup(fn)))
 #define hr_take(pointer)                                                                                               \
     __extension__({                                                                                                    \
@@ -18,7 +18,7 @@
         taken_;                                                                                                        \
     })
 
-/* Overflow-checked arithmetic: true when `*ret` holds the result, false (and `*ret` untouched) on overflow. */
+/* Overflow-checked arithmetic: returns true and the result in `*ret`, or false on overflow, with `*ret` unchanged. */
 static inline bool hr__add(uint64_t a, uint64_t b, uint64_t *ret) {
     uint64_t sum;
     if (__builtin_add_overflow(a, b, &sum)) return false;
@@ -33,7 +33,7 @@ static inline bool hr__mul(uint64_t a, uint64_t b, uint64_t *ret) {
     return true;
 }
 
-/* `value` rounded up to a multiple of `step`, a power of two. The caller has made sure that it cannot overflow. */
+/* Rounds `value` up to a multiple of `step`, a power of two. The caller makes sure that it cannot overflow. */
 static inline uint64_t hr__round_up(uint64_t value, uint64_t step) {
     return (value + step - 1) & ~(step - 1);
 }

@@ -4,9 +4,9 @@
 
 #include <headrace/error.h>
 
-/* Starts this thread's message anew and is `code`, so that a failure is one line:
+/* Sets this thread's message, replacing the last one, and returns `code`, so that a failure is one line:
  *     return hr__fail(-EINVAL, "arena: worker_count is 0; give at least 1");
- * A macro, so that compilers and analysers see which value is returned. */
+ * It is a macro, so that compilers and analysers see which value is returned. */
 #define hr__fail(code, ...)                                                                                            \
     __extension__({                                                                                                    \
         __attribute__((unused)) const int failed_ = (code);                                                            \
@@ -14,7 +14,7 @@
         failed_;                                                                                                       \
     })
 
-/* Adds a line to the message (context of a higher layer) and is `code`. */
+/* Adds a line to the message (context of a higher layer) and returns `code`. */
 #define hr__fail_more(code, ...)                                                                                       \
     __extension__({                                                                                                    \
         __attribute__((unused)) const int failed_ = (code);                                                            \
@@ -22,7 +22,7 @@
         failed_;                                                                                                       \
     })
 
-/* Why a wait for a descriptor ended in vain. */
+/* Says why a wait for a descriptor ended without a result. */
 const char *hr__wait_error_text(int code);
 
 __attribute__((format(printf, 1, 2), cold)) void hr__message_set(const char *format, ...);

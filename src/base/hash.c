@@ -40,7 +40,7 @@ static uint64_t hash_short(const unsigned char *at, uint64_t count, uint64_t see
     return finish(a, 0, count, seed);
 }
 
-/* Three lanes, for the processor to multiply side by side. Returns what is left to do. */
+/* Uses three lanes, so that the processor can multiply them in parallel. Returns the number of bytes that remain. */
 static uint64_t hash_lanes(const unsigned char **at, uint64_t left, uint64_t *seed) {
     uint64_t lanes[3] = {*seed, *seed, *seed};
     for (; left > 48; left -= 48, *at += 48)

@@ -11,7 +11,8 @@
 enum { FIRST_BYTES = 1024 };
 
 static bool no_memory(const struct hr__buffer *buffer, uint64_t bytes) {
-    hr__fail(-ENOMEM, "batch: no memory for %" PRIu64 " more bytes beside %zu; make batches smaller or free memory",
+    hr__fail(-ENOMEM,
+             "batch: no memory for %" PRIu64 " more bytes in addition to %zu; make batches smaller or free memory",
              bytes, buffer->used);
     return false;
 }

@@ -12,7 +12,7 @@
 
 #include "base/base.h"
 
-/* True when a step of `outer` is the same as walking all of the next inner dimension. */
+/* Returns true if one step of `outer` is as long as the whole next inner dimension. */
 static bool continues(const struct hr__dim *outer, int64_t size, int64_t stride_bytes) {
     int64_t whole;
     return !__builtin_mul_overflow(size, stride_bytes, &whole) && outer->stride_bytes == whole;
@@ -32,8 +32,8 @@ void hr__collapse(uint32_t ndim, const int64_t *shape, const int64_t *strides, u
     source->dim_count = n;
 }
 
-/* Above the size of a core's own cache glibc copies by a loop that reads what it is about to overwrite, below it by the
- * processor's own instruction, which does not. */
+/* For more bytes than the cache of a core, glibc copies by a loop that also reads the memory that it overwrites. For
+ * fewer bytes it uses an instruction of the processor that does not. */
 void *hr__copy_in_pieces(void *restrict to, const void *restrict from, size_t bytes) {
     enum { PIECE = 256 << 10 };
     for (size_t i = 0; i < bytes; i += PIECE) memcpy((char *)to + i, (const char *)from + i, hr__min(bytes - i, PIECE));
@@ -41,8 +41,8 @@ void *hr__copy_in_pieces(void *restrict to, const void *restrict from, size_t by
 }
 
 #ifdef __SSE2__
-/* Streams a line of the cache to memory. What lies AHEAD in the source is asked for past the caches too; an address
- * beyond its end is no fault there. */
+/* Writes a cache line to memory past the caches. The source AHEAD is prefetched past the caches too; a prefetch of an
+ * address beyond its end causes no fault. */
 static inline void stream_line(unsigned char *to, const unsigned char *from) {
     enum { AHEAD = 1024 };
     const __m128i *source = (const __m128i *)(const void *)from;
@@ -57,7 +57,7 @@ static inline void stream_line(unsigned char *to, const unsigned char *from) {
 }
 _Static_assert(HR_CACHE_LINE == 4 * sizeof(__m128i), "stream_line");
 
-/* A run of less than half a page does not make up for its ends. */
+/* For a run of less than half a page, this costs more at its two ends than it saves. */
 void *hr__copy_past_caches(void *restrict to, const void *restrict from, size_t bytes) {
     enum { SHORT = 2048 };
     if (bytes < SHORT) return memcpy(to, from, bytes);

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Where bytes come from: runs of run_bytes at data, repeated over dim_count dimensions, the first the slowest. */
+/* A source of bytes: runs of run_bytes at data, repeated over dim_count dimensions, the first one the slowest. */
 struct hr__dim {
     int64_t size; /* more than 1 */
     int64_t stride_bytes;
@@ -18,23 +18,25 @@ struct hr__source {
     uint32_t dim_count;
 };
 
-/* Merges an array's dimensions into as few as say the same, and the innermost into a run where it is one. The array
- * has elements, and its span has been checked. Fills `dims` (room for ndim) and `source`, except dim_first. */
+/* Merges the dimensions of an array into as few as possible, and the innermost one into a run if its elements are
+ * contiguous. The array has elements, and its span has been checked. Fills `dims` (room for ndim) and `source`, except
+ * dim_first. */
 void hr__collapse(uint32_t ndim, const int64_t *shape, const int64_t *strides, uint64_t item_bytes,
                   struct hr__dim *dims, struct hr__source *source);
 
-/* Copies bytes as memcpy does. */
+/* Copies bytes like memcpy. */
 typedef void *hr__copy_bytes(void *restrict to, const void *restrict from, size_t bytes);
 
-/* The same, and quicker where bytes are more than the processor's caches hold near the core. */
+/* Copies bytes like memcpy, faster if they do not fit the caches of the core. */
 hr__copy_bytes hr__copy_in_pieces;
 
-/* The same past the caches: what is written is not read soon by this core, and would push out what is. Where the
- * processor can. hr__copies_land, by the thread that copied, before others are told that the bytes are there. */
+/* Copies bytes past the caches if the processor can do this. This core does not read them soon, and in the caches they
+ * would replace memory that it does read. The thread that copied must call hr__copies_land before other threads may
+ * read the bytes. */
 hr__copy_bytes hr__copy_past_caches;
 void hr__copies_land(void);
 
-/* Copies a source to `to`, compact, its runs by `copy_bytes`. `dims` are those of all sources. */
+/* Copies a source to `to` without gaps, each run by `copy_bytes`. `dims` has the dimensions of all sources. */
 void hr__copy(unsigned char *restrict to, const struct hr__source *source, const struct hr__dim *dims,
               hr__copy_bytes *copy_bytes);
 

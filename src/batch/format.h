@@ -8,8 +8,8 @@
 #include <headrace/batch.h>
 
 /*
- * What a batch looks like in memory. All fields have one writer: the process that lays the batch, before it publishes
- * it. If that dies earlier, nobody reads the batch.
+ * The layout of a batch in memory. All fields have one writer: the process that writes the batch, before it publishes
+ * it. If that process dies earlier, the batch is never read.
  *
  *     0     head
  *     64    record [payload] record [payload] ...   tree_bytes in all, each record 8-aligned
@@ -17,8 +17,8 @@
  *           large leaves, 4096-aligned
  *     total_bytes
  *
- * A payload is what its record's kind says: `value` bytes of text, bytes or pickle, filled with zeros to a multiple of
- * 8; for an array the rest of hr__array_record, then ndim sizes and ndim strides (both int64_t).
+ * The payload depends on the kind of the record: `value` bytes of text, bytes or pickle, padded with zeros to a
+ * multiple of 8; for an array the rest of hr__array_record, then ndim sizes and ndim strides (both int64_t).
  */
 
 #define HR__BATCH_MAGIC UINT64_C(0x3168637461627268) /* "hrbatch1" on a little-endian machine */
@@ -59,7 +59,7 @@ _Static_assert(sizeof(struct hr_dtype) == 4, "shared layout");
 _Static_assert(sizeof(struct hr__array_record) == 40, "shared layout");
 _Static_assert(offsetof(struct hr__array_record, dtype) == 32, "shared layout");
 
-/* How many nodes follow a node as its children. */
+/* Returns how many nodes follow a node as its children. */
 static inline uint64_t hr__children(uint32_t kind, uint32_t count) {
     switch (kind) {
     case HR_NODE_TUPLE:

@@ -11,8 +11,8 @@
 #include "batch/writer.h"
 
 /*
- * A leaf is added in three steps: its sources and itself are put into rooms of their buffers, then the array's node is
- * added, and only when that has succeeded are the rooms claimed. So a failure adds nothing.
+ * A leaf is added in three steps: its sources and the leaf are written to free room in their buffers, then the array's
+ * node is added, and only if that succeeded is the room claimed. So a failure adds nothing.
  */
 struct claim {
     uint64_t leaves, sources, dims, filled_bytes;
@@ -37,7 +37,7 @@ static int put_leaf(hr_batch *batch, const struct hr__leaf *leaf, struct claim *
     return 0;
 }
 
-/* An array whose size and strides are known to be good. */
+/* An array whose size and strides have been checked. */
 struct checked {
     struct hr__size size;
     struct hr__span span;
@@ -61,8 +61,8 @@ static int check_data(const struct hr_array *array, const struct hr__size *size)
                     hr__array_text(array, text, sizeof text));
 }
 
-/* A dense array keeps its strides, but those of dimensions of size 1 may be anything: what could not be a stride of
- * this array becomes that of C order. */
+/* A dense array keeps its strides. The stride of a dimension of size 1 may be any number: if it cannot be a stride of
+ * this array, it is replaced by that of C order. */
 static void keep_strides(const struct hr_array *array, struct checked *checked) {
     int64_t c_strides[HR_BATCH_MAX_NDIM];
     hr__c_strides(array->ndim, array->shape, c_strides);
@@ -73,7 +73,7 @@ static void keep_strides(const struct hr_array *array, struct checked *checked) 
     }
 }
 
-/* Puts a source of one run behind those already put. NULL: -ENOMEM. */
+/* Adds a source of one run after the others. NULL: -ENOMEM. */
 static struct hr__source *put_source(hr_batch *batch, const void *data, uint64_t bytes, struct claim *claim) {
     struct hr__source *sources = hr__buffer_room(&batch->sources, (claim->sources + 1) * sizeof *sources);
     if (!sources) return NULL;
@@ -86,7 +86,7 @@ static int put_run(hr_batch *batch, const void *data, uint64_t bytes, struct cla
     return put_source(batch, data, bytes, claim) ? 0 : -ENOMEM;
 }
 
-/* Puts an array as a source that writes it in C order. */
+/* Adds an array as a source that writes it in C order. */
 static int put_strided(hr_batch *batch, const struct hr_array *array, const struct checked *checked,
                        struct claim *claim) {
     struct hr__dim *dims = hr__buffer_room(&batch->dims, (claim->dims + array->ndim) * sizeof *dims);
@@ -147,7 +147,7 @@ static int differ(const struct hr_array *arrays, uint32_t i) {
                     hr__array_text(&arrays[0], first, sizeof first));
 }
 
-/* Puts one array of a stack. `c_strides` are those of the stack's arrays. */
+/* Adds one array of a stack. `c_strides` are the C-order strides of the stack's arrays. */
 static int put_stacked(hr_batch *batch, const struct hr_array *array, const struct hr__size *size,
                        const int64_t *c_strides, struct claim *claim) {
     int r = check_data(array, size);
@@ -194,7 +194,8 @@ int hr_batch_add_filled(hr_batch *batch, enum hr_flavor flavor, struct hr_dtype 
     int r = check_array(&array, &checked);
     if (r < 0) return r;
 
-    struct claim claim = {.filled_bytes = hr__round_up(checked.size.bytes, 16)}; /* as malloc aligns, for any dtype */
+    struct claim claim = {.filled_bytes = hr__round_up(
+                              checked.size.bytes, 16)}; /* the alignment of malloc, which is enough for any dtype */
     void *data = hr__buffer_room(&batch->filled, claim.filled_bytes);
     if (!data) return -ENOMEM;
 

@@ -12,7 +12,7 @@
 
 /*
  * The memory may be shared with a process that is broken. Each word that decides what is read next is loaded once, and
- * what was loaded is what is checked and used.
+ * the loaded copy is checked and used.
  */
 static void load(const unsigned char *from, void *to, size_t bytes) {
     for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
@@ -23,7 +23,8 @@ static void load(const unsigned char *from, void *to, size_t bytes) {
 
 static int check_head(const struct hr__batch_head *head, uint64_t bytes) {
     if (head->magic != HR__BATCH_MAGIC)
-        return hr__fail(HR_E_CORRUPT, "batch: the first 8 bytes are %#" PRIx64 ", not a batch's; was one written here?",
+        return hr__fail(HR_E_CORRUPT,
+                        "batch: the first 8 bytes are %#" PRIx64 ", so this is not a batch; was one written here?",
                         head->magic);
     if (head->version != HR__BATCH_VERSION)
         return hr__fail(HR_E_VERSION,
@@ -32,8 +33,7 @@ static int check_head(const struct hr__batch_head *head, uint64_t bytes) {
                         head->version, HR__BATCH_VERSION);
     if (head->head_bytes != sizeof *head || head->total_bytes > bytes || head->total_bytes < sizeof *head)
         return hr__fail(HR_E_CORRUPT,
-                        "batch: it claims %" PRIu64 " bytes of which %" PRIu64 " are here; something "
-                        "else wrote into it",
+                        "batch: its head says %" PRIu64 " bytes, but there are %" PRIu64 "; other code wrote into it",
                         head->total_bytes, bytes);
     if (head->tree_bytes > head->total_bytes - sizeof *head || head->tree_bytes % 8 || !head->node_count)
         return hr__fail(HR_E_CORRUPT,
@@ -73,7 +73,7 @@ __attribute__((cold)) static int corrupt(const struct hr_batch_reader *reader, c
                     reader->at, reader->bytes, what);
 }
 
-/* Takes `bytes` of the tree behind `*at`. False when there are fewer. */
+/* Takes `bytes` bytes of the tree at `*at`. Returns false if there are fewer. */
 static bool take(const struct hr_batch_reader *reader, uint64_t bytes, uint64_t *at) {
     if (bytes > reader->end - *at) return false;
     *at += bytes;
@@ -89,7 +89,7 @@ static int read_run(const struct hr_batch_reader *reader, const struct hr__tree_
     return 0;
 }
 
-/* The storage lies behind the tree and inside the batch, and the array inside its storage. */
+/* Checks that the storage is after the tree and inside the batch, and that the array is inside its storage. */
 static int check_array(const struct hr_batch_reader *reader, const struct hr_node *node) {
     struct hr__size size;
     struct hr__span span;
@@ -110,7 +110,7 @@ static int read_array(const struct hr_batch_reader *reader, const struct hr__tre
     struct hr__array_record array;
     const unsigned char *rest = reader->base + *at;
     if (record->count > HR_BATCH_MAX_NDIM || record->flavor > HR_FLAVOR_BUFFER || record->flags > HR__RECORD_SHARED)
-        return corrupt(reader, "is no array that headrace writes");
+        return corrupt(reader, "is not an array that headrace writes");
     uint64_t numbers_bytes = sizeof(int64_t) * (uint64_t)record->count;
     if (!take(reader, sizeof array - sizeof *record + 2 * numbers_bytes, at))
         return corrupt(reader, "has more dimensions than the tree has room for");
@@ -159,18 +159,19 @@ static int read_payload(const struct hr_batch_reader *reader, const struct hr__t
     case HR_NODE_NONE:
         return 0;
     default:
-        return corrupt(reader, "is of no known kind");
+        return corrupt(reader, "has an unknown kind");
     }
 }
 
-/* Counts the children that this node promises. Each takes a record, so that a caller can make room for `count`. */
+/* Counts the children of this node. Each one takes a record, so a caller can safely allocate memory for `count` of
+ * them. */
 static int promise(const struct hr_batch_reader *reader, const struct hr__tree_record *record, uint64_t at,
                    uint64_t *promised) {
     *promised += hr__children(record->kind, record->count);
     bool is_last = *promised == 0;
     if (*promised > (reader->end - at) / sizeof *record || is_last != (reader->nodes == 1))
         return corrupt(reader, "has more or fewer children than the tree");
-    if (is_last && at != reader->end) return corrupt(reader, "is the last, but the tree goes on");
+    if (is_last && at != reader->end) return corrupt(reader, "is the last one, but the tree has more bytes");
     return 0;
 }
 

@@ -8,7 +8,7 @@
 #include "base/base.h"
 #include "base/error.h"
 
-/* 0 when an element is no whole number of bytes. */
+/* Returns 0 if an element is not a whole number of bytes. */
 static uint64_t item_size(struct hr_dtype dtype) {
     uint32_t bits = (uint32_t)dtype.bits * dtype.lanes;
     return bits % 8 ? 0 : bits / 8;
@@ -24,10 +24,11 @@ static int too_big(uint32_t ndim) {
 int hr__array_size(struct hr_dtype dtype, uint32_t ndim, const int64_t *shape, struct hr__size *ret_size) {
     uint64_t item_bytes = item_size(dtype);
     if (!item_bytes)
-        return hr__fail(-EINVAL,
-                        "batch: an element of %u bits x %u lanes (dtype code %u) is no whole number of bytes; convert "
-                        "the array to a dtype of whole bytes",
-                        dtype.bits, dtype.lanes, dtype.code);
+        return hr__fail(
+            -EINVAL,
+            "batch: an element of %u bits x %u lanes (dtype code %u) is not a whole number of bytes; convert "
+            "the array to a dtype of whole bytes",
+            dtype.bits, dtype.lanes, dtype.code);
     if (ndim > HR_BATCH_MAX_NDIM)
         return hr__fail(-EINVAL, "batch: array of %" PRIu32 " dimensions; reshape it to %d or fewer", ndim,
                         HR_BATCH_MAX_NDIM);
@@ -47,8 +48,8 @@ int hr__array_size(struct hr_dtype dtype, uint32_t ndim, const int64_t *shape, s
     return 0;
 }
 
-/* Adds the reach of one dimension, in elements. An empty one counts as of size 1: nobody who multiplies what was
- * accepted here shall overflow. */
+/* Adds the reach of one dimension, in elements. An empty dimension counts as size 1, so that a caller that multiplies
+ * accepted sizes cannot overflow. */
 static bool add_reach(struct hr__span *span, int64_t size, int64_t stride) {
     uint64_t step = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
     uint64_t *side = stride < 0 ? &span->below_bytes : &span->above_bytes;
@@ -84,7 +85,7 @@ void hr__c_strides(uint32_t ndim, const int64_t *shape, int64_t *ret_strides) {
     }
 }
 
-/* Among the dimensions in `left`, the one whose stride is `step`; or ndim. */
+/* Returns the dimension among those in `left` whose stride is `step`; or ndim. */
 static uint32_t find_step(uint64_t left, uint32_t ndim, const int64_t *strides, int64_t step) {
     for (uint32_t d = 0; d < ndim; d++)
         if ((left >> d & 1) && strides[d] == step) return d;

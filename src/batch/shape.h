@@ -16,30 +16,30 @@ struct hr__size {
     uint64_t bytes;
 };
 
-/* What an array touches: below_bytes before its first element (negative strides), above_bytes from there on. */
+/* The memory of an array: below_bytes before its first element (negative strides), above_bytes from there on. */
 struct hr__span {
     uint64_t below_bytes;
     uint64_t above_bytes;
 };
 
-/* -EINVAL (dtype of no whole bytes, too many dimensions, negative size), -EOVERFLOW. On success the strides of C order
- * fit as well, even where a dimension of 0 makes the array empty. */
+/* -EINVAL (a dtype that is not of whole bytes, too many dimensions, negative size), -EOVERFLOW. After success the
+ * strides of C order cannot overflow either, even if a dimension of 0 makes the array empty. */
 int hr__array_size(struct hr_dtype dtype, uint32_t ndim, const int64_t *shape, struct hr__size *ret_size);
 
 /* -EOVERFLOW. */
 int hr__array_span(uint32_t ndim, const int64_t *shape, const int64_t *strides, const struct hr__size *size,
                    struct hr__span *ret_span);
 
-/* True when the span's bytes, seen from an element at `inside`, lie in a storage of `storage_bytes`. */
+/* Returns true if the bytes of the span, for a first element at `inside`, are in a storage of `storage_bytes`. */
 bool hr__span_fits(const struct hr__span *span, uint64_t inside, uint64_t storage_bytes);
 
 void hr__c_strides(uint32_t ndim, const int64_t *shape, int64_t *ret_strides);
 
-/* True when the elements fill one run of memory, each place once, in any order of the dimensions, from the first
- * element up. */
+/* Returns true if the elements fill one run of memory from the first element up, each place once, in any order of the
+ * dimensions. */
 bool hr__is_dense(uint32_t ndim, const int64_t *shape, const int64_t *strides);
 
-/* Something like "float32 [3, 224, 224]" for messages. Returns `text`. */
+/* Writes a description such as "float32 [3, 224, 224]" for messages. Returns `text`. */
 const char *hr__array_text(const struct hr_array *array, char *text, size_t text_bytes);
 
 #endif

@@ -21,7 +21,7 @@ int hr_batch_new(hr_batch **ret_batch) {
 
 hr_batch *hr_batch_free(hr_batch *batch) {
     if (!batch) return NULL;
-    hr__helper_done(&batch->helper);
+    hr__copy_thread_end(&batch->copy_thread);
     hr__buffer_done(&batch->tree);
     hr__buffer_done(&batch->places);
     hr__buffer_done(&batch->leaves);
@@ -55,12 +55,13 @@ int hr_batch_set_threads(hr_batch *batch, uint32_t count) {
 static int check_open(const hr_batch *batch) {
     if (!batch->node_count || batch->depth) return 0;
     return hr__fail(-EINVAL,
-                    "batch: its tree is whole already (%" PRIu64 " nodes); reset the writer, or open a "
-                    "container around all nodes",
+                    "batch: its tree is complete already (%" PRIu64
+                    " nodes); reset the writer, or open a container around all nodes",
                     batch->node_count);
 }
 
-/* Takes the room as a node, and notes that its parent has one child more and which children it waits for itself. */
+/* Adds the node that was written to the room. Its parent has one missing child less, and the node's own children are
+ * missing now. */
 static void node_claim(hr_batch *batch, uint64_t bytes, uint64_t children) {
     batch->tree.used += bytes;
     batch->total_bytes = 0;
@@ -136,7 +137,7 @@ int hr_batch_open_pickle(hr_batch *batch, const void *bytes, size_t length, uint
 
 int hr_batch_open(hr_batch *batch, enum hr_node_kind kind, uint32_t count) {
     if (kind < HR_NODE_TUPLE || kind > HR_NODE_NAMED)
-        return hr__fail(-EINVAL, "batch: node kind %d is no container; give HR_NODE_TUPLE, LIST, DICT or NAMED",
+        return hr__fail(-EINVAL, "batch: node kind %d is not a container; give HR_NODE_TUPLE, LIST, DICT or NAMED",
                         (int)kind);
     int r = check_depth(batch);
     return r < 0 ? r : add_run(batch, kind, NULL, 0, count);

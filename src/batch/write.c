@@ -12,10 +12,10 @@
 #include "os/os.h"
 
 static int check_whole(const hr_batch *batch) {
-    if (!batch->node_count) return hr__fail(-EINVAL, "batch: nothing was added; add one node at least");
+    if (!batch->node_count) return hr__fail(-EINVAL, "batch: nothing was added; add at least one node");
     if (!batch->depth) return 0;
     return hr__fail(-EINVAL,
-                    "batch: %" PRIu32 " containers are open, the innermost misses %" PRIu64 " children; add "
+                    "batch: %" PRIu32 " containers are open, the innermost lacks %" PRIu64 " children; add "
                     "them",
                     batch->depth, batch->missing[batch->depth - 1]);
 }
@@ -27,7 +27,7 @@ static bool lay_leaf(struct hr__leaf *leaf, uint64_t align, uint64_t *end) {
     return hr__add(leaf->offset, leaf->bytes, end) && *end <= INT64_MAX;
 }
 
-/* Lays the leaves of one size class behind `*end`. */
+/* Places the leaves of one size class after `*end`. */
 static bool lay_leaves(hr_batch *batch, bool are_large, uint64_t *end) {
     uint64_t align = are_large ? HR_BATCH_LARGE_ALIGN : HR_BATCH_SMALL_ALIGN;
     for (uint64_t i = 0; i < batch->leaf_count; i++) {
@@ -37,7 +37,7 @@ static bool lay_leaves(hr_batch *batch, bool are_large, uint64_t *end) {
     return true;
 }
 
-/* Writes into the array records where their leaves lie. */
+/* Writes the offsets of the leaves into the array records. */
 static void settle_places(hr_batch *batch) {
     const struct hr__place *places = (const struct hr__place *)(const void *)batch->places.data;
     for (size_t i = 0; i < batch->places.used / sizeof *places; i++) {
@@ -66,36 +66,37 @@ int hr_batch_measure(hr_batch *batch, uint64_t *ret_bytes) {
 
 /* ---- the copy ---- */
 
-/* Batches of this size and above are written past the caches: they would push out what the worker reads next, and a
- * reader far behind finds them in memory at any rate. Measured: docs/benchmarks.md. */
+/* Batches of this size and above are written past the caches. In the caches they would replace memory that the worker
+ * reads next, and the trainer, which reads them much later, would find them in memory anyway. Measured:
+ * docs/benchmarks.md. */
 enum { PAST_CACHES_BYTES = 14 << 20 };
 
-/* Batches of this size and above may have a second thread, which saves half the copy: in a stream, where it is awake;
- * from LARGE_BYTES on also where it has to be started, in some 30 us. */
+/* Batches of this size and above may use a second thread, which saves half of the copy time. In a stream of batches the
+ * thread is awake. From LARGE_BYTES on it is used even if it has to be started, which takes about 30 us. */
 enum { SHARED_BYTES = 1 << 20, LARGE_BYTES = 8 << 20, SHARED_PARTS = 16 };
 
-/* A batch being written. Each thread takes the next part_bytes of it until none are left. */
+/* A batch that is being written. Each thread takes the next part_bytes of it until none are left. */
 struct writing {
     const hr_batch *batch;
     unsigned char *to;
     uint64_t part_bytes;
     hr__copy_bytes *copy_bytes;
-    _Atomic uint64_t next; /* bytes from the head to the first that nobody has taken */
+    _Atomic uint64_t next; /* bytes from the head to the first byte that no thread has taken */
 };
 
-/* Where a part lies, in bytes from the batch's head. */
+/* The range of a part, in bytes from the batch's head. */
 struct part {
     uint64_t begin, end;
 };
 
-/* Copies as much of a run, which lies `at` in the batch, as lies in the part. */
+/* Copies the bytes of a run that are in the part. `at` is the offset of the run in the batch. */
 static void write_run(const struct writing *writing, struct part part, uint64_t at, const unsigned char *data,
                       uint64_t bytes) {
     uint64_t begin = hr__max(at, part.begin), end = hr__min(at + bytes, part.end);
     if (begin < end) writing->copy_bytes(writing->to + begin, data + (begin - at), end - begin);
 }
 
-/* What is no single run is not cut: it belongs to the part in which it begins. */
+/* A source of several runs is not divided: it belongs to the part in which it begins. */
 static void write_source(const struct writing *writing, struct part part, uint64_t at,
                          const struct hr__source *source) {
     const struct hr__dim *dims = (const struct hr__dim *)(const void *)writing->batch->dims.data;
@@ -123,7 +124,7 @@ static bool ends_before(const struct hr__leaf *leaf, uint64_t at) {
     return leaf->offset + leaf->bytes <= at;
 }
 
-/* `*first`: the first leaf that may lie in this part or in a later one. A thread's parts rise. */
+/* `*first`: the first leaf that may be in this part or in a later one. The parts of a thread have rising offsets. */
 static void write_part(const struct writing *writing, struct part part, uint64_t *first) {
     uint64_t count = writing->batch->leaf_count;
     while (*first < count && ends_before(hr__leaf_at(writing->batch, *first), part.begin)) ++*first;
@@ -153,7 +154,7 @@ static void write_leaves(hr_batch *batch, void *to) {
         .copy_bytes = bytes >= PAST_CACHES_BYTES ? hr__copy_past_caches : hr__copy_in_pieces,
     };
     if (is_shared)
-        hr__helper_run(&batch->helper, bytes >= LARGE_BYTES, write_parts, &writing);
+        hr__copy_thread_run(&batch->copy_thread, bytes >= LARGE_BYTES, write_parts, &writing);
     else
         write_parts(&writing);
 }

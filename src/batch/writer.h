@@ -9,20 +9,20 @@
 
 #include "batch/buffer.h"
 #include "batch/copy.h"
+#include "batch/copy_thread.h"
 #include "batch/format.h"
-#include "batch/helper.h"
 
-/* A run of bytes in the batch: one or more sources of equal size, or a part of the writer's own `filled`. */
+/* A leaf, a run of bytes in the batch: one or more sources of equal size, or a part of the writer's `filled`. */
 struct hr__leaf {
     uint64_t bytes;
     uint64_t offset; /* from the head; set when the batch is measured */
-    uint64_t first;  /* its first source; or where it lies in `filled` */
+    uint64_t first;  /* its first source; or its offset in `filled` */
     uint32_t source_count;
     bool is_filled;
     bool is_storage;
 };
 
-/* An array record whose offsets are known only when the whole tree is. */
+/* An array record whose offsets are known only when the whole tree is known. */
 struct hr__place {
     uint64_t record_at;
     uint64_t leaf;
@@ -30,19 +30,19 @@ struct hr__place {
 };
 
 struct hr_batch {
-    struct hr__buffer tree; /* as it will be in the batch */
+    struct hr__buffer tree; /* the bytes of the tree as in the batch */
     struct hr__buffer places, leaves, sources, dims, filled;
     uint64_t leaf_count, source_count, dim_count;
     uint64_t node_count;
     uint64_t total_bytes; /* when measured, else 0 */
     uint32_t thread_count;
     bool is_written; /* since the last reset */
-    struct hr__helper helper;
+    struct hr__copy_thread copy_thread;
     uint32_t depth;
-    uint64_t missing[HR_BATCH_MAX_DEPTH]; /* children that each open container still waits for */
+    uint64_t missing[HR_BATCH_MAX_DEPTH]; /* children that each open container still lacks */
 };
 
-/* What an array's record says, beside where it lies. */
+/* The contents of an array's record, except its offsets. */
 struct hr__array_entry {
     enum hr_flavor flavor;
     struct hr_dtype dtype;
@@ -55,10 +55,10 @@ struct hr__array_entry {
     bool is_shared;
 };
 
-/* Adds an array's node. Its leaf may still be a room to be claimed: nothing is added when this fails. */
+/* Adds an array's node. Its leaf may still be in unclaimed room: nothing is added if this fails. */
 int hr__tree_add_array(struct hr_batch *batch, const struct hr__array_entry *entry);
 
-/* The leaf `index`, and so on. */
+/* The leaf with number `index`, and so on. */
 static inline struct hr__leaf *hr__leaf_at(const struct hr_batch *batch, uint64_t index) {
     return (struct hr__leaf *)(void *)batch->leaves.data + index;
 }

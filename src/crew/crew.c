@@ -7,20 +7,20 @@
 
 #include "base/base.h"
 #include "base/error.h"
-#include "box.h"
+#include "diagnostics.h"
 #include "os/os.h"
 
 struct member {
     int pid;     /* 0: never started */
-    int watched; /* own: its pidfd, or a copy of what the adopter gave; -1: nothing tells its end */
-    int pidfd;   /* what is watched; -1: the kernel has none */
+    int watched; /* owned: its pidfd, or a copy of the adopter's sentinel; -1: its end cannot be noticed */
+    int pidfd;   /* the same as `watched`; -1: the kernel has no pidfd */
     bool is_forked;
     bool is_reaped;
     struct hr__end end;
-    uint64_t oom_kills;      /* of the cgroup, when it was started */
-    uint64_t rss_bytes;      /* when a look last saw it alive; 0: never */
-    uint64_t told_rss_bytes; /* what its vitals said then */
-    struct hr__box box;
+    uint64_t oom_kills;       /* of the cgroup when it was started */
+    uint64_t rss_bytes;       /* when hr_crew_look last saw it alive; 0: never */
+    uint64_t noted_rss_bytes; /* as its status had it then */
+    struct hr__diagnostics diagnostics;
 };
 
 struct hr_crew {
@@ -28,7 +28,7 @@ struct hr_crew {
     uint32_t count;
     uint32_t own_pid;
     struct member *members;
-    int *fds; /* scratch of hr_crew_stop */
+    int *fds; /* scratch memory of hr_crew_stop */
     bool *ready;
 };
 
@@ -62,8 +62,8 @@ hr_crew *hr_crew_close(hr_crew *crew) {
     if (!crew) return NULL;
     for (uint32_t i = 0; i < crew->count; i++) {
         forget(crew, i);
-        /* A child does not have the mapping, and may have another in its place. */
-        if (crew->own_pid == hr__pid()) hr__box_close(&crew->members[i].box);
+        /* A child does not have the mapping, and may have another one at this address. */
+        if (crew->own_pid == hr__pid()) hr__diagnostics_close(&crew->members[i].diagnostics);
     }
     hr__stop_at(HR__AT_CREW_CLOSED);
     free(crew->members);
@@ -73,11 +73,10 @@ hr_crew *hr_crew_close(hr_crew *crew) {
     return NULL;
 }
 
-/* A forked child could signal its parent's workers, and has no boxes. */
+/* A forked child could signal its parent's workers, and does not have the diagnostics files. */
 static int check_owner(const hr_crew *crew) {
     if (crew->own_pid == hr__pid()) return 0;
-    return hr__fail(HR_E_STATE, "crew: it is of process %u, and this is a child; a child can only close it",
-                    crew->own_pid);
+    return hr__fail(HR_E_STATE, "crew: process %u owns this crew; a forked child can only close it", crew->own_pid);
 }
 
 static int find(hr_crew *crew, uint32_t worker, struct member **ret_member) {
@@ -94,28 +93,28 @@ static bool has_ended(const struct member *member) {
 
 /* ---- starting ---- */
 
-/* As whom nobody is, or nobody any more. */
+/* Finds the entry of a worker number that no running process has. */
 static int find_free(hr_crew *crew, uint32_t worker, struct member **ret_member) {
     int r = find(crew, worker, ret_member);
     if (r < 0 || has_ended(*ret_member)) return r;
-    return hr__fail(HR_E_STATE, "crew: worker %u still runs, as process %d; end it before another takes its place",
+    return hr__fail(HR_E_STATE, "crew: worker %u still runs, as process %d; end it before another process replaces it",
                     worker, (*ret_member)->pid);
 }
 
-int hr_crew_pass(hr_crew *crew, uint32_t worker, struct hr_pass *ret_pass) {
+int hr_crew_open_worker_fds(hr_crew *crew, uint32_t worker, struct hr_worker_fds *ret_fds) {
     struct member *member;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     int r = find(crew, worker, &member);
-    if (r == 0) r = hr_arena_pass(crew->arena, worker, &pass);
+    if (r == 0) r = hr_arena_open_worker_fds(crew->arena, worker, &fds);
     if (r < 0) return r;
-    r = hr__box_open(&member->box, &pass.box_fd);
-    hr__stop_at(HR__AT_CREW_PASS);
+    r = hr__diagnostics_open(&member->diagnostics, &fds.diagnostics_fd);
+    hr__stop_at(HR__AT_CREW_WORKER_FDS);
     if (r < 0) {
-        hr_pass_done(&pass);
-        return hr__fail(r, "crew: no file for worker %u's last words: %s; raise the limit of %s", worker,
-                        hr_error_text(r), r == -EFBIG ? "files' sizes (ulimit -f)" : "open files (ulimit -n)");
+        hr_worker_fds_close(&fds);
+        return hr__fail(r, "crew: cannot create the diagnostics file of worker %u: %s; raise the limit on %s", worker,
+                        hr_error_text(r), r == -EFBIG ? "file sizes (ulimit -f)" : "open files (ulimit -n)");
     }
-    *ret_pass = pass;
+    *ret_fds = fds;
     return 0;
 }
 
@@ -129,7 +128,8 @@ int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     r = hr__pidfd(pid, &watched);
     bool has_pidfd = r == 0;
     if (!has_pidfd && sentinel_fd >= 0) r = hr__dup(sentinel_fd, &watched);
-    if (r < 0) return hr__fail(r, "crew: no pidfd for process %d, worker %u: %s", pid, worker, hr_error_text(r));
+    if (r < 0)
+        return hr__fail(r, "crew: cannot open a pidfd of process %d, worker %u: %s", pid, worker, hr_error_text(r));
     forget(crew, worker);
     bool is_restart = member->pid != 0;
     member->pid = pid;
@@ -138,17 +138,17 @@ int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     member->is_forked = member->is_reaped = false;
     member->end = (struct hr__end){0};
     member->oom_kills = hr__oom_kill_count();
-    member->rss_bytes = member->told_rss_bytes = 0;
+    member->rss_bytes = member->noted_rss_bytes = 0;
     hr__stop_at(HR__AT_CREW_ADOPTED);
     r = hr_arena_watch(crew->arena, worker, member->watched);
     return r == 0 && is_restart ? hr_arena_count(crew->arena, 1, 0) : r;
 }
 
-static _Noreturn void be_worker(struct hr_pass *pass, hr_work *work, void *context) {
+static _Noreturn void be_worker(struct hr_worker_fds *fds, hr_work *work, void *context) {
     enum { CANNOT_OPEN = 127 };
     hr_port *port;
-    if (hr_port_open(pass, &port) < 0) {
-        hr_box_say(pass->box_fd, hr_error_message(), strlen(hr_error_message()));
+    if (hr_port_open(fds, &port) < 0) {
+        hr_diagnostics_log_stderr(fds->diagnostics_fd, hr_error_message(), strlen(hr_error_message()));
         hr__exit(CANNOT_OPEN);
     }
     int code = work(port, context);
@@ -158,19 +158,19 @@ static _Noreturn void be_worker(struct hr_pass *pass, hr_work *work, void *conte
 
 int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context) {
     struct member *member;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     int pid = -1;
     int r = find_free(crew, worker, &member);
-    if (r == 0) r = hr_crew_pass(crew, worker, &pass);
+    if (r == 0) r = hr_crew_open_worker_fds(crew, worker, &fds);
     if (r < 0) return r;
     hr__stop_at(HR__AT_CREW_FORK);
     r = hr__fork(&pid);
-    if (r == 0 && pid == 0) be_worker(&pass, work, context);
-    hr_pass_done(&pass);
+    if (r == 0 && pid == 0) be_worker(&fds, work, context);
+    hr_worker_fds_close(&fds);
     if (r < 0)
         return hr__fail(r,
-                        "crew: cannot fork worker %u: %s; look at the limits of processes (ulimit -u, the cgroup's "
-                        "pids.max) and of memory",
+                        "crew: cannot fork worker %u: %s; check the limits on processes (ulimit -u, pids.max of the "
+                        "cgroup) and on memory",
                         worker, hr_error_text(r));
     hr__stop_at(HR__AT_CREW_FORKED);
     r = hr_crew_adopt(crew, worker, pid, -1);
@@ -192,7 +192,7 @@ int hr_crew_expect_end(hr_crew *crew, uint32_t worker) {
 
 /* ---- looking ---- */
 
-/* Learns how a member ended while its process can still be asked. */
+/* Reads how a member ended while the kernel still knows it. */
 static void note_end(struct member *member) {
     if (member->is_reaped || member->pid == 0) return;
     struct hr__end end;
@@ -215,15 +215,15 @@ static void look_at_process(const struct member *member, struct hr_worker_report
     report->is_deadlocked = process.is_deadlocked;
 }
 
-/* Resident memory as it was seen last: by a look at the live process, or later by itself. */
+/* Sets the last known resident memory: from /proc while the process lived, or from its own status if that is newer. */
 static void add_memory(struct member *member, struct hr_worker_report *report) {
-    bool is_its_own = report->vitals.pid == (uint32_t)member->pid; /* else of the process before it */
-    uint64_t told = is_its_own ? report->vitals.rss_bytes : 0;
+    bool is_its_own = report->status.pid == (uint32_t)member->pid; /* else the status is of its predecessor */
+    uint64_t noted = is_its_own ? report->status.rss_bytes : 0;
     if (report->rss_bytes) {
         member->rss_bytes = report->rss_bytes;
-        member->told_rss_bytes = told;
+        member->noted_rss_bytes = noted;
     }
-    report->rss_bytes = told == member->told_rss_bytes ? member->rss_bytes : told;
+    report->rss_bytes = noted == member->noted_rss_bytes ? member->rss_bytes : noted;
 }
 
 int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_report) {
@@ -240,8 +240,9 @@ int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_re
     report.exit_code = member->end.exit_code;
     uint64_t oom_kills = hr__oom_kill_count();
     report.oom_kills = oom_kills != UINT64_MAX && oom_kills > member->oom_kills ? oom_kills - member->oom_kills : 0;
-    /* After the process, so that a dead one's are its last, and a live one's no older than its state. */
-    r = hr_arena_vitals(crew->arena, worker, &report.vitals);
+    /* The status is read after the process, so that the status of a dead worker is its last one, and that of a live
+     * worker is not older than its state. */
+    r = hr_arena_worker_status(crew->arena, worker, &report.status);
     if (r < 0) return r;
     add_memory(member, &report);
     *ret_report = report;
@@ -251,21 +252,21 @@ int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_re
 int hr_crew_stack(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
     struct member *member;
     int r = find(crew, worker, &member);
-    if (r == 0) hr__box_stack(&member->box, ret_text, ret_bytes);
+    if (r == 0) hr__diagnostics_stack(&member->diagnostics, ret_text, ret_bytes);
     return r;
 }
 
-int hr_crew_said(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
+int hr_crew_stderr(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
     struct member *member;
     int r = find(crew, worker, &member);
-    if (r == 0) hr__box_said(&member->box, ret_text, ret_bytes);
+    if (r == 0) hr__diagnostics_stderr(&member->diagnostics, ret_text, ret_bytes);
     return r;
 }
 
-int hr_crew_told(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
+int hr_crew_posted_status(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
     struct member *member;
     int r = find(crew, worker, &member);
-    if (r == 0) hr__box_told(&member->box, ret_text, ret_bytes);
+    if (r == 0) hr__diagnostics_posted_status(&member->diagnostics, ret_text, ret_bytes);
     return r;
 }
 
@@ -291,7 +292,7 @@ int hr_crew_wait(hr_crew *crew, uint32_t worker, int64_t deadline_ns) {
     return 0;
 }
 
-/* Waits for all until the deadline. Returns how many still run. */
+/* Waits for all workers until the deadline. Returns how many still run. */
 static int wait_all(hr_crew *crew, int64_t deadline_ns) {
     for (;;) {
         int running = 0;

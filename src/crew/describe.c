@@ -7,11 +7,11 @@
 #include "base/base.h"
 #include "os/os.h"
 
-/* Text that grows up to its room. */
+/* A text that is appended to until its room is full. */
 struct text {
     char *at;
     size_t room;
-    int length; /* that it would have without a limit */
+    int length; /* the length that it would have without a limit */
 };
 
 __attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...) {
@@ -34,7 +34,7 @@ static void add_bytes(struct text *text, uint64_t bytes) {
 static void add_end(struct text *text, const struct hr_worker_report *report) {
     const char *name = report->signal ? hr__signal_name(report->signal) : NULL;
     if (!report->is_end_known)
-        add(text, "ended, and how is not known here");
+        add(text, "ended with an unknown exit code");
     else if (name)
         add(text, "was killed by signal %d (%s)", report->signal, name);
     else if (report->signal)
@@ -47,7 +47,7 @@ static void add_state(struct text *text, const struct hr_worker_report *report) 
     if (report->tracer_pid)
         add(text, "is traced by process %u (a debugger)", report->tracer_pid);
     else if (report->state == 'T')
-        add(text, "is stopped (Ctrl-Z or SIGSTOP; SIGCONT lets it go on)");
+        add(text, "is stopped (Ctrl-Z or SIGSTOP; SIGCONT continues it)");
     else if (report->state == 'D')
         add(text, "waits in the kernel for a disk or the network");
     else if (report->state == 'R')
@@ -57,14 +57,14 @@ static void add_state(struct text *text, const struct hr_worker_report *report) 
 }
 
 static void add_place(struct text *text, const struct hr_worker_report *report) {
-    static const char *const places[HR_PHASE_COUNT] = {"waiting for a task", "in the data set",
+    static const char *const places[HR_PHASE_COUNT] = {"waiting for a task", "in the dataset",
                                                        "collating or writing its batch"};
-    if (report->vitals.pid != (uint32_t)report->pid)
+    if (report->status.pid != (uint32_t)report->pid)
         add(text, "it had not opened its port yet");
-    else if (report->vitals.phase == HR_PHASE_WAIT)
+    else if (report->status.phase == HR_PHASE_WAIT)
         add(text, "it was %s", places[HR_PHASE_WAIT]);
     else
-        add(text, "it was %s, at task %llu", places[report->vitals.phase], (unsigned long long)report->vitals.task);
+        add(text, "it was %s, at task %llu", places[report->status.phase], (unsigned long long)report->status.task);
 }
 
 int hr_crew_describe(const struct hr_worker_report *report, char *text_at, size_t bytes) {
@@ -91,7 +91,7 @@ int hr_crew_describe(const struct hr_worker_report *report, char *text_at, size_
     if (report->is_alive && report->kernel_function[0]) add(&text, "; in the kernel: %s", report->kernel_function);
     if (report->is_alive && report->system_call[0]) add(&text, "; system call: %s", report->system_call);
     if (!report->is_alive && report->oom_kills)
-        add(&text, ". The kernel's count of processes killed for want of memory rose by %llu while it ran",
+        add(&text, ". While it ran, the kernel's count of processes killed because memory ran out rose by %llu",
             (unsigned long long)report->oom_kills);
     return text.length;
 }

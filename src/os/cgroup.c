@@ -41,7 +41,7 @@ uint64_t hr__read_field(const char *path, const char *key) {
     return value;
 }
 
-/* The two versions of cgroups: where memory is limited, and what the files are called. */
+/* The two versions of cgroups: the folder of memory limits, and the names of the files. */
 struct kind {
     const char *root, *limit, *usage, *events;
 };
@@ -51,7 +51,7 @@ static const struct kind memory[] = {
     [V2] = {"/sys/fs/cgroup", "memory.max", "memory.current", "memory.events"},
 };
 
-/* Is `name` one of "cpu,cpuacct"? */
+/* Returns true if `name` is in a list such as "cpu,cpuacct". */
 static bool has_controller(const char *controllers, const char *name) {
     size_t length = strlen(name);
     for (const char *at = controllers; at; at = strchr(at, ','), at = at ? at + 1 : NULL)
@@ -59,8 +59,8 @@ static bool has_controller(const char *controllers, const char *name) {
     return false;
 }
 
-/* This process's cgroup of a controller, below its version's root: the next one that /proc/self/cgroup has, which has a
- * line "0::/path" (v2) and, with v1, lines like "4:memory:/path". Returns its version, or NO_MORE. */
+/* Finds the next cgroup of this process for a controller, relative to the root of its version. /proc/self/cgroup has a
+ * line "0::/path" (v2) and, with v1, lines like "4:memory:/path". Returns the version, or NO_MORE. */
 static int next_group(FILE *file, const char *controller, char path[static LINE]) {
     char line[LINE];
     while (fgets(line, sizeof line, file)) {
@@ -82,10 +82,10 @@ static const char *file_of(char path[static PATH], const char *root, const char 
     return path;
 }
 
-/* What one group leaves this process of something; UINT64_MAX: no limit. */
+/* Returns how much of a resource one group allows this process; UINT64_MAX: no limit. */
 typedef uint64_t look(int version, const char *group);
 
-/* The least of a group and those above it, up to the root. */
+/* Returns the lowest value of a group and its parents, up to the root. */
 static uint64_t least_of_hierarchy(look *look_at, int version, char *group) {
     uint64_t least = UINT64_MAX;
     for (;;) {
@@ -115,7 +115,7 @@ static uint64_t memory_limit(int version, const char *group) {
     return hr__read_number(file_of(path, memory[version].root, group, memory[version].limit));
 }
 
-/* Its limit less what is in use and cannot be reclaimed. */
+/* Returns the limit minus the memory that is in use and cannot be reclaimed. */
 static uint64_t memory_headroom(int version, const char *group) {
     char path[PATH];
     const char *root = memory[version].root;
@@ -179,7 +179,7 @@ uint64_t hr__cgroup_process_room(void) {
 
 /* ---- kills ---- */
 
-/* In a container the group's path is the host's, and its own group is mounted as the root. */
+/* In a container the path of the group is the one on the host, but the group itself is mounted as the root. */
 static uint64_t group_oom_kills(int version, const char *group) {
     char path[PATH];
     const struct kind *kind = &memory[version];

@@ -108,15 +108,16 @@ int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns)
     return ready;
 }
 
-/* Opening the pipe anew through /proc gives an open file description of this process's own: the owner and the signal
- * are set on the description, which a dup'ed or inherited descriptor would share with the other workers. */
+/* The owner and the signal are set on the open file description, which a dup'ed or inherited descriptor would share
+ * with the other workers. So the pipe is opened again through /proc, which makes a new description. */
 int hr__open_anew(int read_fd, int *ret_fd) {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", read_fd);
     return hr__own(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), ret_fd);
 }
 
-/* By the version: a test would have to send this process signals, while another thread may fork or wait for them. */
+/* This asks for the kernel version, because a test would have to send signals to this process, while another thread may
+ * fork or wait for them. */
 int hr__ends_are_signalled(void) {
     enum { FIRST_MAJOR = 5, FIRST_MINOR = 6 }; /* pipe_release in fs/pipe.c: !readers != !writers */
     struct utsname system;
@@ -135,7 +136,7 @@ int hr__kill_with(int read_fd, int pid) {
     bool is_set = fcntl(read_fd, F_SETSIG, SIGKILL) == 0 && fcntl(read_fd, F_SETOWN, pid) == 0 &&
                   fcntl(read_fd, F_SETFL, O_ASYNC | O_NONBLOCK) == 0;
     if (!is_set) return -errno;
-    if (hr__is_readable(read_fd)) kill(pid, SIGKILL); /* the other end closed before we were armed */
+    if (hr__is_readable(read_fd)) kill(pid, SIGKILL); /* the other end was closed before the signal was set up */
     return 0;
 }
 

@@ -6,16 +6,16 @@
  * Every place at which a test can have this process killed or stopped: around each store to shared memory, and at each
  * step of starting, granting, taking, writing, publishing, delivering, releasing, replacing, stopping and closing.
  *
- * POINT(constant, name, side): `name` is what $HEADRACE_STOP says (hr__stop_at in os.h), `side` is who passes it. The
- * numbers are those of enum hr__point. tests/c/process/test_sweep.c goes over the table, so a point that nothing passes
- * is a failing test.
+ * POINT(constant, name, side): `name` is its name in $HEADRACE_STOP (hr__stop_at in os.h), `side` is the process that
+ * passes it. The numbers are those of enum hr__point. tests/c/process/test_sweep.c goes over the table, so a point that
+ * no run passes is a failing test.
  */
 #define HR__FAILPOINTS(POINT)                                                                                          \
     /* start */                                                                                                        \
     POINT(ARENA_CREATED, "arena.created", TRAINER)                                                                     \
     POINT(ARENA_WRITTEN, "arena.written", TRAINER)                                                                     \
     POINT(ARENA_READY, "arena.ready", TRAINER)                                                                         \
-    POINT(CREW_PASS, "crew.pass", TRAINER)                                                                             \
+    POINT(CREW_WORKER_FDS, "crew.worker_fds", TRAINER)                                                                 \
     POINT(CREW_FORK, "crew.fork", TRAINER)                                                                             \
     POINT(FORK_BEFORE, "fork.before", TRAINER)                                                                         \
     POINT(FORK_PARENT, "fork.parent", TRAINER)                                                                         \
@@ -65,10 +65,10 @@
     POINT(BATCH_HEAD, "batch.head", WORKER)                                                                            \
     POINT(BATCH_TREE, "batch.tree", WORKER)                                                                            \
     POINT(BATCH_LEAF, "batch.leaf", WORKER)                                                                            \
-    POINT(BOX_WRITTEN, "box.written", WORKER)                                                                          \
-    POINT(BOX_SAID, "box.said", WORKER)                                                                                \
-    POINT(BOX_TELLING, "box.telling", WORKER)                                                                          \
-    POINT(BOX_TOLD, "box.told", WORKER)                                                                                \
+    POINT(STDERR_WRITTEN, "stderr.written", WORKER)                                                                    \
+    POINT(STDERR_LOGGED, "stderr.logged", WORKER)                                                                      \
+    POINT(STATUS_WRITTEN, "status.written", WORKER)                                                                    \
+    POINT(STATUS_POSTED, "status.posted", WORKER)                                                                      \
     /* publish */                                                                                                      \
     POINT(PORT_PUSHED, "port.pushed", WORKER)                                                                          \
     POINT(PORT_PUBLISHED, "port.published", WORKER)                                                                    \

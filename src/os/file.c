@@ -18,7 +18,8 @@
 int hr__file_open(const char *path, int *ret_fd) {
     struct stat info;
     int fd = -1;
-    int r = hr__own(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), &fd); /* a FIFO would wait for somebody who writes */
+    int r = hr__own(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK),
+                    &fd); /* without O_NONBLOCK, a FIFO would wait for a writer */
     if (r < 0) return r;
     r = fstat(fd, &info) < 0 ? -errno : S_ISDIR(info.st_mode) ? -EISDIR : S_ISREG(info.st_mode) ? 0 : -EINVAL;
     if (r < 0) {
@@ -55,7 +56,7 @@ static int name_temporary(const char *path, char **ret_name) {
 int hr__file_create(const char *path, int *ret_fd, char **ret_temporary) {
     struct stat info;
     *ret_temporary = NULL;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) /* a file would take the place of a pipe or a device */
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) /* or the file would replace a pipe or a device */
         return S_ISDIR(info.st_mode) ? -EISDIR : -EEXIST;
     if (open_nameless(path, ret_fd) == 0) return 0;
     char *name;
@@ -107,7 +108,7 @@ int hr__file_sync(int fd) {
     int r;
     do r = fdatasync(fd) < 0 ? -errno : 0;
     while (r == -EINTR);
-    return r == -EINVAL ? 0 : r; /* memory has nothing to sync */
+    return r == -EINVAL ? 0 : r; /* there is nothing to sync in memory */
 }
 
 int hr__file_reopen(int fd, int *ret_fd) {
@@ -126,7 +127,7 @@ void hr__random(void *bytes, size_t count) {
     unsigned char *at = bytes;
     while (count) {
         ssize_t n = getrandom(at, count, 0);
-        if (n < 0 && errno != EINTR) return; /* no such call: what the caller had put there stays */
+        if (n < 0 && errno != EINTR) return; /* getrandom is not available: the caller's bytes stay */
         if (n > 0) at += n, count -= (size_t)n;
     }
 }

@@ -9,16 +9,17 @@
 
 #ifdef __GLIBC__
 
-enum { MAPPED_FROM = 32 << 20 }; /* the most that malloc takes for it */
+enum { MAPPED_FROM = 32 << 20 }; /* the maximum that malloc accepts */
 
-/* Has somebody chosen for this process? (mallopt(3), and glibc's manual on tunables) */
+/* Returns true if the environment configures malloc. (mallopt(3), and the manual of glibc on tunables) */
 static bool is_chosen(const char *variable, const char *tunable) {
     const char *tuned = getenv("GLIBC_TUNABLES");
     return getenv(variable) || (tuned && strstr(tuned, tunable));
 }
 
-/* By itself malloc maps each block above a threshold, which rises with what is freed to 32 MiB, the most it can be, and
- * keeps twice as much at its end. Both stay as they are once one of them is given: less than that would be a loss. */
+/* By default malloc maps each block above a threshold, which rises with the size of freed blocks up to its maximum, 32
+ * MiB, and malloc keeps twice as much free memory at the end of the heap. When a program sets one of the two, both stop
+ * rising. Lower values than these would therefore make the process slower. */
 uint64_t hr__keep_heap(uint64_t bytes) {
     uint64_t kept = hr__min(bytes, INT32_MAX);
     if (kept < 2 * MAPPED_FROM || is_chosen("MALLOC_TRIM_THRESHOLD_", "glibc.malloc.trim_threshold") ||
@@ -38,7 +39,8 @@ uint64_t hr__keep_heap(uint64_t bytes) {
 
 #ifdef HR__HAS_MALLINFO2
 
-/* Blocks that are not mapped lie between others, and small ones that stay cut up the room that a large one leaves. */
+/* Blocks that are not mapped are between others, so small blocks that stay fragment the space that a large one leaves.
+ */
 void hr__keep_blocks(uint64_t block_bytes, uint64_t kept) {
     if (block_bytes < MAPPED_FROM || block_bytes > kept / 2 || is_chosen("MALLOC_MMAP_MAX_", "glibc.malloc.mmap_max"))
         return;

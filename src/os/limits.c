@@ -29,7 +29,8 @@ uint64_t hr__file_limit(void) {
     return getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
 }
 
-/* A processor may have far less than 47 bits of it (39 on many an arm64), and what is free may lie in pieces. */
+/* A processor may have far less address space than 47 bits (39 on many arm64 machines), and the free space may be
+ * fragmented. */
 uint64_t hr__address_space_left(void) {
     uint64_t left = hr__min(limited_address_space(), UINT64_C(1) << 44);
     for (; left; left -= left / 8 + 1) {

@@ -104,7 +104,7 @@ int hr__memory_bytes(int fd, uint64_t *ret_bytes) {
     return 0;
 }
 
-/* Reserves address space with room to align, then maps over the aligned part of it. */
+/* Reserves more address space than needed, then maps the file at an aligned part of it. */
 static int map_aligned(int fd, uint64_t bytes, int protection, int flags, void **ret_address) {
     uint64_t whole = hr__round_up(bytes, hr__page_bytes()), room;
     if (whole < bytes || !hr__add(whole, HUGE_BYTES, &room)) return -EOVERFLOW;
@@ -121,7 +121,7 @@ static int map_aligned(int fd, uint64_t bytes, int protection, int flags, void *
         munmap(aligned, bytes);
         return r;
     }
-    madvise(aligned, bytes, MADV_HUGEPAGE); /* where shared memory allows it; else nothing changes */
+    madvise(aligned, bytes, MADV_HUGEPAGE); /* has an effect only if huge pages are enabled for shared memory */
     *ret_address = aligned;
     return 0;
 }
@@ -138,9 +138,9 @@ int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address) {
     return r;
 }
 
-/* The kernel makes a huge page of small ones on request (MADV_COLLAPSE, Linux 6.1), whatever it does by itself, but not
- * of none: one is there first. Where small pages are larger than 4 KiB, huge ones are larger than HUGE_BYTES, and the
- * request does nothing, at times without an error. */
+/* The kernel makes a huge page of small ones on request (MADV_COLLAPSE, Linux 6.1), even if it does not do so by
+ * itself. At least one small page has to exist first. If small pages are larger than 4 KiB, huge ones are larger than
+ * HUGE_BYTES, and the request has no effect, sometimes without an error. */
 static int collapse(int fd, unsigned char *address, uint64_t offset) {
     if (hr__page_bytes() > SMALL_BYTES) return -EINVAL;
     int r = hr__commit(fd, offset, SMALL_BYTES);
@@ -156,7 +156,8 @@ int hr__commit_huge(int fd, void *address, uint64_t offset, uint64_t bytes) {
 }
 
 void hr__forget_pages(void *address, uint64_t bytes) {
-    madvise(address, bytes, MADV_DONTNEED); /* of a shared file mapping: the page table forgets, the file does not */
+    madvise(address, bytes,
+            MADV_DONTNEED); /* for a shared file mapping this drops the page table entries, not the data */
 }
 
 void hr__unmap(void *address, uint64_t bytes) {
@@ -173,7 +174,7 @@ int hr__commit(int fd, uint64_t offset, uint64_t bytes) {
     do r = fallocate(fd, 0, (off_t)offset, (off_t)bytes) < 0 ? -errno : 0;
     while (r == -EINTR);
     if (r != -EOPNOTSUPP) return r;
-    do r = -posix_fallocate(fd, (off_t)offset, (off_t)bytes); /* writes, where the file system cannot reserve */
+    do r = -posix_fallocate(fd, (off_t)offset, (off_t)bytes); /* it writes zeros if the file system cannot reserve */
     while (r == -EINTR);
     return r;
 }

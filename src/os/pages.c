@@ -9,13 +9,13 @@
 #include "base/base.h"
 #include "os.h"
 
-/* An entry of /proc/self/pagemap (the kernel's Documentation/admin-guide/mm/pagemap.rst). Without privileges the page's
- * number reads as 0, and these bits as they are. */
+/* An entry of /proc/self/pagemap (the kernel's Documentation/admin-guide/mm/pagemap.rst). Without privileges the page
+ * number reads as 0, but these bits are correct. */
 #define IS_EXCLUSIVE (UINT64_C(1) << 56)
 #define IS_FILE_OR_SHARED (UINT64_C(1) << 61)
 #define IS_PRESENT (UINT64_C(1) << 63)
 
-enum { ENTRIES = 64 }; /* read at once: neighbours are likely to be asked for next */
+enum { ENTRIES = 64 }; /* read at once, because the next address is likely to be near */
 
 struct pagemap {
     int fd;

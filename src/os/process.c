@@ -86,7 +86,7 @@ uint64_t hr__resident_bytes(int pid) {
     return strtoull(second + 1, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The value of a line "Name:<tab>value" of /proc/PID/status. */
+/* Returns the value of a line "Name:<tab>value" of /proc/PID/status. */
 static const char *status_of(const char *status, const char *name) {
     const char *line = strstr(status, name);
     return line ? line + strlen(name) + strspn(line + strlen(name), " \t") : "";
@@ -96,8 +96,8 @@ static void copy_line(char *to, size_t bytes, const char *from) {
     snprintf(to, bytes, "%.*s", (int)strcspn(from, "\n"), from);
 }
 
-/* Of "NUMBER 0xADDRESS 0xOPERATION 0xVALUE 0xTIMEOUT ...": does it wait for a futex of its process' own, which only its
- * own threads can wake it from? */
+/* Parses "NUMBER 0xADDRESS 0xOPERATION 0xVALUE 0xTIMEOUT ...". Returns true if the thread waits for a private futex of
+ * its process, from which only another thread of the same process can wake it. */
 static bool is_endless_private_wait(const char *system_call) {
     enum { OPERATION = 2, TIMEOUT = 4 };
     unsigned long words[TIMEOUT + 1] = {0};

@@ -15,7 +15,7 @@ int hr__thread_start(struct hr__thread *thread, void (*run)(void *), void *conte
     sigset_t all, before;
     *thread = (struct hr__thread){.run = run, .context = context};
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* a new thread begins with its maker's mask */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* a new thread inherits the signal mask */
     r = pthread_create(&thread->id, NULL, run_thread, thread);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return -r;

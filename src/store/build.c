@@ -16,7 +16,7 @@ enum {
     FIRST_STEP_BYTES = 1 << 16,
     FIRST_MAPPED_BYTES = 64 << 20,
     HUGE_BYTES = 2 << 20,
-    STEPS = 32, /* an image grows by this part of itself */
+    STEPS = 32, /* an image grows by a 32nd of its size */
     LAST_STEP_BYTES = 64 << 20,
     FORGET_BYTES = 256 << 20,
     LATE_TEXT_BYTES = 64,
@@ -27,18 +27,18 @@ enum {
 static int no_room(const hr_builder *builder, int code, uint64_t bytes) {
     if (code == -EFBIG && bytes > hr__file_limit())
         return hr__fail(code,
-                        "store: an image of %" PRIu64 " bytes or more in %s is over the limit of files' sizes, which "
-                        "holds for memory too; raise it (ulimit -f)",
+                        "store: an image of %" PRIu64 " bytes or more in %s is over the limit on file sizes, which "
+                        "also applies to shared memory; raise it (ulimit -f)",
                         bytes, builder->path ? builder->path : "memory");
     if (builder->path && code != -ENOSPC && code != -EDQUOT && code != -ENOMEM)
         return hr__fail(code, "store: cannot write an image of %" PRIu64 " bytes to %s: %s", bytes, builder->path,
                         hr_error_text(code));
     return hr__fail(code, "store: no room for an image of %" PRIu64 " bytes in %s: %s; %s", bytes,
                     builder->path ? builder->path : "memory", hr_error_text(code),
-                    builder->path ? "free some, or choose another file system" : "write it to a file (path=)");
+                    builder->path ? "free some space, or choose another file system" : "write it to a file (path=)");
 }
 
-/* A mapping of at least `bytes`, of which not all need to be there yet. */
+/* Maps at least `bytes` bytes, not all of which need to be committed yet. */
 static int map_more(hr_builder *builder, uint64_t bytes) {
     if (bytes <= builder->mapped_bytes) return 0;
     uint64_t mapped_bytes = hr__max(2 * bytes, FIRST_MAPPED_BYTES);
@@ -51,8 +51,9 @@ static int map_more(hr_builder *builder, uint64_t bytes) {
     return 0;
 }
 
-/* Makes the file or memory `room` bytes long, all of it there: or touching it would raise SIGBUS. An image in memory
- * has no huge page before it would fill one: to make and to clear one takes longer than a small image does. */
+/* Makes the file or memory `room` bytes long, and commits all of it, because touching memory that is not committed
+ * raises SIGBUS. An image in memory gets no huge page before it fills one, because making and clearing a huge page
+ * takes longer than building a small image. */
 static int commit(hr_builder *builder, uint64_t room) {
     if (room > hr__file_limit()) return -EFBIG;
     uint64_t begin = builder->room, huge = begin < HUGE_BYTES ? 0 : hr__round_up(begin, HUGE_BYTES);
@@ -74,7 +75,8 @@ static int grow(hr_builder *builder, uint64_t needed) {
     return 0;
 }
 
-/* What was written to a file is in the file: a build larger than memory must not count as this process's. */
+/* Pages that were written to a file are removed from this process, so that an image larger than memory does not count
+ * as memory of this process. */
 static void forget(hr_builder *builder) {
     if (!builder->path || builder->used - builder->forgotten < FORGET_BYTES) return;
     hr__forget_pages(builder->base, builder->used & ~UINT64_C(0xFFFF));
@@ -84,7 +86,7 @@ static void forget(hr_builder *builder) {
 int hr__builder_room(hr_builder *builder, uint64_t bytes, uint64_t align, uint64_t *ret_offset) {
     uint64_t offset = hr__round_up(builder->used, align), end;
     if (!hr__add(offset, bytes, &end) || end > UINT64_C(1) << 43)
-        return hr__fail(-EFBIG, "store: an image holds up to 8 TiB; split it");
+        return hr__fail(-EFBIG, "store: an image can have up to 8 TiB; split it");
     end = hr__round_up(end, 8);
     int r = end > builder->room ? grow(builder, end) : 0;
     if (r < 0) return r;
@@ -137,13 +139,13 @@ static int create(hr_builder *builder, const char *path) {
 
 static const char *advice(int code) {
     if (code == -EMFILE || code == -ENFILE)
-        return "; each image has a descriptor: freeze what belongs together at once, or raise the limit of open files "
+        return "; each image has a descriptor: freeze related objects together, or raise the limit on open files "
                "(ulimit -n)";
-    return code == -EEXIST ? ", and it is no regular file" : "";
+    return code == -EEXIST ? ", and it is not a regular file" : "";
 }
 
 int hr_builder_open(const char *path, hr_builder **ret_builder) {
-    if (path && !*path) return hr__fail(-ENOENT, "store: an image's path is empty; NULL is memory");
+    if (path && !*path) return hr__fail(-ENOENT, "store: the path of an image is empty; NULL makes an image in memory");
     hr_cleanup(drop_builder) hr_builder *builder = hr__realloc(NULL, sizeof *builder);
     if (!builder) return hr__fail(-ENOMEM, "store: no memory for a builder");
     *builder = (hr_builder){.fd = -1, .pid = hr__pid(), .seed = UINT64_C(0x9e3779b97f4a7c15)};
@@ -168,9 +170,10 @@ hr_value hr_value_bool(int truth) {
 }
 
 static int put_bytes(hr_builder *builder, unsigned tag, const void *bytes, uint64_t count, hr_value *ret_value) {
-    bool stands_before = count >= COUNT_STANDS_BEFORE;
+    bool stands_before = count >= COUNT_BEFORE_ITEMS;
     uint64_t offset, room;
-    if (!hr__add(count, stands_before ? 8 : 0, &room)) return hr__fail(-EFBIG, "store: %" PRIu64 " bytes", count);
+    if (!hr__add(count, stands_before ? 8 : 0, &room))
+        return hr__fail(-EFBIG, "store: a value of %" PRIu64 " bytes is larger than an image can be", count);
     int r = hr__builder_room(builder, hr__max(room, 1), 8, &offset);
     if (r < 0) return r;
     unsigned char *at = builder->base + offset;
@@ -179,11 +182,11 @@ static int put_bytes(hr_builder *builder, unsigned tag, const void *bytes, uint6
         at += sizeof count;
     }
     if (count) memcpy(at, bytes, count);
-    *ret_value = hr__word(tag, stands_before ? COUNT_STANDS_BEFORE : (unsigned)count, offset);
+    *ret_value = hr__word(tag, stands_before ? COUNT_BEFORE_ITEMS : (unsigned)count, offset);
     return 0;
 }
 
-/* A value of fixed size: no count. */
+/* A value of fixed size, which has no count. */
 static int put_fixed(hr_builder *builder, unsigned tag, const void *bytes, uint64_t count, hr_value *ret_value) {
     int r = put_bytes(builder, tag, bytes, count, ret_value);
     if (r == 0) *ret_value &= ~UINT64_C(0xFFFF00);
@@ -293,7 +296,7 @@ static int put_sums(hr_builder *builder, struct image_header *header) {
     return 0;
 }
 
-/* All but the header, and what the header will say. */
+/* Writes all but the header, and computes the header. */
 static int write_sections(hr_builder *builder, hr_value root, struct image_header *ret_header) {
     struct image_header header = {.magic = HR__IMAGE_MAGIC,
                                   .version = HR_STORE_VERSION,
@@ -304,7 +307,7 @@ static int write_sections(hr_builder *builder, hr_value root, struct image_heade
     struct hr__image image = hr__builder_image(builder);
     struct hr_item item;
     int r = hr__image_read(&image, root, &item);
-    if (r < 0) return hr__fail(-EINVAL, "store: the root is no value of this builder");
+    if (r < 0) return hr__fail(-EINVAL, "store: the root is not a value of this builder");
     r = put_shapes(builder, &header);
     if (r == 0) r = put_sums(builder, &header);
     if (r < 0) return r;
@@ -316,7 +319,7 @@ static int write_sections(hr_builder *builder, hr_value root, struct image_heade
     return 0;
 }
 
-/* The header is written when everything else is where it belongs: an image without one is none. */
+/* The header is written last, because a file without a header is not taken for an image. */
 static int publish(hr_builder *builder, const struct image_header *header) {
     hr__unmap(builder->base, builder->mapped_bytes);
     builder->base = NULL;
@@ -340,7 +343,7 @@ int hr_builder_finish(hr_builder *builder, hr_value root, hr_store **ret_store) 
     if (r == 0) r = publish(mine, &header);
     if (r < 0) return r;
     r = hr__file_reopen(mine->fd, &fd);
-    if (r < 0) return hr__fail(r, "store: no descriptor for the image: %s", hr_error_text(r));
+    if (r < 0) return hr__fail(r, "store: cannot open a descriptor of the image: %s", hr_error_text(r));
     r = hr__store_open_taken(fd, mine->path ? mine->path : "an image in memory", 0, ret_store);
     if (r == 0 && mine->path) hr__close(&(*ret_store)->fd);
     return r;

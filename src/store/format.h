@@ -2,6 +2,7 @@
 #ifndef HR_STORE_FORMAT_H
 #define HR_STORE_FORMAT_H
 
+#include <headrace/error.h>
 #include <headrace/store.h>
 
 #include <string.h>
@@ -9,7 +10,7 @@
 #include "base/base.h"
 
 /*
- * An image. Little-endian; offsets are bytes from its start, nodes are 8-byte-aligned.
+ * The layout of an image. It is little-endian. Offsets are bytes from its start, and nodes are 8-byte-aligned.
  *
  *     0          struct image_header, 256 B; written last
  *     256        heap: nodes, in the order in which they were made
@@ -20,10 +21,9 @@
  *
  *      63                          24 23      8 7    0
  *     +------------------------------+---------+------+
- *     | offset of its node / 8       | count   | tag  |     what has a node; count 0xFFFF: it stands before the items
- *     | a signed integer of 56 bits            | INT  |
- *     | the upper 56 bits of a double          | REAL |     whose lower 8 are 0
- *     | 7 characters                           | SHORT + n |
+ *     | offset of its node / 8       | count   | tag  |     a value with a node; count 0xFFFF: it is in front of the
+ * items | a signed integer of 56 bits            | INT  | | the upper 56 bits of a double          | REAL |     whose
+ * lower 8 are 0 | 7 characters                           | SHORT + n |
  *     +----------------------------------------+------+
  *
  * Nodes, by tag:
@@ -37,22 +37,22 @@
  *                                the guide, padding to 8, the bytes
  *        ROWS                    struct rows_node, a row for each: a word for each field
  *     DICT                       struct dict_node, a word for each entry
- *     ENTRY                      a word for the key and one for the value; a key that is a text stands right before it
+ *     ENTRY                      a word for the key and one for the value; a key that is a text is right before it
  *     SET, FROZEN_SET            struct dict_node, a word for each item
  *     RECORD                     its row; the word's count is the shape's number
- *     ARRAY                      struct array_node, the dimensions, and where it is strided as many strides and the
- *                                number of its first element, 8 B each; the elements stand elsewhere
+ *     ARRAY                      struct array_node, the dimensions, and if it is strided as many strides and the
+ *                                number of its first element, 8 B each; the elements are elsewhere
  *     TYPED                      two words
  *
- * The guide of a list of at least GUIDED_MIN texts is every GUIDE_STEP-th of its offsets, and the last. It stays in the
- * cache when the offsets do not, and says about where a text is: that memory is asked for while the offset is on its
- * way.
+ * The guide of a list of at least GUIDED_MIN texts contains every GUIDE_STEP-th of its offsets, and the last one. It
+ * stays in the cache when the offsets do not, and gives the approximate address of a text: this memory can be
+ * prefetched while the offset is being loaded.
  *
- * A slot is 0, or holds 1 + a place in its lower 24 (of 4 bytes) or 40 (of 8) bits, and the upper bits of the key's
- * hash above it. A place is the number of a set's item, or, in units of 8 bytes, where a dict's entry is, in slots
- * counted from the dict: key and value are found without asking for a number first, in one stretch of memory. The first
- * slot for a key is its hash modulo the number of slots; then come the next ones. Slots are made when all entries are
- * there, as narrow as their places allow.
+ * A slot is 0, or contains 1 + a place in its lower 24 (of 4 bytes) or 40 (of 8) bits, and the upper bits of the key's
+ * hash above it. The place of a set's item is its number. The place of a dict's entry is its offset in units of 8
+ * bytes; slots count it from the dict. So key and value are found in one piece of memory, without loading a number
+ * first. The first slot for a key is its hash modulo the number of slots; the following slots come next. Slots are made
+ * after all entries, as narrow as their places allow.
  */
 
 enum hr__tag {
@@ -82,7 +82,7 @@ enum hr__tag {
     TAG_ENTRY = 54, /* in dicts only */
 };
 
-enum hr__layout {
+enum hr__item_layout {
     LAYOUT_WORDS = 0,
     LAYOUT_INT32 = 1,
     LAYOUT_INT64 = 2,
@@ -90,22 +90,22 @@ enum hr__layout {
     LAYOUT_TEXTS = 4,
     LAYOUT_ROWS = 5,
     LAYOUT_COUNT,
-    LAYOUT_WIDE_TEXTS = LAYOUT_COUNT /* not in images: TEXTS with offsets of 5 bytes, read */
+    LAYOUT_WIDE_TEXTS = LAYOUT_COUNT /* not in images: the layout of a read item of TEXTS with offsets of 5 bytes */
 };
 
 enum {
     SHORT_MAX = 7,
-    COUNT_STANDS_BEFORE = 0xFFFF,
+    COUNT_BEFORE_ITEMS = 0xFFFF,
     CHUNK_BYTES = 1 << 20,
     ARRAY_ALIGN = 64,
     SLOT4_INDEX_BITS = 24,
     SLOT8_INDEX_BITS = 40,
-    SCAN_MAX = 8, /* a dict of so many entries has no slots */
+    SCAN_MAX = 8, /* a dict with at most this many entries has no slots */
     GUIDE_STEP = 32,
     GUIDED_MIN = 256,
 };
 
-#define HR__MOST_ITEMS (UINT64_C(1) << 40) /* of a dict or a list of texts, and bytes of the texts */
+#define HR__MOST_ITEMS (UINT64_C(1) << 40) /* maximum of a dict or a list of texts; also of the bytes of the texts */
 
 #define HR__IMAGE_MAGIC UINT64_C(0x0a45524f54535248) /* "HRSTORE\n" */
 
@@ -116,7 +116,7 @@ struct image_header {
     uint64_t total_bytes;
     uint64_t heap_end;
     uint64_t root; /* a word */
-    uint64_t seed; /* of keys' hashes */
+    uint64_t seed; /* for the hashes of keys */
     uint64_t shapes_at, shape_count;
     uint64_t sums_at, sum_count;
     uint64_t chunk_bytes;
@@ -133,7 +133,7 @@ struct texts_node {
 };
 _Static_assert(sizeof(struct texts_node) == 24, "image layout");
 
-/* Bytes of the offsets and of the guide of a list of texts, padding included. */
+/* The sizes in bytes of the offsets and of the guide of a list of texts, with padding. */
 static inline uint64_t hr__offsets_bytes(uint64_t count, unsigned width) {
     return hr__round_up((count + 1) * width, 8);
 }
@@ -149,8 +149,8 @@ _Static_assert(sizeof(struct rows_node) == 16, "image layout");
 
 struct dict_node {
     uint64_t count;
-    hr_value slots; /* where they are; its tag: 1: native; its count: slot_bytes << 8 | slot_bits, of 1 << slot_bits
-                     * slots of `slot_bytes`; 0: none */
+    hr_value slots; /* the offset of the slots. Its tag: 1: native. Its count: slot_bytes << 8 | slot_bits, for 1 <<
+                       slot_bits slots of `slot_bytes`; 0: there are no slots */
 };
 _Static_assert(sizeof(struct dict_node) == 16, "image layout");
 
@@ -181,10 +181,11 @@ static inline hr_value hr__word(unsigned tag, unsigned count, uint64_t offset) {
     return offset >> 3 << 24 | (uint64_t)count << 8 | tag;
 }
 
-/* What reading needs of an image: a store's, and the unfinished one of a builder. */
+/* The part of an image that is needed to read it. It may be the image of a store, or the unfinished one of a builder.
+ */
 struct hr__image {
     const unsigned char *base;
-    uint64_t heap_end; /* nothing at or beyond it is a node */
+    uint64_t heap_end; /* nodes are before this offset */
     const uint64_t *shapes;
     uint64_t shape_count;
     uint64_t seed;
@@ -196,14 +197,15 @@ static inline uint64_t hr__load8(const void *from) {
     return word;
 }
 
-/* `bytes` bytes at an offset of the heap; NULL: they do not lie in it. */
+/* Returns the address of `bytes` bytes at an offset of the heap; NULL: they are not all inside it. */
 static inline const unsigned char *hr__span(const struct hr__image *image, uint64_t offset, uint64_t bytes) {
     if (offset < sizeof(struct image_header) || offset > image->heap_end || bytes > image->heap_end - offset)
         return NULL;
     return image->base + offset;
 }
 
-/* The words of a place: in a dict the key's and the value's, in a set the item's; NULL: there can be none. */
+/* Returns the address of the words of a place: in a dict those of the key and the value, in a set that of the item;
+ * NULL: the place is invalid. */
 static inline const unsigned char *hr__words_at(const struct hr__image *image, const struct hr_item *dict,
                                                 uint64_t place) {
     if (dict->kind == HR_KIND_DICT) return hr__span(image, place * 8, 16);
@@ -217,38 +219,49 @@ int hr__image_at(const struct hr__image *image, const struct hr_item *container,
 /* hr_store_text */
 int hr__image_text(const struct hr__image *image, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
                    uint64_t *ret_count);
-/* The place of item `index` < count of a dict or set, and the words of a place: the key's, and in a dict the value's.
- */
+/* Return the place of item `index` < count of a dict or set, and the words of a place: that of the key, and in a dict
+ * that of the value. */
 int hr__image_place(const struct hr__image *image, const struct hr_item *dict, uint64_t index, uint64_t *ret_place);
 int hr__image_words(const struct hr__image *image, const struct hr_item *dict, uint64_t place, hr_value *ret_key,
                     hr_value *ret_value);
-/* A shape, all of it within the image; `ret_names` (or NULL): a word for each field's name. */
+/* Reads a shape and checks that all of it is inside the image. `ret_names` (or NULL): a word for each field's name. */
 int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape_node *ret_shape,
                     const unsigned char **ret_names);
 
-/* describe.c: is every place of a strided array among its stored elements? */
+/* Sets the message of HR_E_CORRUPT. */
+__attribute__((cold)) void hr__image_set_corrupt(const char *what, uint64_t offset);
+/* Fails with HR_E_CORRUPT. It is inline, so that compilers and analysers see which value is returned. */
+static inline int hr__image_corrupt(const char *what, uint64_t offset) {
+    hr__image_set_corrupt(what, offset);
+    return HR_E_CORRUPT;
+}
+
+/* read_shape.c */
+int hr__item_must_be_text(const struct hr_item *item, const char *what);
+
+/* read_array.c: returns true if every place of a strided array is one of its stored elements. */
 bool hr__is_within(const struct hr_store_array *array);
 
-/* key.c: keys, and where they are. */
+/* key.c */
 enum { HR__KEY_PARTS = 64 };
 struct hr__key_room {
     struct hr_key parts[HR__KEY_PARTS];
     struct hr_item items[HR__KEY_PARTS];
     unsigned used;
 };
-/* A dict's or set's item as a key to look up. 1; 0: of a kind that is not looked up, NaN, or too large; HR_E_CORRUPT.
- * The key borrows from item, image and room. */
+/* Makes a key of a dict's or set's item. Returns 1; 0: it is of a kind that cannot be looked up, NaN, or too large;
+ * HR_E_CORRUPT. The key borrows from item, image and room. */
 int hr__key_of(const struct hr__image *image, const struct hr_item *item, struct hr__key_room *room,
                struct hr_key *ret_key);
 uint64_t hr__key_hash(const struct hr_key *key, uint64_t seed);
-/* A slot's contents for a place, and the upper bits of a hash alone. */
+/* The contents of a slot: a place, and the upper bits of a hash. */
 uint64_t hr__slot_of(unsigned slot_bytes, uint64_t hash, uint64_t place);
-/* From where the places in a dict's or set's slots are counted. */
+/* The place from which the slots of a dict or set count. */
 uint64_t hr__first_place(const struct hr__image *image, const struct hr_item *dict);
-/* The place that a slot holds; any where it is empty. */
+/* The place in a slot; undefined if the slot is empty. */
 uint64_t hr__slot_place(const struct hr__image *image, const struct hr_item *dict, const unsigned char *slot);
-/* 1 and the key's place; 0 and, where the dict has slots, the empty one at which the search ended in `*ret_place`;
- * HR_E_CORRUPT. */
+/* Returns 1 and the place of the key; 0 and, if the dict has slots, in `*ret_place` the empty slot at which the search
+ * ended; HR_E_CORRUPT. */
 int hr__key_find(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
                  uint64_t *ret_place);
 

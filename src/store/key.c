@@ -11,7 +11,7 @@ enum { TEXT_SALT = 1, BYTES_SALT, TUPLE_SALT, NUMBER_SALT, REAL_SALT, NONE_SALT,
 
 /* ---- numbers: 1 == 1.0 == True ---- */
 
-/* A float that is an integer of 64 bits becomes one. */
+/* Converts a float that is equal to an integer of 64 bits to this integer. */
 static struct hr_key as_number(const struct hr_key *key) {
     struct hr_key number = *key;
     number.kind = HR_KIND_INT;
@@ -96,14 +96,14 @@ static bool is_named(const struct hr_key *key, const char *text) {
     return key->kind == HR_KIND_TEXT && key->count == strlen(text) && !memcmp(key->bytes, text, key->count);
 }
 
-/* A tuple of `count` parts of which the last two are a time zone and a fold: none, and 0. */
+/* Returns true if the last two of a tuple's `count` parts, a time zone and a fold, are None and 0. */
 static bool is_without_zone(const struct hr_key *key, uint64_t count) {
     return key->kind == HR_KIND_TUPLE && key->count == count && key->keys[count - 2].kind == HR_KIND_NONE &&
            key->keys[count - 1].kind == HR_KIND_INT && key->keys[count - 1].integer == 0;
 }
 
-/* Of a typed value: is whatever equals it made of the same parts? Those with a time zone equal others of other zones, a
- * decimal equals numbers of any type. */
+/* Returns true if values that are equal to a typed value always have the same parts. This is false with a time zone,
+ * because times in different zones may be equal, and for a decimal, which may be equal to a number of any type. */
 static bool is_like_no_other(const struct hr_key *name, const struct hr_key *value) {
     if (is_named(name, "datetime")) return is_without_zone(value, 9);
     if (is_named(name, "time")) return is_without_zone(value, 6);
@@ -165,7 +165,7 @@ static bool same_number(const struct hr_key *key, const struct hr_item *item) {
     return equal_numbers(key, &other);
 }
 
-/* Is the item the key? 1, 0 or HR_E_CORRUPT. */
+/* Returns 1 if the item is equal to the key, 0 if not, or HR_E_CORRUPT. */
 static int is_key(const struct hr__image *image, const struct hr_key *key, const struct hr_item *item) {
     if (is_number(key->kind)) return same_number(key, item);
     if (key->kind != item->kind) return 0;
@@ -181,11 +181,12 @@ static int is_key(const struct hr__image *image, const struct hr_key *key, const
     return 1;
 }
 
-/* A text that is no short one, without making an item of it: the usual case. 1, 0, or -1: look closer. */
+/* Compares a text, unless it is a short one, without making an item of it: the usual case. Returns 1, 0, or -1: use the
+ * general comparison. */
 static int is_text(const struct hr__image *image, const struct hr_key *key, hr_value word) {
     unsigned tag = hr__word_tag(word);
     uint64_t offset = hr__word_offset(word);
-    if ((tag != TAG_ASCII && tag != TAG_TEXT) || hr__word_count(word) == COUNT_STANDS_BEFORE) return -1;
+    if ((tag != TAG_ASCII && tag != TAG_TEXT) || hr__word_count(word) == COUNT_BEFORE_ITEMS) return -1;
     if (key->count != hr__word_count(word)) return 0;
     if (offset > image->heap_end || key->count > image->heap_end - offset) return -1;
     return memcmp(key->bytes, image->base + offset, key->count) == 0;
@@ -204,12 +205,12 @@ static int is_key_at(const struct hr__image *image, const struct hr_item *dict, 
     return r < 0 ? r : is_item(image, key, word);
 }
 
-/* The usual case: a text in a dict. Its bytes stand before the entry, and are asked for together with it. */
+/* The usual case: a text in a dict. Its bytes are before the entry, and are prefetched together with it. */
 static inline int is_text_at(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key,
                              uint64_t place) {
     const unsigned char *at = hr__words_at(image, dict, place);
-    if (!at) return is_key_at(image, dict, key, place); /* says what is wrong */
-    __builtin_prefetch(at - HR_CACHE_LINE);             /* which is in the image: the header is longer */
+    if (!at) return is_key_at(image, dict, key, place); /* fails with the message */
+    __builtin_prefetch(at - HR_CACHE_LINE); /* this address is inside the image, because the header is longer */
     hr_value word = hr__load8(at);
     int r = is_text(image, key, word);
     return r >= 0 ? r : is_item(image, key, word);
@@ -248,7 +249,7 @@ uint64_t hr__slot_place(const struct hr__image *image, const struct hr_item *dic
     return hr__first_place(image, dict) + place_in(load_slot(slot, dict->shape, 0), dict->shape);
 }
 
-/* Called with a constant `slot_bytes` and `is_equal`: one loop for each. */
+/* Called with constant `slot_bytes` and `is_equal`, so that the compiler makes a loop for each. */
 static inline __attribute__((always_inline)) int
 find_slot(const struct hr__image *image, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
           unsigned slot_bytes,

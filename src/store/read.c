@@ -8,16 +8,16 @@
 #include "store/format.h"
 
 /*
- * An image may hold anything, and a file may change while it is read. What is loaded once is what is checked and used,
- * and every span is held against the end of the heap before a byte of it is touched.
+ * Reads values, and the items of containers. An image may contain any bytes, and a file may change while it is read. So
+ * each word is loaded once, and the loaded copy is checked and used. Every span is compared with the end of the heap
+ * before a byte of it is read.
  */
 
-__attribute__((cold)) static int corrupt(const char *what, uint64_t offset) {
-    return hr__fail(HR_E_CORRUPT,
-                    "store: %s at byte %" PRIu64
-                    " of the image is damaged; make the image again, or open it with verify "
-                    "to see how much is",
-                    what, offset);
+void hr__image_set_corrupt(const char *what, uint64_t offset) {
+    hr__fail(HR_E_CORRUPT,
+             "store: %s at byte %" PRIu64
+             " of the image is damaged; make the image again, or open it with verify to see how much is damaged",
+             what, offset);
 }
 
 /* ---- values ---- */
@@ -25,23 +25,23 @@ __attribute__((cold)) static int corrupt(const char *what, uint64_t offset) {
 static const unsigned item_bytes_of[LAYOUT_COUNT] = {
     [LAYOUT_WORDS] = 8, [LAYOUT_INT32] = 4, [LAYOUT_INT64] = 8, [LAYOUT_REAL] = 8};
 
-/* The count of a word that has it, or of its node, and where what it counts begins. */
+/* Reads the count of a value, from its word or from its node, and the address of its items. */
 static int find_counted(const struct hr__image *image, hr_value word, unsigned each, struct hr_item *ret) {
     uint64_t offset = hr__word_offset(word), count = hr__word_count(word), bytes;
-    if (count == COUNT_STANDS_BEFORE) {
+    if (count == COUNT_BEFORE_ITEMS) {
         const unsigned char *node = hr__span(image, offset, 8);
-        if (!node) return corrupt("a value", offset);
+        if (!node) return hr__image_corrupt("a value", offset);
         count = hr__load8(node);
         offset += 8;
     }
     ret->data = hr__mul(count, each, &bytes) ? hr__span(image, offset, bytes) : NULL;
     ret->count = count;
-    return ret->data ? 0 : corrupt("a value", offset);
+    return ret->data ? 0 : hr__image_corrupt("a value", offset);
 }
 
 static int read_fixed(const struct hr__image *image, hr_value word, uint64_t bytes, void *to) {
     const unsigned char *node = hr__span(image, hr__word_offset(word), bytes);
-    if (!node) return corrupt("a number", hr__word_offset(word));
+    if (!node) return hr__image_corrupt("a number", hr__word_offset(word));
     memcpy(to, node, bytes);
     return 0;
 }
@@ -50,11 +50,12 @@ static int read_texts(const struct hr__image *image, hr_value word, struct hr_it
     struct texts_node node;
     uint64_t offset = hr__word_offset(word), bytes;
     const unsigned char *at = hr__span(image, offset, sizeof node);
-    if (!at) return corrupt("a list of texts", offset);
+    if (!at) return hr__image_corrupt("a list of texts", offset);
     memcpy(&node, at, sizeof node);
-    if ((node.width != 4 && node.width != 5) || node.count >= HR__MOST_ITEMS) return corrupt("a list of texts", offset);
+    if ((node.width != 4 && node.width != 5) || node.count >= HR__MOST_ITEMS)
+        return hr__image_corrupt("a list of texts", offset);
     bytes = hr__offsets_bytes(node.count, node.width) + hr__guide_bytes(node.count, node.width);
-    if (!hr__span(image, offset + sizeof node, bytes)) return corrupt("a list of texts", offset);
+    if (!hr__span(image, offset + sizeof node, bytes)) return hr__image_corrupt("a list of texts", offset);
     ret->data = at;
     ret->count = node.count;
     ret->is_ascii = node.tag == TAG_ASCII;
@@ -67,13 +68,13 @@ static int read_rows(const struct hr__image *image, hr_value word, struct hr_ite
     struct shape_node shape;
     uint64_t offset = hr__word_offset(word), bytes;
     const unsigned char *at = hr__span(image, offset, sizeof node);
-    if (!at) return corrupt("a list of records", offset);
+    if (!at) return hr__image_corrupt("a list of records", offset);
     memcpy(&node, at, sizeof node);
     int r = hr__image_shape(image, node.shape, &shape, NULL);
     if (r < 0) return r;
     if (!shape.field_count || !hr__mul(node.count, shape.field_count * UINT64_C(8), &bytes) ||
         !hr__span(image, offset + sizeof node, bytes))
-        return corrupt("a list of records", offset);
+        return hr__image_corrupt("a list of records", offset);
     ret->data = at + sizeof node;
     ret->count = node.count;
     ret->shape = node.shape;
@@ -85,28 +86,29 @@ static int read_list(const struct hr__image *image, hr_value word, unsigned layo
     ret->shape = UINT32_MAX;
     if (layout == LAYOUT_TEXTS) return read_texts(image, word, ret);
     if (layout == LAYOUT_ROWS) return read_rows(image, word, ret);
-    if (layout >= LAYOUT_COUNT) return corrupt("a list", hr__word_offset(word));
+    if (layout >= LAYOUT_COUNT) return hr__image_corrupt("a list", hr__word_offset(word));
     return find_counted(image, word, item_bytes_of[layout], ret);
 }
 
 static int read_slots(const struct hr__image *image, hr_value slots, struct hr_item *ret) {
     unsigned slot_bytes = hr__word_count(slots) >> 8, slot_bits = hr__word_count(slots) & 0xFF;
-    if ((slot_bytes != 4 && slot_bytes != 8) || slot_bits > 43) return corrupt("a dict or set", hr__word_offset(slots));
+    if ((slot_bytes != 4 && slot_bytes != 8) || slot_bits > 43)
+        return hr__image_corrupt("a dict or set", hr__word_offset(slots));
     ret->keyed.slots = hr__span(image, hr__word_offset(slots), (uint64_t)slot_bytes << slot_bits);
     ret->is_native = hr__word_tag(slots) != 0;
     ret->layout = (uint8_t)slot_bits;
     ret->shape = slot_bytes;
-    return ret->keyed.slots ? 0 : corrupt("a dict or set", hr__word_offset(slots));
+    return ret->keyed.slots ? 0 : hr__image_corrupt("a dict or set", hr__word_offset(slots));
 }
 
 static int read_dict(const struct hr__image *image, hr_value word, struct hr_item *ret) {
     struct dict_node node;
     uint64_t offset = hr__word_offset(word), bytes;
     const unsigned char *at = hr__span(image, offset, sizeof node);
-    if (!at) return corrupt("a dict or set", offset);
+    if (!at) return hr__image_corrupt("a dict or set", offset);
     memcpy(&node, at, sizeof node);
     if (!hr__mul(node.count, 8, &bytes) || !hr__span(image, offset + sizeof node, bytes))
-        return corrupt("a dict or set", offset);
+        return hr__image_corrupt("a dict or set", offset);
     ret->data = at + sizeof node;
     ret->count = node.count;
     if (hr__word_count(node.slots)) return read_slots(image, node.slots, ret);
@@ -121,19 +123,19 @@ static int read_record(const struct hr__image *image, hr_value word, struct hr_i
     ret->shape = hr__word_count(word);
     ret->count = shape.field_count;
     ret->data = hr__span(image, hr__word_offset(word), ret->count * 8);
-    return ret->data ? 0 : corrupt("a record", hr__word_offset(word));
+    return ret->data ? 0 : hr__image_corrupt("a record", hr__word_offset(word));
 }
 
 static int read_node(const struct hr__image *image, hr_value word, uint64_t bytes, uint64_t count,
                      struct hr_item *ret) {
     ret->data = hr__span(image, hr__word_offset(word), bytes);
     ret->count = count;
-    return ret->data ? 0 : corrupt("a value", hr__word_offset(word));
+    return ret->data ? 0 : hr__image_corrupt("a value", hr__word_offset(word));
 }
 
 static int read_short(hr_value word, unsigned length, struct hr_item *ret) {
     uint64_t characters = word >> 8;
-    if (characters & UINT64_C(0x80808080808080)) return corrupt("a text", 0);
+    if (characters & UINT64_C(0x80808080808080)) return hr__image_corrupt("a text", 0);
     memcpy(ret->small, &characters, sizeof characters);
     ret->kind = HR_KIND_TEXT;
     ret->layout = 1; /* its bytes are in `small` */
@@ -229,7 +231,7 @@ static int read_into(const struct hr__image *image, hr_value word, struct hr_ite
     case HR_KIND_TYPED:
         return read_node(image, word, 16, 2, item);
     default:
-        return corrupt("a value", hr__word_offset(word));
+        return hr__image_corrupt("a value", hr__word_offset(word));
     }
 }
 
@@ -244,15 +246,17 @@ const void *hr_item_bytes(const struct hr_item *item) {
 
 /* ---- items ---- */
 
-/* Not by way of a word that is zero but for some bytes: the processor would wait for those to be written. */
+/* A memcpy of 5 bytes into a zero word would be slower: the processor would have to wait for the store before it can
+ * load the word. */
 static inline uint64_t load_offset(const unsigned char *from, unsigned width) {
     uint32_t low;
     memcpy(&low, from, sizeof low);
     return width == 4 ? low : low | (uint64_t)from[4] << 32;
 }
 
-/* Asks for the memory of a text, and some around it, while its offset is on the way. A hint: where the guide is
- * damaged, for other memory. (Not inlined, gcc takes what only asks for memory for what does nothing.) */
+/* Prefetches the memory of a text, and some around it, while its offset is being loaded. It is a hint: if the guide is
+ * damaged, other memory is prefetched. (If this is not inlined, gcc removes the call, because a function that only
+ * prefetches seems to have no effect.) */
 static inline __attribute__((always_inline)) void fetch_about(const unsigned char *bytes, const unsigned char *guide,
                                                               uint64_t number, unsigned width) {
     uint64_t begin = load_offset(guide, width), step = load_offset(guide + width, width) - begin;
@@ -266,13 +270,14 @@ static inline const unsigned char *text_between(const struct hr__image *image, c
     uint64_t begin = load_offset(offsets + index * width, width),
              end = load_offset(offsets + (index + 1) * width, width);
     const unsigned char *guide = offsets + hr__offsets_bytes(texts->count, width);
-    const unsigned char *bytes = guide + hr__guide_bytes(texts->count, width); /* what was read fits */
+    const unsigned char *bytes =
+        guide + hr__guide_bytes(texts->count, width); /* read_texts has checked that they fit */
     if (texts->count >= GUIDED_MIN) fetch_about(bytes, guide + index / GUIDE_STEP * width, index % GUIDE_STEP, width);
     *ret_count = end - begin;
     return begin <= end && end <= (uint64_t)(image->base + image->heap_end - bytes) ? bytes + begin : NULL;
 }
 
-/* The bytes of text `index` of a packed list; NULL: damaged. */
+/* Returns the bytes of text `index` of a packed list; NULL: damaged. */
 static inline const unsigned char *text_span(const struct hr__image *image, const struct hr_item *texts, uint64_t index,
                                              uint64_t *ret_count) {
     return texts->layout == LAYOUT_TEXTS ? text_between(image, texts, index, 4, ret_count)
@@ -280,7 +285,7 @@ static inline const unsigned char *text_span(const struct hr__image *image, cons
 }
 
 __attribute__((cold)) static int corrupt_texts(const struct hr__image *image, const struct hr_item *texts) {
-    return corrupt("a list of texts", (uint64_t)(texts->data - image->base));
+    return hr__image_corrupt("a list of texts", (uint64_t)(texts->data - image->base));
 }
 
 static int text_at(const struct hr__image *image, const struct hr_item *texts, uint64_t index, struct hr_item *ret) {
@@ -332,7 +337,7 @@ static int list_at(const struct hr__image *image, const struct hr_item *list, ui
 int hr__image_place(const struct hr__image *image, const struct hr_item *dict, uint64_t index, uint64_t *ret_place) {
     hr_value word = hr__load8(dict->data + index * 8);
     if (dict->kind == HR_KIND_DICT && hr__word_tag(word) != TAG_ENTRY)
-        return corrupt("a dict", (uint64_t)(dict->data - image->base));
+        return hr__image_corrupt("a dict", (uint64_t)(dict->data - image->base));
     *ret_place = dict->kind == HR_KIND_DICT ? hr__word_offset(word) / 8 : index;
     return 0;
 }
@@ -340,7 +345,7 @@ int hr__image_place(const struct hr__image *image, const struct hr_item *dict, u
 int hr__image_words(const struct hr__image *image, const struct hr_item *dict, uint64_t place, hr_value *ret_key,
                     hr_value *ret_value) {
     const unsigned char *at = hr__words_at(image, dict, place);
-    if (!at) return corrupt("a dict or set", (uint64_t)(dict->data - image->base));
+    if (!at) return hr__image_corrupt("a dict or set", (uint64_t)(dict->data - image->base));
     *ret_key = hr__load8(at);
     if (dict->kind == HR_KIND_DICT) *ret_value = hr__load8(at + 8);
     return 0;
@@ -361,7 +366,7 @@ __attribute__((cold)) static int out_of_range(const struct hr_item *container, u
 int hr__image_at(const struct hr__image *image, const struct hr_item *container, uint64_t index,
                  struct hr_item *ret_item) {
     if (index >= container->count) return out_of_range(container, index);
-    *ret_item = (struct hr_item){0}; /* in place: a copy would wait until all that is written below has landed */
+    *ret_item = (struct hr_item){0}; /* in place, because copying a struct would wait for the stores below */
     switch (container->kind) {
     case HR_KIND_LIST:
     case HR_KIND_TUPLE:
@@ -381,30 +386,12 @@ int hr__image_at(const struct hr__image *image, const struct hr_item *container,
 int hr__image_text(const struct hr__image *image, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
                    uint64_t *ret_count) {
     bool is_packed = texts->layout == LAYOUT_TEXTS || texts->layout == LAYOUT_WIDE_TEXTS;
-    if (!is_packed || !texts->is_ascii) return hr__fail(-EINVAL, "store: that is no packed list of ASCII texts");
+    if (!is_packed || !texts->is_ascii) return hr__fail(-EINVAL, "store: that is not a packed list of ASCII texts");
     if (index >= texts->count) return out_of_range(texts, index);
     uint64_t count;
     const void *bytes = text_span(image, texts, index, &count);
     if (!bytes) return corrupt_texts(image, texts);
     *ret_bytes = bytes;
     *ret_count = count;
-    return 0;
-}
-
-/* ---- shapes ---- */
-
-int hr__image_shape(const struct hr__image *image, uint64_t number, struct shape_node *ret_shape,
-                    const unsigned char **ret_names) {
-    if (number >= image->shape_count) return corrupt("a record's shape", 0);
-    uint64_t offset = image->shapes[number];
-    const unsigned char *at = offset % 8 ? NULL : hr__span(image, offset, sizeof *ret_shape);
-    if (!at) return corrupt("a shape", offset);
-    struct shape_node shape;
-    memcpy(&shape, at, sizeof shape);
-    if (shape.field_count > HR_STORE_MAX_FIELDS ||
-        !hr__span(image, offset, sizeof shape + shape.field_count * UINT64_C(8)))
-        return corrupt("a shape", offset);
-    *ret_shape = shape;
-    if (ret_names) *ret_names = at + sizeof shape;
     return 0;
 }

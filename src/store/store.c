@@ -50,8 +50,8 @@ static int check_header(const struct image_header *header, uint64_t bytes, const
     const char *damaged = "is damaged: its header does not match its checksum; make the image again";
     if (bytes < sizeof *header || header->magic != HR__IMAGE_MAGIC)
         return refuse(name, -EINVAL,
-                      "is not an image: it does not begin as one. Images are made by headrace.freeze(..., path=...) or "
-                      "hr_builder_open, and have their first bytes when they are complete");
+                      "is not an image: its first bytes are others. Images are made by headrace.freeze(..., path=...) "
+                      "or hr_builder_open; their first bytes are written last");
     if (header->version < HR_STORE_OLDEST_VERSION || header->version > HR_STORE_VERSION)
         return hr__fail(HR_E_VERSION,
                         "store: %s is an image of format version %" PRIu32 "; this headrace reads %d to %d; make "
@@ -60,19 +60,19 @@ static int check_header(const struct image_header *header, uint64_t bytes, const
     if (header->checksum != hr__header_sum(header)) return refuse(name, HR_E_CORRUPT, damaged);
     if (header->total_bytes != bytes)
         return hr__fail(HR_E_CORRUPT,
-                        "store: %s has %" PRIu64 " bytes of the %" PRIu64 " that its header speaks of: it "
-                        "was cut off or added to; copy or make it again",
+                        "store: %s has %" PRIu64 " bytes, but its header says %" PRIu64
+                        ": it was truncated or extended; copy or make it again",
                         name, bytes, header->total_bytes);
     if (header->header_bytes != sizeof *header || header->heap_end < sizeof *header || header->heap_end > bytes ||
         header->heap_end % 8 || header->shape_count > HR_STORE_MAX_SHAPES || header->chunk_bytes != CHUNK_BYTES ||
         !lies_within(header->shapes_at, header->shape_count, bytes) || header->shapes_at < header->heap_end ||
         !lies_within(header->sums_at, header->sum_count, bytes) || header->sums_at < header->heap_end ||
         header->sum_count != (header->sums_at - sizeof *header + CHUNK_BYTES - 1) / CHUNK_BYTES)
-        return refuse(name, HR_E_CORRUPT, "is damaged: its sections do not lie within it; make the image again");
+        return refuse(name, HR_E_CORRUPT, "is damaged: its sections are not inside it; make the image again");
     return 0;
 }
 
-/* Looks at what stands at `base`; an image is what all of it says. */
+/* Reads the header and the sections at `base`, and accepts the image only if all of them are consistent. */
 static int check_image(hr_store *store, const unsigned char *base, uint32_t flags) {
     if (!base || store->bytes < sizeof(struct image_header)) return check_header(NULL, 0, store->name);
     struct image_header header;
@@ -95,7 +95,7 @@ static hr_store *new_store(const char *name) {
     if (!store) return NULL;
     *store = (hr_store){.fd = -1};
     size_t length = hr__min(strlen(name), sizeof store->name - 1);
-    memcpy(store->name, name + strlen(name) - length, length); /* the end of a long path says more */
+    memcpy(store->name, name + strlen(name) - length, length); /* the end of a long path is more useful */
     return store;
 }
 
@@ -113,7 +113,7 @@ static void drop_store(hr_store **store) {
 
 int hr_store_open_memory(const void *image, uint64_t bytes, uint32_t flags, hr_store **ret_store) {
     if ((uintptr_t)image % ARRAY_ALIGN)
-        return hr__fail(-EINVAL, "store: an image must lie at a multiple of %d bytes", ARRAY_ALIGN);
+        return hr__fail(-EINVAL, "store: the address of an image must be a multiple of %d bytes", ARRAY_ALIGN);
     hr_cleanup(drop_store) hr_store *store = new_store("the image in memory");
     if (!store) return hr__fail(-ENOMEM, "store: no memory to open an image");
     store->bytes = bytes;
@@ -144,17 +144,17 @@ int hr__store_open_taken(int fd, const char *name, uint32_t flags, hr_store **re
 int hr_store_open_fd(int fd, const char *name, uint32_t flags, hr_store **ret_store) {
     int own;
     int r = hr__dup(fd, &own);
-    if (r < 0) return hr__fail(r, "store: no descriptor for %s: %s", name, hr_error_text(r));
+    if (r < 0) return hr__fail(r, "store: cannot open a descriptor of %s: %s", name, hr_error_text(r));
     return hr__store_open_taken(own, name, flags, ret_store);
 }
 
 int hr_store_open(const char *path, uint32_t flags, hr_store **ret_store) {
     int fd;
     int r = hr__file_open(path, &fd);
-    if (r == -EINVAL) return refuse(path, r, "is no regular file");
+    if (r == -EINVAL) return refuse(path, r, "is not a regular file");
     if (r < 0) return hr__fail(r, "store: cannot open %s: %s", path, hr_error_text(r));
     r = hr__store_open_taken(fd, path, flags, ret_store);
-    if (r == 0) hr__close(&(*ret_store)->fd); /* its mapping keeps the file, and its path is how others find it */
+    if (r == 0) hr__close(&(*ret_store)->fd); /* the mapping keeps the file, and other processes open it by its path */
     return r;
 }
 
@@ -186,7 +186,7 @@ int hr_store_verify(const hr_store *store) {
                             hr__min(sizeof header + (i + 1) * CHUNK_BYTES, header.sums_at));
     hr__image_digest(&header, sums, digest);
     if (memcmp(digest, header.digest, sizeof digest) != 0)
-        return refuse(store->name, HR_E_CORRUPT, "is damaged: its checksums are; make the image again");
+        return refuse(store->name, HR_E_CORRUPT, "is damaged in its checksums; make the image again");
     return 0;
 }
 
@@ -234,7 +234,8 @@ uint64_t hr_store_hash(const hr_store *store, const struct hr_key *key) {
 
 int hr_store_find_hashed(const hr_store *store, const struct hr_item *dict, const struct hr_key *key, uint64_t hash,
                          uint64_t *ret_place) {
-    if (!dict->is_native) return hr__fail(-EINVAL, "store: the keys of this value are not indexed; look through all");
+    if (!dict->is_native)
+        return hr__fail(-EINVAL, "store: the keys of this value have no index; compare them one by one");
     uint64_t place;
     int r = hr__key_find(&store->image, dict, key, hash, &place);
     if (r == 1) *ret_place = place;
@@ -302,7 +303,7 @@ void hr_store_prefetch_hash(const hr_store *store, const struct hr_item *dict, u
     if (!at) return;
     if (stage == 1) {
         fetch(at);
-        fetch(at - HR_CACHE_LINE); /* a text stands before its entry */
+        fetch(at - HR_CACHE_LINE); /* a text is before its entry */
         return;
     }
     fetch_target(store, at);

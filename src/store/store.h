@@ -7,12 +7,12 @@
 struct hr_store {
     struct hr__image image;
     uint64_t bytes;
-    int fd; /* -1: the image is somebody else's memory, or a file */
+    int fd; /* -1: the image is in the caller's memory, or a file that has a name */
     void *mapped;
     char name[256]; /* for messages */
 };
 
-/* Opens what a builder has finished, and takes the descriptor, failure included. */
+/* Opens an image that a builder has finished, and takes ownership of the descriptor, also if it fails. */
 int hr__store_open_taken(int fd, const char *name, uint32_t flags, hr_store **ret_store);
 
 uint64_t hr__chunk_sum(const unsigned char *base, uint64_t number, uint64_t sums_at);

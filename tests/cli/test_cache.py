@@ -20,7 +20,7 @@ def image(tmp_path: Path) -> Path:
 def test_intact_image_is_reported_as_intact(image: Path) -> None:
     result = run("cache", "verify", str(image))
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout == f"{image}: {image.stat().st_size} bytes, all as they were written\n"
+    assert result.stdout == f"{image}: {image.stat().st_size} bytes, no damage found\n"
 
 
 def test_each_file_is_looked_at_and_what_is_damaged_is_named(image: Path, tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_each_file_is_looked_at_and_what_is_damaged_is_named(image: Path, tmp_pa
     missing = tmp_path / "missing.hr"
     result = run("cache", "verify", *map(str, (damaged, short, text, missing, image)))
     assert result.returncode == 1
-    assert result.stdout.splitlines() == [f"{image}: {image.stat().st_size} bytes, all as they were written"]
+    assert result.stdout.splitlines() == [f"{image}: {image.stat().st_size} bytes, no damage found"]
     lines = result.stderr.splitlines()
     assert all(line.startswith("headrace: ") for line in lines)
     assert [str(path) in line for path, line in zip((damaged, short, text, missing), lines, strict=True)] == [True] * 4
@@ -42,7 +42,7 @@ def test_each_file_is_looked_at_and_what_is_damaged_is_named(image: Path, tmp_pa
 def test_a_wrong_word_is_named() -> None:
     result = run("cache", "verfy", "file")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "headrace: cache has no 'verfy'; there is verify\n"
+    assert result.stderr == "headrace: unknown cache command 'verfy'; there is verify\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["verify"]])

@@ -85,8 +85,8 @@ def test_program_without_an_interpreter_next_to_it_says_so(lone_program: Path) -
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr == (
-        "headrace: replay is written in Python, and there is no interpreter beside this program; name the one that "
-        "headrace is installed in: HEADRACE_PYTHON=python3 headrace replay ...\n"
+        "headrace: replay needs Python, and there is no interpreter in the directory of this program; name the one in "
+        "which headrace is installed: HEADRACE_PYTHON=python3 headrace replay ...\n"
     )
 
 
@@ -110,5 +110,5 @@ def test_an_interpreter_without_the_package_is_named(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert result.stderr == (
         f"headrace: {tmp_path}/bin/python3 does not have the package (No module named 'headrace'); install headrace "
-        "there, or name the interpreter that has it in HEADRACE_PYTHON\n"
+        "there, or set HEADRACE_PYTHON to an interpreter that has it\n"
     )

@@ -4,7 +4,7 @@
 import check
 import pytest
 import run_tests
-from common import Tally
+from common import ROOT, Tally
 
 CMOCKA = "[==========] 3 test(s) run.\n[  PASSED  ] 2 test(s).\n[  FAILED  ] 1 test(s), listed below:\n"
 
@@ -22,6 +22,15 @@ CMOCKA = "[==========] 3 test(s) run.\n[  PASSED  ] 2 test(s).\n[  FAILED  ] 1 t
 )
 def test_a_program_counts_as_the_tests_in_it(result, tally):
     assert run_tests.count_program(result) == tally
+
+
+def test_gdb_command_stops_at_each_failed_c_test():
+    result = {
+        "stderr": "[  FAILED  ] a_slot_is_free\n[  FAILED  ] 1 test(s), listed below:\n[  FAILED  ] a_slot_is_free\n",
+        "command": [str(ROOT / "build/dev/tests/test_unit_base")],
+    }
+    expected = "gdb -ex 'break a_slot_is_free' -ex run --args build/dev/tests/test_unit_base"
+    assert run_tests.gdb_command(result) == expected
 
 
 def test_a_run_that_failed_without_a_failed_test_is_a_failure():

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /*
- * DLPack's ABI (https://dmlc.github.io/dlpack/latest/c_api.html), as far as headrace speaks it: the tensor, its two
+ * DLPack's ABI (https://dmlc.github.io/dlpack/latest/c_api.html), as far as headrace uses it: the tensor, its two
  * managed forms, and the exchange table of a type's `__dlpack_c_exchange_api__` capsule.
  */
 
@@ -32,7 +32,7 @@ struct dl_tensor {
     uint64_t byte_offset;
 };
 
-/* What a capsule named "dltensor" holds. */
+/* The contents of a capsule named "dltensor". */
 struct dl_managed {
     struct dl_tensor tensor;
     void *context;
@@ -59,7 +59,7 @@ struct dl_exchange {
     int (*allocate)(struct dl_tensor *prototype, struct dl_versioned **out, void *error_context,
                     void (*set_error)(void *error_context, const char *kind, const char *message));
     int (*export_managed)(void *object, struct dl_versioned **out);
-    int (*import_managed)(struct dl_versioned *tensor, void **out_object); /* takes the tensor over */
+    int (*import_managed)(struct dl_versioned *tensor, void **out_object); /* takes ownership of the tensor */
     int (*describe)(void *object, struct dl_tensor *out);                  /* borrowed; may be NULL */
     int (*work_stream)(int32_t device_type, int32_t device_id, void **out_stream);
 };

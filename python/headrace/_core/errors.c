@@ -18,10 +18,10 @@ void *core_raise(int code) {
     const char *message = hr_error_message();
     PyObject *exception = exception_of(code);
     if (!*message) message = hr_error_text(code);
-    /* A path may be any bytes, and a long message may be cut within a character. */
+    /* A path may contain any bytes, and a long message may be cut inside a character. */
     PyObject *text = PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "surrogateescape");
     if (text && exception == PyExc_OSError) {
-        PyObject *arguments = Py_BuildValue("iO", -code, text); /* gives PermissionError and its like */
+        PyObject *arguments = Py_BuildValue("iO", -code, text); /* makes PermissionError and similar subclasses */
         if (arguments) PyErr_SetObject(exception, arguments);
         Py_XDECREF(arguments);
     } else if (text)

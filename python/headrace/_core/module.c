@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "exchange/exchange.h"
 #include "frozen/store.h"
+#include "inspect/inspect.h"
 
 #include <errno.h>
 
@@ -59,21 +61,22 @@ static PyObject *use_torch(PyObject *module, PyObject *arguments) {
 
 static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS,
-     "configure(dump, load)\n\nHow to pickle what is no plain tree: dump(object) -> (bytes, children) and "
-     "load(bytes, children) -> object; a child is a tensor or a buffer."},
-    {"use_numpy", use_numpy, METH_NOARGS, "use_numpy()\n\nTreat numpy arrays as leaves. ImportError."},
+     "configure(dump, load)\n\nSets how objects that are not plain trees are pickled: dump(object) -> (bytes, "
+     "children) and load(bytes, children) -> object. A child is a tensor or a buffer."},
+    {"use_numpy", use_numpy, METH_NOARGS,
+     "use_numpy()\n\nMakes numpy arrays leaves of batches. Raises ImportError without numpy."},
     {"use_torch", use_torch, METH_VARARGS,
-     "use_torch(Tensor, int8, uint8, from_capsule, exchange_table) -> bool\n\nTreat torch tensors as leaves. "
-     "exchange_table: the "
-     "type's DLPack exchange capsule or None. True: the table is used; False: DLPack capsules are."},
+     "use_torch(Tensor, int8, uint8, from_capsule, exchange_table) -> bool\n\nMakes torch tensors leaves of batches. "
+     "exchange_table is the type's DLPack exchange capsule or None. Returns True if this table is used, False if "
+     "DLPack capsules are used instead."},
     {"private_share", growth_look, METH_VARARGS,
-     "private_share(object, paths, seed) -> (bytes, private_bytes, pages, private_pages)\n\nHow much memory an "
-     "object's "
-     "parts take, about, and how much of it only this process has: by that many paths through it, drawn by the seed. "
-     "Nothing of it is written to. OSError without /proc."},
-    {"machine", machine_look, METH_NOARGS, "machine() -> dict\n\nstruct hr_machine; None: no limit, or not known."},
+     "private_share(object, paths, seed) -> (bytes, private_bytes, pages, private_pages)\n\nEstimates how much memory "
+     "the parts of an object take, and how much of it only this process has. It follows `paths` random paths through "
+     "the object, drawn from the seed, and writes to no part of it. Raises OSError without /proc."},
+    {"machine", machine_look, METH_NOARGS,
+     "machine() -> dict\n\nReturns the fields of struct hr_machine. None: no limit, or not known."},
     {"private_bytes", machine_private_bytes, METH_NOARGS,
-     "private_bytes() -> int\n\nThe memory that only this process has; 0: not known."},
+     "private_bytes() -> int\n\nReturns the size of the memory that only this process has; 0: not known."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -102,14 +105,22 @@ static int add_constants(PyObject *module) {
     static const struct {
         const char *name;
         long value;
-    } table[] = {{"STATUS_BATCH", HR_STATUS_BATCH},     {"STATUS_ERROR", HR_STATUS_ERROR},
-                 {"STATUS_END", HR_STATUS_END},         {"STATUS_SKIPPED", HR_STATUS_SKIPPED},
-                 {"STATUS_TOO_BIG", HR_STATUS_TOO_BIG}, {"TASK_MAKE", HR_TASK_MAKE},
-                 {"TASK_EPOCH", HR_TASK_EPOCH},         {"TASK_STOP", HR_TASK_STOP},
-                 {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},   {"FLAVOR_NUMPY", HR_FLAVOR_NUMPY},
-                 {"STATUS_NOTED", HR_STATUS_USER},      {"PHASE_WAIT", HR_PHASE_WAIT},
-                 {"PHASE_FETCH", HR_PHASE_FETCH},       {"PHASE_COLLATE", HR_PHASE_COLLATE},
-                 {"BOX_STACK_AT", HR_BOX_STACK_AT},     {"BOX_TOLD_BYTES", HR_BOX_TOLD_BYTES}};
+    } table[] = {{"STATUS_BATCH", HR_STATUS_BATCH},
+                 {"STATUS_ERROR", HR_STATUS_ERROR},
+                 {"STATUS_END", HR_STATUS_END},
+                 {"STATUS_SKIPPED", HR_STATUS_SKIPPED},
+                 {"STATUS_TOO_BIG", HR_STATUS_TOO_BIG},
+                 {"TASK_MAKE", HR_TASK_MAKE},
+                 {"TASK_EPOCH", HR_TASK_EPOCH},
+                 {"TASK_STOP", HR_TASK_STOP},
+                 {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},
+                 {"FLAVOR_NUMPY", HR_FLAVOR_NUMPY},
+                 {"STATUS_NOTED", HR_STATUS_USER},
+                 {"PHASE_WAIT", HR_PHASE_WAIT},
+                 {"PHASE_FETCH", HR_PHASE_FETCH},
+                 {"PHASE_COLLATE", HR_PHASE_COLLATE},
+                 {"DIAGNOSTICS_STACK_AT", HR_DIAGNOSTICS_STACK_AT},
+                 {"DIAGNOSTICS_STATUS_BYTES", HR_DIAGNOSTICS_STATUS_BYTES}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (PyModule_AddIntConstant(module, table[i].name, table[i].value) < 0) return -1;
 #ifdef HR_FAILPOINTS

@@ -116,7 +116,7 @@ class Crew:
 
     def _start(self, worker: int, source: JobSource, start: StartState, call: Callable[..., None]) -> None:
         """Starts one worker. `call` calls a function whose steps must not be interrupted if the crew is used later."""
-        descriptors = WorkerDescriptors(*self._core.open_pass(worker))
+        descriptors = WorkerDescriptors(*self._core.open_worker_fds(worker))
         arguments = transport.WorkerArguments((source.job_of(worker), start))
         try:
             args = (descriptors, arguments, not signals.is_blocked())

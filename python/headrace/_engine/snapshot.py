@@ -48,7 +48,7 @@ class WorkerSnapshot(NamedTuple):
     @classmethod
     def of(cls, core: _core.Loader, worker: int) -> WorkerSnapshot:
         """Takes a snapshot of worker number `worker`."""
-        look = core.look(worker)
+        look = core.snapshot(worker)
         return cls(number=look.pop("worker"), stderr=look.pop("said"), **look)
 
     @property

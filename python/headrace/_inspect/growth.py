@@ -169,7 +169,7 @@ class Watch:
             self._first = {place.path: place for place in now}
             self._first_samples = 0 if self._is_forked else self._port.samples
         with contextlib.suppress(OSError):  # a data set may have closed the box
-            self._port.tell(self._text(now))
+            self._port.post_status(self._text(now))
         cost_s = time.perf_counter() - start
         lived_s = time.monotonic() - self._born
         every_s = min(self._every_s, max(FIRST_S, lived_s / 2))  # soon at first: the epoch may be a short one
@@ -185,7 +185,7 @@ class Watch:
             "private_grown": max(0, _core.private_bytes() - self._first_private) if self._is_close else 0,
             "places": told,
         }
-        while len(text := json.dumps(look).encode()) > _core.BOX_TOLD_BYTES:
+        while len(text := json.dumps(look).encode()) > _core.DIAGNOSTICS_STATUS_BYTES:
             told.pop()
         return text
 
@@ -241,7 +241,7 @@ def _parse(text: bytes) -> dict[str, Any] | None:
 
 def looks(core: _core.Loader, count: int) -> list[dict[str, Any]]:
     """What the workers told last, those that told something."""
-    found = [_parse(text) for text in map(core.told, range(count)) if text]
+    found = [_parse(text) for text in map(core.posted_status, range(count)) if text]
     return [look for look in found if look is not None]
 
 

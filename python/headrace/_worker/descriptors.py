@@ -12,7 +12,7 @@ from headrace import _core
 from headrace._start import gc_pause, signals
 from headrace._worker import inherited
 
-# The place of the pipe that closes with the trainer, among the descriptors that Loader.open_pass returns.
+# The place of the pipe that closes with the trainer, among the descriptors that Loader.open_worker_fds returns.
 _LIFE = 3
 
 

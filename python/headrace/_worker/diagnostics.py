@@ -42,7 +42,7 @@ def _copy_stderr(stream: Any, port: _core.Port) -> None:
 
     def write_and_copy(text: str) -> Any:
         with contextlib.suppress(Exception):  # a worker that has closed its descriptors still writes
-            port.say(text.encode("utf-8", "replace"))
+            port.log_stderr(text.encode("utf-8", "replace"))
         return write(text)
 
     with contextlib.suppress(AttributeError):  # the stream is of a class without a __dict__
@@ -53,11 +53,11 @@ def record_stacks_and_stderr(port: _core.Port) -> None:
     """From this call on, fatal signals and STACK_SIGNAL write stacks to the diagnostics file, and text that is written
     to sys.stderr is copied there. A faulthandler that the user has enabled writes there instead of to its own file.
     Handlers of fatal signals that are set later take its place."""
-    fd = port.box_fd()
+    fd = port.diagnostics_fd()
     if fd < 0:
         return
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # without this, a report has no stacks
-        os.lseek(fd, _core.BOX_STACK_AT, os.SEEK_SET)
+        os.lseek(fd, _core.DIAGNOSTICS_STACK_AT, os.SEEK_SET)
         faulthandler.disable()  # if the trainer has enabled it, enable() would not put it in front of torch's handlers
         faulthandler.enable(fd, all_threads=True)
         if signal.getsignal(STACK_SIGNAL) is signal.SIG_DFL:

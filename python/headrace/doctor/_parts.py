@@ -17,7 +17,7 @@ from headrace.doctor import _path, _rules, _where
 from headrace.doctor._path import Steps
 from headrace.doctor._where import is_a, static
 
-FUNCTION, ARGUMENTS, STATE, ITEMS, PAIRS, SETTER = range(6)  # enum part (_core/walk.c)
+FUNCTION, ARGUMENTS, STATE, ITEMS, PAIRS, SETTER = range(6)  # enum reduction_part (_core/inspect/walk.h)
 
 
 class Nonsense(pickle.PicklingError):

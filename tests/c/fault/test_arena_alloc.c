@@ -112,12 +112,12 @@ static int open_crew(void *context) {
 
 static int open_port(void *context) {
     struct scene *scene = context;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     hr_port *port = NULL;
-    must(hr_arena_pass(scene->arena, 0, &pass));
-    int r = hr_port_open(&pass, &port);
+    must(hr_arena_open_worker_fds(scene->arena, 0, &fds));
+    int r = hr_port_open(&fds, &port);
     hr_port_close(port);
-    hr_pass_done(&pass);
+    hr_worker_fds_close(&fds);
     return r;
 }
 
@@ -170,7 +170,7 @@ static void a_port_opens_or_leaves_the_descriptors_to_the_caller(void **state) {
     hr_arena_close(scene.arena);
 }
 
-static void a_lease_is_had_or_not(void **state) {
+static void a_lease_is_created_or_nothing_is_leaked(void **state) {
     (void)state;
     struct scene scene;
     set_scene(&scene, 1, 2, UINT64_C(1) << 30);
@@ -215,7 +215,7 @@ int main(void) {
         cmocka_unit_test(a_crew_opens_or_leaves_nothing),
         cmocka_unit_test(a_task_that_cannot_be_kept_is_refused_and_can_be_submitted_again),
         cmocka_unit_test(a_port_opens_or_leaves_the_descriptors_to_the_caller),
-        cmocka_unit_test(a_lease_is_had_or_not),
+        cmocka_unit_test(a_lease_is_created_or_nothing_is_leaked),
         cmocka_unit_test(a_copy_that_cannot_be_made_is_the_slot_itself),
     };
     if (!CAN_INTERPOSE) {

@@ -82,7 +82,7 @@ static void without_eventfd_the_error_says_what_to_raise(void **state) {
     assert_non_null(strstr(hr_error_message(), "ulimit -n"));
 }
 
-static void without_pidfd_the_caller_is_told(void **state) {
+static void without_pidfd_an_error_is_returned(void **state) {
     (void)state;
     int fd = 99;
     setenv("HEADRACE_FAIL", "pidfd_open:EPERM", 1);
@@ -161,20 +161,20 @@ static void a_sweep_leaves_whole_what_shares_a_large_page_with_what_it_frees(voi
 static void a_close_frees_and_unmaps_what_lies_behind_a_held_batch_in_a_large_page(void **state) {
     (void)state;
     struct scene scene;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     uint64_t before = mapped_bytes();
     hr_port *port = open_scene_with_large_pages(&scene);
-    must(hr_arena_pass(scene.arena, 0, &pass));
+    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
     struct hr_delivery *kept = hand_over(&scene, port, 0, 5000), *dropped = hand_over(&scene, port, 1, 16 * MIB);
     hr_lease *lease = lease_all(kept);
     hr_delivery_done(kept);
     hr_delivery_done(dropped);
     hr_port_close(port);
     hr_arena_close(scene.arena);
-    assert_true(bytes_of(pass.memory_fd) <= MIB);
+    assert_true(bytes_of(fds.memory_fd) <= MIB);
     assert_true(mapped_bytes() < before + 4 * MIB);
     hr_lease_release(lease);
-    hr_pass_done(&pass);
+    hr_worker_fds_close(&fds);
 }
 
 /* ---- few descriptors ---- */
@@ -188,11 +188,11 @@ static void few_descriptors_are_an_error_that_says_so_at_each_number(void **stat
         few = (struct rlimit){(rlim_t)descriptors + spare, old.rlim_max};
         setrlimit(RLIMIT_NOFILE, &few);
         hr_arena *arena = NULL;
-        struct hr_pass pass = {.memory_fd = -1};
+        struct hr_worker_fds fds = {.memory_fd = -1};
         struct hr_arena_options options = {.worker_count = 4, .prefetch_count = 4};
         int r = hr_arena_open(&options, &arena);
-        if (r == 0) r = hr_arena_pass(arena, 3, &pass);
-        if (r == 0) hr_pass_done(&pass);
+        if (r == 0) r = hr_arena_open_worker_fds(arena, 3, &fds);
+        if (r == 0) hr_worker_fds_close(&fds);
         hr_arena_close(arena);
         setrlimit(RLIMIT_NOFILE, &old);
         assert_int_equal(count_descriptors(), descriptors);
@@ -201,7 +201,7 @@ static void few_descriptors_are_an_error_that_says_so_at_each_number(void **stat
         assert_int_equal(r, -EMFILE);
         assert_non_null(strstr(hr_error_message(), "ulimit -n"));
     }
-    assert_in_range(errors, 10, 14); /* an arena of 4 workers takes 8, a pass 4 */
+    assert_in_range(errors, 10, 14); /* an arena of 4 workers takes 8, worker descriptors take 4 */
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, note_descriptors, count_again)
@@ -213,7 +213,7 @@ int main(void) {
         TEST(without_any_memory_the_error_names_all_three_ways),
         TEST(a_head_that_cannot_be_committed_is_an_error),
         TEST(without_eventfd_the_error_says_what_to_raise),
-        TEST(without_pidfd_the_caller_is_told),
+        TEST(without_pidfd_an_error_is_returned),
         TEST(without_populate_pages_are_touched),
         TEST(a_commit_that_fails_is_an_error_with_numbers_and_can_be_tried_again),
         TEST(a_sweep_leaves_whole_what_shares_a_large_page_with_what_it_frees),

@@ -79,7 +79,7 @@ static void each_allocation_that_fails_is_reported_and_leaves_nothing(void **sta
     rmdir(folder);
 }
 
-static void where_files_have_names_from_birth_a_closed_builder_leaves_none(void **state) {
+static void named_temporary_files_are_removed_by_a_closed_builder(void **state) {
     (void)state;
     char folder[256], path[300];
     hr_builder *builder;
@@ -131,7 +131,7 @@ static void build_large(unsigned char *ret_digest) {
     hr_store_close(store);
 }
 
-static void where_the_kernel_makes_no_huge_pages_an_image_is_the_same(void **state) {
+static void without_huge_pages_the_image_is_the_same(void **state) {
     (void)state;
     unsigned char digest[16], other[16];
     build_large(digest);
@@ -144,8 +144,8 @@ static void where_the_kernel_makes_no_huge_pages_an_image_is_the_same(void **sta
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_allocation_that_fails_is_reported_and_leaves_nothing),
-        cmocka_unit_test(where_files_have_names_from_birth_a_closed_builder_leaves_none),
-        cmocka_unit_test(where_the_kernel_makes_no_huge_pages_an_image_is_the_same),
+        cmocka_unit_test(named_temporary_files_are_removed_by_a_closed_builder),
+        cmocka_unit_test(without_huge_pages_the_image_is_the_same),
         cmocka_unit_test(a_full_disk_is_an_error_and_no_signal),
     };
     return cmocka_run_group_tests_name("store_alloc", tests, NULL, NULL);

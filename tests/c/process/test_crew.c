@@ -11,7 +11,7 @@
 #include "arena/layout.h"
 #include "os/os.h"
 
-/* How workers are started, watched and told about. */
+/* How workers are started, watched and reported. */
 
 /* ---- lives of workers ---- */
 
@@ -68,7 +68,7 @@ static int be_slow(hr_port *port, void *context) {
 
 /* ---- how one ended ---- */
 
-static void exit_codes_and_signals_are_told_right(void **state) {
+static void exit_codes_and_signals_are_reported(void **state) {
     (void)state;
     struct room room;
     const int codes[] = {0, 3}, signals[] = {SIGKILL, SIGSEGV};
@@ -92,7 +92,7 @@ static void exit_codes_and_signals_are_told_right(void **state) {
     close_room(&room);
 }
 
-static void a_worker_that_somebody_else_reaped_ended_we_do_not_know_how(void **state) {
+static void a_worker_reaped_by_other_code_has_an_unknown_exit_code(void **state) {
     (void)state;
     struct room room;
     open_room(&room);
@@ -104,12 +104,12 @@ static void a_worker_that_somebody_else_reaped_ended_we_do_not_know_how(void **s
     struct hr_worker_report report = await_end(&room, 0);
     assert_false(report.is_alive);
     assert_false(report.is_end_known);
-    assert_text(&report, "worker N (pid N) ended, and how is not known here; it was waiting for a task; it had "
+    assert_text(&report, "worker N (pid N) ended with an unknown exit code; it was waiting for a task; it had "
                          "N.N MiB of memory when last seen");
     close_room(&room);
 }
 
-static void a_worker_that_never_opened_its_port_is_told_as_such(void **state) {
+static void a_worker_that_never_opened_its_port_is_reported_so(void **state) {
     (void)state;
     struct room room;
     open_room(&room);
@@ -128,18 +128,18 @@ static void a_worker_that_never_opened_its_port_is_told_as_such(void **state) {
 static void a_worker_that_cannot_open_its_port_says_why(void **state) {
     (void)state;
     struct room room;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     const char *said;
     size_t bytes;
     const uint32_t version = 1;
     char text[512];
     open_room(&room);
-    must(hr_arena_pass(room.arena, 0, &pass));
-    must(hr__write_at(pass.memory_fd, offsetof(struct hr__header, abi_version), &version, sizeof version));
-    hr_pass_done(&pass);
+    must(hr_arena_open_worker_fds(room.arena, 0, &fds));
+    must(hr__write_at(fds.memory_fd, offsetof(struct hr__header, abi_version), &version, sizeof version));
+    hr_worker_fds_close(&fds);
     must(hr_crew_fork(room.crew, 0, serve, NULL));
     assert_int_equal(await_end(&room, 0).exit_code, 127);
-    must(hr_crew_said(room.crew, 0, &said, &bytes));
+    must(hr_crew_stderr(room.crew, 0, &said, &bytes));
     snprintf(text, sizeof text, "%.*s", (int)bytes, said);
     assert_non_null(strstr(text, "arena: made by headrace with shared-memory layout 1, this one has layout"));
     close_room(&room);
@@ -162,8 +162,8 @@ static void a_dead_worker_is_replaced_by_one_with_the_same_number(void **state) 
     hr_delivery_done(expect(&scene, 0, 1, 1000));
     struct hr_worker_report report = look(&room, 0);
     assert_true(report.is_alive && report.pid != first_pid);
-    assert_int_equal(report.vitals.starts, 2);
-    assert_int_equal(report.vitals.pid, report.pid);
+    assert_int_equal(report.status.starts, 2);
+    assert_int_equal(report.status.pid, report.pid);
     close_room(&room);
 }
 
@@ -185,15 +185,15 @@ static void an_end_that_is_expected_is_not_reported(void **state) {
 enum { SEEN_BYTES = HR__HEADER_ROOM + WORKERS * sizeof(struct hr__worker) };
 
 /* Opens the arena's file for reading, as a tool does that finds it under /proc/PID/fd. Unmapped by munmap. */
-static struct hr__layout open_from_outside(struct room *room) {
-    struct hr_pass pass;
-    struct hr__layout layout;
+static struct hr__arena_layout open_from_outside(struct room *room) {
+    struct hr_worker_fds fds;
+    struct hr__arena_layout layout;
     struct stat info;
     char path[64];
-    must(hr_arena_pass(room->arena, 0, &pass));
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), pass.memory_fd);
+    must(hr_arena_open_worker_fds(room->arena, 0, &fds));
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), fds.memory_fd);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    hr_pass_done(&pass);
+    hr_worker_fds_close(&fds);
     assert_true(fd >= 0 && fstat(fd, &info) == 0);
     void *seen = mmap(NULL, SEEN_BYTES, PROT_READ, MAP_SHARED, fd, 0);
     assert_true(seen != MAP_FAILED);
@@ -241,7 +241,7 @@ static void all_counts_are_seen_from_outside(void **state) {
     struct room room;
     struct hr_delivery *delivery, *held;
     open_room(&room);
-    struct hr__layout layout = open_from_outside(&room);
+    struct hr__arena_layout layout = open_from_outside(&room);
     const struct hr__worker *record = hr__layout_worker(&layout, 0);
     struct scene scene = {.arena = room.arena};
 
@@ -283,7 +283,7 @@ static void each_successor_is_a_restart(void **state) {
     struct hr_delivery *delivery;
     int signal = SIGKILL;
     open_room(&room);
-    struct hr__layout layout = open_from_outside(&room);
+    struct hr__arena_layout layout = open_from_outside(&room);
     for (uint32_t i = 0; i < WORKERS; i++) must(hr_crew_fork(room.crew, i, i ? serve : die_by, &signal));
     assert_int_equal(atomic_load(&layout.header->restart_count), 0);
     for (uint32_t count = 0; count < 3; count++) {
@@ -322,7 +322,7 @@ static void a_stopped_worker_is_named_as_that(void **state) {
     assert_true(report.is_alive);
     if (!IS_SANITIZED) assert_int_equal(report.thread_count, 1);
     blank(&report);
-    assert_text(&report, "worker N (pid N) is stopped (Ctrl-Z or SIGSTOP; SIGCONT lets it go on); it was waiting for a "
+    assert_text(&report, "worker N (pid N) is stopped (Ctrl-Z or SIGSTOP; SIGCONT continues it); it was waiting for a "
                          "task; it has N.N MiB of memory");
     must(hr_crew_signal(room.crew, 0, SIGCONT));
     await_state(&room, 0, 'S');
@@ -391,27 +391,27 @@ static void phases_times_and_memory_move(void **state) {
     await_ready(1);
     int64_t start = now_ns();
     struct hr_worker_report before = await_state(&room, 0, 'S');
-    assert_int_equal(before.vitals.phase, HR_PHASE_FETCH);
-    assert_int_equal(before.vitals.task, 5);
-    assert_int_equal(before.vitals.sample, 7);
-    assert_int_equal(before.vitals.done_count, 0);
-    assert_in_range(before.vitals.phase_since_ns, 1, start);
+    assert_int_equal(before.status.phase, HR_PHASE_FETCH);
+    assert_int_equal(before.status.task, 5);
+    assert_int_equal(before.status.sample, 7);
+    assert_int_equal(before.status.done_count, 0);
+    assert_in_range(before.status.phase_since_ns, 1, start);
     assert_in_range(before.rss_bytes, 100 * KIB, UINT64_C(1) << 44);
     blank(&before);
-    assert_text(&before, "worker N (pid N) waits; it was in the data set, at task N; it has N.N MiB of memory");
+    assert_text(&before, "worker N (pid N) waits; it was in the dataset, at task N; it has N.N MiB of memory");
     while (now_ns() - start < 60000000) poll(NULL, 0, 1);
     atomic_store(&board->may_go, true);
     hr_delivery_done(expect(&scene, 0, 5, 8));
     struct hr_worker_report after = await_state(&room, 0, 'S');
-    assert_int_equal(after.vitals.phase, HR_PHASE_WAIT);
-    assert_int_equal(after.vitals.done_count, 1);
+    assert_int_equal(after.status.phase, HR_PHASE_WAIT);
+    assert_int_equal(after.status.done_count, 1);
     /* To a tick of the kernel's: 10 ms at the most. */
-    assert_true(after.vitals.phase_ns[HR_PHASE_FETCH] >= 40000000);
-    assert_in_range(after.vitals.phase_ns[HR_PHASE_COLLATE], 0, now_ns() - start);
-    assert_true(after.vitals.phase_since_ns >= start);
+    assert_true(after.status.phase_ns[HR_PHASE_FETCH] >= 40000000);
+    assert_in_range(after.status.phase_ns[HR_PHASE_COLLATE], 0, now_ns() - start);
+    assert_true(after.status.phase_since_ns >= start);
     must(hr_crew_signal(room.crew, 0, SIGKILL));
     struct hr_worker_report dead = await_end(&room, 0);
-    assert_true(dead.vitals.rss_bytes > 100 * KIB); /* as it noted it itself */
+    assert_true(dead.status.rss_bytes > 100 * KIB); /* as it noted it itself */
     assert_int_equal(dead.rss_bytes, after.rss_bytes);
     assert_text(&dead, "worker N (pid N) was killed by signal N (Killed); it was waiting for a task; it had N.N MiB of "
                        "memory when last seen");
@@ -428,7 +428,7 @@ static void memory_is_of_the_process_and_as_it_was_seen_last(void **state) {
     must(hr_crew_fork(room.crew, 0, serve, NULL));
     hr_delivery_done(expect(&scene, 0, 5, 8));
     int64_t deadline = in_s(PATIENCE_S); /* it looks at itself a moment after it has published */
-    while (look(&room, 0).vitals.rss_bytes == 0) assert_true(now_ns() < deadline);
+    while (look(&room, 0).status.rss_bytes == 0) assert_true(now_ns() < deadline);
     must(hr_crew_signal(room.crew, 0, SIGKILL));
     assert_true(await_end(&room, 0).rss_bytes > 100 * KIB);
 
@@ -443,7 +443,7 @@ static void memory_is_of_the_process_and_as_it_was_seen_last(void **state) {
         if (is_seen) must(hr_crew_look(room.crew, 0, &alive));
         must(hr_crew_signal(room.crew, 0, SIGKILL));
         struct hr_worker_report dead = await_end(&room, 0);
-        assert_int_equal(dead.vitals.rss_bytes, 0);
+        assert_int_equal(dead.status.rss_bytes, 0);
         assert_int_equal(dead.rss_bytes, alive.rss_bytes);
         assert_true((dead.rss_bytes > 100 * KIB) == is_seen);
     }
@@ -451,11 +451,11 @@ static void memory_is_of_the_process_and_as_it_was_seen_last(void **state) {
 }
 
 static int say_and_die(hr_port *port, void *context) {
-    must(hr_box_say(hr_port_box_fd(port), "last words", 10));
+    must(hr_diagnostics_log_stderr(hr_port_diagnostics_fd(port), "last words", 10));
     return die_by(port, context);
 }
 
-static void last_words_outlive_their_worker(void **state) {
+static void diagnostics_are_readable_after_a_workers_death(void **state) {
     (void)state;
     struct room room;
     int signal = SIGKILL;
@@ -468,9 +468,9 @@ static void last_words_outlive_their_worker(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exit_codes_and_signals_are_told_right),
-        cmocka_unit_test(a_worker_that_somebody_else_reaped_ended_we_do_not_know_how),
-        cmocka_unit_test(a_worker_that_never_opened_its_port_is_told_as_such),
+        cmocka_unit_test(exit_codes_and_signals_are_reported),
+        cmocka_unit_test(a_worker_reaped_by_other_code_has_an_unknown_exit_code),
+        cmocka_unit_test(a_worker_that_never_opened_its_port_is_reported_so),
         cmocka_unit_test(a_worker_that_cannot_open_its_port_says_why),
         cmocka_unit_test(a_dead_worker_is_replaced_by_one_with_the_same_number),
         cmocka_unit_test(an_end_that_is_expected_is_not_reported),
@@ -481,7 +481,7 @@ int main(void) {
         cmocka_unit_test(a_worker_that_waits_for_a_thread_it_does_not_have_is_known),
         cmocka_unit_test(phases_times_and_memory_move),
         cmocka_unit_test(memory_is_of_the_process_and_as_it_was_seen_last),
-        cmocka_unit_test(last_words_outlive_their_worker),
+        cmocka_unit_test(diagnostics_are_readable_after_a_workers_death),
     };
     set_board();
     return cmocka_run_group_tests_name("crew", tests, NULL, NULL);

@@ -56,7 +56,7 @@ static void workers_that_do_not_end_are_signalled_within_the_deadline(void **sta
     assert_true(is_right);
 }
 
-static void a_stop_without_time_tells_how_many_still_run(void **state) {
+static void a_stop_without_time_returns_how_many_still_run(void **state) {
     (void)state;
     struct room room;
     open_room(&room);
@@ -91,11 +91,11 @@ static void a_closed_crew_leaves_its_workers_running(void **state) {
 static void a_child_can_only_close_the_crew_and_leaves_the_parents_as_it_is(void **state) {
     (void)state;
     struct room room;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     open_room(&room);
-    must(hr_crew_pass(room.crew, 0, &pass));
-    must(hr_box_say(pass.box_fd, "said", 4));
-    hr_pass_done(&pass);
+    must(hr_crew_open_worker_fds(room.crew, 0, &fds));
+    must(hr_diagnostics_log_stderr(fds.diagnostics_fd, "said", 4));
+    hr_worker_fds_close(&fds);
     must(hr_crew_fork(room.crew, 1, serve, NULL));
     pid_t pid = fork();
     if (pid == 0) {
@@ -103,7 +103,7 @@ static void a_child_can_only_close_the_crew_and_leaves_the_parents_as_it_is(void
         size_t bytes;
         bool is_refused = hr_crew_stop(room.crew, 0) == HR_E_STATE &&
                           hr_crew_signal(room.crew, 1, SIGKILL) == HR_E_STATE &&
-                          hr_crew_said(room.crew, 0, &text, &bytes) == HR_E_STATE;
+                          hr_crew_stderr(room.crew, 0, &text, &bytes) == HR_E_STATE;
         hr_crew_close(room.crew);
         _exit(!is_refused);
     }
@@ -118,12 +118,12 @@ static void a_child_can_only_close_the_crew_and_leaves_the_parents_as_it_is(void
 static void workers_out_of_range_are_refused(void **state) {
     (void)state;
     struct room room;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     struct hr_worker_report report;
     const char *text;
     size_t bytes;
     open_room(&room);
-    assert_int_equal(hr_crew_pass(room.crew, WORKERS, &pass), -EINVAL);
+    assert_int_equal(hr_crew_open_worker_fds(room.crew, WORKERS, &fds), -EINVAL);
     assert_int_equal(hr_crew_fork(room.crew, WORKERS, serve, NULL), -EINVAL);
     assert_int_equal(hr_crew_adopt(room.crew, WORKERS, getpid(), -1), -EINVAL);
     assert_int_equal(hr_crew_look(room.crew, WORKERS, &report), -EINVAL);
@@ -131,7 +131,7 @@ static void workers_out_of_range_are_refused(void **state) {
     assert_int_equal(hr_crew_signal(room.crew, WORKERS, SIGTERM), -EINVAL);
     assert_int_equal(hr_crew_expect_end(room.crew, WORKERS), -EINVAL);
     assert_int_equal(hr_crew_stack(room.crew, WORKERS, &text, &bytes), -EINVAL);
-    assert_int_equal(hr_crew_said(room.crew, WORKERS, &text, &bytes), -EINVAL);
+    assert_int_equal(hr_crew_stderr(room.crew, WORKERS, &text, &bytes), -EINVAL);
     assert_non_null(strstr(hr_error_message(), "worker 4 of 4"));
     assert_null(hr_crew_close(NULL));
     close_room(&room);
@@ -201,30 +201,30 @@ static void without_a_pidfd_a_forked_worker_is_refused_and_gone(void **state) {
     setenv("HEADRACE_FAIL", "pidfd_open:EPERM", 1);
     assert_int_equal(hr_crew_fork(room.crew, 0, serve, NULL), -EPERM);
     unsetenv("HEADRACE_FAIL");
-    assert_non_null(strstr(hr_error_message(), "no pidfd for process"));
+    assert_non_null(strstr(hr_error_message(), "cannot open a pidfd of process"));
     assert_int_equal(count_descriptors(), descriptors);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     assert_int_equal(look(&room, 0).pid, 0);
     close_room(&room);
 }
 
-static void without_a_pidfd_a_sentinel_tells_the_end(void **state) {
+static void without_a_pidfd_a_sentinel_shows_the_end(void **state) {
     (void)state;
     struct room room;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     struct hr_delivery *delivery;
     hr_port *port;
     int sentinel[2];
     open_room(&room);
     setenv("HEADRACE_FAIL", "pidfd_open:EPERM", 1);
-    must(hr_crew_pass(room.crew, 0, &pass));
+    must(hr_crew_open_worker_fds(room.crew, 0, &fds));
     assert_int_equal(pipe2(sentinel, O_CLOEXEC), 0);
     pid_t pid = fork();
     if (pid == 0) {
         close(sentinel[0]);
-        _exit(hr_port_open(&pass, &port) < 0 ? 99 : serve(port, NULL));
+        _exit(hr_port_open(&fds, &port) < 0 ? 99 : serve(port, NULL));
     }
-    hr_pass_done(&pass);
+    hr_worker_fds_close(&fds);
     close(sentinel[1]);
     assert_int_equal(hr_crew_adopt(room.crew, 0, pid, -1), -EPERM);
     must(hr_crew_adopt(room.crew, 0, pid, sentinel[0]));
@@ -281,7 +281,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(idle_workers_end_by_themselves_and_soon),
         cmocka_unit_test(workers_that_do_not_end_are_signalled_within_the_deadline),
-        cmocka_unit_test(a_stop_without_time_tells_how_many_still_run),
+        cmocka_unit_test(a_stop_without_time_returns_how_many_still_run),
         cmocka_unit_test(a_closed_crew_leaves_its_workers_running),
         cmocka_unit_test(a_child_can_only_close_the_crew_and_leaves_the_parents_as_it_is),
         cmocka_unit_test(workers_out_of_range_are_refused),
@@ -291,7 +291,7 @@ int main(void) {
 #ifdef HR_FAILPOINTS
         cmocka_unit_test(a_fork_that_is_refused_says_what_to_look_at_and_leaves_nothing),
         cmocka_unit_test(without_a_pidfd_a_forked_worker_is_refused_and_gone),
-        cmocka_unit_test(without_a_pidfd_a_sentinel_tells_the_end),
+        cmocka_unit_test(without_a_pidfd_a_sentinel_shows_the_end),
         cmocka_unit_test(a_worker_that_dies_between_fork_and_port_is_noticed),
 #endif
     };

@@ -115,11 +115,11 @@ static void a_worker_killed_while_it_sleeps_is_reported(void **state) {
     clear_scene(&scene);
 }
 
-static void be_killed_while_it_writes(struct hr_pass *pass) {
+static void be_killed_while_it_writes(struct hr_worker_fds *fds) {
     hr_port *port;
     struct hr_task task;
     void *data;
-    must(hr_port_open(pass, &port));
+    must(hr_port_open(fds, &port));
     must(work_once(port, in_s(PATIENCE_S)));
     must(hr_port_take(port, in_s(PATIENCE_S), &task));
     must(hr_port_reserve(port, BATCH, &data));
@@ -142,7 +142,7 @@ static void a_half_written_batch_is_never_seen(void **state) {
     clear_scene(&scene);
 }
 
-static void what_a_worker_published_before_its_death_survives_its_replacement(void **state) {
+static void batches_published_before_a_death_survive_the_replacement(void **state) {
     (void)state;
     struct scene scene;
     set_scene(&scene, 2, 6, LIMIT);
@@ -217,7 +217,7 @@ int main(void) {
         cmocka_unit_test(a_worker_stopped_at_any_point_is_waited_for_and_goes_on),
         cmocka_unit_test(a_worker_killed_while_it_sleeps_is_reported),
         cmocka_unit_test(a_half_written_batch_is_never_seen),
-        cmocka_unit_test(what_a_worker_published_before_its_death_survives_its_replacement),
+        cmocka_unit_test(batches_published_before_a_death_survive_the_replacement),
         cmocka_unit_test(an_ask_of_a_dead_worker_does_not_reach_its_successor),
         cmocka_unit_test(many_deaths_leave_nothing_behind),
     };

@@ -9,7 +9,7 @@ enum { BATCH = 1 << 20, HELD = 3 };
 
 struct room {
     struct scene scene;
-    struct hr_pass pass; /* to look at the memory from outside */
+    struct hr_worker_fds fds; /* to look at the memory from outside */
     struct {
         hr_lease *lease;
         unsigned char *data;
@@ -39,7 +39,7 @@ static int open_room(void **state) {
     struct room *room = calloc(1, sizeof *room);
     room->descriptors = count_descriptors();
     set_scene_with_crew(&room->scene, 1, 2, UINT64_C(1) << 30);
-    must(hr_arena_pass(room->scene.arena, 0, &room->pass));
+    must(hr_arena_open_worker_fds(room->scene.arena, 0, &room->fds));
     check(pipe(room->talk) == 0);
     hold_batches(room);
     *state = room;
@@ -57,7 +57,7 @@ static int close_room(void **state) {
     struct room *room = *state;
     if (room->scene.arena) clear_scene(&room->scene);
     release(room);
-    hr_pass_done(&room->pass);
+    hr_worker_fds_close(&room->fds);
     close(room->talk[0]);
     close(room->talk[1]);
     assert_int_equal(count_descriptors(), room->descriptors);
@@ -128,12 +128,12 @@ static void a_child_that_writes_releases_and_closes_does_not_disturb_the_parent(
 static void use_everything(struct room *room) {
     hr_arena *arena = room->scene.arena;
     struct hr_delivery *delivery;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     check(hr_arena_grant(arena, 0, 0, 0, NULL, 0) == HR_E_STATE);
     check(strstr(hr_error_message(), "forked"));
     check(hr_arena_receive(arena, 0, 0, &delivery) == HR_E_STATE);
     check(hr_arena_receive(arena, HR_ANY_WORKER, 0, &delivery) == HR_E_STATE);
-    check(hr_arena_pass(arena, 0, &pass) == HR_E_STATE);
+    check(hr_arena_open_worker_fds(arena, 0, &fds) == HR_E_STATE);
     check(hr_arena_watch(arena, 0, -1) == HR_E_STATE);
     check(hr_arena_take_back(arena, 0) == HR_E_STATE);
     check(hr_arena_count(arena, 1, 1) == HR_E_STATE);
@@ -143,7 +143,7 @@ static void use_everything(struct room *room) {
     check(report.worker_count == 1);
 }
 
-static void everything_but_reading_is_refused_in_a_child_and_a_stop_does_not_reach_the_parent(void **state) {
+static void a_child_can_only_read_and_its_stop_does_not_reach_the_parent(void **state) {
     struct room *room = *state;
     assert_child_succeeds(fork_child(room, use_everything));
     round_trips(room, 100, 10);
@@ -199,11 +199,11 @@ static void the_memory_is_freed_at_the_close_though_a_child_lives(void **state) 
     struct room *room = *state;
     pid_t child = fork_child(room, read_then_read_again);
     release(room);
-    assert_true(bytes_of(room->pass.memory_fd) >= HELD * BATCH);
+    assert_true(bytes_of(room->fds.memory_fd) >= HELD * BATCH);
     int64_t deadline = in_s(PATIENCE_S);
     while (report_of(&room->scene).held_count > 0) assert_true(now_ns() < deadline); /* until it has its copies */
     clear_scene(&room->scene);
-    assert_true(bytes_of(room->pass.memory_fd) < MIB);
+    assert_true(bytes_of(room->fds.memory_fd) < MIB);
     give_word(room, 1);
     assert_child_succeeds(child);
 }
@@ -212,7 +212,7 @@ static void leave(struct room *room) {
     (void)room;
 }
 
-static void a_child_that_leaves_without_reading_gives_the_slots_free(void **state) {
+static void a_child_that_exits_without_reading_frees_the_slots(void **state) {
     struct room *room = *state;
     assert_child_succeeds(fork_child(room, leave));
     release(room);
@@ -282,12 +282,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_child_reads_what_it_inherited_while_the_parent_goes_on_and_closes),
         TEST(a_child_that_writes_releases_and_closes_does_not_disturb_the_parent),
-        TEST(everything_but_reading_is_refused_in_a_child_and_a_stop_does_not_reach_the_parent),
+        TEST(a_child_can_only_read_and_its_stop_does_not_reach_the_parent),
         TEST(a_grandchild_reads_and_releases_on_its_own),
         TEST(several_children_at_different_times_keep_what_was_held_then),
         TEST(a_child_forked_after_the_close_reads_on),
         TEST(the_memory_is_freed_at_the_close_though_a_child_lives),
-        TEST(a_child_that_leaves_without_reading_gives_the_slots_free),
+        TEST(a_child_that_exits_without_reading_frees_the_slots),
         TEST(a_fork_with_nothing_held_costs_no_descriptor),
         TEST(forks_one_after_another_do_not_pile_up_descriptors),
         TEST(a_slot_is_not_used_again_before_the_child_has_copied_it_or_is_dead),

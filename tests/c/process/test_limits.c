@@ -94,11 +94,11 @@ static void batches_that_grow_under_a_consumer_that_keeps_them_are_delivered_or_
     clear_scene(&scene);
 }
 
-static void be_precise_worker(struct hr_pass *pass) {
+static void be_precise_worker(struct hr_worker_fds *fds) {
     hr_port *port;
     struct hr_task task;
     void *data;
-    check(hr_port_open(pass, &port) == 0);
+    check(hr_port_open(fds, &port) == 0);
     check(hr_port_take(port, in_s(PATIENCE_S), &task) == 0);
     check(hr_port_reserve(port, 9437184, &data) == HR_E_TOO_BIG);
     check(strstr(hr_error_message(), "9437184") && strstr(hr_error_message(), "8388608"));
@@ -148,10 +148,10 @@ static void a_task_is_not_refused_because_workers_have_all_the_memory(void **sta
     clear_scene(&scene);
 }
 
-static void be_silent_worker(struct hr_pass *pass) {
+static void be_silent_worker(struct hr_worker_fds *fds) {
     hr_port *port;
     struct hr_task task;
-    check(hr_port_open(pass, &port) == 0);
+    check(hr_port_open(fds, &port) == 0);
     check(hr_port_take(port, HR_NO_DEADLINE, &task) == 0);
     check(hr_port_take(port, HR_NO_DEADLINE, &task) == HR_E_STATE);
     while (hr_port_is_open(port)) poll(NULL, 0, 1);
@@ -246,11 +246,11 @@ static void a_batch_refused_after_its_grant_moved_leaves_a_slot_to_say_so(void *
     run_in_narrow_child(refuse_after_moving);
 }
 
-static void be_hasty_worker(struct hr_pass *pass) {
+static void be_hasty_worker(struct hr_worker_fds *fds) {
     hr_port *port;
     struct hr_task task;
     void *data;
-    check(hr_port_open(pass, &port) == 0);
+    check(hr_port_open(fds, &port) == 0);
     for (int i = 0; i < 2; i++) {
         check(hr_port_take(port, in_s(PATIENCE_S), &task) == 0);
         check(hr_port_reserve(port, 6 * MIB, &data) == 0);
@@ -279,7 +279,7 @@ static void publish_after_moving(void) {
     clear_scene(&scene);
 }
 
-static void what_was_reserved_before_a_grant_moved_cannot_be_published(void **state) {
+static void memory_reserved_before_a_grant_moved_cannot_be_published(void **state) {
     (void)state;
     run_in_narrow_child(publish_after_moving);
 }
@@ -373,10 +373,10 @@ static void images_over_the_file_limit_are_an_error_not_a_signal(void **state) {
 static void a_slot_of_which_one_leaf_is_held_gives_the_rest_back(void **state) {
     (void)state;
     struct scene scene;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     hr_lease *leases[2], *dead;
     set_scene_with_crew(&scene, 1, 2, UINT64_C(1) << 30);
-    must(hr_arena_pass(scene.arena, 0, &pass));
+    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
     must(order(&scene, 0, 0, 32 * MIB));
     struct hr_delivery *delivery = expect(&scene, 0, 0, 32 * MIB);
     unsigned char *data = delivery->data;
@@ -384,19 +384,19 @@ static void a_slot_of_which_one_leaf_is_held_gives_the_rest_back(void **state) {
     must(hr_delivery_lease(delivery, 16 * MIB + 100, 64 * KIB, &leases[0]));
     must(hr_delivery_lease(delivery, 16 * MIB + 64 * KIB, 64 * KIB, &leases[1])); /* overlaps */
     hr_lease_release(dead);
-    uint64_t before = bytes_of(pass.memory_fd);
+    uint64_t before = bytes_of(fds.memory_fd);
     for (uint64_t task = 1; task < 40; task++) { /* while the receiver has it, nothing is given back */
         must(order(&scene, 0, task, 1000));
         hr_delivery_done(expect(&scene, 0, task, 1000));
     }
-    assert_true(bytes_of(pass.memory_fd) >= before && is_filled(data, 32 * MIB, 0));
+    assert_true(bytes_of(fds.memory_fd) >= before && is_filled(data, 32 * MIB, 0));
     hr_delivery_done(delivery);
     hr_lease_release(leases[1]);
     for (uint64_t task = 1; task < 40; task++) {
         must(order(&scene, 0, task, 1000));
         hr_delivery_done(expect(&scene, 0, task, 1000));
     }
-    uint64_t after = bytes_of(pass.memory_fd);
+    uint64_t after = bytes_of(fds.memory_fd);
     print_message("one leaf of 64 KiB held: %llu KiB, with all of the batch %llu KiB\n",
                   (unsigned long long)after / KIB, (unsigned long long)before / KIB);
     assert_true(after + 31 * MIB < before);
@@ -406,8 +406,8 @@ static void a_slot_of_which_one_leaf_is_held_gives_the_rest_back(void **state) {
     hr_lease_release(leases[0]);
     must(order(&scene, 0, 99, 32 * MIB)); /* the slot with holes is whole again */
     hr_delivery_done(expect(&scene, 0, 99, 32 * MIB));
-    assert_true(report_of(&scene).used_bytes <= bytes_of(pass.memory_fd));
-    hr_pass_done(&pass);
+    assert_true(report_of(&scene).used_bytes <= bytes_of(fds.memory_fd));
+    hr_worker_fds_close(&fds);
     clear_scene(&scene);
 }
 
@@ -425,11 +425,11 @@ static void keep_labels(struct hr_delivery *delivery, uint64_t task) {
 static void labels_that_are_kept_do_not_pin_the_images(void **state) {
     (void)state;
     struct scene scene;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     set_scene_with_crew(&scene, 2, 4, UINT64_C(1) << 30);
-    must(hr_arena_pass(scene.arena, 0, &pass));
+    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
     run_epoch(&scene, KEPT, 4, MIB, keep_labels);
-    uint64_t bytes = bytes_of(pass.memory_fd), labels = KEPT * hr__round_up(LABELS_BYTES, hr__page_bytes());
+    uint64_t bytes = bytes_of(fds.memory_fd), labels = KEPT * hr__round_up(LABELS_BYTES, hr__page_bytes());
     print_message("%d labels of %d KiB kept: %llu MiB\n", KEPT, LABELS_BYTES / KIB, (unsigned long long)bytes / MIB);
     assert_true(bytes < labels + 2 * 16 * MIB); /* a sweep each 16 batches */
     assert_int_equal(report_of(&scene).copied_count, 0);
@@ -438,22 +438,22 @@ static void labels_that_are_kept_do_not_pin_the_images(void **state) {
         for (uint64_t i = (MIB - LABELS_BYTES) / 8; i < MIB / 8; i++) assert_true(words[i] == word_of(task, i));
         hr_lease_release(kept[task].lease);
     }
-    hr_pass_done(&pass);
+    hr_worker_fds_close(&fds);
     clear_scene(&scene);
 }
 
-static void slots_far_above_what_batches_need_lately_are_trimmed(void **state) {
+static void slots_far_larger_than_recent_batches_are_trimmed(void **state) {
     (void)state;
     struct scene scene;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     set_scene_with_crew(&scene, 2, 4, UINT64_C(1) << 30);
-    must(hr_arena_pass(scene.arena, 0, &pass));
+    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
     run_epoch(&scene, 8, 4, 32 * MIB, drop);
-    assert_true(bytes_of(pass.memory_fd) >= 64 * MIB);
+    assert_true(bytes_of(fds.memory_fd) >= 64 * MIB);
     run_epoch(&scene, 2000, 4, 64 * KIB, drop);
-    assert_true(bytes_of(pass.memory_fd) < 32 * MIB);
+    assert_true(bytes_of(fds.memory_fd) < 32 * MIB);
     assert_true(report_of(&scene).trimmed_count > 0);
-    hr_pass_done(&pass);
+    hr_worker_fds_close(&fds);
     clear_scene(&scene);
 }
 
@@ -468,14 +468,14 @@ int main(void) {
         cmocka_unit_test(a_trainer_that_waits_for_one_worker_sleeps_while_another_lacks_memory),
         cmocka_unit_test(a_batch_may_span_three_windows),
         cmocka_unit_test(a_batch_refused_after_its_grant_moved_leaves_a_slot_to_say_so),
-        cmocka_unit_test(what_was_reserved_before_a_grant_moved_cannot_be_published),
+        cmocka_unit_test(memory_reserved_before_a_grant_moved_cannot_be_published),
         cmocka_unit_test(small_files_hold_batches_that_fit_them),
         cmocka_unit_test(files_of_one_mib_hold_small_batches),
         cmocka_unit_test(files_too_small_for_an_arena_are_an_error_not_a_signal),
         cmocka_unit_test(images_over_the_file_limit_are_an_error_not_a_signal),
         cmocka_unit_test(a_slot_of_which_one_leaf_is_held_gives_the_rest_back),
         cmocka_unit_test(labels_that_are_kept_do_not_pin_the_images),
-        cmocka_unit_test(slots_far_above_what_batches_need_lately_are_trimmed),
+        cmocka_unit_test(slots_far_larger_than_recent_batches_are_trimmed),
     };
     return cmocka_run_group_tests_name("limits", tests, NULL, NULL);
 }

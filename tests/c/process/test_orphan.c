@@ -23,30 +23,30 @@ static void report_ready(void) {
     atomic_fetch_add(&board->ready_count, 1);
 }
 
-static hr_port *open_port(struct hr_pass *pass) {
+static hr_port *open_port(struct hr_worker_fds *fds) {
     hr_port *port;
-    board_worker = (int)pass->worker;
-    must(hr_port_open(pass, &port));
+    board_worker = (int)fds->worker;
+    must(hr_port_open(fds, &port));
     return port;
 }
 
-static void be_waiting(struct hr_pass *pass) {
+static void be_waiting(struct hr_worker_fds *fds) {
     struct hr_task task;
-    hr_port *port = open_port(pass);
+    hr_port *port = open_port(fds);
     report_ready();
     hr_port_take(port, HR_NO_DEADLINE, &task);
     for (;;) pause();
 }
 
-static void be_busy(struct hr_pass *pass) {
-    open_port(pass);
+static void be_busy(struct hr_worker_fds *fds) {
+    open_port(fds);
     report_ready();
     for (volatile bool is_busy = true; is_busy;) continue;
 }
 
-static void be_deaf(struct hr_pass *pass) {
+static void be_deaf(struct hr_worker_fds *fds) {
     sigset_t all;
-    open_port(pass);
+    open_port(fds);
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
     signal(SIGTERM, SIG_IGN);
@@ -55,39 +55,39 @@ static void be_deaf(struct hr_pass *pass) {
     for (;;) pause();
 }
 
-static void be_asking(struct hr_pass *pass) {
+static void be_asking(struct hr_worker_fds *fds) {
     struct hr_task task;
     void *data;
-    hr_port *port = open_port(pass);
+    hr_port *port = open_port(fds);
     must(hr_port_take(port, HR_NO_DEADLINE, &task));
     report_ready();
     hr_port_reserve(port, 30 * MIB, &data);
     for (;;) pause();
 }
 
-static void be_full(struct hr_pass *pass) {
-    hr_port *port = open_port(pass);
+static void be_full(struct hr_worker_fds *fds) {
+    hr_port *port = open_port(fds);
     for (int i = 0; i < 4; i++) must(work_once(port, HR_NO_DEADLINE));
     report_ready();
     work_once(port, HR_NO_DEADLINE);
     for (;;) pause();
 }
 
-static void be_stopped(struct hr_pass *pass) {
-    open_port(pass);
+static void be_stopped(struct hr_worker_fds *fds) {
+    open_port(fds);
     report_ready();
     raise(SIGSTOP);
     for (;;) pause();
 }
 
 /* It has not opened its port yet. */
-static void be_importing(struct hr_pass *pass) {
-    board_worker = (int)pass->worker;
+static void be_importing(struct hr_worker_fds *fds) {
+    board_worker = (int)fds->worker;
     report_ready();
     for (;;) pause();
 }
 
-typedef void life(struct hr_pass *pass);
+typedef void life(struct hr_worker_fds *fds);
 static life *const lives[WORKERS] = {be_waiting, be_busy, be_deaf, be_asking, be_full, be_stopped, be_importing};
 static const char *const life_names[WORKERS] = {"waiting", "busy", "deaf", "asking", "full", "stopped", "importing"};
 
@@ -95,12 +95,12 @@ static _Noreturn void be_trainer(void) {
     struct scene scene;
     set_scene(&scene, WORKERS, 8, 32 * MIB);
     for (uint32_t i = 0; i < WORKERS; i++) {
-        struct hr_pass pass;
-        must(hr_arena_pass(scene.arena, i, &pass));
+        struct hr_worker_fds fds;
+        must(hr_arena_open_worker_fds(scene.arena, i, &fds));
         pid_t pid = fork();
-        if (pid == 0) lives[i](&pass);
-        if (lives[i] == be_importing) must(hr_pass_guard(&pass, pid));
-        hr_pass_done(&pass);
+        if (pid == 0) lives[i](&fds);
+        if (lives[i] == be_importing) must(hr_worker_fds_guard(&fds, pid));
+        hr_worker_fds_close(&fds);
     }
     must(order(&scene, 3, 0, 8));
     for (uint64_t task = 0; task < 4; task++) must(order(&scene, 4, task, 8));
@@ -187,41 +187,41 @@ static void workers_in_any_state_are_gone_at_once_when_the_trainer_is_killed(voi
     assert_true(longest < GONE_WITHIN_NS);
 }
 
-static void who_has_ended_cannot_be_guarded(void **state) {
+static void a_process_that_has_ended_cannot_be_guarded(void **state) {
     (void)state;
     struct scene scene;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     int status;
     set_scene(&scene, 1, 4, 32 * MIB);
-    must(hr_arena_pass(scene.arena, 0, &pass));
+    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
     pid_t pid = fork();
     if (pid == 0) _exit(0);
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(hr_pass_guard(&pass, pid), -ESRCH);
-    assert_non_null(strstr(hr_error_message(), "worker 0 is not guarded"));
-    assert_int_equal(hr_pass_guard(&pass, 0), -ESRCH);
-    assert_int_equal(hr_pass_guard(&pass, -getpgrp()), -ESRCH);
-    hr_pass_done(&pass);
+    assert_int_equal(hr_worker_fds_guard(&fds, pid), -ESRCH);
+    assert_non_null(strstr(hr_error_message(), "cannot have worker 0 killed when the trainer dies"));
+    assert_int_equal(hr_worker_fds_guard(&fds, 0), -ESRCH);
+    assert_int_equal(hr_worker_fds_guard(&fds, -getpgrp()), -ESRCH);
+    hr_worker_fds_close(&fds);
     hr_arena_close(scene.arena);
 }
 
-static void be_late(struct hr_pass *pass) {
+static void be_late(struct hr_worker_fds *fds) {
     report_ready();
-    poll(&(struct pollfd){.fd = pass->life_fd, .events = POLLIN}, 1, PATIENCE_S * 1000);
-    hr_pass_guard(pass, getpid());
+    poll(&(struct pollfd){.fd = fds->life_fd, .events = POLLIN}, 1, PATIENCE_S * 1000);
+    hr_worker_fds_guard(fds, getpid());
     _exit(0);
 }
 
 static _Noreturn void be_trainer_of_one_who_is_late(void) {
     struct scene scene;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     set_scene(&scene, 1, 4, 32 * MIB);
-    must(hr_arena_pass(scene.arena, 0, &pass));
-    if (fork() == 0) be_late(&pass);
+    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
+    if (fork() == 0) be_late(&fds);
     for (;;) pause();
 }
 
-static void who_guards_itself_after_the_trainers_death_dies_at_once(void **state) {
+static void a_process_guarded_after_the_trainers_death_dies_at_once(void **state) {
     (void)state;
     pid_t trainer = start_trainer(be_trainer_of_one_who_is_late);
     await_ready(1);
@@ -304,8 +304,8 @@ static void a_trainer_killed_at_any_store_takes_its_workers_along(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_in_any_state_are_gone_at_once_when_the_trainer_is_killed),
-        cmocka_unit_test(who_has_ended_cannot_be_guarded),
-        cmocka_unit_test(who_guards_itself_after_the_trainers_death_dies_at_once),
+        cmocka_unit_test(a_process_that_has_ended_cannot_be_guarded),
+        cmocka_unit_test(a_process_guarded_after_the_trainers_death_dies_at_once),
         cmocka_unit_test(workers_end_by_themselves_when_the_arena_stops),
         cmocka_unit_test(workers_that_do_not_end_are_killed_by_the_close),
         cmocka_unit_test(a_trainer_killed_at_any_store_takes_its_workers_along),

@@ -66,8 +66,8 @@ static void visit_of_workers(hr_port *port, uint32_t worker, uint32_t life, uint
     (void)life, (void)item;
     if (worker == 1) await_sleeping_trainer();
     if (task_count > 0) return;
-    must(hr_box_say(hr_port_box_fd(port), "hello", 5));
-    must(hr_box_tell(hr_port_box_fd(port), "news", 4));
+    must(hr_diagnostics_log_stderr(hr_port_diagnostics_fd(port), "hello", 5));
+    must(hr_diagnostics_post_status(hr_port_diagnostics_fd(port), "news", 4));
     setenv("HEADRACE_FAIL", "fallocate:ENOSPC", 1);
 }
 
@@ -114,9 +114,9 @@ static void stop_crew(struct product *product, bool may_be_stopped) {
 
 /* Stops and closes; nothing is left of it. */
 static void end_product(struct product *product, bool may_be_stopped, int descriptors) {
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     struct hr_arena_report report;
-    must(hr_arena_pass(hr_loader_arena(product->loader), 0, &pass));
+    must(hr_arena_open_worker_fds(hr_loader_arena(product->loader), 0, &fds));
     stop_crew(product, may_be_stopped);
     product->last_death = product->death_count ? product->last_death : look_at(product, 1);
     for (int i = 0; i < KEEP_MAX; i++) release_kept(&product->kept[i]);
@@ -124,8 +124,8 @@ static void end_product(struct product *product, bool may_be_stopped, int descri
     assert_int_equal(report.held_count, 0);
     assert_true(report.used_bytes <= report.limit_bytes);
     close_product(product);
-    assert_true(bytes_of(pass.memory_fd) < MIB); /* the rings */
-    hr_pass_done(&pass);
+    assert_true(bytes_of(fds.memory_fd) < MIB); /* the rings */
+    hr_worker_fds_close(&fds);
     assert_int_equal(count_descriptors(), descriptors);
     assert_true(no_named_file_is_left());
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
@@ -434,7 +434,7 @@ static int64_t kill_silent_trainer(void) {
     return gone_ns;
 }
 
-static void workers_that_do_not_listen_are_gone_with_their_trainer(void **state) {
+static void workers_that_ignore_signals_end_with_their_trainer(void **state) {
     (void)state;
     int64_t gone_ns = GONE_WITHIN_NS;
     for (int i = 0; i < TRIES && gone_ns >= GONE_WITHIN_NS; i++) gone_ns = kill_silent_trainer();
@@ -454,7 +454,7 @@ int main(void) {
         cmocka_unit_test(every_point_has_a_name_of_its_own),
         cmocka_unit_test(a_worker_killed_at_any_point_is_replaced_and_the_epoch_is_exact),
         cmocka_unit_test(a_worker_stopped_at_any_point_is_waited_for_and_the_epoch_is_exact),
-        cmocka_unit_test(workers_that_do_not_listen_are_gone_with_their_trainer),
+        cmocka_unit_test(workers_that_ignore_signals_end_with_their_trainer),
         cmocka_unit_test(a_trainer_killed_at_any_point_takes_its_workers_along),
         cmocka_unit_test(a_trainer_stopped_at_any_point_goes_on_and_its_epochs_are_exact),
     };

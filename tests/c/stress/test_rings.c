@@ -51,7 +51,7 @@ static int receive_record(struct way *way, struct hr__record *ret_record) {
         hr__ring_sleep(&way->consumer, HR__SLEEPS);
         if (!hr__ring_has_record(&way->consumer)) r = hr__poll(&way->bell_fd, ready, 1, in_s(PATIENCE_S));
         hr__ring_sleep(&way->consumer, HR__AWAKE);
-        if (r < 0) return r; /* nobody rang: a lost wake-up */
+        if (r < 0) return r; /* the eventfd was not rung: a lost wake-up */
         hr__eventfd_drain(way->bell_fd);
     }
     hr__spin_learn(&way->spin, start_ns);

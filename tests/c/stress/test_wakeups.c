@@ -30,10 +30,10 @@ static void delay(uint64_t *random) {
     }
 }
 
-static void be_erratic(struct hr_pass *pass) {
-    uint64_t random = seed_from_environment() + pass->worker + 1;
+static void be_erratic(struct hr_worker_fds *fds) {
+    uint64_t random = seed_from_environment() + fds->worker + 1;
     hr_port *port;
-    int r = hr_port_open(pass, &port);
+    int r = hr_port_open(fds, &port);
     while (r == 0) {
         delay(&random);
         r = work_once(port, HR_NO_DEADLINE);

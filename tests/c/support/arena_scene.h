@@ -63,7 +63,7 @@ __attribute__((constructor)) static inline void note_test_pid(void) {
     test_pid = getpid();
 }
 
-/* What must hold, in the process of the test as in its children, out of which cmocka cannot jump. */
+/* Checks a condition in the process of the test or in its children, in which cmocka cannot jump out of the test. */
 #define check(condition)                                                                                               \
     do {                                                                                                               \
         if (condition) break;                                                                                          \
@@ -115,9 +115,9 @@ static inline int work_once(hr_port *port, int64_t deadline_ns) {
 }
 
 /* The life of a worker process: 0 when the trainer stopped the arena. */
-static inline _Noreturn void be_worker(struct hr_pass *pass) {
+static inline _Noreturn void be_worker(struct hr_worker_fds *fds) {
     hr_port *port;
-    int r = hr_port_open(pass, &port);
+    int r = hr_port_open(fds, &port);
     while (r == 0) r = work_once(port, HR_NO_DEADLINE);
     if (r != HR_E_CLOSED) fprintf(stderr, "worker: %d, %s\n", r, hr_error_message());
     hr_port_close(port);
@@ -133,17 +133,18 @@ static inline void watch(struct scene *scene, uint32_t worker, pid_t pid) {
 }
 
 /* Starts worker `worker` with `stop` as its $HEADRACE_STOP if that is not NULL, running `life`. */
-static inline void start_as(struct scene *scene, uint32_t worker, const char *stop, void (*life)(struct hr_pass *)) {
-    struct hr_pass pass;
-    must(hr_arena_pass(scene->arena, worker, &pass));
+static inline void start_as(struct scene *scene, uint32_t worker, const char *stop,
+                            void (*life)(struct hr_worker_fds *)) {
+    struct hr_worker_fds fds;
+    must(hr_arena_open_worker_fds(scene->arena, worker, &fds));
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
         if (stop) setenv("HEADRACE_STOP", stop, 1);
-        life(&pass);
+        life(&fds);
         _exit(0);
     }
-    hr_pass_done(&pass);
+    hr_worker_fds_close(&fds);
     watch(scene, worker, pid);
 }
 
@@ -158,7 +159,7 @@ static inline bool has_ended(int pidfd, int64_t deadline_ns) {
     return poll(&poller, 1, left_ms > 0 ? (int)left_ms : 0) == 1;
 }
 
-/* In a child that is no worker: a test that fails leaves nobody behind. */
+/* For a child that is not a worker: a failed test leaves no process behind. */
 static inline void die_with_test(void) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != test_pid) _exit(99);
@@ -216,10 +217,10 @@ static inline void clear_scene(struct scene *scene) {
 }
 
 static inline hr_port *open_port_here(struct scene *scene, uint32_t worker) {
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     hr_port *port;
-    must(hr_arena_pass(scene->arena, worker, &pass));
-    must(hr_port_open(&pass, &port));
+    must(hr_arena_open_worker_fds(scene->arena, worker, &fds));
+    must(hr_port_open(&fds, &port));
     return port;
 }
 

@@ -59,12 +59,12 @@ static inline void await_ready(int count) {
     }
 }
 
-/* Of a worker that has opened its port. */
+/* Waits for the report of a worker that has opened its port. */
 static inline struct hr_worker_report await_state(struct room *room, uint32_t worker, char state) {
     int64_t deadline = in_s(PATIENCE_S);
     for (;;) {
         struct hr_worker_report report = look(room, worker);
-        if (report.vitals.starts > 0 && report.state == state) return report;
+        if (report.status.starts > 0 && report.state == state) return report;
         assert_true(now_ns() < deadline);
         poll(NULL, 0, 1);
     }
@@ -88,7 +88,7 @@ static inline void assert_text(const struct hr_worker_report *report, const char
 static inline void assert_said(struct room *room, const char *expected, size_t length) {
     const char *text;
     size_t bytes;
-    must(hr_crew_said(room->crew, 0, &text, &bytes));
+    must(hr_crew_stderr(room->crew, 0, &text, &bytes));
     assert_int_equal(bytes, length);
     assert_memory_equal(text, expected, length);
 }

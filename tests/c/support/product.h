@@ -32,7 +32,7 @@ struct setting {
     const char *(*plan)(struct product *product, uint32_t worker);
 };
 
-/* What a forked worker finds at its fork. */
+/* The state that a worker inherits at its fork. */
 struct life {
     struct product *product;
     uint32_t worker;
@@ -258,7 +258,7 @@ static inline int stop_product(struct product *product, int64_t timeout_ms) {
     return hr_crew_stop(hr_loader_crew(product->loader), timeout_ms * 1000000);
 }
 
-/* What was kept stays as it was beyond the close. */
+/* Batches that were kept are unchanged after the close. */
 static inline void close_product(struct product *product) {
     product->loader = hr_loader_close(product->loader);
     for (int i = 0; i < KEEP_MAX; i++) release_kept(&product->kept[i]);

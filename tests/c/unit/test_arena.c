@@ -28,7 +28,7 @@ static int close_room(void **state) {
     return 0;
 }
 
-static void a_batch_crosses_with_all_that_was_said_of_it(void **state) {
+static void a_batch_arrives_with_its_task_kind_and_status(void **state) {
     struct room *room = *state;
     struct hr_task task;
     struct hr_delivery *delivery;
@@ -165,7 +165,7 @@ static void a_stopped_arena_says_so_on_both_sides(void **state) {
     struct room *room = *state;
     struct hr_task task;
     struct hr_delivery *delivery;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     must(order(&room->scene, 0, 0, 64));
     assert_int_equal(hr_port_is_open(room->port), 1);
     hr_arena_stop(room->scene.arena);
@@ -174,7 +174,7 @@ static void a_stopped_arena_says_so_on_both_sides(void **state) {
     assert_int_equal(hr_port_take(room->port, HR_NO_DEADLINE, &task), HR_E_CLOSED);
     assert_int_equal(order(&room->scene, 0, 1, 64), HR_E_CLOSED);
     assert_int_equal(hr_arena_receive(room->scene.arena, 0, HR_NO_DEADLINE, &delivery), HR_E_CLOSED);
-    assert_int_equal(hr_arena_pass(room->scene.arena, 0, &pass), HR_E_CLOSED);
+    assert_int_equal(hr_arena_open_worker_fds(room->scene.arena, 0, &fds), HR_E_CLOSED);
 }
 
 static void options_out_of_range_are_refused(void **state) {
@@ -200,7 +200,7 @@ static void the_largest_arena_opens_and_leaves_nothing(void **state) {
     assert_int_equal(count_descriptors(), before);
 }
 
-static void what_is_leased_outlives_the_arena(void **state) {
+static void leased_memory_outlives_the_arena(void **state) {
     struct room *room = *state;
     hr_lease *leases[3];
     unsigned char *data[3];
@@ -219,23 +219,23 @@ static void what_is_leased_outlives_the_arena(void **state) {
     hr_lease_release(leases[2]);
 }
 
-static void a_close_frees_at_once_what_nobody_holds(void **state) {
+static void a_close_frees_memory_without_leases_at_once(void **state) {
     struct room *room = *state;
-    struct hr_pass pass;
-    must(hr_arena_pass(room->scene.arena, 0, &pass));
+    struct hr_worker_fds fds;
+    must(hr_arena_open_worker_fds(room->scene.arena, 0, &fds));
     struct hr_delivery *kept = hand_over(&room->scene, room->port, 0, MIB),
                        *dropped = hand_over(&room->scene, room->port, 1, 16 * MIB);
     hr_lease *lease = lease_all(kept);
     void *data = kept->data;
     hr_delivery_done(kept);
     hr_delivery_done(dropped);
-    assert_true(bytes_of(pass.memory_fd) >= 17 * MIB);
+    assert_true(bytes_of(fds.memory_fd) >= 17 * MIB);
     room->scene.arena = hr_arena_close(room->scene.arena);
-    assert_true(bytes_of(pass.memory_fd) < 2 * MIB);
+    assert_true(bytes_of(fds.memory_fd) < 2 * MIB);
     assert_true(is_filled(data, MIB, 0));
     hr_lease_release(lease);
-    assert_true(bytes_of(pass.memory_fd) < MIB);
-    hr_pass_done(&pass);
+    assert_true(bytes_of(fds.memory_fd) < MIB);
+    hr_worker_fds_close(&fds);
 }
 
 static void *release_all(void *leases) {
@@ -268,7 +268,7 @@ static void leases_end_in_other_threads_while_batches_go_on_and_the_arena_closes
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_batch_crosses_with_all_that_was_said_of_it),
+        TEST(a_batch_arrives_with_its_task_kind_and_status),
         TEST(a_task_and_a_batch_may_be_empty),
         TEST(batches_of_all_sizes_arrive_whole),
         TEST(a_released_slot_is_used_again_while_it_is_hot),
@@ -280,8 +280,8 @@ int main(void) {
         TEST(a_stopped_arena_says_so_on_both_sides),
         cmocka_unit_test(options_out_of_range_are_refused),
         cmocka_unit_test(the_largest_arena_opens_and_leaves_nothing),
-        TEST(what_is_leased_outlives_the_arena),
-        TEST(a_close_frees_at_once_what_nobody_holds),
+        TEST(leased_memory_outlives_the_arena),
+        TEST(a_close_frees_memory_without_leases_at_once),
         TEST(leases_end_in_other_threads_while_batches_go_on_and_the_arena_closes),
     };
     return cmocka_run_group_tests_name("arena", tests, NULL, NULL);

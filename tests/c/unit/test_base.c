@@ -49,7 +49,7 @@ static char *keep(void) {
     return hr_take(text);
 }
 
-static void what_is_taken_out_of_a_scope_survives_it(void **state) {
+static void a_pointer_taken_out_of_a_scope_survives_it(void **state) {
     (void)state;
     char *text = keep();
     assert_string_equal(text, "taken");
@@ -102,7 +102,7 @@ int main(void) {
         cmocka_unit_test(a_sum_that_overflows_leaves_the_result_untouched),
         cmocka_unit_test(a_product_that_overflows_leaves_the_result_untouched),
         cmocka_unit_test(rounding_up_reaches_the_next_step_and_stays_on_one),
-        cmocka_unit_test(what_is_taken_out_of_a_scope_survives_it),
+        cmocka_unit_test(a_pointer_taken_out_of_a_scope_survives_it),
         cmocka_unit_test(a_message_gains_a_line_per_layer),
         cmocka_unit_test(a_message_that_is_too_long_is_cut_and_stays_a_string),
         cmocka_unit_test(each_code_has_a_text_and_an_exception),

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <math.h>
 
-static void each_scalar_arrives_as_it_was(void **state) {
+static void each_scalar_arrives_unchanged(void **state) {
     struct scene *scene = *state;
     assert_int_equal(hr_batch_open(scene->batch, HR_NODE_LIST, 9), 0);
     assert_int_equal(hr_batch_add_none(scene->batch), 0);
@@ -90,7 +90,7 @@ static void containers_nest_as_deep_as_the_limit_and_no_deeper(void **state) {
     expect_end(scene);
 }
 
-static void a_tree_that_misses_children_is_neither_measured_nor_written(void **state) {
+static void an_incomplete_tree_is_neither_measured_nor_written(void **state) {
     struct scene *scene = *state;
     uint64_t bytes = 99;
     assert_int_equal(hr_batch_measure(scene->batch, &bytes), -EINVAL);
@@ -98,7 +98,7 @@ static void a_tree_that_misses_children_is_neither_measured_nor_written(void **s
     assert_int_equal(hr_batch_open(scene->batch, HR_NODE_DICT, 1), 0);
     assert_int_equal(hr_batch_add_text(scene->batch, "key", 3), 0);
     assert_int_equal(hr_batch_measure(scene->batch, &bytes), -EINVAL);
-    expect_message("misses 1 children");
+    expect_message("lacks 1 children");
     assert_int_equal(hr_batch_write(scene->batch, NULL, 0), -EINVAL);
     assert_int_equal(bytes, 99);
 }
@@ -107,18 +107,18 @@ static void a_second_root_is_refused(void **state) {
     struct scene *scene = *state;
     assert_int_equal(hr_batch_open(scene->batch, HR_NODE_LIST, 0), 0);
     assert_int_equal(hr_batch_add_none(scene->batch), -EINVAL);
-    expect_message("whole already");
+    expect_message("complete already");
     deliver(scene);
     next_node(scene, HR_NODE_LIST);
     expect_end(scene);
 }
 
-static void a_kind_that_is_no_container_cannot_be_opened(void **state) {
+static void a_kind_that_is_not_a_container_cannot_be_opened(void **state) {
     struct scene *scene = *state;
     assert_int_equal(hr_batch_open(scene->batch, HR_NODE_PICKLE, 1), -EINVAL);
     assert_int_equal(hr_batch_open(scene->batch, HR_NODE_TEXT, 1), -EINVAL);
     assert_int_equal(hr_batch_open(scene->batch, (enum hr_node_kind)99, 1), -EINVAL);
-    expect_message("no container");
+    expect_message("not a container");
 }
 
 static void a_batch_is_written_only_where_it_fits(void **state) {
@@ -166,7 +166,7 @@ static void freeing_nothing_is_fine(void **state) {
     assert_null(hr_batch_free(NULL));
 }
 
-static void much_memory_is_given_back_once_a_batch_uses_little_of_it(void **state) {
+static void unused_memory_is_freed_after_a_small_batch(void **state) {
     (void)state;
     enum { MUCH = 64 << 20, HALF = MUCH / 2, LITTLE = 1000 };
     struct hr__buffer buffer = {0};
@@ -178,7 +178,7 @@ static void much_memory_is_given_back_once_a_batch_uses_little_of_it(void **stat
         hr__buffer_empty(&buffer, false);
         assert_int_equal(buffer.used, 0);
         assert_true(buffer.capacity >= MUCH);
-        buffer.used = LITTLE; /* begun anew, it takes less */
+        buffer.used = LITTLE; /* when it is started again, it takes less */
         hr__buffer_empty(&buffer, true);
         assert_int_equal(buffer.used, 0);
     }
@@ -193,18 +193,18 @@ static void much_memory_is_given_back_once_a_batch_uses_little_of_it(void **stat
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        SCENE(each_scalar_arrives_as_it_was),
+        SCENE(each_scalar_arrives_unchanged),
         SCENE(a_scalar_alone_is_a_batch),
         SCENE(containers_nest_and_arrive_in_pre_order),
         SCENE(containers_nest_as_deep_as_the_limit_and_no_deeper),
-        SCENE(a_tree_that_misses_children_is_neither_measured_nor_written),
+        SCENE(an_incomplete_tree_is_neither_measured_nor_written),
         SCENE(a_second_root_is_refused),
-        SCENE(a_kind_that_is_no_container_cannot_be_opened),
+        SCENE(a_kind_that_is_not_a_container_cannot_be_opened),
         SCENE(a_batch_is_written_only_where_it_fits),
         SCENE(a_writer_can_be_used_again_after_a_reset),
         SCENE(a_batch_can_be_written_twice),
         cmocka_unit_test(freeing_nothing_is_fine),
-        cmocka_unit_test(much_memory_is_given_back_once_a_batch_uses_little_of_it),
+        cmocka_unit_test(unused_memory_is_freed_after_a_small_batch),
     };
     return cmocka_run_group_tests_name("batch", tests, NULL, NULL);
 }

@@ -111,7 +111,7 @@ static void more_children_than_the_tree_has_room_for_are_refused_at_once(void **
     assert_int_equal(node.count, 99);
 }
 
-static void another_version_is_told_from_garbage(void **state) {
+static void another_version_is_reported_as_such(void **state) {
     struct scene *scene = *state;
     deliver_each_kind(scene);
     struct hr__batch_head *head = scene->memory;
@@ -143,7 +143,7 @@ int main(void) {
         SCENE(a_length_that_wraps_around_is_refused),
         SCENE(an_array_that_looks_into_the_tree_is_refused),
         SCENE(more_children_than_the_tree_has_room_for_are_refused_at_once),
-        SCENE(another_version_is_told_from_garbage),
+        SCENE(another_version_is_reported_as_such),
         SCENE(a_batch_in_a_longer_memory_is_read),
     };
     return cmocka_run_group_tests_name("batch corrupt", tests, NULL, NULL);

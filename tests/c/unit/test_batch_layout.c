@@ -38,7 +38,7 @@ static void small_leaves_are_packed_and_large_ones_begin_at_pages(void **state) 
     free(data);
 }
 
-static void what_lies_between_leaves_is_never_written(void **state) {
+static void memory_between_leaves_is_never_written(void **state) {
     struct scene *scene = *state;
     enum { LARGE = HR_BATCH_LARGE_BYTES };
     unsigned char *data = new_bytes(LARGE, 7);
@@ -93,7 +93,7 @@ static void a_view_that_leaves_its_storage_is_refused(void **state) {
     assert_int_equal(hr_batch_add_view(scene->batch, HR_FLAVOR_TENSOR, storage, 4, &plain), 0);
 }
 
-static void a_leaf_is_no_storage(void **state) {
+static void a_leaf_is_not_a_storage(void **state) {
     struct scene *scene = *state;
     int64_t shape[] = {1};
     struct hr_array view = {NULL, uint8, 1, shape, NULL};
@@ -123,13 +123,13 @@ static void elements_of_no_whole_bytes_are_refused(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct hr_array array = {"", bad[i], 0, NULL, NULL};
         assert_int_equal(hr_batch_add_array(scene->batch, HR_FLAVOR_TENSOR, &array), -EINVAL);
-        expect_message("no whole number of bytes");
+        expect_message("not a whole number of bytes");
     }
     struct hr_array packed = {"a", {1, 4, 2}, 0, NULL, NULL};
     assert_int_equal(hr_batch_add_array(scene->batch, HR_FLAVOR_TENSOR, &packed), 0);
 }
 
-static void shapes_that_cannot_be_are_refused(void **state) {
+static void impossible_shapes_are_refused(void **state) {
     struct scene *scene = *state;
     int64_t huge = INT64_C(1) << 40, shape[HR_BATCH_MAX_NDIM + 1] = {huge, huge, huge}, two[] = {2};
     struct hr_array array = {"", float32, 3, shape, NULL};
@@ -165,7 +165,7 @@ static void leaves_that_do_not_fit_together_are_refused_when_measured(void **sta
     assert_int_equal(bytes, 99);
 }
 
-static void what_fails_adds_nothing(void **state) {
+static void a_failed_add_adds_nothing(void **state) {
     struct scene *scene = *state;
     int64_t shape[] = {3};
     struct hr_array good = {"abc", uint8, 1, shape, NULL}, bad = {NULL, uint8, 1, shape, NULL};
@@ -187,15 +187,15 @@ static void what_fails_adds_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         SCENE(small_leaves_are_packed_and_large_ones_begin_at_pages),
-        SCENE(what_lies_between_leaves_is_never_written),
+        SCENE(memory_between_leaves_is_never_written),
         SCENE(views_of_a_storage_share_it),
         SCENE(a_view_that_leaves_its_storage_is_refused),
-        SCENE(a_leaf_is_no_storage),
+        SCENE(a_leaf_is_not_a_storage),
         SCENE(arrays_that_differ_cannot_be_stacked),
         SCENE(elements_of_no_whole_bytes_are_refused),
-        SCENE(shapes_that_cannot_be_are_refused),
+        SCENE(impossible_shapes_are_refused),
         SCENE(leaves_that_do_not_fit_together_are_refused_when_measured),
-        SCENE(what_fails_adds_nothing),
+        SCENE(a_failed_add_adds_nothing),
     };
     return cmocka_run_group_tests_name("batch layout", tests, NULL, NULL);
 }

@@ -117,7 +117,7 @@ static void two_threads_write_each_byte_to_its_place(void **state) {
     expect_the_same_by(*state, 2);
 }
 
-static void what_lies_between_leaves_is_written_by_neither(void **state) {
+static void memory_between_leaves_is_written_by_no_thread(void **state) {
     struct room *room = *state;
     struct scene *scene = room->scene;
     int64_t bytes = PAST_CACHES / 2 + 1;
@@ -181,7 +181,7 @@ static int created_for(struct room *room, uint64_t bytes) {
     return created_count;
 }
 
-static void a_second_thread_is_made_where_it_may_be_and_pays(void **state) {
+static void a_second_thread_is_started_only_if_allowed_and_useful(void **state) {
     struct room *room = *state;
     assert_int_equal(created_for(room, PAST_CACHES), 0);
     assert_int_equal(hr_batch_set_threads(room->scene->batch, 2), 0);
@@ -247,7 +247,7 @@ static void a_forked_child_in_the_middle_of_a_stream_writes_and_ends(void **stat
 }
 #endif
 
-static void where_no_thread_can_be_started_one_writes_all(void **state) {
+static void without_a_second_thread_one_thread_writes_all(void **state) {
     setenv("HEADRACE_FAIL", "thread:EAGAIN", 1);
     expect_the_same_by(*state, 2);
     unsetenv("HEADRACE_FAIL");
@@ -268,14 +268,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         in_a_room(one_thread_writes_each_byte_to_its_place),
         in_a_room(two_threads_write_each_byte_to_its_place),
-        in_a_room(what_lies_between_leaves_is_written_by_neither),
+        in_a_room(memory_between_leaves_is_written_by_no_thread),
         in_a_room(a_stream_is_written_each_byte_to_its_place),
 #if !IS_SANITIZED
-        in_a_room(a_second_thread_is_made_where_it_may_be_and_pays),
+        in_a_room(a_second_thread_is_started_only_if_allowed_and_useful),
         in_a_room(a_stream_of_smaller_batches_has_a_second_thread_that_ends_with_it),
         in_a_room(a_forked_child_in_the_middle_of_a_stream_writes_and_ends),
 #endif
-        in_a_room(where_no_thread_can_be_started_one_writes_all),
+        in_a_room(without_a_second_thread_one_thread_writes_all),
         in_a_room(other_numbers_of_threads_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

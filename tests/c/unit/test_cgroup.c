@@ -170,7 +170,7 @@ static void a_path_that_the_container_does_not_see_falls_back_to_the_mount(void 
     assert_headroom(3 * MIB);
 }
 
-static void what_cannot_be_read_is_no_limit(void **state) {
+static void an_unreadable_file_means_no_limit(void **state) {
     (void)state;
     put("/proc/self/cgroup", "0::/job\n");
     put("/sys/fs/cgroup/job/memory.max", "1048576\n"); /* and no memory.current */
@@ -185,7 +185,7 @@ static void what_cannot_be_read_is_no_limit(void **state) {
     assert_headroom(NO_LIMIT);
 }
 
-static void lines_that_make_no_sense_are_passed_over(void **state) {
+static void invalid_lines_are_skipped(void **state) {
     (void)state;
     char line[6000];
     memset(line, 'x', sizeof line - 1);
@@ -201,7 +201,7 @@ static void lines_that_make_no_sense_are_passed_over(void **state) {
     assert_true(hr__cgroup_headroom() > 0);
 }
 
-static void the_memory_to_spare_is_the_least_of_the_machine_and_its_groups(void **state) {
+static void available_memory_is_the_minimum_of_machine_and_groups(void **state) {
     (void)state;
     assert_true(hr__memory_to_spare() == UINT64_C(1) << 30); /* no /proc: a modest guess */
     put("/proc/meminfo", "MemTotal:       16000000 kB\nMemFree:         100 kB\nMemAvailable:    5000 kB\n");
@@ -241,7 +241,7 @@ static void a_quota_of_processor_time_counts_in_thousandths_of_a_core(void **sta
     assert_true(hr__cgroup_millicores() == 2500);
 }
 
-static void the_cores_that_the_quota_pays_for_are_usable(void **state) {
+static void the_cores_within_the_cpu_quota_are_usable(void **state) {
     (void)state;
     assert_int_equal(hr__usable_core_count(), hr__core_count());
     put("/proc/self/cgroup", "0::/job\n");
@@ -280,7 +280,7 @@ static void the_room_for_processes_is_the_limit_less_those_that_run(void **state
 
 /* ---- the kernel's count of processes that it killed ---- */
 
-static void v2_tells_oom_kills_in_memory_events(void **state) {
+static void v2_counts_oom_kills_in_memory_events(void **state) {
     (void)state;
     put("/proc/self/cgroup", "0::/job\n");
     put("/sys/fs/cgroup/job/memory.events", "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 9\n");
@@ -288,7 +288,7 @@ static void v2_tells_oom_kills_in_memory_events(void **state) {
     assert_oom_kills(2);
 }
 
-static void v1_tells_oom_kills_in_oom_control(void **state) {
+static void v1_counts_oom_kills_in_oom_control(void **state) {
     (void)state;
     put("/proc/self/cgroup", "4:memory:/job\n0::/\n");
     put("/sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n");
@@ -297,7 +297,7 @@ static void v1_tells_oom_kills_in_oom_control(void **state) {
     assert_oom_kills(5);
 }
 
-static void in_a_container_the_mount_tells(void **state) {
+static void in_a_container_the_mount_has_the_count(void **state) {
     (void)state;
     put("/proc/self/cgroup", "0::/kubepods/pod1/abc\n");
     put("/sys/fs/cgroup/memory.events", "oom 1\noom_kill 4\n");
@@ -307,7 +307,7 @@ static void in_a_container_the_mount_tells(void **state) {
     assert_oom_kills(6);
 }
 
-static void without_a_group_that_tells_the_machine_does(void **state) {
+static void without_a_group_the_machine_has_the_count(void **state) {
     (void)state;
     assert_oom_kills(UINT64_MAX);
     put("/proc/vmstat", "pgfault 5\noom_kill 8\nthp 1\n");
@@ -331,18 +331,18 @@ int main(void) {
         in_a_machine(v1_without_a_limit_leaves_more_than_any_machine_has),
         in_a_machine(a_hybrid_machine_has_the_tighter_of_both),
         in_a_machine(a_path_that_the_container_does_not_see_falls_back_to_the_mount),
-        in_a_machine(what_cannot_be_read_is_no_limit),
-        in_a_machine(lines_that_make_no_sense_are_passed_over),
-        in_a_machine(the_memory_to_spare_is_the_least_of_the_machine_and_its_groups),
+        in_a_machine(an_unreadable_file_means_no_limit),
+        in_a_machine(invalid_lines_are_skipped),
+        in_a_machine(available_memory_is_the_minimum_of_machine_and_groups),
         in_a_machine(the_limit_is_the_least_of_the_groups_whatever_is_used),
         in_a_machine(a_quota_of_processor_time_counts_in_thousandths_of_a_core),
-        in_a_machine(the_cores_that_the_quota_pays_for_are_usable),
+        in_a_machine(the_cores_within_the_cpu_quota_are_usable),
         in_a_machine(v1_has_its_quota_in_two_files),
         in_a_machine(the_room_for_processes_is_the_limit_less_those_that_run),
-        in_a_machine(v2_tells_oom_kills_in_memory_events),
-        in_a_machine(v1_tells_oom_kills_in_oom_control),
-        in_a_machine(in_a_container_the_mount_tells),
-        in_a_machine(without_a_group_that_tells_the_machine_does),
+        in_a_machine(v2_counts_oom_kills_in_memory_events),
+        in_a_machine(v1_counts_oom_kills_in_oom_control),
+        in_a_machine(in_a_container_the_mount_has_the_count),
+        in_a_machine(without_a_group_the_machine_has_the_count),
     };
 #ifndef HR_FAILPOINTS
     fputs("skipped: built without failpoints\n", stderr);

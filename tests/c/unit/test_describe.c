@@ -1,38 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/crew_scene.h"
 
-/* What is said of a worker. */
+/* The description of a worker. */
 
 static void every_kind_of_report_reads_well(void **state) {
     (void)state;
     struct hr_worker_report report = {.worker = 2, .pid = 99, .is_end_known = 1, .signal = SIGKILL, .oom_kills = 1};
-    report.vitals = (struct hr_vitals){.pid = 99, .phase = HR_PHASE_FETCH, .task = 41};
+    report.status = (struct hr_worker_status){.pid = 99, .phase = HR_PHASE_FETCH, .task = 41};
     report.rss_bytes = UINT64_C(3) << 30;
-    assert_text(&report, "worker N (pid N) was killed by signal N (Killed); it was in the data set, at task N; it had "
-                         "N.N GiB of memory when last seen. The kernel's count of processes killed for want of memory "
-                         "rose by N while it ran");
+    assert_text(&report, "worker N (pid N) was killed by signal N (Killed); it was in the dataset, at task N; it had "
+                         "N.N GiB of memory when last seen. While it ran, the kernel's count of processes killed "
+                         "because memory ran out rose by N");
     report.signal = 40; /* a real-time signal has no name */
     report.oom_kills = 0;
     report.rss_bytes = 512;
-    report.vitals.phase = HR_PHASE_COLLATE;
+    report.status.phase = HR_PHASE_COLLATE;
     assert_text(&report, "worker N (pid N) was killed by signal N; it was collating or writing its batch, at task N; "
                          "it had N bytes of memory when last seen");
     report = (struct hr_worker_report){.worker = 1, .pid = 5, .is_alive = 1, .state = 'R', .thread_count = 4};
-    report.vitals = (struct hr_vitals){.pid = 5, .phase = HR_PHASE_FETCH};
-    assert_text(&report, "worker N (pid N) computes; it was in the data set, at task N and N threads");
+    report.status = (struct hr_worker_status){.pid = 5, .phase = HR_PHASE_FETCH};
+    assert_text(&report, "worker N (pid N) computes; it was in the dataset, at task N and N threads");
     report.rss_bytes = 100 * KIB;
     report.state = 'S';
     report.thread_count = 1;
     report.is_deadlocked = 1;
     assert_text(&report,
-                "worker N (pid N) waits; it was in the data set, at task N; it has N.N KiB of memory; it waits for "
+                "worker N (pid N) waits; it was in the dataset, at task N; it has N.N KiB of memory; it waits for "
                 "a thread that it does not have");
     report.is_deadlocked = 0;
     report.thread_count = 4;
     report.state = 'D';
     strcpy(report.kernel_function, "nfs_wait");
     strcpy(report.system_call, "0 0x3");
-    assert_text(&report, "worker N (pid N) waits in the kernel for a disk or the network; it was in the data set, at "
+    assert_text(&report, "worker N (pid N) waits in the kernel for a disk or the network; it was in the dataset, at "
                          "task N; it has N.N KiB of memory and N threads; in the kernel: nfs_wait; system call: N NxN");
     assert_text(&(struct hr_worker_report){.worker = 1}, "worker N was never started");
 }

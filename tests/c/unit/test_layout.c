@@ -19,7 +19,7 @@ enum { WORKERS = 3, SLOTS = 20, CAPACITY = 8, ROUNDS = 200000 };
 
 /* A header alone: the check reads nothing else. */
 struct room {
-    struct hr__layout plan;
+    struct hr__arena_layout plan;
     struct hr__header *header;
 };
 
@@ -41,17 +41,17 @@ static int close_room(void **state) {
 }
 
 static int check(struct room *room, uint64_t bytes) {
-    struct hr__layout layout;
+    struct hr__arena_layout layout;
     memset(&layout, 0xA5, sizeof layout);
-    struct hr__layout before = layout;
+    struct hr__arena_layout before = layout;
     int r = hr__layout_check(room->header, bytes, &layout);
     if (r < 0) assert_memory_equal(&layout, &before, sizeof layout);
     return r;
 }
 
-static void what_was_written_is_read_back(void **state) {
+static void a_written_header_is_read_back(void **state) {
     struct room *room = *state;
-    struct hr__layout layout;
+    struct hr__arena_layout layout;
     assert_int_equal(hr__layout_check(room->header, room->plan.total_bytes, &layout), 0);
     assert_ptr_equal(layout.header, room->header);
     assert_int_equal(layout.worker_count, WORKERS);
@@ -64,7 +64,7 @@ static void what_was_written_is_read_back(void **state) {
 
 static void the_parts_of_an_arena_lie_one_after_another(void **state) {
     struct room *room = *state;
-    const struct hr__layout *plan = &room->plan;
+    const struct hr__arena_layout *plan = &room->plan;
     unsigned char *base = (unsigned char *)plan->header;
     assert_ptr_equal(hr__layout_worker(plan, 0), base + HR__HEADER_ROOM);
     assert_true((unsigned char *)(hr__layout_worker(plan, WORKERS - 1) + 1) <=
@@ -86,14 +86,14 @@ static void the_parts_of_an_arena_lie_one_after_another(void **state) {
 
 static void sizes_beyond_what_a_file_can_have_are_refused(void **state) {
     (void)state;
-    struct hr__layout plan = {.slot_count = 7};
+    struct hr__arena_layout plan = {.slot_count = 7};
     assert_int_equal(hr__layout_plan(1, SLOTS, CAPACITY, UINT64_MAX & ~(uint64_t)(HR__WINDOW_ALIGN - 1), &plan),
                      -EOVERFLOW);
     assert_int_equal(hr__layout_plan(1, 4096, CAPACITY, UINT64_C(1) << 52, &plan), -EOVERFLOW);
     assert_int_equal(plan.slot_count, 7);
 }
 
-static void a_short_file_is_no_arena(void **state) {
+static void a_short_file_is_refused(void **state) {
     struct room *room = *state;
     assert_int_equal(check(room, HR__HEADER_ROOM - 1), HR_E_CORRUPT);
     assert_int_equal(check(room, 0), HR_E_CORRUPT);
@@ -171,7 +171,7 @@ static void random_headers_are_refused_or_lie_within_the_file(void **state) {
             words[2 + next_random(&random) % (sizeof good / 4 - 2)] = (uint32_t)value;
         }
         uint64_t bytes = next_random(&random) % 4 ? room->header->total_bytes : next_random(&random);
-        struct hr__layout layout;
+        struct hr__arena_layout layout;
         if (hr__layout_check(room->header, bytes, &layout) < 0) continue;
         accepted++;
         assert_true(layout.worker_count >= 1 && layout.slot_count >= 1);
@@ -186,10 +186,10 @@ static void random_headers_are_refused_or_lie_within_the_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(what_was_written_is_read_back),
+        TEST(a_written_header_is_read_back),
         TEST(the_parts_of_an_arena_lie_one_after_another),
         TEST(sizes_beyond_what_a_file_can_have_are_refused),
-        TEST(a_short_file_is_no_arena),
+        TEST(a_short_file_is_refused),
         TEST(a_file_of_another_length_than_its_header_says_is_refused),
         TEST(an_arena_that_is_not_ready_is_refused),
         TEST(a_file_of_something_else_is_refused),

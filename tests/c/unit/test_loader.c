@@ -19,7 +19,7 @@ struct torch {
     int owner[TASKS_MAX]; /* of a task; NONE: deleted */
     int index[TASKS_MAX]; /* that the task is about */
     bool has_data[TASKS_MAX];
-    int left[WORKERS_MAX]; /* batches that the worker's data set still has */
+    int left[WORKERS_MAX]; /* batches that the worker's dataset still has */
 };
 
 static void try_put_index(struct torch *t) {
@@ -296,7 +296,7 @@ static void nothing_is_submitted_or_received_before_an_epoch_has_begun(void **st
     open_room(&room, 2, 2, 0);
     assert_no_epoch(&room);
     must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
-    assert_int_equal(hr_loader_begin(room.loader, NULL, 0, now_ns()), -ETIMEDOUT); /* nobody has answered yet */
+    assert_int_equal(hr_loader_begin(room.loader, NULL, 0, now_ns()), -ETIMEDOUT); /* no worker has answered yet */
     assert_non_null(strstr(hr_error_message(), "the deadline has passed"));
     assert_no_epoch(&room);
     close_room(&room);
@@ -334,7 +334,7 @@ static void a_dismissed_worker_gets_no_task_in_this_epoch_or_a_later_one(void **
     close_room(&room);
 }
 
-static void a_dismissed_worker_that_skips_a_task_is_told_until_it_is_at_its_end(void **state) {
+static void a_dismissed_worker_reports_skipped_tasks_until_its_end(void **state) {
     (void)state;
     static const uint32_t answers[] = {HR_STATUS_SKIPPED, HR_STATUS_END, HR_STATUS_SKIPPED};
     struct room room;
@@ -376,7 +376,7 @@ int main(void) {
         cmocka_unit_test(a_skipped_task_makes_room_for_another),
         cmocka_unit_test(nothing_is_submitted_or_received_before_an_epoch_has_begun),
         cmocka_unit_test(a_dismissed_worker_gets_no_task_in_this_epoch_or_a_later_one),
-        cmocka_unit_test(a_dismissed_worker_that_skips_a_task_is_told_until_it_is_at_its_end),
+        cmocka_unit_test(a_dismissed_worker_reports_skipped_tasks_until_its_end),
         cmocka_unit_test(options_out_of_range_are_refused),
     };
     return cmocka_run_group_tests_name("loader", tests, NULL, NULL);

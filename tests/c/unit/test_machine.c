@@ -62,11 +62,11 @@ static void a_forked_process_has_of_its_own_what_it_writes_to(void **state) {
         _exit(is_right ? 0 : 1);
     }
     assert_int_equal(exit_code_of(child), 0);
-    assert_int_equal(count(pages, HR_PAGE_PRIVATE), PAGES); /* nobody else has them any more */
+    assert_int_equal(count(pages, HR_PAGE_PRIVATE), PAGES); /* no other process has them any more */
     munmap(pages, PAGES * (size_t)sysconf(_SC_PAGESIZE));
 }
 
-static void shared_memory_is_nobodys_own(void **state) {
+static void shared_memory_is_not_private(void **state) {
     (void)state;
     unsigned char *pages = map_pages(MAP_SHARED);
     write_to(pages, 0, PAGES);
@@ -74,7 +74,7 @@ static void shared_memory_is_nobodys_own(void **state) {
     munmap(pages, PAGES * (size_t)sysconf(_SC_PAGESIZE));
 }
 
-static void what_a_process_writes_to_is_in_its_private_bytes(void **state) {
+static void written_memory_is_counted_as_private(void **state) {
     (void)state;
     if (IS_SANITIZED) skip(); /* a sanitizer's shadow comes and goes */
     enum { BYTES = 32 << 20 };
@@ -99,7 +99,7 @@ static void the_machine_gives_no_more_than_it_has(void **state) {
 }
 
 #ifdef HR_FAILPOINTS
-static void what_the_kernel_refuses_is_told(void **state) {
+static void a_refusal_of_the_kernel_is_returned(void **state) {
     (void)state;
     struct hr_machine machine;
     uint64_t address = (uint64_t)(uintptr_t)&machine;
@@ -121,11 +121,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_page_is_absent_until_it_is_touched),
         cmocka_unit_test(a_forked_process_has_of_its_own_what_it_writes_to),
-        cmocka_unit_test(shared_memory_is_nobodys_own),
-        cmocka_unit_test(what_a_process_writes_to_is_in_its_private_bytes),
+        cmocka_unit_test(shared_memory_is_not_private),
+        cmocka_unit_test(written_memory_is_counted_as_private),
         cmocka_unit_test(the_machine_gives_no_more_than_it_has),
 #ifdef HR_FAILPOINTS
-        cmocka_unit_test(what_the_kernel_refuses_is_told),
+        cmocka_unit_test(a_refusal_of_the_kernel_is_returned),
 #endif
     };
     return cmocka_run_group_tests_name("machine", tests, NULL, NULL);

@@ -9,7 +9,7 @@
 #include "base/base.h"
 #include "os/os.h"
 
-static void the_memory_to_spare_is_more_than_nothing_and_less_than_the_machine_has(void **state) {
+static void available_memory_is_between_zero_and_the_machines_memory(void **state) {
     (void)state;
     uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     assert_true(hr__memory_to_spare() > 0);
@@ -80,7 +80,7 @@ static void shared_memory_is_sparse_but_for_its_head(void **state) {
     hr__close(&fd);
 }
 
-static void what_is_punched_is_given_back_and_reads_as_zeros(void **state) {
+static void punched_pages_are_released_and_read_as_zeros(void **state) {
     (void)state;
     int fd;
     enum hr__memory_kind kind;
@@ -218,7 +218,7 @@ static void a_process_dies_with_the_other_end_of_its_pipe_and_not_before(void **
     hr__close(&read_fd);
 }
 
-static void a_pidfd_of_nobody_is_refused(void **state) {
+static void a_pidfd_of_no_process_is_refused(void **state) {
     (void)state;
     int fd = 99;
     assert_int_equal(hr__pidfd(-1, &fd), -EINVAL);
@@ -229,18 +229,18 @@ static void a_pidfd_of_nobody_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_memory_to_spare_is_more_than_nothing_and_less_than_the_machine_has),
+        cmocka_unit_test(available_memory_is_between_zero_and_the_machines_memory),
         cmocka_unit_test(the_address_space_that_is_left_shrinks_with_what_is_mapped),
         cmocka_unit_test(there_is_at_least_one_core_and_time_passes),
         cmocka_unit_test(a_thread_has_all_signals_blocked_and_its_maker_none_more),
         cmocka_unit_test(shared_memory_is_sparse_but_for_its_head),
-        cmocka_unit_test(what_is_punched_is_given_back_and_reads_as_zeros),
+        cmocka_unit_test(punched_pages_are_released_and_read_as_zeros),
         cmocka_unit_test(pages_that_were_made_private_keep_their_contents_and_their_address),
         cmocka_unit_test(a_bell_wakes_a_poll_and_is_drained),
         cmocka_unit_test(a_poll_of_hundreds_of_descriptors_finds_the_one),
         cmocka_unit_test(a_signal_interrupts_a_poll),
         cmocka_unit_test(a_process_dies_with_the_other_end_of_its_pipe_and_not_before),
-        cmocka_unit_test(a_pidfd_of_nobody_is_refused),
+        cmocka_unit_test(a_pidfd_of_no_process_is_refused),
     };
     return cmocka_run_group_tests_name("os", tests, NULL, NULL);
 }

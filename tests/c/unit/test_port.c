@@ -71,7 +71,7 @@ static int receive_forged(struct room *room, struct hr__record record) {
     return r;
 }
 
-static void an_honest_record_is_believed(void **state) {
+static void a_valid_record_is_accepted(void **state) {
     struct room *room = *state;
     assert_int_equal(receive_forged(room, room->honest), 0);
 }
@@ -192,7 +192,7 @@ static long make_blocks(int count, size_t bytes) {
     return after.ru_minflt - before.ru_minflt;
 }
 
-/* In a child, since malloc stays as it is told to be, what `run` tells of a worker's malloc. */
+/* Calls `run` in a child, because the configuration of malloc cannot be undone. */
 static void assert_of_malloc(struct room *room, void (*run)(hr_port *)) {
     if (IS_SANITIZED || hr__memory_to_spare() < UINT64_C(2) << 30)
         skip(); /* another malloc, or no room to keep it in */
@@ -252,7 +252,7 @@ static void holes_between_larger_blocks_are_returned(void **state) {
     assert_of_malloc(*state, leave_holes);
 }
 
-static void who_chose_how_malloc_should_be_is_heeded(void **state) {
+static void keep_heap_respects_malloc_environment(void **state) {
     static const char *const chosen[][2] = {{"MALLOC_TRIM_THRESHOLD_", "131072"},
                                             {"MALLOC_MMAP_THRESHOLD_", "131072"},
                                             {"GLIBC_TUNABLES", "glibc.malloc.trim_threshold=131072"},
@@ -274,7 +274,7 @@ static void map_large_blocks(hr_port *port) {
     check(make_blocks(1, BLOCK_BYTES) >= BLOCK_BYTES / (long)hr__page_bytes());
 }
 
-static void who_chose_that_large_blocks_are_mapped_is_heeded(void **state) {
+static void keep_blocks_respects_malloc_environment(void **state) {
     assert_of_malloc(*state, map_large_blocks);
 }
 
@@ -289,7 +289,7 @@ static int take_forged(struct room *room, struct hr__record record) {
     return r;
 }
 
-static void a_grant_that_cannot_be_is_corrupt(void **state) {
+static void an_invalid_grant_is_corrupt(void **state) {
     struct room *room = *state;
     uint32_t slots = room->scene.arena->layout.slot_count;
     const struct hr__record forged[] = {
@@ -305,22 +305,22 @@ static void a_grant_that_cannot_be_is_corrupt(void **state) {
 
 static void a_port_on_something_else_is_refused_and_the_descriptors_stay_the_callers(void **state) {
     struct room *room = *state;
-    struct hr_pass pass;
+    struct hr_worker_fds fds;
     hr_port *port = (hr_port *)room;
     FILE *file = tmpfile();
     int before = count_descriptors();
-    must(hr_arena_pass(room->scene.arena, 0, &pass));
-    int memory_fd = pass.memory_fd;
-    pass.memory_fd = fileno(file);
-    assert_int_equal(hr_port_open(&pass, &port), HR_E_CORRUPT); /* empty */
+    must(hr_arena_open_worker_fds(room->scene.arena, 0, &fds));
+    int memory_fd = fds.memory_fd;
+    fds.memory_fd = fileno(file);
+    assert_int_equal(hr_port_open(&fds, &port), HR_E_CORRUPT); /* empty */
     assert_int_equal(ftruncate(fileno(file), 1 << 20), 0);
-    assert_int_equal(hr_port_open(&pass, &port), HR_E_CORRUPT); /* zeros */
-    pass.memory_fd = memory_fd;
-    pass.worker = 2;
-    assert_int_equal(hr_port_open(&pass, &port), -EINVAL);
+    assert_int_equal(hr_port_open(&fds, &port), HR_E_CORRUPT); /* zeros */
+    fds.memory_fd = memory_fd;
+    fds.worker = 2;
+    assert_int_equal(hr_port_open(&fds, &port), -EINVAL);
     assert_ptr_equal(port, room);
     assert_int_equal(count_descriptors(), before + 4);
-    hr_pass_done(&pass);
+    hr_worker_fds_close(&fds);
     assert_int_equal(count_descriptors(), before);
     fclose(file);
 }
@@ -340,7 +340,7 @@ static void a_note_and_the_process_are_there_for_reports(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(no_more_is_published_than_was_reserved),
-        TEST(an_honest_record_is_believed),
+        TEST(a_valid_record_is_accepted),
         TEST(a_slot_that_is_not_the_workers_is_corrupt),
         TEST(another_generation_is_corrupt),
         TEST(the_same_batch_twice_is_corrupt),
@@ -353,9 +353,9 @@ int main(void) {
         TEST(the_memory_of_samples_is_kept_for_the_next_batch),
         TEST(larger_blocks_are_kept_when_a_batch_has_come_from_them),
         TEST(holes_between_larger_blocks_are_returned),
-        TEST(who_chose_how_malloc_should_be_is_heeded),
-        TEST(who_chose_that_large_blocks_are_mapped_is_heeded),
-        TEST(a_grant_that_cannot_be_is_corrupt),
+        TEST(keep_heap_respects_malloc_environment),
+        TEST(keep_blocks_respects_malloc_environment),
+        TEST(an_invalid_grant_is_corrupt),
         TEST(a_port_on_something_else_is_refused_and_the_descriptors_stay_the_callers),
         TEST(a_note_and_the_process_are_there_for_reports),
     };

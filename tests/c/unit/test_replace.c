@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "loader_scene.h"
 
-/* What a loader does about workers that die, and about those that it dismissed. */
+/* How a loader handles workers that die, and workers that it dismissed. */
 
 /* Worker `i` is gone, and another opens its port. */
 static struct hr_succession replace(struct room *room, uint32_t i) {
@@ -21,7 +21,7 @@ static void assert_succession(struct hr_succession succession, uint64_t delivere
     assert_int_equal(succession.granted_count, granted);
 }
 
-/* A loader of two workers with `count` tasks submitted, which nobody has worked on. */
+/* A loader of two workers with `count` tasks submitted, which no worker has started. */
 static void open_room_with_tasks(struct room *room, int out_of_order, int count) {
     int next_index = 0;
     open_room(room, 2, 3, out_of_order);
@@ -92,7 +92,7 @@ static void a_death_in_the_middle_of_a_begin_leaves_a_whole_epoch(void **state) 
         assert_int_equal(hr_loader_begin(room.loader, NULL, 0, now_ns()), -ETIMEDOUT);
         for (int i = 0; i < published; i++) assert_true(work(&room, 0)); /* of 4, with the announcement */
         assert_succession(replace(&room, 0), 0, 0, 0);
-        assert_false(work(&room, 0)); /* the epoch is not announced to who begins with it */
+        assert_false(work(&room, 0)); /* the epoch is not announced to a worker that starts with it */
         work_off(&room);
         must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
         for (int i = 0; i < 6; i++) submit(&room, &next_index, 6);
@@ -142,7 +142,7 @@ static void the_successor_of_a_dismissed_worker_is_dismissed(void **state) {
     close_room(&room);
 }
 
-static void the_end_of_a_dismissed_worker_is_no_death_once_it_owes_nothing(void **state) {
+static void the_end_of_a_dismissed_worker_without_tasks_is_not_a_death(void **state) {
     (void)state;
     struct room room;
     struct hr_delivery *delivery;
@@ -176,7 +176,7 @@ static void a_replacement_that_failed_half_way_can_be_tried_again(void **state) 
     void *data;
     open_room_with_tasks(&room, 0, 6);
     must(hr_port_take(room.ports[0], in_s(PATIENCE_S), &task));
-    must(hr_port_reserve(room.ports[0], MIB, &data)); /* its slot starts anew, and so needs memory */
+    must(hr_port_reserve(room.ports[0], MIB, &data)); /* its slot was emptied, and so needs memory */
     room.ports[0] = hr_port_close(room.ports[0]);
     setenv("HEADRACE_FAIL", "fallocate:ENOSPC", 1);
     assert_int_equal(hr_loader_replace(room.loader, 0, &succession), -ENOSPC);
@@ -209,7 +209,7 @@ static void a_begin_that_failed_half_way_announces_the_epoch_to_the_rest(void **
 }
 #endif
 
-static void what_is_outstanding_and_awaited_can_be_asked(void **state) {
+static void outstanding_and_awaited_tasks_can_be_read(void **state) {
     (void)state;
     struct room room;
     uint32_t worker = 99;
@@ -255,8 +255,8 @@ int main(void) {
         cmocka_unit_test(a_death_in_the_middle_of_a_begin_leaves_a_whole_epoch),
         cmocka_unit_test(a_worker_that_had_ended_is_replaced_with_its_outstanding_tasks),
         cmocka_unit_test(the_successor_of_a_dismissed_worker_is_dismissed),
-        cmocka_unit_test(the_end_of_a_dismissed_worker_is_no_death_once_it_owes_nothing),
-        cmocka_unit_test(what_is_outstanding_and_awaited_can_be_asked),
+        cmocka_unit_test(the_end_of_a_dismissed_worker_without_tasks_is_not_a_death),
+        cmocka_unit_test(outstanding_and_awaited_tasks_can_be_read),
 #ifdef HR_FAILPOINTS
         cmocka_unit_test(a_replacement_that_failed_half_way_can_be_tried_again),
         cmocka_unit_test(a_begin_that_failed_half_way_announces_the_epoch_to_the_rest),

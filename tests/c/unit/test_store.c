@@ -371,7 +371,7 @@ static hr_value make_seven(hr_builder *builder) {
     return build_int(builder, 7);
 }
 
-static void words_that_are_no_values_are_refused(void **state) {
+static void words_that_are_not_values_are_refused(void **state) {
     (void)state;
     const hr_value garbage[] = {0, UINT64_C(0xDEADBEEFDEADBEEF), UINT64_MAX, hr__word(TAG_LIST, 1, UINT64_C(1) << 40)};
     hr_builder *builder = open_builder();
@@ -381,7 +381,7 @@ static void words_that_are_no_values_are_refused(void **state) {
     assert_int_equal(hr_builder_container(builder, HR_KIND_DICT, 1, &dict), 0);
     for (size_t i = 0; i < sizeof garbage / sizeof *garbage; i++) {
         assert_int_equal(hr_builder_put(builder, list, 0, garbage[i]), -EINVAL);
-        assert_string_equal(hr_error_message(), "store: item 0 is no value of this builder");
+        assert_string_equal(hr_error_message(), "store: item 0 is not a value of this builder");
         assert_int_equal(hr_builder_put(builder, garbage[i], 0, one), -EINVAL);
         assert_int_equal(hr_builder_put_entry(builder, dict, 0, garbage[i]), -EINVAL);
         assert_int_equal(hr_builder_shape(builder, HR_SHAPE_DICT, garbage[i], &text, 1, &shape), -EINVAL);
@@ -598,7 +598,7 @@ static void a_file_appears_when_it_is_finished(void **state) {
     unlink(path);
 }
 
-static void a_file_that_was_cut_off_is_refused(void **state) {
+static void a_truncated_file_is_refused(void **state) {
     (void)state;
     char path[300];
     hr_builder *builder;
@@ -611,7 +611,7 @@ static void a_file_that_was_cut_off_is_refused(void **state) {
     stat(path, &info);
     assert_int_equal(truncate(path, info.st_size - 8), 0);
     assert_int_equal(hr_store_open(path, 0, &store), HR_E_CORRUPT);
-    assert_non_null(strstr(hr_error_message(), "cut off"));
+    assert_non_null(strstr(hr_error_message(), "truncated"));
     assert_int_equal(truncate(path, 100), 0);
     assert_int_equal(hr_store_open(path, 0, &store), -EINVAL);
     assert_int_equal(truncate(path, 0), 0);
@@ -637,7 +637,7 @@ int main(void) {
         cmocka_unit_test(equal_keys_make_no_index),
         cmocka_unit_test(a_dict_without_an_index_keeps_no_room_for_one),
         cmocka_unit_test(records_of_one_shape_share_it),
-        cmocka_unit_test(words_that_are_no_values_are_refused),
+        cmocka_unit_test(words_that_are_not_values_are_refused),
         cmocka_unit_test(typed_keys_are_found_by_name_and_value),
         cmocka_unit_test(typed_keys_that_equal_others_are_not_entered),
         cmocka_unit_test(the_same_text_is_stored_once),
@@ -648,7 +648,7 @@ int main(void) {
         cmocka_unit_test(memory_is_sealed_and_seen_by_a_child),
         cmocka_unit_test(the_format_is_that_of_its_version),
         cmocka_unit_test(a_file_appears_when_it_is_finished),
-        cmocka_unit_test(a_file_that_was_cut_off_is_refused),
+        cmocka_unit_test(a_truncated_file_is_refused),
     };
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);
 }

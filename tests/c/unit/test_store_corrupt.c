@@ -45,7 +45,7 @@ static int touch_copy(const struct image *image, uint64_t bytes) {
     return r;
 }
 
-static void an_image_that_is_whole_is_read(void **state) {
+static void a_complete_image_is_read(void **state) {
     assert_int_equal(touch_copy(*state, ((struct image *)*state)->count), 1);
 }
 
@@ -93,7 +93,7 @@ static void a_word_that_points_anywhere_is_survived(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_image_that_is_whole_is_read),
+        cmocka_unit_test(a_complete_image_is_read),
         cmocka_unit_test(every_flip_is_refused_or_an_error_or_another_value),
         cmocka_unit_test(every_flip_is_seen_by_verify),
         cmocka_unit_test(every_shorter_image_is_refused),

@@ -409,7 +409,7 @@ def test_message_says_when_memory_will_be_full() -> None:
 )
 def test_invalid_growth_record_of_a_worker_is_ignored(told: bytes) -> None:
     class Core:
-        def told(self, worker: int) -> bytes:
+        def posted_status(self, worker: int) -> bytes:
             return told
 
     assert growth.news(Core(), 2) is None  # type: ignore[arg-type]

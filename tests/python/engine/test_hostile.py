@@ -310,7 +310,9 @@ print(os.path.exists("image"))
 @only_headrace
 def test_frozen_data_over_the_file_limit_loads_or_raises(tmp_path: pathlib.Path) -> None:
     said = run(tmp_path, FROZEN_SMALL_FILES)
-    assert said.count("is over the limit of files' sizes, which holds for memory too; raise it (ulimit -f)") == 2, said
+    assert said.count("over the limit on file sizes, which also applies to shared memory; raise it (ulimit -f)") == 2, (
+        said
+    )
     assert said.endswith("False\n")
 
 

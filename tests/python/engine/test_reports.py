@@ -511,7 +511,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda number, frame: print("handler", flush=True))
     loader = {kind}(Data(range(8)), 1, num_workers=2, multiprocessing_context="{method}", max_restarts=0)
     iterator = iter(loader)
-    look = iterator._engine._core.look
+    look = iterator._engine._core.snapshot
     while not {itself} and not all(look(worker)["phase_since_ns"] for worker in range(2)):  # until both read
         time.sleep(0.01)
     if not {itself}:
@@ -786,7 +786,7 @@ class Gate:
 
 def has_made(iterator: Any, worker: int, batches: int) -> bool:
     """Returns True if a worker has published as many, and waits for its next task."""
-    look = iterator._engine._core.look(worker)
+    look = iterator._engine._core.snapshot(worker)
     return bool(look["batches"] == batches and look["phase"] == _core.PHASE_WAIT)
 
 
@@ -817,7 +817,7 @@ class SeesDeaths:
         return getattr(self._core, name)
 
     def signal(self, worker: int, number: int) -> None:
-        pid = self._core.look(worker)["pid"]
+        pid = self._core.snapshot(worker)["pid"]
         self._core.signal(worker, number)
         assert number != signal.SIGKILL or until(lambda: not alive(pid), DEADLINE_S)
 
@@ -967,7 +967,7 @@ def test_worker_that_dies_late_delays_no_caller_and_is_reaped() -> None:
     closed = []
 
     class Core:
-        def look(self, worker: int) -> dict[str, Any]:
+        def snapshot(self, worker: int) -> dict[str, Any]:
             names = {*WorkerSnapshot._fields, "worker", "said"} - {"number", "stderr"}
             return {**dict.fromkeys(names), "own_pid": process.pid}
 
@@ -1037,7 +1037,7 @@ def test_a_stopped_worker_is_named_and_not_killed(on_stall: str) -> None:
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S, on_stall=on_stall))
     pid = iterator._workers[1].pid
     os.kill(pid, signal.SIGSTOP)
-    assert until(lambda: iterator._engine._core.look(1)["state"] == "T", DEADLINE_S)
+    assert until(lambda: iterator._engine._core.snapshot(1)["state"] == "T", DEADLINE_S)
     with told(let_it_go_on) as texts:
         next(iterator)
         assert len(list(iterator)) == 3
@@ -1141,7 +1141,7 @@ class Steps:
         self._let.send_bytes(b"go on")
 
         def is_made() -> bool:
-            look = core.look(0)
+            look = core.snapshot(0)
             batches, samples = divmod(self.made, self.batch_size)
             return bool(look["sample"] == self.made if samples else look["batches"] == batches)
 
@@ -1206,7 +1206,7 @@ def progress(crew):
     elif len(slices) == 2:
         assert has_gone_on.wait(60)
         opened.set()
-        assert until(lambda: crew._core.look(0)["batches"] == 3, 60)
+        assert until(lambda: crew._core.snapshot(0)["batches"] == 3, 60)
     return seen
 
 if __name__ == "__main__":

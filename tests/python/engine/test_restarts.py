@@ -343,7 +343,7 @@ def births() -> Iterator[Births]:
 def hung_at_start(iterator: Any) -> Any:
     """The crew of a loader's iterator, once its only worker hangs as it was forked."""
     crew = iterator._engine._crew
-    assert until(lambda: crew._core.look(0)["is_deadlocked"], mishaps.DEADLINE_S)
+    assert until(lambda: crew._core.snapshot(0)["is_deadlocked"], mishaps.DEADLINE_S)
     return crew
 
 
@@ -446,7 +446,7 @@ def test_a_worker_that_never_begins_is_a_stall_in_the_end(
     looks = _crew.Crew.kill_hung_at_start
 
     def look_once_it_hangs(crew: Any) -> bool:
-        assert until(lambda: crew._core.look(0)["is_deadlocked"], mishaps.DEADLINE_S)
+        assert until(lambda: crew._core.snapshot(0)["is_deadlocked"], mishaps.DEADLINE_S)
         return looks(crew)
 
     monkeypatch.setattr(_crew.Crew, "kill_hung_at_start", look_once_it_hangs)

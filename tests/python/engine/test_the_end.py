@@ -36,7 +36,7 @@ libc = ctypes.PyDLL(None)  # calls keep the GIL
 
 def looks(iterator: Any) -> list[dict[str, Any]]:
     core, count = iterator._engine._core, len(iterator._engine.processes)
-    return [core.look(worker) for worker in range(count)]
+    return [core.snapshot(worker) for worker in range(count)]
 
 
 def idle(loader: Any) -> Any:

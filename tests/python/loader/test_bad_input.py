@@ -654,6 +654,4 @@ if __name__ == "__main__":
 def test_file_size_limit_is_respected(tmp_path: pathlib.Path) -> None:
     for size in (2 << 30, 16 << 20, 2 << 20):
         assert run(tmp_path, SMALL_FILES.format(kind="Headrace", bytes=size)) == "4 4\n"
-    assert "raise the limit of files' sizes (ulimit -f)" in run(
-        tmp_path, SMALL_FILES.format(kind="Headrace", bytes=4096)
-    )
+    assert "raise the limit on file sizes (ulimit -f)" in run(tmp_path, SMALL_FILES.format(kind="Headrace", bytes=4096))

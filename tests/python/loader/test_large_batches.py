@@ -84,11 +84,11 @@ def test_worker_with_two_own_cores_writes_with_two_threads(workers: int) -> None
     """The worker copies large batches with a second thread if it has two cores to itself."""
     cores = usable_cores()
     with contextlib.closing(_core.Loader(workers, 2, True, 64 * MIB)) as loader:
-        with contextlib.closing(_core.Port(*loader.open_pass(0))) as port:
+        with contextlib.closing(_core.Port(*loader.open_worker_fds(0))) as port:
             assert port.share_cores(1) == min(max(cores // workers, 1), 2)
             assert [port.share_cores(count) for count in (cores + 1, 2**31, 2**32 - 1)] == [1, 1, 1]
             for bad in (0, -1, 2**32):
-                with pytest.raises(ValueError, match=f"no number of trainers: {bad}"):
+                with pytest.raises(ValueError, match=f"the number of trainers cannot be {bad}; give 1 or more"):
                     port.share_cores(bad)
 
 

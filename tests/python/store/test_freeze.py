@@ -698,7 +698,7 @@ def test_a_pipe_or_a_device_in_the_place_of_the_file_stays(tmp_path: pathlib.Pat
     make(tmp_path / "there")
     before = os.stat(tmp_path / "there")
     with pytest.raises(
-        FileExistsError, match=r"cannot make an image in .*there: File exists, and it is no regular file"
+        FileExistsError, match=r"cannot make an image in .*there: File exists, and it is not a regular file"
     ):
         headrace.freeze([1], tmp_path / "there")
     assert os.stat(tmp_path / "there").st_ino == before.st_ino
@@ -708,7 +708,7 @@ def test_a_pipe_or_a_device_in_the_place_of_the_file_stays(tmp_path: pathlib.Pat
 @needs_failpoints
 def test_without_descriptors_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_FAIL", "memfd_create:EMFILE,shm_open:EMFILE,tmp_open:EMFILE")
-    with pytest.raises(OSError, match=r"each image has a descriptor: .* raise the limit of open files \(ulimit -n\)"):
+    with pytest.raises(OSError, match=r"each image has a descriptor: .* raise the limit on open files \(ulimit -n\)"):
         headrace.freeze([1])
 
 

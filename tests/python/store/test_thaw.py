@@ -60,7 +60,7 @@ def test_item_of_a_set_that_it_holds_keeps_hash_or_is_refused(wrap: Any) -> None
     assert next(iter(back.held)) in back.held and next(iter(wrap(back))) in back.held
     for one in (early, [early], {1: [early]}):
         frozen = headrace.freeze([one])
-        with pytest.raises(headrace.StoreError, match=r"a (ByFields|tuple) is in a set .* that it holds itself"):
+        with pytest.raises(headrace.StoreError, match=r"a (ByFields|tuple) is an item of a set.* contains itself"):
             headrace.thaw(frozen)
 
 
@@ -69,7 +69,7 @@ def test_incomplete_tuple_in_a_set_of_its_own_is_refused() -> None:
     node = ft.Node()
     pair = (1, node, 2)
     node.value = {pair}
-    with pytest.raises(headrace.StoreError, match="a tuple is in a set"):
+    with pytest.raises(headrace.StoreError, match="a tuple is an item of a set"):
         there_and_back([pair])
     back = there_and_back([node])[0]
     assert next(iter(back.value)) in back.value
@@ -84,7 +84,7 @@ def test_exception_of_hash_of_incomplete_object_is_explained() -> None:
     object.__setattr__(early, "a", ft.Node({}))
     object.__setattr__(early, "b", 1)
     early.a.value[early] = 1
-    with pytest.raises(headrace.StoreError, match=r"a Key is in a set or among the keys.*no attribute 'a'"):
+    with pytest.raises(headrace.StoreError, match=r"a Key is an item of a set, or a key.*no attribute 'a'"):
         there_and_back([early])
 
 
@@ -93,7 +93,7 @@ def test_frozenset_in_a_circle_is_thawed_completely_or_refused() -> None:
     node.next = frozenset([node, ft.Node(1)])
     back = there_and_back([node])[0]
     assert back in back.next and len(back.next) == 2
-    with pytest.raises(headrace.StoreError, match=r"frozenset.* holds itself"):
+    with pytest.raises(headrace.StoreError, match=r"frozenset.* contains itself"):
         there_and_back([node.next])
     assert {type(one) for one in headrace.freeze([node.next])[0]} == {ft.Node}  # each read on its own
 

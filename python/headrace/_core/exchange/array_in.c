@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/arrays.h"
 
 #include <string.h>
 
-/* ---- what is kept alive ---- */
+/* ---- the objects that are kept alive ---- */
 
 static void *grow(void *items, size_t count, size_t *room, size_t size) {
     if (count < *room) return items;
@@ -47,35 +47,36 @@ bool is_tensor(PyObject *object) {
     return (PyObject *)Py_TYPE(object) == core.tensor_type;
 }
 
-/* Is what was asked for True? Steals the reference. -1: exception. */
+/* Returns 1 if an answer of Python is True, 0 if not, -1 with an exception. Steals the reference. */
 static int is_true(PyObject *answer) {
     if (!answer) return -1;
     Py_DECREF(answer);
     return answer == Py_True;
 }
 
-/* Gradients travel with the pickle, which refuses what torch refuses. -1: exception. */
+/* Tensors with gradients are pickled, so that those that torch refuses are refused. -1: exception. */
 static int wants_gradient(PyObject *tensor) {
     return is_true(PyObject_GetAttr(tensor, core.names.requires_grad));
 }
 
-/* Conjugated and negated views are lazy: their bytes are not their values. -1: exception. */
+/* Conjugated and negated views are lazy: their bytes differ from their values. -1: exception. */
 static int is_lazy(PyObject *tensor, bool is_complex) {
     int lazy = is_complex ? is_true(PyObject_CallMethodNoArgs(tensor, core.names.is_conj)) : 0;
     return lazy ? lazy : is_true(PyObject_CallMethodNoArgs(tensor, core.names.is_neg));
 }
 
-/* DLPack describes torch's int1 to int7 and uint1 to uint7 as if they were of 8 bits. -1: exception. */
+/* DLPack describes the dtypes int1 to int7 and uint1 to uint7 of torch as if they had 8 bits. -1: exception. */
 static int is_disguised(PyObject *tensor, struct dl_dtype described) {
     enum { INT = 0, UINT = 1 };
     if (described.bits != 8 || described.code > UINT) return 0;
     PyObject *dtype = PyObject_GetAttr(tensor, core.names.dtype);
     if (!dtype) return -1;
-    Py_DECREF(dtype); /* dtypes live for ever */
+    Py_DECREF(dtype); /* dtypes are never freed */
     return dtype != (described.code == INT ? core.int8 : core.uint8);
 }
 
-/* The older way in: a capsule. It stays alive with the sources, and the tensor's description with it. */
+/* Without an exchange table, the tensor gives a capsule. The sources keep it alive, and with it the description of the
+ * tensor. */
 static enum found describe_by_capsule(struct sources *sources, PyObject *tensor, struct dl_tensor *ret_tensor) {
     PyObject *capsule = PyObject_CallMethod(tensor, "__dlpack__", NULL);
     struct dl_managed *managed = capsule ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
@@ -101,7 +102,7 @@ enum found source_tensor(struct sources *sources, PyObject *object, struct hr_ar
     if (gradient != 0) return gradient < 0 ? FOUND_ERROR : FOUND_NOT;
     if (describe(sources, object, &tensor) != FOUND) {
         if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return FOUND_ERROR;
-        PyErr_Clear(); /* sparse, quantized, meta...: torch's own reductions know what to do */
+        PyErr_Clear(); /* sparse, quantized, meta...: these are pickled by the reductions of torch */
         return FOUND_NOT;
     }
     if (tensor.device.type != DL_CPU || tensor.dtype.bits * tensor.dtype.lanes % 8) return FOUND_NOT;
@@ -130,7 +131,8 @@ bool is_numpy(PyObject *object) {
     return is_array(object) || strncmp(Py_TYPE(object)->tp_name, "numpy.", 6) == 0;
 }
 
-/* The element type of a buffer of plain numbers in this machine's order; false for anything else. */
+/* Finds the element type of a buffer of plain numbers in the byte order of this machine. Returns false for anything
+ * else. */
 static bool dtype_of(const Py_buffer *view, struct hr_dtype *ret_dtype) {
     enum { INT = 0, UINT = 1, FLOAT = 2, COMPLEX = 5, BOOL = 6 };
     const char *format = view->format ? view->format : "B";
@@ -149,14 +151,14 @@ static bool dtype_of(const Py_buffer *view, struct hr_dtype *ret_dtype) {
     return true;
 }
 
-/* Buffers count strides in bytes; an array whose strides are no whole elements is left to others. */
+/* Buffers have strides in bytes. An array whose strides are not whole elements is encoded in another way. */
 static bool has_whole_strides(const Py_buffer *view) {
     for (int i = 0; i < view->ndim; i++)
         if (view->strides[i] % view->itemsize) return false;
     return true;
 }
 
-/* Room for shapes and strides that lives as long as the sources. */
+/* Memory for shapes and strides that is valid as long as the sources. */
 static int64_t *new_numbers(struct sources *sources, size_t count) {
     PyObject *keeper = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(int64_t)));
     int r = keeper ? keep_object(sources, keeper) : -1;
@@ -169,11 +171,11 @@ enum found source_array(struct sources *sources, PyObject *object, struct hr_arr
     Py_buffer *view = new_buffer(sources);
     if (!view) return FOUND_ERROR;
     if (PyObject_GetBuffer(object, view, PyBUF_STRIDED_RO | PyBUF_FORMAT) < 0) {
-        PyErr_Clear(); /* dates and the like have no buffer */
+        PyErr_Clear(); /* arrays of dates and similar dtypes have no buffer */
         return FOUND_NOT;
     }
     sources->buffer_count++;
-    if (view->ndim && (!view->shape || !view->strides)) return FOUND_NOT; /* numpy's scalars of dates */
+    if (view->ndim && (!view->shape || !view->strides)) return FOUND_NOT; /* date scalars of numpy */
     if (!dtype_of(view, &dtype) || !has_whole_strides(view) || view->ndim > HR_BATCH_MAX_NDIM) return FOUND_NOT;
     size_t ndim = (size_t)view->ndim;
     int64_t *numbers = new_numbers(sources, 2 * ndim);

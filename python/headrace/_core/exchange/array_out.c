@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/arrays.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /*
- * Array leaves on the trainer's side. A large one looks into the arena and holds a lease on its bytes, which its
- * deallocator releases, in whatever thread. A small one is a private copy: whoever collects labels must not pin images.
+ * Makes tensors and arrays of array leaves, in the trainer. A large one uses the memory of the arena and has a lease on
+ * it, which its deallocator releases, in any thread. A small one is a private copy, so that a program that keeps labels
+ * does not keep the images of the same slot.
  */
 enum { SMALL_BYTES = HR_BATCH_LARGE_BYTES, ALIGN = 64 };
 
-/* The memory of one leaf: private bytes behind the struct, or a lease. */
+/* The memory of one leaf: private bytes after the struct, or a lease. */
 struct memory {
     hr_lease *lease;
     void *data; /* the storage's first byte */
@@ -79,7 +80,7 @@ static struct tensor *new_tensor(struct hr_delivery *delivery, const struct hr_n
 }
 
 static void drop_capsule(PyObject *capsule) {
-    if (!PyCapsule_IsValid(capsule, "dltensor")) return; /* used up: it is called "used_dltensor" now */
+    if (!PyCapsule_IsValid(capsule, "dltensor")) return; /* it was consumed, and has the name "used_dltensor" now */
     struct dl_managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
     managed->deleter(managed);
 }
@@ -100,7 +101,7 @@ static PyObject *sink_tensor(struct hr_delivery *delivery, const struct hr_node 
     struct dl_tensor description;
     void *result = NULL;
     if (!core.tensor_type)
-        return PyErr_Format(PyExc_RuntimeError, "headrace: a tensor arrived where torch is not used");
+        return PyErr_Format(PyExc_RuntimeError, "headrace: a tensor arrived, but this process does not use torch");
     struct tensor *tensor = new_tensor(delivery, node, &description);
     if (!tensor) return NULL;
     if (!core.exchange) return sink_by_capsule(tensor, &description);
@@ -135,7 +136,7 @@ PyTypeObject LeaseType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Lease",
     .tp_basicsize = sizeof(struct lease),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "Bytes of a batch, as a writable buffer; they live as long as this object and its views.",
+    .tp_doc = "Bytes of a batch, as a writable buffer. They are valid as long as this object and its views.",
     .tp_dealloc = lease_dealloc,
     .tp_as_buffer = &lease_buffer,
 };
@@ -152,7 +153,7 @@ static PyObject *sink_buffer(struct hr_delivery *delivery, const struct hr_node 
 
 /* ---- numpy arrays ---- */
 
-/* numpy's name of a dtype by kind and bytes, as in "f4"; false where it has none. */
+/* Writes the numpy name of a dtype, its kind and size, such as "f4". Returns false if there is none. */
 static bool name_of(struct hr_dtype dtype, char name[8]) {
     static const char kinds[] = {'i', 'u', 'f', 0, 0, 'c', 'b'};
     char kind = dtype.code < sizeof kinds ? kinds[dtype.code] : 0;
@@ -161,7 +162,7 @@ static bool name_of(struct hr_dtype dtype, char name[8]) {
     return true;
 }
 
-/* Borrowed, from a table that is filled as dtypes are met. */
+/* Borrowed, from a table that keeps the dtypes that were met. */
 static PyObject *numpy_dtype_of(struct hr_dtype dtype) {
     static PyObject *known;
     char name[8];

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/encode.h"
 
 /*
- * torch.utils.data.default_collate (torch/utils/data/_utils/collate.py) for exact types, straight into the batch.
- * Whatever is not of these types or not uniform is FOUND_NOT, and torch's own function decides what it means.
+ * torch.utils.data.default_collate (torch/utils/data/_utils/collate.py) for exact types, directly into the batch.
+ * Samples of other types, or of different types, are FOUND_NOT, and the Python function of torch collates them.
  */
 
 static enum found collate_column(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor,
                                  enum hr_node_kind column_kind);
 
-/* Are all of exactly the type of the first? */
+/* Returns true if all items have exactly the type of the first. */
 static bool is_uniform(PyObject **items, uint32_t count) {
     for (uint32_t i = 1; i < count; i++)
         if (Py_TYPE(items[i]) != Py_TYPE(items[0])) return false;
@@ -25,8 +25,8 @@ static bool are_alike(const struct hr_array *a, const struct hr_array *b) {
     return true;
 }
 
-/* What torch.as_tensor takes: it refuses negative strides, long doubles and scalars of np.uint64, with its own words.
- */
+/* Returns true if torch.as_tensor takes the array. It refuses negative strides, long doubles and np.uint64 scalars,
+ * with its own messages. */
 static bool is_for_torch(const struct hr_array *array, bool is_array) {
     enum { UINT = 1, COMPLEX = 5 };
     if (!is_array && array->dtype.code == UINT && array->dtype.bits == 64) return false;
@@ -48,7 +48,8 @@ static enum found collate_arrays(struct encoder *encoder, PyObject **items, uint
     for (uint32_t i = 0; found == FOUND && i < count; i++) {
         found = source(&encoder->sources, items[i], &arrays[i]);
         if (found != FOUND) break;
-        if (!has_shape && arrays[i].ndim) found = FOUND_NOT; /* np.bytes_ shows its bytes, not one number */
+        if (!has_shape && arrays[i].ndim)
+            found = FOUND_NOT; /* an np.bytes_ has a buffer of its bytes, not of one number */
         if (flavor == HR_FLAVOR_TENSOR && !is_for_torch(&arrays[i], has_shape)) found = FOUND_NOT;
         if (i && !are_alike(&arrays[0], &arrays[i])) found = FOUND_NOT;
     }
@@ -86,8 +87,8 @@ static enum found collate_bools(struct encoder *encoder, PyObject **items, uint3
     return found;
 }
 
-/* torch hands strings on in the column that it gathered them in: a list, or a tuple where zip gathered them.
- * headrace.default_collate: always a list. */
+/* torch returns strings in the column in which it gathered them: a list, or a tuple if zip gathered them.
+ * headrace.default_collate always returns a list. */
 static enum found collate_strings(struct encoder *encoder, PyObject **items, uint32_t count,
                                   enum hr_node_kind column_kind) {
     enum found found = encode_result(hr_batch_open(encoder->batch, column_kind, count));
@@ -97,8 +98,8 @@ static enum found collate_strings(struct encoder *encoder, PyObject **items, uin
 
 /* ---- containers ---- */
 
-/* A column has references of its own: another thread of the worker may change a container meanwhile, wherever torch or
- * the user's code lets go of the GIL. */
+/* A column has its own references, because another thread of the worker may change a container while torch or the
+ * user's code has released the GIL. */
 static void release(PyObject **column, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) Py_DECREF(column[i]);
 }
@@ -132,7 +133,7 @@ static enum found collate_dicts(struct encoder *encoder, PyObject **items, uint3
         Py_DECREF(key);
     }
     PyMem_Free(column);
-    return found == FOUND && left ? FOUND_NOT : found; /* its size has changed */
+    return found == FOUND && left ? FOUND_NOT : found; /* its size has changed in between */
 }
 
 static enum found collate_place(struct encoder *encoder, PyObject **sequences, Py_ssize_t place, PyObject **column,
@@ -145,7 +146,7 @@ static enum found collate_place(struct encoder *encoder, PyObject **sequences, P
     return found;
 }
 
-/* Tuples and lists of one length: a column per place. A tuple becomes a list, as in torch. */
+/* Collates tuples and lists of one length: a column per place. A tuple becomes a list, as in torch. */
 static enum found collate_sequences(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
     Py_ssize_t width = PySequence_Fast_GET_SIZE(items[0]);
     for (uint32_t i = 1; i < count; i++)
@@ -168,11 +169,11 @@ static enum found collate_column(struct encoder *encoder, PyObject **items, uint
                                  enum hr_node_kind column_kind) {
     PyObject *first = items[0];
     if (!is_uniform(items, count) || Py_EnterRecursiveCall(" in collate")) {
-        PyErr_Clear(); /* too deep for us: let Python say so */
+        PyErr_Clear(); /* too deep: Python raises the exception */
         return FOUND_NOT;
     }
     enum found found = FOUND_NOT;
-    if (is_tensor(first) ? flavor == HR_FLAVOR_TENSOR : is_numpy(first)) /* only torch's loader collates tensors */
+    if (is_tensor(first) ? flavor == HR_FLAVOR_TENSOR : is_numpy(first)) /* only DataLoader collates tensors */
         found = collate_arrays(encoder, items, count, flavor);
     else if (PyFloat_CheckExact(first))
         found = collate_floats(encoder, items, count, flavor);
@@ -194,7 +195,7 @@ enum found collate(struct encoder *encoder, PyObject *samples, enum hr_flavor fl
     if (!PyList_CheckExact(samples)) return FOUND_NOT;
     Py_ssize_t count = PyList_GET_SIZE(samples);
     if (count == 0 || count > INT32_MAX) return FOUND_NOT;
-    PyObject *own = PyList_AsTuple(samples); /* the list may be a data set's */
+    PyObject *own = PyList_AsTuple(samples); /* the list may belong to the user's dataset, which may change it */
     if (!own) return FOUND_ERROR;
     enum found found = collate_column(encoder, PySequence_Fast_ITEMS(own), (uint32_t)count, flavor, HR_NODE_LIST);
     Py_DECREF(own);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "crew.h"
+#include "exchange/exchange.h"
 
 #include <errno.h>
 
@@ -19,23 +19,23 @@ PyObject *crew_adopt(PyObject *self, PyObject *arguments) {
 }
 
 PyObject *crew_guard(PyObject *module, PyObject *arguments) {
-    struct hr_pass pass = {0};
+    struct hr_worker_fds fds = {0};
     int pid;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "ii:guard", &pass.life_fd, &pid)) return NULL;
-    return PyBool_FromLong(hr_pass_guard(&pass, pid) == 0);
+    if (!PyArg_ParseTuple(arguments, "ii:guard", &fds.life_fd, &pid)) return NULL;
+    return PyBool_FromLong(hr_worker_fds_guard(&fds, pid) == 0);
 }
 
-/* A worker may have written anything. */
+/* A worker may have written any bytes. */
 static PyObject *text_of(const char *text, size_t bytes) {
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)bytes, "replace");
 }
 
-static PyObject *sample_of(const struct hr_vitals *vitals) {
-    return vitals->sample == HR_NO_SAMPLE ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(vitals->sample);
+static PyObject *sample_of(const struct hr_worker_status *status) {
+    return status->sample == HR_NO_SAMPLE ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(status->sample);
 }
 
-PyObject *crew_look(PyObject *self, PyObject *argument) {
+PyObject *crew_snapshot(PyObject *self, PyObject *argument) {
     struct hr_worker_report r;
     const char *stack = "", *said = "";
     size_t stack_bytes = 0, said_bytes = 0;
@@ -44,9 +44,9 @@ PyObject *crew_look(PyObject *self, PyObject *argument) {
     if (!crew || PyErr_Occurred()) return NULL;
     int code = hr_crew_look(crew, (uint32_t)worker, &r);
     if (code == 0) code = hr_crew_stack(crew, (uint32_t)worker, &stack, &stack_bytes);
-    if (code == 0) code = hr_crew_said(crew, (uint32_t)worker, &said, &said_bytes);
+    if (code == 0) code = hr_crew_stderr(crew, (uint32_t)worker, &said, &said_bytes);
     if (code < 0) return core_raise(code);
-    const struct hr_vitals *v = &r.vitals;
+    const struct hr_worker_status *v = &r.status;
     char state[2] = {r.state, 0};
     return Py_BuildValue(
         "{s:I,s:i,s:O,s:O,s:i,s:i,s:K,s:K,s:I,s:I,s:i,s:L,s:K,s:N,s:K,s:d,s:d,s:d,s:s,s:I,s:I,s:N,s:N,s:O,s:s,s:s,"
@@ -59,18 +59,18 @@ PyObject *crew_look(PyObject *self, PyObject *argument) {
         (double)v->phase_ns[HR_PHASE_WAIT] / 1e9, "fetching_s", (double)v->phase_ns[HR_PHASE_FETCH] / 1e9,
         "collating_s", (double)v->phase_ns[HR_PHASE_COLLATE] / 1e9, "state", state, "threads", r.thread_count,
         "tracer_pid", r.tracer_pid, "stack", text_of(stack, stack_bytes), "said", text_of(said, said_bytes),
-        "stack_is_cut", stack_bytes == HR_BOX_STACK_BYTES ? Py_True : Py_False, "kernel_function", r.kernel_function,
-        "system_call", r.system_call, "caught_signals", (unsigned long long)r.caught_signals, "is_deadlocked",
-        r.is_deadlocked ? Py_True : Py_False);
+        "stack_is_cut", stack_bytes == HR_DIAGNOSTICS_STACK_BYTES ? Py_True : Py_False, "kernel_function",
+        r.kernel_function, "system_call", r.system_call, "caught_signals", (unsigned long long)r.caught_signals,
+        "is_deadlocked", r.is_deadlocked ? Py_True : Py_False);
 }
 
-PyObject *crew_told(PyObject *self, PyObject *argument) {
+PyObject *crew_posted_status(PyObject *self, PyObject *argument) {
     const char *text = "";
     size_t bytes = 0;
     hr_crew *crew = open_crew(self);
     unsigned long worker = PyLong_AsUnsignedLong(argument);
     if (!crew || PyErr_Occurred()) return NULL;
-    int r = hr_crew_told(crew, (uint32_t)worker, &text, &bytes);
+    int r = hr_crew_posted_status(crew, (uint32_t)worker, &text, &bytes);
     return r < 0 ? core_raise(r) : PyBytes_FromStringAndSize(text, (Py_ssize_t)bytes);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/decode.h"
 
 struct decoder {
     struct hr_delivery *delivery;
@@ -10,7 +10,7 @@ struct decoder {
 static PyObject *decode_node(struct decoder *decoder);
 
 static PyObject *decode_list(struct decoder *decoder, uint32_t count) {
-    PyObject *list = PyList_New(0); /* grows as the nodes really come: a count alone is not believed */
+    PyObject *list = PyList_New(0); /* grows with the nodes that exist, because the count in the batch may be wrong */
     for (uint32_t i = 0; list && i < count; i++) {
         PyObject *item = decode_node(decoder);
         if (!item || PyList_Append(list, item) < 0) Py_CLEAR(list);
@@ -104,14 +104,14 @@ static PyObject *build(struct decoder *decoder, const struct hr_node *node) {
     case HR_NODE_KIND_END_:
         break;
     }
-    return PyErr_Format(PyExc_RuntimeError, "headrace: a batch with a node of unknown kind %d", (int)node->kind);
+    return PyErr_Format(PyExc_RuntimeError, "headrace: a batch has a node of unknown kind %d", (int)node->kind);
 }
 
 static PyObject *decode_node(struct decoder *decoder) {
     struct hr_node node;
     int r = hr_batch_read_node(&decoder->reader, &node);
     if (r < 0) return core_raise(r);
-    if (r == 0) return PyErr_Format(PyExc_RuntimeError, "headrace: a batch that ends in its middle");
+    if (r == 0) return PyErr_Format(PyExc_RuntimeError, "headrace: a batch is incomplete");
     if (Py_EnterRecursiveCall(" while receiving a batch")) return NULL;
     PyObject *object = build(decoder, &node);
     Py_LeaveRecursiveCall();

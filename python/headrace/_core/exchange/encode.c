@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/encode.h"
 
 #include <errno.h>
 #include <string.h>
 
 enum {
-    FIRST_ROOM = 64,       /* a power of two, as whatever it grows to */
-    LARGE_BYTES = 16 << 10 /* of a text: to send it twice costs more than a pickle */
+    FIRST_ROOM = 64,       /* a power of two; it stays one when it grows */
+    LARGE_BYTES = 16 << 10 /* sending a text of this size twice costs more than a pickle */
 };
 
 int encoder_init(struct encoder *encoder) {
@@ -33,7 +33,7 @@ static void forget_seen(struct encoder *encoder) {
     encoder->seen_count = 0;
 }
 
-/* Much room of which little was used: all of it is cleared for each batch. */
+/* Frees a large set of which little was used, because all of it is cleared for each batch. */
 static void give_back_room(struct encoder *encoder) {
     enum { MUCH = 1 << 16, LITTLE = 16 /* a sixteenth */ };
     bool is_spacious = encoder->seen_room > MUCH && encoder->seen_most < encoder->seen_room / LITTLE;
@@ -60,9 +60,10 @@ enum found encode_result(int code) {
     return FOUND_ERROR;
 }
 
-/* ---- what was met before ---- */
+/* ---- the objects that were met before ---- */
 
-/* Where to look for an object first. Large storages lie whole pages apart: the upper bits of the product differ. */
+/* Returns the first place to check for an object. Large storages are whole pages apart, so the upper bits of the
+ * product are used, which differ. */
 static size_t place_of(const void *object, size_t room) {
     return ((uint64_t)(uintptr_t)object >> 4) * 0x9e3779b97f4a7c15u >> 32 & (room - 1);
 }
@@ -88,7 +89,7 @@ static int grow_seen(struct encoder *encoder) {
     return 0;
 }
 
-/* FOUND the first time; FOUND_NOT when this very object has been met: a tree would tear one object into two. */
+/* FOUND the first time; FOUND_NOT if this object was met before, because a tree would make two objects of it. */
 static enum found meet(struct encoder *encoder, const void *object) {
     size_t at = place_of(object, encoder->seen_room);
     for (; encoder->seen[at]; at = (at + 1) & (encoder->seen_room - 1))
@@ -98,7 +99,8 @@ static enum found meet(struct encoder *encoder, const void *object) {
     return 2 * encoder->seen_count > encoder->seen_room && grow_seen(encoder) < 0 ? FOUND_ERROR : FOUND;
 }
 
-/* Where a tensor's storage begins. An empty tensor's data may be NULL whatever its storage. -1: exception. */
+/* Finds the start of a tensor's storage. The data of an empty tensor may be NULL although it has a storage. -1:
+ * exception. */
 static int storage_of(const struct member *member, const char **ret_storage) {
     PyObject *number, *storage = NULL;
     if (member->data)
@@ -118,21 +120,21 @@ static int storage_of(const struct member *member, const char **ret_storage) {
 static enum found meet_storage(struct encoder *encoder, const struct member *member) {
     const char *storage;
     if (storage_of(member, &storage) < 0) return FOUND_ERROR;
-    return storage ? meet(encoder, storage + 1) : FOUND; /* odd: no object has such an address */
+    return storage ? meet(encoder, storage + 1) : FOUND; /* odd, so that it is not the address of an object */
 }
 
-/* Two tensors that look into one storage must arrive so: FOUND_NOT at the second. */
+/* Two tensors that share a storage must share one in the trainer too: FOUND_NOT at the second. */
 static enum found meet_storage_of(struct encoder *encoder, PyObject *tensor, const struct hr_array *array) {
     struct member member = {tensor, array->data, (uint64_t)array->dtype.bits * array->dtype.lanes / 8};
     if (encoder->tensor_count++ == 0) {
-        encoder->first_tensor = member; /* while it is alone, nothing needs to be known of it */
+        encoder->first_tensor = member; /* while it is the only tensor, its storage is not needed */
         return FOUND;
     }
     enum found found = encoder->tensor_count == 2 ? meet_storage(encoder, &encoder->first_tensor) : FOUND;
     return found == FOUND ? meet_storage(encoder, &member) : found;
 }
 
-/* A text, or bytes. FOUND_NOT when it is large and this very object has been met: a pickle sends it once. */
+/* Checks a text, or bytes. FOUND_NOT if it is large and this object was met before, because a pickle sends it once. */
 static enum found meet_immutable(struct encoder *encoder, PyObject *object, size_t bytes) {
     return bytes < LARGE_BYTES ? FOUND : meet(encoder, object);
 }
@@ -149,7 +151,7 @@ static enum found encode_text(struct encoder *encoder, PyObject *object) {
     Py_ssize_t length;
     const char *utf8 = PyUnicode_AsUTF8AndSize(object, &length);
     if (!utf8) {
-        PyErr_Clear(); /* a lone surrogate: pickle can */
+        PyErr_Clear(); /* a lone surrogate: pickle can store it */
         return FOUND_NOT;
     }
     enum found found = meet_immutable(encoder, object, (size_t)length);
@@ -163,7 +165,8 @@ static enum found encode_bytes(struct encoder *encoder, PyObject *object) {
                           : found;
 }
 
-/* Are the strides those of a new array of this shape? Also where they mean nothing: a tensor keeps what it has. */
+/* Returns true if the strides are those of a new array of this shape, in dimensions of size 1 too, because a tensor
+ * keeps all its strides. */
 static bool has_c_strides(const struct hr_array *array) {
     int64_t expected = 1;
     for (uint32_t i = array->ndim; i-- > 0;) {
@@ -186,12 +189,13 @@ static uint64_t span_bytes(const struct hr_array *array) {
 static uint64_t compact_bytes(const struct hr_array *array) {
     uint64_t bytes = (uint64_t)array->dtype.bits * array->dtype.lanes / 8;
     for (uint32_t i = 0; i < array->ndim; i++)
-        if (__builtin_mul_overflow(bytes, (uint64_t)array->shape[i], &bytes)) return UINT64_MAX; /* it is expanded */
+        if (__builtin_mul_overflow(bytes, (uint64_t)array->shape[i], &bytes))
+            return UINT64_MAX; /* the tensor is expanded */
     return bytes;
 }
 
-/* A tensor with other strides than those of C order travels as the run of memory that it spans and keeps its strides,
- * also when it is empty, unless it picks so little out of so much that the run would be mostly waste. */
+/* A tensor with strides that are not those of C order is sent as the run of memory that it spans, and keeps its
+ * strides, also if it is empty. It is not done if the tensor uses only a small part of this memory. */
 static enum found encode_tensor(struct encoder *encoder, PyObject *object) {
     enum { WASTE = 4 };
     struct hr_array array;
@@ -245,9 +249,10 @@ static enum found encode_dict(struct encoder *encoder, PyObject *dict, int depth
     return found;
 }
 
-/* Does a class make its instances as collections.namedtuple has it: of one value per field, and nothing else done? */
+/* Returns true if a class makes its instances as collections.namedtuple does: from one value per field, without other
+ * code. */
 static bool has_namedtuples_new(PyTypeObject *type) {
-    PyObject *made = PyDict_GetItemString(type->tp_dict, "__new__"); /* a staticmethod's function */
+    PyObject *made = PyDict_GetItemString(type->tp_dict, "__new__"); /* the function of a staticmethod */
     PyObject *function = made ? PyObject_GetAttrString(made, "__func__") : NULL;
     if (!function) PyErr_Clear();
     PyObject *globals = function && PyFunction_Check(function) ? PyFunction_GET_GLOBALS(function) : NULL;
@@ -256,7 +261,7 @@ static bool has_namedtuples_new(PyTypeObject *type) {
     return has;
 }
 
-/* A plain collections.namedtuple or typing.NamedTuple: nothing but its fields. */
+/* Returns true for a plain collections.namedtuple or typing.NamedTuple, which has nothing but its fields. */
 bool is_named_tuple(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     return type->tp_base == &PyTuple_Type && type->tp_dictoffset == 0 && type->tp_dict &&
@@ -326,7 +331,7 @@ static enum found encode_pickle(struct encoder *encoder, PyObject *object) {
 static enum found encode_container(struct encoder *encoder, PyObject *object, int depth) {
     bool is_named = PyTuple_Check(object) && !PyTuple_CheckExact(object);
     if (depth >= HR_BATCH_MAX_DEPTH) return FOUND_NOT;
-    if (!(PyTuple_CheckExact(object) && PyTuple_GET_SIZE(object) == 0)) { /* there is one empty tuple */
+    if (!(PyTuple_CheckExact(object) && PyTuple_GET_SIZE(object) == 0)) { /* all empty tuples are the same object */
         enum found found = meet(encoder, object);
         if (found != FOUND) return found;
     }
@@ -359,8 +364,8 @@ enum found encode_node(struct encoder *encoder, PyObject *object, int depth) {
     return encode_leaf(encoder, object);
 }
 
-/* What is not a tree of plain parts is pickled as a whole: only one pickle keeps every identity between the parts. Its
- * arrays and tensors travel beside it all the same. */
+/* An object that is not a tree of plain parts is pickled as a whole, because only one pickle keeps the identity of all
+ * parts. Its arrays and tensors are still leaves of the batch. */
 int encode(struct encoder *encoder, PyObject *object) {
     enum found found = encode_node(encoder, object, 0);
     if (found == FOUND_NOT) {

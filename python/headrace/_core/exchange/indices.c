@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/exchange.h"
 
 #include <string.h>
 
-/* A task's payload: one int64 that says what follows. */
+/* The payload of a task starts with an int64, its form, which says what follows. */
 enum form { FORM_PICKLE = 0, FORM_INT_LIST = 1, FORM_INT = 2, FORM_NONE_LIST = 3 };
 
 static PyObject *dumps, *loads;
@@ -27,7 +27,7 @@ static PyObject *new_payload(enum form form, Py_ssize_t bytes, void **ret_conten
     return payload;
 }
 
-/* -1 without an exception when it is not an exact int of 64 bits. */
+/* Returns -1 without an exception if it is not an exact int of 64 bits. */
 static int as_int64(PyObject *object, int64_t *ret_value) {
     int overflow;
     if (!PyLong_CheckExact(object)) return -1;
@@ -46,7 +46,7 @@ static PyObject *pack_list(PyObject *indices) {
     return payload;
 }
 
-/* What the sampler of an iterable data set draws: [None, None, ...]. */
+/* Returns true for [None, None, ...], which the sampler of an iterable dataset draws. */
 static PyObject *pack_none_list(PyObject *indices) {
     int64_t *count = NULL;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(indices); i++)
@@ -59,7 +59,8 @@ static PyObject *pack_none_list(PyObject *indices) {
 static PyObject *pack_pickle(PyObject *indices) {
     void *content;
     if (need_pickle() < 0) return NULL;
-    PyObject *pickle = PyObject_CallOneArg(dumps, indices); /* by the default protocol, as torch: arrays arrive alike */
+    PyObject *pickle = PyObject_CallOneArg(
+        dumps, indices); /* with the default protocol, as in torch, so that arrays arrive in the same form */
     if (!pickle) return NULL;
     PyObject *payload = new_payload(FORM_PICKLE, PyBytes_GET_SIZE(pickle), &content);
     if (payload) memcpy(content, PyBytes_AS_STRING(pickle), (size_t)PyBytes_GET_SIZE(pickle));
@@ -100,13 +101,15 @@ static PyObject *unpack_none_list(int64_t count) {
 
 PyObject *core_unpack_indices(const void *bytes, uint64_t length) {
     const int64_t *words = bytes;
-    if (length < sizeof *words) return PyErr_Format(PyExc_RuntimeError, "headrace: a task without indices");
+    if (length < sizeof *words)
+        return PyErr_Format(PyExc_RuntimeError, "headrace: a task has no indices; the shared memory is damaged");
     uint64_t content = length - sizeof *words;
     if (words[0] == FORM_INT_LIST) return unpack_list(words + 1, content / sizeof *words);
     if (words[0] == FORM_INT && content == sizeof *words) return PyLong_FromLongLong(words[1]);
     if (words[0] == FORM_NONE_LIST && content == sizeof *words) return unpack_none_list(words[1]);
     if (words[0] != FORM_PICKLE || need_pickle() < 0)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_RuntimeError, "headrace: a task's indices are damaged");
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_RuntimeError, "headrace: the indices of a task are damaged");
     PyObject *view = PyBytes_FromStringAndSize((const char *)(words + 1), (Py_ssize_t)content);
     PyObject *indices = view ? PyObject_CallFunctionObjArgs(loads, view, NULL) : NULL;
     Py_XDECREF(view);

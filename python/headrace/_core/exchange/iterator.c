@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/exchange.h"
 
 #include <structmember.h>
 
 /*
- * _core.Iterator: the base of the loaders' iterators. It sees to it that an exception which is raised anywhere in
- * next() (by a signal's handler, say) loses no batch.
+ * _core.Iterator: the base of the loaders' iterators. It makes sure that no batch is lost if an exception is raised
+ * anywhere in next(), for example by a signal handler.
  *
- *     next()  ->  _prepare(), in Python: makes the next value and returns it, but leaves it with `_source`. It can be
- *                 interrupted anywhere, and begins again in the next next().
- *             ->  here, where no Python code runs any more: the source lets go of the value, and the value is returned.
+ *     next() -> _prepare(), in Python: makes the next value and returns it, but keeps it in `_source`. It can be
+ *                 interrupted anywhere, and starts again in the next call of next().
+ *             -> here, where no Python code runs any more: the source drops the value, and the value is returned.
  *
- * An exception out of _prepare() is handed on in the same way if it is the answer itself (_core.Loader.fail says so)
- * and no signal's handler has raised another one meanwhile.
+ * An exception of _prepare() is returned in the same way if it is the answer itself (see _core.Loader.fail) and no
+ * signal handler has raised another one in between.
  */
 struct iterator {
     PyObject_HEAD PyObject *source;    /* a Loader, Tasks, or a dict: number of an answer -> value */
-    PyObject *loader;                  /* the Loader that the answers come from; NULL with num_workers=0 */
-    unsigned long long answered_count; /* values and failures that were handed on, in all epochs */
+    PyObject *loader;                  /* the Loader that gives the answers; NULL with num_workers=0 */
+    unsigned long long answered_count; /* values and failures that were returned, in all epochs */
     unsigned long long yielded_count;  /* values of this epoch */
     bool is_busy;                      /* a thread is in next() */
 };
 
-/* 1: deleted; 0: it is not there, as the answer has not come so far. */
+/* 1: deleted; 0: it does not exist, because the answer has not been made yet. */
 static int delete_answer(PyObject *answers, unsigned long long number) {
     PyObject *key = PyLong_FromUnsignedLongLong(number);
     int r = key && PyDict_Contains(answers, key) > 0 && PyDict_DelItem(answers, key) == 0;
@@ -35,7 +35,7 @@ static PyObject *loader_of(struct iterator *iterator) {
     return iterator->loader && Py_IS_TYPE(iterator->loader, &LoaderType) ? iterator->loader : NULL;
 }
 
-/* Keeps an exception that is set. */
+/* Runs with the current exception saved. */
 static void hand_on(struct iterator *iterator) {
     PyObject *type, *error, *trace;
     PyObject *source = iterator->source;
@@ -74,7 +74,7 @@ static PyObject *iterator_next(PyObject *self) {
     bool is_shared = iterator->source && Py_IS_TYPE(iterator->source, &TasksType); /* each thread has its own task */
     if (iterator->is_busy && !is_shared) {
         PyErr_SetString(PyExc_RuntimeError, "headrace: another thread is waiting for this loader's next batch; give "
-                                            "each thread an iterator of its own, or a lock");
+                                            "each thread its own iterator, or use a lock");
         return NULL;
     }
     if (loader_of(iterator)) *loader_has_failed(loader_of(iterator)) = false;
@@ -105,10 +105,12 @@ static void iterator_dealloc(PyObject *self) {
 }
 
 static PyMemberDef iterator_members[] = {
-    {"_source", T_OBJECT, offsetof(struct iterator, source), 0, "What keeps the next value until it is handed on."},
-    {"_loader", T_OBJECT, offsetof(struct iterator, loader), 0, "The Loader that the answers come from."},
-    {"_answered", T_ULONGLONG, offsetof(struct iterator, answered_count), 0, "Values and failures handed on."},
-    {"_num_yielded", T_ULONGLONG, offsetof(struct iterator, yielded_count), 0, "Values of this epoch."},
+    {"_source", T_OBJECT, offsetof(struct iterator, source), 0, "Keeps the next value until next() has returned it."},
+    {"_loader", T_OBJECT, offsetof(struct iterator, loader), 0, "The Loader that gives the answers."},
+    {"_answered", T_ULONGLONG, offsetof(struct iterator, answered_count), 0,
+     "Number of values and failures that were returned."},
+    {"_num_yielded", T_ULONGLONG, offsetof(struct iterator, yielded_count), 0,
+     "Number of values of this epoch that were returned."},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -116,8 +118,8 @@ PyTypeObject IteratorType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Iterator",
     .tp_basicsize = sizeof(struct iterator),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
-    .tp_doc = "The base of a loader's iterator: next() returns what its method _prepare() returns. An exception out of "
-              "_prepare() loses nothing: it is called again.",
+    .tp_doc = "The base of a loader's iterator: next() returns the result of its method _prepare(). If _prepare() "
+              "raises, nothing is lost: the next call of next() calls it again.",
     .tp_new = PyType_GenericNew,
     .tp_dealloc = iterator_dealloc,
     .tp_traverse = iterator_traverse,

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
-#include "crew.h"
+#include "exchange/decode.h"
+#include "exchange/exchange.h"
 
 #include <errno.h>
 #include <string.h>
 #include <structmember.h>
 #include <time.h>
 
-/* _core.Loader: the trainer's end of a loader. */
+/* _core.Loader: the trainer's side of a loader. */
 struct loader {
     PyObject_HEAD hr_loader *loader;
     bool is_busy;                 /* a thread is inside, without the GIL */
-    struct hr_delivery *received; /* waited for, not decoded yet; touched with the GIL only */
-    PyObject *answer;             /* decoded, not dropped yet */
+    struct hr_delivery *received; /* it was waited for and is not decoded yet; used only with the GIL */
+    PyObject *answer;             /* it is decoded and not dropped yet */
     long status;                  /* of these */
     bool has_failed;              /* the answer is the exception that is being raised */
-    unsigned long long serial;    /* how many were waited for */
-    unsigned long long owed;      /* tasks that are to be submitted */
+    unsigned long long serial;    /* number of answers that were waited for */
+    unsigned long long owed;      /* number of tasks that still have to be submitted */
     unsigned long long submitted; /* in this epoch */
-    int failed_step;              /* enum step: where the last submit failed */
+    int failed_step;              /* enum step: the step at which the last submit failed */
     uint32_t worker_count;
     bool keeps_workers; /* workers without data wait for another epoch */
     bool *is_dismissed; /* by worker, in this epoch */
@@ -27,7 +27,8 @@ struct loader {
 
 PyObject *WorkerDied;
 
-/* "O&": an int as a count; one that does not fit is the largest or 0, which libheadrace refuses with its bounds. */
+/* A converter for "O&": an int as a count. A number that does not fit becomes the largest one or 0, which libheadrace
+ * refuses with a message that has the bounds. */
 static int to_count(PyObject *object, void *ret_count) {
     int overflow;
     long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
@@ -83,7 +84,7 @@ static void loader_dealloc(PyObject *self) {
     Py_TYPE(self)->tp_free(self);
 }
 
-/* For what any thread may do at any time. */
+/* For methods that any thread may call at any time. */
 hr_loader *core_open_loader(PyObject *self) {
     hr_loader *loader = ((struct loader *)self)->loader;
     if (!loader)
@@ -93,29 +94,28 @@ hr_loader *core_open_loader(PyObject *self) {
     return loader;
 }
 
-/* For what one thread may do at a time. */
+/* For methods that only one thread may call at a time. */
 static hr_loader *idle_loader(PyObject *self) {
     if (((struct loader *)self)->is_busy) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "headrace: another thread is waiting for this loader's next batch; give each "
-                        "thread an iterator of its own, or a lock");
+        PyErr_SetString(PyExc_RuntimeError, "headrace: another thread is waiting for this loader's next batch; give "
+                                            "each thread its own iterator, or use a lock");
         return NULL;
     }
     return core_open_loader(self);
 }
 
-static PyObject *loader_open_pass(PyObject *self, PyObject *argument) {
-    struct hr_pass pass;
+static PyObject *loader_open_worker_fds(PyObject *self, PyObject *argument) {
+    struct hr_worker_fds fds;
     hr_loader *loader = core_open_loader(self);
     unsigned long worker = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred() || !loader) return NULL;
-    int r = hr_crew_pass(hr_loader_crew(loader), (uint32_t)worker, &pass);
+    int r = hr_crew_open_worker_fds(hr_loader_crew(loader), (uint32_t)worker, &fds);
     if (r < 0) return core_raise(r);
-    return Py_BuildValue("Iiiiii", pass.worker, pass.memory_fd, pass.trainer_bell_fd, pass.worker_bell_fd, pass.life_fd,
-                         pass.box_fd);
+    return Py_BuildValue("Iiiiii", fds.worker, fds.memory_fd, fds.trainer_bell_fd, fds.worker_bell_fd, fds.life_fd,
+                         fds.diagnostics_fd);
 }
 
-/* What a wait of the trainer's ended with, as an exception. */
+/* Raises the exception for the result of a wait. */
 static void *raise_wait(hr_loader *loader, int code) {
     if (code != HR_E_WORKER_DIED) return core_raise(code);
     PyObject *worker = PyLong_FromUnsignedLong(hr_arena_dead_worker(hr_loader_arena(loader)));
@@ -124,9 +124,9 @@ static void *raise_wait(hr_loader *loader, int code) {
     return NULL;
 }
 
-enum { LOOK_NS = 500000000 }; /* a signal that came just before the wait is served after this long at the latest */
+enum { LOOK_NS = 500000000 }; /* a signal that arrived just before the wait is handled after this time at the latest */
 
-/* What a wait is for: the next batch, or an epoch's beginning with this payload. */
+/* What a wait is for: the next batch, or the start of an epoch with this payload. */
 struct waited {
     struct hr_delivery **ret_delivery;
     const void *payload;
@@ -144,8 +144,8 @@ static int wait_once(struct loader *self, const struct waited *waited, int64_t d
     return r;
 }
 
-/* Waits without the GIL, serving signals, whose Python handlers may raise, or close this loader: -EINTR then, with an
- * exception. */
+/* Waits without the GIL and handles signals. Their Python handlers may raise, or close this loader: then it returns
+ * -EINTR with an exception. */
 static int wait_for(struct loader *self, const struct waited *waited, int64_t deadline_ns) {
     for (;;) {
         int64_t look_ns = core_now_ns() + LOOK_NS;
@@ -206,7 +206,8 @@ static PyObject *loader_submit(PyObject *self, PyObject *arguments) {
     loader->failed_step = STEP_SEND;
     PyObject *payload = pack_task(task, wrap);
     Py_DECREF(task);
-    hr_loader *open_loader = payload ? idle_loader(self) : NULL; /* the task's own code may have closed it */
+    hr_loader *open_loader =
+        payload ? idle_loader(self) : NULL; /* pickling the task may have run code that closed the loader */
     int r =
         open_loader ? hr_loader_submit(open_loader, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload)) : 0;
     Py_XDECREF(payload);
@@ -219,7 +220,7 @@ static PyObject *loader_submit(PyObject *self, PyObject *arguments) {
     Py_RETURN_TRUE;
 }
 
-/* A worker has come to its end: it, and others without data, get their last task. */
+/* A worker has no more data: it, and other workers without data, get their last task. */
 static int dismiss_workers(struct loader *loader) {
     int r = 0;
     for (uint32_t worker = 0; !loader->keeps_workers && r >= 0 && worker < loader->worker_count; worker++) {
@@ -246,7 +247,7 @@ static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
         r = dismiss_workers(loader);
         return r < 0 ? core_raise(r) : PyLong_FromLong(HR_STATUS_END);
     }
-    loader_drop(self); /* a handler of a signal may have waited for one */
+    loader_drop(self); /* a signal handler may have waited for an answer */
     loader->received = received;
     loader->status = (long)received->status;
     loader->serial++;
@@ -291,7 +292,7 @@ static PyObject *py_drop(PyObject *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-/* At the interpreter's exit a daemon thread may still wait; hr_arena_stop has told it to return. */
+/* At the exit of the interpreter a daemon thread may still wait; hr_arena_stop makes it return. */
 static bool wait_until_idle(const struct loader *loader) {
     enum { STEP_NS = 1000000, STEPS = 1000 };
     for (int i = 0; loader->is_busy && i < STEPS; i++) {
@@ -305,7 +306,8 @@ static bool wait_until_idle(const struct loader *loader) {
 static PyObject *loader_close(PyObject *self, PyObject *ignored) {
     struct loader *loader = (struct loader *)self;
     (void)ignored;
-    if (!wait_until_idle(loader)) Py_RETURN_NONE; /* its thread never returns: the process's end frees all */
+    if (!wait_until_idle(loader))
+        Py_RETURN_NONE; /* its thread never returns, so the memory is freed when the process ends */
     loader_drop(self);
     loader->loader = hr_loader_close(loader->loader);
     Py_RETURN_NONE;
@@ -397,28 +399,32 @@ static PyObject *loader_awaited(PyObject *self, PyObject *ignored) {
 }
 
 static PyMethodDef loader_methods[] = {
-    {"open_pass", loader_open_pass, METH_O,
-     "open_pass(worker) -> (worker, memory_fd, trainer_bell_fd, worker_bell_fd, life_fd, box_fd)\n\nWhat a worker "
-     "needs for its Port. The caller owns and closes the descriptors."},
+    {"open_worker_fds", loader_open_worker_fds, METH_O,
+     "open_worker_fds(worker) -> (worker, memory_fd, trainer_bell_fd, worker_bell_fd, life_fd, "
+     "diagnostics_fd)\n\nOpens the descriptors that a worker needs for its Port. The caller owns and closes them."},
     {"replace", loader_replace, METH_O,
-     "replace(worker) -> (delivered, published, granted)\n\nGrants a dead worker's tasks anew, for its successor. See "
+     "replace(worker) -> (delivered, published, granted)\n\nGrants the tasks of a dead worker to its successor. See "
      "struct hr_succession."},
     {"awaited", loader_awaited, METH_NOARGS,
-     "awaited() -> int | None\n\nThe worker whose answer is the next in order; None: any."},
-    {"tasks", loader_tasks, METH_O, "tasks(worker) -> dict\n\nA worker's outstanding tasks: number -> indices."},
+     "awaited() -> int | None\n\nReturns the worker whose answer is the next in order; None: any worker."},
+    {"tasks", loader_tasks, METH_O,
+     "tasks(worker) -> dict\n\nReturns a worker's outstanding tasks: number -> indices."},
     {"adopt", crew_adopt, METH_VARARGS,
      "adopt(worker, pid, sentinel)\n\nWatches process `pid` as a worker; `sentinel` is a descriptor that becomes "
      "readable when it ends, for a kernel without pidfd."},
     {"guard", crew_guard, METH_VARARGS | METH_STATIC,
-     "guard(life_fd, pid) -> bool\n\nHas process `pid` killed when nobody can write to the pipe any more that this "
-     "descriptor reads, so with open_pass's when the trainer has died. False: it has ended, or the system refuses."},
-    {"look", crew_look, METH_O,
-     "look(worker) -> dict\n\nstruct hr_worker_report by its fields' names, and `stack`, `said`."},
-    {"told", crew_told, METH_O, "told(worker) -> bytes\n\nWhat a worker told last; it may have written anything."},
+     "guard(life_fd, pid) -> bool\n\nHas process `pid` killed when the write end of the pipe of this descriptor is "
+     "closed; with the one of open_worker_fds, when the trainer dies. Returns False if the process has ended, or the "
+     "system refuses."},
+    {"snapshot", crew_snapshot, METH_O,
+     "snapshot(worker) -> dict\n\nReturns the fields of struct hr_worker_report by their names, and the texts of the "
+     "worker's diagnostics file: `stack` and `said` (the end of its stderr)."},
+    {"posted_status", crew_posted_status, METH_O,
+     "posted_status(worker) -> bytes\n\nReturns the last status text of a worker, which may have written any bytes."},
     {"signal", crew_signal, METH_VARARGS, "signal(worker, number)\n\nSends a worker a signal. OSError."},
     {"stop", crew_stop, METH_O,
-     "stop(timeout) -> int\n\nEnds all workers within `timeout` seconds: tells them, SIGTERM, SIGKILL. How many still "
-     "run."},
+     "stop(timeout) -> int\n\nEnds all workers within `timeout` seconds: stops the arena, then sends SIGTERM, then "
+     "SIGKILL. Returns how many still run."},
     {"begin", loader_begin, METH_VARARGS,
      "begin(epoch, owed, keeps_workers, timeout)\n\nBegins an epoch, with `owed` tasks to be submitted; workers that "
      "go "
@@ -426,39 +432,41 @@ static PyMethodDef loader_methods[] = {
      "See "
      "hr_loader_begin. WorkerDied, TimeoutError."},
     {"submit", loader_submit, METH_VARARGS,
-     "submit(tasks, wrap) -> bool\n\nSubmits the next of the Tasks; `wrap`: None, or what makes what is sent of it. "
-     "False: there is none. What it raises leaves the task drawn, and owed."},
+     "submit(tasks, wrap) -> bool\n\nSubmits the next of the Tasks. `wrap` is None, or a callable that returns what is "
+     "sent for the task. Returns False if there is no task. If it raises, the task stays drawn, and owed."},
     {"wait", loader_wait, METH_O,
-     "wait(timeout) -> int | None\n\nWaits for the next answer in the loader's order, and returns its status, again "
-     "until it is dropped; None when nothing is outstanding. STATUS_END: a worker has no more data, there is no "
+     "wait(timeout) -> int | None\n\nWaits for the next answer in the loader's order, and returns its status, the same "
+     "until it is dropped; None if nothing is outstanding. STATUS_END: a worker has no more data, there is no "
      "answer. "
      "One more task is owed then. WorkerDied, TimeoutError."},
     {"answer", loader_answer, METH_NOARGS,
-     "answer() -> object\n\nReturns the answer that was waited for, again until it is dropped. STATUS_TOO_BIG: the "
-     "bytes that the batch needs. Raises what rebuilding it raises."},
+     "answer() -> object\n\nReturns the answer that was waited for, the same until it is dropped. STATUS_TOO_BIG: the "
+     "number of bytes that the batch needs. Raises any exception that occurs while the answer is rebuilt."},
     {"fail", py_fail, METH_NOARGS,
-     "fail()\n\nThe exception that is raised next is the answer. (One that answer() raises is, too.)"},
-    {"drop", py_drop, METH_NOARGS, "drop()\n\nLets go of the answer: the next wait is for the next one."},
-    {"close", loader_close, METH_NOARGS, "close()\n\nCloses the loader; what was received stays readable. Idempotent."},
+     "fail()\n\nDeclares that the next exception is the answer. (An exception of answer() is the answer too.)"},
+    {"drop", py_drop, METH_NOARGS, "drop()\n\nDrops the answer: the next wait is for the next one."},
+    {"close", loader_close, METH_NOARGS,
+     "close()\n\nCloses the loader; received batches stay readable. May be called several times."},
     {"copied", loader_copied, METH_NOARGS,
-     "copied() -> int\n\nThe report's count of batches delivered as copies; 0 once closed."},
+     "copied() -> int\n\nReturns the number of batches that were delivered as copies; 0 after close()."},
     {"count_skipped", loader_count_skipped, METH_O,
      "count_skipped(count)\n\nSets how many bad samples were left out or replaced, for the report."},
-    {"report", loader_report, METH_NOARGS, "report() -> dict\n\nCounters: see struct hr_arena_report."},
+    {"report", loader_report, METH_NOARGS, "report() -> dict\n\nReturns the counts of struct hr_arena_report."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef loader_members[] = {
-    {"owed", T_ULONGLONG, offsetof(struct loader, owed), READONLY, "Tasks that are to be submitted."},
-    {"submitted", T_ULONGLONG, offsetof(struct loader, submitted), READONLY, "Tasks of this epoch so far."},
+    {"owed", T_ULONGLONG, offsetof(struct loader, owed), READONLY, "Number of tasks that still have to be submitted."},
+    {"submitted", T_ULONGLONG, offsetof(struct loader, submitted), READONLY,
+     "Number of tasks that were submitted in this epoch."},
     {"failed_step", T_INT, offsetof(struct loader, failed_step), READONLY,
-     "Where the last submit failed: 0: it did not; 1: drawing the task; 2: sending it."},
-    {"serial", T_ULONGLONG, offsetof(struct loader, serial), READONLY, "How many answers were waited for."},
+     "The step at which the last submit failed. 0: it did not fail; 1: drawing the task; 2: sending it."},
+    {"serial", T_ULONGLONG, offsetof(struct loader, serial), READONLY, "Number of answers that were waited for."},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef loader_properties[] = {
-    {"is_pending", is_pending, NULL, "Whether an answer was waited for and not dropped.", NULL},
+    {"is_pending", is_pending, NULL, "True if an answer was waited for and not dropped.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -466,7 +474,8 @@ PyTypeObject LoaderType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Loader",
     .tp_basicsize = sizeof(struct loader),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "The trainer's end: workers, prefetch_factor (per worker), in_order, limit_bytes (0: chosen).",
+    .tp_doc = "The trainer's side: Loader(workers, prefetch_factor (per worker), in_order, limit_bytes (0: chosen by "
+              "the library)).",
     .tp_new = PyType_GenericNew,
     .tp_init = loader_init,
     .tp_dealloc = loader_dealloc,

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/encode.h"
+#include "exchange/exchange.h"
 
 #include <errno.h>
 #include <time.h>
 
-/* _core.Port: a worker's end of the arena. */
+/* _core.Port: a worker's side of the arena. */
 struct port {
     PyObject_HEAD hr_port *port;
     struct encoder encoder;
     PyObject *watch;      /* callable, or NULL: called between tasks */
     int64_t watch_due_ns; /* by the coarse clock */
     uint64_t sample_count;
-    int64_t noted; /* the sample that the worker is at; -1: not noted since the task was taken */
+    int64_t noted; /* the sample that the worker is reading; -1: not noted since the task was taken */
 };
 
 /* Goes through a batch's indices and notes in the worker's record which one is at work. */
@@ -23,17 +24,18 @@ struct noting {
 
 static int port_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
     struct port *port = (struct port *)self;
-    static char *names[] = {"worker", "memory_fd", "trainer_bell_fd", "worker_bell_fd", "life_fd", "box_fd", NULL};
-    struct hr_pass pass;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "Iiiiii:Port", names, &pass.worker, &pass.memory_fd,
-                                     &pass.trainer_bell_fd, &pass.worker_bell_fd, &pass.life_fd, &pass.box_fd))
+    static char *names[] = {"worker",         "memory_fd", "trainer_bell_fd", "worker_bell_fd", "life_fd",
+                            "diagnostics_fd", NULL};
+    struct hr_worker_fds fds;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "Iiiiii:Port", names, &fds.worker, &fds.memory_fd,
+                                     &fds.trainer_bell_fd, &fds.worker_bell_fd, &fds.life_fd, &fds.diagnostics_fd))
         return -1;
     if (port->port) {
         PyErr_SetString(PyExc_RuntimeError, "headrace: the port is open already");
         return -1;
     }
     if (encoder_init(&port->encoder) < 0) return -1;
-    int r = hr_port_open(&pass, &port->port);
+    int r = hr_port_open(&fds, &port->port);
     if (r < 0) core_raise(r);
     return r < 0 ? -1 : 0;
 }
@@ -75,7 +77,8 @@ static void drop_watch(struct port *port) {
     port->watch_due_ns = INT64_MAX;
 }
 
-/* The watch tells after how many seconds it wants to be called again, or None. What it raises ends it, and no more. */
+/* The watch returns after how many seconds it wants to be called again, or None. What it raises ends it, and no more.
+ */
 static void call_watch(struct port *port) {
     PyObject *again = PyObject_CallNoArgs(port->watch);
     double seconds = again && again != Py_None ? PyFloat_AsDouble(again) : 0;
@@ -121,7 +124,7 @@ static PyObject *port_take(PyObject *self, PyObject *ignored) {
     return indices ? Py_BuildValue("IKN", task.kind, (unsigned long long)task.task, indices) : NULL;
 }
 
-/* The batch is over the limit: says how much it would take. The slot always has room for that. */
+/* The batch is over the limit: publishes how many bytes it needs. The slot always has room for this number. */
 static int publish_size(hr_port *port, uint64_t bytes) {
     void *data;
     int r = hr_port_reserve(port, sizeof bytes, &data);
@@ -130,7 +133,8 @@ static int publish_size(hr_port *port, uint64_t bytes) {
     return hr_port_publish(port, HR_STATUS_TOO_BIG, sizeof bytes);
 }
 
-/* Lays the encoder's batch into the slot and publishes it. Without the GIL: it may wait for memory, and copies. */
+/* Writes the encoder's batch to the slot and publishes it. It runs without the GIL, because it may wait for memory, and
+ * copies. */
 static PyObject *publish(struct port *port, uint32_t status) {
     uint64_t bytes;
     void *data = NULL;
@@ -225,7 +229,7 @@ static PyObject *port_noting(PyObject *self, PyObject *indices) {
 static PyObject *noting_next(PyObject *self) {
     struct noting *noting = (struct noting *)self;
     PyObject *index = PyIter_Next(noting->indices);
-    if (index || !PyErr_Occurred()) note(noting->port, noting->next++); /* at the end: one past the last */
+    if (index || !PyErr_Occurred()) note(noting->port, noting->next++); /* at the end, the number after the last one */
     return index;
 }
 
@@ -244,39 +248,40 @@ PyTypeObject NotingType = {
     .tp_dealloc = noting_dealloc,
 };
 
-/* "wait", "fetch" or "collate": what a report says of the time from here on. */
+/* Sets the phase, wait, fetch or collate, to which reports count the time from here on. */
 static PyObject *port_enter(PyObject *self, PyObject *phase) {
     long number = PyLong_AsLong(phase);
     if (PyErr_Occurred() || !open_port((struct port *)self)) return NULL;
-    if (number < 0 || number >= HR_PHASE_COUNT) return PyErr_Format(PyExc_ValueError, "headrace: no phase %ld", number);
+    if (number < 0 || number >= HR_PHASE_COUNT)
+        return PyErr_Format(PyExc_ValueError, "headrace: there is no phase %ld", number);
     hr_port_enter(((struct port *)self)->port, (enum hr_phase)number);
     Py_RETURN_NONE;
 }
 
-static PyObject *port_say(PyObject *self, PyObject *text) {
+static PyObject *port_log_stderr(PyObject *self, PyObject *text) {
     char *bytes;
     Py_ssize_t length;
     if (!open_port((struct port *)self) || PyBytes_AsStringAndSize(text, &bytes, &length) < 0) return NULL;
-    int r = hr_box_say(hr_port_box_fd(((struct port *)self)->port), bytes, (size_t)length);
+    int r = hr_diagnostics_log_stderr(hr_port_diagnostics_fd(((struct port *)self)->port), bytes, (size_t)length);
     if (r < 0) return core_raise(r);
     Py_RETURN_NONE;
 }
 
-static PyObject *port_tell(PyObject *self, PyObject *text) {
+static PyObject *port_post_status(PyObject *self, PyObject *text) {
     char *bytes;
     Py_ssize_t length;
     if (!open_port((struct port *)self) || PyBytes_AsStringAndSize(text, &bytes, &length) < 0) return NULL;
-    int r = hr_box_tell(hr_port_box_fd(((struct port *)self)->port), bytes, (size_t)length);
+    int r = hr_diagnostics_post_status(hr_port_diagnostics_fd(((struct port *)self)->port), bytes, (size_t)length);
     if (r < 0) return core_raise(r);
     Py_RETURN_NONE;
 }
 
-/* 0: raised. */
+/* Returns 0 with an exception. */
 static uint32_t count_trainers(struct port *port, PyObject *trainers) {
     long count = PyLong_AsLong(trainers);
     if (PyErr_Occurred() || !open_port(port)) return 0;
     if (count >= 1 && count <= UINT32_MAX) return (uint32_t)count;
-    PyErr_Format(PyExc_ValueError, "headrace: no number of trainers: %ld", count);
+    PyErr_Format(PyExc_ValueError, "headrace: the number of trainers cannot be %ld; give 1 or more", count);
     return 0;
 }
 
@@ -297,10 +302,10 @@ static PyObject *port_keep_heap(PyObject *self, PyObject *trainers) {
     return count ? PyLong_FromUnsignedLongLong(hr_port_keep_heap(port->port, count)) : NULL;
 }
 
-static PyObject *port_box_fd(PyObject *self, PyObject *ignored) {
+static PyObject *port_diagnostics_fd(PyObject *self, PyObject *ignored) {
     (void)ignored;
     if (!open_port((struct port *)self)) return NULL;
-    return PyLong_FromLong(hr_port_box_fd(((struct port *)self)->port));
+    return PyLong_FromLong(hr_port_diagnostics_fd(((struct port *)self)->port));
 }
 
 static PyObject *port_close(PyObject *self, PyObject *ignored) {
@@ -313,40 +318,47 @@ static PyObject *port_close(PyObject *self, PyObject *ignored) {
 
 static PyMethodDef port_methods[] = {
     {"take", port_take, METH_NOARGS,
-     "take() -> tuple[int, int, object] | None\n\nWaits for a task: its kind, number and indices. None: stopped."},
+     "take() -> tuple[int, int, object] | None\n\nWaits for a task and returns its kind, number and indices. None: the "
+     "trainer stopped the arena."},
     {"publish", port_publish, METH_VARARGS,
-     "publish(status, object)\n\nPublishes the current task's result. What is raised while it is encoded (an object "
-     "that cannot be pickled) leaves the task current."},
+     "publish(status, object)\n\nPublishes the result of the current task. If it raises while it encodes the result "
+     "(an object that cannot be pickled), the task stays current."},
     {"publish_status", port_publish_status, METH_O, "publish_status(status)\n\nPublishes a status without a result."},
     {"collate", port_collate, METH_VARARGS,
      "collate(samples, flavor) -> bool\n\nPublishes the default collation of a list of samples, as tensors (flavor 0) "
-     "or numpy arrays (1). False: it holds something else, nothing was published."},
-    {"note", port_note, METH_O, "note(sample)\n\nNotes the sample that the worker is at, for reports."},
+     "or numpy arrays (1). Returns False, and publishes nothing, if a sample contains something else."},
+    {"note", port_note, METH_O, "note(sample)\n\nRecords which sample the worker is reading, for reports."},
     {"noting", port_noting, METH_O,
-     "noting(indices) -> iterator\n\nThe indices, noting which one is at work: 0 for the first."},
-    {"enter", port_enter, METH_O, "enter(phase)\n\nNotes that the worker enters a phase, PHASE_*."},
-    {"say", port_say, METH_O, "say(bytes)\n\nKeeps the end of what the worker says, for reports. OSError."},
-    {"tell", port_tell, METH_O,
-     "tell(bytes)\n\nReplaces what Loader.told gives the trainer: BOX_TOLD_BYTES at most. OSError."},
+     "noting(indices) -> iterator\n\nReturns an iterator over the indices that records the position of the current one "
+     "(0 for the first) as note does."},
+    {"enter", port_enter, METH_O, "enter(phase)\n\nRecords that the worker enters a phase, PHASE_*."},
+    {"log_stderr", port_log_stderr, METH_O,
+     "log_stderr(bytes)\n\nAdds bytes to the kept end of the worker's stderr, for reports. Raises OSError."},
+    {"post_status", port_post_status, METH_O,
+     "post_status(bytes)\n\nReplaces the status text that Loader.posted_status returns in the trainer: "
+     "DIAGNOSTICS_STATUS_BYTES at most. "
+     "OSError."},
     {"watch", port_watch, METH_VARARGS,
-     "watch(function, seconds)\n\nCalls function() between two tasks once so many seconds have passed; it gives the "
-     "seconds to the next call, or None."},
+     "watch(function, seconds)\n\nCalls function() between two tasks after this many seconds. It returns the seconds "
+     "until the next call, or None."},
     {"share_cores", port_share_cores, METH_O,
-     "share_cores(trainers) -> int\n\nWrites large batches by as many threads as this worker could have cores to "
-     "itself, beside those of so many trainers like its own; gives their number."},
+     "share_cores(trainers) -> int\n\nSets how many threads write large batches: as many as the cores that this worker "
+     "can use alone if `trainers` trainers with as many workers run here. Returns this number."},
     {"keep_heap", port_keep_heap, METH_O,
-     "keep_heap(trainers) -> int\n\nHas malloc keep what is freed for the next batch's samples: at most the bytes that "
-     "it gives. 0: malloc is as it was."},
-    {"box_fd", port_box_fd, METH_NOARGS,
-     "box_fd() -> int\n\nThe file for the worker's last words, borrowed; stacks go to BOX_STACK_AT."},
-    {"close", port_close, METH_NOARGS, "close()\n\nCloses the port. Idempotent."},
+     "keep_heap(trainers) -> int\n\nMakes malloc keep freed memory for the samples of the next batch. Returns the "
+     "maximum number of bytes that it keeps; 0: malloc is unchanged."},
+    {"diagnostics_fd", port_diagnostics_fd, METH_NOARGS,
+     "diagnostics_fd() -> int\n\nReturns the descriptor of the worker's diagnostics file, borrowed. Stacks are written "
+     "at DIAGNOSTICS_STACK_AT."},
+    {"close", port_close, METH_NOARGS, "close()\n\nCloses the port. May be called several times."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef port_attributes[] = {
-    {"noted", port_noted, NULL, "The sample that the worker is at; None: not noted since the task was taken.", NULL},
-    {"samples", port_samples, NULL, "How many samples were asked for so far; a task without a list counts as one.",
+    {"noted", port_noted, NULL, "The sample that the worker is reading; None: not noted since the task was taken.",
      NULL},
+    {"samples", port_samples, NULL,
+     "Number of samples that were requested so far; a task without a list counts as one.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -354,7 +366,7 @@ PyTypeObject PortType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Port",
     .tp_basicsize = sizeof(struct port),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "A worker's end of the arena. Takes the descriptors of Loader.open_pass over.",
+    .tp_doc = "A worker's side of the arena. It takes ownership of the descriptors of Loader.open_worker_fds.",
     .tp_new = PyType_GenericNew,
     .tp_init = port_init,
     .tp_dealloc = port_dealloc,

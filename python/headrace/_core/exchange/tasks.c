@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "exchange/exchange.h"
 
 #include <structmember.h>
 
-/* _core.Tasks: the indices of one batch after the other, drawn from a sampler. What was drawn is kept until it has been
- * handed on, so an exception in between (of a signal's handler, say) loses nothing. */
+/* _core.Tasks: the indices of one batch after the other, drawn from a sampler. A drawn task is kept until it has been
+ * handed on, so an exception in between (for example of a signal handler) loses nothing. */
 struct tasks {
-    PyObject_HEAD PyObject *iterable; /* NULL: there is an iterator */
+    PyObject_HEAD PyObject *iterable; /* NULL: the iterator was made */
     PyObject *iterator;
     PyObject *list; /* where the iterator gives lists of items: the newest, and how many of it were taken */
     Py_ssize_t list_taken;
@@ -73,12 +73,12 @@ static void tasks_dealloc(PyObject *self) {
     Py_TYPE(self)->tp_free(self);
 }
 
-/* Makes the iterator when the first item is drawn, as a generator around the sampler would. */
+/* Makes the iterator when the first item is drawn, like a generator around the sampler. */
 static int need_iterator(struct tasks *tasks) {
     if (tasks->iterator) return 0;
     PyObject *iterator = PyObject_GetIter(tasks->iterable);
     if (!iterator) return -1;
-    Py_XSETREF(tasks->iterator, iterator); /* the iterable's code may have drawn from these tasks, too */
+    Py_XSETREF(tasks->iterator, iterator); /* code of the iterable may have drawn from these tasks too */
     return 0;
 }
 
@@ -122,13 +122,14 @@ static PyObject *take_batch(struct tasks *tasks) {
     return batch;
 }
 
-/* Has the batch all its items? At least one, and as many as the batch size less those that are left out. */
+/* Returns true if the batch is complete: it has at least one item, and as many as the batch size minus those that were
+ * left out. */
 static bool is_complete(const struct tasks *tasks) {
     Py_ssize_t count = PyList_GET_SIZE(tasks->batch);
     return count > 0 && count + tasks->skipped_count >= tasks->batch_size;
 }
 
-/* The next batch, or the next item where there are no batches. NULL without an exception: the end. */
+/* Returns the next batch, or the next item if there are no batches. NULL without an exception: the end. */
 static PyObject *next_task(struct tasks *tasks) {
     if (!tasks->batch_size) return next_item(tasks);
     while (!is_complete(tasks)) {
@@ -181,7 +182,7 @@ void tasks_handed_on(PyObject *self) {
     struct tasks *tasks = (struct tasks *)self;
     PyObject *thread = this_thread();
     if (thread && PyDict_DelItem(tasks->held, thread) == 0) tasks->handed_count++;
-    PyErr_Clear(); /* it held none */
+    PyErr_Clear(); /* this thread had no task */
     Py_XDECREF(thread);
 }
 
@@ -263,8 +264,8 @@ static PyObject *py_is_ended(PyObject *self, PyObject *ignored) {
 
 static PyMethodDef methods[] = {
     {"draw", py_draw, METH_NOARGS,
-     "draw() -> object\n\nReturns the next task, and again the same one to this thread until it is handed on. "
-     "StopIteration at the end; what the sampler raises."},
+     "draw() -> object\n\nReturns the next task, the same one for this thread until it is handed on. Raises "
+     "StopIteration at the end, and any exception of the sampler."},
     {"handed_on", py_handed_on, METH_NOARGS,
      "handed_on()\n\nMarks this thread's task as handed on: draw() returns the next one."},
     {"look", py_look, METH_O,
@@ -273,11 +274,11 @@ static PyMethodDef methods[] = {
     {"keep_error", py_keep_error, METH_O,
      "keep_error(error)\n\nKeeps an exception that look raised for the draw whose turn it is."},
     {"skip_item", py_skip_item, METH_NOARGS,
-     "skip_item()\n\nLeaves an item out: the batch that is being put together has one less, but at least one."},
+     "skip_item()\n\nLeaves an item out: the current batch gets one item less, but at least one."},
     {"drop_batch", py_drop_batch, METH_NOARGS, "drop_batch()\n\nDrops the items of an incomplete batch."},
     {"end_if_batched", py_end_if_batched, METH_NOARGS,
-     "end_if_batched()\n\nWhere items are put together to batches, ends the tasks: nothing more is drawn from the "
-     "sampler, and an incomplete batch is dropped. As a generator that makes batches ends by an exception."},
+     "end_if_batched()\n\nEnds the tasks if items are grouped into batches: no more items are drawn from the sampler, "
+     "and an incomplete batch is dropped. A generator that makes batches would end with an exception in the same way."},
     {"is_ended_by_exceptions", py_is_ended, METH_NOARGS,
      "is_ended_by_exceptions() -> bool\n\nReturns True if an exception of the sampler ends them: it is a generator, or "
      "end_if_batched has ended them."},
@@ -293,7 +294,7 @@ static PyMemberDef members[] = {
 };
 
 static PyGetSetDef properties[] = {
-    {"is_held", tasks_is_held, NULL, "Whether this thread has drawn a task and not handed it on.", NULL},
+    {"is_held", tasks_is_held, NULL, "True if this thread has drawn a task and not handed it on.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -1,23 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
 
 #include <string.h>
 
 /*
- * An object into an image, by a work list: a frame per container that is being written, so that no depth overflows the
- * stack. A container is made with room for its items before they are, so that a cycle finds its value in the memo.
+ * Freezes an object into an image with a work list: a frame per container that is being written, so that deep nesting
+ * cannot overflow the stack. A container is made, with room for its items, before its items, so that a cycle finds its
+ * value in the memo.
  *
- * The memo has only what others may refer to (more than one reference): an image takes little more than its own size
- * to build. It holds a reference to what it has: an address that is known must not become another object's.
+ * The memo contains only objects with more than one reference, because no other object can refer to the rest. So
+ * building an image takes little more memory than the image itself. The memo has a reference to each of its objects:
+ * otherwise the address of one could become that of another object.
  */
 
 enum { TICK_ITEMS = 4096, PROGRESS_TICKS = 16, PROGRESS_BYTES = 16 << 20, FIRST_FRAMES = 64 };
-
-int freeze_result(int code) {
-    if (code >= 0) return 0;
-    store_raise(code);
-    return -1;
-}
 
 int freeze_changed(struct freezer *freezer) {
     PyObject *path = freeze_path(freezer);
@@ -31,9 +27,9 @@ int freeze_changed(struct freezer *freezer) {
 int freeze_tick(struct freezer *freezer, uint64_t items) {
     uint64_t before = freezer->done_count / TICK_ITEMS, now = (freezer->done_count += items) / TICK_ITEMS;
     uint64_t bytes = hr_builder_bytes(freezer->builder) - freezer->ahead_bytes;
-    bool has_grown = bytes - freezer->told_bytes >= PROGRESS_BYTES;
+    bool has_grown = bytes - freezer->reported_bytes >= PROGRESS_BYTES;
     if (now == before && !has_grown) return 0;
-    if (has_grown) freezer->told_bytes = bytes;
+    if (has_grown) freezer->reported_bytes = bytes;
     if (PyErr_CheckSignals() < 0) return -1;
     if (!freezer->progress || (!has_grown && now / PROGRESS_TICKS == before / PROGRESS_TICKS)) return 0;
     PyObject *answer = PyObject_CallFunction(freezer->progress, "K", (unsigned long long)bytes);
@@ -59,10 +55,10 @@ int freeze_memo(struct freezer *freezer, PyObject *object, hr_value value) {
 
 /* ---- frames ---- */
 
-int freeze_push(struct freezer *freezer, struct frame frame) {
+int freeze_push(struct freezer *freezer, struct freeze_frame frame) {
     if (freezer->frame_count == freezer->frame_room) {
         size_t room = freezer->frame_room ? 2 * freezer->frame_room : FIRST_FRAMES;
-        struct frame *frames = PyMem_Realloc(freezer->frames, room * sizeof *frames);
+        struct freeze_frame *frames = PyMem_Realloc(freezer->frames, room * sizeof *frames);
         if (!frames) {
             PyErr_NoMemory();
             return -1;
@@ -79,7 +75,7 @@ int freeze_push(struct freezer *freezer, struct frame frame) {
 }
 
 static void pop(struct freezer *freezer) {
-    struct frame frame = freezer->frames[--freezer->frame_count];
+    struct freeze_frame frame = freezer->frames[--freezer->frame_count];
     Py_DECREF(frame.object);
     Py_XDECREF(frame.names);
     Py_XDECREF(frame.extra);
@@ -92,7 +88,7 @@ static int make(struct freezer *freezer, enum hr_kind kind, Py_ssize_t count, hr
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = hr_builder_container(freezer->builder, kind, (uint64_t)count, ret_value);
     freeze_count(freezer, kind, before);
-    return freeze_result(r);
+    return store_result(r);
 }
 
 static int begin_sequence(struct freezer *freezer, PyObject *sequence, hr_value *ret_value) {
@@ -102,20 +98,21 @@ static int begin_sequence(struct freezer *freezer, PyObject *sequence, hr_value 
     Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence);
     if (make(freezer, kind, count, ret_value) < 0) return -1;
     return freeze_push(
-        freezer, (struct frame){.kind = FRAME_LIST, .object = sequence, .value = *ret_value, .count = (uint64_t)count});
+        freezer,
+        (struct freeze_frame){.kind = FRAME_LIST, .object = sequence, .value = *ret_value, .count = (uint64_t)count});
 }
 
-/* 1: begun as a record; 0: its keys are no names. */
+/* 1: started as a record; 0: its keys cannot be field names. */
 static int begin_record(struct freezer *freezer, PyObject *dict, hr_value *ret_value) {
     uint32_t shape;
     PyObject *names = names_of(dict);
     if (!names) return PyErr_Occurred() ? -1 : 0;
     int r = freeze_shape(freezer, NULL, NULL, HR_SHAPE_DICT, names, &shape);
     uint64_t before = hr_builder_bytes(freezer->builder);
-    if (r > 0 && freeze_result(hr_builder_record(freezer->builder, shape, ret_value)) < 0) r = -1;
+    if (r > 0 && store_result(hr_builder_record(freezer->builder, shape, ret_value)) < 0) r = -1;
     if (r > 0) {
         freeze_count(freezer, HR_KIND_RECORD, before);
-        struct frame frame = {.kind = FRAME_RECORD, .object = dict, .names = names, .value = *ret_value};
+        struct freeze_frame frame = {.kind = FRAME_RECORD, .object = dict, .names = names, .value = *ret_value};
         frame.count = (uint64_t)PyTuple_GET_SIZE(names);
         if (freeze_push(freezer, frame) < 0) r = -1;
     }
@@ -127,7 +124,7 @@ static int begin_dict(struct freezer *freezer, PyObject *dict, hr_value *ret_val
     int r = begin_record(freezer, dict, ret_value);
     if (r) return r < 0 ? -1 : 0;
     if (make(freezer, HR_KIND_DICT, PyDict_GET_SIZE(dict), ret_value) < 0) return -1;
-    struct frame frame = {.kind = FRAME_DICT, .object = dict, .value = *ret_value};
+    struct freeze_frame frame = {.kind = FRAME_DICT, .object = dict, .value = *ret_value};
     frame.count = (uint64_t)PyDict_GET_SIZE(dict);
     return freeze_push(freezer, frame);
 }
@@ -139,7 +136,7 @@ static int begin_set(struct freezer *freezer, PyObject *set, hr_value *ret_value
         Py_XDECREF(iterator);
         return -1;
     }
-    struct frame frame = {.kind = FRAME_SET, .object = set, .extra = iterator, .value = *ret_value};
+    struct freeze_frame frame = {.kind = FRAME_SET, .object = set, .extra = iterator, .value = *ret_value};
     frame.count = (uint64_t)PySet_GET_SIZE(set);
     int r = freeze_push(freezer, frame);
     Py_DECREF(iterator);
@@ -171,19 +168,19 @@ int freeze_object(struct freezer *freezer, PyObject *object, bool is_shared, hr_
 
 /* ---- the work ---- */
 
-/* Writes an item of the container of frame `top`, and puts it. Steals the item. 1: it began a frame. */
+/* Writes an item of the container of frame `top`, and puts it. Steals the item. 1: it pushed a frame. */
 static int put(struct freezer *freezer, size_t top, PyObject *item, Py_ssize_t own_count, uint64_t index) {
     hr_value value, container = freezer->frames[top].value;
     int r = freeze_object(freezer, item, !is_lone(item, own_count), &value);
     Py_DECREF(item);
-    if (r == 0) r = freeze_result(hr_builder_put(freezer->builder, container, index, value));
+    if (r == 0) r = store_result(hr_builder_put(freezer->builder, container, index, value));
     if (r < 0 || freeze_tick(freezer, 1) < 0) return -1;
     return freezer->frame_count != top + 1;
 }
 
 static int advance_list(struct freezer *freezer, size_t top, Py_ssize_t own_count) {
     for (;;) {
-        struct frame *frame = &freezer->frames[top];
+        struct freeze_frame *frame = &freezer->frames[top];
         if (freezer->paths && freeze_account(freezer, top) < 0) return -1;
         if ((uint64_t)PySequence_Fast_GET_SIZE(frame->object) != frame->count) return freeze_changed(freezer);
         if (frame->next == frame->count) return 0;
@@ -194,7 +191,7 @@ static int advance_list(struct freezer *freezer, size_t top, Py_ssize_t own_coun
     }
 }
 
-static int push_instance_row(struct freezer *freezer, PyObject *item, const PyObject *type, struct frame row) {
+static int push_instance_row(struct freezer *freezer, PyObject *item, const PyObject *type, struct freeze_frame row) {
     PyObject *values = NULL;
     if ((PyObject *)Py_TYPE(item) != type) return freeze_changed(freezer);
     PyObject *known = freeze_class(freezer, Py_TYPE(item));
@@ -207,10 +204,10 @@ static int push_instance_row(struct freezer *freezer, PyObject *item, const PyOb
     return r;
 }
 
-static int push_row(struct freezer *freezer, const struct frame *rows, uint64_t index) {
-    struct frame row = {.kind = FRAME_RECORD, .names = rows->names, .is_object = rows->is_object};
+static int push_row(struct freezer *freezer, const struct freeze_frame *rows, uint64_t index) {
+    struct freeze_frame row = {.kind = FRAME_RECORD, .names = rows->names, .is_object = rows->is_object};
     row.count = (uint64_t)PyTuple_GET_SIZE(rows->names);
-    if (freeze_result(hr_builder_row(freezer->builder, rows->value, index, &row.value)) < 0) return -1;
+    if (store_result(hr_builder_row(freezer->builder, rows->value, index, &row.value)) < 0) return -1;
     PyObject *item = Py_NewRef(PySequence_Fast_GET_ITEM(rows->object, (Py_ssize_t)index));
     int r = is_lone(item, 2) ? 0 : freeze_memo(freezer, item, row.value);
     if (r == 0 && row.is_object) {
@@ -225,19 +222,19 @@ static int push_row(struct freezer *freezer, const struct frame *rows, uint64_t 
 }
 
 static int advance_rows(struct freezer *freezer, size_t top) {
-    struct frame *frame = &freezer->frames[top];
+    struct freeze_frame *frame = &freezer->frames[top];
     if (freezer->paths && freeze_account(freezer, top) < 0) return -1;
     if ((uint64_t)PySequence_Fast_GET_SIZE(frame->object) != frame->count) return freeze_changed(freezer);
     if (frame->next == frame->count) return 0;
     frame->next++;
-    struct frame rows = *frame; /* a push may move it */
+    struct freeze_frame rows = *frame; /* a push may move it */
     return push_row(freezer, &rows, rows.next - 1);
 }
 
 static int advance_record(struct freezer *freezer, size_t top) {
     for (;;) {
         PyObject *key, *item;
-        struct frame *frame = &freezer->frames[top];
+        struct freeze_frame *frame = &freezer->frames[top];
         if (freezer->paths && freeze_account(freezer, top) < 0) return -1;
         if ((uint64_t)PyDict_GET_SIZE(frame->object) != frame->count) return freeze_changed(freezer);
         if (frame->next == frame->count) return 0;
@@ -253,7 +250,7 @@ static int advance_record(struct freezer *freezer, size_t top) {
 
 static int advance_set(struct freezer *freezer, size_t top) {
     for (;;) {
-        struct frame *frame = &freezer->frames[top];
+        struct freeze_frame *frame = &freezer->frames[top];
         if (freezer->paths && freeze_account(freezer, top) < 0) return -1;
         PyObject *item = PyIter_Next(frame->extra);
         if (!item && PyErr_Occurred()) return -1;
@@ -268,10 +265,10 @@ static int advance_set(struct freezer *freezer, size_t top) {
     }
 }
 
-/* 1: a frame began; 0: done. */
+/* 1: a frame was pushed; 0: done. */
 static int put_key(struct freezer *freezer, size_t top) {
     PyObject *key, *value;
-    struct frame *frame = &freezer->frames[top];
+    struct freeze_frame *frame = &freezer->frames[top];
     if (!PyDict_Next(frame->object, &frame->at, &key, &value)) return freeze_changed(freezer);
     frame->extra = Py_NewRef(value);
     Py_XSETREF(frame->key, Py_NewRef(key));
@@ -281,7 +278,7 @@ static int put_key(struct freezer *freezer, size_t top) {
 }
 
 static int put_value(struct freezer *freezer, size_t top) {
-    struct frame *frame = &freezer->frames[top];
+    struct freeze_frame *frame = &freezer->frames[top];
     PyObject *item = frame->extra;
     hr_value value, dict = frame->value;
     uint64_t index = frame->next++;
@@ -289,13 +286,13 @@ static int put_value(struct freezer *freezer, size_t top) {
     frame->has_key = false;
     int r = freeze_object(freezer, item, !is_lone(item, 2), &value);
     Py_DECREF(item);
-    if (r == 0) r = freeze_result(hr_builder_put_entry(freezer->builder, dict, index, value));
+    if (r == 0) r = store_result(hr_builder_put_entry(freezer->builder, dict, index, value));
     return r < 0 ? -1 : freezer->frame_count != top + 1;
 }
 
 static int advance_dict(struct freezer *freezer, size_t top) {
     for (;;) {
-        const struct frame *frame = &freezer->frames[top];
+        const struct freeze_frame *frame = &freezer->frames[top];
         if (freezer->paths && freeze_account(freezer, top) < 0) return -1;
         if ((uint64_t)PyDict_GET_SIZE(frame->object) != frame->count) return freeze_changed(freezer);
         if (frame->next == frame->count && !frame->has_key) return 0;
@@ -323,11 +320,11 @@ static int advance(struct freezer *freezer, size_t top) {
 }
 
 static int finish(struct freezer *freezer, size_t top) {
-    const struct frame *frame = &freezer->frames[top];
+    const struct freeze_frame *frame = &freezer->frames[top];
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = 0;
     if (frame->kind == FRAME_DICT || frame->kind == FRAME_SET)
-        r = freeze_result(hr_builder_index(freezer->builder, frame->value));
+        r = store_result(hr_builder_index(freezer->builder, frame->value));
     freezer->bytes[HR_KIND_DICT] += hr_builder_bytes(freezer->builder) - before;
     pop(freezer);
     return r;
@@ -339,7 +336,7 @@ int freezer_run(struct freezer *freezer, PyObject *object, hr_value *ret_root) {
         size_t top = freezer->frame_count - 1;
         r = advance(freezer, top);
         if (r == 0) r = finish(freezer, top);
-        if (r > 0) r = 0; /* there is a new top */
+        if (r > 0) r = 0; /* another frame is the top now */
     }
     return r;
 }
@@ -356,14 +353,14 @@ int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bo
     freezer->pickles = PyList_New(0);
     if (!freezer->shapes || !freezer->classes || !freezer->fields || !freezer->dtypes || !freezer->pickles) return -1;
     if (path != Py_None && !PyBytes_Check(path)) {
-        PyErr_SetString(PyExc_TypeError, "headrace: a path is bytes here");
+        PyErr_SetString(PyExc_TypeError, "headrace: the path has to be bytes");
         return -1;
     }
     if (path != Py_None && strlen(PyBytes_AS_STRING(path)) != (size_t)PyBytes_GET_SIZE(path)) {
-        PyErr_SetString(PyExc_ValueError, "headrace: this path has a null character in it");
+        PyErr_SetString(PyExc_ValueError, "headrace: the path contains a null character");
         return -1;
     }
-    return freeze_result(hr_builder_open(path == Py_None ? NULL : PyBytes_AS_STRING(path), &freezer->builder));
+    return store_result(hr_builder_open(path == Py_None ? NULL : PyBytes_AS_STRING(path), &freezer->builder));
 }
 
 void freezer_forget(struct freezer *freezer) {

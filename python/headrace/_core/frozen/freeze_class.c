@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
+#include "frozen/image.h"
+#include "frozen/view.h"
 
 /*
- * What is no built-in container: by its class. headrace.store._types.classify says what a class is, as a tuple:
+ * Freezes objects that are not built-in containers, according to their class. headrace.store._types.classify returns a
+ * tuple that describes a class:
  *
  *     ("object", "module:Class", slots)       a plain class; slots: names and descriptors, (name, descriptor, ...)
  *     ("tuple", "module:Class", names, dict)  a named tuple; dict: instances have a __dict__
- *     ("typed", name, to_parts)               to_parts(object) -> what describes it
+ *     ("typed", name, to_parts)               to_parts(object) -> the value that describes it
  *     ("unknown", why)
  */
 
@@ -25,11 +28,11 @@ static bool is_of(PyObject *known, const char *kind) {
 
 /* ---- instances ---- */
 
-/* An instance's attributes but for its slots. Nothing may run in between that could change them: no new object that
- * the collector knows. */
+/* The attributes of an instance, except its slots. While it is used no code may run that could change them, so no
+ * object that the garbage collector tracks may be created. */
 struct attributes {
     PyObject *object;
-    PyObject *dict; /* owned; NULL: they lie in the object, or there are none */
+    PyObject *dict; /* owned; NULL: they are stored in the object, or there are none */
     Py_ssize_t at;
 };
 
@@ -80,7 +83,7 @@ static bool is_slot(PyObject *slots, PyObject *name) {
     return false;
 }
 
-/* 0: a name is no text, or a slot's as well. */
+/* 0: a name is not a text, or is also the name of a slot. */
 static int add_attributes(PyObject *slots, PyObject *object, PyObject *names, PyObject *values) {
     PyObject *name, *value;
     struct attributes attributes = attributes_of(object);
@@ -103,7 +106,7 @@ int freeze_fields(PyObject *known, PyObject *object, PyObject **ret_names, PyObj
     return r;
 }
 
-/* Are the slots that are set the first names? Their number; -1: no; -2: exception. */
+/* Returns the number of slots that are set if they are the first names; -1: they are not; -2: exception. */
 static Py_ssize_t match_slots(PyObject *slots, PyObject *object, PyObject *names, PyObject *values) {
     Py_ssize_t count = 0;
     for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(slots); i += 2) {
@@ -149,7 +152,7 @@ int freeze_match(PyObject *known, PyObject *object, PyObject *names, PyObject **
     return r;
 }
 
-/* Most instances of a class have the fields that the last one had. */
+/* Most instances of a class have the same fields as the last one. */
 static int find_fields(struct freezer *freezer, PyObject *known, PyObject *object, PyObject **ret_names,
                        PyObject **ret_values) {
     PyObject *type = (PyObject *)Py_TYPE(object), *names = PyDict_GetItemWithError(freezer->fields, type);
@@ -160,16 +163,16 @@ static int find_fields(struct freezer *freezer, PyObject *known, PyObject *objec
     return r > 0 && PyDict_SetItem(freezer->fields, type, *ret_names) < 0 ? -1 : r;
 }
 
-/* 1: begun; 0: no such shape can be made. */
+/* 1: started; 0: the shape cannot be made. */
 static int begin_fields(struct freezer *freezer, PyObject *object, PyObject *known, enum hr_shape_kind kind,
                         PyObject *names, PyObject *values, hr_value *ret_value) {
     uint32_t shape;
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = freeze_shape(freezer, (PyObject *)Py_TYPE(object), PyTuple_GET_ITEM(known, 1), kind, names, &shape);
     if (r <= 0) return r;
-    if (freeze_result(hr_builder_record(freezer->builder, shape, ret_value)) < 0) return -1;
+    if (store_result(hr_builder_record(freezer->builder, shape, ret_value)) < 0) return -1;
     freeze_count(freezer, HR_KIND_RECORD, before);
-    struct frame frame = {.kind = FRAME_FIELDS, .object = values, .names = names, .value = *ret_value};
+    struct freeze_frame frame = {.kind = FRAME_FIELDS, .object = values, .names = names, .value = *ret_value};
     frame.is_object = true;
     frame.count = (uint64_t)PyTuple_GET_SIZE(names);
     return freeze_push(freezer, frame) < 0 ? -1 : 1;
@@ -194,7 +197,7 @@ static int begin_named_tuple(struct freezer *freezer, PyObject *object, PyObject
     return r;
 }
 
-/* ---- what has a name ---- */
+/* ---- typed values ---- */
 
 static int begin_typed(struct freezer *freezer, PyObject *object, PyObject *known, bool is_shared,
                        hr_value *ret_value) {
@@ -206,22 +209,24 @@ static int begin_typed(struct freezer *freezer, PyObject *object, PyObject *know
     }
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = freeze_text(freezer, PyTuple_GET_ITEM(known, 1), &name);
-    if (r == 0) r = freeze_result(hr_builder_container(freezer->builder, HR_KIND_TYPED, 2, ret_value));
-    if (r == 0 && is_shared) r = freeze_memo(freezer, object, *ret_value); /* before its parts: they may lead back */
+    if (r == 0) r = store_result(hr_builder_container(freezer->builder, HR_KIND_TYPED, 2, ret_value));
+    if (r == 0 && is_shared)
+        r = freeze_memo(freezer, object, *ret_value); /* before its parts, because they may refer to it */
     freeze_count(freezer, HR_KIND_TYPED, before);
     size_t depth = freezer->frame_count;
     if (r == 0) r = freeze_object(freezer, parts, false, &inner);
     if (r == 0 && freezer->frame_count > depth) freezer->frames[depth].is_hidden = true;
-    if (r == 0) r = freeze_result(hr_builder_put(freezer->builder, *ret_value, 0, name));
-    if (r == 0) r = freeze_result(hr_builder_put(freezer->builder, *ret_value, 1, inner));
+    if (r == 0) r = store_result(hr_builder_put(freezer->builder, *ret_value, 0, name));
+    if (r == 0) r = store_result(hr_builder_put(freezer->builder, *ret_value, 1, inner));
     Py_DECREF(parts);
     return r < 0 ? -1 : 1;
 }
 
-/* A view of another image is frozen as what it is a view of. */
+/* A view of another image is frozen like the object from which it was made. */
 static int begin_view(struct freezer *freezer, PyObject *view, hr_value *ret_value) {
     PyObject *ordinary = core_thaw(NULL, view);
-    if (ordinary && !(core.array_type && core.tensor_type)) { /* it may have the first arrays of this process */
+    if (ordinary &&
+        !(core.array_type && core.tensor_type)) { /* it may contain the first arrays that this process has met */
         PyObject *none = store_hook("know_arrays", "");
         if (!none) Py_CLEAR(ordinary);
         Py_XDECREF(none);
@@ -253,8 +258,8 @@ static int keep_pickle(struct freezer *freezer, PyObject *object, hr_value *ret_
     int r = pickle ? PyList_Append(freezer->pickles, path) : -1;
     uint64_t before = hr_builder_bytes(freezer->builder);
     if (r == 0)
-        r = freeze_result(hr_builder_bytes_of(freezer->builder, HR_KIND_PICKLE, PyBytes_AS_STRING(pickle),
-                                              (uint64_t)PyBytes_GET_SIZE(pickle), ret_value));
+        r = store_result(hr_builder_bytes_of(freezer->builder, HR_KIND_PICKLE, PyBytes_AS_STRING(pickle),
+                                             (uint64_t)PyBytes_GET_SIZE(pickle), ret_value));
     if (r == 0) freeze_count(freezer, HR_KIND_PICKLE, before);
     Py_XDECREF(path);
     Py_XDECREF(pickle);

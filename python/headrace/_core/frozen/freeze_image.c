@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
+#include "frozen/image.h"
 
 /*
  * _core.freeze, which freezes one object, and _core.Builder, which takes records one by one, for data that is larger
- * than memory: what it keeps is a value of 8 bytes for each.
+ * than memory: it keeps only a value of 8 bytes for each.
  */
 
 /* ---- finishing an image ---- */
@@ -30,8 +31,8 @@ static PyObject *report(struct freezer *freezer) {
 
 static PyObject *finish_image(struct freezer *freezer, hr_value root) {
     hr_store *store = NULL;
-    PyObject *told = report(freezer);
-    if (!told) return NULL;
+    PyObject *summary = report(freezer);
+    if (!summary) return NULL;
     hr_builder *builder = freezer->builder;
     freezer->builder = NULL;
     int r;
@@ -39,9 +40,9 @@ static PyObject *finish_image(struct freezer *freezer, hr_value root) {
     r = hr_builder_finish(builder, root, &store);
     Py_END_ALLOW_THREADS;
     PyObject *image = r < 0 ? store_raise(r) : image_new(store, true);
-    PyObject *result = image ? PyTuple_Pack(2, image, told) : NULL;
+    PyObject *result = image ? PyTuple_Pack(2, image, summary) : NULL;
     Py_XDECREF(image);
-    Py_DECREF(told);
+    Py_DECREF(summary);
     return result;
 }
 
@@ -70,7 +71,7 @@ struct builder {
     PyObject_HEAD struct freezer freezer;
     hr_value *values;
     uint64_t count, room;
-    bool is_at_work; /* an object's code, or another thread, may come back here while it is being frozen */
+    bool is_at_work; /* code of an object, or another thread, may call the builder while the object is being frozen */
 };
 
 static PyObject *builder_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -100,7 +101,7 @@ static int check_open(const struct builder *self) {
 
 static int make_room(struct builder *self) {
     if (self->count < self->room) return 0;
-    uint64_t room = self->room + self->room / 16 + 4096; /* by little: it counts for the peak of memory */
+    uint64_t room = self->room + self->room / 16 + 4096; /* grows slowly, because it adds to the peak of memory */
     hr_value *values = PyMem_Realloc(self->values, room * sizeof *values);
     if (!values) {
         PyErr_NoMemory();
@@ -111,14 +112,14 @@ static int make_room(struct builder *self) {
     return 0;
 }
 
-/* What failed half-way stays in the image as bytes that nothing refers to. */
+/* If freezing a record fails, its bytes stay in the image, and nothing refers to them. */
 static PyObject *builder_append(PyObject *object, PyObject *record) {
     struct builder *self = (struct builder *)object;
     hr_value value;
     if (check_open(self) < 0 || make_room(self) < 0) return NULL;
     self->is_at_work = true;
     int r = freezer_run(&self->freezer, record, &value);
-    freezer_forget(&self->freezer); /* what it knows by address may be gone when the next one comes */
+    freezer_forget(&self->freezer); /* the objects that it knows by address may be freed before the next record */
     if (r == 0) r = freeze_tick(&self->freezer, 1);
     self->is_at_work = false;
     if (r < 0) return NULL;
@@ -130,7 +131,7 @@ static int make_list(struct builder *self, hr_value *ret_list) {
     hr_builder *builder = self->freezer.builder;
     int r = hr_builder_container(builder, HR_KIND_LIST, self->count, ret_list);
     for (uint64_t i = 0; r == 0 && i < self->count; i++) r = hr_builder_put(builder, *ret_list, i, self->values[i]);
-    return freeze_result(r);
+    return store_result(r);
 }
 
 static PyObject *builder_finish(PyObject *object, PyObject *ignored) {
@@ -162,20 +163,21 @@ static PyObject *builder_bytes(PyObject *object, void *ignored) {
 }
 
 static PyMethodDef builder_methods[] = {
-    {"append", builder_append, METH_O, "append(record)"},
-    {"finish", builder_finish, METH_NOARGS, "finish() -> (Image, (kinds, pickles)), and closes"},
-    {"close", builder_close, METH_NOARGS, "close(): drops what is not finished"},
+    {"append", builder_append, METH_O, "append(record)\n\nFreezes one more record."},
+    {"finish", builder_finish, METH_NOARGS,
+     "finish() -> (Image, (kinds, pickles))\n\nFinishes the image and closes the builder."},
+    {"close", builder_close, METH_NOARGS, "close()\n\nCloses the builder. An image that is not finished is dropped."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef builder_getset[] = {
-    {"bytes", builder_bytes, NULL, "written so far", NULL},
+    {"bytes", builder_bytes, NULL, "Number of bytes that were written so far.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PySequenceMethods builder_sequence = {.sq_length = builder_length};
 
 PyTypeObject BuilderType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Builder",
-    .tp_doc = "Builder(path=None, keeps_pickles=False, progress=None)\n\nAn image of a list, record by record.",
+    .tp_doc = "Builder(path=None, keeps_pickles=False, progress=None)\n\nMakes an image of a list, record by record.",
     .tp_basicsize = sizeof(struct builder),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = builder_new,

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define Py_BUILD_CORE_MODULE 1 /* before Python.h: its internal headers are included below */
-#include "store.h"
+#include "frozen/freeze.h"
 
 /*
- * The attributes of an instance whose __dict__ nobody has asked for.
+ * Reads the attributes of an instance whose __dict__ was never used.
  *
- * CPython 3.11 and newer keep them with the object, in the order in which they were set, and make its dict when it is
- * asked for, once and for good: freezing millions of instances would leave millions of dicts behind. How they lie is no
- * public interface: the internal headers of the very version say it, and where these do not compile, or the version is
- * another than was looked at, or threads run without the GIL, each instance is asked for its dict.
+ * CPython 3.11 and newer store them in the object, in the order in which they were set. The dict is made when code asks
+ * for it, and then stays: freezing millions of instances would leave millions of dicts behind. The layout is not a
+ * public interface, so the internal headers of the exact version are used. If they do not compile, if the version is
+ * one that was not examined, or if threads run without the GIL, each instance is asked for its dict.
  */
 
 #ifdef HEADRACE_HAS_INLINE_VALUES
 #include <internal/pycore_dict.h>
 #include <internal/pycore_object.h>
 
-/* NULL: the instance has a dict, or had no room for values of its own. */
+/* NULL: the instance has a dict, or has no room for values. */
 static PyDictValues *values_of(PyObject *object) {
     if (!(Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return NULL;
 #if PY_VERSION_HEX < 0x030c0000
@@ -42,7 +42,7 @@ static PyObject *managed_dict(PyObject *object) {
 #endif
 }
 
-/* The number in the class' keys of each value that is set, in the order in which they were. */
+/* For each value that is set, in the order in which they were set, its number among the keys of the class. */
 #if PY_VERSION_HEX < 0x030d0000 /* backwards, before the values: bytes for the room, the count, the numbers */
 static Py_ssize_t count_of(PyDictValues *values) {
     return ((const uint8_t *)values)[-2];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
 
 #include <errno.h>
 #include <string.h>
 
-enum { LARGE_BYTES = 1 << 20 /* from here on the GIL is released for a copy */ };
+enum { LARGE_BYTES = 1 << 20 /* for copies of this size and above the GIL is released */ };
 
 /* ---- texts and bytes ---- */
 
@@ -20,7 +20,7 @@ static int write_bytes(struct freezer *freezer, enum hr_kind kind, const void *b
         Py_END_ALLOW_THREADS;
     }
     freeze_count(freezer, kind, before);
-    return freeze_result(r);
+    return store_result(r);
 }
 
 const void *freeze_utf8(struct freezer *freezer, PyObject *text, size_t *ret_bytes) {
@@ -42,7 +42,7 @@ int freeze_text(struct freezer *freezer, PyObject *text, hr_value *ret_value) {
     return utf8 ? write_bytes(freezer, HR_KIND_TEXT, utf8, bytes, ret_value) : -1;
 }
 
-/* A byte array that other threads may resize while it is copied: its buffer is held. */
+/* The buffer of a byte array is held while it is copied, because other threads may resize it. */
 static int write_buffer(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
     Py_buffer view;
     if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) return -1;
@@ -78,21 +78,21 @@ static int write_int(struct freezer *freezer, PyObject *object, hr_value *ret_va
     long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
     if (overflow) return write_big_int(freezer, object, ret_value);
     freezer->counts[HR_KIND_INT]++;
-    return freeze_result(hr_builder_int(freezer->builder, value, ret_value));
+    return store_result(hr_builder_int(freezer->builder, value, ret_value));
 }
 
 static int write_complex(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
     Py_complex value = PyComplex_AsCComplex(object);
     freezer->counts[HR_KIND_COMPLEX]++;
-    return freeze_result(hr_builder_complex(freezer->builder, value.real, value.imag, ret_value));
+    return store_result(hr_builder_complex(freezer->builder, value.real, value.imag, ret_value));
 }
 
 static int write_float(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
     freezer->counts[HR_KIND_FLOAT]++;
-    return freeze_result(hr_builder_float(freezer->builder, PyFloat_AS_DOUBLE(object), ret_value));
+    return store_result(hr_builder_float(freezer->builder, PyFloat_AS_DOUBLE(object), ret_value));
 }
 
-/* Short texts are scalars too: the builder knows those of late again, so they need no memo. */
+/* Short texts are treated as scalars: the builder recognizes recent ones, so they need no memo. */
 static bool is_short(PyObject *text) {
     enum { SHORT = 64 };
     return PyUnicode_GET_LENGTH(text) < SHORT;
@@ -122,7 +122,7 @@ int freeze_scalar(struct freezer *freezer, PyObject *object, hr_value *ret_value
 
 /* ---- arrays ---- */
 
-/* The text of a dtype, written. 1; 0: it has objects, or numpy has no bytes for it; -1: exception. */
+/* Writes the text of a dtype. 1; 0: it has objects, or numpy has no text for it; -1: exception. */
 static int write_dtype(struct freezer *freezer, PyObject *array, hr_value *ret_value) {
     PyObject *dtype = PyObject_GetAttr(array, core.names.dtype);
     PyObject *text = dtype ? PyDict_GetItemWithError(freezer->dtypes, dtype) : NULL;
@@ -152,7 +152,7 @@ static int copy_buffer(void *target, Py_buffer *view) {
     return 0;
 }
 
-/* Where an array's bytes go. -1: exception. */
+/* Makes an array in the image and returns the address for its bytes. -1: exception. */
 static int make_array(struct freezer *freezer, enum hr_array_kind kind, hr_value dtype, Py_ssize_t item_bytes, int ndim,
                       const int64_t *shape, hr_value *ret_value, void **ret_data) {
     uint64_t dimensions[HR_STORE_MAX_DIMENSIONS], before = hr_builder_bytes(freezer->builder);
@@ -160,10 +160,10 @@ static int make_array(struct freezer *freezer, enum hr_array_kind kind, hr_value
     int r = hr_builder_array(freezer->builder, kind, dtype, (uint32_t)item_bytes, dimensions, (uint32_t)ndim, ret_value,
                              ret_data);
     freeze_count(freezer, HR_KIND_ARRAY, before);
-    return freeze_result(r);
+    return store_result(r);
 }
 
-/* What was written for an array of the same elements, or 0. -1: exception. */
+/* Finds the value that was written for an array of the same elements, or 0. -1: exception. */
 static int find_strided(struct freezer *freezer, PyObject *key, hr_value *ret_value) {
     if (!freezer->strided && !(freezer->strided = PyDict_New())) return -1;
     PyObject *known = PyDict_GetItemWithError(freezer->strided, key);
@@ -171,7 +171,8 @@ static int find_strided(struct freezer *freezer, PyObject *key, hr_value *ret_va
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* The array is kept: while its memory is known by its address, no other may come to lie there. */
+/* The array is kept alive, because its memory is recognized by its address, which must not become that of another
+ * array. */
 static int note_strided(struct freezer *freezer, PyObject *key, hr_value value, PyObject *array) {
     PyObject *pair = Py_BuildValue("(KO)", (unsigned long long)value, array);
     int r = pair ? PyDict_SetItem(freezer->strided, key, pair) : -1;
@@ -186,7 +187,7 @@ static int write_elements(struct freezer *freezer, PyObject *array, struct once 
     uint64_t before = hr_builder_bytes(freezer->builder);
     PyObject *key = once_key(once);
     int r = key ? find_strided(freezer, key, &other) : -1;
-    if (r == 0) r = freeze_result(hr_builder_strided(freezer->builder, &once->layout, dtype, other, ret_value, &data));
+    if (r == 0) r = store_result(hr_builder_strided(freezer->builder, &once->layout, dtype, other, ret_value, &data));
     if (r == 0) freeze_count(freezer, HR_KIND_ARRAY, before);
     if (r == 0 && !other) r = copy_buffer(data, &once->elements);
     if (r == 0 && !other) r = note_strided(freezer, key, *ret_value, array);
@@ -215,7 +216,7 @@ static int write_view(struct freezer *freezer, PyObject *array, Py_buffer *view,
     return copy_buffer(data, view) < 0 ? -1 : 1;
 }
 
-/* Dates and the like have no buffer: their bytes as such do. */
+/* Arrays of dates and similar dtypes have no buffer, but a view of their raw bytes has one. */
 static int get_buffer(PyObject *array, Py_buffer *view) {
     if (PyObject_GetBuffer(array, view, PyBUF_STRIDED_RO | PyBUF_FORMAT) == 0) return 0;
     PyErr_Clear();
@@ -245,7 +246,7 @@ static int write_scalar(struct freezer *freezer, PyObject *scalar, hr_value *ret
 
 /* ---- tensors ---- */
 
-/* A tensor's elements in C order behind each other: itself, or a copy. New reference. */
+/* Returns the tensor if its elements are contiguous in C order, else a copy of which this is true. New reference. */
 static PyObject *contiguous(PyObject *tensor) {
     return PyObject_CallMethod(tensor, "contiguous", NULL);
 }
@@ -261,7 +262,7 @@ static int write_tensor_dtype(struct freezer *freezer, PyObject *tensor, hr_valu
     return r;
 }
 
-/* As write_once, of a tensor; 0 also where it has too many dimensions. */
+/* Does the same as write_once for a tensor. Also 0 if it has too many dimensions. */
 static int write_tensor_once(struct freezer *freezer, PyObject *tensor, const struct hr_array *array,
                              hr_value *ret_value) {
     Py_ssize_t shape[HR_STORE_MAX_DIMENSIONS], strides[HR_STORE_MAX_DIMENSIONS];
@@ -304,7 +305,7 @@ static int write_described(struct freezer *freezer, PyObject *tensor, const stru
 
 static int write_tensor(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
     struct hr_array array;
-    if (has_attributes(object)) return 0; /* they would be lost */
+    if (has_attributes(object)) return 0; /* the attributes would be lost */
     enum found found = source_tensor(&freezer->sources, object, &array);
     int written = found == FOUND ? write_tensor_once(freezer, object, &array, ret_value) : 0;
     sources_clear(&freezer->sources);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
 
-/* Where the work is: for messages, and for a report of what takes the room. */
+/* The path of the object that is being written, for messages, and for the report of the bytes that each path takes. */
 
 static PyObject *quote(PyObject *key) {
     enum { MOST = 60 };
@@ -14,7 +14,7 @@ static PyObject *quote(PyObject *key) {
     return text;
 }
 
-static PyObject *step_of(const struct frame *frame) {
+static PyObject *step_of(const struct freeze_frame *frame) {
     Py_ssize_t index = frame->next ? (Py_ssize_t)frame->next - 1 : 0;
     if (frame->kind == FRAME_LIST || frame->kind == FRAME_ROWS) return PyUnicode_FromFormat("[%zd]", index);
     if (frame->kind == FRAME_SET) return PyUnicode_FromString("{an item}");
@@ -34,7 +34,7 @@ PyObject *freeze_path(struct freezer *freezer) {
     enum { HEAD = 8, TAIL = 8 };
     PyObject *path = PyUnicode_FromString("obj");
     for (size_t i = 0; path && i < freezer->frame_count; i++) {
-        const struct frame *frame = &freezer->frames[i];
+        const struct freeze_frame *frame = &freezer->frames[i];
         if (frame->is_hidden) continue;
         bool is_left_out = i >= HEAD && i + TAIL < freezer->frame_count;
         PyObject *step = !is_left_out ? step_of(frame) : PyUnicode_FromString(i == HEAD ? "..." : "");
@@ -46,10 +46,10 @@ PyObject *freeze_path(struct freezer *freezer) {
 
 /* ---- bytes by path ---- */
 
-enum { DEPTH = 3 /* so many steps of a path does a report have */ };
+enum { DEPTH = 3 /* the number of steps of a path in the report */ };
 
-/* All items of a list are one: `[*]`. */
-static PyObject *kind_of_step(const struct frame *frame) {
+/* All items of a list have the same step, `[*]`. */
+static PyObject *kind_of_step(const struct freeze_frame *frame) {
     if (frame->is_hidden) return PyUnicode_FromString("");
     bool has_name = frame->kind == FRAME_RECORD || frame->kind == FRAME_FIELDS;
     return has_name ? step_of(frame) : PyUnicode_FromString("[*]");
@@ -66,7 +66,7 @@ static PyObject *kind_of_path(const struct freezer *freezer, size_t top) {
 }
 
 int freeze_account(struct freezer *freezer, size_t top) {
-    struct frame *frame = &freezer->frames[top];
+    struct freeze_frame *frame = &freezer->frames[top];
     uint64_t now = hr_builder_bytes(freezer->builder), added = now - frame->mark;
     if (top >= DEPTH || added == 0) return 0;
     frame->mark = now;

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
 
 #include <errno.h>
 
 /*
- * Lists that are packed: all of one exact type. Between the first look and the writing no Python code runs but signal
- * handlers; what they may change is checked again.
+ * Packed lists: all items have exactly the same type. Between the first check and the writing only signal handlers can
+ * run Python code; whatever they may change is checked again.
  */
 
 enum { FEWEST_INTS = 3, FEWEST_TEXTS = 16, FEWEST_ROWS = 2, MOST_NAMES = 64, SLICE_ITEMS = 65536 };
-enum { MOST_DICT_SHAPES = 60000 /* of HR_STORE_MAX_SHAPES: a class must have a shape, a dict need not */ };
+enum {
+    MOST_DICT_SHAPES =
+        60000 /* of HR_STORE_MAX_SHAPES; the rest is for classes, which need a shape, while dicts do not */
+};
 
 static Py_ssize_t count_of(PyObject *sequence) {
     return PySequence_Fast_GET_SIZE(sequence);
@@ -28,15 +31,15 @@ static bool are_all(PyObject *sequence, PyTypeObject *type) {
     return true;
 }
 
-/* 1 while all items are of this type; -1, with an exception, once Python's code, a finalizer's perhaps, has changed
- * that. */
+/* Returns 1 while all items have this type; -1, with an exception, if Python code, for example a finalizer, has changed
+ * this. */
 static int still_all(struct freezer *freezer, PyObject *sequence, PyTypeObject *type) {
     return count_of(sequence) && are_all(sequence, type) ? 1 : freeze_changed(freezer);
 }
 
 /* ---- numbers ---- */
 
-/* 32, 64, or 0: there are larger ones. */
+/* Returns 32, 64, or 0: there are larger integers. */
 static int width_of(PyObject *sequence) {
     int overflow = 0, width = 32;
     Py_ssize_t count = count_of(sequence);
@@ -56,7 +59,7 @@ static int pack_ints(struct freezer *freezer, PyObject *sequence, hr_value *ret_
     if (width == 0) return 0;
     r = width == 32 ? hr_builder_small_ints(freezer->builder, kind_of(sequence), count, ret_value, &small)
                     : hr_builder_ints(freezer->builder, kind_of(sequence), count, ret_value, &large);
-    if (freeze_result(r) < 0) return -1;
+    if (store_result(r) < 0) return -1;
     for (uint64_t i = 0; i < count; i++) {
         long long value = PyLong_AsLongLong(item_of(sequence, (Py_ssize_t)i));
         if (small)
@@ -71,7 +74,7 @@ static int pack_floats(struct freezer *freezer, PyObject *sequence, hr_value *re
     double *items;
     uint64_t count = (uint64_t)count_of(sequence);
     int r = hr_builder_floats(freezer->builder, kind_of(sequence), count, ret_value, &items);
-    if (freeze_result(r) < 0) return -1;
+    if (store_result(r) < 0) return -1;
     for (uint64_t i = 0; i < count; i++) items[i] = PyFloat_AS_DOUBLE(item_of(sequence, (Py_ssize_t)i));
     return 1;
 }
@@ -112,7 +115,7 @@ static int pack_texts(struct freezer *freezer, PyObject *sequence, hr_value *ret
     uint64_t bytes = measure(sequence, are_texts, &is_ascii);
     int r = hr_builder_texts(freezer->builder, kind_of(sequence), are_texts ? HR_KIND_TEXT : HR_KIND_BYTES,
                              (uint64_t)count, bytes, is_ascii, ret_value, &texts);
-    if (freeze_result(r) < 0) return -1;
+    if (store_result(r) < 0) return -1;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (i % SLICE_ITEMS == SLICE_ITEMS - 1 && tick_within(freezer, texts.room - texts.used) < 0) return -1;
         if (count_of(sequence) != count || Py_TYPE(item_of(sequence, i)) != type) return freeze_changed(freezer);
@@ -120,7 +123,7 @@ static int pack_texts(struct freezer *freezer, PyObject *sequence, hr_value *ret
         if (is_ascii && !PyUnicode_IS_ASCII(item)) return freeze_changed(freezer);
         r = add_text(freezer, &texts, item, are_texts);
         if (r == -ERANGE) return freeze_changed(freezer);
-        if (freeze_result(r) < 0) return -1;
+        if (store_result(r) < 0) return -1;
     }
     return 1;
 }
@@ -170,7 +173,7 @@ static int make_shape(struct freezer *freezer, PyObject *type_name, enum hr_shap
     int r = hr_builder_shape(freezer->builder, kind, type, values, (uint32_t)count, ret_number);
     if (r == -EOVERFLOW) return 0;
     freezer->dict_shape_count += kind == HR_SHAPE_DICT;
-    return freeze_result(r) < 0 ? -1 : 1;
+    return store_result(r) < 0 ? -1 : 1;
 }
 
 int freeze_shape(struct freezer *freezer, PyObject *type, PyObject *type_name, enum hr_shape_kind kind, PyObject *names,
@@ -189,7 +192,8 @@ int freeze_shape(struct freezer *freezer, PyObject *type, PyObject *type_name, e
     return r;
 }
 
-/* A row is where its record lies: an object that lies elsewhere, or is here twice, cannot be one. 1: all are new. */
+/* A row is stored in its list, so an object that was already written elsewhere, or occurs here twice, cannot be a row.
+ * 1: all are new. */
 static int are_new(struct freezer *freezer, PyObject *sequence) {
     struct map met = {0};
     int r = 1;
@@ -205,27 +209,28 @@ static int are_new(struct freezer *freezer, PyObject *sequence) {
     return r;
 }
 
-/* Rows that others may refer to are known by where they will lie: the first may refer to the last. */
+/* Adds rows that other objects may refer to to the memo before they are written, because the first may refer to the
+ * last. */
 static int know_rows(struct freezer *freezer, PyObject *sequence, hr_value rows) {
     for (Py_ssize_t i = 0; i < count_of(sequence); i++) {
         PyObject *item = item_of(sequence, i);
         hr_value row;
         if (is_lone(item, 1)) continue;
-        if (freeze_result(hr_builder_row(freezer->builder, rows, (uint64_t)i, &row)) < 0) return -1;
+        if (store_result(hr_builder_row(freezer->builder, rows, (uint64_t)i, &row)) < 0) return -1;
         if (freeze_memo(freezer, item, row) < 0) return -1;
     }
     return 0;
 }
 
-/* `type`: of the rows that are instances; NULL: they are dicts. */
+/* `type`: the class of rows that are instances; NULL: the rows are dicts. */
 static int begin_rows(struct freezer *freezer, PyObject *sequence, PyObject *names, uint32_t shape, PyTypeObject *type,
                       hr_value *ret_value) {
-    struct frame frame = {.kind = FRAME_ROWS, .object = sequence, .names = names, .is_object = type != NULL};
+    struct freeze_frame frame = {.kind = FRAME_ROWS, .object = sequence, .names = names, .is_object = type != NULL};
     frame.extra = (PyObject *)type;
     frame.count = (uint64_t)count_of(sequence);
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = hr_builder_rows(freezer->builder, kind_of(sequence), shape, frame.count, &frame.value);
-    if (freeze_result(r) < 0) return -1;
+    if (store_result(r) < 0) return -1;
     freezer->bytes[HR_KIND_RECORD] += hr_builder_bytes(freezer->builder) - before;
     *ret_value = frame.value;
     return know_rows(freezer, sequence, frame.value) < 0 || freeze_push(freezer, frame) < 0 ? -1 : 1;
@@ -245,7 +250,7 @@ static int pack_dicts(struct freezer *freezer, PyObject *sequence, hr_value *ret
     return r;
 }
 
-/* 1: all instances have these fields; 0: not, or one is no plain instance. */
+/* 1: all instances have these fields; 0: they do not, or one is not a plain instance. */
 static int have_fields(PyObject *known, PyObject *sequence, PyObject *names) {
     int r = 1;
     for (Py_ssize_t i = 1; r > 0 && i < count_of(sequence); i++) {
@@ -261,7 +266,7 @@ static int pack_instances(struct freezer *freezer, PyObject *sequence, PyTypeObj
                           hr_value *ret_value) {
     uint32_t shape;
     PyObject *names = NULL, *values = NULL;
-    if (still_all(freezer, sequence, type) < 0) return -1; /* Python told of the class */
+    if (still_all(freezer, sequence, type) < 0) return -1; /* classify ran Python code */
     PyObject *class_name = PyTuple_GET_ITEM(known, 1), *first = Py_NewRef(item_of(sequence, 0));
     int r = freeze_fields(known, first, &names, &values);
     Py_DECREF(first);
@@ -275,7 +280,7 @@ static int pack_instances(struct freezer *freezer, PyObject *sequence, PyTypeObj
     return r;
 }
 
-/* 1 when the class is one of plain instances. */
+/* Returns 1 if the instances of the class are plain. */
 static int is_plain_class(struct freezer *freezer, PyTypeObject *type, PyObject **ret_known) {
     if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return 0;
     *ret_known = freeze_class(freezer, type);
@@ -301,7 +306,7 @@ int freeze_packed(struct freezer *freezer, PyObject *sequence, hr_value *ret_val
     PyTypeObject *type = Py_TYPE(item_of(sequence, 0));
     if (!are_all(sequence, type)) return 0;
     uint64_t before = hr_builder_bytes(freezer->builder);
-    Py_INCREF(type); /* Python is asked about it */
+    Py_INCREF(type); /* freeze_class runs Python code */
     int r = pack(freezer, sequence, type, ret_value);
     Py_DECREF(type);
     if (r > 0) freeze_count(freezer, kind_of(sequence), before);

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
 
 #include <string.h>
 
 /*
- * Arrays of which several places are one element: broadcast and expanded ones, sliding windows. Their elements are
- * written once, with strides.
+ * Arrays in which several places are the same element: broadcast and expanded arrays, sliding windows. Their elements
+ * are written once, with strides.
  *
- * Dimensions whose steps fall onto each other's places are one axis of the memory: two of the same stride, or one whose
- * stride is a whole number of another's steps and not longer than what that one covers. All axes together are what is
- * written, in C order and without gaps: no more than the places reach, however large what they lie in is.
+ * Dimensions whose steps lead to each other's places are one axis of the memory: two dimensions of the same stride, or
+ * one whose stride is a multiple of the other's stride and not longer than the range that the other covers. The
+ * elements of all axes are written, in C order and without gaps. So only elements that the array reaches are written,
+ * however large the memory is of which it is a view.
  */
 
-/* A way through the memory: `count` elements, `step` bytes from one to the next. */
+/* An axis of the memory: `count` elements, `step` bytes from one to the next. */
 struct axis {
     uint64_t step, count;
 };
@@ -32,7 +33,7 @@ static bool is_still(const Py_buffer *view, int dimension) {
     return view->shape[dimension] == 1 || view->strides[dimension] == 0;
 }
 
-/* The dimensions that take steps, the shortest step first. */
+/* The dimensions that take steps, sorted by step, the shortest first. */
 static int sort_dimensions(const Py_buffer *view, int *order) {
     int count = 0;
     for (int i = 0; i < view->ndim; i++) {
@@ -57,7 +58,7 @@ static void add_dimension(struct axes *axes, const Py_buffer *view, int dimensio
     axes->of[dimension] = i;
 }
 
-/* false: every place is an element of its own. */
+/* Returns false if every place is an element of its own. */
 static bool find_axes(const Py_buffer *view, struct axes *ret_axes) {
     int order[HR_STORE_MAX_DIMENSIONS], count = sort_dimensions(view, order);
     uint64_t places = 1, elements = 1;
@@ -69,7 +70,8 @@ static bool find_axes(const Py_buffer *view, struct axes *ret_axes) {
     return elements < places;
 }
 
-/* The memory as a buffer, the axis of the longest step first, and each axis's stride in what is written. */
+/* Describes the memory as a buffer, the axis of the longest step first, and computes the stride of each axis in the
+ * written elements. */
 static void set_elements(const Py_buffer *view, const struct axes *axes, struct once *once, int64_t *ret_strides) {
     int64_t stride = 1;
     for (int i = 0; i < axes->count; i++) {
@@ -88,7 +90,8 @@ static void set_elements(const Py_buffer *view, const struct axes *axes, struct 
                                  .strides = once->steps};
 }
 
-/* Where a dimension leads in what is written. With a negative stride, the memory begins before the array does. */
+/* The stride of a dimension in the written elements. With a negative stride, the memory begins before the first element
+ * of the array. */
 static void set_dimension(const Py_buffer *view, const struct axes *axes, const int64_t *strides, int dimension,
                           struct once *once) {
     int axis = axes->of[dimension];

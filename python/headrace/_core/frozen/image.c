@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/image.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -12,6 +12,12 @@ void *store_raise(int code) {
     const char *message = hr_error_message();
     PyErr_SetString(StoreError, *message ? message : hr_error_text(code));
     return NULL;
+}
+
+int store_result(int code) {
+    if (code >= 0) return 0;
+    store_raise(code);
+    return -1;
 }
 
 PyObject *store_hook(const char *name, const char *format, ...) {
@@ -61,7 +67,8 @@ static int read_names(struct image *image, uint32_t number, struct shape *shape)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Where each field of an instance goes. The class was found to be plain: its slots' descriptors are Python's own. */
+/* Finds how each field of an instance is set. The class was found to be plain, so the descriptors of its slots are
+ * those of Python. */
 static int find_places(struct shape *shape) {
     shape->places = PyMem_Calloc(shape->field_count + 1, sizeof(PyObject *));
     if (!shape->places) {
@@ -88,7 +95,7 @@ static int resolve(struct image *image, struct shape *shape, const struct hr_ite
     const char *kind = shape->kind == HR_SHAPE_OBJECT ? "object" : "tuple";
     if (shape->kind == HR_SHAPE_DICT) return 0;
     if (type->kind != HR_KIND_TEXT || (shape->kind != HR_SHAPE_OBJECT && shape->kind != HR_SHAPE_TUPLE)) {
-        PyErr_SetString(StoreError, "headrace: a shape of this image is of no known kind; the image is damaged");
+        PyErr_SetString(StoreError, "headrace: a shape of this image has an unknown kind; the image is damaged");
         return -1;
     }
     PyObject *name = read_text(image, type);
@@ -102,14 +109,14 @@ static int resolve(struct image *image, struct shape *shape, const struct hr_ite
 }
 
 static struct shape *read_shape(struct image *image, uint32_t number) {
-    struct hr_shape told;
-    int r = hr_store_shape(image->store, number, &told);
+    struct hr_shape read;
+    int r = hr_store_shape(image->store, number, &read);
     if (r < 0) return store_raise(r);
     struct shape *shape = PyMem_Calloc(1, sizeof *shape);
     if (!shape) return (void *)PyErr_NoMemory();
-    shape->kind = (enum hr_shape_kind)told.kind;
-    shape->field_count = told.field_count;
-    if (read_names(image, number, shape) == 0 && resolve(image, shape, &told.type) == 0) return shape;
+    shape->kind = (enum hr_shape_kind)read.kind;
+    shape->field_count = read.field_count;
+    if (read_names(image, number, shape) == 0 && resolve(image, shape, &read.type) == 0) return shape;
     shape_free(shape);
     return NULL;
 }
@@ -122,7 +129,7 @@ struct shape *image_shape(struct image *image, uint32_t number) {
         return PyErr_Occurred() ? NULL : store_raise(HR_E_CORRUPT);
     }
     if (image->shapes[number])
-        shape_free(shape); /* another thread was quicker */
+        shape_free(shape); /* another thread has set it in between */
     else
         image->shapes[number] = shape;
     return image->shapes[number];
@@ -241,20 +248,20 @@ static PyObject *image_trusted(PyObject *self, void *ignored) {
 }
 
 static PyMethodDef image_methods[] = {
-    {"root", image_root, METH_NOARGS, "root() -> object\n\nWhat was frozen."},
-    {"at", image_at, METH_O, "at(value) -> object\n\nWhat stands behind a value of where()."},
-    {"verify", image_verify, METH_NOARGS, "verify()\n\nChecks every chunk against its checksum. StoreError."},
+    {"root", image_root, METH_NOARGS, "root() -> object\n\nReturns the object that was frozen."},
+    {"at", image_at, METH_O, "at(value) -> object\n\nReturns the object of a value that where() returned."},
+    {"verify", image_verify, METH_NOARGS, "verify()\n\nChecks every chunk against its checksum. Raises StoreError."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef image_attributes[] = {
-    {"id", image_info, NULL, "16 bytes, drawn when the image was made.", "id"},
-    {"digest", image_info, NULL, "16 bytes, of its contents.", "digest"},
+    {"id", image_info, NULL, "16 random bytes, drawn when the image was made.", "id"},
+    {"digest", image_info, NULL, "16 bytes, a checksum of its contents.", "digest"},
     {"fd", image_info, NULL, "Its descriptor, borrowed; -1: it has none.", "fd"},
     {"bytes", image_info, NULL, "Its size.", "bytes"},
-    {"shapes", image_info, NULL, "How many shapes of records it has.", "shapes"},
+    {"shapes", image_info, NULL, "Number of shapes of records.", "shapes"},
     {"root_value", image_info, NULL, "The value of its root, for at().", "root"},
-    {"trusted", image_trusted, NULL, "May it import classes and load pickles?", NULL},
+    {"trusted", image_trusted, NULL, "True if it may import classes and load pickles.", NULL},
     {"__dict__", PyObject_GenericGetDict, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "exchange/arrays.h"
+#include "frozen/view.h"
 
 #include <string.h>
 
@@ -11,7 +12,7 @@ static enum found key_of_text(PyObject *text, struct key_room *room, struct hr_k
     if (PyUnicode_IS_ASCII(text)) return FOUND;
     unsigned char *room_bytes = room->bytes + room->used;
     if (bytes > KEY_SMALL_BYTES - room->used) {
-        if (room->kept_count == KEY_MAX_KEPT) return FOUND_NOT; /* many long texts in one tuple: Python looks */
+        if (room->kept_count == KEY_MAX_KEPT) return FOUND_NOT; /* many long texts in one tuple: Python looks it up */
         PyObject *kept = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
         if (!kept) return FOUND_ERROR;
         room->kept[room->kept_count++] = kept;
@@ -29,7 +30,7 @@ static void set_float(double real, struct hr_key *ret_key) {
     ret_key->real = real;
 }
 
-/* An int beyond 64 bits equals a float or nothing that the library looks up. */
+/* An int of more than 64 bits is equal to a float, or to no key that the library can look up. */
 static enum found key_of_large(PyObject *number, struct hr_key *ret_key, bool *ret_never) {
     double real = PyLong_AsDouble(number);
     *ret_never = true;
@@ -70,7 +71,7 @@ static enum found key_of_tuple(PyObject *tuple, struct key_room *room, struct hr
     return FOUND;
 }
 
-/* The parts of a date and the like, which headrace.store._keys tells as a tuple of name and value. */
+/* The parts of a date or a similar value, which headrace.store._keys returns as a tuple of name and value. */
 static enum found key_of_parts(PyObject *object, PyObject *function, struct key_room *room, struct hr_key *ret_key,
                                bool *ret_never, int depth) {
     if (room->kept_count == KEY_MAX_KEPT) return FOUND_NOT;
@@ -83,7 +84,7 @@ static enum found key_of_parts(PyObject *object, PyObject *function, struct key_
     return found;
 }
 
-/* Borrowed: what tells the parts of a type's instances; NULL without an exception: nothing does. */
+/* Borrowed: the function that returns the parts of a type's instances; NULL without an exception: there is none. */
 static PyObject *parts_function(PyTypeObject *type) {
     static PyObject *functions;
     if (!functions) {
@@ -94,13 +95,13 @@ static PyObject *parts_function(PyTypeObject *type) {
     return functions ? PyDict_GetItemWithError(functions, (PyObject *)type) : NULL;
 }
 
-/* Does a class hash and compare as a built-in one? A subclass of str or int, say. */
+/* Returns true if a class, for example a subclass of str or int, hashes and compares like the built-in one. */
 static bool is_like(PyObject *object, PyTypeObject *type) {
     return PyType_IsSubtype(Py_TYPE(object), type) && Py_TYPE(object)->tp_hash == type->tp_hash &&
            Py_TYPE(object)->tp_richcompare == type->tp_richcompare;
 }
 
-/* numpy's integers and floats hash and compare as Python's. */
+/* Integers and floats of numpy hash and compare like those of Python. */
 static enum found key_of_numpy(PyObject *object, struct hr_key *ret_key, bool *ret_never) {
     if (PyFloat_Check(object)) {
         set_float(PyFloat_AS_DOUBLE(object), ret_key);
@@ -116,7 +117,7 @@ static enum found key_of_numpy(PyObject *object, struct hr_key *ret_key, bool *r
     return found;
 }
 
-/* What compares by identity equals none of the library's keys. */
+/* An object that compares by identity is equal to no key of the library. */
 static bool is_identity(PyObject *object) {
     return Py_TYPE(object)->tp_richcompare == PyBaseObject_Type.tp_richcompare;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/store.h"
 
 enum { FIRST_ROOM = 64 };
 

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/image.h"
+#include "frozen/thaw.h"
+#include "frozen/view.h"
 
 #include <string.h>
 
 /* ---- texts and bytes ---- */
 
-/* Are all bytes below 128? What an image says of its texts is believed only of sealed memory. */
+/* Returns true if all bytes are below 128. This is checked, because the flag in an image is trusted only if it is in
+ * sealed memory. */
 static bool is_ascii(const unsigned char *bytes, uint64_t count) {
     uint64_t word, all = 0;
     uint64_t i = 0;
@@ -50,9 +53,8 @@ static PyObject *read_big_int(const struct hr_item *item) {
 
 static PyObject *read_pickle(struct image *image, const struct hr_item *item) {
     if (!image->trusted)
-        return PyErr_Format(StoreError,
-                            "headrace: this image has a pickle, which runs code when it is loaded; if you trust "
-                            "who made it: headrace.open(path, trust=True)");
+        return PyErr_Format(StoreError, "headrace: this image has a pickle, which runs code when it is loaded; if you "
+                                        "trust its author, use headrace.open(path, trust=True)");
     PyObject *bytes = read_bytes(item);
     PyObject *object = bytes ? store_hook("load", "O", bytes) : NULL;
     Py_XDECREF(bytes);
@@ -90,7 +92,7 @@ PyObject *read_scalar(struct image *image, const struct hr_item *item) {
 
 /* ---- arrays ---- */
 
-/* Borrowed: numpy's dtype of a text. */
+/* Borrowed: the numpy dtype of a text. */
 static PyObject *dtype_of(struct image *image, const struct hr_store_array *array) {
     if (array->dtype.kind != HR_KIND_TEXT) return damaged("an array");
     PyObject *text = read_text(image, &array->dtype);
@@ -114,7 +116,7 @@ static PyObject *dimensions_of(const struct hr_store_array *array) {
     return tuple;
 }
 
-/* In units of which an element has `factor`. */
+/* Converts elements to units of which an element has `factor`. */
 static PyObject *strides_of(const struct hr_store_array *array, int64_t factor) {
     PyObject *tuple = PyTuple_New(array->dimension_count);
     for (uint32_t i = 0; tuple && i < array->dimension_count; i++) {
@@ -125,7 +127,7 @@ static PyObject *strides_of(const struct hr_store_array *array, int64_t factor) 
     return tuple;
 }
 
-/* A copy of the elements that strided arrays share: a bytearray, the same for all of them. New reference. */
+/* Copies the elements that strided arrays share to a bytearray, the same one for all of them. New reference. */
 static PyObject *copy_elements(struct image *image, const struct hr_store_array *array, struct map *copies) {
     enum { NO_TAG = 0xFF };
     uint64_t key = (uint64_t)((const char *)array->data - image->start) << 8 | NO_TAG;
@@ -133,7 +135,7 @@ static PyObject *copy_elements(struct image *image, const struct hr_store_array 
     PyObject *copy = known ? (PyObject *)(uintptr_t)*known : NULL;
     if (copy && (uint64_t)PyByteArray_GET_SIZE(copy) == array->bytes) return Py_NewRef(copy);
     copy = PyByteArray_FromStringAndSize(array->data, (Py_ssize_t)array->bytes);
-    if (known || !copy) return copy; /* a damaged image may say that two of different sizes begin at one place */
+    if (known || !copy) return copy; /* in a damaged image two arrays of different sizes may begin at one place */
     if (map_add(copies, key, (uintptr_t)copy) < 0) {
         Py_DECREF(copy);
         return NULL;
@@ -141,7 +143,8 @@ static PyObject *copy_elements(struct image *image, const struct hr_store_array 
     return Py_NewRef(copy); /* the map has one too */
 }
 
-/* What an array looks into: the image, or, of a strided one that is `copies`', a copy. Its offset there in bytes. */
+/* Returns the memory of an array, the image or, for a strided array if there is `copies`, a copy; and the offset in it
+ * in bytes. */
 static PyObject *memory_of(struct image *image, const struct hr_store_array *array, struct map *copies,
                            uint64_t *ret_offset) {
     bool is_copy = array->is_strided && copies;
@@ -149,7 +152,7 @@ static PyObject *memory_of(struct image *image, const struct hr_store_array *arr
     return is_copy ? copy_elements(image, array, copies) : Py_NewRef((PyObject *)image);
 }
 
-/* numpy counts bytes, and an image's dimensions may have more than it can count. */
+/* numpy counts in bytes, so the dimensions of an image may be too large for it. */
 static bool fits_numpy(const struct hr_store_array *array, PyObject *dtype) {
     PyObject *size = PyObject_GetAttrString(dtype, "itemsize");
     int64_t bytes = array->item_bytes;
@@ -162,15 +165,15 @@ static bool fits_numpy(const struct hr_store_array *array, PyObject *dtype) {
 }
 
 static PyObject *numpy_array(struct image *image, const struct hr_store_array *array, struct map *copies) {
-    uint64_t offset;
+    uint64_t offset = 0;
     if (core_need_numpy() < 0) return NULL;
     PyObject *dtype = Py_XNewRef(dtype_of(image, array)), *result = NULL;
     PyObject *memory = dtype && fits_numpy(array, dtype) ? memory_of(image, array, copies, &offset) : NULL;
     PyObject *shape = memory ? dimensions_of(array) : NULL;
     PyObject *strides = !array->is_strided ? Py_NewRef(Py_None) : shape ? strides_of(array, array->item_bytes) : NULL;
+    unsigned long long first = offset + array->first * array->item_bytes;
     if (shape && strides)
-        result = PyObject_CallFunction(core.array_type, "OOOKO", shape, dtype, memory,
-                                       (unsigned long long)offset + array->first * array->item_bytes, strides);
+        result = PyObject_CallFunction(core.array_type, "OOOKO", shape, dtype, memory, first, strides);
     if (result && copies && !array->is_strided) Py_SETREF(result, PyObject_CallMethod(result, "copy", NULL));
     Py_XDECREF(dtype);
     Py_XDECREF(memory);
@@ -236,15 +239,16 @@ PyObject *read_private_array(struct image *image, const struct hr_item *item, st
 static PyObject *read_record(struct image *image, const struct hr_item *item) {
     const struct shape *shape = image_shape(image, item->shape);
     if (!shape) return NULL;
-    return shape->kind == HR_SHAPE_DICT ? view_new(image, item, 0) : build(image, item, BUILD_RECORD);
+    return shape->kind == HR_SHAPE_DICT ? view_new(image, item, 0) : thaw_item(image, item, THAW_RECORD);
 }
 
-/* A deque, Counter... is a view of its items; a Decimal, a date, an array of objects in rows... is made. */
+/* A deque, Counter... becomes a view of its items. A Decimal, a date, an array of objects in rows... is made as an
+ * ordinary object. */
 static PyObject *read_typed(struct image *image, const struct hr_item *item) {
     struct hr_item extra, items;
     int r = typed_parts(image, item, &extra, &items);
     if (r < 0) return NULL;
-    return r > 0 ? view_new(image, &items, item->value) : build(image, item, BUILD_ALL);
+    return r > 0 ? view_new(image, &items, item->value) : thaw_item(image, item, THAW_ALL);
 }
 
 PyObject *read_item(struct image *image, const struct hr_item *item) {
@@ -274,7 +278,7 @@ PyObject *read_item(struct image *image, const struct hr_item *item) {
 
 PyObject *read_key(struct image *image, const struct hr_item *item) {
     PyObject *scalar = read_scalar(image, item);
-    return scalar || PyErr_Occurred() ? scalar : build(image, item, BUILD_KEY);
+    return scalar || PyErr_Occurred() ? scalar : thaw_item(image, item, THAW_KEY);
 }
 
 PyObject *read_value(struct image *image, hr_value value) {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/freeze.h"
+#include "frozen/view.h"
 
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
 
-/* What the module has for frozen data. */
+/* The functions of the module for frozen data. */
 
 static PyObject *open_image(PyObject *module, PyObject *arguments) {
     const char *path;
@@ -29,7 +30,7 @@ static PyObject *attach_image(PyObject *module, PyObject *arguments) {
     return r < 0 ? store_raise(r) : image_new(store, trusts);
 }
 
-/* A copy of an image in memory of this process's own. */
+/* Makes a copy of an image in private memory. */
 static PyObject *copy_image(PyObject *module, PyObject *arguments) {
     enum { ALIGN = 64 };
     Py_buffer bytes;
@@ -53,9 +54,9 @@ static PyObject *copy_image(PyObject *module, PyObject *arguments) {
     return image;
 }
 
-/* Is a class made by a class statement, over object (or over `base`), adding no more than a dict, slots and weak
- * references? Only Python's own deallocator says so for certain. A base of C that has no data (typing.Generic, from
- * Python 3.12 on) is let pass. */
+/* Returns true if a class and its bases up to object (or `base`) were made by class statements, which add only a dict,
+ * slots and weak references. The deallocator of Python classes is the only reliable sign of this. A C base without data
+ * is accepted (typing.Generic, since Python 3.12). */
 static bool is_made_by_statements(PyTypeObject *type, PyTypeObject *witness, PyTypeObject *base) {
     if (type != base && type->tp_dealloc != witness->tp_dealloc) return false;
     for (; type && type != base; type = type->tp_base)
@@ -74,20 +75,22 @@ static PyObject *is_python_class(PyObject *module, PyObject *arguments) {
 
 static PyMethodDef methods[] = {
     {"freeze", (PyCFunction)(void (*)(void))core_freeze, METH_VARARGS | METH_KEYWORDS,
-     "freeze(object, path=None, keeps_pickles=False, progress=None) -> (Image, (kinds, pickles))\n\nAn object as an "
-     "image, "
-     "in memory or in a file (bytes). progress(bytes) is called now and then."},
-    {"thaw", core_thaw, METH_O, "thaw(view) -> object\n\nAn ordinary copy; what is no view comes back as it is."},
+     "freeze(object, path=None, keeps_pickles=False, progress=None) -> (Image, (kinds, pickles))\n\nFreezes an object "
+     "into an image, in memory or in a file (path as bytes). progress(bytes) is called from time to time."},
+    {"thaw", core_thaw, METH_O,
+     "thaw(view) -> object\n\nReturns an ordinary copy. An object that is not a view is returned unchanged."},
     {"thaw_together", core_thaw_together, METH_O,
-     "thaw_together(views) -> list\n\nOrdinary copies of whole views of one image, which share what these share."},
+     "thaw_together(views) -> list\n\nReturns ordinary copies of whole views of one image. Copies share objects if the "
+     "views do."},
     {"where", core_where, METH_O, "where(view) -> (Image, value, slice or None)"},
     {"open_image", open_image, METH_VARARGS, "open_image(path, verify, trust) -> Image"},
     {"attach_image", attach_image, METH_VARARGS,
-     "attach_image(fd, name, trust) -> Image\n\nThe descriptor stays the caller's."},
+     "attach_image(fd, name, trust) -> Image\n\nOpens the image behind a descriptor, which the caller keeps."},
     {"copy_image", copy_image, METH_VARARGS,
-     "copy_image(bytes, trust) -> Image\n\nA copy in this process's own memory, without a descriptor."},
+     "copy_image(bytes, trust) -> Image\n\nMakes a copy in private memory, without a descriptor."},
     {"is_python_class", is_python_class, METH_VARARGS,
-     "is_python_class(type, witness, base) -> bool\n\nIs it made by class statements all the way from base on?"},
+     "is_python_class(type, witness, base) -> bool\n\nReturns True if `type` and its bases up to `base` were made by "
+     "class statements."},
     {NULL, NULL, 0, NULL},
 };
 

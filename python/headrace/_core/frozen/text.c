@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/store.h"
 
 #include <string.h>
 
@@ -49,7 +49,7 @@ static PyObject *copied(PyObject *text, const void *bytes, size_t count) {
     return text;
 }
 
-#ifdef Py_GIL_DISABLED /* reference counts are split: nothing is known to be alone */
+#ifdef Py_GIL_DISABLED /* reference counts are split between threads, so unused texts cannot be recognized */
 
 PyObject *text_new(const void *bytes, size_t count) {
     PyObject *text = PyUnicode_New((Py_ssize_t)count, 127);
@@ -59,14 +59,14 @@ PyObject *text_new(const void *bytes, size_t count) {
 #else
 
 /*
- * Whoever reads texts mostly drops one before he reads the next but one. The last few are remembered, and one that
- * nobody else has any more becomes the next text where it stands, instead of being freed and allocated. It differs from
- * a new one in nothing that could be seen: those that keep more than their bytes are left alone.
+ * A program that reads texts usually drops each one soon after it reads the next. The last few texts are remembered. If
+ * no other code has a reference to one, its memory becomes the next text, so that it is not freed and allocated again.
+ * Python code cannot see a difference from a new text: texts that have more than their bytes are not used again.
  */
 enum { RECENT_COUNT = 4, RECENT_MOST_BYTES = 256, RECENT_SLACK_BYTES = 64, ALLOCATION_BYTES = 16 };
 
 static struct recent {
-    PyObject *text; /* owned; made here: ASCII, and of exact type */
+    PyObject *text; /* owned; made here, so ASCII and exactly a str */
     size_t room;    /* how many bytes it can hold */
 } recent_texts[RECENT_COUNT];
 static unsigned recent_turn;
@@ -78,7 +78,7 @@ static bool is_plain(PyObject *text) {
     return !PyUnicode_CHECK_INTERNED(text);
 }
 
-/* A text with room for some more bytes, as many as its allocation has anyway. */
+/* Makes a text with room for some more bytes, as many as its allocation has anyway. */
 static PyObject *make_recent(struct recent *recent, const void *bytes, size_t count) {
     size_t own = sizeof(PyASCIIObject) + 1;
     size_t room = (own + count + ALLOCATION_BYTES - 1) / ALLOCATION_BYTES * ALLOCATION_BYTES - own;
@@ -91,7 +91,7 @@ static PyObject *make_recent(struct recent *recent, const void *bytes, size_t co
 }
 
 PyObject *text_new(const void *bytes, size_t count) {
-    if (count < 2 || count > RECENT_MOST_BYTES) { /* Python has the shortest ones already */
+    if (count < 2 || count > RECENT_MOST_BYTES) { /* Python keeps the shortest texts itself */
         PyObject *text = PyUnicode_New((Py_ssize_t)count, 127);
         return text && count ? copied(text, bytes, count) : text;
     }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/view.h"
+#include "frozen/thaw.h"
 
 /*
- * A view is an image and an item of it: nothing is copied, and no page of it is written by reading. What is rare (repr,
- * comparisons, operators) is what ordinary Python says of the thawed view.
+ * A view is an image and an item of it. It copies nothing, and reading it writes to no page of the image. Rare
+ * operations (repr, comparisons, operators) are done by Python on the thawed view.
  */
 
 enum { MOST_FREE = 64 };
@@ -17,10 +18,10 @@ bool is_slice(const struct view *view) {
     return view->first != 0 || view->stride != 1 || (uint64_t)view->count != view->item.count;
 }
 
-/* ---- coming and going ---- */
+/* ---- allocation ---- */
 
 #ifndef Py_GIL_DISABLED
-static struct view *free_views[MOST_FREE]; /* one after the other is made and dropped */
+static struct view *free_views[MOST_FREE]; /* views are often made and dropped one after the other */
 static int free_count;
 #endif
 
@@ -75,31 +76,31 @@ PyObject *view_new(struct image *image, const struct hr_item *item, hr_value typ
 
 /* ---- thawing ---- */
 
-/* Items of a slice, or the item of each view of a list. */
-struct thawing {
+/* The source of thaw_many: the items of a slice, or the item of each view of a list. */
+struct view_source {
     struct view *view;
     PyObject *views;
     Py_ssize_t at;
 };
 
 static int next_of_slice(void *state, struct hr_item *ret_item) {
-    struct thawing *thawing = state;
-    const struct view *view = thawing->view;
-    if (thawing->at == view->count) return 0;
-    uint64_t index = (uint64_t)(view->first + thawing->at++ * view->stride);
+    struct view_source *source = state;
+    const struct view *view = source->view;
+    if (source->at == view->count) return 0;
+    uint64_t index = (uint64_t)(view->first + source->at++ * view->stride);
     int r = hr_store_at(view->image->store, &view->item, index, ret_item);
     if (r < 0) store_raise(r);
     return r < 0 ? -1 : 1;
 }
 
 static PyObject *thaw_slice(struct view *view, enum depth depth) {
-    struct thawing thawing = {.view = view};
-    PyObject *list = build_many(view->image, next_of_slice, &thawing, depth);
+    struct view_source source = {.view = view};
+    PyObject *list = thaw_many(view->image, next_of_slice, &source, depth);
     if (list && view->item.kind == HR_KIND_TUPLE) Py_SETREF(list, PyList_AsTuple(list));
     return list;
 }
 
-/* What a view that is no slice is a view of. */
+/* Reads the item of a view that is not a slice. */
 static int whole_item(const struct view *view, struct hr_item *ret_item) {
     *ret_item = view->item;
     int r = view->typed ? hr_store_read(view->image->store, view->typed, ret_item) : 0;
@@ -107,20 +108,20 @@ static int whole_item(const struct view *view, struct hr_item *ret_item) {
     return r < 0 ? -1 : 1;
 }
 
-static PyObject *thaw(struct view *view, enum depth depth) {
+static PyObject *thaw_view(struct view *view, enum depth depth) {
     struct hr_item item;
     if (is_slice(view)) return thaw_slice(view, depth);
-    return whole_item(view, &item) < 0 ? NULL : build(view->image, &item, depth);
+    return whole_item(view, &item) < 0 ? NULL : thaw_item(view->image, &item, depth);
 }
 
 static int next_of_views(void *state, struct hr_item *ret_item) {
-    struct thawing *thawing = state;
-    if (thawing->at >= PyTuple_GET_SIZE(thawing->views)) return 0;
-    return whole_item((struct view *)PyTuple_GET_ITEM(thawing->views, thawing->at++), ret_item);
+    struct view_source *source = state;
+    if (source->at >= PyTuple_GET_SIZE(source->views)) return 0;
+    return whole_item((struct view *)PyTuple_GET_ITEM(source->views, source->at++), ret_item);
 }
 
 PyObject *core_thaw_together(PyObject *module, PyObject *views) {
-    struct thawing thawing = {.views = views};
+    struct view_source source = {.views = views};
     (void)module;
     if (!PyTuple_CheckExact(views) || PyTuple_GET_SIZE(views) == 0)
         return PyErr_Format(PyExc_TypeError, "headrace: a tuple of views is needed");
@@ -128,14 +129,14 @@ PyObject *core_thaw_together(PyObject *module, PyObject *views) {
         PyObject *object = PyTuple_GET_ITEM(views, i);
         const struct view *view = (const struct view *)object, *first = (const struct view *)PyTuple_GET_ITEM(views, 0);
         if (!is_view(object) || is_slice(view) || view->image != first->image)
-            return PyErr_Format(PyExc_TypeError, "headrace: these are no whole views of one image");
+            return PyErr_Format(PyExc_TypeError, "headrace: these are not whole views of one image");
     }
-    return build_many(((struct view *)PyTuple_GET_ITEM(views, 0))->image, next_of_views, &thawing, BUILD_ALL);
+    return thaw_many(((struct view *)PyTuple_GET_ITEM(views, 0))->image, next_of_views, &source, THAW_ALL);
 }
 
-/* An ordinary copy of a view, or of a part of one; anything else as it is. New reference. */
+/* Returns an ordinary copy of a view, or of its keys, values or items; any other object unchanged. New reference. */
 static PyObject *ordinary(PyObject *object) {
-    if (is_view(object)) return thaw((struct view *)object, BUILD_ALL);
+    if (is_view(object)) return thaw_view((struct view *)object, THAW_ALL);
     PyObject *part = part_thaw(object);
     return part || PyErr_Occurred() ? part : Py_NewRef(object);
 }
@@ -164,10 +165,10 @@ PyObject *view_copy(PyObject *self, PyObject *ignored) {
 
 PyObject *view_deepcopy(PyObject *self, PyObject *memo) {
     (void)memo;
-    return thaw((struct view *)self, BUILD_ALL);
+    return thaw_view((struct view *)self, THAW_ALL);
 }
 
-/* ---- what ordinary Python says ---- */
+/* ---- operations on ordinary copies ---- */
 
 PyObject *view_repr(PyObject *self) {
     PyObject *object = ordinary(self), *text = object ? PyObject_Repr(object) : NULL;
@@ -176,7 +177,7 @@ PyObject *view_repr(PyObject *self) {
 }
 
 PyObject *view_hash_object(PyObject *self) {
-    PyObject *object = thaw((struct view *)self, BUILD_KEY);
+    PyObject *object = thaw_view((struct view *)self, THAW_KEY);
     Py_hash_t hash = object ? PyObject_Hash(object) : -1;
     Py_XDECREF(object);
     return hash == -1 ? NULL : PyLong_FromSsize_t(hash);
@@ -189,7 +190,8 @@ static bool is_same(PyObject *left, PyObject *right) {
            a->stride == b->stride && a->count == b->count;
 }
 
-/* Do the lengths say already that they differ? -1 with an exception cleared: unknown. */
+/* Returns 1 if the objects differ because their lengths differ, 0 if the lengths are equal, -1, with the exception
+ * cleared, if this is not known. */
 static bool differ_in_length(PyObject *left, PyObject *right, int operation) {
     if (operation != Py_EQ && operation != Py_NE) return false;
     if (!PyObject_HasAttrString(right, "__len__")) return false;
@@ -253,7 +255,7 @@ static PyObject *negative(PyObject *self) {
 }
 
 PyNumberMethods sequence_numbers = {.nb_add = add, .nb_multiply = multiply};
-/* Of a Counter, all but the first; a dict says that it has no such operator. */
+/* A Counter has all of these operators except the first; a dict raises that it has no such operator. */
 PyNumberMethods dict_numbers = {.nb_or = or_both,
                                 .nb_and = and_both,
                                 .nb_add = add,
@@ -298,14 +300,14 @@ int view_refuse_item(PyObject *self, PyObject *key, PyObject *value) {
     return -1;
 }
 
-/* ---- elsewhere ---- */
+/* ---- pickling, and _core.where ---- */
 
 PyObject *view_reduce(PyObject *self, PyObject *protocol) {
     (void)protocol;
     return store_hook("reduce_view", "O", self);
 }
 
-/* The slice of its list that a view is; None: all of it. New reference. */
+/* Returns the slice of its list that the view is; None: the whole list. New reference. */
 static PyObject *part_of(const struct view *view) {
     if (!is_slice(view)) return Py_NewRef(Py_None);
     Py_ssize_t end = view->first + view->count * view->stride;
@@ -318,10 +320,11 @@ static PyObject *part_of(const struct view *view) {
     return slice;
 }
 
-/* _core.where(view): its image, its value, and its slice or None. */
+/* _core.where(view): returns its image, its value, and its slice or None. */
 PyObject *core_where(PyObject *module, PyObject *object) {
     (void)module;
-    if (!is_view(object)) return PyErr_Format(PyExc_TypeError, "headrace: a %s is no view", Py_TYPE(object)->tp_name);
+    if (!is_view(object))
+        return PyErr_Format(PyExc_TypeError, "headrace: a %s is not a view", Py_TYPE(object)->tp_name);
     const struct view *view = (const struct view *)object;
     unsigned long long value = view->typed ? view->typed : view->item.value;
     PyObject *part = part_of(view);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/view.h"
 
 #include <string.h>
 
-/* Dicts, and records of a dict's shape; a defaultdict, a Counter, an OrderedDict too. */
+/* Views of dicts and of records of HR_SHAPE_DICT; also of a defaultdict, a Counter, an OrderedDict. */
 
 int view_entry(struct view *view, uint64_t index, struct hr_item *ret_value) {
     int r = view->item.kind == HR_KIND_RECORD ? hr_store_at(view->image->store, &view->item, index, ret_value)
@@ -22,9 +22,10 @@ int view_value(struct view *view, uint64_t place, struct hr_item *ret_value) {
 /* ---- looking up ---- */
 
 /*
- * Where the library cannot look, for only Python knows what is equal (Decimals, dates, instances): a table of the keys'
- * hashes, made once per process. A slot is 0, or holds the upper bits of a hash and 1 + the number of its key below
- * them. The keys themselves stay in the image: one is made again to be compared.
+ * The library cannot look up some keys, because only Python knows which are equal (Decimals, dates, instances). For
+ * these, a table of the hashes of all keys is made once per process. A slot is 0, or has the upper bits of a hash and
+ * below them 1 + the number of its key. The keys themselves stay in the image; a key is made again when it has to be
+ * compared.
  */
 enum { LOOKUP_INDEX_BITS = 40, LOOKUP_FIRST_ROOM = 8 };
 
@@ -39,7 +40,7 @@ static int enter_key(struct view *view, uint64_t index, uint64_t *slots, uint64_
     Py_XDECREF(key);
     if (hash == -1) return -1;
     uint64_t at = (uint64_t)hash & mask;
-    while (slots[at]) at = (at + 1) & mask; /* of equal keys the first one is met first */
+    while (slots[at]) at = (at + 1) & mask; /* of equal keys, the first one is found first */
     slots[at] = lookup_slot(hash, index);
     return 0;
 }
@@ -56,7 +57,7 @@ static PyObject *make_lookup(struct view *view) {
     return lookup;
 }
 
-/* New reference: hashing keys runs code, and another thread that made a table too may put it in its place. */
+/* New reference, because hashing keys runs code, and another thread that made a table too may replace it. */
 static PyObject *lookup_of(struct view *view) {
     PyObject *name = PyLong_FromUnsignedLongLong(view->item.value);
     PyObject *lookup = name ? Py_XNewRef(PyDict_GetItemWithError(view->image->lookups, name)) : NULL;
@@ -68,7 +69,8 @@ static PyObject *lookup_of(struct view *view) {
     return lookup;
 }
 
-/* Is the key at an index the one that is looked for? As a dict asks: the hashes first, then the stored key. */
+/* Returns true if the key at an index is the wanted one. It compares like a dict: first the hashes, then the stored key
+ * with the wanted one. */
 static int is_key_at(struct view *view, uint64_t index, PyObject *key, Py_hash_t hash) {
     PyObject *here = view_part(view, PART_KEY, index);
     Py_hash_t other = here ? PyObject_Hash(here) : -1;
@@ -77,7 +79,7 @@ static int is_key_at(struct view *view, uint64_t index, PyObject *key, Py_hash_t
     return r;
 }
 
-/* 1 and the number of the key; 0; -1: exception. */
+/* Returns 1 and the number of the key; 0: not found; -1: exception. */
 static int find_in_lookup(struct view *view, PyObject *lookup, PyObject *key, Py_hash_t hash, uint64_t *ret_index) {
     const uint64_t *slots = (const uint64_t *)(const void *)PyBytes_AS_STRING(lookup);
     uint64_t mask = (uint64_t)PyBytes_GET_SIZE(lookup) / sizeof *slots - 1;
@@ -111,19 +113,19 @@ static int find_field(struct view *view, PyObject *key, uint64_t *ret_place) {
     return index >= 0 ? 1 : index == -1 ? 0 : -1;
 }
 
-/* A key of any type. */
+/* Looks up a key of any type. */
 static int find_any(struct view *view, PyObject *key, uint64_t *ret_place) {
     struct key_room room;
-    struct hr_key told;
+    struct hr_key wanted;
     bool never;
     if (view->item.kind == HR_KIND_RECORD) return find_field(view, key, ret_place);
     if (!view->item.is_native) return find_slowly(view, key, ret_place);
-    enum found found = key_of(key, &room, &told, &never);
+    enum found found = key_of(key, &room, &wanted, &never);
     int r = -1;
     if (found == FOUND) {
-        r = hr_store_find(view->image->store, &view->item, &told, ret_place);
+        r = hr_store_find(view->image->store, &view->item, &wanted, ret_place);
         if (r < 0) store_raise(r);
-    } else if (found == FOUND_NOT) { /* a dict says TypeError of what has no hash */
+    } else if (found == FOUND_NOT) { /* a dict raises TypeError for a key that has no hash */
         r = !never ? find_slowly(view, key, ret_place) : PyObject_Hash(key) == -1 ? -1 : 0;
     }
     key_done(&room);
@@ -145,7 +147,7 @@ static PyObject *value_at(struct view *view, uint64_t place) {
     return view_value(view, place, &item) < 0 ? NULL : read_item(view->image, &item);
 }
 
-/* A Counter has 0 of what it does not have. */
+/* A Counter returns 0 for a missing key. */
 static PyObject *miss(struct view *view, PyObject *key) {
     if (view->typed) {
         PyObject *name = view_name(view);
@@ -154,7 +156,8 @@ static PyObject *miss(struct view *view, PyObject *key) {
         if (counts) return PyLong_FromLong(0);
     }
     if (PyErr_Occurred()) return NULL;
-    PyObject *arguments = PyTuple_Pack(1, key); /* or a tuple would be taken for the arguments, and None for none */
+    PyObject *arguments =
+        PyTuple_Pack(1, key); /* otherwise a tuple would be taken for the arguments, and None for no arguments */
     if (arguments) PyErr_SetObject(PyExc_KeyError, arguments);
     Py_XDECREF(arguments);
     return NULL;
@@ -222,7 +225,7 @@ static struct view *view_of(PyObject *self) {
     return ((struct part_view *)self)->view;
 }
 
-static enum part part_of(PyObject *self) {
+static enum entry_part part_of(PyObject *self) {
     return Py_TYPE(self) == &FrozenKeysType ? PART_KEY : Py_TYPE(self) == &FrozenValuesType ? PART_VALUE : PART_PAIR;
 }
 
@@ -320,7 +323,7 @@ static PyMethodDef dict_methods[] = {
     {"values", dict_values, METH_NOARGS, "values() -> ValuesView"},
     {"items", dict_items, METH_NOARGS, "items() -> ItemsView"},
     {"get_many", dict_get_many, METH_VARARGS,
-     "get_many(keys[, default]) -> list\n\nThe values of many keys, faster than one by one. KeyError without a "
+     "get_many(keys[, default]) -> list\n\nReturns the values of many keys, faster than one by one. KeyError without a "
      "default."},
     {"__reversed__", dict_reversed, METH_NOARGS, NULL},
     REFUSE("update"),

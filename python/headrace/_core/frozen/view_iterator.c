@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/view.h"
 
 struct iterator {
     PyObject_HEAD struct view *view;
     Py_ssize_t next, step, left;
-    enum part part;
+    enum entry_part part;
 };
 
 static PyObject *read_part(struct view *view, uint64_t index, bool is_value) {
@@ -18,7 +18,7 @@ static PyObject *read_part(struct view *view, uint64_t index, bool is_value) {
     return r < 0 ? store_raise(r) : read_key(view->image, &item);
 }
 
-PyObject *view_part(struct view *view, enum part part, uint64_t index) {
+PyObject *view_part(struct view *view, enum entry_part part, uint64_t index) {
     struct hr_item item;
     if (part == PART_KEY || part == PART_VALUE) return read_part(view, index, part == PART_VALUE);
     if (part == PART_ITEM) {
@@ -33,7 +33,7 @@ PyObject *view_part(struct view *view, enum part part, uint64_t index) {
     return pair;
 }
 
-PyObject *iterator_new(struct view *view, enum part part, bool is_reversed) {
+PyObject *iterator_new(struct view *view, enum entry_part part, bool is_reversed) {
     struct iterator *iterator = PyObject_New(struct iterator, &FrozenIteratorType);
     if (!iterator) return NULL;
     iterator->view = (struct view *)Py_NewRef((PyObject *)view);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/view.h"
 
-/* Lists and tuples; a deque, and an array of objects in one dimension, is seen as a list. */
+/* Views of lists and tuples. A deque, and an array of objects in one dimension, is viewed as a list. */
 
 static PyObject *text_at(struct view *view, uint64_t index) {
     const void *bytes;
@@ -40,7 +40,8 @@ static PyObject *slice_of(struct view *view, PyObject *slice) {
     if (!part) return NULL;
     part->count = count;
     part->first = count ? view->first + start * view->stride : 0;
-    part->stride = count > 1 ? view->stride * step : 1; /* of one item any: a step may be as large as can be */
+    part->stride =
+        count > 1 ? view->stride * step : 1; /* with one item the stride is not used, and a huge step could overflow */
     return (PyObject *)part;
 }
 
@@ -72,7 +73,8 @@ static PyObject *sequence_reversed(PyObject *self, PyObject *ignored) {
     return iterator_new((struct view *)self, PART_ITEM, true);
 }
 
-/* How many items from `start` on equal a value, or with `is_first` where the first does (-1: none). -2: exception. */
+/* Returns how many items from `start` on are equal to a value, or with `is_first` the index of the first one (-1: there
+ * is none). -2: exception. */
 static Py_ssize_t search(struct view *view, PyObject *value, Py_ssize_t start, Py_ssize_t stop, bool is_first) {
     Py_ssize_t found = 0;
     for (Py_ssize_t i = start; i < stop; i++) {
@@ -101,7 +103,7 @@ static Py_ssize_t clamp(Py_ssize_t index, Py_ssize_t count) {
     return index < 0 ? 0 : index > count ? count : index;
 }
 
-/* Of index(): any integer, however large. */
+/* A converter for the arguments of index(): any integer, however large. */
 static int bound(PyObject *object, void *ret_index) {
     if (!PyIndex_Check(object)) {
         PyErr_SetString(PyExc_TypeError, "slice indices must be integers or have an __index__ method");
@@ -140,10 +142,12 @@ static PySequenceMethods sequence_methods = {
         {"count", sequence_count, METH_O, "count(value) -> int"},                                                      \
         {"__reversed__", sequence_reversed, METH_NOARGS, NULL},                                                        \
         {"get_many", list_get_many, METH_O,                                                                            \
-         "get_many(indices) -> list\n\nThe items at many indices (a list, array or tensor), faster than one by one."}, \
+         "get_many(indices) -> list\n\nReturns the items at many indices (a list, array or tensor), faster than one "  \
+         "by one."},                                                                                                   \
     {                                                                                                                  \
         "column", list_column, METH_O,                                                                                 \
-            "column(name) -> array or view\n\nOne field of all records: numbers as an array, texts as a frozen list."  \
+            "column(name) -> array or view\n\nReturns one field of all records: numbers as an array, texts as a "      \
+            "frozen list."                                                                                             \
     }
 
 static PyMethodDef list_methods[] = {

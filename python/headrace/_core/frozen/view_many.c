@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/view.h"
 
-/* Many items at once: memory is asked for all of them before the first is read. */
+/* Reads many items at once: the memory of all of them is prefetched before the first one is read. */
 
 enum { LIST_BLOCK = 256, DICT_BLOCK = 32, STAGES = 3 };
 
-/* A list or tuple of what was asked for; numpy's and torch's come as Python's. New reference. */
+/* Makes a list or tuple of the indices or keys; arrays of numpy and torch are converted to Python numbers. New
+ * reference. */
 static PyObject *as_sequence(PyObject *many) {
     if (PyList_CheckExact(many) || PyTuple_CheckExact(many)) return Py_NewRef(many);
-    bool has_tolist = PyObject_HasAttrString((PyObject *)Py_TYPE(many), "tolist"); /* a proxy has any attribute */
+    bool has_tolist =
+        PyObject_HasAttrString((PyObject *)Py_TYPE(many), "tolist"); /* a proxy object seems to have every attribute */
     PyObject *list = has_tolist ? PyObject_CallMethod(many, "tolist", NULL) : Py_NewRef(many);
     PyObject *sequence = list ? PySequence_Fast(list, "headrace: get_many takes a list, an array or a tensor") : NULL;
     Py_XDECREF(list);
@@ -35,7 +37,7 @@ static int read_block(struct view *view, PyObject *indices, Py_ssize_t from, Py_
     uint64_t at[LIST_BLOCK];
     const hr_store *store = view->image->store;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (from + i >= PySequence_Fast_GET_SIZE(indices)) return freeze_result(HR_E_STATE);
+        if (from + i >= PySequence_Fast_GET_SIZE(indices)) return store_result(HR_E_STATE);
         PyObject *object =
             Py_NewRef(PySequence_Fast_GET_ITEM(indices, from + i)); /* its __index__ may empty the list */
         Py_ssize_t index = index_of(view, object);
@@ -76,11 +78,12 @@ struct block {
     bool is_known[DICT_BLOCK];
 };
 
-/* The keys that the library can look up, and hints for them. */
+/* Makes the keys that the library can look up, and prefetches their memory. */
 static int prepare(struct view *view, PyObject **keys, Py_ssize_t count, struct block *block) {
     const hr_store *store = view->image->store;
     bool is_native = view->item.kind == HR_KIND_DICT && view->item.is_native, never;
-    for (Py_ssize_t i = 0; i < count; i++) block->rooms[i].kept_count = 0; /* all, also when one fails below */
+    for (Py_ssize_t i = 0; i < count; i++)
+        block->rooms[i].kept_count = 0; /* for all of them, because a key below may fail */
     for (Py_ssize_t i = 0; i < count; i++) {
         enum found found = is_native ? key_of(keys[i], &block->rooms[i], &block->keys[i], &never) : FOUND_NOT;
         if (found == FOUND_ERROR) return -1;
@@ -104,7 +107,8 @@ static PyObject *look_up(struct view *view, PyObject *key, const struct block *b
                 : view_find(view, key, &place);
     if (r < 0) return PyErr_Occurred() ? NULL : store_raise(r);
     if (r > 0) return view_value(view, place, &item) < 0 ? NULL : read_item(view->image, &item);
-    return otherwise ? Py_NewRef(otherwise) : PyObject_GetItem((PyObject *)view, key); /* a Counter's 0, or KeyError */
+    return otherwise ? Py_NewRef(otherwise)
+                     : PyObject_GetItem((PyObject *)view, key); /* 0 for a Counter, or KeyError */
 }
 
 static int look_up_block(struct view *view, PyObject **keys, Py_ssize_t count, PyObject *otherwise, PyObject *list,
@@ -140,7 +144,7 @@ PyObject *dict_get_many(PyObject *self, PyObject *arguments) {
 
 /* ---- a column ---- */
 
-/* The field of a record, a dict or an instance. New reference. */
+/* Returns the field of a record, a dict or an instance. New reference. */
 static PyObject *field_of(struct view *view, Py_ssize_t index, PyObject *name) {
     struct hr_item item, field;
     int r = hr_store_at(view->image->store, &view->item, (uint64_t)(view->first + index * view->stride), &item);
@@ -160,7 +164,7 @@ static PyObject *field_of(struct view *view, Py_ssize_t index, PyObject *name) {
 PyObject *list_column(PyObject *self, PyObject *name) {
     struct view *view = (struct view *)self;
     if (!PyUnicode_Check(name))
-        return PyErr_Format(PyExc_TypeError, "headrace: a column is named by a str, not %R", name);
+        return PyErr_Format(PyExc_TypeError, "headrace: the name of a column has to be a str, not %R", name);
     PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; list && i < view->count; i++) {
         PyObject *object = field_of(view, i, name);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "frozen/view.h"
 
-/* Sets and frozensets. Their items are ordinary objects: whoever puts them into a set of his own hashes them. */
+/* Views of sets and frozensets. Their items are ordinary objects, because a program that puts them into another set
+ * hashes them. */
 
-/* A set, which has no hash, is looked for as a frozenset, as in a set. */
+/* A set has no hash, so it is looked up as a frozenset, as an ordinary set does. */
 static int set_contains(PyObject *self, PyObject *item) {
     uint64_t index;
     int r = view_find((struct view *)self, item, &index);
@@ -56,11 +57,11 @@ static PySequenceMethods set_sequence = {.sq_length = set_length, .sq_contains =
 
 static PyMethodDef set_methods[] = {
     VIEW_METHODS,
-    {"union", set_union, METH_VARARGS, "union(*others) -> set\n\nAn ordinary one."},
-    {"intersection", set_intersection, METH_VARARGS, "intersection(*others) -> set\n\nAn ordinary one."},
-    {"difference", set_difference, METH_VARARGS, "difference(*others) -> set\n\nAn ordinary one."},
+    {"union", set_union, METH_VARARGS, "union(*others) -> set\n\nReturns an ordinary set."},
+    {"intersection", set_intersection, METH_VARARGS, "intersection(*others) -> set\n\nReturns an ordinary set."},
+    {"difference", set_difference, METH_VARARGS, "difference(*others) -> set\n\nReturns an ordinary set."},
     {"symmetric_difference", set_symmetric_difference, METH_VARARGS,
-     "symmetric_difference(other) -> set\n\nAn ordinary one."},
+     "symmetric_difference(other) -> set\n\nReturns an ordinary set."},
     {"issubset", set_issubset, METH_VARARGS, "issubset(other) -> bool"},
     {"issuperset", set_issuperset, METH_VARARGS, "issuperset(other) -> bool"},
     {"isdisjoint", set_isdisjoint, METH_VARARGS, "isdisjoint(other) -> bool"},
@@ -80,7 +81,7 @@ PyTypeObject FrozenSetType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.FrozenSet",
     .tp_basicsize = sizeof(struct view),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "A frozen set or frozenset: a Set over an image; the latter with its hash.",
+    .tp_doc = "A frozen set or frozenset: a Set over an image. A frozen frozenset has the hash of the frozenset.",
     .tp_dealloc = view_dealloc,
     .tp_repr = view_repr,
     .tp_hash = set_hash,

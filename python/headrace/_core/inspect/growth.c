@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "inspect/inspect.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -8,20 +8,21 @@
 #include <headrace/machine.h>
 
 /*
- * How much of an object's memory is this process's own, without writing to any of it: not even a reference count, for
- * that is what copies the pages of a forked process. Everything here is borrowed, and no Python code runs.
+ * Estimates how much of an object's memory is private to this process. It must not write to any of it, not even to a
+ * reference count, because a write copies the page in a forked process. So everything here is borrowed, and no Python
+ * code runs.
  *
- * Whole data sets are too large to visit, so paths are drawn: from the object to one of its parts, to one of that
- * part's parts, to the end. A part that was picked with probability p stands for 1/p parts like it, and one that is
- * referred to n times counts 1/n each time it is met. The sums over all paths are unbiased estimates of the sums over
- * all parts. Each part met is noted as a spot: an address inside it, and the bytes that it stands for. What the kernel
- * says of the spots' pages gives the share that is private.
+ * A whole dataset is too large to visit, so random paths are drawn: from the object to one of its parts, to one of that
+ * part's parts, to the end. A part that was picked with probability p represents 1/p parts, and a part with n
+ * references counts 1/n each time it is met. The sums over all paths are unbiased estimates of the sums over all parts.
+ * Each part is recorded as a spot: an address inside it, and the number of bytes that it represents. The kernel reports
+ * which pages of the spots are private, and this gives the private share.
  */
 
 enum { MOST_LEVELS = 16, FEW = 64, MOST_VISITS = 4096, GC_HEAD_BYTES = 16, ALIGNMENT = 16 };
 
 #ifdef Py_GIL_DISABLED
-enum { IS_LOCKED = 0 }; /* other threads may change what is gone through: nothing is looked at */
+enum { IS_LOCKED = 0 }; /* other threads may change the object, so nothing is measured */
 #else
 enum { IS_LOCKED = 1 };
 #endif
@@ -35,7 +36,7 @@ struct look {
     uint64_t random; /* state of splitmix64 */
     struct spot *spots;
     size_t count, room;
-    bool is_full; /* no memory for more */
+    bool is_full; /* there is no memory for more spots */
 };
 
 static uint64_t draw(struct look *look) {
@@ -53,7 +54,7 @@ static double unit(struct look *look) {
     return (double)(draw(look) >> 11) * 0x1p-53;
 }
 
-/* A spot somewhere in [start, start + bytes), which stands for `weight` pieces like it. */
+/* Records a random spot in [start, start + bytes), which represents `weight` pieces of memory. */
 static void note(struct look *look, const void *start, uint64_t bytes, double weight) {
     if (!bytes || look->is_full) return;
     if (look->count == look->room) {
@@ -68,7 +69,7 @@ static void note(struct look *look, const void *start, uint64_t bytes, double we
     look->spots[look->count++] = (struct spot){address, weight * (double)bytes};
 }
 
-/* ---- what an object takes ---- */
+/* ---- the memory of an object ---- */
 
 /* numpy's PyArrayObject and the head of its PyArray_Descr, as its binary interface has had them since 1.0. */
 struct array {
@@ -84,7 +85,7 @@ struct array {
 };
 enum { IS_CONTIGUOUS = 1 | 2 /* in C's order, or in Fortran's */, OWNS_DATA = 4 };
 
-/* An array without gaps; NULL: it is none, or it is empty. */
+/* Returns an array without gaps; NULL: it is not one, or it is empty. */
 static struct array *dense_array(PyObject *object) {
     if (!core.array_type || Py_TYPE(object) != (PyTypeObject *)core.array_type) return NULL;
     struct array *array = (struct array *)object;
@@ -108,13 +109,14 @@ static uint64_t object_count(const struct array *array) {
     return count;
 }
 
-/* A further piece of memory that an object has, apart from its own struct. */
+/* Another piece of memory of an object, apart from its struct. */
 struct piece {
     const void *start;
     uint64_t bytes;
 };
 
-/* What CPython allocates for the keys of a dict with this many entries, about: indices, and entries for two thirds. */
+/* Returns approximately the size that CPython allocates for the keys of a dict with this many entries: indices, and
+ * entries for two thirds. */
 static uint64_t dict_bytes(uint64_t count) {
     uint64_t slots = 8;
     while (slots * 2 / 3 < count) slots *= 2;
@@ -142,7 +144,7 @@ static struct piece table_of(PyObject *object) {
     return is_own ? (struct piece){array->data, array_bytes(array)} : (struct piece){NULL, 0};
 }
 
-/* An object's own struct, with what stands behind it. */
+/* Returns the size of an object's struct with the items that follow it. */
 static uint64_t own_bytes(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     uint64_t bytes = (uint64_t)type->tp_basicsize;
@@ -156,7 +158,8 @@ static uint64_t own_bytes(PyObject *object) {
     return bytes;
 }
 
-/* Is it of no account: one for all, or never copied? An immortal object's reference count is not written to. */
+/* Returns true for an object that does not count, because all processes share it and its pages are never copied. The
+ * reference count of an immortal object is never written. */
 static bool is_common(PyObject *object) {
     if (object == Py_None || PyBool_Check(object) || PyType_Check(object) || PyModule_Check(object)) return true;
     if (PyFunction_Check(object) || PyCFunction_Check(object) || PyCode_Check(object)) return true;
@@ -166,7 +169,7 @@ static bool is_common(PyObject *object) {
 
 /* ---- an object's parts ---- */
 
-/* Draws one of what is offered, with probability in proportion to its size. */
+/* Draws one of the offered parts, with a probability proportional to its size. */
 struct lot {
     struct look *look;
     PyObject *drawn; /* borrowed; NULL: nothing was offered */
@@ -189,7 +192,7 @@ static int offer_visited(PyObject *object, void *context) {
     return ++lot->visits == MOST_VISITS; /* stops the traversal */
 }
 
-/* The number of parts that can be picked by number; 0: they cannot. */
+/* Returns the number of parts that can be picked by number; 0: they cannot be picked in this way. */
 static uint64_t countable(PyObject *object) {
     if (PyList_Check(object)) return (uint64_t)PyList_GET_SIZE(object);
     if (PyTuple_Check(object)) return (uint64_t)PyTuple_GET_SIZE(object);
@@ -208,7 +211,8 @@ static PyObject *member_of_set(struct look *look, PySetObject *set) {
     return NULL;
 }
 
-/* A part by its number, which is any where the order has gaps: of a dict that has lost entries, of a set. */
+/* Returns a part by its number. If there are gaps (in a set, or a dict that has lost entries), it may be another part.
+ */
 static PyObject *part(struct look *look, PyObject *object, uint64_t number) {
     PyObject *key = NULL, *value = NULL;
     Py_ssize_t at = (Py_ssize_t)number / 2;
@@ -219,7 +223,8 @@ static PyObject *part(struct look *look, PyObject *object, uint64_t number) {
     return PyDict_Next(object, &at, &key, &value) ? (number % 2 ? value : key) : NULL;
 }
 
-/* One of an object's parts, and how many like it it stands for; NULL: none, or none of account. */
+/* Draws one part of an object, and returns how many parts it represents; NULL: there is no part, or it does not count.
+ */
 static PyObject *draw_part(struct look *look, PyObject *object, double *ret_weight) {
     struct lot lot = {.look = look};
     uint64_t count = countable(object);
@@ -243,7 +248,7 @@ static void note_object(struct look *look, PyObject *object, double weight) {
     note(look, table.start, table.bytes, weight);
 }
 
-/* The parts of an object that can only be gone through in order: borrowed, and listed once for all paths. */
+/* The parts of an object that can only be visited in order: borrowed, and listed once for all paths. */
 struct list {
     PyObject **parts;
     size_t count, room;
@@ -288,7 +293,7 @@ static void walk(struct look *look, PyObject *root, const struct list *list, dou
     }
 }
 
-/* ---- what the kernel says ---- */
+/* ---- private pages ---- */
 
 struct sums {
     double bytes, private_bytes;
@@ -300,7 +305,7 @@ static int by_address(const void *left, const void *right) {
     return a->address < b->address ? -1 : a->address > b->address;
 }
 
-/* What many parts have in common, such as the keys of records, is met often, and its page is still one. */
+/* A part that many others share, such as a key of records, is met often, but its page counts once. */
 static bool is_new_page(const uint64_t *addresses, size_t i, uint64_t page_bytes) {
     return i == 0 || addresses[i] / page_bytes != addresses[i - 1] / page_bytes;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core.h"
+#include "inspect/inspect.h"
 
 #include <headrace/machine.h>
 
-/* None: no limit, or not known. */
+/* Returns None if there is no limit, or it is not known. */
 static PyObject *number(uint64_t value) {
     return value == HR_NO_LIMIT ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(value);
 }

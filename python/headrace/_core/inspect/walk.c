@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "walk.h"
+#include "inspect/walk.h"
 
 /*
- * _core.Walker: goes where pickle would go, without recursion: through builtin containers, through instances of plain
- * classes, and through the reductions of all others. What is neither, what cannot be reduced, and functions and classes
- * it gives back, with the steps that lead there. That is for Python to judge.
+ * _core.Walker visits the objects that pickle would visit, without recursion: the items of builtin containers, the
+ * attributes of instances of plain classes, and the reductions of all other objects. It returns, with the steps that
+ * lead to them, functions, classes, and objects that cannot be reduced. Python decides whether these can be pickled.
  *
- * A step is a tuple (kind, key, position). Objects that were met before are not met again. An expansion goes through
- * one object as far as it is asked to: what it is in the middle of may change meanwhile, and is looked up anew each
- * time.
+ * A step is a tuple (kind, key, position). Objects that were met before are not visited again. An expansion visits the
+ * contents of one object step by step. A container may change between two steps, so it is read again each time.
  *
- * A container or plain instance with one reference, that of what holds it, cannot be met twice, and is not noted. What
- * is noted while a reduction is gone through is kept: it may be the reduction's own, and no other object may ever have
- * its address.
+ * A container or plain instance with one reference cannot be met twice, so it is not noted. Objects that are noted
+ * while a reduction is visited are kept alive, because they may belong to the reduction only, and no other object may
+ * get their address.
  */
 
 enum { MOST_DEEP = 8, PAUSE = 4096 };
@@ -29,7 +28,7 @@ static PyObject *classified(struct walker *self, PyTypeObject *type) {
     return stored < 0 ? NULL : known;
 }
 
-/* How instances of a class are treated; borrowed. */
+/* Returns how instances of a class are treated; borrowed. */
 static PyObject *class_of(struct expansion *self, PyTypeObject *type) {
     if (type != self->last) {
         PyObject *found = classified(self->walker, type);
@@ -60,7 +59,7 @@ static bool is_iterator_or_none(PyObject *part) {
     return part == Py_None || PyIter_Check(part);
 }
 
-/* Will pickle take it, by its form? Where not, or where that is not plain to see, Python judges. */
+/* Returns true if the reduction has a form that pickle accepts. If not, or if this is not certain, Python decides. */
 static bool is_well_formed(const struct walker *self, PyObject *object, PyObject *reduction) {
     PyObject *parts[MOST_PARTS] = {Py_None, Py_None, Py_None, Py_None, Py_None, Py_None};
     if (!PyTuple_CheckExact(reduction)) return false;
@@ -76,9 +75,9 @@ static bool is_well_formed(const struct walker *self, PyObject *object, PyObject
            (parts[PART_SETTER] == Py_None || PyCallable_Check(parts[PART_SETTER]));
 }
 
-/* ---- what is found ---- */
+/* ---- results ---- */
 
-static PyObject *step_of(const struct frame *frame) {
+static PyObject *step_of(const struct walk_frame *frame) {
     bool is_counted = frame->kind == STEP_VALUE || frame->kind == STEP_KEY || frame->kind == STEP_ELEMENT;
     PyObject *key = frame->is_reduced ? frame->content : frame->key ? frame->key : Py_None;
     return Py_BuildValue("iOn", (int)frame->kind, key, is_counted ? frame->position - 1 : frame->position);
@@ -97,7 +96,7 @@ static PyObject *steps_of(const struct expansion *self) {
     return steps;
 }
 
-/* What the frames go through. */
+/* The list of containers of the frames. */
 static PyObject *objects_of(const struct expansion *self) {
     PyObject *objects = PyTuple_New(self->depth);
     for (Py_ssize_t i = 0; objects && i < self->depth; i++)
@@ -105,7 +104,7 @@ static PyObject *objects_of(const struct expansion *self) {
     return objects;
 }
 
-/* (steps, object, outcome, objects). `objects` is needed only to make sense of a reduction's parts, else None. */
+/* (steps, object, outcome, objects). `objects` is None unless it is needed to describe the parts of a reduction. */
 static PyObject *found_with(const struct expansion *self, PyObject *object, PyObject *outcome) {
     PyObject *steps = steps_of(self);
     PyObject *objects = self->reductions ? objects_of(self) : Py_NewRef(Py_None);
@@ -127,14 +126,14 @@ static int note_depth(struct expansion *self) {
     return added;
 }
 
-/* As meet, while reductions are gone through. */
+/* Does the same as meet while reductions are visited. */
 static int meet_and_keep(struct expansion *self, PyObject *object) {
     int is_old = walk_meet(self->walker, object);
     return is_old || !self->reductions ? is_old : PyList_Append(self->walker->kept, object);
 }
 
-/* Goes into the object's reduction. FOUND: that is Python's to judge, and `ret_outcome` is the answer or the exception,
- * a new reference. */
+/* Enters the reduction of an object. FOUND: Python has to decide, and `ret_outcome` is the answer or the exception, a
+ * new reference. */
 static enum found reduce(struct expansion *self, PyObject *object, PyObject *reducer, PyObject **ret_outcome) {
     PyObject *reduction = PyObject_CallOneArg(reducer, object);
     self->walker->reduced++;
@@ -150,13 +149,14 @@ static enum found reduce(struct expansion *self, PyObject *object, PyObject *red
     return walk_push_reduction(self, object, reduction) < 0 || note_depth(self) < 0 ? FOUND_ERROR : FOUND_NOT;
 }
 
-/* Is the child of the last frame one of a reduction's iterators? */
+/* Returns true if the child of the last frame is one of the iterators of a reduction. */
 static bool is_contents(const struct expansion *self) {
-    const struct frame *frame = self->depth ? &self->frames[self->depth - 1] : NULL;
+    const struct walk_frame *frame = self->depth ? &self->frames[self->depth - 1] : NULL;
     return frame && frame->is_reduced && (frame->position == PART_ITEMS || frame->position == PART_PAIRS);
 }
 
-/* Goes into the object or leaves it out: FOUND_NOT. FOUND: it is to be given back, with what its reduction came to. */
+/* FOUND_NOT: it has entered the object or left it out. FOUND: the object has to be returned, with the outcome of its
+ * reduction. */
 static enum found enter(struct expansion *self, PyObject *object, PyObject **ret_outcome) {
     PyTypeObject *type = Py_TYPE(object);
     if (is_atom(type)) return FOUND_NOT;
@@ -177,7 +177,7 @@ static enum found enter(struct expansion *self, PyObject *object, PyObject **ret
     return reduce(self, object, kind, ret_outcome);
 }
 
-/* An iterator of a reduction raises: so does the object that was reduced. */
+/* If an iterator of a reduction raises, the exception is reported for the object that was reduced. */
 static PyObject *blame_reduced(struct expansion *self) {
     if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
     PyObject *error = take_exception();
@@ -326,17 +326,18 @@ static PyObject *walker_deep(PyObject *object, void *ignored) {
 
 static PyMethodDef methods[] = {
     {"expand", walker_expand, METH_VARARGS,
-     "expand(object, depth, reduction=...) -> iterator of (steps, object, outcome, objects) | None\n\nWhat is to be "
-     "judged of an object that is nested `depth` deep, or of its reduction. outcome: what its reduction came to, if it "
-     "was tried. objects: those that the steps begin at, where one of the steps leads to a part of a reduction. None: "
-     "many objects were reduced meanwhile."},
+     "expand(object, depth, reduction=...) -> iterator of (steps, object, outcome, objects) | None\n\nReturns an "
+     "iterator over the objects that Python has to check, in an object that is nested `depth` deep, or in its "
+     "reduction. outcome: the result of reducing the object, if this was tried. objects: the objects at which the "
+     "steps begin, if one of the steps leads to a part of a reduction. The iterator gives None after it has reduced "
+     "many objects."},
     {"attributes", walker_attributes, METH_O | METH_STATIC,
-     "attributes(object) -> dict | None\n\nAn instance's own dict, without asking its class."},
+     "attributes(object) -> dict | None\n\nReturns the dict of an instance without calling code of its class."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef properties[] = {
-    {"deep", walker_deep, NULL, "[(steps, objects)]: the first that are nested as deep as the limit.", NULL},
+    {"deep", walker_deep, NULL, "[(steps, objects)]: the first objects that are nested as deep as the limit.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -353,10 +354,9 @@ PyTypeObject ExpansionType = {
 
 PyTypeObject WalkerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Walker",
-    .tp_doc =
-        "Walker(classify, depth_limit): see walk.c. classify(class) -> True: instances are left out; None: they are "
-        "given back; a tuple: they are gone through, by the names of their slots and their dict; a callable: what it "
-        "reduces them to is gone through.",
+    .tp_doc = "Walker(classify, depth_limit): see walk.c. classify(class) returns True to leave instances out; None to "
+              "have them returned; a tuple of slot names to visit their slots and their dict; a callable that reduces "
+              "an instance to visit its reduction.",
     .tp_basicsize = sizeof(struct walker),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = walker_new,

@@ -2,17 +2,17 @@
 #ifndef HEADRACE_CORE_WALK_H
 #define HEADRACE_CORE_WALK_H
 
-#include "core.h"
+#include "inspect/inspect.h"
 
-/* Where a _core.Walker (walk.c) stands, and how it goes on (walk_frames.c). */
+/* The state of a _core.Walker (walk.c), and how it continues (walk_frames.c). */
 
 /* STEP_PART: from an object to a part of its reduction, which is the step's key. */
 enum step_kind { STEP_INDEX, STEP_VALUE, STEP_KEY, STEP_ELEMENT, STEP_ATTRIBUTE, STEP_PART };
 
 /* The parts of a reduction: the answer of __reduce_ex__. */
-enum part { PART_FUNCTION, PART_ARGUMENTS, PART_STATE, PART_ITEMS, PART_PAIRS, PART_SETTER, MOST_PARTS };
+enum reduction_part { PART_FUNCTION, PART_ARGUMENTS, PART_STATE, PART_ITEMS, PART_PAIRS, PART_SETTER, MOST_PARTS };
 
-struct frame {
+struct walk_frame {
     PyObject *container; /* owned: a list, tuple, dict, set, frozenset, instance, or a reduction's iterator */
     PyObject *content;   /* owned: what is gone through: the container; an iterator; an instance's dict, or NULL, or
                             its reduction */
@@ -39,11 +39,11 @@ struct walker {
     size_t seen_count, seen_room;
 };
 
-/* An iterator over what is found in one object. */
+/* An iterator over the results for one object. */
 struct expansion {
     PyObject_HEAD struct walker *walker; /* owned */
     PyObject *root;                      /* owned, NULL once it was entered */
-    struct frame *frames;
+    struct walk_frame *frames;
     Py_ssize_t depth, room;
     Py_ssize_t base;       /* how deep the object itself is nested */
     Py_ssize_t reductions; /* how many of the frames are */
@@ -51,7 +51,7 @@ struct expansion {
     PyObject *last_class;
 };
 
-/* What pickle writes as it is, and what holds nothing. */
+/* Returns true for a type that pickle writes directly and whose instances refer to no other objects. */
 static inline bool is_atom(PyTypeObject *type) {
     return type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type || type == &PyBytes_Type ||
            type == &PyBool_Type || type == Py_TYPE(Py_None) || type == &PyComplex_Type || type == &PyByteArray_Type;
@@ -80,6 +80,6 @@ int walk_push_reduction(struct expansion *self, PyObject *object, PyObject *redu
 void walk_pop(struct expansion *self);
 
 /* The next child of a frame to look at: a new reference, NULL at the end or with an exception. */
-PyObject *walk_next_child(const struct walker *self, struct frame *frame);
+PyObject *walk_next_child(const struct walker *self, struct walk_frame *frame);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "walk.h"
+#include "inspect/walk.h"
 
 enum { SMALL = 8 };
 
-/* ---- what was met ---- */
+/* ---- the objects that were met ---- */
 
 static size_t slot_of(const void *address, size_t room) {
     uint64_t mixed = (uint64_t)(uintptr_t)address * UINT64_C(0x9E3779B97F4A7C15);
@@ -48,7 +48,7 @@ int walk_meet(struct walker *self, const void *address) {
 /* ---- frames ---- */
 
 void walk_pop(struct expansion *self) {
-    struct frame *frame = &self->frames[--self->depth];
+    struct walk_frame *frame = &self->frames[--self->depth];
     self->reductions -= frame->is_reduced;
     Py_CLEAR(frame->key);
     Py_CLEAR(frame->value);
@@ -70,20 +70,21 @@ static PyObject *content_of(PyObject *container, PyObject *slots) {
 static int make_room(struct expansion *self) {
     if (self->depth < self->room) return 0;
     Py_ssize_t room = self->room ? 2 * self->room : 64;
-    struct frame *frames = PyMem_Realloc(self->frames, (size_t)room * sizeof *frames);
+    struct walk_frame *frames = PyMem_Realloc(self->frames, (size_t)room * sizeof *frames);
     if (!frames) return PyErr_NoMemory(), -1;
     self->frames = frames;
     self->room = room;
     return 0;
 }
 
-/* Takes `content` over. */
+/* Takes ownership of `content`. */
 static int push_content(struct expansion *self, PyObject *container, PyObject *content, PyObject *slots) {
     if (make_room(self) < 0) {
         Py_XDECREF(content);
         return -1;
     }
-    self->frames[self->depth++] = (struct frame){.container = Py_NewRef(container), .content = content, .slots = slots};
+    self->frames[self->depth++] =
+        (struct walk_frame){.container = Py_NewRef(container), .content = content, .slots = slots};
     return 0;
 }
 
@@ -119,7 +120,7 @@ static bool is_idle(const struct walker *self, PyObject *item) {
     return !is_lone(item, 1) && walk_was_met(self, item);
 }
 
-static PyObject *next_in_sequence(const struct walker *self, struct frame *frame) {
+static PyObject *next_in_sequence(const struct walker *self, struct walk_frame *frame) {
     Py_ssize_t size = PySequence_Fast_GET_SIZE(frame->content);
     PyObject **items = PySequence_Fast_ITEMS(frame->content);
     while (frame->at < size && is_idle(self, items[frame->at])) frame->at++;
@@ -129,7 +130,7 @@ static PyObject *next_in_sequence(const struct walker *self, struct frame *frame
     return Py_NewRef(items[frame->position]);
 }
 
-static PyObject *next_in_dict(struct frame *frame) {
+static PyObject *next_in_dict(struct walk_frame *frame) {
     PyObject *key, *value;
     if (frame->value) { /* its key's turn is over */
         PyObject *child = frame->value;
@@ -153,8 +154,8 @@ static PyObject *next_in_dict(struct frame *frame) {
     return Py_NewRef(key);
 }
 
-/* NULL with an exception where the iterator raises. */
-static PyObject *next_element(const struct walker *self, struct frame *frame) {
+/* NULL with an exception if the iterator raises. */
+static PyObject *next_element(const struct walker *self, struct walk_frame *frame) {
     frame->kind = STEP_ELEMENT;
     frame->position++;
     PyObject *child;
@@ -162,16 +163,17 @@ static PyObject *next_element(const struct walker *self, struct frame *frame) {
         Py_DECREF(child);
         frame->position++;
     }
-    if (!child && PyAnySet_CheckExact(frame->container)) PyErr_Clear(); /* a set that changes meanwhile */
+    if (!child && PyAnySet_CheckExact(frame->container)) PyErr_Clear(); /* the set has changed in between */
     return child;
 }
 
-static PyObject *next_attribute(struct frame *frame) {
+static PyObject *next_attribute(struct walk_frame *frame) {
     PyObject *key, *value;
     frame->kind = STEP_ATTRIBUTE;
     while (frame->slot < PyTuple_GET_SIZE(frame->slots)) {
         PyObject *name = PyTuple_GET_ITEM(frame->slots, frame->slot++);
-        value = PyObject_GenericGetAttr(frame->container, name); /* a member's descriptor: runs nothing of the user's */
+        value =
+            PyObject_GenericGetAttr(frame->container, name); /* the descriptor of a slot: it runs no code of the user */
         if (!value) {
             PyErr_Clear(); /* not set */
             continue;
@@ -188,7 +190,7 @@ static PyObject *next_attribute(struct frame *frame) {
     return value;
 }
 
-PyObject *walk_next_child(const struct walker *self, struct frame *frame) {
+PyObject *walk_next_child(const struct walker *self, struct walk_frame *frame) {
     if (frame->slots) return next_attribute(frame);
     if (PyDict_CheckExact(frame->content)) return next_in_dict(frame);
     if (!PyList_CheckExact(frame->content) && !PyTuple_CheckExact(frame->content)) return next_element(self, frame);

@@ -1,66 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "build.h"
+#include "frozen/thaw_step.h"
 
 #include <string.h>
 
-/* Values as they are met: known ones, scalars, containers that are begun, empty. */
+/* Starts a value when it is met: finds it in the memo, makes a scalar, or makes an empty container and its step. */
 
-int build_refuse(const char *what) {
+int thaw_refuse(const char *what) {
     PyErr_Format(StoreError, "headrace: %s; the image is damaged, or cannot be thawed", what);
     return -1;
 }
 
 /* ---- steps ---- */
 
-static int grow(struct build *build) {
-    size_t room = 4 * build->room;
-    struct step *old = build->steps == build->first ? NULL : build->steps;
+static int grow(struct thaw *thaw) {
+    size_t room = 4 * thaw->room;
+    struct step *old = thaw->steps == thaw->first ? NULL : thaw->steps;
     struct step *steps = PyMem_Realloc(old, room * sizeof *steps);
     if (!steps) {
         PyErr_NoMemory();
         return -1;
     }
-    for (size_t i = 0; !old && i < build->count; i++) steps[i] = build->first[i];
-    build->steps = steps;
-    build->room = room;
+    for (size_t i = 0; !old && i < thaw->count; i++) steps[i] = thaw->first[i];
+    thaw->steps = steps;
+    thaw->room = room;
     return 0;
 }
 
-void build_drop(struct step *step) {
+void thaw_drop(struct step *step) {
     Py_CLEAR(step->object);
     Py_CLEAR(step->parts);
     Py_CLEAR(step->key);
 }
 
-/* Takes the step's references over, failure included. The first record needs no memo: it is compared with. */
-static int push(struct build *build, struct step step) {
-    bool is_first = build->depth == BUILD_RECORD && build->count == 0;
-    int r = !step.object && !step.parts ? -1 : build->count == build->room ? grow(build) : 0;
-    if (r == 0 && !is_first) r = map_add(&build->memo, step.value, step.object ? (uintptr_t)step.object : 1);
+/* Takes ownership of the step's references, also if it fails. The first record needs no memo entry, because values are
+ * compared with it directly. */
+static int push(struct thaw *thaw, struct step step) {
+    bool is_first = thaw->depth == THAW_RECORD && thaw->count == 0;
+    int r = !step.object && !step.parts ? -1 : thaw->count == thaw->room ? grow(thaw) : 0;
+    if (r == 0 && !is_first) r = map_add(&thaw->memo, step.value, step.object ? (uintptr_t)step.object : 1);
     if (r == 0 && !is_first) Py_XINCREF(step.object);
     if (r == 0)
-        build->steps[build->count++] = step;
+        thaw->steps[thaw->count++] = step;
     else
-        build_drop(&step);
+        thaw_drop(&step);
     return r;
 }
 
-/* What was met before: new reference; NULL: nothing, or an exception. */
-static PyObject *find_known(struct build *build, const struct hr_item *item, uint64_t *ret_weight) {
+/* Finds an object that was met before: new reference; NULL: it was not met, or an exception. */
+static PyObject *find_known(struct thaw *thaw, const struct hr_item *item, uint64_t *ret_weight) {
     PyObject *object = NULL;
-    const uint64_t *known = map_find(&build->memo, item->value);
+    const uint64_t *known = map_find(&thaw->memo, item->value);
     if (known && *known == 1)
-        build_refuse("a frozenset, or a value without a name of its own, holds itself");
+        thaw_refuse("a frozenset, or a typed value, contains itself");
     else if (known)
         object = (PyObject *)(uintptr_t)*known;
-    else if (build->depth == BUILD_RECORD && build->count && build->steps[0].value == item->value)
-        object = build->steps[0].object;
+    else if (thaw->depth == THAW_RECORD && thaw->count && thaw->steps[0].value == item->value)
+        object = thaw->steps[0].object;
     if (!object) return NULL;
-    const uint64_t *weight = map_find(&build->weights, item->value);
+    const uint64_t *weight = map_find(&thaw->weights, item->value);
     *ret_weight = weight ? *weight : hashes_by_value(object) ? WEIGHT_EARLY | 1 : 1;
     if (!weight && PyTuple_Check(object)) { /* it is not done */
-        for (size_t i = build->count; i-- > 0 && is_immutable(&build->steps[i]);)
-            if (build->steps[i].object == object) return build_refuse("a tuple holds itself"), NULL;
+        for (size_t i = thaw->count; i-- > 0 && is_immutable(&thaw->steps[i]);)
+            if (thaw->steps[i].object == object) return thaw_refuse("a tuple contains itself"), NULL;
     }
     return Py_NewRef(object);
 }
@@ -79,7 +80,7 @@ static PyObject *none_list(uint64_t count) {
     return list;
 }
 
-/* tuple.__new__ and object.__new__, whatever the class has: what it was made of is there already. */
+/* Uses tuple.__new__ and object.__new__, and not those of the class, because the fields are set afterwards. */
 static PyObject *new_named_tuple(const struct shape *shape) {
     PyObject *items = nones(shape->field_count), *arguments = items ? PyTuple_Pack(1, items) : NULL;
     PyObject *object = arguments ? PyTuple_Type.tp_new(shape->type, arguments, NULL) : NULL;
@@ -95,22 +96,22 @@ static PyObject *new_instance(const struct shape *shape) {
     return object;
 }
 
-static int begin_record(struct build *build, const struct hr_item *item) {
-    const struct shape *shape = image_shape(build->image, item->shape);
+static int begin_record(struct thaw *thaw, const struct hr_item *item) {
+    const struct shape *shape = image_shape(thaw->image, item->shape);
     struct step step = {.item = *item, .shape = shape, .value = item->value, .has_name = true};
     if (!shape) return -1;
     if (item->count != shape->field_count)
-        return build_refuse("a record has other fields than its shape"); /* a file changed */
+        return thaw_refuse("a record has other fields than its shape"); /* the file has changed */
     step.how = shape->kind == HR_SHAPE_OBJECT ? HOW_INSTANCE : shape->kind == HR_SHAPE_TUPLE ? HOW_TUPLE : HOW_DICT;
     step.object = step.how == HOW_INSTANCE ? new_instance(shape)
                   : step.how == HOW_TUPLE  ? new_named_tuple(shape)
                                            : PyDict_New();
-    return push(build, step);
+    return push(thaw, step);
 }
 
-static int begin_container(struct build *build, const struct hr_item *item) {
+static int begin_container(struct thaw *thaw, const struct hr_item *item) {
     struct step step = {.item = *item, .value = item->value};
-    if (item->count > build->image->bytes) return build_refuse("a container has more items than the image has bytes");
+    if (item->count > thaw->image->bytes) return thaw_refuse("a container has more items than the image has bytes");
     switch (item->kind) {
     case HR_KIND_LIST:
         step.how = HOW_LIST;
@@ -132,12 +133,12 @@ static int begin_container(struct build *build, const struct hr_item *item) {
         step.how = HOW_DICT;
         step.object = PyDict_New();
     }
-    return push(build, step);
+    return push(thaw, step);
 }
 
-/* ---- what has a name ---- */
+/* ---- typed values ---- */
 
-int build_at(struct image *image, const struct hr_item *container, uint64_t index, struct hr_item *ret_item) {
+int thaw_at(struct image *image, const struct hr_item *container, uint64_t index, struct hr_item *ret_item) {
     int r = hr_store_at(image->store, container, index, ret_item);
     if (r < 0) store_raise(r);
     return r < 0 ? -1 : 0;
@@ -148,7 +149,7 @@ static bool is_text(const struct hr_item *item, const char *text) {
     return item->kind == HR_KIND_TEXT && item->count == length && memcmp(hr_item_bytes(item), text, length) == 0;
 }
 
-/* How a container with a name is filled; HOW_TYPED: it is none. */
+/* Returns how the container of a typed value is filled; HOW_TYPED: it is not a container. */
 static enum how how_of(const struct hr_item *name) {
     static const struct {
         const char *name;
@@ -166,27 +167,27 @@ static bool is_dict(struct image *image, const struct hr_item *item) {
     return shape && shape->kind == HR_SHAPE_DICT;
 }
 
-/* 1: a container's extra and items; 0: it is no such container; -1: exception. */
+/* 1: reads the extra and the items of a container; 0: it is not a container; -1: exception. */
 static int find_parts(struct image *image, const struct hr_item *typed, enum how *ret_how, struct hr_item *ret_extra,
                       struct hr_item *ret_items) {
     struct hr_item name, parts;
-    if (build_at(image, typed, 0, &name) < 0) return -1;
+    if (thaw_at(image, typed, 0, &name) < 0) return -1;
     *ret_how = how_of(&name);
     if (*ret_how == HOW_TYPED) return 0;
-    if (build_at(image, typed, 1, &parts) < 0) return -1;
-    if (parts.kind != HR_KIND_TUPLE || parts.count != 2) return build_refuse("a container is made of other parts");
-    if (build_at(image, &parts, 0, ret_extra) < 0 || build_at(image, &parts, 1, ret_items) < 0) return -1;
+    if (thaw_at(image, typed, 1, &parts) < 0) return -1;
+    if (parts.kind != HR_KIND_TUPLE || parts.count != 2) return thaw_refuse("a container is made of other parts");
+    if (thaw_at(image, &parts, 0, ret_extra) < 0 || thaw_at(image, &parts, 1, ret_items) < 0) return -1;
     bool is_list = *ret_how == HOW_APPEND || *ret_how == HOW_ELEMENTS;
     bool is_right = is_list ? ret_items->kind == HR_KIND_LIST : is_dict(image, ret_items);
     if (PyErr_Occurred()) return -1;
-    return is_right ? 1 : build_refuse("a container is made of other parts");
+    return is_right ? 1 : thaw_refuse("a container is made of other parts");
 }
 
-/* Has an array of objects one dimension? Only then does it read as a list. 1, 0, or -1: exception. */
+/* Returns 1 if an array of objects has one dimension, because only then it reads as a list; 0; or -1: exception. */
 static int is_row(struct image *image, const struct hr_item *extra) {
     struct hr_item shape;
-    if (extra->kind != HR_KIND_TUPLE || extra->count != 2) return build_refuse("a container is made of other parts");
-    if (build_at(image, extra, 1, &shape) < 0) return -1;
+    if (extra->kind != HR_KIND_TUPLE || extra->count != 2) return thaw_refuse("a container is made of other parts");
+    if (thaw_at(image, extra, 1, &shape) < 0) return -1;
     return shape.kind == HR_KIND_TUPLE && shape.count == 1;
 }
 
@@ -201,8 +202,8 @@ int typed_parts(struct image *image, const struct hr_item *typed, struct hr_item
 static PyObject *new_shell(struct image *image, const struct hr_item *typed, const struct hr_item *extra,
                            uint64_t count) {
     struct hr_item name;
-    if (build_at(image, typed, 0, &name) < 0) return NULL;
-    PyObject *text = read_text(image, &name), *more = text ? build(image, extra, BUILD_ALL) : NULL;
+    if (thaw_at(image, typed, 0, &name) < 0) return NULL;
+    PyObject *text = read_text(image, &name), *more = text ? thaw_item(image, extra, THAW_ALL) : NULL;
     PyObject *shell =
         more ? store_hook("shell", "OOKO", text, more, (unsigned long long)count, image->trusted ? Py_True : Py_False)
              : NULL;
@@ -211,76 +212,76 @@ static PyObject *new_shell(struct image *image, const struct hr_item *typed, con
     return shell;
 }
 
-static int begin_typed(struct build *build, const struct hr_item *item) {
+static int begin_typed(struct thaw *thaw, const struct hr_item *item) {
     struct hr_item extra, items;
     struct step step = {.item = *item, .value = item->value, .next = 1};
-    int r = find_parts(build->image, item, &step.how, &extra, &items);
+    int r = find_parts(thaw->image, item, &step.how, &extra, &items);
     if (r < 0) return -1;
     if (r == 0) {
         step.how = HOW_TYPED;
         step.parts = PyList_New(0);
-        return push(build, step);
+        return push(thaw, step);
     }
     step.item = items;
     step.next = 0;
     step.has_name = items.kind == HR_KIND_RECORD;
-    step.shape = step.has_name ? image_shape(build->image, items.shape) : NULL;
-    if (items.count > build->image->bytes || (step.shape && items.count != step.shape->field_count))
-        return build_refuse("a container has more items than there are");
-    step.object = new_shell(build->image, item, &extra, items.count);
+    step.shape = step.has_name ? image_shape(thaw->image, items.shape) : NULL;
+    if (items.count > thaw->image->bytes || (step.shape && items.count != step.shape->field_count))
+        return thaw_refuse("a container has more items than the array of its items");
+    step.object = new_shell(thaw->image, item, &extra, items.count);
     if (step.object && step.how == HOW_ELEMENTS) {
         step.parts = PyObject_CallMethod(step.object, "reshape", "i", -1);
         if (!step.parts) Py_CLEAR(step.object);
     }
-    return push(build, step);
+    return push(thaw, step);
 }
 
 /* ---- items ---- */
 
-static PyObject *read_single(struct build *build, const struct hr_item *item) {
-    PyObject *object = item->kind == HR_KIND_ARRAY ? read_private_array(build->image, item, &build->memo)
-                                                   : read_scalar(build->image, item);
-    if (!object || map_add(&build->memo, item->value, (uintptr_t)object) < 0) {
+static PyObject *read_single(struct thaw *thaw, const struct hr_item *item) {
+    PyObject *object = item->kind == HR_KIND_ARRAY ? read_private_array(thaw->image, item, &thaw->memo)
+                                                   : read_scalar(thaw->image, item);
+    if (!object || map_add(&thaw->memo, item->value, (uintptr_t)object) < 0) {
         Py_XDECREF(object);
         return NULL;
     }
     return Py_NewRef(object); /* the memo has one too */
 }
 
-/* As records have it: what is not an instance is what read_item says. */
-static bool is_left_to_views(struct build *build, const struct hr_item *item) {
-    if (build->depth != BUILD_RECORD) return false;
+/* For THAW_RECORD: a value that is not an instance becomes the object that read_item returns. */
+static bool is_left_to_views(struct thaw *thaw, const struct hr_item *item) {
+    if (thaw->depth != THAW_RECORD) return false;
     if (item->kind != HR_KIND_RECORD) return true;
-    const struct shape *shape = image_shape(build->image, item->shape);
-    if (!shape) PyErr_Clear(); /* read_item says it again */
+    const struct shape *shape = image_shape(thaw->image, item->shape);
+    if (!shape) PyErr_Clear(); /* read_item raises it again */
     return !shape || shape->kind == HR_SHAPE_DICT;
 }
 
-/* Is it made at once, and still one object wherever it is met? */
+/* Returns true for a value that is made at once, but must be the same object wherever it occurs. */
 static bool is_single(const struct hr_item *item) {
     return item->kind == HR_KIND_ARRAY || item->kind == HR_KIND_BYTE_ARRAY || item->kind == HR_KIND_PICKLE;
 }
 
-PyObject *build_begin(struct build *build, const struct hr_item *item, uint64_t *ret_weight) {
+PyObject *thaw_begin(struct thaw *thaw, const struct hr_item *item, uint64_t *ret_weight) {
     *ret_weight = 1;
-    PyObject *object = is_single(item) ? NULL : read_scalar(build->image, item);
+    PyObject *object = is_single(item) ? NULL : read_scalar(thaw->image, item);
     if (object || PyErr_Occurred()) return object;
-    if (is_left_to_views(build, item)) return read_item(build->image, item);
-    object = find_known(build, item, ret_weight);
+    if (is_left_to_views(thaw, item)) return read_item(thaw->image, item);
+    object = find_known(thaw, item, ret_weight);
     if (object || PyErr_Occurred()) return object;
-    if (is_single(item)) return read_single(build, item);
+    if (is_single(item)) return read_single(thaw, item);
     switch (item->kind) {
     case HR_KIND_INVALID:
-        build_refuse("a value is of no known kind");
+        thaw_refuse("a value has an unknown kind");
         return NULL;
     case HR_KIND_RECORD:
-        begin_record(build, item);
+        begin_record(thaw, item);
         return NULL;
     case HR_KIND_TYPED:
-        begin_typed(build, item);
+        begin_typed(thaw, item);
         return NULL;
     default:
-        begin_container(build, item);
+        begin_container(thaw, item);
         return NULL;
     }
 }

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "store/build.h"
 
-/* Arrays into an image. How they are read is in describe.c. */
+/* Arrays in an image that is being built. They are read in read_array.c. */
 
 static int check_dimensions(uint32_t count) {
     if (count <= HR_STORE_MAX_DIMENSIONS) return 0;
@@ -27,7 +27,7 @@ static int count_bytes(uint32_t item_bytes, const uint64_t *dimensions, uint32_t
     return 0;
 }
 
-/* Room for a node with `words` words behind it, then, where node.data_at is 0, for the elements. */
+/* Makes room for a node with `words` words after it, and, if node.data_at is 0, for the elements. */
 static int make_array(hr_builder *builder, struct array_node node, uint64_t words, unsigned char **ret_words,
                       hr_value *ret_value, void **ret_data) {
     uint64_t offset = 0, align = node.kind == HR_ARRAY_NUMPY_SCALAR ? 8 : ARRAY_ALIGN;
@@ -55,13 +55,13 @@ int hr_builder_array(hr_builder *builder, enum hr_array_kind kind, hr_value dtyp
     return r;
 }
 
-/* Where the elements of another strided array are. */
+/* Finds the elements of another strided array. */
 static int find_elements(const hr_builder *builder, hr_value other, uint64_t bytes, uint64_t *ret_data_at) {
     struct hr__image image = hr__builder_image(builder);
     struct hr_item item;
     struct array_node node;
     if (hr__image_read(&image, other, &item) < 0 || item.kind != HR_KIND_ARRAY)
-        return hr__fail(-EINVAL, "store: only an array of this builder has elements to share");
+        return hr__fail(-EINVAL, "store: elements can be shared only with an array of this builder");
     memcpy(&node, item.data, sizeof node);
     if (!node.is_strided || node.data_bytes != bytes)
         return hr__fail(-EINVAL,
@@ -84,7 +84,8 @@ int hr_builder_strided(hr_builder *builder, const struct hr_store_array *layout,
     unsigned char *words;
     int r = check_dimensions(layout->dimension_count);
     if (r == 0 && !hr__is_within(layout))
-        r = hr__fail(-EINVAL, "store: the strides of an array lead out of its %" PRIu64 " stored bytes", layout->bytes);
+        r = hr__fail(-EINVAL, "store: the strides of an array reach outside its %" PRIu64 " stored bytes",
+                     layout->bytes);
     if (r == 0 && other) r = find_elements(builder, other, layout->bytes, &node.data_at);
     if (r == 0) r = make_array(builder, node, 2 * (part / 8) + 1, &words, ret_value, ret_data);
     if (r < 0) return r;

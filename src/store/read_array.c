@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/base.h"
@@ -8,50 +7,14 @@
 #include "store/format.h"
 #include "store/store.h"
 
-/* What records and arrays are made of. */
-
-static int must_be_text(const struct hr_item *item, const char *what) {
-    return item->kind == HR_KIND_TEXT
-               ? 0
-               : hr__fail(HR_E_CORRUPT, "store: %s is no text but of kind %d; make the image again", what, item->kind);
-}
-
-int hr_store_shape(const hr_store *store, uint32_t number, struct hr_shape *ret_shape) {
-    struct shape_node node;
-    struct hr_item type = {0};
-    int r = hr__image_shape(&store->image, number, &node, NULL);
-    if (r == 0) r = hr__image_read(&store->image, node.type, &type);
-    if (r < 0) return r;
-    if (node.kind < HR_SHAPE_DICT || node.kind > HR_SHAPE_TUPLE)
-        return hr__fail(HR_E_CORRUPT, "store: shape %" PRIu32 " is of no kind; make the image again", number);
-    if (node.kind != HR_SHAPE_DICT) r = must_be_text(&type, "the class of a shape");
-    if (r == 0) *ret_shape = (struct hr_shape){.kind = node.kind, .field_count = node.field_count, .type = type};
-    return r;
-}
-
-int hr_store_field(const hr_store *store, uint32_t number, uint32_t field, struct hr_item *ret_name) {
-    struct shape_node node;
-    const unsigned char *names;
-    struct hr_item name = {0};
-    hr_value word;
-    int r = hr__image_shape(&store->image, number, &node, &names);
-    if (r < 0) return r;
-    if (field >= node.field_count)
-        return hr__fail(-ERANGE, "store: there is no field %" PRIu32 " among %" PRIu32, field, node.field_count);
-    memcpy(&word, names + field * UINT64_C(8), sizeof word);
-    r = hr__image_read(&store->image, word, &name);
-    if (r == 0) r = must_be_text(&name, "the name of a field");
-    if (r == 0) *ret_name = name;
-    return r;
-}
-
-/* ---- arrays ---- */
+/* Reads arrays, and checks that their dimensions and strides stay within their elements. They are made in
+ * build_arrays.c. */
 
 static uint64_t magnitude(int64_t stride) {
     return stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
 }
 
-/* How far the places of a dimension of at least one element go, added to those before. */
+/* Adds the reach of a dimension of at least one element, in elements, to `*below` or `*above`. */
 static bool add_reach(uint64_t size, int64_t stride, uint64_t *below, uint64_t *above) {
     uint64_t reach, *side = stride < 0 ? below : above;
     return hr__mul(magnitude(stride), size - 1, &reach) && hr__add(*side, reach, side);
@@ -68,7 +31,7 @@ bool hr__is_within(const struct hr_store_array *array) {
     return places <= INT64_MAX && below <= array->first && array->first < stored && above < stored - array->first;
 }
 
-/* The product of the dimensions and of the bytes of an item, against what is said to be there. */
+/* Returns true if the product of the dimensions and the item size is the size of the stored data. */
 static bool is_filled(const struct hr_store_array *array) {
     uint64_t bytes = array->item_bytes;
     for (uint32_t i = 0; i < array->dimension_count; i++)
@@ -79,11 +42,11 @@ static bool is_filled(const struct hr_store_array *array) {
 }
 
 static void fill_strides(struct hr_store_array *array) {
-    uint64_t step = 1; /* wraps where one dimension is 0 and another huge: no stride means anything then */
+    uint64_t step = 1; /* wraps if one dimension is 0 and another huge; strides have no meaning then */
     for (uint32_t i = array->dimension_count; i-- > 0; step *= array->dimensions[i]) array->strides[i] = (int64_t)step;
 }
 
-/* A dimension of one element takes no step: whatever stride an image gives it, it is 0. */
+/* The stride of a dimension of one element is never used, so any stride in an image is read as 0. */
 static void read_strides(struct hr_store_array *array, const unsigned char *at) {
     uint64_t part = array->dimension_count * UINT64_C(8);
     memcpy(array->strides, at, part);
@@ -92,7 +55,7 @@ static void read_strides(struct hr_store_array *array, const unsigned char *at) 
         if (array->dimensions[i] == 1) array->strides[i] = 0;
 }
 
-/* Dimensions and strides, of which `room` bytes of an image may be read. */
+/* Reads dimensions and strides, from at most `room` bytes of an image. */
 static bool read_layout(struct hr_store_array *array, const unsigned char *at, uint64_t room) {
     uint64_t count = array->dimension_count;
     if (array->is_strided > 1 || count > HR_STORE_MAX_DIMENSIONS) return false;
@@ -107,7 +70,8 @@ static bool read_layout(struct hr_store_array *array, const unsigned char *at, u
 
 int hr_store_array(const hr_store *store, const struct hr_item *array, struct hr_store_array *ret_array) {
     struct array_node node;
-    if (array->kind != HR_KIND_ARRAY) return hr__fail(-EINVAL, "store: a value of kind %d is no array", array->kind);
+    if (array->kind != HR_KIND_ARRAY)
+        return hr__fail(-EINVAL, "store: a value of kind %d is not an array", array->kind);
     memcpy(&node, array->data, sizeof node);
     struct hr_store_array result = {.kind = node.kind,
                                     .item_bytes = node.item_bytes,
@@ -120,7 +84,7 @@ int hr_store_array(const hr_store *store, const struct hr_item *array, struct hr
         return hr__fail(HR_E_CORRUPT, "store: an array's shape does not fit its data; make the image again");
     result.data = store->image.base + node.data_at;
     int r = hr__image_read(&store->image, node.dtype, &result.dtype);
-    if (r == 0) r = must_be_text(&result.dtype, "an array's dtype");
+    if (r == 0) r = hr__item_must_be_text(&result.dtype, "an array's dtype");
     if (r == 0) *ret_array = result;
     return r;
 }

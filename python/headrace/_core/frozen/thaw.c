@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "build.h"
+#include "frozen/thaw_step.h"
 
 /*
- * Objects out of an image, by a work list: a step per container that is being built. A container is made empty and is
- * known by its value before it is filled, so that what refers back to it finds it.
+ * Makes objects from an image with a work list: a step per container that is being built. A container is made empty and
+ * added to the memo by its value before it is filled, so that items that refer to it find it.
  *
- * An image may hold what Python never makes. A tuple that holds itself through tuples alone (hashing it would never
- * end) is refused, and so is a key of tuples in tuples that unfolds to more items than anybody could hash in time.
+ * An image may contain structures that Python never makes. Two of them are refused: a tuple that contains itself
+ * through tuples alone, because hashing it would never end, and a key of nested tuples that has so many items in total
+ * that hashing it would take too long.
  */
 
 enum { SIGNAL_ITEMS = 4096 };
@@ -30,7 +31,7 @@ static int set_field(const struct step *step, uint64_t index, PyObject *object) 
 static int put_entry(const struct step *step, PyObject *key, PyObject *object) {
     if (step->how == HOW_DICT) return PyDict_SetItem(step->object, key, object);
     if (step->how == HOW_ENTRIES) return PyObject_SetItem(step->object, key, object);
-    if (!PyUnicode_Check(key)) return build_refuse("an attribute's name is no text");
+    if (!PyUnicode_Check(key)) return thaw_refuse("the name of an attribute is not a text");
     return set_in_dict(step->object, key, object); /* whatever its name: __class__, say */
 }
 
@@ -48,7 +49,8 @@ static int append(PyObject *deque, PyObject *object) {
     return answer ? 0 : -1;
 }
 
-/* A child's weight and nesting: hashing the whole visits each item as often as it is referred to, and is recursive. */
+/* Adds the weight and nesting of a child: hashing the container visits each item as often as there are references to
+ * it, and is recursive. */
 static void weigh(struct step *step, uint64_t child) {
     uint32_t weight = (uint32_t)child, nesting = (uint32_t)((child & ~WEIGHT_EARLY) >> NESTING_BITS);
     if (child & WEIGHT_EARLY) step->is_early = true;
@@ -65,22 +67,22 @@ static uint64_t weight_of(const struct step *step) {
 static bool is_too_heavy(uint64_t weight) {
     weight &= ~WEIGHT_EARLY;
     if ((uint32_t)weight <= MOST_WEIGHT && weight >> NESTING_BITS <= MOST_NESTING) return false;
-    build_refuse("a key or a set's item is too large to be hashed");
+    thaw_refuse("a key or a set's item is too large to be hashed");
     return true;
 }
 
-/* ---- what is hashed before it is whole ----
+/* ---- objects that are hashed before they are complete ----
  *
- * An instance may be an item of a set, or a key of a dict, that it holds itself. If it hashes by its fields, it is
- * hashed before it has them all. What Python said then must be what it says when all is there. */
+ * An instance may be an item of a set, or a key of a dict, that it contains itself. If it hashes by its fields, it is
+ * hashed before it has all of them. The hash of that time must be equal to the hash of the complete object. */
 
 static int refuse_early(PyObject *object, PyObject *error) {
     PyObject *why = error ? PyUnicode_FromFormat(" (%S)", error) : PyUnicode_FromString("");
     if (why)
         PyErr_Format(
             StoreError,
-            "headrace: a %s is in a set or among the keys of a dict that it holds itself, and hashes by what it "
-            "does not have yet when it is put there%U; it cannot be thawed, let it hash by its identity",
+            "headrace: a %s is an item of a set, or a key of a dict, that it contains itself, and its hash depends on "
+            "fields that it does not have yet when it is put there%U; it cannot be thawed, let it hash by its identity",
             Py_TYPE(object)->tp_name, why);
     Py_XDECREF(why);
     return -1;
@@ -99,16 +101,16 @@ static PyObject *hash_of(PyObject *object) {
     return NULL;
 }
 
-static int note_hash(struct build *build, PyObject *object) {
-    if (!build->hashed && !(build->hashed = PyList_New(0))) return -1;
+static int note_hash(struct thaw *thaw, PyObject *object) {
+    if (!thaw->hashed && !(thaw->hashed = PyList_New(0))) return -1;
     PyObject *hash = hash_of(object), *pair = hash ? PyTuple_Pack(2, object, hash) : NULL;
-    int r = pair ? PyList_Append(build->hashed, pair) : -1;
+    int r = pair ? PyList_Append(thaw->hashed, pair) : -1;
     Py_XDECREF(hash);
     Py_XDECREF(pair);
     return r;
 }
 
-/* CPython 3.14 keeps the hash of a tuple in it: what it was when not all was there. */
+/* CPython 3.14 stores the hash of a tuple in it, which may be the hash of the incomplete tuple. */
 static void forget_hash(PyObject *object) {
 #ifdef HEADRACE_TUPLES_KEEP_HASHES
     if (PyTuple_Check(object)) ((PyTupleObject *)object)->ob_hash = -1;
@@ -117,40 +119,40 @@ static void forget_hash(PyObject *object) {
 #endif
 }
 
-static void forget_hashes(struct build *build, PyObject *root) {
+static void forget_hashes(struct thaw *thaw, PyObject *root) {
     forget_hash(root); /* a record is not in the memo */
-    for (size_t i = 0; i < build->memo.room; i++)
-        if (build->memo.entries[i].value > 1) forget_hash((PyObject *)(uintptr_t)build->memo.entries[i].value);
+    for (size_t i = 0; i < thaw->memo.room; i++)
+        if (thaw->memo.entries[i].value > 1) forget_hash((PyObject *)(uintptr_t)thaw->memo.entries[i].value);
 }
 
-/* All is there: has each still the hash by which it was put? */
-static int check_hashes(struct build *build, PyObject *root) {
+/* Checks, when all objects are complete, that each still has the hash with which it was put. */
+static int check_hashes(struct thaw *thaw, PyObject *root) {
     int r = 1;
-    if (build->hashed) forget_hashes(build, root);
-    for (Py_ssize_t i = 0; r > 0 && build->hashed && i < PyList_GET_SIZE(build->hashed); i++) {
-        PyObject *pair = PyList_GET_ITEM(build->hashed, i), *object = PyTuple_GET_ITEM(pair, 0);
+    if (thaw->hashed) forget_hashes(thaw, root);
+    for (Py_ssize_t i = 0; r > 0 && thaw->hashed && i < PyList_GET_SIZE(thaw->hashed); i++) {
+        PyObject *pair = PyList_GET_ITEM(thaw->hashed, i), *object = PyTuple_GET_ITEM(pair, 0);
         PyObject *hash = hash_of(object);
         r = hash ? PyObject_RichCompareBool(hash, PyTuple_GET_ITEM(pair, 1), Py_EQ) : -1;
         if (r == 0) refuse_early(object, NULL);
         Py_XDECREF(hash);
     }
-    Py_CLEAR(build->hashed);
+    Py_CLEAR(thaw->hashed);
     return r > 0 ? 0 : -1;
 }
 
-/* An item of a set, or a key. */
-static int check_hashable(struct build *build, PyObject *object, uint64_t weight) {
+/* Checks that an item of a set, or a key, can be hashed. */
+static int check_hashable(struct thaw *thaw, PyObject *object, uint64_t weight) {
     if (is_too_heavy(weight)) return -1;
-    return weight & WEIGHT_EARLY ? note_hash(build, object) : 0;
+    return weight & WEIGHT_EARLY ? note_hash(thaw, object) : 0;
 }
 
 /* ---- putting an item ---- */
 
-static int put_in_dict(struct build *build, struct step *step, PyObject *object, uint64_t weight) {
+static int put_in_dict(struct thaw *thaw, struct step *step, PyObject *object, uint64_t weight) {
     if (step->has_name)
         return put_entry(step, PyTuple_GET_ITEM(step->shape->names, (Py_ssize_t)step->next - 1), object);
     if (!step->key) {
-        if (check_hashable(build, object, weight) < 0) return -1;
+        if (check_hashable(thaw, object, weight) < 0) return -1;
         step->key = Py_NewRef(object);
         return 0;
     }
@@ -161,16 +163,16 @@ static int put_in_dict(struct build *build, struct step *step, PyObject *object,
     return r;
 }
 
-/* Python made no dict with such a key: somebody else made the image. */
+/* Python cannot have made a dict with such a key, so the image was made by another program. */
 static int hashed(int result) {
     if (result >= 0 || !PyErr_ExceptionMatches(PyExc_TypeError)) return result;
     PyErr_Clear();
-    return build_refuse("a key or a set's item has no hash");
+    return thaw_refuse("a key or a set's item has no hash");
 }
 
-/* Puts the item that was asked for last. */
-static int put(struct build *build, PyObject *object, uint64_t weight) {
-    struct step *step = &build->steps[build->count - 1];
+/* Puts the item that the step asked for last. */
+static int put(struct thaw *thaw, PyObject *object, uint64_t weight) {
+    struct step *step = &thaw->steps[thaw->count - 1];
     uint64_t index = step->next - 1;
     weigh(step, weight);
     switch (step->how) {
@@ -180,10 +182,10 @@ static int put(struct build *build, PyObject *object, uint64_t weight) {
         set_tuple_item(step->object, index, object);
         return 0;
     case HOW_SET:
-        if (check_hashable(build, object, weight) < 0) return -1;
+        if (check_hashable(thaw, object, weight) < 0) return -1;
         return hashed(PySet_Add(step->object, object));
     case HOW_FROZEN_SET:
-        if (check_hashable(build, object, weight) < 0) return -1;
+        if (check_hashable(thaw, object, weight) < 0) return -1;
         return PyList_Append(step->parts, object);
     case HOW_TYPED:
         return PyList_Append(step->parts, object);
@@ -196,50 +198,50 @@ static int put(struct build *build, PyObject *object, uint64_t weight) {
     case HOW_DICT:
     case HOW_ENTRIES:
     case HOW_NAMESPACE:
-        return hashed(put_in_dict(build, step, object, weight));
+        return hashed(put_in_dict(thaw, step, object, weight));
     }
     return -1;
 }
 
 /* ---- the work ---- */
 
-/* The next item of the step: 1; 0: there is none left. A dict's entry comes as its key, then as its value. */
-static int next_item(struct build *build, struct step *step, struct hr_item *ret_item) {
+/* Returns the next item of the step: 1; 0: the end. A dict's entry comes as its key, then as its value. */
+static int next_item(struct thaw *thaw, struct step *step, struct hr_item *ret_item) {
     bool is_value = step->key != NULL;
     uint64_t index = is_value ? step->next - 1 : step->next;
     if (!is_value && index >= step->item.count) return 0;
     if (!is_value) step->next++;
-    int r = is_value ? hr_store_entry(build->image->store, &step->item, index, ret_item)
-                     : hr_store_at(build->image->store, &step->item, index, ret_item);
+    int r = is_value ? hr_store_entry(thaw->image->store, &step->item, index, ret_item)
+                     : hr_store_at(thaw->image->store, &step->item, index, ret_item);
     if (r < 0) store_raise(r);
     return r < 0 ? -1 : 1;
 }
 
-/* 0: done; 1: a step was begun. */
-static int advance(struct build *build) {
-    size_t top = build->count - 1;
+/* 0: done; 1: a step was pushed. */
+static int advance(struct thaw *thaw) {
+    size_t top = thaw->count - 1;
     for (;;) {
         struct hr_item item;
         uint64_t weight;
-        struct step *step = &build->steps[top];
-        if (++build->done % SIGNAL_ITEMS == 0 && PyErr_CheckSignals() < 0) return -1;
-        int r = next_item(build, step, &item);
+        struct step *step = &thaw->steps[top];
+        if (++thaw->done % SIGNAL_ITEMS == 0 && PyErr_CheckSignals() < 0) return -1;
+        int r = next_item(thaw, step, &item);
         if (r <= 0) return r;
-        PyObject *object = build_begin(build, &item, &weight);
+        PyObject *object = thaw_begin(thaw, &item, &weight);
         if (!object) return PyErr_Occurred() ? -1 : 1;
-        r = put(build, object, weight);
+        r = put(thaw, object, weight);
         Py_DECREF(object);
         if (r < 0) return -1;
     }
 }
 
-static PyObject *make_typed(struct build *build, const struct step *step) {
+static PyObject *make_typed(struct thaw *thaw, const struct step *step) {
     struct hr_item name;
-    if (build_at(build->image, &step->item, 0, &name) < 0) return NULL;
-    if (name.kind != HR_KIND_TEXT) return build_refuse("a value's name is no text"), NULL;
-    PyObject *text = read_text(build->image, &name);
+    if (thaw_at(thaw->image, &step->item, 0, &name) < 0) return NULL;
+    if (name.kind != HR_KIND_TEXT) return thaw_refuse("the name of a typed value is not a text"), NULL;
+    PyObject *text = read_text(thaw->image, &name);
     PyObject *object = text ? store_hook("from_parts", "OOO", text, PyList_GET_ITEM(step->parts, 0),
-                                         build->image->trusted ? Py_True : Py_False)
+                                         thaw->image->trusted ? Py_True : Py_False)
                             : NULL;
     Py_XDECREF(text);
     return object;
@@ -251,80 +253,80 @@ static PyObject *new_frozen_set(PyObject *items) {
     return set;
 }
 
-/* The object of the step on top. New reference. */
-static PyObject *finish(struct build *build) {
-    struct step *step = &build->steps[build->count - 1];
+/* Pops the step on top and returns its object. New reference. */
+static PyObject *finish(struct thaw *thaw) {
+    struct step *step = &thaw->steps[thaw->count - 1];
     PyObject *object = step->how == HOW_FROZEN_SET ? new_frozen_set(step->parts)
-                       : step->how == HOW_TYPED    ? make_typed(build, step)
+                       : step->how == HOW_TYPED    ? make_typed(thaw, step)
                                                    : Py_NewRef(step->object);
-    uint64_t *known = object ? map_find(&build->memo, step->value) : NULL;
+    uint64_t *known = object ? map_find(&thaw->memo, step->value) : NULL;
     if (known && *known == 1) *known = (uintptr_t)Py_NewRef(object);
-    bool may_be_met = build->count > 1 || build->is_kept;
-    if (object && may_be_met && is_weighed(step) && map_add(&build->weights, step->value, weight_of(step)) < 0)
+    bool may_be_met = thaw->count > 1 || thaw->is_kept;
+    if (object && may_be_met && is_weighed(step) && map_add(&thaw->weights, step->value, weight_of(step)) < 0)
         Py_CLEAR(object);
-    build_drop(step);
+    thaw_drop(step);
     return object;
 }
 
-static PyObject *run(struct build *build, const struct hr_item *item, uint64_t *ret_weight) {
+static PyObject *run(struct thaw *thaw, const struct hr_item *item, uint64_t *ret_weight) {
     uint64_t weight;
-    PyObject *object = build_begin(build, item, &weight);
+    PyObject *object = thaw_begin(thaw, item, &weight);
     *ret_weight = 1;
     if (object || PyErr_Occurred()) return object;
     for (;;) {
-        int r = advance(build);
+        int r = advance(thaw);
         if (r < 0) return NULL;
         if (r > 0) continue;
-        *ret_weight = weight = weight_of(&build->steps[build->count - 1]);
-        object = finish(build);
-        build->count--;
-        if (!object || build->count == 0) return object;
-        r = put(build, object, weight);
+        *ret_weight = weight = weight_of(&thaw->steps[thaw->count - 1]);
+        object = finish(thaw);
+        thaw->count--;
+        if (!object || thaw->count == 0) return object;
+        r = put(thaw, object, weight);
         Py_DECREF(object);
         if (r < 0) return NULL;
     }
 }
 
-static void build_close(struct build *build) {
-    while (build->count) build_drop(&build->steps[--build->count]);
-    if (build->steps != build->first) PyMem_Free(build->steps);
-    for (size_t i = 0; i < build->memo.room; i++)
-        if (build->memo.entries[i].value > 1) Py_DECREF((PyObject *)(uintptr_t)build->memo.entries[i].value);
-    map_free(&build->memo);
-    map_free(&build->weights);
-    Py_CLEAR(build->hashed);
+static void thaw_close(struct thaw *thaw) {
+    while (thaw->count) thaw_drop(&thaw->steps[--thaw->count]);
+    if (thaw->steps != thaw->first) PyMem_Free(thaw->steps);
+    for (size_t i = 0; i < thaw->memo.room; i++)
+        if (thaw->memo.entries[i].value > 1) Py_DECREF((PyObject *)(uintptr_t)thaw->memo.entries[i].value);
+    map_free(&thaw->memo);
+    map_free(&thaw->weights);
+    Py_CLEAR(thaw->hashed);
 }
 
-static PyObject *build_one(struct build *build, const struct hr_item *item) {
+static PyObject *thaw_one(struct thaw *thaw, const struct hr_item *item) {
     uint64_t weight;
-    PyObject *object = run(build, item, &weight);
-    if (object && build->depth == BUILD_KEY && is_too_heavy(weight)) Py_CLEAR(object);
+    PyObject *object = run(thaw, item, &weight);
+    if (object && thaw->depth == THAW_KEY && is_too_heavy(weight)) Py_CLEAR(object);
     return object;
 }
 
-PyObject *build(struct image *image, const struct hr_item *item, enum depth depth) {
-    struct build build = {.image = image, .depth = depth, .steps = build.first, .room = FIRST_STEPS};
+PyObject *thaw_item(struct image *image, const struct hr_item *item, enum depth depth) {
+    struct thaw thaw = {.image = image, .depth = depth, .steps = thaw.first, .room = FIRST_STEPS};
     if (Py_EnterRecursiveCall(" while reading frozen data")) return NULL;
-    PyObject *object = build_one(&build, item);
-    if (object && check_hashes(&build, object) < 0) Py_CLEAR(object);
+    PyObject *object = thaw_one(&thaw, item);
+    if (object && check_hashes(&thaw, object) < 0) Py_CLEAR(object);
     Py_LeaveRecursiveCall();
-    build_close(&build);
+    thaw_close(&thaw);
     return object;
 }
 
-PyObject *build_many(struct image *image, build_next *next, void *state, enum depth depth) {
-    struct build build = {.image = image, .depth = depth, .steps = build.first, .room = FIRST_STEPS, .is_kept = true};
+PyObject *thaw_many(struct image *image, thaw_next *next, void *state, enum depth depth) {
+    struct thaw thaw = {.image = image, .depth = depth, .steps = thaw.first, .room = FIRST_STEPS, .is_kept = true};
     struct hr_item item;
     int r;
     if (Py_EnterRecursiveCall(" while reading frozen data")) return NULL;
     PyObject *list = PyList_New(0);
     while (list && (r = next(state, &item)) != 0) {
-        PyObject *object = r > 0 ? build_one(&build, &item) : NULL;
+        PyObject *object = r > 0 ? thaw_one(&thaw, &item) : NULL;
         if (!object || PyList_Append(list, object) < 0) Py_CLEAR(list);
         Py_XDECREF(object);
     }
-    if (list && check_hashes(&build, list) < 0) Py_CLEAR(list);
+    if (list && check_hashes(&thaw, list) < 0) Py_CLEAR(list);
     Py_LeaveRecursiveCall();
-    build_close(&build);
+    thaw_close(&thaw);
     return list;
 }

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_CORE_EXCHANGE_ARRAYS_H
+#define HEADRACE_CORE_EXCHANGE_ARRAYS_H
+
+#include "core.h"
+
+/* Tensors and numpy arrays: as struct hr_array on their way into a batch (array_in.c), and made from a batch
+ * (array_out.c). */
+
+/* ---- array_in.c ---- */
+
+/* Keeps the objects and buffers alive from which a batch is being written. */
+struct sources {
+    Py_buffer *buffers;
+    size_t buffer_count, buffer_room;
+    PyObject **objects;
+    size_t object_count, object_room;
+};
+void sources_clear(struct sources *sources); /* keeps the memory for the next batch */
+void sources_free(struct sources *sources);
+
+/* Describe a tensor (an exact torch.Tensor: CPU, strided, without gradient, not lazy) or an array (an exact
+ * numpy.ndarray or a scalar of a plain dtype). FOUND_NOT: encode the object in another way. The description is valid
+ * until sources_clear. */
+enum found source_tensor(struct sources *sources, PyObject *object, struct hr_array *ret_array);
+enum found source_array(struct sources *sources, PyObject *object, struct hr_array *ret_array);
+bool is_tensor(PyObject *object);
+bool is_numpy(PyObject *object);
+bool is_array(PyObject *object);
+
+/* ---- array_out.c ---- */
+
+extern PyTypeObject LeaseType; /* _core.Lease: a buffer over leased or private memory */
+
+/* Makes a tensor or array of the array leaf `node` of a delivery. New reference. */
+PyObject *sink_array(struct hr_delivery *delivery, const struct hr_node *node);
+
+#endif

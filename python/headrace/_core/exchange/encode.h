@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_CORE_EXCHANGE_ENCODE_H
+#define HEADRACE_CORE_EXCHANGE_ENCODE_H
+
+#include "exchange/arrays.h"
+
+/* Writes an object as a batch (encode.c), or collates a list of samples into one (collate.c). Used by port.c. */
+
+/* A tensor of a batch, borrowed, and the address of its elements. */
+struct member {
+    PyObject *tensor;
+    const char *data;
+    uint64_t item_bytes;
+};
+
+struct encoder {
+    hr_batch *batch;
+    struct sources sources;
+    PyObject *seen_types; /* dict: named tuple class -> its pickle, bytes */
+    const void **seen;    /* hash set of the containers and tensors that were met in this batch */
+    size_t seen_count, seen_room;
+    size_t seen_most;           /* the maximum of seen_count for this batch, up to the last reset */
+    struct member first_tensor; /* its storage is added to `seen` only if there is a second tensor */
+    size_t tensor_count;
+};
+int encoder_init(struct encoder *encoder);
+void encoder_free(struct encoder *encoder);
+/* Empties the encoder, to start the same batch again or, if that one `is_done`, for the next one. */
+void encoder_reset(struct encoder *encoder, bool is_done);
+
+/* Puts an object into the encoder's empty batch: as a tree if it is one, else as a pickle. -1: exception. */
+int encode(struct encoder *encoder, PyObject *object);
+/* Adds the class of a named tuple, as the first child of its node. */
+int encode_class(struct encoder *encoder, PyObject *type);
+bool is_named_tuple(PyObject *object);
+/* Adds an object as a node. FOUND_NOT: it is not a tree of plain parts, or a part of it occurs twice. */
+enum found encode_node(struct encoder *encoder, PyObject *object, int depth);
+/* Turns the code of an hr_batch_* call into 0 or an exception. FOUND_NOT: the tree is too deep. */
+enum found encode_result(int code);
+
+/* Puts the default collation of a list of samples into the encoder's empty batch. FOUND_NOT: Python has to collate. */
+enum found collate(struct encoder *encoder, PyObject *samples, enum hr_flavor flavor);
+
+#endif

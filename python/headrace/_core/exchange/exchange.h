@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_CORE_EXCHANGE_EXCHANGE_H
+#define HEADRACE_CORE_EXCHANGE_EXCHANGE_H
+
+#include "core.h"
+
+/*
+ * Batches between a worker and the trainer: the types that module.c adds to the module, and what they call of each
+ * other.
+ *
+ *     port.c      _core.Port, a worker's end       encode.c    an object as a batch
+ *     loader.c    _core.Loader, the trainer's end  collate.c   a list of samples as a batch
+ *     crew.c      its worker processes             decode.c    a batch as an object
+ *     tasks.c     _core.Tasks, the next tasks      array_in.c  tensors and arrays as struct hr_array
+ *     iterator.c  _core.Iterator, the loop's end   array_out.c struct hr_array as tensors and arrays, with their leases
+ *     indices.c   a task's indices as bytes and back
+ */
+
+extern PyTypeObject LoaderType;
+extern PyTypeObject PortType;
+extern PyTypeObject TasksType;
+extern PyTypeObject IteratorType;
+extern PyTypeObject NotingType; /* the iterator that _core.Port.noting returns */
+extern PyTypeObject LeaseType;  /* _core.Lease */
+extern PyObject *WorkerDied;    /* _core.WorkerDied, an exception */
+
+/* ---- indices.c ---- */
+
+/* The bytes of a task's indices: a list of int as int64, anything else as a pickle. New reference. */
+PyObject *core_pack_indices(PyObject *indices);
+PyObject *core_unpack_indices(const void *bytes, uint64_t length);
+
+/* ---- tasks.c ---- */
+
+/* See _core.Tasks.draw and handed_on. tasks_draw returns a new reference, or NULL without an exception at the end. */
+PyObject *tasks_draw(PyObject *tasks);
+void tasks_handed_on(PyObject *tasks);
+
+/* ---- loader.c ---- */
+
+/* The loader of a _core.Loader; NULL with an exception if it is closed. Any thread, at any time. */
+hr_loader *core_open_loader(PyObject *self);
+/* See _core.Loader.drop and fail. */
+void loader_drop(PyObject *loader);
+bool *loader_has_failed(PyObject *loader);
+
+/* ---- crew.c: the methods of _core.Loader for its worker processes ---- */
+
+PyObject *crew_adopt(PyObject *self, PyObject *arguments);
+PyObject *crew_guard(PyObject *module, PyObject *arguments);
+PyObject *crew_snapshot(PyObject *self, PyObject *worker);
+PyObject *crew_posted_status(PyObject *self, PyObject *worker);
+PyObject *crew_signal(PyObject *self, PyObject *arguments);
+PyObject *crew_stop(PyObject *self, PyObject *timeout);
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_CORE_FROZEN_IMAGE_H
+#define HEADRACE_CORE_FROZEN_IMAGE_H
+
+#include "frozen/store.h"
+
+/* _core.Image: an open image, what is remembered of it, and how its items are read. */
+
+/* ---- image.c ---- */
+
+/* What is remembered of a shape after the first record of it was met. */
+struct shape {
+    enum hr_shape_kind kind;
+    uint32_t field_count;
+    PyObject *names;    /* tuple of interned str */
+    PyObject *numbers;  /* dict: name -> number */
+    PyTypeObject *type; /* of an object or a named tuple */
+    /* Owned, one for each field of an object. NULL: an ordinary attribute. A descriptor: a slot. None: the value goes
+     * into __dict__ directly, because the class has a property of that name. */
+    PyObject **places;
+};
+
+struct image {
+    PyObject_HEAD hr_store *store;
+    const char *start;
+    uint64_t bytes;
+    struct shape **shapes; /* by number, NULL until met */
+    uint32_t shape_count;
+    int trusted;          /* it may import classes and load pickles */
+    bool is_sealed;       /* it is in memory that only this library wrote, so its flags for texts are reliable */
+    void *memory;         /* owned: contains an image that is in private memory; else NULL */
+    PyObject *lookups;    /* dict: value of a dict or set -> bytes, a table of its keys, if C cannot look them up */
+    PyObject *dtypes;     /* dict: text -> numpy.dtype */
+    PyObject *attributes; /* the __dict__ of instances, which the Python side uses */
+    PyObject *weakrefs;
+};
+extern PyTypeObject ImageType;
+
+/* Makes a _core.Image, which owns the store from now on; the store is closed if this fails. */
+PyObject *image_new(hr_store *store, int trusted);
+/* Borrowed; NULL with an exception. */
+struct shape *image_shape(struct image *image, uint32_t number);
+/* The number of a field; -1: there is no such field; -2: exception. */
+Py_ssize_t shape_find(const struct shape *shape, PyObject *name);
+
+/* ---- read.c ---- */
+
+/* An item as an object: a new scalar, a view, an array over the image, or an instance. New reference. */
+PyObject *read_item(struct image *image, const struct hr_item *item);
+PyObject *read_value(struct image *image, hr_value value);
+/* An item that the caller hashes, so it is an ordinary object and not a view. */
+PyObject *read_key(struct image *image, const struct hr_item *item);
+/* A scalar; NULL without an exception if the item is not one. */
+PyObject *read_scalar(struct image *image, const struct hr_item *item);
+PyObject *read_text(struct image *image, const struct hr_item *item);
+/* A text that is ASCII according to its image. */
+PyObject *read_ascii(struct image *image, const void *bytes, uint64_t count);
+/* An array, a tensor or a numpy scalar over the image. */
+PyObject *read_array(struct image *image, const struct hr_item *item);
+/* An ordinary array that can be written. `copies` maps what arrays share to the memory that their copies share; its
+ * keys are numbers that are no hr_value. */
+PyObject *read_private_array(struct image *image, const struct hr_item *item, struct map *copies);
+
+#endif

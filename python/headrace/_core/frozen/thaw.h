@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_CORE_FROZEN_THAW_H
+#define HEADRACE_CORE_FROZEN_THAW_H
+
+#include "frozen/image.h"
+
+/* Instances and ordinary containers from an image. Called by read.c and view.c. */
+
+enum depth {
+    THAW_RECORD, /* instances; their containers and arrays are views */
+    THAW_ALL,    /* ordinary Python objects at every level */
+    THAW_KEY     /* ordinary Python objects at every level, of a size that can be hashed */
+};
+PyObject *thaw_item(struct image *image, const struct hr_item *item, enum depth depth);
+/* Returns a list of many items, which share the objects that they refer to. `next` gives one item per call. It returns
+ * 1; 0 at the end; -1 with an exception. */
+typedef int thaw_next(void *state, struct hr_item *ret_item);
+PyObject *thaw_many(struct image *image, thaw_next *next, void *state, enum depth depth);
+/* Reads the two parts of a deque, Counter... 1; 0: it is of another type; -1: exception. */
+int typed_parts(struct image *image, const struct hr_item *typed, struct hr_item *ret_extra, struct hr_item *ret_items);
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_CORE_INSPECT_INSPECT_H
+#define HEADRACE_CORE_INSPECT_INSPECT_H
+
+#include "core.h"
+
+/* What an object refers to and what memory costs: the functions and types that module.c adds to the module. */
+
+extern PyTypeObject WalkerType;    /* _core.Walker, for headrace.doctor (walk.c) */
+extern PyTypeObject ExpansionType; /* the iterator that _core.Walker.expand returns */
+
+PyObject *growth_look(PyObject *module, PyObject *arguments); /* _core.private_share (growth.c) */
+PyObject *machine_look(PyObject *module, PyObject *ignored);  /* _core.machine (machine.c) */
+PyObject *machine_private_bytes(PyObject *module, PyObject *ignored);
+
+#endif
