@@ -113,8 +113,8 @@ def cause_at_start(worker: WorkerSnapshot, exit_code: int | None) -> tuple[int, 
 def shorten_failed_start(report: str) -> str:
     """Shortens the report of a death before the first task. If the next worker ends in the same way, an error shows all
     of it."""
-    first = report.splitlines()[0]
-    return f"{first}\n  it ended before its first task; if the next worker ends in the same way, an error says more"
+    first = report.splitlines()[0].partition(". ")[0].rstrip(".")
+    return f"{first} before its first task\n  if the next worker ends in the same way, an error says why"
 
 
 def describe_repeated_death(worker: WorkerSnapshot) -> str:
