@@ -28,7 +28,7 @@ from typing import Any, Protocol
 from headrace import _core
 from headrace._engine import reports, restart_state, shutdown
 from headrace._engine.snapshot import WorkerSnapshot
-from headrace._errors.warn import log, warn_user
+from headrace._errors.warn import warn_user
 from headrace._options import Policy
 from headrace._samples.names import has_indices, shorten
 from headrace._samples.random_numbers import text_of
@@ -162,7 +162,6 @@ class Crew:
         if is_restart and (why_not := self._why_final(dead.pid, cause) or self._why_not_again()):
             raise RuntimeError(report + why_not)
         if cause is not None:
-            log.info(report)
             is_known = cause in self._causes.values()
             report = reports.describe_repeated_death(dead) if is_known else reports.shorten_failed_start(report)
         start = self._take_over_tasks(worker)
