@@ -235,18 +235,18 @@ def test_a_pickle_is_checked(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        ("data:fail", "RuntimeError: no disk", "data:fail was called without arguments, for its result to be checked"),
-        ("data:needs", "argument: 'root'", "data:needs was called without arguments, for its result to be checked"),
+        ("data:fail", "RuntimeError: no disk", "data:fail was called without arguments, to check its result"),
+        ("data:needs", "argument: 'root'", "data:needs was called without arguments, to check its result"),
         ("data:mak", "", "has no 'mak'; did you mean 'make'?"),
         ("nowhere:make", "", "No module named 'nowhere'"),
-        ("train.py", "", "which of its names is the data set? train.py:NAME"),
+        ("train.py", "", "which of its names is the dataset? train.py:NAME"),
     ],
 )
 def test_what_cannot_be_loaded_is_told(folder: Path, source: str, error: str, message: str) -> None:
     result = doctor(folder, source)
     assert result.returncode == 2 and result.stdout == ""
     assert error in result.stderr and message in result.stderr and "headrace doctor: " in result.stderr
-    assert "_cli.py" not in result.stderr and "_source.py" not in result.stderr
+    assert "_commands" not in result.stderr
 
 
 def test_the_module_tells_its_commands() -> None:
@@ -374,7 +374,7 @@ def test_a_closed_stdout_is_an_error(talks: Path, arguments: list[str]) -> None:
     command = ["sh", "-c", 'exec "$0" doctor "$@" >&-', str(PROGRAM), *arguments]
     done = subprocess.run(command, cwd=talks, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "headrace: standard output is closed; send what is not wanted to /dev/null\n"
+    assert done.stderr == "headrace: standard output is closed; redirect it to /dev/null if you do not want it\n"
 
 
 def test_a_closed_stderr_takes_nothing_from_the_report(talks: Path) -> None:

@@ -8,7 +8,6 @@ import errno
 import logging
 import multiprocessing.process
 import os
-import pathlib
 import signal
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any, Protocol
 from headrace import _core
 from headrace._engine import reports, restart_state
 from headrace._errors.exception_text import ForkWarning
+from headrace._inspect import this_process
 from headrace._options import Policy
 from headrace._samples.random_numbers import text_of
 from headrace._samples.refill import indices_of
@@ -31,8 +31,6 @@ _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of
 EXIT_CODE_S = 1.0  # for the exit code of a dead worker to arrive
 GROUP_S = 0.2  # for the other workers to end by a signal that ended one
 STACK_S = 1.0  # for a worker to write its stacks
-PIN_THREAD = "headrace-pin"  # name of the threads that pin batches
-REAP_THREAD = "headrace-reap"  # of those that wait for workers which die late; neither holds a lock of the user's
 DEATHS_OF_A_SAMPLE = 2  # after which it is not tried again
 SLICE_S = 1.0  # a wait is looked at this often
 STILLBIRTHS = 8  # in the life of an iterator, after which a worker that hangs as it is forked is waited for
@@ -129,7 +127,7 @@ class Crew:
             contexts.check_process(process)
             process.daemon = True
             _fail_at("fork")
-            self._threads = count_threads()
+            self._threads = this_process.count_threads()
             signals.without_signals(lambda: self._start_process(worker, process, opener))
         except AssertionError as error:
             contexts.explain_daemon(error)
@@ -397,7 +395,7 @@ def _reap_later(processes: list[Any]) -> None:
             process.join()
 
     with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
-        threading.Thread(target=reap, name=REAP_THREAD, daemon=True).start()
+        threading.Thread(target=reap, name=this_process.REAP_THREAD, daemon=True).start()
 
 
 _workers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -437,22 +435,9 @@ def calm_libraries() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
-    cv2 = _opencv()
-    if cv2 is not None and not opencv_threads_set():
+    cv2 = this_process.opencv()
+    if cv2 is not None and not this_process.opencv_threads_set():
         cv2.setNumThreads(0)
-
-
-def _opencv() -> Any:
-    """None where it is not imported, or something else has its name: None, which keeps it from import, or a stub."""
-    cv2 = sys.modules.get("cv2")
-    return cv2 if all(hasattr(cv2, name) for name in ("getNumThreads", "setNumThreads", "getNumberOfCPUs")) else None
-
-
-def opencv_threads_set() -> int:
-    """How many threads the user has told OpenCV to use, which workers keep; 0 for none, or where nobody has said."""
-    cv2 = _opencv()
-    threads = int(cv2.getNumThreads()) if cv2 is not None else 0
-    return 0 if cv2 is None or threads == cv2.getNumberOfCPUs() else threads
 
 
 def warn_of_fork(context: Any) -> None:
@@ -463,62 +448,22 @@ def warn_of_fork(context: Any) -> None:
     hazards = []
     if torch is not None and torch.cuda.is_initialized():
         hazards.append("CUDA is initialised, and forked processes cannot use it")
-    if names := other_threads():
+    if names := this_process.other_threads():
         others = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         hazards.append(
             f"other threads run ({others}), and a lock that one of them holds now stays locked in the workers"
         )
-    if opencv_threads_set() > 1:
+    if this_process.opencv_threads_set() > 1:
         hazards.append("OpenCV has a thread pool, which may hang in them (cv2.setNumThreads(0) here avoids that)")
-    if "polars" in sys.modules and any(name.startswith("polars-") for name in _thread_names()):
+    if "polars" in sys.modules and any(name.startswith("polars-") for name in this_process.thread_names()):
         hazards.append("polars has a thread pool, which they do not have, and wait for")
-    if hazards and not _warned and reports.is_first_rank():
+    if hazards and not _warned and this_process.is_first_rank():
         _warned.append(True)
         tell(
             f"headrace: workers are forked from this process, where {'; '.join(hazards)}. "
             'multiprocessing_context="forkserver" avoids this',
             ForkWarning,
         )
-
-
-def other_threads() -> list[str]:
-    """The names of Python's threads, but for this one, headrace's own and harmless ones."""
-    own = (threading.main_thread().name, threading.current_thread().name, PIN_THREAD, REAP_THREAD)
-    return [thread.name for thread in threading.enumerate() if thread.name not in own and not _is_harmless(thread)]
-
-
-def count_threads() -> int:
-    """Of this process, native ones included, where /proc is there."""
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return threading.active_count()
-
-
-def _thread_names() -> list[str]:
-    """Of all of this process's threads, native ones included, as the kernel knows them."""
-    names = []
-    for path in pathlib.Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # it has just ended
-            names.append(path.read_text().strip())
-    return names
-
-
-# The modules whose threads hold no lock that a worker needs: by the class of a thread, or by the function it runs.
-_HARMLESS = {
-    "tqdm._monitor": "watches bars: holds a lock for some microseconds in 10 s",
-    "multiprocessing.resource_sharer": "waits in accept() for processes that fetch descriptors; its lock is made again",
-    "pytest_rerunfailures": "counts failures for pytest-xdist: waits in accept() and recv(), a test calls none of it",
-    "pytest_timeout": "waits for the end of a test; then it ends the process",
-}
-_FEEDER = "QueueFeederThread"  # feeds a queue of multiprocessing; its locks are made again in a child
-
-
-def _is_harmless(thread: threading.Thread) -> bool:
-    """Returns True for threads of common tools that only wait, whose users fork without trouble."""
-    runs = thread.function if isinstance(thread, threading.Timer) else getattr(thread, "_target", None)
-    modules = {type(thread).__module__, getattr(runs, "__module__", None)}
-    return thread.name == _FEEDER or not modules.isdisjoint(_HARMLESS)
 
 
 _warned: list[bool] = []

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import errno
-import functools
 import itertools
 import os
 import pickle
@@ -21,23 +19,13 @@ from headrace import _core
 from headrace._engine import crew, reports, restart_state, start_errors
 from headrace._errors import exception_text
 from headrace._inspect import growth as _growth
+from headrace._inspect.units import in_units
 from headrace._options import Policy
 from headrace._start import pickling, signals  # noqa: F401
 
 _DRAW, _SEND = 1, 2  # _core.Loader.failed_step
 WINDOW_STEP = 2 << 20  # windows of shared memory are multiples of this, where limits allow it
 NO_REPORT = "headrace: there is no report before the first iteration with workers"
-
-
-@functools.cache
-def why_not() -> str | None:
-    """Why the engine cannot run in this process (a sandbox that refuses what it needs), or None. Tried once."""
-    try:
-        _core.Loader(1, 1, True, 1 << 20).close()
-    except OSError as error:
-        if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
-            return str(error.strerror)
-    return None
 
 
 def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
@@ -51,11 +39,11 @@ def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
 
 
 def _explain_indices(error: Exception, indices: Any, sampler: str, batch: int) -> None:
-    from headrace.doctor import _check  # only now: few samplers ever need it
+    from headrace.doctor.pickle import check  # only now: few samplers ever need it
 
-    report = _check.what_is_in_the_way(_check.check_indices, indices)
+    report = check.what_is_in_the_way(check.check_indices, indices)
     if report is not None:
-        report = _check.with_subject(report, f"indices (batch {batch} of this epoch, drawn from the {sampler})")
+        report = check.with_subject(report, f"indices (batch {batch} of this epoch, drawn from the {sampler})")
         start_errors.attach(error, report)
 
 
@@ -330,10 +318,10 @@ class Engine:
         self._has_warned = True
         report = self._core.report()
         limit, what = _limit_of(report)
-        held = f"{report['held']} batches that are held ({reports.in_units(report['held_bytes'])}) and "
+        held = f"{report['held']} batches that are held ({in_units(report['held_bytes'])}) and "
         warnings.warn(
             f"headrace: batches arrive as private copies, which is slower: {held if report['held'] else ''}those in "
-            f"flight do not fit {reports.in_units(limit)} of shared memory. Raise {what}, lower prefetch_factor, or "
+            f"flight do not fit {in_units(limit)} of shared memory. Raise {what}, lower prefetch_factor, or "
             "keep fewer batches",
             stacklevel=stacklevel,
         )
@@ -341,11 +329,11 @@ class Engine:
     def _explain_size(self, needed: int, batch_size: int | None) -> MemoryError:
         report = self._core.report()
         limit, what = _limit_of(report)
-        held = reports.in_units(report["held_bytes"])
-        per_sample = f" (batch_size {batch_size} x {reports.in_units(needed / batch_size)})" if batch_size else ""
+        held = in_units(report["held_bytes"])
+        per_sample = f" (batch_size {batch_size} x {in_units(needed / batch_size)})" if batch_size else ""
         return MemoryError(
-            f"headrace: a batch of {reports.in_units(needed)}{per_sample} does not fit the limit of "
-            f"{reports.in_units(limit)} of shared memory, {held} of which are held; "
+            f"headrace: a batch of {in_units(needed)}{per_sample} does not fit the limit of "
+            f"{in_units(limit)} of shared memory, {held} of which are held; "
             f"lower batch_size, or raise {what} (it needs {needed} bytes, the limit is {limit})"
         )
 

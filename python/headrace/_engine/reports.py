@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._inspect import lookup
+from headrace._inspect.units import in_units
 
 
 class _Short(reprlib.Repr):
@@ -52,20 +53,6 @@ _TAKEN = (
     "; how is not known, for this process took its exit code (by os.wait or os.waitpid(-1), in a handler of SIGCHLD or "
     "a thread) or ignores SIGCHLD"
 )
-
-
-def in_units(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
-def is_first_rank() -> bool:
-    """Of the processes of a training on this machine: all would say the same."""
-    return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
 
 
 def shorten(indices: Any) -> str:

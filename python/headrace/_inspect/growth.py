@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace import _core
-from headrace._engine.reports import in_units, is_first_rank
+from headrace._inspect.this_process import is_first_rank
+from headrace._inspect.units import count_workers, in_units
 
 MIB = 1 << 20
 FIRST_S = 0.25  # after a worker's start; then after half as long again as it has lived,
@@ -263,10 +264,6 @@ def sum_up(told: list[dict[str, Any]]) -> list[Growth]:
 
 
 _told: set[tuple[str, str]] = set()  # this process has said so already
-
-
-def count_workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def matters(grown: list[Growth], spare: float) -> bool:

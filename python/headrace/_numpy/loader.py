@@ -361,6 +361,9 @@ class Loader:
         generator = np.random.default_rng([self.seed, self.epoch])
         return map(int, generator.permutation(len(self.dataset)))
 
+    def _batch_function(self) -> Callable[[list[Any]], Any]:
+        return self.collate_fn or default_collate
+
     def _tasks(self) -> _core.Tasks:
         """Returns the indices of one batch after the other."""
         if self.batch_sampler is not None:
@@ -435,7 +438,7 @@ class _IteratorHere(in_process.HereIterator):
     def __init__(self, loader: Loader, tasks: _core.Tasks, epoch: int) -> None:
         policy = _options.Policy.of(loader, loader._is_iterable, {})
         self._is_batched = loader._batched
-        self._collate = (loader.collate_fn or default_collate) if self._is_batched else _as_is
+        self._collate = loader._batch_function() if self._is_batched else _as_is
         if loader._is_iterable:
             batch_size = (loader.batch_size or 0) if self._is_batched else 0
             self._from: Any = draw.FromIterable(loader.dataset, batch_size, loader.drop_last, policy, None)

@@ -178,9 +178,9 @@ def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:
     try:
         port.publish(status, message)
     except Exception as error:
-        from headrace.doctor import _check  # only now: few batches ever fail
+        from headrace.doctor.pickle import check  # only now: few batches ever fail
 
-        report = _check.what_is_in_the_way(_check.check_batch, batch)
+        report = check.what_is_in_the_way(check.check_batch, batch)
         if report is not None:
             with contextlib.suppress(Exception):  # some classes refuse to be changed
                 error.headrace_report = report  # type: ignore[attr-defined]

@@ -93,7 +93,7 @@ def know_arrays() -> None:
     if "numpy" in sys.modules:
         _core.use_numpy()
     if hasattr(sys.modules.get("torch"), "Tensor"):
-        importlib.import_module("headrace.torch._worker").use_torch()
+        importlib.import_module("headrace._tensors.extension").use_torch()
 
 
 def prepare(on_unknown: str, progress: Progress) -> Any:

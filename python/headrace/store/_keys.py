@@ -14,17 +14,17 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from headrace.store._types import _TYPES
+from headrace.store.types.tables import TYPES
 
 
 def _as_stored(cls: type) -> Callable[[Any], Any]:
-    name, parts = _TYPES[cls]
+    name, parts = TYPES[cls]
     return lambda value: (name, parts(value))
 
 
 def _without_zone(cls: type) -> Callable[[Any], Any]:
     """Two that differ in their fold only are equal."""
-    name, parts = _TYPES[cls]
+    name, parts = TYPES[cls]
     return lambda value: None if value.tzinfo is not None else (name, (*parts(value)[:-1], 0))
 
 

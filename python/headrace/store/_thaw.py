@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._inspect import lookup
-from headrace.store import _types
+from headrace.store.types import classes, tables
 
 
 def _is_over_image(value: Any) -> bool:
@@ -17,11 +17,6 @@ def _is_over_image(value: Any) -> bool:
     while value is not None and not isinstance(value, _core.Image):
         value = lookup.attribute(value, "base")
     return value is not None
-
-
-def _is_of_statement(cls: type) -> bool:
-    """Did a class statement make it?"""
-    return bool(cls.__flags__ & (1 << 9))
 
 
 def _fields(value: Any, known: tuple[Any, ...]) -> Iterator[tuple[Any, str, Any]]:
@@ -87,7 +82,7 @@ class _Thawing:
 
     def classify(self, cls: type) -> tuple[Any, ...]:
         if cls not in self.known:
-            self.known[cls] = _types.classify(cls)
+            self.known[cls] = tables.classify(cls)
         return self.known[cls]
 
     # ---- what is there ----
@@ -99,7 +94,7 @@ class _Thawing:
             here = todo.pop()
             if type(here) in _VIEWS:
                 self.views[id(here)] = here
-            elif _is_of_statement(type(here)) and id(here) not in self.instances:
+            elif classes.is_made_by_statement(type(here)) and id(here) not in self.instances:
                 self.instances[id(here)] = here
                 known = self.classify(type(here))
                 if known[0] == "tuple":
@@ -130,7 +125,7 @@ class _Thawing:
             return self.array(value, _shared_array(value), _copy_array) if _is_over_image(value) else value
         if torch is not None and cls is torch.Tensor:
             return self.array(value, _shared_tensor(value), _copy_tensor)
-        if not _is_of_statement(cls):
+        if not classes.is_made_by_statement(cls):
             return value
         return self.instance(value, self.classify(cls))
 

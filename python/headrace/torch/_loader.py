@@ -20,9 +20,10 @@ from headrace import _core, _options
 from headrace._engine import engine as _engine
 from headrace._engine import in_process, restart_state, start_errors
 from headrace._errors import exception_text, raising
-from headrace._inspect import lookup
+from headrace._inspect import lookup, this_process
 from headrace._samples import draw, refill
 from headrace._start import contexts, forkserver, signals
+from headrace._tensors import extension
 from headrace.torch import _base, _early_end, _internals, _pinning, _tasks, _worker
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -143,7 +144,7 @@ def _why_torchs(loader: torch.utils.data.DataLoader[Any]) -> str | None:
     """Returns why a loader with workers gets torch's engine, or None if it gets headrace's."""
     if name := contexts.foreign_class(loader.multiprocessing_context):
         return f"its multiprocessing_context starts workers as {name}, which is not a process of multiprocessing"
-    return _engine.why_not()
+    return this_process.why_engine_cannot_run()
 
 
 class _OfLoaders(Generic[_Known]):
@@ -341,7 +342,7 @@ class _Iterator(_Checked, _core.Iterator, _internals.BaseIterator):  # type: ign
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         _internals.called_by_torch(super().__init__, loader)
-        _worker.use_torch()
+        extension.use_torch()
         self._batch_size = lookup.attribute(loader, "batch_size")  # fastai's stand-in for a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # with what is not a number, too, torch waits
         self._worker_init_fn = loader.worker_init_fn

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from headrace._engine import crew
+from headrace._inspect import this_process
 from headrace.torch import _internals
 
 LOOK_S = 1.0  # the thread is looked at this often
@@ -51,7 +51,7 @@ class Pinner:
         index = torch.accelerator.current_device_index()
         arguments = (self._in, self._out, index, self._is_done, device)
         self._thread = threading.Thread(
-            target=_internals.pin_memory._pin_memory_loop, args=arguments, name=crew.PIN_THREAD, daemon=True
+            target=_internals.pin_memory._pin_memory_loop, args=arguments, name=this_process.PIN_THREAD, daemon=True
         )
         self._thread.start()
 

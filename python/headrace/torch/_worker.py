@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import random
 import signal
 from dataclasses import dataclass
@@ -19,22 +17,9 @@ from headrace._inspect import lookup
 from headrace._options import Policy
 from headrace._samples.draw import IterableFetcher
 from headrace._samples.maker import DatasetJob, SampleMaker
-from headrace._start import pickling
+from headrace._tensors import extension
 from headrace._worker import diagnostics, main
 from headrace.torch import _early_end, _internals
-from headrace.torch import _pickling as _torch_pickling
-
-
-def use_torch() -> None:
-    """Tells the extension about torch: once per process."""
-    # $HEADRACE_DLPACK=capsule: as with a torch that has no exchange table.
-    table = None if os.environ.get("HEADRACE_DLPACK") == "capsule" else _internals.exchange_table
-    _core.use_torch(torch.Tensor, torch.int8, torch.uint8, torch.utils.dlpack.from_dlpack, table)
-    if _internals.worker.HAS_NUMPY:
-        _core.use_numpy()
-        importlib.import_module("numpy.random")  # numpy loads it late: here once, instead of in each forked worker
-    pickling.use_pickler(_torch_pickling.Pickler)
-
 
 _PLAIN = {
     torch.Tensor: "collate_tensor_fn",
@@ -97,7 +82,7 @@ class Job(DatasetJob):
     flavor = _core.FLAVOR_TENSOR
 
     def prepare(self, port: _core.Port, beginning: restart_state.Beginning) -> None:
-        use_torch()
+        extension.use_torch()
         _internals.signal_handling._set_worker_signal_handlers()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torch's exits with 0 if the trainer's group sent it
         diagnostics.arm(port)
