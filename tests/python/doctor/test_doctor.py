@@ -441,6 +441,33 @@ def test_what_stands_under_the_main_guard_is_not_there_in_a_worker(tmp_path: Any
     assert lines[3] == "[] []"
 
 
+CANNOT_BE_UNPICKLED = """
+class Refused(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+"""
+BOTH = """
+import sys
+from headrace import doctor
+import refused
+
+class Dataset:
+    def __init__(self):
+        self.own, self.imported = Refused(1, "no"), refused.Refused(1, "no")
+
+if __name__ == "__main__":
+    report = doctor.check(Dataset(), sys.argv[1], "dataset", load=True)
+    print([one.path for one in report.findings], all("TypeError" in one.reason for one in report.findings))
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_check_unpickles_classes_of_the_main_script(method: str, tmp_path: Any) -> None:
+    (tmp_path / "refused.py").write_text(CANNOT_BE_UNPICKLED)
+    (tmp_path / "script.py").write_text(CANNOT_BE_UNPICKLED + BOTH)
+    assert said(str(tmp_path / "script.py"), method) == ["['dataset.own', 'dataset.imported'] True"]
+
+
 @pytest.mark.parametrize("how", ["-", "-c"])
 def test_a_worker_cannot_import_what_is_no_file(how: str) -> None:
     lines = said("-c", MAIN) if how == "-c" else said("-", stdin=MAIN)

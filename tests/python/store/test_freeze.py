@@ -451,7 +451,7 @@ def test_freezing_and_thawing_leave_nothing_behind() -> None:
 
 def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
     with pytest.raises(
-        TypeError, match=r"obj\.items\[1\]\['lock'\] is a _thread\.lock.*of one process\. Leave it out$"
+        TypeError, match=r"obj\.items\[1\]\['lock'\] is a _thread\.lock.*belongs to one process\. Leave it out$"
     ):
         headrace.freeze(ft.Holder())
     with pytest.raises(

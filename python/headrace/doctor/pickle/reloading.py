@@ -78,8 +78,8 @@ def _try(values: Sequence[Any], method: str) -> list[_Failure | None]:
             process.start()
         except OSError:
             raise
-        except Exception:
-            return [None] * len(values)  # by value it does not pickle: nothing is known of how it loads
+        except Exception:  # one of them cannot be pickled by value: try the others without it
+            return [None] if len(values) == 1 else [one for value in values for one in _try([value], method)]
         sender.close()
         with contextlib.suppress(EOFError):
             while len(answers) < len(values) and receiver.poll(_TRY_S):
