@@ -168,7 +168,7 @@ def test_every_culprit_is_shown_with_its_line_and_a_fix(folder: Path) -> None:
         "      set in data.py:14\n"
         "      fix: leave it out in __getstate__, make it in __setstate__; "
         'or repair="auto" makes a new one in each worker\n'
-        "  make().key[('k', 1)]  function <lambda>  a lambda: pickle sends functions by name, and a lambda has none\n"
+        "  make().key[('k', 1)]  function <lambda>  a lambda: pickle sends functions by name, and a lambda does not have one\n"
         "      defined in data.py:15, in Bad.__init__\n"
         '      fix: a named function at module level; or repair="auto" sends it by value\n'
     )
@@ -190,7 +190,7 @@ def test_a_loader_is_checked_part_by_part_and_not_iterated(folder: Path) -> None
 def test_what_does_not_load_again_is_found_by_default(folder: Path, method: str) -> None:
     result = doctor(folder, "data:breaks", "--method", method)
     assert result.returncode == 2
-    assert "it pickles, and does not load again: KeyError: 'a field of an older version'" in result.stdout
+    assert "it can be pickled, but not unpickled: KeyError: 'a field of an older version'" in result.stdout
     assert "raised in data.py:19" in result.stdout
     assert doctor(folder, "data:breaks", "--method", method, "--no-load").returncode == 0
 
@@ -282,20 +282,20 @@ if __name__ == "__main__":
 REAL_LIFE = {
     "reader": (
         "2 objects are in the way:\n\n"
-        "  dataset.logger   Logger         it is not the logger that logging.getLogger gives for its name\n"
+        "  dataset.logger   Logger         it is not the logger that logging.getLogger returns for its name\n"
         "      set in reader.py:5\n"
-        "      fix: get it by logging.getLogger(name) where it is used; "
+        "      fix: call logging.getLogger(name) where it is used; "
         'or repair="auto" gets the logger of that name in each\n'
         "      worker\n"
         "  dataset.handler  StreamHandler  a logging handler holds a lock and a stream\n"
-        "      set in reader.py:7     fix: set logging up in worker_init_fn; "
-        'or repair="auto" makes it anew in each worker\n',
+        "      set in reader.py:7     fix: set up logging in worker_init_fn; "
+        'or repair="auto" makes a new one in each worker\n',
         [[0, 1], [2, 3]],
     ),
     "vocab": (
         "1 object is in the way:\n\n"
         "  dataset.vocab.word2id.default_factory  function <lambda>\n"
-        "      a lambda: pickle sends functions by name, and a lambda has none\n"
+        "      a lambda: pickle sends functions by name, and a lambda does not have one\n"
         "      defined in vocab.py:7, in Vocab.load\n"
         '      fix: a named function at module level; or repair="auto" sends it by value\n',
         [[0, 0], [0, 0]],

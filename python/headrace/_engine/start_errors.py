@@ -66,7 +66,7 @@ def is_explained(error: Exception) -> bool:
 
 def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method: str, repair: str | None) -> _Made:
     """What start(False) returns. Where that fails because one of the parts does not pickle, its exception says all that
-    is in the way; or, with `repair`, start(True) sends what can be made anew in a Parcel."""
+    is in the way; or, with `repair`, start(True) sends what can be made anew in a RepairedPickle."""
     try:
         return start(False)
     except Exception as error:
@@ -87,7 +87,7 @@ def _started_repaired(start: Callable[[bool], _Made], parts: Any, method: str, r
     except Exception as error:
         explain(error, check.without(report, repairs.remedied(report)) or report)
         raise
-    crew.tell(repairs.told(repairs.remedied(report)))
+    crew.tell(repairs.warning(repairs.remedied(report)))
     return made
 
 
@@ -95,7 +95,7 @@ def parcel(value: Any) -> Any:
     """The value, as it is sent with repair="auto"."""
     from headrace.doctor.pickle import repairs
 
-    return repairs.Parcel(value)
+    return repairs.RepairedPickle(value)
 
 
 start_method_of = forkserver.start_method_of

@@ -114,7 +114,7 @@ def test_where_it_was_set_or_defined_is_told() -> None:
     ("what", "reason"),
     [
         ("environment", "the environment of this process"),
-        ("weak proxy", "a weak reference names an object of this process only"),
+        ("weak proxy", "a weak reference refers to an object of this process only"),
         ("ctypes buffer", "an address in the memory of this process"),
         ("reduce with an iterator that raises", "pickling it raises ZeroDivisionError: "),
     ],

@@ -31,7 +31,7 @@ def test_a_container_with_dockers_small_shm_is_fine_and_the_text_says_so(tmp_pat
     assert result.returncode == 0, result.stdout + result.stderr
     assert "ok       /dev/shm         64.0 MiB   (headrace puts nothing there)" in result.stdout
     assert "headrace does not need docker run --ipc=host or --shm-size" in " ".join(result.stdout.split())
-    assert "ok       memory           7.0 GiB to spare   (the cgroup's limit of 8.0 GiB)" in result.stdout
+    assert "ok       memory           7.0 GiB available   (the cgroup's limit is 8.0 GiB)" in result.stdout
     assert result.stdout.endswith("\n\nnothing is wrong\n")
 
 

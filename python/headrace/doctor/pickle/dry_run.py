@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries what multiprocessing would do: its own pickler, into nothing, with leaves judged by rule."""
+"""Runs multiprocessing's pickler without keeping its output. Rules replace the reductions of tensors and arrays."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from headrace import _core
 from headrace.doctor.pickle import reports, rules
 
 _MAIN = b"main__"  # __main__ or __mp_main__
-_FRAME_BYTES = 1 << 20  # what is larger is one string or buffer, and no names
-_MOST_PARTS = 200
+_FRAME_BYTES = 1 << 20  # a larger piece is one string or buffer, and contains no names
+_MAX_PARTS = 200
 _LEVELS = 3
 
 Part = tuple[str, Any]
 
 
 class _Nowhere:
-    """Counts what is written, and looks for the name of the main module."""
+    """A file that only counts bytes, and looks for the name of the main module."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -37,7 +37,7 @@ class _Nowhere:
 
 
 class Probe(ForkingPickler):
-    """One try. `weights` and `nowhere` tell what it came to."""
+    """One pickler. Afterwards `weights` and `nowhere` have the results."""
 
     def __init__(self, is_batch: bool = False) -> None:
         self.weights = rules.Weights()
@@ -47,12 +47,12 @@ class Probe(ForkingPickler):
 
 
 def setting(is_batch: bool) -> contextlib.AbstractContextManager[None]:
-    """What to try in: arguments of a process are pickled while it is started, batches are not."""
+    """Returns the context to pickle in. Arguments of a process are pickled while it is started; batches are not."""
     return contextlib.nullcontext() if is_batch else rules.as_if_starting()
 
 
 def error_of(value: object, is_batch: bool = False) -> BaseException | None:
-    """What pickling the object raises, or None."""
+    """Returns the exception that pickling the object raises, or None."""
     with setting(is_batch):
         try:
             Probe(is_batch).dump(value)
@@ -62,8 +62,8 @@ def error_of(value: object, is_batch: bool = False) -> BaseException | None:
 
 
 def parts_of(name: str, value: Any, levels: int = _LEVELS) -> Iterator[tuple[str, Any, bool]]:
-    """(path, value, is it whole): a plain object is taken apart into its attributes, a small dict into its values. What
-    is not whole is followed by its parts."""
+    """Yields (path, value, is_whole). A plain object is split into its attributes, and a small dict into its values;
+    such an object is not whole, and its parts follow it."""
     attributes = _attributes_of(value) if levels else None
     if attributes is None:
         yield name, value, True
@@ -75,35 +75,37 @@ def parts_of(name: str, value: Any, levels: int = _LEVELS) -> Iterator[tuple[str
 
 def _attributes_of(value: Any) -> list[Part] | None:
     if type(value) is dict:
-        if len(value) > _MOST_PARTS or not all(type(key) is str for key in value):
+        if len(value) > _MAX_PARTS or not all(type(key) is str for key in value):
             return None
         return [(f"[{key!r}]", one) for key, one in value.items()]
     cls = type(value)
     if cls in ForkingPickler(io.BytesIO()).dispatch_table or rules.plain_slots(cls) != ():
         return None
     found = _core.Walker.attributes(value)
-    if not isinstance(found, dict) or len(found) > _MOST_PARTS:
+    if not isinstance(found, dict) or len(found) > _MAX_PARTS:
         return None
     return [("." + key if str(key).isidentifier() else f".__dict__[{key!r}]", one) for key, one in found.items()]
 
 
 class Result:
-    """What trying a number of named parts came to."""
+    """The result of pickling some named parts."""
 
     error: Exception | None = None
     sizes: tuple[reports.Size, ...] = ()
     seconds = 0.0
-    has_warnings = False  # something deserves a word, though it pickles
-    names_main = False  # something is sent by a name in the main module
+    has_warnings = False  # something can be pickled, but deserves a warning
+    names_main = False  # something is pickled as a name in the main module
 
 
 def attempt(parts: Iterable[Part]) -> Result:
-    """Tries all parts with one memory of what was written already, as a process's arguments have."""
+    """Pickles all parts with one memo, like the arguments of a process: a shared object is written once."""
     result = Result()
     probe = Probe()
     pieces = [piece for name, value in parts for piece in parts_of(name, value)]
     apart = {id(value): value for _, value, is_whole in pieces if not is_whole}
-    probe.memo = {key: (number, value) for number, (key, value) in enumerate(apart.items())}  # referred to, from now on
+    probe.memo = {
+        key: (number, value) for number, (key, value) in enumerate(apart.items())
+    }  # these count as written already
     start = time.perf_counter()
     sizes = []
     try:

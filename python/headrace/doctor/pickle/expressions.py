@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps from an object to another, and the Python expression that they are.
+"""Turns steps from an object to another into a Python expression, such as `dataset.items[3].lock`.
 
-A step is what _core.Walker gives: (kind, key, position). Python's own kinds come after the walker's.
+A step is a tuple of _core.Walker: (kind, key, position). Python adds two kinds of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace._inspect.lookup import is_a, static
 from headrace.doctor.pickle import rules
 
 INDEX, VALUE, KEY, ELEMENT, ATTRIBUTE, PART = range(6)  # enum step_kind (_core/walk.c)
-TEXT, WRAP = 6, 7  # .key appended as it is; key(...) around it
+TEXT, WRAP = 6, 7  # TEXT: the key is appended; WRAP: key(...) is put around the expression
 
 _LONGEST_KEY = 100  # in an expression
 
@@ -36,14 +36,14 @@ def _is_literal(key: Any) -> bool:
     if type(key) is tuple:
         return all(map(_is_literal, key))
     if type(key) is float:
-        return key - key == 0  # neither infinite nor nan
+        return key - key == 0  # neither infinite nor NaN
     if type(key) in (str, bytes) and len(key) > _LONGEST_KEY:
         return False
     return key is None or type(key) in (str, bytes, int, bool)
 
 
 def _is_shadowed(owner: Any, name: str) -> bool:
-    """Would `owner.name` run a property, though the object has an attribute of that name?"""
+    """Returns True if `owner.name` would run a property although the object has an attribute of that name."""
     return is_a(static(type(owner), name), property) and name in (_core.Walker.attributes(owner) or {})
 
 
@@ -64,7 +64,7 @@ def _after(path: str, step: Step, owner: Any) -> str:
 
 
 def expression(name: str, steps: Iterable[Step], value: Any) -> str:
-    """The expression that follows the steps from the object called `name`, which is `value`."""
+    """Returns the expression for the steps that start at the object called `name`, which is `value`."""
     for step in steps:
         name = _after(name, step, value)
         value = _follow(value, step)
@@ -72,7 +72,7 @@ def expression(name: str, steps: Iterable[Step], value: Any) -> str:
 
 
 def shape(steps: Iterable[Step]) -> tuple[Any, ...]:
-    """Equal for steps that differ in indices and keys only: for grouping."""
+    """Returns what groups steps: it is equal for steps that differ in indices and keys only."""
     return tuple((kind, key) if kind in (ATTRIBUTE, TEXT, WRAP) else (kind,) for kind, key, _ in steps)
 
 
@@ -80,7 +80,7 @@ _NOTHING = object()
 
 
 def _attribute_of(owner: Any, name: Any) -> Any:
-    """An attribute's value, read without running code; _NOTHING where that cannot be."""
+    """Returns an attribute without running code; _NOTHING if that is not possible."""
     own = _core.Walker.attributes(owner)
     if own is not None and name in own:
         return own[name]
@@ -105,7 +105,7 @@ def _follow(value: Any, step: Step) -> Any:
 
 
 def owners(value: Any, steps: Steps) -> list[tuple[Any, str]]:
-    """(object, attribute) for the attributes on the way from an object, as far as it can be followed."""
+    """Returns (object, attribute) for the attributes among the steps, as far as they can be followed."""
     found = []
     for step in steps:
         if step[0] == ATTRIBUTE:
@@ -117,7 +117,7 @@ def owners(value: Any, steps: Steps) -> list[tuple[Any, str]]:
 
 
 def inside(value: Any) -> Iterator[tuple[Step, Any]]:
-    """What a builtin container or a plain instance holds, one level down."""
+    """Yields the items of a builtin container, or the attributes of a plain instance, with the steps to them."""
     if is_a(value, dict):
         for position, (key, child) in enumerate(value.items()):
             yield (KEY, key, position), key

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes of Python's and of well-known packages whose instances do not pickle: why, and what to do instead."""
+"""The classes of Python and of well-known packages whose instances cannot be pickled: why, and what to do instead."""
 
 from __future__ import annotations
 
@@ -33,28 +33,31 @@ _FILE = Known(
     "an open file: its position belongs to this process",
     "keep its path, and open it in the worker on first use",
 )
-READ_AGAIN = "opens it again at the same position, where it is only read"
+READ_AGAIN = "opens it again at the same position, if it is only read"
 _READ = _FILE._replace(repair=READ_AGAIN)
-_GENERATOR = Known("a generator stands in the middle of its code", "pass the function that makes it, or a list of it")
-_COROUTINE = Known("a coroutine stands in the middle of its code", "start it in the worker")
+_GENERATOR = Known("a generator is code that is partly executed", "pass the function that makes it, or a list of it")
+_COROUTINE = Known("a coroutine is code that is partly executed", "start it in the worker")
 _VIEW = Known("a view of a dict", "list(...)", "sends a list of it")
 _WEAK = Known(
-    "a weak reference names an object of this process only", "keep the object itself, or leave it out in __getstate__"
+    "a weak reference refers to an object of this process only",
+    "keep the object itself, or leave it out in __getstate__",
 )
-_WEAK_MAP = Known("it holds weak references, which name objects of this process only", "leave it out in __getstate__")
+_WEAK_MAP = Known(
+    "it holds weak references, which refer to objects of this process only", "leave it out in __getstate__"
+)
 _LOOP = Known("an event loop and what runs in it belong to one thread", _LATE)
 _DATABASE = Known("an open database", "keep its path, and open it in the worker on first use")
 _POINTER = Known("an address in the memory of this process", "keep the values, as bytes or an array")
-_HASH = Known("a computation that has begun, inside a C library", "keep the data or the digest")
+_HASH = Known("a computation inside a C library that is not finished", "keep the data or the digest")
 _CSV = Known("it reads or writes an open file", "keep the file's path, and open it in the worker on first use")
-_FRAME = Known("a frame of running code", "keep what is needed of it as text (traceback.format_exc())")
+_FRAME = Known("a frame of running code", "keep the text that you need (traceback.format_exc())")
 _CONTEXT = Known("a variable of this thread's context", "keep its value")
 _SHARED = Known(
-    "multiprocessing's locks and queues reach a process only while it is started, by the method they were made for",
-    "make it by multiprocessing.get_context(method), and keep it in the data set before the workers start",
+    "multiprocessing's locks and queues can only be sent to a process that is being started, by their start method",
+    "make it with multiprocessing.get_context(method), and put it into the dataset before the workers start",
 )
 _HANDLER = Known(
-    "a logging handler holds a lock and a stream", "set logging up in worker_init_fn", "makes it anew in each worker"
+    "a logging handler holds a lock and a stream", "set up logging in worker_init_fn", "makes a new one in each worker"
 )
 
 KNOWN: dict[str, Known] = {
@@ -72,9 +75,9 @@ KNOWN: dict[str, Known] = {
     ),
     "_thread._ThreadHandle": Known("a thread runs in one process", _LATE),
     "concurrent.futures._base.Executor": _POOL,
-    "concurrent.futures._base.Future": Known("its result comes to this process", "keep the result()"),
+    "concurrent.futures._base.Future": Known("its result arrives in this process", "keep the result()"),
     "multiprocessing.pool.Pool": _POOL,
-    "multiprocessing.process.BaseProcess": Known("a process is its parent's", _LATE),
+    "multiprocessing.process.BaseProcess": Known("a process belongs to its parent", _LATE),
     "multiprocessing.synchronize.SemLock": _SHARED,
     "multiprocessing.synchronize.Condition": _SHARED,
     "multiprocessing.synchronize.Event": _SHARED,
@@ -97,7 +100,7 @@ KNOWN: dict[str, Known] = {
     "_socket.socket": Known("an open connection", "connect in the worker, on first use"),
     "ssl.SSLContext": Known("the settings and secrets of a TLS library", _LATE),
     "os._Environ": Known("the environment of this process", "dict(os.environ), or read it in the worker"),
-    "subprocess.Popen": Known("a running program is its parent's", "start it in the worker, on first use"),
+    "subprocess.Popen": Known("a running program belongs to its parent", "start it in the worker, on first use"),
     "select.epoll": Known("a descriptor of this process", _LATE),
     "sqlite3.Connection": _DATABASE,
     "sqlite3.Cursor": Known("a query of an open database", _DATABASE.fix),
@@ -111,7 +114,7 @@ KNOWN: dict[str, Known] = {
     "lmdb.cpython.Cursor": Known("a cursor of an open database", _DATABASE.fix),
     "lmdb.cffi.Environment": _DATABASE,
     "lmdb.cffi.Transaction": Known("a transaction of an open database", _DATABASE.fix),
-    "builtins.Environment": _DATABASE,  # lmdb's classes in C do not say where they are from
+    "builtins.Environment": _DATABASE,  # lmdb's C classes do not have the name of their module
     "builtins.Transaction": Known("a transaction of an open database", _DATABASE.fix),
     "builtins.Cursor": Known("a cursor of an open database", _DATABASE.fix),
     "builtins._Database": Known("a handle of an open database", _DATABASE.fix),
@@ -174,8 +177,8 @@ KNOWN: dict[str, Known] = {
     ),
     "logging.Handler": _HANDLER,
     "logging.Logger": Known(
-        "it is not the logger that logging.getLogger gives for its name",
-        "get it by logging.getLogger(name) where it is used",
+        "it is not the logger that logging.getLogger returns for its name",
+        "call logging.getLogger(name) where it is used",
         "gets the logger of that name in each worker",
     ),
 }
@@ -183,13 +186,13 @@ KNOWN: dict[str, Known] = {
 
 def _name_of(cls: type) -> str:
     module = static_dict(cls).get("__module__")
-    if not isinstance(module, str):  # a class of C: its descriptor tells
+    if not isinstance(module, str):  # a class of a C extension; its descriptor has the name
         module = cls.__module__ if isinstance(cls.__module__, str) else "builtins"
     return f"{module}.{cls.__qualname__}"
 
 
 def known(cls: type) -> Known | None:
-    """What is known of instances of a class, by itself or by its bases."""
+    """Returns what is known of the instances of a class or of its bases, or None."""
     for one in static_mro(cls):
         if found := KNOWN.get(_name_of(one)):
             return found
@@ -197,12 +200,13 @@ def known(cls: type) -> Known | None:
 
 
 def is_known(cls: type) -> bool:
-    """Is there an entry for this very class?"""
+    """Returns True if the class itself, not a base, is in the table."""
     return _name_of(cls) in KNOWN
 
 
 def is_whole(cls: type) -> bool:
-    """Is such an instance to be named itself, and not the lock inside? Not where a subclass says what is pickled."""
+    """Returns True if the report should name such an instance, and not the lock inside it. If a subclass defines how it
+    is pickled, the report names what that leaves."""
     for one in static_mro(cls):
         names = static_dict(one)
         if _name_of(one) in KNOWN:

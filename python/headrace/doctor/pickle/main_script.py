@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers find in the main script. spawn and forkserver import it again, under another name."""
+"""Says which names of the main script workers have. spawn and forkserver import it again, under another name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.doctor.pickle import source_lines
 
 
 def path_of_main() -> str:
-    """The file of the main module, "" where workers cannot import it."""
+    """Returns the file of the main module, "" if workers cannot import it."""
     main = sys.modules.get("__main__")
     path = vars(main).get("__file__") if isinstance(main, types.ModuleType) else None
     spec = vars(main).get("__spec__") if isinstance(main, types.ModuleType) else None
@@ -24,7 +24,7 @@ def path_of_main() -> str:
 
 @functools.lru_cache(maxsize=16)
 def _names_of(path: str) -> tuple[frozenset[str], frozenset[str]]:
-    """(names that a script's top level defines, those under its main guard)."""
+    """Returns the names that a script's top level defines, and those that its main guard defines."""
     tree = source_lines.parse(path)
     plain: set[str] = set()
     guarded: set[str] = set()
@@ -42,13 +42,13 @@ def _names_of(path: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def is_guarded(path: str, name: str) -> bool:
-    """Does a script define a name under its main guard only?"""
+    """Returns True if a script defines a name under its main guard only."""
     plain, guarded = _names_of(path)
     return name in guarded and name not in plain and "*" not in plain
 
 
 def is_whole() -> bool:
-    """Do workers find all that the main module has?"""
+    """Returns True if workers have every name of the main module."""
     path = path_of_main()
     plain, guarded = _names_of(path) if path else (frozenset(), frozenset())
     return bool(path) and guarded <= plain

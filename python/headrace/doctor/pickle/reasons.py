@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why an object does not pickle, in plain words."""
+"""Explains in plain words why an object cannot be pickled."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _BY_VALUE = "sends it by value"
 _OWN_HOOKS = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs_ex__", "__getnewargs__", "__getattr__")
 
 
-class Verdict(NamedTuple):
-    """The parts of a finding that do not depend on its path. `where`: "" for where its attribute is set."""
+class Explanation(NamedTuple):
+    """The parts of a finding that do not depend on its path. `where` "" means the line that sets the attribute."""
 
     reason: str
     fix: str
@@ -31,8 +31,8 @@ class Verdict(NamedTuple):
 
 
 def is_read_only(file: Any) -> bool:
-    """Is it an open file with a path, that is read and not written? Or one of the standard streams?"""
-    with contextlib.suppress(Exception):  # closed, detached, or no file at all
+    """Returns True for open files with a path that are only read, and for the standard streams."""
+    with contextlib.suppress(Exception):  # it is closed, detached, or not a file
         if any(file is getattr(sys, name) for name in STREAMS):
             return True
         return not file.closed and file.readable() and not file.writable() and os.path.isfile(file.name)
@@ -56,7 +56,7 @@ def _module_of(value: Any) -> str:
 
 
 def found_under(module: str, name: str) -> Any:
-    """What stands under a dotted name in a module that is loaded; None where there is nothing."""
+    """Returns the object with a dotted name in a module that is loaded, or None."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         if isinstance(found, type):
@@ -73,9 +73,9 @@ def _where_of(value: Any) -> str:
     return source_lines.of_class(value) if is_a(value, type) else ""
 
 
-def _nested(kind: str, value: Any, name: str) -> Verdict:
+def _nested(kind: str, value: Any, name: str) -> Explanation:
     outer = name.rpartition(".<locals>")[0].rpartition(".<locals>.")[2]
-    return Verdict(
+    return Explanation(
         f"a {kind} defined inside the function {outer}: pickle sends its name, and nothing has that name in a module",
         f"define it at the top level of a module{_partial_hint(value)}",
         _where_of(value),
@@ -89,13 +89,13 @@ def _partial_hint(value: Any) -> str:
     return f", and give it {', '.join(own[:3])} by functools.partial or as attributes of a class" if own else ""
 
 
-def of_name(value: Any, error: BaseException | None) -> Verdict:
-    """Of a function or a class whose name does not lead back to it."""
+def of_name(value: Any, error: BaseException | None) -> Explanation:
+    """Explains a function or class that its name does not lead to."""
     module, name = _module_of(value), getattr(value, "__qualname__", getattr(value, "__name__", "?"))
     kind = "class" if is_a(value, type) else "function"
     if getattr(value, "__name__", "") == "<lambda>":
-        reason = "a lambda: pickle sends functions by name, and a lambda has none"
-        return Verdict(reason, "a named function at module level", _where_of(value), _BY_VALUE)
+        reason = "a lambda: pickle sends functions by name, and a lambda does not have one"
+        return Explanation(reason, "a named function at module level", _where_of(value), _BY_VALUE)
     if "<locals>" in name:
         return _nested(kind, value, name)
     repair = _BY_VALUE if is_a(value, types.FunctionType) else ""
@@ -103,16 +103,18 @@ def of_name(value: Any, error: BaseException | None) -> Verdict:
     if found is not None:
         reason = f"the name {module}.{name} now means another object ({_brief(found)}); was it decorated or redefined?"
         fix = (
-            "give it a name of its own: functools.wraps in the decorator hides it, so keep the original under another "
-            "name and __qualname__"
+            "give it its own name: functools.wraps in the decorator hides it, so keep the original under another name "
+            "and __qualname__"
             if kind == "function"
-            else "give each class a name of its own"
+            else "give each class its own name"
         )
-        return Verdict(reason, fix, _where_of(value), repair)
+        return Explanation(reason, fix, _where_of(value), repair)
     if module and module not in sys.modules and module != "__main__":
-        return Verdict(f"its module {module} cannot be imported", "define it in a module", _where_of(value), repair)
-    reason = f"{module or 'no module'} has nothing of the name {name}"
-    return Verdict(reason, f"assign it to {name} at the top level of {module or 'a module'}", _where_of(value), repair)
+        return Explanation(f"its module {module} cannot be imported", "define it in a module", _where_of(value), repair)
+    reason = f"{module or 'no module'} has no {name}"
+    return Explanation(
+        reason, f"assign it to {name} at the top level of {module or 'a module'}", _where_of(value), repair
+    )
 
 
 def _brief(value: object) -> str:
@@ -122,27 +124,27 @@ def _brief(value: object) -> str:
     return name
 
 
-# ---- the main module, which workers import anew under another name ----
+# ---- the main module, which workers import again under another name ----
 
 
 def is_mains(value: Any) -> bool:
     return _module_of(value) in ("__main__", "__mp_main__")
 
 
-def of_main(value: Any) -> Verdict | None:
+def of_main(value: Any) -> Explanation | None:
     """Returns why a worker will not find a function or class of this process's main module, or None."""
     name = getattr(value, "__qualname__", "?")
     path = main_script.path_of_main()
     if not path:
-        return Verdict(
-            f"{name} is defined in __main__, which a worker cannot import: it is no file (a notebook, stdin or -c)",
+        return Explanation(
+            f"{name} is defined in __main__, which a worker cannot import: it is not a file (a notebook, stdin or -c)",
             "define it in a module that can be imported",
             _where_of(value),
             _BY_VALUE if is_a(value, types.FunctionType) else "",
         )
     if main_script.is_guarded(path, name.partition(".")[0]):
-        return Verdict(
-            f'{name} is defined under `if __name__ == "__main__":`, where a worker does not come',
+        return Explanation(
+            f'{name} is defined under `if __name__ == "__main__":`, which a worker does not run',
             "define it above, at the top level of the script",
             _where_of(value),
             _BY_VALUE if is_a(value, types.FunctionType) else "",
@@ -154,7 +156,7 @@ def of_main(value: Any) -> Verdict | None:
 
 
 def _raised_in(value: Any, error: BaseException) -> tuple[str, str]:
-    """(which hook of the class's own raised, where); "" for none."""
+    """Returns which hook of the class raised, and where; two empty texts if none did."""
     codes = {}
     for name in _OWN_HOOKS:
         code = getattr(static(type(value), name), "__code__", None)
@@ -173,7 +175,7 @@ def _raised_in(value: Any, error: BaseException) -> tuple[str, str]:
 
 
 def _is_above(cls: type, hook: str) -> bool:
-    """Does a class bring a hook of its own, on top of the well-known class that it is derived from?"""
+    """Returns True if a class defines the hook itself, above the well-known class that it is derived from."""
     for one in lookup.static_mro(cls):
         if is_known(one):
             return False
@@ -182,25 +184,25 @@ def _is_above(cls: type, hook: str) -> bool:
     return False
 
 
-def of_reduction(value: Any, error: BaseException) -> Verdict:
-    """Of an object whose reduction raises, or returns what pickle refuses."""
+def of_reduction(value: Any, error: BaseException) -> Explanation:
+    """Explains an object whose reduction raises, or returns what pickle refuses."""
     hook, where = _raised_in(value, error)
     found = known(type(value))
     if found is not None and not (hook and _is_above(type(value), hook)):
         is_refused = found.repair == READ_AGAIN and not is_read_only(value)
-        return Verdict(found.reason, found.fix, "", "" if is_refused else found.repair)
+        return Explanation(found.reason, found.fix, "", "" if is_refused else found.repair)
     torch = sys.modules.get("torch")
     if torch is not None and is_a(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
         fix = "keep tensor.detach()"
-        return Verdict("a tensor that is the result of a computation with gradients (non-leaf, requires_grad)", fix)
+        return Explanation("a tensor that is the result of a computation with gradients (non-leaf, requires_grad)", fix)
     if hook:
-        return Verdict(f"its {hook} raises {_brief_of(error)}", f"look at {hook}", where)
-    return Verdict(_sentence(error), _LATE)
+        return Explanation(f"its {hook} raises {_brief_of(error)}", f"look at {hook}", where)
+    return Explanation(_sentence(error), _LATE)
 
 
 def _sentence(error: BaseException) -> str:
     text = str(error).strip().partition("\n")[0]
-    if text and isinstance(error, (TypeError, pickle.PicklingError)):  # these speak of pickling
+    if text and isinstance(error, (TypeError, pickle.PicklingError)):  # their messages are about pickling
         return text
     return f"pickling it raises {_brief_of(error)}"
 
@@ -210,14 +212,16 @@ def _brief_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def of_class(cls: type, verdict: Verdict) -> Verdict:
-    """Of an instance whose class does not pickle."""
+def of_class(cls: type, explanation: Explanation) -> Explanation:
+    """Explains an instance whose class cannot be pickled."""
     found = known(cls)
-    if found is not None and not source_lines.is_users(cls):  # such as those that ctypes makes for each size of array
-        return Verdict(found.reason, found.fix, "", found.repair)
-    return verdict._replace(
-        reason=f"its class is {verdict.reason}" if verdict.reason.startswith("a ") else verdict.reason
+    if found is not None and not source_lines.is_users(
+        cls
+    ):  # such as the classes that ctypes makes for each size of array
+        return Explanation(found.reason, found.fix, "", found.repair)
+    return explanation._replace(
+        reason=f"its class is {explanation.reason}" if explanation.reason.startswith("a ") else explanation.reason
     )
 
 
-__all__ = ["Verdict", "is_mains", "of_class", "of_main", "of_name", "of_reduction", "type_name"]
+__all__ = ["Explanation", "is_mains", "of_class", "of_main", "of_name", "of_reduction", "type_name"]

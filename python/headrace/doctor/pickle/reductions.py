@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reduction (the answer of __reduce_ex__) is made of, and by which expressions its parts are reached."""
+"""Splits a reduction (the result of __reduce_ex__) into its parts, and finds expressions that lead to them."""
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import sys
 import types
@@ -13,6 +12,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._inspect import lookup
+from headrace._inspect.attributes import own_attributes
 from headrace._inspect.lookup import is_a, static
 from headrace.doctor.pickle import expressions, rules
 from headrace.doctor.pickle.expressions import Steps
@@ -21,11 +21,11 @@ FUNCTION, ARGUMENTS, STATE, ITEMS, PAIRS, SETTER = range(6)  # enum part (_core/
 
 
 class Nonsense(pickle.PicklingError):
-    """A reduction that pickle refuses."""
+    """Raised for a reduction that pickle refuses."""
 
 
 def check(value: Any, reduction: Any) -> None:
-    """Raises what pickle would raise for a reduction that is none."""
+    """Raises Nonsense if the reduction is not one that pickle accepts."""
     if not isinstance(reduction, tuple):
         raise Nonsense(f"its reduction is {type(reduction).__name__}, and should be a string or a tuple")
     if not 2 <= len(reduction) <= 6:
@@ -46,7 +46,7 @@ def check(value: Any, reduction: Any) -> None:
 
 
 class Parts:
-    """The parts of a reduction, with the steps that lead to them from the object itself where they are attributes."""
+    """The parts of a reduction. A part that is an attribute of the object gets the step to the attribute."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -59,13 +59,11 @@ class Parts:
         self._names = self._members()
 
     def _members(self) -> dict[int, str]:
-        """id of a value -> the attribute that it is, for attributes that run no code when they are asked for."""
-        found = {id(one): name for name, one in self._dict.items() if type(name) is str}
-        for cls in lookup.static_mro(type(self._value)):
-            for name, member in lookup.static_dict(cls).items():
-                if isinstance(member, types.MemberDescriptorType):
-                    with contextlib.suppress(AttributeError):  # a slot that is not set
-                        found.setdefault(id(member.__get__(self._value)), name)
+        """Returns id of a value -> name of the attribute that holds it."""
+        found: dict[int, str] = {}
+        for name, one, slot in own_attributes(self._value):
+            if type(name) is str:
+                found[id(one)] = name if slot is None else found.get(id(one), name)
         if is_a(self._value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             found[id(self._value.__self__)] = "__self__"
         return found
@@ -89,8 +87,8 @@ class Parts:
             yield (self._part(SETTER),), setter
 
     def named(self, steps: Steps, objects: Sequence[Any]) -> tuple[Steps, int]:
-        """How an expression reaches what the walker's steps from a reduction on lead to, and how many of them it stands
-        for. `objects`: what each of these steps but the first begins at, and what the last one leads to."""
+        """Returns steps for an expression, and how many of the walker's steps of a reduction they replace.
+        `objects`: where each of these steps except the first starts, and where the last one leads."""
         part = steps[0][2]
         if part == ARGUMENTS and len(steps) > 1:
             return self._steps_of(steps[1][2], objects[1]), 2
@@ -164,7 +162,7 @@ class Parts:
         return self._named(item) or self._flat(item) or (*text, (expressions.INDEX, None, number))
 
     def _flat(self, part: Any) -> Steps:
-        """The items of an array of objects."""
+        """Returns the step to the items of an array of objects."""
         numpy = sys.modules.get("numpy")
         is_array = numpy is not None and is_a(self._value, numpy.ndarray) and type(part) is list
         return (expressions.text(".flat"),) if is_array else ()
@@ -176,7 +174,7 @@ class Parts:
             yield self._of_pair(text, (expressions.VALUE, key, position), child), child
 
     def _of_pair(self, text: Steps, step: expressions.Step, child: Any) -> Steps:
-        """Of a value, or a key, of a dict of attributes."""
+        """Returns the steps to a value, or a key, of a dict of attributes."""
         kind, key, _ = step
         is_value = kind == expressions.VALUE
         if is_value and (self._own(key) is child or self._names.get(id(child), _NOTHING) == key):
@@ -184,10 +182,12 @@ class Parts:
         return (*text, step)
 
     def _own(self, key: Any) -> Any:
-        return self._dict.get(key, _NOTHING) if type(key) is str else _NOTHING  # another's __eq__ may do anything
+        return (
+            self._dict.get(key, _NOTHING) if type(key) is str else _NOTHING
+        )  # the __eq__ of another key may run any code
 
     def of_contents(self, items: Iterable[Any] | None = None, pairs: Iterable[Any] | None = None) -> Any:
-        """Items and pairs of a reduction; those of the object itself where none are given."""
+        """Yields items and pairs of a reduction; if none are given, those of the object itself."""
         value = self._value
         if items is None:
             items = value if is_a(value, (list, tuple)) else ()
@@ -217,7 +217,7 @@ _NOTHING = object()
 
 
 def _is_two_dicts(state: Any) -> bool:
-    """What object.__reduce_ex__ gives of an instance with slots: (its dict or None, its slots)."""
+    """Returns True for the state of an instance with slots: (its dict or None, its slots)."""
     return type(state) is tuple and len(state) == 2 and all(type(one) in (dict, type(None)) for one in state)
 
 

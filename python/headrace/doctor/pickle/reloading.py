@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a pickle again, in a process that is started as a worker would be, and says what does not come back."""
+"""Unpickles objects in a process that is started as a worker is, and lists those that fail."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from headrace.doctor.pickle import reasons, rules, search, source_lines
 from headrace.doctor.pickle.reports import Finding
 
 _ATOMS = frozenset({str, bytes, int, float, bool, complex, type(None), type})
-_TRY_S = 600.0  # most seconds for everything to be loaded
+_TRY_S = 600.0  # timeout in seconds, for all objects together
 
 
 class _Failure(NamedTuple):
     text: str  # "TypeError: ..."
-    where: str  # of the user's line that raised
+    where: str  # the user's line that raised
 
 
 class _Pickler(reduction.ForkingPickler):
-    """As multiprocessing's, except that tensors travel by value: to share one is to change it."""
+    """multiprocessing's pickler, except that it pickles tensors by value, because sharing a tensor changes it."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -39,7 +39,7 @@ class _Pickler(reduction.ForkingPickler):
 
 
 class _Trial:
-    """What is to be loaded: pickled while the process is started, for descriptors pass then only."""
+    """An object to unpickle. It is pickled while the process is started, because descriptors can be sent only then."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -68,7 +68,8 @@ def _load(data: bytes) -> _Failure | None:
 
 
 def _try(values: Sequence[Any], method: str) -> list[_Failure | None]:
-    """Loads each in one fresh process. What comes after the end of that process has the failure that it ended."""
+    """Unpickles all of them in one new process. If an object ends the process, it has failed, and the result is shorter
+    than `values`."""
     context: Any = multiprocessing.get_context(method)
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_load_in_child, args=([_Trial(value) for value in values], sender))
@@ -97,17 +98,19 @@ def _try(values: Sequence[Any], method: str) -> list[_Failure | None]:
 
 
 def _children(node: search.Node, met: dict[int, Any]) -> Iterator[search.Node]:
-    """The parts of an object that are objects by themselves and were not met before: one level down."""
+    """Yields the direct parts of an object that are not numbers or texts, and that were not met before."""
     for child in search.Walk().children(node):
         if type(child.value) not in _ATOMS and id(child.value) not in met:
             met[id(child.value)] = child.value
             yield child
 
 
-def _culprits(nodes: Sequence[search.Node], method: str, met: dict[int, Any]) -> Iterator[tuple[search.Node, _Failure]]:
-    """The smallest parts that do not come back: where all parts of an object do, it is the object."""
+def _smallest_failures(
+    nodes: Sequence[search.Node], method: str, met: dict[int, Any]
+) -> Iterator[tuple[search.Node, _Failure]]:
+    """Yields the smallest parts that fail. If all parts of an object can be unpickled, it is the object itself."""
     for node, failure in _failures(nodes, method):
-        inner = list(_culprits(list(_children(node, met)), method, met))
+        inner = list(_smallest_failures(list(_children(node, met)), method, met))
         yield from inner or [(node, failure)]
 
 
@@ -120,24 +123,24 @@ def _failures(nodes: Sequence[search.Node], method: str) -> Iterator[tuple[searc
 
 
 def findings(parts: Sequence[tuple[str, Any]], method: str) -> tuple[Finding, ...]:
-    """What pickles and does not load again."""
+    """Returns what can be pickled, but not unpickled."""
     roots = [search.Node(value, None, (), name) for name, value in parts]
     found = []
-    for node, failure in _culprits(roots, method, {id(root.value): root.value for root in roots}):
+    for node, failure in _smallest_failures(roots, method, {id(root.value): root.value for root in roots}):
         owner = next((one for one in node.owners() if source_lines.is_users(type(one[0]))), None)
         where = (
             failure.where
             or (source_lines.of_attribute(*owner) if owner else "")
             or source_lines.of_class(type(node.value))
         )
-        reason = f"it pickles, and does not load again: {failure.text}"
+        reason = f"it can be pickled, but not unpickled: {failure.text}"
         found.append(Finding(node.path(), reasons.type_name(node.value), reason, where, _fix(node.value)))
     return tuple(found)
 
 
 def _fix(value: Any) -> str:
     if is_a(value, BaseException):
-        return "hand all arguments of __init__ on to super().__init__, or give it a __reduce__"
+        return "pass all arguments of __init__ to super().__init__, or give it a __reduce__"
     if lookup.static(type(value), "__setstate__") is not None:
-        return "look at its __setstate__: it gets what __getstate__ returned, in an object that __init__ has not seen"
-    return "give it a __reduce__ whose parts make it anew, or import what it needs where its class is defined"
+        return "look at its __setstate__: it gets what __getstate__ returned, and __init__ was not called before"
+    return "give it a __reduce__ that can make it again, or import what it needs in the module of its class"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""repair="auto": sends to a worker what pickle refuses, where it is known how to make it anew there.
+"""repair="auto": sends to workers objects that pickle refuses, if it is known how to make new ones there.
 
-What is listed here is what Finding.repair promises (known_classes.py, reasons.py).
+Each Finding.repair (known_classes.py, reasons.py) promises one of the repairs in this file.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _VIEWS = (type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items())
 
 
 def _names_in(code: types.CodeType) -> set[str]:
-    """The names that a function, or one inside it, may look up among its globals."""
+    """Returns the names that a function, or a function inside it, may look up in its globals."""
     inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
     return set(code.co_names).union(*map(_names_in, inner))
 
 
 def is_lost(function: types.FunctionType) -> bool:
-    """Will a worker not find it by its name?"""
+    """Returns True if a worker will not find the function by its name."""
     if reasons.found_under(function.__module__, function.__qualname__) is not function:
         return True
     return reasons.is_mains(function) and reasons.of_main(function) is not None
 
 
 def _lost_globals(function: types.FunctionType) -> dict[str, Any]:
-    """What a worker's main module will lack of the function's globals."""
+    """Returns the globals of the function that will be missing in a worker's main module."""
     if not reasons.is_mains(function):
         return {}
     own, path = function.__globals__, main_script.path_of_main()
@@ -54,7 +54,7 @@ def _lost_globals(function: types.FunctionType) -> dict[str, Any]:
 
 
 def _contents(cell: types.CellType) -> tuple[Any, ...]:
-    """() where the variable is not set yet."""
+    """Returns the value of a cell in a tuple; () if it is not set yet."""
     try:
         return (cell.cell_contents,)
     except ValueError:
@@ -128,7 +128,7 @@ def _reduce_file(file: Any) -> Any:
 def _reduce_handler(handler: logging.Handler) -> Reduction:
     state = dict(vars(handler))
     if isinstance(handler, logging.FileHandler):
-        state.update(stream=None, mode="a")  # opened again by the first message; what is written already stays
+        state.update(stream=None, mode="a")  # the first message opens it again; what is already written stays
     return copyreg.__newobj__, (type(handler),), state  # type: ignore[attr-defined]
 
 
@@ -152,7 +152,7 @@ _RULES: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 
 class _Pickler(reduction.ForkingPickler):
-    """multiprocessing's, with repairs."""
+    """multiprocessing's pickler, with repairs."""
 
     def reducer_override(self, value: Any) -> Any:
         cls = type(value)
@@ -164,8 +164,8 @@ class _Pickler(reduction.ForkingPickler):
         return NotImplemented
 
 
-class Parcel:
-    """An object on its way to a worker, where it arrives as the object itself, repaired."""
+class RepairedPickle:
+    """Holds an object that is sent to a worker. Unpickling gives the repaired object itself."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -177,14 +177,14 @@ class Parcel:
 
 
 def remedied(report: Report) -> tuple[Finding, ...]:
-    """The errors that a Parcel does away with."""
+    """Returns the errors that a RepairedPickle removes."""
     return tuple(one for one in report.errors if one.repair)
 
 
-def told(findings: Iterable[Finding]) -> str:
-    """What was repaired, for people: once each."""
+def warning(findings: Iterable[Finding]) -> str:
+    """Returns the text of the warning that lists each repair once."""
     lines = [f'  {one.path}: {one.type}; repair="auto" {one.repair}{_more(one)}' for one in findings]
-    return "\n".join(["headrace: what does not pickle was repaired on its way to the workers:", *lines])
+    return "\n".join(["headrace: these objects cannot be pickled and were repaired for the workers:", *lines])
 
 
 def _more(finding: Finding) -> str:

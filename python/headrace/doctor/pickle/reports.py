@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the doctor found, as data and as text."""
+"""The report of headrace.doctor.check, as data and as text."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dataclasses import asdict, dataclass, field
 
 from headrace._inspect.units import in_units
 
-BIG_BYTES = 32 << 20  # for each worker: from here on sharing is worth a word
-_SHOWN_BYTES = 1 << 20  # an attribute that is named
+BIG_BYTES = 32 << 20  # for each worker; from this size on the report mentions freeze
+_SHOWN_BYTES = 1 << 20  # an attribute of this size is listed
 _WIDTH = 118
-BATCH, INDICES = "batch", "indices"  # in the place of a start method
+BATCH, INDICES = "batch", "indices"  # used instead of a start method
 _WAYS = {BATCH: "to the trainer", INDICES: "to a worker"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is in the way, or a warning.
+    """One object that cannot be pickled, or a warning.
 
     path: a Python expression for the object, that starts with the name that was checked. type: its class's name.
-    reason: why, in plain words. where: where it was set or defined, "" where that is not known. fix: what to do.
+    reason: why, in plain words. where: the line that set or defined it, "" if unknown. fix: what to do.
     severity: "error": a worker cannot be started with it, or cannot use it; "warning": it can, at a price.
-    more: how many others there are with the same cause. repair: what repair="auto" makes of it, "" for nothing.
+    more: how many others have the same cause. repair: what repair="auto" does with it, "" if nothing.
     """
 
     path: str
@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Size:
-    """What one attribute costs: bytes that each worker receives, and bytes that all share (tensors' storages)."""
+    """The size of one attribute: bytes that each worker receives, and bytes that all share (storages of tensors)."""
 
     path: str
     bytes: int
@@ -49,14 +49,14 @@ class Size:
 @dataclass(frozen=True)
 class Report:
     """The result of headrace.doctor.check. `bytes` and `shared_bytes` are sums of `sizes`, and `seconds` is how long
-    pickling takes; all three are 0 and () where something is in the way, or where nothing is pickled."""
+    pickling takes; all three are 0 and () if something cannot be pickled, or if nothing is pickled."""
 
     name: str
     method: str
     findings: tuple[Finding, ...] = ()
     sizes: tuple[Size, ...] = ()
     seconds: float = 0.0
-    subject: str = field(default="", compare=False)  # how the text names it; "" for `name`
+    subject: str = field(default="", compare=False)  # what the text calls it; "" means `name`
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -64,7 +64,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Nothing is in the way; there may be warnings."""
+        """True if there are no errors; there may be warnings."""
         return not self.errors
 
     @property

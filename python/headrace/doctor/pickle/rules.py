@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What multiprocessing's pickler does with a class, and which objects are judged by rule instead of being reduced.
+"""Says how multiprocessing's pickler treats a class, and has rules for objects that must not be reduced.
 
-A reduction that moves a tensor into shared memory, or duplicates a descriptor, would change what is looked at. Such
-objects are leaves: the rules below say whether they pickle, and how large they are.
+Some reductions change the object: they move a tensor into shared memory, or duplicate a descriptor. Such objects are
+leaves: the rules below say whether they can be pickled, and how large they are.
 """
 
 from __future__ import annotations
@@ -33,22 +33,25 @@ _HOOKS = (
     "__getnewargs_ex__",
     "__getnewargs__",
     "__getattribute__",
-    "__getattr__",  # pickle looks some of the above up in the instance
+    "__getattr__",  # pickle looks up some of these hooks in the instance
     "__class__",
 )
 _POINTER = struct.calcsize("P")
 _NO_NEW = 1 << 7  # Py_TPFLAGS_DISALLOW_INSTANTIATION
 _CONTENTS = (list, dict, tuple, set, frozenset, str, bytes, int, float, bytearray, type, BaseException)
-# Their instances pickle, hold nothing else, and come in millions.
+# Their instances can be pickled and hold no other objects; there may be millions of them.
 _SAFE = frozenset({range, type(Ellipsis), type(NotImplemented), datetime.date, datetime.timedelta})
 _STRIDED = "torch.strided"
-_PLAIN_KINDS = frozenset("biufcSUmM")  # of numpy's dtypes: plain bytes
+_PLAIN_KINDS = frozenset("biufcSUmM")  # kinds of numpy's dtypes whose items are plain bytes
 TORCHS = "torch.multiprocessing.reductions"
-_FD_RULES = frozenset({"reduce_connection", "_reduce_socket"})  # of multiprocessing, they duplicate a descriptor
+_FD_RULES = frozenset(
+    {"reduce_connection", "_reduce_socket"}
+)  # reductions of multiprocessing that duplicate a descriptor
 
 
 class NoProcess:
-    """In the place of the process that is pickled for, which locks and queues ask for: its descriptors stay here."""
+    """Replaces the process that is being started, which locks and queues need when they are pickled. It duplicates no
+    descriptors."""
 
     DupFd = int
 
@@ -59,7 +62,7 @@ class NoProcess:
 
 @contextlib.contextmanager
 def as_if_starting() -> Iterator[None]:
-    """Locks, queues and descriptors pickle as they do while a process is started, and stay as they are."""
+    """Lets locks, queues and descriptors be pickled as while a process is started, without changing them."""
     before = context.get_spawning_popen()
     context.set_spawning_popen(NoProcess)  # type: ignore[arg-type]
     try:
@@ -69,11 +72,11 @@ def as_if_starting() -> Iterator[None]:
 
 
 def leaf() -> None:
-    """Stands in a pickle where an object was judged by rule."""
+    """Is written into a pickle instead of an object that a rule covers."""
 
 
 class Weights:
-    """What leaves cost, while something is pickled. `is_noted`: one of them deserves a word."""
+    """Adds up the sizes of leaves while something is pickled. `is_noted`: one of them deserves a warning."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -92,7 +95,7 @@ class Weights:
 
 
 def _check_storage(storage: Any) -> Any:
-    """As torch.multiprocessing.reductions.reduce_storage would raise. Returns the untyped storage."""
+    """Returns the untyped storage. Raises what torch.multiprocessing.reductions.reduce_storage would raise."""
     storage = getattr(storage, "_untyped_storage", storage)
     if storage.device.type in ("cuda", "meta"):
         kind = "CUDA" if storage.device.type == "cuda" else "meta"
@@ -105,7 +108,7 @@ def is_non_leaf(tensor: Any) -> bool:
 
 
 def is_in_parts(tensor: Any) -> bool:
-    """Sparse and nested ones, whose parts are sent as tensors."""
+    """Returns True for sparse and nested tensors, whose parts are sent as tensors."""
     return bool(tensor.is_nested) or "sparse" in str(tensor.layout)
 
 
@@ -118,7 +121,9 @@ def _torch_rule(reducer: Any, weights: Weights) -> Reducer:
         if is_non_leaf(tensor):
             raise RuntimeError("Cowardly refusing to serialize non-leaf tensor which requires_grad")
         if not is_in_parts(tensor) and tensor.device.type != "meta":
-            weights.share(tensor.untyped_storage())  # mkldnn's have none, and raise as they would
+            weights.share(
+                tensor.untyped_storage()
+            )  # tensors of mkldnn have none; this raises the same exception as pickling
         return leaf, ()
 
     if reducer.__name__ == "reduce_tensor":
@@ -127,7 +132,7 @@ def _torch_rule(reducer: Any, weights: Weights) -> Reducer:
 
 
 def _subclass_rule(cls: type, weights: Weights) -> Reducer | None:
-    """For a subclass of torch.Tensor, which pickles by Tensor.__reduce_ex__: its storage, and its own attributes."""
+    """Returns the rule for a subclass of torch.Tensor that uses Tensor.__reduce_ex__: its storage and attributes."""
     torch = sys.modules.get("torch")
     tensor_class = getattr(torch, "Tensor", None)
     if tensor_class is None or not issubclass(cls, tensor_class) or cls is tensor_class:
@@ -147,13 +152,13 @@ def _subclass_rule(cls: type, weights: Weights) -> Reducer | None:
 
 
 def is_mapped(array: Any) -> bool:
-    """Is it an array over a file?"""
+    """Returns True for an array over a file."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and issubclass(type(array), numpy.memmap) and array._mmap is not None
 
 
 def _array_rule(cls: type, weights: Weights) -> Reducer | None:
-    """Arrays of plain items are written byte by byte: their size is known without that."""
+    """Returns the rule for arrays. The size of an array of plain items is known without pickling it."""
     array_class = getattr(sys.modules.get("numpy"), "ndarray", None)
     if array_class is None or not issubclass(cls, array_class):
         return None
@@ -171,15 +176,15 @@ def _array_rule(cls: type, weights: Weights) -> Reducer | None:
 
 
 def idle_classes() -> frozenset[type]:
-    """Exact classes whose instances are leaves: arrays and tensors."""
+    """Returns the classes whose instances are leaves: arrays and tensors, but not their subclasses."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     found = (getattr(numpy, "ndarray", None), getattr(torch, "Tensor", None))
     return frozenset(cls for cls in found if cls is not None)
 
 
 def is_idle(value: Any) -> bool:
-    """Does an instance of one of these pickle, and hold nothing but numbers?"""
-    kind = getattr(value.dtype, "kind", None)  # torch's have none
+    """Returns True if an instance of one of these classes can be pickled and holds only numbers."""
+    kind = getattr(value.dtype, "kind", None)  # dtypes of torch have no kind
     return kind in _PLAIN_KINDS if kind is not None else not is_non_leaf(value) and str(value.layout) == _STRIDED
 
 
@@ -187,7 +192,7 @@ def is_idle(value: Any) -> bool:
 
 
 class Table(dict[Any, Any]):
-    """multiprocessing's dispatch table with the rules for leaves in it. It looks at each class once."""
+    """multiprocessing's dispatch table, with the rules for leaves. It decides once for each class."""
 
     def __init__(self, weights: Weights, is_batch: bool = False) -> None:
         theirs = {**copyreg.dispatch_table, **ForkingPickler._extra_reducers}  # type: ignore[attr-defined]
@@ -207,19 +212,19 @@ class Table(dict[Any, Any]):
         rule = self.rule_of(cls)
         if rule is None:
             if issubclass(cls, type):
-                raise KeyError(cls)  # a class: pickled by its name
-            rule = methodcaller("__reduce_ex__", PROTOCOL)  # what the pickler would call, at the same speed
+                raise KeyError(cls)  # a class, which is pickled by its name
+            rule = methodcaller("__reduce_ex__", PROTOCOL)  # the pickler would call the same, as fast
         self[cls] = rule
         return rule
 
     def rule_of(self, cls: type) -> Reducer | None:
-        """The reducer of a class that has none by itself."""
+        """Returns the reducer that a rule gives a class, or None."""
         if cls in self._own:
             return self[cls]  # type: ignore[no-any-return]
         return _subclass_rule(cls, self._weights) or _array_rule(cls, self._weights)
 
     def is_special(self, cls: type) -> bool:
-        """Is one of the rules of this file for instances of a class?"""
+        """Returns True if one of the rules of this file applies to a class."""
         return cls not in self.theirs and self.rule_of(cls) is not None
 
 
@@ -231,7 +236,7 @@ def _as_leaf(value: Any) -> Any:
 
 
 def slots_of(cls: type) -> tuple[str, ...] | None:
-    """The names of all slots; None where they are not what they seem."""
+    """Returns the names of all slots; None if a name does not lead to its slot."""
     found: list[str] = []
     for one in static_mro(cls):
         slots = static_dict(one).get("__slots__", ())
@@ -248,20 +253,22 @@ def slots_of(cls: type) -> tuple[str, ...] | None:
 
 
 def _has_own_state(cls: type, slots: tuple[str, ...]) -> bool:
-    """Does C code keep something in the instances? object.__reduce_ex__ asks by their size."""
+    """Returns True if C code keeps data in the instances. object.__reduce_ex__ also decides by their size."""
     expected = object.__basicsize__ + _POINTER * (
-        len(slots) + (cls.__dictoffset__ > 0) + (cls.__weakrefoffset__ > 0)  # managed ones are negative
+        len(slots)
+        + (cls.__dictoffset__ > 0)
+        + (cls.__weakrefoffset__ > 0)  # negative offsets mean that Python manages them
     )
     return cls.__basicsize__ > expected or cls.__itemsize__ > 0 or bool(cls.__flags__ & _NO_NEW)
 
 
 def _says_another(cls: type) -> bool:
-    """Do instances answer for themselves of what class they are? Pickle asks."""
+    """Returns True if instances may report another class as their __class__, which pickle asks for."""
     return static(cls, "__class__") is not object.__dict__["__class__"]
 
 
 def plain_slots(cls: type) -> tuple[str, ...] | None:
-    """The names of slots, if instances pickle as object.__reduce_ex__ says: class, dict and slots; else None."""
+    """Returns the names of slots if object.__reduce_ex__ pickles instances as class, dict and slots; else None."""
     if (
         issubclass(cls, _CONTENTS)
         or _says_another(cls)
@@ -273,13 +280,13 @@ def plain_slots(cls: type) -> tuple[str, ...] | None:
 
 
 def kind_of(cls: type, table: Table, is_by_name: Callable[[type], bool]) -> bool | tuple[str, ...] | Reducer | None:
-    """For _core.Walker. `is_by_name`: does the class itself pickle?"""
+    """Returns how _core.Walker treats instances of a class. `is_by_name`: says if the class itself can be pickled."""
     if table.is_special(cls) or cls is types.FunctionType or issubclass(cls, type) or _says_another(cls):
         return None
     generic = getattr(sys.modules.get("numpy"), "generic", None)
     if cls in _SAFE or (generic is not None and issubclass(cls, generic) and cls.__module__ == "numpy"):
         return True if getattr(cls, "__name__", "") not in ("void", "object_") else None
-    if known(cls) is not None or not is_by_name(cls):  # what is known is named, not its inside
+    if known(cls) is not None or not is_by_name(cls):  # a well-known object is named itself, not its parts
         return None
     slots = None if cls in table.theirs else plain_slots(cls)
     return table[cls] if slots is None else slots

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Goes where pickle would go, with a stack of its own, and past what pickle would stop at: finds all culprits.
+"""Walks through an object as pickle does, and continues after each object that cannot be pickled, to find all of them.
 
-_core.Walker goes through containers, plain instances and reductions. What is left is looked at here: functions and
-classes, what is known by its class or judged by rule, and reductions that pickle refuses.
+_core.Walker walks through containers, plain instances and reductions in C, with its own stack. It passes the rest to
+this file: functions and classes, well-known classes, leaves, and reductions that pickle refuses. The walks of
+_inspect/growth.py and store/_attributes.py are different: they do not call reductions, and stop at a few levels.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from headrace.doctor.pickle import (
 )
 from headrace.doctor.pickle.expressions import Steps
 
-_MOST_DEEP = 8
-_LOOKS_OF_A_PAUSE = 100  # what the walker has done between two pauses takes as long
+_MAX_DEEP = 8
+_LOOKS_OF_A_PAUSE = 100  # the walker's work between two pauses takes as long as this many looks
 _END: Any = object()
-DEEP = 300  # levels of nesting from which on recursion is worth a look
-_MAPPED_FIX = "keep its path, and map it in the worker; or headrace.freeze(numpy.asarray(it)) keeps one copy for all"
+DEEP = 300  # levels of nesting; at more, pickle may reach the recursion limit
+_MAPPED_FIX = "keep its path, and map it in the worker; or use headrace.freeze(numpy.asarray(it)), one copy for all"
 
 
 class Node:
-    """An object with the way that leads to it from the object called `name`. `outcome`: its reduction or the exception
-    that its reduction raised, if that was tried."""
+    """An object, and the steps to it from the object called `name`. `outcome`: its reduction, or the exception that its
+    reduction raised, if that was tried."""
 
     __slots__ = ("depth", "name", "outcome", "parent", "steps", "value")
 
@@ -49,7 +50,7 @@ class Node:
         self.depth: int = (parent.depth if parent else 0) + len(steps)
 
     def line(self) -> list[Node]:
-        """The nodes from the root to this one."""
+        """Returns the nodes from the root to this one."""
         nodes = []
         node: Node | None = self
         while node is not None:
@@ -68,57 +69,59 @@ class Node:
         return path
 
     def owners(self) -> Iterator[tuple[Any, str]]:
-        """(object, attribute) of the attributes on the way, the last one first."""
+        """Yields (object, attribute) for the attributes on the path, the last one first."""
         for node in reversed(self.line()[1:]):
             assert node.parent is not None
             yield from reversed(expressions.owners(node.parent.value, node.steps))
 
 
-class Culprit(NamedTuple):
-    """`is_sure`: it need not be tried whether it pickles."""
+class Problem(NamedTuple):
+    """An object that cannot be pickled. `is_sure`: this is certain and does not have to be tried."""
 
     node: Node
-    verdict: reasons.Verdict
+    explanation: reasons.Explanation
     severity: str = "error"
     is_sure: bool = False
 
 
 class _Names:
-    """What functions and classes say to being pickled by their names, each asked once."""
+    """Says which functions and classes can be pickled by their names. It tries each one once."""
 
     def __init__(self, is_batch: bool) -> None:
         self._is_batch = is_batch
-        self._errors: dict[int, tuple[Any, BaseException | None]] = {}  # with the object: its address is not used again
+        self._errors: dict[
+            int, tuple[Any, BaseException | None]
+        ] = {}  # holds the object too, so that its address is not used again
 
     def error_of(self, named: Any) -> BaseException | None:
         if id(named) not in self._errors:
             error = dry_run.error_of(named, self._is_batch)
             if error is not None:
-                error.__traceback__ = error.__context__ = None  # frames, which would hold this table in a circle
+                error.__traceback__ = error.__context__ = None  # their frames refer to this table
             self._errors[id(named)] = (named, error)
         return self._errors[id(named)][1]
 
     def is_mains(self, value: Any) -> bool:
         return not self._is_batch and reasons.is_mains(value)
 
-    def verdict_of(self, named: Any) -> reasons.Verdict | None:
-        """None where a worker finds it by its name."""
+    def explain(self, named: Any) -> reasons.Explanation | None:
+        """Returns why a worker does not find it by its name; None if it does."""
         if (error := self.error_of(named)) is not None:
             return reasons.of_name(named, error)
         return reasons.of_main(named) if self.is_mains(named) else None
 
     def finds(self, named: Any) -> bool:
-        return self.verdict_of(named) is None
+        return self.explain(named) is None
 
 
 class Walk:
-    """One search. Nothing of it refers to the walk itself: what it looked at is let go with it, without a garbage
-    collection. `is_batch`: what is looked at travels from a worker to the trainer."""
+    """One search. No part of it refers to the walk itself, so that what it holds is freed without a garbage collection.
+    `is_batch`: the object is sent from a worker to the trainer. `inherits`: workers are forked; nothing is pickled."""
 
     def __init__(self, is_batch: bool = False, inherits: bool = False) -> None:
-        self.culprits: list[Culprit] = []
+        self.problems: list[Problem] = []
         self._is_batch = is_batch
-        self._inherits = inherits  # by fork: nothing is pickled
+        self._inherits = inherits
         self._table = rules.Table(rules.Weights(), is_batch)
         self._names = _Names(is_batch)
         if inherits:
@@ -126,12 +129,12 @@ class Walk:
         else:
             self._kind_of = functools.partial(rules.kind_of, table=self._table, is_by_name=self._names.finds)
         self._walker = _core.Walker(self._kind_of, DEEP)
-        self._kept: list[Any] = []  # what reductions made: an address must not be used twice
+        self._kept: list[Any] = []  # keeps results of reductions alive, so that an address is not used twice
         self._stack: list[Iterator[Node | None]] = []  # what is left of each level
         self._parts_of_last: tuple[Any, reductions.Parts] = (None, reductions.Parts(None))
         self._deep: list[list[Node]] = []
         self._deep_met = 0
-        self._blamed: set[int] = set()
+        self._reported: set[int] = set()
         self._idle_classes = frozenset() if inherits else rules.idle_classes()
 
     # ---- the search ----
@@ -141,7 +144,7 @@ class Walk:
         self._stack = [itertools.chain.from_iterable(found)]
 
     def go_on(self, most: int) -> bool:
-        """Looks at up to `most` objects; False: there are more."""
+        """Looks at up to `most` objects. Returns False if there are more."""
         with dry_run.setting(self._is_batch):
             while self._stack and most > 0:
                 node = next(self._stack[-1], _END)
@@ -155,8 +158,8 @@ class Walk:
         return not self._stack
 
     def _expand(self, parent: Node, *reduction: Any) -> Iterator[Node | None]:
-        """What is to be looked at of an object or its reduction, once its turn comes: there may be millions. None: the
-        walker has reduced many objects meanwhile."""
+        """Yields the parts of an object or its reduction that need a look; there may be millions. Yields None after the
+        walker has reduced many objects."""
         deep = self._walker.deep
         for found in itertools.chain(self._walker.expand(parent.value, parent.depth, *reduction), [None]):
             for steps, objects in deep[self._deep_met :]:
@@ -170,7 +173,7 @@ class Walk:
                 yield self._node(parent, steps, objects_on_way or (), value, outcome)
 
     def _node(self, parent: Node, steps: Steps, objects: tuple[Any, ...], value: Any, outcome: Any = None) -> Node:
-        """The node of what the walker found, below those of the objects that it reduced on its way."""
+        """Returns the node of what the walker found, with nodes for the objects that it reduced on the way."""
         on_way = (*objects[: len(steps)], value)
         taken: list[expressions.Step] = []
         at = 0
@@ -193,25 +196,25 @@ class Walk:
         return self._parts_of_last[1]
 
     def _is_idle(self, value: Any) -> bool:
-        """Is it one of the leaves that come in large numbers, and need no look?"""
+        """Returns True for leaves that need no look; there may be many of them."""
         return type(value) in self._idle_classes and rules.is_idle(value)
 
     def _look(self, node: Node) -> Iterator[Node | None]:
         value = node.value
         cls = type(value)
-        if node.parent and node.parent.depth < DEEP <= node.depth and len(self._deep) < _MOST_DEEP:
+        if node.parent and node.parent.depth < DEEP <= node.depth and len(self._deep) < _MAX_DEEP:
             self._deep.append(node.line())
         if self._inherits:
             return self._look_inherited(node)
         if cls is types.FunctionType or cls is type or (issubclass(cls, type) and cls not in self._table):
-            self._blame_name(node, value)
+            self._report_name(node, value)
             return iter(())
         if rules.is_mapped(value):
             self._warn_of_mapped(node)
         try:
             return self._parts(node, self._reduction_of(node))
         except Exception as error:
-            self._blame(node, reasons.of_reduction(value, error))
+            self._report(node, reasons.of_reduction(value, error))
             return iter(())
 
     def _reduction_of(self, node: Node) -> Any:
@@ -221,26 +224,26 @@ class Walk:
 
     # ---- names ----
 
-    def _blame_name(self, node: Node, named: Any) -> bool:
-        """If a function or a class, the node's or that of its value, is not found by its name: that is told."""
-        verdict = self._names.verdict_of(named)
-        if verdict is None:
+    def _report_name(self, node: Node, named: Any) -> bool:
+        """Reports a function or class (the node, or the class of its value) that a worker does not find by its name."""
+        explanation = self._names.explain(named)
+        if explanation is None:
             return False
         if named is not node.value:
-            verdict = reasons.of_class(named, verdict)
-        self._blame(node, verdict, is_sure=self._names.error_of(named) is None)
+            explanation = reasons.of_class(named, explanation)
+        self._report(node, explanation, is_sure=self._names.error_of(named) is None)
         return True
 
     def _look_at_text(self, node: Node) -> None:
-        """A reduction that is a string: the object is sent by a name."""
+        """Handles a reduction that is a string: the object is pickled by that name."""
         error = dry_run.error_of(node.value, self._is_batch)
-        verdict = None
+        explanation = None
         if error is not None:
-            verdict = reasons.of_name(node.value, error)
+            explanation = reasons.of_name(node.value, error)
         elif self._names.is_mains(node.value):
-            verdict = reasons.of_main(node.value)
-        if verdict:
-            self._blame(node, verdict, is_sure=True)
+            explanation = reasons.of_main(node.value)
+        if explanation:
+            self._report(node, explanation, is_sure=True)
 
     # ---- the parts of a reduction ----
 
@@ -253,47 +256,47 @@ class Walk:
         self._kept.append(reduction)
         cls = type(node.value)
         if function is cls or any(one is cls for one in arguments):
-            if self._blame_name(node, cls):
+            if self._report_name(node, cls):
                 return iter(())
         return self._expand(node, (function, tuple(arguments), *others))
 
     # ---- what is found ----
 
-    def _blame(self, node: Node, verdict: reasons.Verdict, is_sure: bool = False) -> None:
+    def _report(self, node: Node, explanation: reasons.Explanation, is_sure: bool = False) -> None:
         whole = next((above for above in node.line()[:-1] if known_classes.is_whole(type(above.value))), node)
         if whole is not node:
             found = known_classes.known(type(whole.value))
             assert found is not None
-            verdict = reasons.Verdict(found.reason, found.fix, "", found.repair)
-        if id(whole.value) not in self._blamed:
-            self._blamed.add(id(whole.value))
-            self.culprits.append(Culprit(whole, verdict, is_sure=is_sure))
+            explanation = reasons.Explanation(found.reason, found.fix, "", found.repair)
+        if id(whole.value) not in self._reported:
+            self._reported.add(id(whole.value))
+            self.problems.append(Problem(whole, explanation, is_sure=is_sure))
 
-    def confirms(self, culprit: Culprit) -> bool:
-        """Does it really not pickle, alone? So that nothing that does is ever blamed."""
-        if culprit.is_sure or culprit.severity != "error":
+    def confirms(self, problem: Problem) -> bool:
+        """Returns True if the object alone cannot be pickled. So no object is reported that can be."""
+        if problem.is_sure or problem.severity != "error":
             return True
-        return dry_run.error_of(culprit.node.value, self._is_batch) is not None
+        return dry_run.error_of(problem.node.value, self._is_batch) is not None
 
     def _warn_of_mapped(self, node: Node) -> None:
         size = in_units(node.value.nbytes)
-        reason = f"an array over a file pickles by copying: each worker receives {size}"
-        self.culprits.append(Culprit(node, reasons.Verdict(reason, _MAPPED_FIX), "warning"))
+        reason = f"pickling an array over a file copies it: each worker receives {size}"
+        self.problems.append(Problem(node, reasons.Explanation(reason, _MAPPED_FIX), "warning"))
 
     def _look_inherited(self, node: Node) -> Iterator[Node | None]:
-        """With fork: what a forked process cannot use."""
+        """Looks for what a forked process cannot use."""
         value = node.value
         if _is_cudas(value):
-            reason = "a CUDA object: a forked process cannot use CUDA that this one has begun to use"
-            fix = 'move it to the worker\'s side, or multiprocessing_context="spawn"'
-            self.culprits.append(Culprit(node, reasons.Verdict(reason, fix), is_sure=True))
+            reason = "a CUDA object: a forked process cannot use CUDA after this process has initialised it"
+            fix = 'make it in the worker, or use multiprocessing_context="spawn"'
+            self.problems.append(Problem(node, reasons.Explanation(reason, fix), is_sure=True))
         elif is_a(value, (dict, list, tuple)):
             parts = list(reductions.Parts(value).of_contents())
             return itertools.chain.from_iterable([self._expand(Node(child, node, steps)) for steps, child in parts])
         return iter(())
 
     def children(self, node: Node) -> list[Node]:
-        """What a container, an instance or a reduction is made of, one level down."""
+        """Returns the direct parts of a container, an instance or a reduction."""
         value = node.value
         with dry_run.setting(self._is_batch):
             if _is_gone_through(self._kind_of, type(value)):
@@ -308,15 +311,15 @@ class Walk:
 
     # ---- nesting ----
 
-    def too_deep(self) -> Culprit | None:
-        """Where what is nested too deep for pickle begins."""
+    def too_deep(self) -> Problem | None:
+        """Returns the first object that is nested too deep for pickle, or None."""
         for line in self._deep:
             kind = type(line[-1].value)
             for node in line:
                 if type(node.value) is kind and isinstance(dry_run.error_of(node.value), RecursionError):
                     reason = f"nested deeper than pickle can follow ({kind.__name__} in {kind.__name__})"
                     fix = "keep the parts in one list and refer to them by index, or flatten them in __getstate__"
-                    return Culprit(node, reasons.Verdict(reason, fix), is_sure=True)
+                    return Problem(node, reasons.Explanation(reason, fix), is_sure=True)
         return None
 
 
@@ -324,7 +327,7 @@ _CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
 def _is_gone_through(kind_of: Callable[[type], Any], cls: type) -> bool:
-    """Is an instance a container or plain, so that it has no reduction?"""
+    """Returns True if instances are containers or plain, so that their reduction is not needed."""
     return cls in _CONTAINERS or type(kind_of(cls)) is tuple
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an object was set or defined: read from source files, without running anything."""
+"""Finds the line that set or defined an object, by reading source files. It runs no code."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from typing import Any
 
 from headrace._inspect.lookup import static_dict, static_mro
 
-_Assigned = dict[tuple[str, str], int]  # (class's qualified name, attribute) -> line; "" as the attribute: the class
+_Assigned = dict[
+    tuple[str, str], int
+]  # (qualified name of the class, attribute) -> line; attribute "" is the class itself
 
 
 def place(path: str, line: int) -> str:
-    """file:line, below the current folder as one would type it there."""
+    """Returns file:line, relative to the current directory if the file is below it."""
     try:
         here = os.getcwd() + os.sep
-    except OSError:  # it was deleted
+    except OSError:  # the directory was deleted
         return f"{path}:{line}"
     return f"{path.removeprefix(here)}:{line}"
 
 
 class _Finder(ast.NodeVisitor):
-    """Collects where classes are, and where their methods and bodies assign attributes."""
+    """Collects the lines of classes, and the lines in which their methods and bodies assign attributes."""
 
     def __init__(self) -> None:
         self.assigned: _Assigned = {}
@@ -92,7 +94,7 @@ class _Finder(ast.NodeVisitor):
 
 @functools.lru_cache(maxsize=64)
 def parse(path: str) -> ast.Module | None:
-    """A source file's tree; None where it cannot be read or parsed."""
+    """Returns the syntax tree of a source file; None if it cannot be read or parsed."""
     text = "".join(linecache.getlines(path))
     try:
         return ast.parse(text) if text else None
@@ -111,7 +113,7 @@ def _assigned_in(path: str) -> _Assigned:
 
 
 def file_of(module_name: str) -> str:
-    """The source file of a module, "" where there is none."""
+    """Returns the source file of a module, "" if it has none."""
     module = sys.modules.get(module_name)
     path = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
     return path if isinstance(path, str) else ""
@@ -125,7 +127,7 @@ def _class_names(cls: type) -> tuple[str, str]:
 
 
 def of_class(cls: type) -> str:
-    """Where a class is defined."""
+    """Returns the line that defines a class, as text."""
     module, name = _class_names(cls)
     path = file_of(module)
     line = _assigned_in(path).get((name, "")) if path else None
@@ -133,7 +135,7 @@ def of_class(cls: type) -> str:
 
 
 def of_code(code: types.CodeType, qualified: str) -> str:
-    """Where a function is defined, and in what."""
+    """Returns the line that defines a function, and the function or class around it."""
     outer = qualified.removesuffix("." + qualified.rpartition(".")[2]).removesuffix(".<locals>")
     inside = f", in {outer}" if "." in qualified and outer else ""
     return f"defined in {place(code.co_filename, code.co_firstlineno)}{inside}"
@@ -144,13 +146,13 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def is_users(cls: type) -> bool:
-    """Is a class not one of Python's own library?"""
+    """Returns True if a class is not from Python's standard library."""
     path = file_of(_class_names(cls)[0])
     return bool(path) and (not path.startswith(_LIBRARY) or any(name in path for name in _INSTALLED))
 
 
 def of_attribute(owner: Any, name: str) -> str:
-    """Where the class of an object, or one of its bases, assigns an attribute."""
+    """Returns the line in which the class of an object, or one of its bases, assigns an attribute."""
     for cls in static_mro(type(owner)):
         module, qualified = _class_names(cls)
         path = file_of(module)
