@@ -285,8 +285,7 @@ REAL_LIFE = {
         "  dataset.logger   Logger         it is not the logger that logging.getLogger returns for its name\n"
         "      set in reader.py:5\n"
         "      fix: call logging.getLogger(name) where it is used; "
-        'or repair="auto" gets the logger of that name in each\n'
-        "      worker\n"
+        'or repair="auto" gets the logger of that name in each worker\n'
         "  dataset.handler  StreamHandler  a logging handler holds a lock and a stream\n"
         "      set in reader.py:7     fix: set up logging in worker_init_fn; "
         'or repair="auto" makes a new one in each worker\n',

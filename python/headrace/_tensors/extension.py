@@ -8,12 +8,13 @@ import os
 from typing import Any
 
 import torch
-from torch.utils.data._utils import worker as _worker
+from torch.utils.data import _utils
 
 from headrace import _core
 from headrace._start import pickling
 from headrace._tensors import pickling as tensor_pickling
 
+_worker: Any = _utils.worker
 _exchange_table: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 

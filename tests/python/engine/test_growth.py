@@ -370,7 +370,7 @@ def test_without_being_asked_the_workers_look_often_enough(tmp_path: pathlib.Pat
 def test_what_the_workers_add_to_is_told_from_what_they_copy(tmp_path: pathlib.Path) -> None:
     text = say(tmp_path, "self.cache[index] = bytes(1000)", "spawn", look_s=0.05)
     assert "adding to dataset.cache (dict of" in text
-    assert "The workers add to dataset.cache, each to its own" in text
+    assert "Each worker adds to its own copy of dataset.cache" in text
 
 
 def test_what_was_sent_to_a_worker_does_not_grow(tmp_path: pathlib.Path) -> None:

@@ -15,7 +15,8 @@ _ROWS = (*numbers.ROWS, *times.ROWS, *values.ROWS)
 
 # type -> (the name in an image, the function that gives the parts)
 TYPES: dict[type, tuple[str, Callable[[Any], Any]]] = {
-    **{row.type: (row.name, row.parts) for row in (*_ROWS, *containers.ROWS)},
+    **{row.type: (row.name, row.parts) for row in _ROWS},
+    **{row.type: (row.name, row.parts) for row in containers.ROWS},
     **dict.fromkeys(names.BY_NAME, ("name", names.name_of)),
 }
 # the name in an image -> the function that makes a value of its parts
