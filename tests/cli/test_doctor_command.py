@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace doctor SOURCE: what a user whose data set does not reach the workers types and sees."""
+"""headrace doctor SOURCE: what a user whose dataset does not reach the workers types and sees."""
 
 import json
 import os
@@ -158,7 +158,7 @@ def test_what_is_fine_is_said_and_exits_with_0(folder: Path) -> None:
     )
 
 
-def test_every_culprit_is_shown_with_its_line_and_a_fix(folder: Path) -> None:
+def test_every_unpicklable_object_is_shown_with_its_line_and_a_fix(folder: Path) -> None:
     result = doctor(folder, "data:make")
     assert result.returncode == 2 and result.stderr == ""
     assert result.stdout == (
@@ -168,7 +168,8 @@ def test_every_culprit_is_shown_with_its_line_and_a_fix(folder: Path) -> None:
         "      set in data.py:14\n"
         "      fix: leave it out in __getstate__, make it in __setstate__; "
         'or repair="auto" makes a new one in each worker\n'
-        "  make().key[('k', 1)]  function <lambda>  a lambda: pickle sends functions by name, and a lambda does not have one\n"
+        "  make().key[('k', 1)]  function <lambda>  "
+        "a lambda: pickle sends functions by name, and a lambda does not have one\n"
         "      defined in data.py:15, in Bad.__init__\n"
         '      fix: a named function at module level; or repair="auto" sends it by value\n'
     )
@@ -321,8 +322,8 @@ def test_a_training_run_says_what_is_in_the_way_and_repairs_it(folder: Path, mod
     assert failed.returncode == 1
     assert f"headrace: dataset cannot be sent to worker processes (start method: spawn). {text}" in failed.stderr
     assert "headrace doctor YOUR_MODULE:MAKE_DATASET" in failed.stderr
-    mended = trained(folder, module, "auto")
-    assert (mended.returncode, mended.stdout) == (0, f"{batches}\n"), mended.stderr
+    repaired = trained(folder, module, "auto")
+    assert (repaired.returncode, repaired.stdout) == (0, f"{batches}\n"), repaired.stderr
 
 
 # ---- what programs read ----

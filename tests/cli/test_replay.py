@@ -298,15 +298,15 @@ MESSAGES = {
         "date:numbers",
         "1",
     ): "No module named 'date'; looked in the current folder and on the path of @. SOURCE should be "
-    "module:name, path/script.py:name, or a file with a pickled data set",
-    ("data", "1"): "data is neither a file with a pickled data set nor module:name nor path/script.py:name",
-    ("data.py", "1"): "data.py is neither a file with a pickled data set nor module:name nor path/script.py:name; "
-    "which of its names is the data set? data.py:NAME",
+    "module:name, path/script.py:name, or a file with a pickled dataset",
+    ("data", "1"): "data is neither a file with a pickled dataset nor module:name nor path/script.py:name",
+    ("data.py", "1"): "data.py is neither a file with a pickled dataset nor module:name nor path/script.py:name; "
+    "which of its names is the dataset? data.py:NAME",
     ("train.py:numbers", "1"): "there is no script train.py",
-    ("data:five", "1"): "data:five gives no data set: int has neither __getitem__ nor __iter__",
-    ("data:Items", "1", "--seed", "1"): "--seed: samples of an iterable data set have no random numbers of their own",
-    ("data:Items", "-1"): "index -1: the data set is an iterable, and its items have the numbers 0, 1, 2, ...",
-    ("data:by_key.values", "3"): "the data set ends after 3 items: there is no item 3",
+    ("data:five", "1"): "data:five gives no dataset: int has neither __getitem__ nor __iter__",
+    ("data:Items", "1", "--seed", "1"): "--seed: samples of an iterable dataset have no random numbers of their own",
+    ("data:Items", "-1"): "index -1: the dataset is an iterable, and its items have the numbers 0, 1, 2, ...",
+    ("data:by_key.values", "3"): "the dataset ends after 3 items: there is no item 3",
 }
 
 
@@ -336,14 +336,14 @@ def test_what_is_typed_wrong_is_said_below_the_usage(folder: Path, arguments: tu
 
 
 FAILURES = {
-    "data:numbers": ("IndexError: list index out of range", "index 12 is out of range: the data set has 10 samples"),
+    "data:numbers": ("IndexError: list index out of range", "index 12 is out of range: the dataset has 10 samples"),
     "data:fail": (
         "RuntimeError: no disk",
-        "data:fail gives no data set; what can be called is called without arguments",
+        "data:fail gives no dataset; what can be called is called without arguments",
     ),
     "data:make_from": (
         "TypeError: make_from() missing 1 required positional argument: 'root'",
-        "data:make_from gives no data set; what can be called is called without arguments",
+        "data:make_from gives no dataset; what can be called is called without arguments",
     ),
     "broken:numbers": ("ModuleNotFoundError: No module named 'no_such_module'", "broken cannot be imported"),
     "argparse.py:x": ("AssertionError: the current folder shadows Python", "argparse.py cannot be imported"),

@@ -316,8 +316,8 @@ def message(grown: list[Growth], available: float) -> str | None:
     others = ", ".join(in_words(other) for other in grown[1:4] if other.grown_bytes > one.grown_bytes / 10)
     return (
         f"headrace: {'adding to' if one.is_added_to else 'reading'} {in_words(one)} increases the memory of "
-        f"{count_workers(one.workers)}: {in_units(one.grown_bytes)} so far, {in_units(1000 * one.per_sample)} per 1,000 "
-        f"samples; {when_full(one, available)}. {fix(one)}" + (f". Also growing: {others}" if others else "")
+        f"{count_workers(one.workers)}: {in_units(one.grown_bytes)} so far, {in_units(1000 * one.per_sample)} per "
+        f"1,000 samples; {when_full(one, available)}. {fix(one)}" + (f". Also growing: {others}" if others else "")
     )
 
 

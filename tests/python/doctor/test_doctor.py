@@ -325,13 +325,13 @@ def test_it_takes_at_most_twice_as_long_as_pickling(make: Any) -> None:
     assert any(is_quick() for _ in range(3))
 
 
-def test_one_culprit_among_many_scalars_is_found_at_once() -> None:
+def test_one_lock_among_many_scalars_is_found_at_once() -> None:
     made = [str(number) for number in range(1_000_000)] + [threading.Lock()]
     assert seconds(lambda: doctor.check(made))[0] < 0.2
     assert errors(doctor.check(made)) == ["obj[1000000]"]
 
 
-def test_one_culprit_among_many_instances_is_found_before_pickling_is_through() -> None:
+def test_one_lock_among_many_instances_is_found_before_pickling_is_through() -> None:
     fine = [unpicklable.Data(number) for number in range(100_000)]
     ours, pickles = seconds(
         lambda: doctor.check([*fine, threading.Lock()]), lambda: reduction.ForkingPickler.dumps(fine)
@@ -353,7 +353,7 @@ def test_one_culprit_among_many_instances_is_found_before_pickling_is_through() 
     ],
     ids=["reduce", "getstate", "copyreg", "named tuple", "list", "dict", "partial", "enum"],
 )
-def test_one_culprit_among_many_reductions_is_found_in_the_time_of_a_few_pickles(make: Any) -> None:
+def test_one_lock_among_many_reductions_is_found_in_the_time_of_a_few_pickles(make: Any) -> None:
     made = [*map(make, range(50_000)), threading.Lock()]
     assert errors(doctor.check(made)) == ["obj[50000]"]
     ours, pickles = seconds(lambda: doctor.check(made), lambda: reduction.ForkingPickler.dumps(made[:-1]))

@@ -33,7 +33,7 @@ def seen(error: BaseException) -> str:
 
 
 class Several:
-    """A data set with two culprits."""
+    """A dataset with two unpicklable objects."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -78,7 +78,7 @@ def test_that_something_does_not_pickle_is_warned_of_where_torch_does() -> None:
 
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_loader_that_cannot_start_names_all_culprits(kind: Any, method: str) -> None:
+def test_a_loader_that_cannot_start_names_all_unpicklable_objects(kind: Any, method: str) -> None:
     loader = kind(Several(), num_workers=1, multiprocessing_context=method, collate_fn=lambda batch: batch)
     with pytest.raises(TypeError, match="cannot pickle") as caught, warnings.catch_warnings():
         warnings.simplefilter("ignore")

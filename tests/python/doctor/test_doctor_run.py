@@ -158,7 +158,7 @@ class Slow(Numbers):
             pass
         return super().__getitem__(index)
 
-def slow_data_set():
+def slow_dataset():
     return DataLoader(Slow(), 32, num_workers=1)
 
 class Waits(Numbers):
@@ -239,7 +239,7 @@ def test_a_loader_with_nothing_wrong_gets_no_more_than_a_word_on_its_workers(fol
 
 
 def test_times_are_told_apart(folder: pathlib.Path) -> None:
-    time = of(folder, "slow_data_set")["time"]
+    time = of(folder, "slow_dataset")["time"]
     assert "Make the dataset's __getitem__ faster first" in time["consequence"]
     share = int(time["consequence"].partition("The workers spent ")[2].partition("%")[0])
     assert share > 50

@@ -412,11 +412,11 @@ class CarefulThread(threading.Thread):
     """Says what is pickled."""
 
     def __getstate__(self) -> Any:
-        return {"culprit": self.culprit}
+        return {"held": self.held}
 
-    def __init__(self, culprit: Any) -> None:
+    def __init__(self, held: Any) -> None:
         super().__init__()
-        self.culprit = culprit
+        self.held = held
 
 
 def _deep(levels: int) -> Any:
@@ -558,7 +558,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "local": (lambda: Box(x=threading.local()), ["obj.x"]),
     "Thread": (lambda: Box(x=threading.Thread(target=plain)), ["obj.x"]),
     "subclass of Thread": (lambda: Box(x=MyThread()), ["obj.x"]),
-    "Thread that says its state": (lambda: Box(x=CarefulThread(lambda: 0)), ["obj.x.culprit"]),
+    "Thread that says its state": (lambda: Box(x=CarefulThread(lambda: 0)), ["obj.x.held"]),
     "ThreadPoolExecutor": (lambda: Box(x=concurrent.futures.ThreadPoolExecutor(1)), ["obj.x"]),
     "ProcessPoolExecutor": (lambda: Box(x=concurrent.futures.ProcessPoolExecutor(1)), ["obj.x"]),
     "Future": (lambda: Box(x=concurrent.futures.Future()), ["obj.x"]),
@@ -595,7 +595,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "array of objects": (lambda: Box(x=np.array([1, threading.Lock()], dtype=object)), ["obj.x.flat[1]"]),
     "two": (lambda: Box(a=threading.Lock(), b=1, c={"x": lambda: 0}), ["obj.a", "obj.c['x']"]),
     "deep": (lambda: Box(tree=_deep(100_000)), ["obj.tree"]),
-    "deep with a culprit": (lambda: Box(tree=_deep(100_000), lock=threading.Lock()), ["obj.lock"]),
+    "deep with an unpicklable object": (lambda: Box(tree=_deep(100_000), lock=threading.Lock()), ["obj.lock"]),
 }
 
 GOOD: dict[str, Callable[[], Any]] = {
