@@ -116,7 +116,7 @@ def test_the_line_that_the_growth_warning_names_cures_it(tmp_path: pathlib.Path,
     assert (result.returncode, result.stdout) == (0, "epoch 0 200000\nepoch 1 200000\nepoch 2 200000\n"), result.stderr
     assert "private memory" not in result.stderr
     said = doctor("--run", "train:make_loader", "--batches", "500", folder=tmp_path)
-    assert "No attribute of the dataset has become the workers' own." in flat(said.stdout), said.stdout
+    assert "No attribute of the dataset was copied into the workers' own memory." in flat(said.stdout), said.stdout
 
 
 # ---- a 64 MB /dev/shm ----
