@@ -352,8 +352,8 @@ FAILURES = {
     "leaves.py:x": ("SystemExit: 0", "leaves.py cannot be imported"),
     "text.pkl": (
         "_pickle.UnpicklingError: invalid load key, '\\xff'.",
-        "text.pkl cannot be unpickled; it should be written by pickle.dump(dataset, file), and what it names should be "
-        "importable from here (a class in a script is not: replay path/script.py:name)",
+        "text.pkl cannot be unpickled; write it with pickle.dump(dataset, file), and define its classes in modules "
+        "that can be imported from here (not in a script: for that, replay path/script.py:name)",
     ),
 }
 
@@ -406,7 +406,7 @@ def test_an_iterator_is_not_gone_through_twice(folder: Path) -> None:
     result = replay(folder, "data:letters", "0", "2", "0")
     assert result.returncode == 2
     assert masked(result.stdout) == "0  str of 1  # s\n2  str of 1  # s\n0  does not exist\n"
-    assert "an iterator gives its items once" in result.stderr
+    assert "the dataset is an iterator, which gives each item once" in result.stderr
 
 
 def test_a_project_may_have_modules_of_the_debuggers_names(folder: Path) -> None:

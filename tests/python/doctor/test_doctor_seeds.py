@@ -76,9 +76,9 @@ def test_a_data_set_that_grows_by_copy_on_write_is_told_during_training(tmp_path
             break
     assert result.returncode == 0, result.stderr
     assert result.stdout == "epoch 0 200000\nepoch 1 200000\nepoch 2 200000\n"
-    (warning,) = [line for line in result.stderr.splitlines() if "private memory" in line]
+    (warning,) = [line for line in result.stderr.splitlines() if "increases the memory" in line]
     assert "/train.py:2" in warning  # the line of the loop
-    assert "grows by dataset.dataset.annotations (list of 200,000" in warning
+    assert "reading dataset.dataset.annotations (list of 200,000" in warning
     assert "per 1,000 samples" in warning
     assert "dataset.dataset.annotations = headrace.freeze(dataset.dataset.annotations)" in warning
     assert "DataLoader(..., freeze=True)" in warning
