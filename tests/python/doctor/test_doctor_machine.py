@@ -17,7 +17,7 @@ from typing import Any
 import headrace
 import pytest
 from doctors import GIB, doctor, findings, make_machine, needs_cores
-from headrace.doctor import _machine
+from headrace.doctor.machine import fork, limits
 from loaders import needs_failpoints, only_headrace
 from processes import environment
 
@@ -30,8 +30,8 @@ def test_a_container_with_dockers_small_shm_is_fine_and_the_text_says_so(tmp_pat
     result = doctor(HEADRACE_ROOT=make_machine(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     assert "ok       /dev/shm         64.0 MiB   (headrace puts nothing there)" in result.stdout
-    assert "docker run --ipc=host and --shm-size are not needed" in " ".join(result.stdout.split())
-    assert "ok       memory           7.0 GiB to spare   (the cgroup's limit of 8.0 GiB)" in result.stdout
+    assert "headrace does not need docker run --ipc=host or --shm-size" in " ".join(result.stdout.split())
+    assert "ok       memory           7.0 GiB available   (the cgroup's limit is 8.0 GiB)" in result.stdout
     assert result.stdout.endswith("\n\nnothing is wrong\n")
 
 
@@ -56,9 +56,9 @@ def test_a_container_that_is_nearly_full_is_a_warning_with_the_line_that_gives_m
     root = make_machine(tmp_path, memory__current=f"{8 * GIB - (200 << 20)}\n")
     memory = findings(HEADRACE_ROOT=root)["memory"]
     assert memory["severity"] == "warning"
-    assert memory["value"] == "200.0 MiB to spare"
-    assert memory["limit"] == "the cgroup's limit of 8.0 GiB"
-    assert "Workers that grow beyond it are killed by the kernel" in memory["consequence"]
+    assert memory["value"] == "200.0 MiB available"
+    assert memory["limit"] == "the cgroup's limit is 8.0 GiB"
+    assert "If workers need more than is available, the kernel kills them" in memory["consequence"]
     assert memory["fix"].startswith("docker run --memory=16g")
 
 
@@ -73,7 +73,7 @@ def test_a_full_container_is_an_error(tmp_path: pathlib.Path) -> None:
 def test_the_tighter_of_the_machine_and_the_container_bounds_memory(tmp_path: pathlib.Path) -> None:
     root = make_machine(tmp_path, meminfo="MemTotal: 4194304 kB\nMemAvailable: 2097152 kB\n")
     memory = findings(HEADRACE_ROOT=root)["memory"]
-    assert (memory["value"], memory["limit"]) == ("2.0 GiB to spare", "of 4.0 GiB in the machine")
+    assert (memory["value"], memory["limit"]) == ("2.0 GiB available", "of 4.0 GiB in the machine")
 
 
 @needs_failpoints
@@ -83,7 +83,7 @@ def test_a_quota_below_the_cores_that_libraries_count_is_a_warning(tmp_path: pat
         pytest.skip("this machine has one core")
     cores = findings(HEADRACE_ROOT=root)["cores"]
     assert (cores["severity"], cores["value"]) == ("warning", "1 core")
-    assert "the cgroup's quota" in cores["limit"]
+    assert "the cgroup's CPU quota" in cores["limit"]
     assert cores["fix"].startswith("export OMP_NUM_THREADS=1")
     assert findings(HEADRACE_ROOT=root, OMP_NUM_THREADS="1")["cores"]["severity"] != "warning" or os.cpu_count() != 1
 
@@ -92,10 +92,10 @@ def test_more_workers_than_cores_are_a_warning_and_so_are_their_threads() -> Non
     many = len(os.sched_getaffinity(0)) * 4
     cores = findings("--workers", str(many))["cores"]
     assert cores["severity"] == "warning"
-    assert f"{many} workers with 1 threads each want {many}" in cores["consequence"]
+    assert f"{many} workers with 1 threads each need {many} cores" in cores["consequence"]
     assert "num_workers=" in cores["fix"]
     threads = findings("--workers", "1", OMP_NUM_THREADS=str(many))["cores"]
-    assert f"1 workers with {many} threads each want {many}" in threads["consequence"]
+    assert f"1 workers with {many} threads each need {many} cores" in threads["consequence"]
 
 
 def test_one_core_by_affinity_is_a_warning_where_the_machine_has_more() -> None:
@@ -125,7 +125,7 @@ def test_the_descriptors_that_a_worker_takes_are_as_many_as_it_says() -> None:
         iterator.close()  # type: ignore[attr-defined]
         return found
 
-    assert count(5) - count(2) == 3 * _machine.FDS_OF_A_WORKER
+    assert count(5) - count(2) == 3 * limits.FDS_OF_A_WORKER
 
 
 @needs_failpoints
@@ -167,14 +167,14 @@ def test_a_kernel_without_pidfd_is_a_note() -> None:
 def test_a_kernel_whose_pipes_signal_every_close_is_a_note() -> None:
     found = findings(HEADRACE_FAIL="async:ENOSYS")["kernel"]
     assert (found["severity"], found["fix"]) == ("note", "Linux 5.6 or later")
-    assert "a busy worker ends once its batch is made" in found["consequence"]
+    assert "a busy worker ends when its batch is complete" in found["consequence"]
 
 
 @needs_failpoints
 def test_a_sandbox_that_gives_no_part_of_shared_memory_back_is_a_note() -> None:
     found = findings(HEADRACE_FAIL="remove:ENOSYS")["kernel"]
-    assert (found["severity"], found["value"].endswith("without returning parts of shared memory")) == ("note", True)
-    assert "given back as a whole" in found["consequence"]
+    assert (found["severity"], found["value"].endswith("without freeing parts of shared memory")) == ("note", True)
+    assert "freed as a whole" in found["consequence"]
     assert "another sandbox than gVisor" in found["fix"]
 
 
@@ -190,11 +190,11 @@ def test_an_engine_that_is_switched_off_is_a_warning() -> None:
 
 
 def test_an_extension_that_does_not_load_is_an_error_and_no_traceback() -> None:
-    code = "import sys; sys.modules['headrace._core'] = None; from headrace.doctor import _machine as doctor; "
+    code = "import sys; sys.modules['headrace._core'] = None; from headrace._commands import doctor; "
     command = [sys.executable, "-c", code + "sys.exit(doctor.main([]))"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     assert result.returncode == 2
-    assert result.stdout.startswith("error    engine           not there")
+    assert result.stdout.startswith("error    engine           not available")
     assert result.stderr == ""
 
 
@@ -215,21 +215,21 @@ def test_what_is_alive_in_this_process_is_a_hazard_for_its_forks(monkeypatch: py
     may_end = threading.Event()
     thread = threading.Thread(target=may_end.wait, name="telemetry")
     thread.start()
-    found = {finding.name: finding for finding in _machine.hazards()}
+    found = {finding.name: finding for finding in fork.hazards()}
     may_end.set()
     thread.join()
     assert (found["CUDA"].severity, found["CUDA"].value) == ("error", "initialised")
     assert (found["OpenCV"].severity, found["OpenCV"].value) == ("warning", "8 threads")
     assert "telemetry" in found["threads"].limit
     cv2.getNumberOfCPUs = lambda: 8  # nobody has set how many: workers use one
-    assert "OpenCV" not in [finding.name for finding in _machine.hazards()]
+    assert "OpenCV" not in [finding.name for finding in fork.hazards()]
 
 
 def test_what_loaders_do_not_warn_of_is_no_hazard_to_the_doctor() -> None:
     queue: Any = multiprocessing.get_context("fork").Queue()
     queue.put(1)
     assert "QueueFeederThread" in [thread.name for thread in threading.enumerate()]
-    found = [finding.name for finding in _machine.hazards()]
+    found = [finding.name for finding in fork.hazards()]
     assert queue.get() == 1
     queue.close()
     queue.join_thread()

@@ -323,11 +323,9 @@ def test_at_the_epochs_end_the_trainer_names_the_attribute_that_grows_and_the_li
 ) -> None:
     lines = say(tmp_path, epochs=2, look_s=0.05).splitlines()
     assert len(lines) == 2, lines  # once, although there are two epochs
-    assert lines[0].startswith(
-        "0 UserWarning True headrace: the private memory of 2 workers grows by dataset.items (list of 450,000"
-    )
+    assert lines[0].startswith("0 UserWarning True headrace: reading dataset.items (list of 450,000")
     assert "per 1,000 samples" in lines[0]
-    assert "to spare; once every worker has copied all of it, it takes" in lines[0]
+    assert "available; when every worker has copied all of it, the copies take" in lines[0]
     assert "dataset.items = headrace.freeze(dataset.items), or DataLoader(..., freeze=True)" in lines[0]
     assert "neighbour" not in lines[0]
 
@@ -371,8 +369,8 @@ def test_without_being_asked_the_workers_look_often_enough(tmp_path: pathlib.Pat
 
 def test_what_the_workers_add_to_is_told_from_what_they_copy(tmp_path: pathlib.Path) -> None:
     text = say(tmp_path, "self.cache[index] = bytes(1000)", "spawn", look_s=0.05)
-    assert "grows by dataset.cache (dict of" in text
-    assert "The workers add to dataset.cache, each to its own" in text
+    assert "adding to dataset.cache (dict of" in text
+    assert "Each worker adds to its own copy of dataset.cache" in text
 
 
 def test_what_was_sent_to_a_worker_does_not_grow(tmp_path: pathlib.Path) -> None:
@@ -399,7 +397,7 @@ def test_it_says_when_memory_will_be_full() -> None:
     text = growth.message([one], 4e9)
     assert text is not None
     assert "19.1 MiB per 1,000 samples" in text
-    assert "3.7 GiB are to spare: at this rate memory is full after 200,000 more samples, in about 2 min" in text
+    assert "3.7 GiB are available: at this rate memory is full after 200,000 more samples, in about 2 min" in text
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ import pytest
 import torch
 from compare import describe
 from headrace import _core
-from headrace.store import _types
+from headrace.store.types import hooks, tables
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loaders import needs_failpoints
@@ -237,7 +237,7 @@ def test_long_doubles_of_another_kind_of_machine_are_refused(tmp_path: pathlib.P
     with pytest.raises(headrace.StoreError, match=f"have {mantissa ^ 1} bits of mantissa, .* {mantissa}; make"):
         headrace.open(image)["a"]
     with pytest.raises(headrace.StoreError, match=f"have an unknown number of bits of mantissa, .* have {mantissa}"):
-        _types.dtype_from_text("<f16")
+        hooks.dtype_from_text("<f16")
 
 
 KEYS = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.none(), st.booleans(), st.binary())
@@ -451,7 +451,7 @@ def test_freezing_and_thawing_leave_nothing_behind() -> None:
 
 def test_what_is_unknown_is_told_with_its_path_and_why() -> None:
     with pytest.raises(
-        TypeError, match=r"obj\.items\[1\]\['lock'\] is a _thread\.lock.*of one process\. Leave it out$"
+        TypeError, match=r"obj\.items\[1\]\['lock'\] is a _thread\.lock.*belongs to one process\. Leave it out$"
     ):
         headrace.freeze(ft.Holder())
     with pytest.raises(
@@ -495,11 +495,11 @@ def test_an_array_of_a_file_larger_than_memory_is_refused_without_a_copy(tmp_pat
 def test_a_slot_that_is_hidden_or_has_its_name_taken_is_told_when_frozen_and_not_when_read() -> None:
     hidden = object.__new__(ft.HidesSlot)
     ft.Slotted.__dict__["a"].__set__(hidden, 5)
-    with pytest.raises(TypeError, match="in the place of the slot 'a'"):
+    with pytest.raises(TypeError, match="replaces the slot 'a'"):
         headrace.freeze(hidden)
     both = ft.Both(1, 2)
     both.__dict__["a"] = 3
-    with pytest.raises(TypeError, match="this one has what Both as such has not"):
+    with pytest.raises(TypeError, match="this instance has something that Both does not define"):
         headrace.freeze([both])
 
 
@@ -772,7 +772,7 @@ def test_a_fraction_that_a_file_spells_out_is_not_computed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.frozen"
-    monkeypatch.setitem(_types._TYPES, fractions.Fraction, ("Fraction", lambda value: ("1e9999999999", None)))
+    monkeypatch.setitem(tables.TYPES, fractions.Fraction, ("Fraction", lambda value: ("1e9999999999", None)))
     headrace.freeze([fractions.Fraction(1, 3)], path)
     with pytest.raises(headrace.StoreError, match="Fraction"):
         headrace.open(path)[0]

@@ -42,7 +42,7 @@ class Slotted:
 
 
 class Holder:
-    """A data set of data sets, with a vocabulary of its own."""
+    """A dataset of datasets, with a vocabulary of its own."""
 
     def __init__(self) -> None:
         self.parts = [Paths(), Paths()]

@@ -2,7 +2,7 @@
 #include "store.h"
 
 /*
- * What is no built-in container: by its class. headrace.store._types.classify says what a class is, as a tuple:
+ * What is no built-in container: by its class. headrace.store.types.hooks.classify says what a class is, as a tuple:
  *
  *     ("object", "module:Class", slots)       a plain class; slots: names and descriptors, (name, descriptor, ...)
  *     ("tuple", "module:Class", names, dict)  a named tuple; dict: instances have a __dict__

@@ -19,7 +19,7 @@
  *     text.c, map.c    UTF-8 without a trace in the str; numbers to numbers
  *
  * What is decided rather by words than by bytes (which classes are plain, how a Decimal is told) is Python's,
- * headrace/store/_types.py; store_hook calls it.
+ * headrace/store/types/hooks.py; store_hook calls it.
  */
 
 /* ---- map.c ---- */
@@ -53,7 +53,7 @@ extern PyObject *StoreError; /* a RuntimeError */
 /* Sets the exception of a negative code of the store's; returns NULL. */
 void *store_raise(int code);
 
-/* Calls a function of headrace.store._types. New reference. */
+/* Calls a function of headrace.store.types.hooks. New reference. */
 PyObject *store_hook(const char *name, const char *format, ...);
 
 /* What is remembered of a shape once a record of it has been met. */
@@ -232,7 +232,7 @@ struct freezer {
     size_t frame_count, frame_room;
     struct map memo;    /* address -> value; holds a reference to each */
     PyObject *shapes;   /* dict: (class or None, names) -> number */
-    PyObject *classes;  /* dict: class -> what headrace.store._types.classify says */
+    PyObject *classes;  /* dict: class -> what headrace.store.types.hooks.classify says */
     PyObject *fields;   /* dict: class -> the names of the fields of an instance that was met lately */
     PyObject *dtypes;   /* dict: dtype -> text */
     PyObject *strided;  /* dict: once_key -> (value, array that owns the memory), or NULL: none yet */
