@@ -3,7 +3,7 @@
 
 A forked process has a copy of the memory, but only the thread that called fork. A lock that another thread held stays
 locked in the copy, and the threads of a pool are missing there. The crew calls warn_of_fork before it starts workers,
-and the doctor shows the same facts.
+and the doctor shows the same facts, which both have from headrace._inspect.this_process.
 """
 
 from __future__ import annotations
