@@ -21,9 +21,7 @@ DOTTED = re.compile(rf"{TOP}(\.\w+)+")
 # Edges of circles that are still there, and what makes them: each must go. An edge here that no longer exists is a
 # failure too, so that the table shrinks.
 KNOWN: dict[tuple[str, str], str] = {
-    ("headrace._engine", "headrace.doctor"): "why an object does not pickle, and its repair: belongs below both",
-    ("headrace._worker", "headrace.doctor"): "the same, of what a worker sends",
-    ("headrace.store", "headrace.torch"): "tensors: headrace.torch could register what it knows of them",
+    ("headrace.store.types", "headrace.store"): "a part of headrace.store: what is frozen alone is frozen by it",
 }
 
 Edges = dict[tuple[str, str], str]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace brings samples to training processes.
+"""headrace loads data for training.
 
-`headrace.torch.DataLoader` is the drop-in for torch's; `headrace.Loader` is the same engine without torch.
+`headrace.torch.DataLoader` replaces torch's DataLoader; `headrace.Loader` is the same engine without torch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MODULES = ("doctor", "store")
 
 
 def __getattr__(name: str) -> object:
-    # Late, so that headrace.torch can fall back to torch's loader where the extension cannot be loaded.
+    # Imported late, so that headrace.torch can fall back to torch's loader if the extension cannot be loaded.
     if name in _LATE:
         from importlib import import_module
 

@@ -8,10 +8,9 @@ import os
 import sys
 import traceback
 
-from headrace._commands import replay
-from headrace.doctor import _cli
+from headrace._commands import doctor, replay
 
-_COMMANDS = {"doctor": _cli.main, "replay": replay.main}
+_COMMANDS = {"doctor": doctor.main, "replay": replay.main}
 
 _USAGE = """\
 usage: python -m headrace replay SOURCE INDEX... [OPTION...]
@@ -20,17 +19,17 @@ usage: python -m headrace replay SOURCE INDEX... [OPTION...]
 
 def main(arguments: list[str]) -> int:
     """Runs a command; returns the exit code."""
-    if sys.stderr is None:  # closed; `print` would take stdout, and the next file that is opened would be stderr
+    if sys.stderr is None:  # closed: print would use stdout, and the next file opened would become it
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
-        print("headrace: standard output is closed; send what is not wanted to /dev/null", file=sys.stderr)
+        print("headrace: standard output is closed; redirect it to /dev/null if you do not want it", file=sys.stderr)
         return 2
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # whatever the locale is
+        sys.stdout.reconfigure(errors="backslashreplace")  # in any locale
     if arguments[:1] and arguments[0] in _COMMANDS:
         try:
             return _COMMANDS[arguments[0]](arguments[1:])
-        except Exception:  # 1, which Python would give, is a command's answer
+        except Exception:  # Python would exit with 1, which has another meaning in these commands
             traceback.print_exc()
             return 2
     asked = arguments[:1] in (["-h"], ["--help"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace doctor SOURCE: the commands and the output of a user whose dataset does not reach the workers."""
+"""headrace doctor SOURCE: what a user whose dataset does not reach the workers types and sees."""
 
 import json
 import os
@@ -168,7 +168,8 @@ def test_every_unpicklable_object_is_shown_with_its_line_and_fix(folder: Path) -
         "      set in data.py:14\n"
         "      fix: leave it out in __getstate__, make it in __setstate__; "
         'or repair="auto" makes a new one in each worker\n'
-        "  make().key[('k', 1)]  function <lambda>  a lambda: pickle sends functions by name, and a lambda has none\n"
+        "  make().key[('k', 1)]  function <lambda>  "
+        "a lambda: pickle sends functions by name, and a lambda does not have one\n"
         "      defined in data.py:15, in Bad.__init__\n"
         '      fix: a named function at module level; or repair="auto" sends it by value\n'
     )
@@ -190,7 +191,7 @@ def test_a_loader_is_checked_part_by_part_and_not_iterated(folder: Path) -> None
 def test_object_that_does_not_unpickle_is_found_by_default(folder: Path, method: str) -> None:
     result = doctor(folder, "data:breaks", "--method", method)
     assert result.returncode == 2
-    assert "it pickles, and does not load again: KeyError: 'a field of an older version'" in result.stdout
+    assert "it can be pickled, but not unpickled: KeyError: 'a field of an older version'" in result.stdout
     assert "raised in data.py:19" in result.stdout
     assert doctor(folder, "data:breaks", "--method", method, "--no-load").returncode == 0
 
@@ -235,18 +236,18 @@ def test_a_pickle_is_checked(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        ("data:fail", "RuntimeError: no disk", "data:fail was called without arguments, for its result to be checked"),
-        ("data:needs", "argument: 'root'", "data:needs was called without arguments, for its result to be checked"),
+        ("data:fail", "RuntimeError: no disk", "data:fail was called without arguments, to check its result"),
+        ("data:needs", "argument: 'root'", "data:needs was called without arguments, to check its result"),
         ("data:mak", "", "has no 'mak'; did you mean 'make'?"),
         ("nowhere:make", "", "No module named 'nowhere'"),
-        ("train.py", "", "which of its names is the data set? train.py:NAME"),
+        ("train.py", "", "which of its names is the dataset? train.py:NAME"),
     ],
 )
 def test_target_that_cannot_be_loaded_is_reported(folder: Path, source: str, error: str, message: str) -> None:
     result = doctor(folder, source)
     assert result.returncode == 2 and result.stdout == ""
     assert error in result.stderr and message in result.stderr and "headrace doctor: " in result.stderr
-    assert "_cli.py" not in result.stderr and "target.py" not in result.stderr
+    assert "_commands" not in result.stderr
 
 
 def test_the_module_lists_its_commands() -> None:
@@ -282,20 +283,19 @@ if __name__ == "__main__":
 REAL_LIFE = {
     "reader": (
         "2 objects are in the way:\n\n"
-        "  dataset.logger   Logger         it is not the logger that logging.getLogger gives for its name\n"
+        "  dataset.logger   Logger         it is not the logger that logging.getLogger returns for its name\n"
         "      set in reader.py:5\n"
-        "      fix: get it by logging.getLogger(name) where it is used; "
-        'or repair="auto" gets the logger of that name in each\n'
-        "      worker\n"
+        "      fix: call logging.getLogger(name) where it is used; "
+        'or repair="auto" gets the logger of that name in each worker\n'
         "  dataset.handler  StreamHandler  a logging handler holds a lock and a stream\n"
-        "      set in reader.py:7     fix: set logging up in worker_init_fn; "
-        'or repair="auto" makes it anew in each worker\n',
+        "      set in reader.py:7     fix: set up logging in worker_init_fn; "
+        'or repair="auto" makes a new one in each worker\n',
         [[0, 1], [2, 3]],
     ),
     "vocab": (
         "1 object is in the way:\n\n"
         "  dataset.vocab.word2id.default_factory  function <lambda>\n"
-        "      a lambda: pickle sends functions by name, and a lambda has none\n"
+        "      a lambda: pickle sends functions by name, and a lambda does not have one\n"
         "      defined in vocab.py:7, in Vocab.load\n"
         '      fix: a named function at module level; or repair="auto" sends it by value\n',
         [[0, 0], [0, 0]],
@@ -374,7 +374,7 @@ def test_a_closed_stdout_is_an_error(talks: Path, arguments: list[str]) -> None:
     command = ["sh", "-c", 'exec "$0" doctor "$@" >&-', str(PROGRAM), *arguments]
     done = subprocess.run(command, cwd=talks, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "headrace: standard output is closed; send what is not wanted to /dev/null\n"
+    assert done.stderr == "headrace: standard output is closed; redirect it to /dev/null if you do not want it\n"
 
 
 def test_a_closed_stderr_takes_nothing_from_the_report(talks: Path) -> None:

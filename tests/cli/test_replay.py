@@ -206,9 +206,7 @@ def test_index_into_iterable_dataset_counts_items(folder: Path) -> None:
 def test_an_item_that_raises_on_the_way_is_named(folder: Path) -> None:
     result = replay(folder, "data:Items", "4")
     assert masked(result.stdout) == "4  raised ValueError  # s\n"
-    assert result.stderr.endswith(
-        "ValueError: three is bad\nheadrace replay: it was item 3 that raised, on the way to item 4\n"
-    )
+    assert result.stderr.endswith("ValueError: three is bad\nheadrace replay: item 3 raised, on the way to item 4\n")
     assert result.returncode == 1
 
 
@@ -297,16 +295,16 @@ MESSAGES = {
     (
         "date:numbers",
         "1",
-    ): "No module named 'date'; looked in the current folder and on the path of @. SOURCE should be "
-    "module:name, path/script.py:name, or a file with a pickled data set",
-    ("data", "1"): "data is neither a file with a pickled data set nor module:name nor path/script.py:name",
-    ("data.py", "1"): "data.py is neither a file with a pickled data set nor module:name nor path/script.py:name; "
-    "which of its names is the data set? data.py:NAME",
+    ): "No module named 'date'; looked in the current directory and on the path of @. SOURCE should be "
+    "module:name, path/script.py:name, or a file with a pickled dataset",
+    ("data", "1"): "data is neither a file with a pickled dataset nor module:name nor path/script.py:name",
+    ("data.py", "1"): "data.py is neither a file with a pickled dataset nor module:name nor path/script.py:name; "
+    "which of its names is the dataset? data.py:NAME",
     ("train.py:numbers", "1"): "there is no script train.py",
-    ("data:five", "1"): "data:five gives no data set: int has neither __getitem__ nor __iter__",
-    ("data:Items", "1", "--seed", "1"): "--seed: samples of an iterable data set have no random numbers of their own",
-    ("data:Items", "-1"): "index -1: the data set is an iterable, and its items have the numbers 0, 1, 2, ...",
-    ("data:by_key.values", "3"): "the data set ends after 3 items: there is no item 3",
+    ("data:five", "1"): "data:five gives no dataset: int has neither __getitem__ nor __iter__",
+    ("data:Items", "1", "--seed", "1"): "--seed: samples of an iterable dataset do not have their own random numbers",
+    ("data:Items", "-1"): "index -1: the dataset is iterable, and its items have the numbers 0, 1, 2, ...",
+    ("data:by_key.values", "3"): "the dataset ends after 3 items: there is no item 3",
 }
 
 
@@ -320,10 +318,13 @@ def test_impossible_command_is_reported_in_one_line(folder: Path, arguments: tup
 
 USAGE = {
     ("data:numbers", "x"): "argument INDEX: 'x' is neither an integer nor a range such as 10:20 nor a Python literal; "
-    "a key that is a string needs quotes of its own: '\"x\"'",
-    ("data:numbers", "20:10"): "argument INDEX: the range 20:10 is empty: it should rise, as 10:20 does",
+    "a string key needs its own quotes: '\"x\"'",
+    (
+        "data:numbers",
+        "20:10",
+    ): "argument INDEX: the range 20:10 is empty: the second number must be larger, as in 10:20",
     ("data:numbers", "1", "--repeat", "0"): "argument --repeat: should be a positive integer, but got '0'",
-    ("data:numbers", "1", "--epoch", "1"): "--epoch has a meaning with --seed only",
+    ("data:numbers", "1", "--epoch", "1"): "--epoch is only used with --seed",
 }
 
 
@@ -336,14 +337,14 @@ def test_wrong_arguments_are_reported_below_the_usage(folder: Path, arguments: t
 
 
 FAILURES = {
-    "data:numbers": ("IndexError: list index out of range", "index 12 is out of range: the data set has 10 samples"),
+    "data:numbers": ("IndexError: list index out of range", "index 12 is out of range: the dataset has 10 samples"),
     "data:fail": (
         "RuntimeError: no disk",
-        "data:fail gives no data set; what can be called is called without arguments",
+        "data:fail gives no dataset; headrace calls it without arguments if it can be called",
     ),
     "data:make_from": (
         "TypeError: make_from() missing 1 required positional argument: 'root'",
-        "data:make_from gives no data set; what can be called is called without arguments",
+        "data:make_from gives no dataset; headrace calls it without arguments if it can be called",
     ),
     "broken:numbers": ("ModuleNotFoundError: No module named 'no_such_module'", "broken cannot be imported"),
     "argparse.py:x": ("AssertionError: the current folder shadows Python", "argparse.py cannot be imported"),
@@ -351,8 +352,8 @@ FAILURES = {
     "leaves.py:x": ("SystemExit: 0", "leaves.py cannot be imported"),
     "text.pkl": (
         "_pickle.UnpicklingError: invalid load key, '\\xff'.",
-        "text.pkl cannot be unpickled; it should be written by pickle.dump(dataset, file), and what it names should be "
-        "importable from here (a class in a script is not: replay path/script.py:name)",
+        "text.pkl cannot be unpickled; write it with pickle.dump(dataset, file), and define its classes in modules "
+        "that can be imported from here (not in a script: for that, replay path/script.py:name)",
     ),
 }
 
@@ -404,8 +405,8 @@ def test_numpy_is_seeded_before_a_dataset_imports_it(folder: Path) -> None:
 def test_an_iterator_is_not_gone_through_twice(folder: Path) -> None:
     result = replay(folder, "data:letters", "0", "2", "0")
     assert result.returncode == 2
-    assert masked(result.stdout) == "0  str of 1  # s\n2  str of 1  # s\n0  there is none\n"
-    assert "an iterator gives its items once" in result.stderr
+    assert masked(result.stdout) == "0  str of 1  # s\n2  str of 1  # s\n0  does not exist\n"
+    assert "the dataset is an iterator, which gives each item once" in result.stderr
 
 
 def test_a_project_may_have_modules_of_the_debuggers_names(folder: Path) -> None:

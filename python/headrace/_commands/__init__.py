@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the program that are written in Python, and how they find a user's object."""
+"""The commands of the headrace program that are written in Python; `target` finds the object that a user names."""

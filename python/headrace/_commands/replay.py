@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace replay: makes samples of a data set in this process, to see why one fails."""
+"""The command headrace replay: makes samples of a dataset in this process, to see why one fails."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace._commands.target import Failed, blaming, load, show, users_part
+from headrace._commands.target import Failed, load, reports_failure, show, users_part
 from headrace._inspect import lookup
 from headrace._options import is_iterable_only, is_torchs_loader
 
 _DESCRIPTION = """\
-Makes samples of a data set in the foreground: calls dataset[index] in this
+Makes samples of a dataset in the foreground: calls dataset[index] in this
 process, without workers, and prints one line for each. The first one that
 raises ends it, with the whole traceback and exit code 1.
 
 SOURCE is one of
-  module:name          a data set; or a loader, for its data set; or what gives
-                       one of these when it is called without arguments. The
-                       name may be dotted; the current folder is importable.
-  path/script.py:name  the same in a script, whose main guard does not run
+  module:name          a dataset; or a loader, for its dataset; or a function
+                       that returns one of these when it is called without
+                       arguments. The name may be dotted; modules in the current
+                       directory can be imported.
+  path/script.py:name  the same in a script; its main guard does not run
   path/data.pkl        a file that pickle.dump(dataset, file) has written.
-                       Loading it runs what it says: only files that you trust.
+                       Loading it can run any code: only load files that you
+                       trust.
 
 INDEX is an integer, another Python literal ('"a key"', '(1, 2)'), or a range
-10:20, from 10 to 19. Of an iterable data set it is how many items to take
+10:20, from 10 to 19. Of an iterable dataset it is how many items to take
 first: 0 shows the first item, 10 the eleventh.
 """
 
 _RANGE = re.compile(r"(-?\d+):(-?\d+)")
-_MOST_ENTRIES = 8  # of a container, in the line of a sample
+_MOST_ENTRIES = 8  # of a container, in the line that describes a sample
 _MOST_LEVELS = 3
 
 
@@ -50,14 +52,16 @@ def _indices(text: str) -> Sequence[Any]:
     if match := _RANGE.fullmatch(text):
         indices = range(int(match[1]), int(match[2]))
         if not indices:
-            raise argparse.ArgumentTypeError(f"the range {text} is empty: it should rise, as 10:20 does")
+            raise argparse.ArgumentTypeError(
+                f"the range {text} is empty: the second number must be larger, as in 10:20"
+            )
         return indices
     try:
         return [ast.literal_eval(text)]
     except (ValueError, SyntaxError):
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither an integer nor a range such as 10:20 nor a Python literal; "
-            f"a key that is a string needs quotes of its own: '\"{text}\"'"
+            f"a string key needs its own quotes: '\"{text}\"'"
         ) from None
 
 
@@ -71,20 +75,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "headrace replay", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("source", metavar="SOURCE", help="where the data set is")
+    parser.add_argument("source", metavar="SOURCE", help="where the dataset is")
     parser.add_argument("indices", metavar="INDEX", nargs="+", type=_indices, help="which samples to make")
     parser.add_argument("--seed", type=int, help='seed the generators before each sample as rng="sample" does')
-    parser.add_argument("--epoch", type=int, help="the epoch that is seeded for (default: 0)")
-    parser.add_argument("--pdb", action="store_true", help="debug an exception, where it was raised")
+    parser.add_argument("--epoch", type=int, help="the epoch that --seed is used for (default: 0)")
+    parser.add_argument("--pdb", action="store_true", help="start a debugger at the line that raises")
     parser.add_argument("--repeat", type=_positive, default=1, metavar="N", help="make all samples N times")
     return parser
 
 
-# ---- the data set ----
+# ---- the dataset ----
 
 
 class _Items:
-    """An iterable data set, with its items by number: one pass as long as the numbers rise. `taken` counts them."""
+    """Gives the items of an iterable dataset by number, in one pass as long as numbers rise. `taken` counts them."""
 
     def __init__(self, dataset: Iterable[Any]) -> None:
         self._dataset = dataset
@@ -93,27 +97,29 @@ class _Items:
 
     def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, int) or index < 0:
-            raise Failed(f"index {index!r}: the data set is an iterable, and its items have the numbers 0, 1, 2, ...")
+            raise Failed(f"index {index!r}: the dataset is iterable, and its items have the numbers 0, 1, 2, ...")
         if index < self.taken:
             if self._iterator is self._dataset:
-                raise Failed("an iterator gives its items once: ask for rising numbers, and for each once")
+                raise Failed(
+                    "the dataset is an iterator, which gives each item once: ask for rising numbers, each once"
+                )
             self._iterator = iter(self._dataset)
             self.taken = 0
         for item in self._iterator:
             self.taken += 1
             if self.taken > index:
                 return item
-        raise Failed(f"the data set ends after {self.taken} items: there is no item {index}")
+        raise Failed(f"the dataset ends after {self.taken} items: there is no item {index}")
 
 
 def _is_loader(value: Any) -> bool:
-    """A subset of a data set has a `dataset` too, and a data set that wraps an iterable one."""
+    """Returns True for loaders. A `dataset` attribute is not enough: subsets and wrapped datasets have one too."""
     has_parts = lookup.has_attribute(value, "dataset") and lookup.has_attribute(value, "sampler")
     return is_torchs_loader(value) or (has_parts and not lookup.has_special(value, "__getitem__"))
 
 
 def _dataset_of(value: Any, source: str) -> Any:
-    """What has samples by index: the value, what calling it gives, or what that loads."""
+    """Returns what has samples by index: the value, the result of calling it, or the dataset of that loader."""
     is_dataset = lookup.has_special(value, "__getitem__") or lookup.has_special(value, "__iter__")
     if isinstance(value, type) or (callable(value) and not is_dataset):
         value = value()
@@ -122,7 +128,7 @@ def _dataset_of(value: Any, source: str) -> Any:
     if is_iterable_only(value):
         return _Items(value)
     if not lookup.has_special(value, "__getitem__"):
-        raise Failed(f"{source} gives no data set: {type(value).__name__} has neither __getitem__ nor __iter__")
+        raise Failed(f"{source} gives no dataset: {type(value).__name__} has neither __getitem__ nor __iter__")
     return value
 
 
@@ -130,10 +136,10 @@ def _dataset_of(value: Any, source: str) -> Any:
 
 
 def _describe(value: Any, level: int = 0) -> str:
-    """The type, with shape and dtype of arrays, and the same of what a container has."""
+    """Returns the type, with shape and dtype of arrays, and the same for the items of a container."""
     try:
         return _details(value, level)
-    except Exception:  # of the sample's own: a shape or a length that raises, a number of 5,000 digits
+    except Exception:  # raised by the sample: by its shape or its length, or it is a number of 5,000 digits
         return type(value).__name__
 
 
@@ -165,12 +171,12 @@ def _describe_all(entries: Iterable[tuple[Any, Any]], count: int, level: int) ->
 
 
 def _length_passed(dataset: Any, index: Any, error: BaseException) -> int | None:
-    """The length of the data set, if the error is that the index is beyond it."""
+    """Returns the length of the dataset if the error is that the index is out of its range; else None."""
     if not isinstance(error, (IndexError, KeyError)) or not isinstance(index, int) or isinstance(dataset, Mapping):
         return None
     try:
         length = len(dataset)
-    except Exception:  # a data set may have no length, or no opinion on it
+    except Exception:  # the dataset has no length, or cannot give it
         return None
     return None if -length <= index < length else length
 
@@ -179,21 +185,21 @@ def _failure(dataset: Any, index: Any, error: BaseException) -> Failed:
     if isinstance(error, KeyboardInterrupt):
         return Failed(None, code=130)
     if (length := _length_passed(dataset, index, error)) is not None:
-        return Failed(f"index {index} is out of range: the data set has {length} samples")
+        return Failed(f"index {index} is out of range: the dataset has {length} samples")
     if isinstance(dataset, _Items) and dataset.taken < index:
-        return Failed(f"it was item {dataset.taken} that raised, on the way to item {index}", code=1)
+        return Failed(f"item {dataset.taken} raised, on the way to item {index}", code=1)
     return Failed(None, code=1)
 
 
 def _make(dataset: Any, index: Any) -> None:
-    print(f"{index!r}  ", end="", flush=True)  # before it can hang or crash
+    print(f"{index!r}  ", end="", flush=True)  # printed now, because the sample may hang or crash
     start = time.perf_counter()
     try:
         sample = dataset[index]
         seconds = time.perf_counter() - start
         description = _describe(sample)
     except Failed:
-        print("there is none", flush=True)
+        print("does not exist", flush=True)
         raise
     except BaseException as error:
         print(f"raised {type(error).__name__}  {time.perf_counter() - start:.6f} s", flush=True)
@@ -206,17 +212,17 @@ def _seeder(seed: int | None, epoch: int) -> Callable[[Any], None]:
         return lambda index: None
     from headrace._samples.random_numbers import seed_all
 
-    with contextlib.suppress(ImportError):  # a worker has it, and seeds it before the first sample
+    with contextlib.suppress(ImportError):  # a worker imports it, and seeds it before the first sample
         importlib.import_module("numpy.random")
     return lambda index: seed_all(seed, epoch, index)
 
 
 def _replay(asked: argparse.Namespace) -> None:
     value = load(asked.source)
-    with blaming(f"{asked.source} gives no data set; what can be called is called without arguments"):
+    with reports_failure(f"{asked.source} gives no dataset; headrace calls it without arguments if it can be called"):
         dataset = _dataset_of(value, asked.source)
     if asked.seed is not None and isinstance(dataset, _Items):
-        raise Failed("--seed: samples of an iterable data set have no random numbers of their own")
+        raise Failed("--seed: samples of an iterable dataset do not have their own random numbers")
     seed_for = _seeder(asked.seed, asked.epoch or 0)
     for _ in range(asked.repeat):
         for index in itertools.chain(*asked.indices):
@@ -228,7 +234,7 @@ def _replay(asked: argparse.Namespace) -> None:
 
 
 def _standard_debugger() -> Any:
-    """pdb. It imports `code` and `cmd`: a project may have modules of these names, which are to be found before."""
+    """Returns pdb. It imports `code` and `cmd`; if the project has modules with these names, it still gets Python's."""
     path, names = sys.path, ["code", "cmd"]
     own = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     sys.path = [os.path.dirname(os.__file__)]
@@ -240,7 +246,7 @@ def _standard_debugger() -> Any:
 
 
 def _post_mortem(error: BaseException) -> None:
-    """In the debugger that PYTHONBREAKPOINT names, if it has a post_mortem; else in pdb."""
+    """Starts the debugger that PYTHONBREAKPOINT names, if it has a post_mortem; else pdb."""
     debugger = os.environ.get("PYTHONBREAKPOINT", "").rpartition(".")[0]
     try:
         debug = importlib.import_module(debugger).post_mortem
@@ -260,12 +266,12 @@ def _report(failed: Failed, debug: bool) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command; returns its exit code: 0, 1 where a sample raises, 2 where something else is wrong, 130 after
-    an interrupt."""
+    """Runs the command; returns its exit code: 0, 1 if a sample raises, 2 if something else is wrong, 130 after an
+    interrupt."""
     parser = _parser()
     asked = parser.parse_intermixed_args(arguments)
     if asked.epoch is not None and asked.seed is None:
-        parser.error("--epoch has a meaning with --seed only")
+        parser.error("--epoch is only used with --seed")
     with contextlib.suppress(RuntimeError, OSError, ValueError, AttributeError):  # there is no stderr
         faulthandler.enable()
     try:
@@ -276,7 +282,7 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt as error:
         show(error)
         return 130
-    except OSError as error:  # what the user's code raises is Failed: this is of a print
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still in the buffer is flushed at the end
+    except OSError as error:  # from a print; exceptions of the user's code are Failed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python can flush its buffer at the end
         print(f"headrace replay: standard output: {error.strerror}", file=sys.stderr)
         return 1

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the commands of the headrace program find what the user names: module:name, script.py:name, a pickle."""
+"""Finds the object that a user names on the command line: module:name, script.py:name, or a file with a pickle.
+
+The commands replay and doctor use it. It also shows their failures and prints their reports.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _NOT_USERS = (
 
 
 class Failed(Exception):
-    """Ends the command: with a text for the user or none, and the traceback of its cause if it has one."""
+    """Raised to end a command. Its text, if any, and the traceback of its cause, if any, are shown to the user."""
 
     def __init__(self, text: str | None, code: int = 2) -> None:
         super().__init__(text)
@@ -30,8 +33,8 @@ class Failed(Exception):
 
 
 @contextlib.contextmanager
-def blaming(text: str) -> Iterator[None]:
-    """Where code of the user's runs: what it raises is shown, then the text."""
+def reports_failure(text: str) -> Iterator[None]:
+    """Runs user code. If that raises, the command ends: it shows the exception, then the text."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -41,27 +44,28 @@ def blaming(text: str) -> Iterator[None]:
 
 
 def load(source: str) -> Any:
-    """What the user names. Failed; from here on the current folder and the script's are importable."""
-    sys.argv[:] = [source]  # what parses its arguments on import should not find ours
-    sys.path.insert(0, "")  # the current folder
+    """Returns the object that the user names. Afterwards, modules in the current directory and in the script's can be
+    imported. Raises Failed."""
+    sys.argv[:] = [source]  # code that parses arguments when it is imported should not get ours
+    sys.path.insert(0, "")  # the current directory
     if os.path.isfile(source) and not source.endswith(".py"):
         return _unpickle(source)
     place, _, name = source.rpartition(":")
     if not (place and name):
         raise Failed(
-            f"{source} is neither a file with a pickled data set nor module:name nor path/script.py:name"
-            + (f"; which of its names is the data set? {source}:NAME" if source.endswith(".py") else "")
+            f"{source} is neither a file with a pickled dataset nor module:name nor path/script.py:name"
+            + (f"; which of its names is the dataset? {source}:NAME" if source.endswith(".py") else "")
         )
-    with blaming(f"{place} cannot be imported"):
+    with reports_failure(f"{place} cannot be imported"):
         module = _run_script(place) if place.endswith(".py") else _import(place)
-    with blaming(f"{source} cannot be looked up"):
+    with reports_failure(f"{source} cannot be looked up"):
         return _look_up(module, name)
 
 
 def _unpickle(path: str) -> Any:
-    with blaming(
-        f"{path} cannot be unpickled; it should be written by pickle.dump(dataset, file), and what it names should be "
-        "importable from here (a class in a script is not: replay path/script.py:name)"
+    with reports_failure(
+        f"{path} cannot be unpickled; write it with pickle.dump(dataset, file), and define its classes in modules that "
+        "can be imported from here (not in a script: for that, replay path/script.py:name)"
     ):
         with open(path, "rb") as file:
             return pickle.load(file)
@@ -71,24 +75,24 @@ def _import(name: str) -> types.ModuleType:
     try:
         __import__(name)
     except ModuleNotFoundError as error:
-        if not f"{name}.".startswith(f"{error.name}."):  # another module, that this one imports
+        if not f"{name}.".startswith(f"{error.name}."):  # the missing module is another one, which this one imports
             raise
         raise Failed(
-            f"{error}; looked in the current folder and on the path of {sys.executable}. SOURCE should be module:name, "
-            "path/script.py:name, or a file with a pickled data set"
+            f"{error}; looked in the current directory and on the path of {sys.executable}. SOURCE should be "
+            "module:name, path/script.py:name, or a file with a pickled dataset"
         ) from None
     return sys.modules[name]
 
 
 def _run_script(path: str) -> types.ModuleType:
-    """The script as a module that spawn's workers would know: its main guard does not run, and it is the main module
-    for what it pickles."""
+    """Runs a script as spawn's workers would, without its main guard. It becomes the main module, so that its classes
+    can be pickled."""
     if not os.path.isfile(path):
         raise Failed(f"there is no script {path}")
     module = types.ModuleType("__mp_main__")
     module.__file__ = os.path.abspath(path)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
-    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # of what a link leads to, as Python does
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # of a link, Python takes the target's directory too
     with open(path, "rb") as file:
         code = compile(file.read(), module.__file__, "exec", dont_inherit=True)
     exec(code, module.__dict__)
@@ -107,8 +111,8 @@ def _look_up(module: types.ModuleType, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def alone(is_alone: bool) -> Iterator[TextIO]:
-    """Where a report goes. If it is to be alone on stdout (JSON), what the user's code prints goes to stderr."""
+def stdout_of_report(is_alone: bool) -> Iterator[TextIO]:
+    """Gives the stream for a report. If the report must be alone on stdout (JSON), the user's code prints to stderr."""
     if not is_alone:
         yield sys.stdout
         return
@@ -123,19 +127,19 @@ def alone(is_alone: bool) -> Iterator[TextIO]:
             os.dup2(stdout.fileno(), 1)
 
 
-def say(report: str, stdout: TextIO, exit_code: int) -> int:
-    """Prints a report; gives its exit code, or 2 where it cannot be printed."""
+def print_report(report: str, stdout: TextIO, exit_code: int) -> int:
+    """Prints a report; returns its exit code, or 2 if it cannot be printed."""
     try:
         print(report, file=stdout, flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # what is still in the buffer is flushed at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # so that Python can flush its buffer at the end
         print(f"headrace doctor: standard output: {error.strerror}", file=sys.stderr)
         return 2
     return exit_code
 
 
 def users_part(error: BaseException) -> types.TracebackType | None:
-    """The traceback without the calls that lead from here to the user's code."""
+    """Returns the traceback without the frames of headrace's commands above the user's code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_NOT_USERS):
         trace = trace.tb_next

@@ -29,6 +29,7 @@ from headrace import _core
 from headrace._engine import reports, restart_state, shutdown
 from headrace._engine.snapshot import WorkerSnapshot
 from headrace._errors.warn import warn_user
+from headrace._inspect import this_process
 from headrace._options import Policy
 from headrace._samples.names import has_indices, shorten
 from headrace._samples.random_numbers import text_of
@@ -124,7 +125,7 @@ class Crew:
             contexts.check_process(process)
             process.daemon = True
             _fail_at("fork")
-            self._threads = fork_hazards.count_threads()
+            self._threads = this_process.count_threads()
             call(lambda: self._start_process(worker, process, descriptors))
         except AssertionError as error:
             contexts.explain_daemon(error)

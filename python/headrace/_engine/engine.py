@@ -7,8 +7,6 @@ of a Crew.
 
 from __future__ import annotations
 
-import errno
-import functools
 import itertools
 import os
 import pickle
@@ -39,17 +37,6 @@ WINDOW_STEP = 2 << 20  # windows of shared memory are multiples of this, if limi
 NO_REPORT = "headrace: there is no report before the first iteration with workers"
 
 
-@functools.cache
-def why_not() -> str | None:
-    """Returns why the engine cannot run in this process (a sandbox refuses what it needs), or None. It tries once."""
-    try:
-        _core.Loader(1, 1, True, 1 << 20).close()
-    except OSError as error:
-        if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
-            return str(error.strerror)
-    return None
-
-
 def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
     """Returns the maximum size of an arena in bytes, and what sets that limit."""
     mapped = report["slots"] * report["window_bytes"]
@@ -61,11 +48,11 @@ def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
 
 
 def _explain_indices(error: Exception, indices: Any, sampler: str, batch: int) -> None:
-    from headrace.doctor import _check  # imported here because few samplers ever need it
+    from headrace.doctor.pickle import check  # imported here because few samplers ever need it
 
-    report = _check.what_is_in_the_way(_check.check_indices, indices)
+    report = check.what_is_in_the_way(check.check_indices, indices)
     if report is not None:
-        report = _check.with_subject(report, f"indices (batch {batch} of this epoch, drawn from the {sampler})")
+        report = check.with_subject(report, f"indices (batch {batch} of this epoch, drawn from the {sampler})")
         start_errors.attach(error, report)
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from headrace import _core
 from headrace._engine.snapshot import WorkerSnapshot
+from headrace._inspect.this_process import REAP_THREAD
 from headrace._start import signals
-from headrace._start.fork_hazards import REAP_THREAD
 
 EXIT_CODE_S = 1.0  # how long to wait for the exit code of a dead worker
 

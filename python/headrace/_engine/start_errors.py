@@ -32,13 +32,13 @@ def _and(names: list[str]) -> str:
 
 def _report_on(parts: list[tuple[str, Any]], method: str) -> Any:
     """Returns the doctor's report, or None if the doctor finds no object that cannot be pickled."""
-    from headrace.doctor import _check  # imported here because a run that starts does not need it
+    from headrace.doctor.pickle import check  # imported here because a run that starts does not need it
 
-    report = _check.what_is_in_the_way(_check.check_parts, parts, method, "loader")
+    report = check.what_is_in_the_way(check.check_parts, parts, method, "loader")
     if report is None:
         return None
     names = [name for name, _ in parts if any(_is_below(one.path, name) for one in report.errors)]
-    return _check.with_subject(report, _and(names)) if names else report
+    return check.with_subject(report, _and(names)) if names else report
 
 
 def _is_below(path: str, name: str) -> bool:
@@ -86,22 +86,22 @@ def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method
 
 
 def _started_repaired(start: Callable[[bool], _Made], parts: Any, method: str, report: Any) -> _Made:
-    from headrace.doctor import _check, _repair
+    from headrace.doctor.pickle import check, repairs
 
     try:
         made = start(True)
     except Exception as error:
-        explain(error, _check.without(report, _repair.remedied(report)) or report)
+        explain(error, check.without(report, repairs.remedied(report)) or report)
         raise
-    warn_user(_repair.told(_repair.remedied(report)))
+    warn_user(repairs.warning(repairs.remedied(report)))
     return made
 
 
 def repaired_pickle(value: Any) -> Any:
     """Wraps a value so that it is pickled as repair="auto" does."""
-    from headrace.doctor import _repair
+    from headrace.doctor.pickle import repairs
 
-    return _repair.Parcel(value)
+    return repairs.RepairedPickle(value)
 
 
 start_method_of = forkserver.start_method_of

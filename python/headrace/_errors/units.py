@@ -16,3 +16,7 @@ def in_units(count: float) -> str:
 def in_duration(seconds: float) -> str:
     """Formats a duration in seconds, or in minutes from 100 s on."""
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def count_workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"

@@ -33,9 +33,3 @@ def _level_of_user() -> int:
 
 def _is_inside(path: str) -> bool:
     return path.startswith(_PACKAGE) or path.endswith(_TORCHS)
-
-
-def is_first_rank() -> bool:
-    """Returns True in the first rank of this machine. Some warnings come from that rank only, because all ranks would
-    print the same text."""
-    return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"

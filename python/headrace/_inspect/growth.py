@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which attribute of a data set makes the workers' private memory grow.
+"""Finds the attribute of a dataset that makes the private memory of the workers grow.
 
-A worker looks between two tasks, seldom enough to cost nothing, and tells the trainer by its box; the trainer reads
-that at the epoch's end. What is looked at is not written to (headrace/_core/growth.c), but for the few objects that
-have names: the data set, what it holds under names, and so on.
+A worker measures between two tasks, so rarely that it costs nothing, and writes the result into its diagnostics file.
+The trainer reads that at the end of the epoch. Measuring does not write to the memory that it measures
+(_core/inspect/growth.c), except to the few objects that have names: the dataset, its attributes, and so on.
 """
 
 from __future__ import annotations
@@ -14,29 +14,33 @@ import multiprocessing
 import time
 import types
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace import _core
-from headrace._errors.units import in_units
-from headrace._errors.warn import is_first_rank
+from headrace._errors.units import count_workers, in_units
+from headrace._inspect.attributes import own_attributes
+from headrace._inspect.this_process import is_first_rank
 
 MIB = 1 << 20
-FIRST_S = 0.25  # after a worker's start; then after half as long again as it has lived,
-EVERY_S = 2.0  # but at least this often, and never so often that looking takes more than 1 / RARE of the time
+# A forked worker is first checked FIRST_S after its start. The next wait is half of its age, from FIRST_S to EVERY_S,
+# or longer if the checks would take more than 1 / RARE of the time.
+FIRST_S = 0.25
+EVERY_S = 2.0
 RARE, CLOSE_RARE = 200, 4
 PATHS, CLOSE_PATHS, FIRST_PATHS = 256, 2048, 64
-LEAST_BYTES = MIB  # of an attribute that is looked at
-WARN_BYTES = 64 * MIB  # of growth in all workers together
-WARN_SHARE = 0.1  # or of the memory to spare, with what is to come,
-EPOCHS = 10  # in so many epochs like the first one
-_FEW = 32  # parts of a container that are looked at one by one
+LEAST_BYTES = MIB  # smaller attributes are not measured
+# The trainer warns if all workers together grew by WARN_BYTES, or if they will take WARN_SHARE of the available memory
+# after EPOCHS epochs like the first one.
+WARN_BYTES = 64 * MIB
+WARN_SHARE = 0.1
+EPOCHS = 10
+_FEW = 32  # a container of up to this many parts is measured part by part
 _MOST_LEVELS = 5
 _MOST_PLACES = 64
 _SEED = 0x68656164
 
-look_s: float | None = None  # workers that start from now on look this often, and more closely; None: seldom
+look_s: float | None = None  # workers that start from now on measure this often, and with more samples; None: rarely
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _NO_PLACES = (
@@ -46,7 +50,7 @@ _NO_PLACES = (
 _OPAQUE = ("numpy", "pandas", "torch", "pyarrow", "polars", "builtins", "collections", "array", "threading", "logging")
 
 
-# ---- what a data set holds under names ----
+# ---- the parts of a dataset that have names ----
 
 
 def _is_opaque(kind: type) -> bool:
@@ -54,20 +58,8 @@ def _is_opaque(kind: type) -> bool:
     return module.partition(".")[0] in _OPAQUE and not module.startswith("torch.utils.data")
 
 
-def _attributes(value: object) -> Iterator[tuple[str, Any]]:
-    """An object's own, without running properties."""
-    with contextlib.suppress(AttributeError):
-        for name, part in dict(object.__getattribute__(value, "__dict__")).items():
-            yield f".{name}", part
-    for base in type(value).__mro__:
-        for name, member in vars(base).items():
-            if isinstance(member, types.MemberDescriptorType):
-                with contextlib.suppress(AttributeError):  # an empty slot
-                    yield f".{name}", member.__get__(value)
-
-
 def _named_parts(value: Any) -> list[tuple[str, Any]] | None:
-    """The parts of a value that can be told apart by names, or None."""
+    """Returns the parts of a value that have names, or None if it has none."""
     kind = type(value)  # isinstance would ask an object for its __class__, which may be a property
     if issubclass(kind, dict):
         parts = list(dict.items(value)) if dict.__len__(value) <= _FEW else []
@@ -80,11 +72,15 @@ def _named_parts(value: Any) -> list[tuple[str, Any]] | None:
             return [(f"[{at}]", part) for at, part in enumerate(base.__iter__(value))] if is_short else None
     if issubclass(kind, _CONTAINERS) or _is_opaque(kind):
         return None
-    return list(_attributes(value)) or None
+    return [(f".{name}", part) for name, part, _ in own_attributes(value)] or None
 
 
 def places(dataset: object) -> list[tuple[str, Any]]:
-    """The large-or-not things that a data set holds, each under an expression that begins with `dataset`."""
+    """Returns the parts of a dataset, large and small, each with an expression that begins with `dataset`.
+
+    It goes through names only, a few levels deep, because it runs between two batches. The walks of headrace.freeze
+    (store/_attributes.py) and of the doctor (doctor/pickle/search.py) have other limits.
+    """
     found: list[tuple[str, Any]] = []
     seen: set[int] = set()
 
@@ -105,14 +101,14 @@ def places(dataset: object) -> list[tuple[str, Any]]:
 
 @dataclass
 class Place:
-    """Something large that a data set holds: the memory that it takes, about, and of that what only this process has.
+    """A large part of a dataset: estimates of its memory, and of the memory of it that only this process has.
 
-    share: of the pages that were looked at, those that only this process has.
+    share: the share of the pages looked at that only this process has.
     """
 
     path: str
     type: str
-    count: int  # of entries; -1: none
+    count: int  # of entries; -1 if it is not a container
     bytes: float
     private_bytes: float
     share: float
@@ -124,7 +120,7 @@ def _count(value: Any) -> int:
 
 
 def measure(dataset: object, paths: int = CLOSE_PATHS) -> list[Place]:
-    """Looks at what a data set holds, by `paths` samples for each thing. OSError where /proc does not tell."""
+    """Measures the parts of a dataset with `paths` samples for each. Raises OSError if /proc is not available."""
     measured = []
     for path, value in places(dataset):
         if _core.private_share(value, FIRST_PATHS, _SEED)[0] < LEAST_BYTES:
@@ -144,7 +140,7 @@ def _is_forked() -> bool:
 
 
 class Watch:
-    """Looks at a worker's data set now and then, and tells the trainer."""
+    """Measures a worker's dataset from time to time, and writes the result into its diagnostics file."""
 
     def __init__(self, port: _core.Port, dataset: object, look_s: float | None) -> None:
         self._port = port
@@ -152,45 +148,45 @@ class Watch:
         self._is_forked = _is_forked()
         self._first: dict[str, Place] | None = None
         self._first_samples = 0
-        self._born = time.monotonic()
+        self._started = time.monotonic()
         self._every_s = EVERY_S if look_s is None else look_s
         self._is_close = look_s is not None
         self._first_private = _core.private_bytes() if self._is_close else 0
         port.watch(self.look, min(FIRST_S, self._every_s) if self._is_forked else 0.0)
 
     def look(self) -> float | None:
-        """Returns the seconds until the next look; None where nothing can be seen."""
+        """Returns the seconds until the next measurement; None if it cannot measure."""
         start = time.perf_counter()
         try:
             now = measure(self._dataset, CLOSE_PATHS if self._is_close else PATHS)
-        except Exception:  # no /proc; or a thread of the data set's changes what is gone through
+        except Exception:  # there is no /proc, or a thread of the dataset changes a container meanwhile
             return None
         if self._first is None:
             self._first = {place.path: place for place in now}
             self._first_samples = 0 if self._is_forked else self._port.samples
-        with contextlib.suppress(OSError):  # a data set may have closed the box
+        with contextlib.suppress(OSError):  # the dataset may have closed the file
             self._port.post_status(self._text(now))
         cost_s = time.perf_counter() - start
-        lived_s = time.monotonic() - self._born
-        every_s = min(self._every_s, max(FIRST_S, lived_s / 2))  # soon at first: the epoch may be a short one
+        age_s = time.monotonic() - self._started
+        every_s = min(self._every_s, max(FIRST_S, age_s / 2))  # soon at first, because the epoch may be short
         return max(every_s, (CLOSE_RARE if self._is_close else RARE) * cost_s)
 
     def _text(self, now: list[Place]) -> bytes:
-        """As JSON, with the things that have grown most as far as there is room."""
-        told = sorted((self._grown(place) for place in now), key=lambda one: -one["grown_bytes"])
+        """Returns the measurement as JSON. If there is not enough room, it leaves out the parts that grew least."""
+        grown = sorted((self._grown(place) for place in now), key=lambda one: -one["grown_bytes"])
         look = {
             "samples": self._port.samples - self._first_samples,
-            "seconds": round(time.monotonic() - self._born, 3),
+            "seconds": round(time.monotonic() - self._started, 3),
             "is_forked": self._is_forked,
             "private_grown": max(0, _core.private_bytes() - self._first_private) if self._is_close else 0,
-            "places": told,
+            "places": grown,
         }
         while len(text := json.dumps(look).encode()) > _core.DIAGNOSTICS_STATUS_BYTES:
-            told.pop()
+            grown.pop()
         return text
 
     def _grown(self, place: Place) -> dict[str, Any]:
-        """What a forked worker has of its own is what it has copied since the fork."""
+        """Returns how much a part has grown. All private memory of a forked worker was copied since the fork."""
         first = (self._first or {}).get(place.path)
         before = 0.0 if self._is_forked or first is None else first.private_bytes
         return {
@@ -205,16 +201,16 @@ class Watch:
 
 @dataclass
 class Growth:
-    """How one thing of a data set has grown in the private memory of the workers, all together."""
+    """How much one part of a dataset has grown in the private memory of all workers together."""
 
     path: str
     type: str
     count: int
-    bytes: float  # that it takes in one process
+    bytes: float  # its size in one process
     grown_bytes: float
-    is_added_to: bool  # the workers add entries; else it is copied as it is read
+    is_added_to: bool  # True: the workers add entries; False: reading copies it
     workers: int
-    samples: int  # that these workers have made meanwhile
+    samples: int  # the samples that these workers made in that time
     seconds: float
 
     @property
@@ -223,12 +219,12 @@ class Growth:
 
     @property
     def rest_bytes(self) -> float:
-        """What is still to come at most."""
+        """Returns the maximum of further growth."""
         return float("inf") if self.is_added_to else max(0.0, self.bytes * self.workers - self.grown_bytes)
 
 
 def _parse(text: bytes) -> dict[str, Any] | None:
-    """What a worker told; None for what is none: a worker may write anything."""
+    """Returns the measurement of a worker; None if the text is not one, because a worker may write anything."""
     try:
         look = json.loads(text)
         for place in look["places"]:
@@ -240,15 +236,15 @@ def _parse(text: bytes) -> dict[str, Any] | None:
 
 
 def looks(core: _core.Loader, count: int) -> list[dict[str, Any]]:
-    """What the workers told last, those that told something."""
+    """Returns the last measurement of each worker that made one."""
     found = [_parse(text) for text in map(core.posted_status, range(count)) if text]
     return [look for look in found if look is not None]
 
 
-def sum_up(told: list[dict[str, Any]]) -> list[Growth]:
-    """By thing, what has grown most first."""
+def sum_up(measured: list[dict[str, Any]]) -> list[Growth]:
+    """Adds up the measurements by part. The part that has grown most comes first."""
     sums: dict[str, Growth] = {}
-    for look in told:
+    for look in measured:
         for place in look["places"]:
             one = sums.setdefault(
                 place["path"], Growth(place["path"], place["type"], place["count"], 0.0, 0.0, False, 0, 0, 0.0)
@@ -263,18 +259,14 @@ def sum_up(told: list[dict[str, Any]]) -> list[Growth]:
     return sorted(sums.values(), key=lambda one: -one.grown_bytes)
 
 
-_told: set[tuple[str, str]] = set()  # this process has said so already
+_warned: set[tuple[str, str]] = set()  # (path, type) of the parts that this process has warned of
 
 
-def count_workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
-
-
-def matters(grown: list[Growth], spare: float) -> bool:
-    """Is it worth a word, beside the memory that there is?"""
+def matters(grown: list[Growth], available: float) -> bool:
+    """Returns True if the growth is large enough for a warning, compared with the available memory."""
     total = sum(one.grown_bytes for one in grown)
     coming = sum(min(one.rest_bytes, EPOCHS * one.grown_bytes) for one in grown)
-    return total >= LEAST_BYTES and (total >= WARN_BYTES or total + coming >= WARN_SHARE * spare)
+    return total >= LEAST_BYTES and (total >= WARN_BYTES or total + coming >= WARN_SHARE * available)
 
 
 def in_words(one: Growth) -> str:
@@ -288,56 +280,56 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def when_full(one: Growth, spare: float, batches: int = 0) -> str:
-    """When the memory to spare will be used up, if it will. `batches` that these samples were, where that is known."""
-    if one.rest_bytes <= spare:
+def when_full(one: Growth, available: float, batches: int = 0) -> str:
+    """Says when the growth will use up the available memory. `batches`: how many batches the samples were, if known."""
+    if one.rest_bytes <= available:
         most = in_units(one.grown_bytes + one.rest_bytes)
-        return f"{in_units(spare)} are to spare; once every worker has copied all of it, it takes {most}"
-    samples = spare / max(one.per_sample, 1e-9)
+        return f"{in_units(available)} are available; when every worker has copied all of it, the copies take {most}"
+    samples = available / max(one.per_sample, 1e-9)
     seconds = samples * one.seconds / max(1, one.samples)
     steps = f" ({samples * batches / max(1, one.samples):,.0f} batches)" if batches else ""
     return (
-        f"{in_units(spare)} are to spare: at this rate memory is full after {samples:,.0f} more samples{steps}, in "
-        f"about {_duration(seconds)}"
+        f"{in_units(available)} are available: at this rate memory is full after {samples:,.0f} more samples{steps}, "
+        f"in about {_duration(seconds)}"
     )
 
 
 def fix(one: Growth) -> str:
-    """The line that ends the growth."""
+    """Returns the line that ends the growth."""
     if one.is_added_to:
         return (
-            f"The workers add to {one.path}, each to its own: bound it, or fill it before they start and share it "
-            f"({one.path} = headrace.freeze({one.path}))"
+            f"Each worker adds to its own copy of {one.path}: limit its size, or fill it before the workers start and "
+            f"share it ({one.path} = headrace.freeze({one.path}))"
         )
     return (
-        "Reading Python objects writes to their reference counts, and that copies the memory that workers share with "
-        f"the trainer. {one.path} = headrace.freeze({one.path}), or DataLoader(..., freeze=True), keeps one copy for "
+        "Reading Python objects writes to their reference counts, which copies the memory that workers share with the "
+        f"trainer. {one.path} = headrace.freeze({one.path}), or DataLoader(..., freeze=True), keeps one copy for "
         "all processes"
     )
 
 
-def message(grown: list[Growth], spare: float) -> str | None:
-    """What the trainer says at an epoch's end; None: nothing has grown that matters."""
-    if not matters(grown, spare):
+def message(grown: list[Growth], available: float) -> str | None:
+    """Returns the warning at the end of an epoch; None if the growth is small."""
+    if not matters(grown, available):
         return None
     one = grown[0]
     others = ", ".join(in_words(other) for other in grown[1:4] if other.grown_bytes > one.grown_bytes / 10)
     return (
-        f"headrace: the private memory of {count_workers(one.workers)} grows by {in_words(one)}: "
-        f"{in_units(one.grown_bytes)} so far, {in_units(1000 * one.per_sample)} per 1,000 samples; "
-        f"{when_full(one, spare)}. {fix(one)}" + (f". Also growing: {others}" if others else "")
+        f"headrace: {'adding to' if one.is_added_to else 'reading'} {in_words(one)} increases the memory of "
+        f"{count_workers(one.workers)}: {in_units(one.grown_bytes)} so far, {in_units(1000 * one.per_sample)} per "
+        f"1,000 samples; {when_full(one, available)}. {fix(one)}" + (f". Also growing: {others}" if others else "")
     )
 
 
 def news(core: _core.Loader, count: int) -> str | None:
-    """What the trainer has to say at an epoch's end on the growth of `count` workers: once per process and thing."""
-    told = looks(core, count)
-    if not told or not is_first_rank():
+    """Returns the warning at the end of an epoch about `count` workers, or None. It warns once of each part."""
+    measured = looks(core, count)
+    if not measured or not is_first_rank():
         return None
-    grown = sum_up(told)
-    if not grown or (grown[0].path, grown[0].type) in _told:
+    grown = sum_up(measured)
+    if not grown or (grown[0].path, grown[0].type) in _warned:
         return None
     text = message(grown, float(_core.machine()["spare_bytes"] or 0))
     if text is not None:
-        _told.add((grown[0].path, grown[0].type))
+        _warned.add((grown[0].path, grown[0].type))
     return text

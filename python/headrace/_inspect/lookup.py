@@ -29,3 +29,31 @@ def has_special(value: object, name: str) -> bool:
         if name in vars(base):
             return vars(base)[name] is not None
     return False
+
+
+# ---- classes ----
+
+
+def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
+    """Returns isinstance(value, kinds) by the type alone. isinstance also asks the object for its __class__, which may
+    be a property, and a proxy answers with the class of another object."""
+    return issubclass(type(value), kinds)
+
+
+def static_mro(cls: type) -> tuple[type, ...]:
+    """Returns the classes in which attributes of an instance are looked up, whatever a metaclass says."""
+    mro: tuple[type, ...] = type.__dict__["__mro__"].__get__(cls)
+    return mro
+
+
+def static_dict(cls: type) -> Any:
+    """Returns a class's own namespace, whatever a metaclass says."""
+    return type.__dict__["__dict__"].__get__(cls)
+
+
+def static(cls: type, name: str) -> Any:
+    """Returns what a class or its bases have under a name, or None. It calls no descriptor and no metaclass."""
+    for one in static_mro(cls):
+        if name in static_dict(one):
+            return static_dict(one)[name]
+    return None

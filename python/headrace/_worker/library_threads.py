@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from headrace._start.fork_hazards import find_opencv, opencv_threads_set
+from headrace._inspect.this_process import opencv, opencv_threads_set
 
 
 def limit_library_threads() -> None:
@@ -14,6 +14,6 @@ def limit_library_threads() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
-    cv2 = find_opencv()
+    cv2 = opencv()
     if cv2 is not None and not opencv_threads_set():
         cv2.setNumThreads(0)

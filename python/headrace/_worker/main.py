@@ -92,9 +92,9 @@ def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:
     try:
         port.publish(status, message)
     except Exception as error:
-        from headrace.doctor import _check  # imported here because few batches ever fail
+        from headrace.doctor.pickle import check  # imported here because few batches ever fail
 
-        report = _check.what_is_in_the_way(_check.check_batch, batch)
+        report = check.what_is_in_the_way(check.check_batch, batch)
         if report is not None:
             with contextlib.suppress(Exception):  # some exception classes refuse new attributes
                 error.headrace_report = report  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace.doctor says what keeps an object from being sent to worker processes, where it was set, and what to do.
+"""headrace.doctor lists what keeps an object from being pickled for worker processes, the lines that set it, and fixes.
 
-The command `headrace doctor` is `_cli`; what it says of the machine and of a loader at work is `_machine` and `_run`.
+The rooms: `pickle` checks objects, `machine` checks the machine and the container, `run` measures a loader at work. The
+command `headrace doctor` is `_commands/doctor.py`.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.doctor._check import check as check
-    from headrace.doctor._report import Finding as Finding
-    from headrace.doctor._report import Report as Report
-    from headrace.doctor._report import Size as Size
+    from headrace.doctor.pickle.check import check as check
+    from headrace.doctor.pickle.reports import Finding as Finding
+    from headrace.doctor.pickle.reports import Report as Report
+    from headrace.doctor.pickle.reports import Size as Size
 
 __all__ = ["Finding", "Report", "Size", "check"]
 
 
 def __getattr__(name: str) -> object:
-    # Late: the machine is looked at where the extension cannot be loaded too.
+    # Imported late, because the machine can also be checked if the extension cannot be loaded.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from headrace.doctor import _check, _report
+    from headrace.doctor.pickle import check, reports
 
-    return _check.check if name == "check" else getattr(_report, name)
+    return check.check if name == "check" else getattr(reports, name)

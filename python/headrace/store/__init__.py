@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen data: images that any number of processes read. headrace.freeze, open and thaw are here too."""
+"""headrace.store: frozen data, which any number of processes read. headrace.freeze, open and thaw are here too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""freeze_attributes: the large containers that a data set holds, replaced by views of one frozen image."""
+"""freeze_attributes: replaces the large containers that a dataset holds with views of one frozen image.
+
+Its search differs from the walks of _inspect/growth.py and doctor/pickle/search.py: it must be able to replace what it
+finds, so it goes through attributes and items that can be set, without a limit on the depth, and calls no reductions.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +14,29 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from headrace import _core
 from headrace._errors import exception_text
+from headrace._inspect.attributes import own_attributes
+from headrace._inspect.lookup import is_a
 from headrace.store import _freeze
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, defaultdict, OrderedDict, Counter)
 _NOT_LOOKED_INTO = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, str, bytes, bytearray, int, float)
 THRESHOLD_BYTES = 1_000_000
-_SAMPLED = 256  # items of a container that its size is estimated from
-_LOOKED_AT = 1 << 14  # items in items, at each depth: a list of lists of lists has no end
-_FEW = 1000  # a container of so many items is looked into for data sets
+_SAMPLED = 256  # the size of a container is estimated from this many of its items
+_LOOKED_AT = 1 << 14  # items at each depth, because a list of lists of lists may have very many
+_FEW = 1000  # containers of up to this many items are searched for datasets
 _DEPTH = 6
 _log = logging.getLogger("headrace")
 
 
 @dataclass(frozen=True)
 class FrozenAttribute:
-    """A container that was frozen. path: an expression that begins with `dataset`; bytes: what it took as Python
-    objects, estimated from a sample of its items."""
+    """A container that was frozen. path: an expression that begins with `dataset`. bytes: its size as Python objects,
+    estimated from a sample of its items."""
 
     path: str
     type: str
@@ -39,8 +46,8 @@ class FrozenAttribute:
 
 @dataclass(frozen=True)
 class FreezeReport:
-    """What freeze_attributes did. image_bytes: of the one image that all processes share. skipped: path and reason of
-    what is large and could not be frozen."""
+    """The result of freeze_attributes. image_bytes: the size of the one image that all processes share. skipped: path
+    and reason for each large container that could not be frozen."""
 
     frozen: tuple[FrozenAttribute, ...] = ()
     image_bytes: int = 0
@@ -48,7 +55,7 @@ class FreezeReport:
 
     @property
     def saved_bytes(self) -> int:
-        """What each process that reads all of it saves: it would have had a copy of its own."""
+        """Returns the bytes that each process saves if it reads everything: it would have made its own copy."""
         return sum(one.bytes for one in self.frozen)
 
     def __str__(self) -> str:
@@ -67,7 +74,7 @@ def _mb(count: int) -> str:
 
 @dataclass
 class _Place:
-    """Where a container is held, and how to put another in its stead."""
+    """The place of a container, and functions that put another object there."""
 
     path: str
     value: Any
@@ -78,33 +85,24 @@ class _Place:
 
 
 def _dict_of(value: Any) -> dict[str, Any]:
-    """The attributes of an instance, as it has them: a proxy is not asked what it stands for."""
-    try:
-        held = object.__getattribute__(value, "__dict__")
-    except Exception:  # a property of that name may raise anything
-        return {}
-    return held if type(held) is dict else {}
-
-
-def _is_any(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    """isinstance, by the type alone: a proxy says it is what it stands for."""
-    return issubclass(type(value), kinds)
+    """Returns the __dict__ of an instance, without running code: a proxy would answer with another object's."""
+    return _core.Walker.attributes(value) or {}
 
 
 def _items_of(value: Any) -> Iterable[Any]:
-    if _is_any(value, dict):
+    if is_a(value, dict):
         return (one for pair in dict.items(value) for one in pair)
     return value if type(value) in _CONTAINERS else _dict_of(value).values()
 
 
 def _count_of(value: Any) -> int:
-    if _is_any(value, dict):
+    if is_a(value, dict):
         return 2 * dict.__len__(value)
     return len(value) if type(value) in _CONTAINERS else len(_dict_of(value))
 
 
 def _sample(value: Any, most: int) -> list[Any]:
-    """Some of its items, from all of it where it can be indexed, else its first."""
+    """Returns some of the items: from all parts of a list or a tuple, else the first ones."""
     if type(value) in (list, tuple) and len(value) > most:
         return [value[at * len(value) // most] for at in range(most)]
     return list(islice(_items_of(value), 2 * most))
@@ -113,19 +111,19 @@ def _sample(value: Any, most: int) -> list[Any]:
 def _own_bytes(value: Any) -> int:
     try:
         return sys.getsizeof(value)
-    except Exception:  # of its own __sizeof__
+    except Exception:  # raised by its own __sizeof__
         return 0
 
 
 def estimate_bytes(value: Any, depth: int = _DEPTH, budget: int = _LOOKED_AT, above: tuple[Any, ...] = ()) -> int:
-    """What a value takes as Python objects, nested ones included, estimated from samples.
+    """Estimates from samples the bytes of a value as Python objects, including nested ones.
 
-    budget: how many items may be looked at. above: what holds it; what leads back there is counted there.
+    budget: how many items may be looked at. above: the objects that hold it; they are not counted again.
     """
     if any(one is value for one in above):
         return 0
     own = _own_bytes(value)
-    if depth == 0 or _is_any(value, _NOT_LOOKED_INTO):
+    if depth == 0 or is_a(value, _NOT_LOOKED_INTO):
         return own
     sample = _sample(value, min(_SAMPLED, budget))
     if not sample:
@@ -139,9 +137,9 @@ def estimate_bytes(value: Any, depth: int = _DEPTH, budget: int = _LOOKED_AT, ab
 
 
 def _is_code(value: Any) -> bool:
-    """Is it something with a behaviour of its own, as a data set or a transform is? It stays; what it holds is frozen.
+    """Returns True for instances with behaviour, such as datasets and transforms. They stay; what they hold is frozen.
 
-    Each read of a frozen list gives an instance anew: what such a one keeps from call to call would be lost.
+    Each read of a frozen list makes a new instance, so what a transform keeps from call to call would be lost.
     """
     kind = type(value)
     behaves = any(name in vars(base) for name in ("__getitem__", "__call__", "__next__") for base in kind.__mro__)
@@ -150,16 +148,8 @@ def _is_code(value: Any) -> bool:
 
 def _attributes(owner: Any) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
     held = _dict_of(owner)
-    for name in list(held):
-        yield f".{name}", held[name], partial(held.__setitem__, name)
-    for name, slot in [pair for kind in type(owner).__mro__ for pair in vars(kind).items()]:
-        if not isinstance(slot, MemberDescriptorType):
-            continue
-        try:
-            value = slot.__get__(owner)
-        except AttributeError:  # it was never set
-            continue
-        yield f".{name}", value, partial(slot.__set__, owner)
+    for name, value, slot in own_attributes(owner):
+        yield f".{name}", value, partial(held.__setitem__, name) if slot is None else partial(slot.__set__, owner)
 
 
 def _text_of(key: Any) -> str:
@@ -170,7 +160,7 @@ def _text_of(key: Any) -> str:
 
 
 def _entries(container: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
-    if _is_any(container, dict):
+    if is_a(container, dict):
         for key, value in container.items():
             yield f"[{_text_of(key)}]", value, partial(container.__setitem__, key)
     elif isinstance(container, (list, tuple)):
@@ -180,7 +170,7 @@ def _entries(container: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] |
 
 
 class Freezer:
-    """freeze_attributes for each iteration of a loader: what could not be frozen is tried, and told of, once."""
+    """Runs freeze_attributes in each iteration of a loader. It tries and reports what cannot be frozen only once."""
 
     def __init__(self) -> None:
         self._refused: set[int] = set()
@@ -190,7 +180,7 @@ class Freezer:
 
 
 class _Search:
-    """Goes through a data set, and the data sets in it, for large containers. Each object is looked at once."""
+    """Searches a dataset, and the datasets in it, for large containers. It looks at each object once."""
 
     def __init__(self, threshold_bytes: int, refused: set[int]) -> None:
         self._threshold_bytes = threshold_bytes
@@ -199,12 +189,12 @@ class _Search:
         self.places: dict[int, _Place] = {}
 
     def run(self, path: str, value: Any) -> list[_Place]:
-        """The containers that were not found before."""
+        """Returns the containers that were not found before."""
         known = set(self.places)
         left: list[tuple[str, Any]] = [(path, value)]
         while left:
             path, owner = left.pop()
-            if id(owner) in self._seen or _is_any(owner, _NOT_LOOKED_INTO):
+            if id(owner) in self._seen or is_a(owner, _NOT_LOOKED_INTO):
                 continue
             self._seen.add(id(owner))
             parts = _entries(owner) if type(owner) in _CONTAINERS else _attributes(owner)
@@ -212,7 +202,7 @@ class _Search:
         return [place for name, place in self.places.items() if name not in known]
 
     def _takes(self, path: str, value: Any, put: Callable[[Any], None] | None) -> bool:
-        """A container: is it dealt with? Notes its place if it is to be frozen. False: look into it."""
+        """Notes the place of a container if it is to be frozen. Returns False if the search should look into it."""
         if type(value) not in _CONTAINERS:
             return False
         if id(value) in self._refused:
@@ -229,22 +219,22 @@ class _Search:
 
 
 def _makes_entries(value: Any) -> bool:
-    """Is there a defaultdict in it that gives what it does not have?"""
+    """Returns True if it contains a defaultdict that makes missing entries."""
     left, seen = [value], set()
     while left:
         one = left.pop()
         if type(one) is defaultdict and one.default_factory is not None:
             return True
-        if id(one) not in seen and not _is_any(one, _NOT_LOOKED_INTO):
+        if id(one) not in seen and not is_a(one, _NOT_LOOKED_INTO):
             seen.add(id(one))
             left.extend(_items_of(one))
     return False
 
 
 def _freeze_if_alike(value: Any) -> Any:
-    """A view that reads as the value does. TypeError where there is none, or what code of the user's raises."""
+    """Returns a view that reads as the value does. Raises TypeError if it cannot, or what user code raises."""
     view, kinds = _freeze.freeze_natively(value)
-    if "other" in kinds and _makes_entries(value):  # deques, Counters and their like
+    if "other" in kinds and _makes_entries(value):  # "other" includes deques, Counters and defaultdicts
         raise TypeError(
             "headrace.freeze: obj has a defaultdict that makes missing entries, which a view does not; set its "
             "default_factory to None"
@@ -258,7 +248,8 @@ def _reason(error: Exception, path: str) -> str:
 
 
 def _try_each(search: _Search, places: list[_Place]) -> tuple[list[_Place], list[tuple[_Place, str]]]:
-    """The places that can be frozen, and what cannot be, with reasons. What a container that cannot holds may."""
+    """Returns the places that can be frozen, and the others with reasons. If a container cannot be frozen, it tries the
+    containers in it."""
     left, good, refused = list(places), [], []
     while left:
         place = left.pop(0)
@@ -267,7 +258,7 @@ def _try_each(search: _Search, places: list[_Place]) -> tuple[list[_Place], list
             good.append(place)
         except MemoryError:
             raise
-        except Exception as error:  # code of items' classes runs, too
+        except Exception as error:  # freezing runs code of the items' classes too
             refused.append((place, _reason(error, place.path)))
             if len(place.value) <= _FEW:
                 left += search.run(place.path, place.value)
@@ -275,7 +266,7 @@ def _try_each(search: _Search, places: list[_Place]) -> tuple[list[_Place], list
 
 
 def _freeze_together(search: _Search, places: list[_Place]) -> tuple[list[_Place], Any, list[tuple[_Place, str]]]:
-    """The places that could be frozen, a view of the list of their values, and what could not be."""
+    """Returns the places that could be frozen, a view of the list of their values, and the places that could not."""
     try:
         return places, _freeze_if_alike([place.value for place in places]), []
     except MemoryError:
@@ -287,7 +278,7 @@ def _freeze_together(search: _Search, places: list[_Place]) -> tuple[list[_Place
     return good, _freeze_if_alike([place.value for place in good]), refused
 
 
-def _what_is_itself_large(dataset: Any, threshold_bytes: int) -> list[tuple[str, str]]:
+def _itself_if_large(dataset: Any, threshold_bytes: int) -> list[tuple[str, str]]:
     kind = type(dataset)
     if kind not in _CONTAINERS or (len(dataset) <= _FEW and any(map(_is_code, _items_of(dataset)))):
         return []
@@ -299,20 +290,21 @@ def _what_is_itself_large(dataset: Any, threshold_bytes: int) -> list[tuple[str,
 
 
 def freeze_attributes(dataset: Any, threshold_bytes: int = THRESHOLD_BYTES) -> FreezeReport:
-    """Replaces the large containers that a data set's attributes hold by views of one frozen image, in place.
+    """Replaces the large containers in a dataset's attributes with views of one frozen image, in place.
 
-    Lists, tuples, dicts, sets and their like of `threshold_bytes` or more are frozen, also those of data sets inside
-    the data set. Arrays and tensors are left: nothing is written to them when they are read. What cannot be frozen
-    stays as it is, but for what it holds that can. The report is returned, and logged by the logger `headrace`.
+    Lists, tuples, dicts, sets and their like of `threshold_bytes` or more are frozen, also those of datasets inside
+    the dataset. Arrays and tensors stay: reading them does not write to their memory. A container that cannot be frozen
+    stays too, except for the containers in it that can. The report is returned, and logged by the logger `headrace`.
 
-    A view is read-only: code of the data set that writes into such a container gets a TypeError. A defaultdict whose
-    reads make missing entries stays as it is.
+    A view is read-only: code of the dataset that writes into such a container gets a TypeError. A defaultdict that
+    makes missing entries when it is read stays as it is.
     """
     return freeze_more(dataset, threshold_bytes, set())
 
 
 def freeze_more(dataset: Any, threshold_bytes: int, refused_before: set[int]) -> FreezeReport:
-    """As freeze_attributes, for what has not been refused before; adds what is refused now."""
+    """Does the same as freeze_attributes, except that it skips containers in `refused_before`, and adds those refused
+    now."""
     search = _Search(threshold_bytes, refused_before)
     good, views, refused = _freeze_together(search, search.run("dataset", dataset))
     frozen = []
@@ -323,7 +315,7 @@ def freeze_more(dataset: Any, threshold_bytes: int, refused_before: set[int]) ->
             put(view)
     refused_before.update(id(place.value) for place, _ in refused)
     skipped = [(place.path, why) for place, why in refused if estimate_bytes(place.value) >= threshold_bytes]
-    skipped += _what_is_itself_large(dataset, threshold_bytes)
+    skipped += _itself_if_large(dataset, threshold_bytes)
     report = FreezeReport(tuple(frozen), _freeze.nbytes(views) if frozen else 0, tuple(skipped))
     if frozen or skipped:
         _log.log(logging.WARNING if skipped else logging.INFO, "headrace: %s", report)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that are made record by record."""
+"""headrace.store.Builder: makes an image record by record."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from headrace.store._freeze import Report
 
 
 class Builder:
-    """An image of a list that is made record by record, for data that is larger than memory.
+    """Makes the image of a list record by record, for data that is larger than memory.
 
         with headrace.store.Builder("train.frozen") as builder:
             for record in records:
                 builder.append(record)
         records = builder.view
 
-    path: of the file, which appears at the end of the with statement; None: an image in memory.
-    on_unknown, progress: as headrace.freeze.
+    path: the file, which appears at the end of the with statement; None: an image in memory.
+    on_unknown, progress: the same as for headrace.freeze.
 
-    A record that cannot be frozen raises TypeError, and the builder goes on without it. Records share nothing with each
-    other: an object that is in two is in the image twice. An exception in the with statement drops the image.
+    A record that cannot be frozen raises TypeError, and the builder continues without it. Records share no
+    objects: an object that is in two records is in the image twice. An exception in the with statement discards the
+    image.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Builder:
         )
         self._view: Any = None
         self._is_closed = False
-        self.report: Report | None = None  # of a finished image
+        self.report: Report | None = None  # set when the image is finished
 
     def append(self, record: Any) -> None:
         """Freezes a record and adds it to the list."""
@@ -52,12 +53,12 @@ class Builder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes written so far; of a finished image, all."""
+        """The number of bytes written so far."""
         return self._builder.bytes if self.report is None else self.report.bytes
 
     @property
     def view(self) -> Any:
-        """The frozen list. ValueError before it is finished."""
+        """The frozen list. Raises ValueError before the image is finished."""
         if self._view is None:
             raise ValueError("headrace: this builder is not finished; use finish() or the end of its with statement")
         return self._view
@@ -72,7 +73,7 @@ class Builder:
         return self._view
 
     def close(self) -> None:
-        """Drops an image that is not finished: no file is left."""
+        """Discards an image that is not finished, and its file."""
         self._builder.close()
         self._is_closed = True
         _freeze.end_progress(self._bar)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen data: one copy of any Python data for every process.
+"""freeze and open: one copy of any Python data for all processes.
 
-`freeze` writes an object into an image, in sealed memory or in a file; what comes back looks into it. A container is a
-view: a Sequence, Mapping or Set that compares, prints and hashes as what it was made of, and that any number of
-processes read without writing to its memory. An instance of a class comes back as one (made without `__init__`), its
-containers and arrays as views.
+`freeze` writes an object into an image, in sealed memory or in a file, and returns a view of the image. The view of a
+container is a Sequence, Mapping or Set that compares, prints and hashes as the original, and that any number of
+processes read without writing to its memory. An instance of a class is read as an instance (made without `__init__`);
+its containers and arrays are views.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from headrace.store import _pickling
 
 Progress = bool | Callable[[int], object] | None
 
-_PATIENCE_S = 2.0  # so long may a build take without a word
+_PATIENCE_S = 2.0  # a build may take this long before the progress line appears
 _EVERY_S = 0.2
 
 
 class Report(NamedTuple):
-    """What an image is made of."""
+    """The contents of an image, by kind and by path."""
 
     bytes: int
-    kinds: dict[str, tuple[int, int]]  # by kind of value: how many there are, and their bytes
-    pickles: list[str]  # where pickles were kept
-    paths: dict[str, int]  # bytes by path, three steps deep; what a list holds is one path, `[*]`
+    kinds: dict[str, tuple[int, int]]  # by kind of value: the number of values, and their bytes
+    pickles: list[str]  # the paths of values that are kept as pickles
+    paths: dict[str, int]  # bytes by path, three steps deep; all items of a list have one path, `[*]`
 
     def __str__(self) -> str:
         lines = [f"{self.bytes:,} bytes"]
@@ -46,7 +46,7 @@ class Report(NamedTuple):
 
 
 class _Bar:
-    """One line on stderr that says how far a long build is."""
+    """Shows the progress of a long build in one line on stderr."""
 
     def __init__(self, patience_s: float) -> None:
         self.started = time.monotonic()
@@ -60,23 +60,23 @@ class _Bar:
         self.next = now + _EVERY_S
         self.shown = True
         megabytes = size / 1e6
-        _say(f"\rheadrace.freeze: {megabytes:,.0f} MB, {megabytes / (now - self.started):,.0f} MB/s ")
+        _print(f"\rheadrace.freeze: {megabytes:,.0f} MB, {megabytes / (now - self.started):,.0f} MB/s ")
 
     def close(self) -> None:
         if self.shown:
-            _say("\n")
+            _print("\n")
         self.shown = False
 
 
-def _say(text: str) -> None:
-    with contextlib.suppress(Exception):  # what stands in for stderr may be closed, or be no file at all
+def _print(text: str) -> None:
+    with contextlib.suppress(Exception):  # the object that replaces stderr may be closed, or not a file
         print(text, end="", file=sys.stderr, flush=True)
 
 
 def _is_terminal(stream: Any) -> bool:
     try:
         return bool(stream.isatty())
-    except Exception:  # as above
+    except Exception:  # the stream is not a file
         return False
 
 
@@ -89,15 +89,15 @@ def _bar(progress: Progress) -> Any:
 
 
 def know_arrays() -> None:
-    """Arrays and tensors are leaves if their packages are there at all."""
+    """Makes arrays and tensors known to the extension, if their packages are imported."""
     if "numpy" in sys.modules:
         _core.use_numpy()
     if hasattr(sys.modules.get("torch"), "Tensor"):
-        importlib.import_module("headrace.torch._worker").use_torch()
+        importlib.import_module("headrace._tensors.extension").use_torch()
 
 
 def prepare(on_unknown: str, progress: Progress) -> Any:
-    """What a build needs: checks the option, makes arrays known, and gives the function that is told of progress."""
+    """Checks the option, makes arrays known to the extension, and returns the function that gets the progress."""
     if on_unknown not in ("raise", "pickle"):
         raise ValueError(f'headrace.freeze: on_unknown is "raise" or "pickle", not {on_unknown!r}')
     know_arrays()
@@ -135,11 +135,13 @@ def freeze(
     report: bool = False,
     progress: Progress = None,
 ) -> Any:
-    """A frozen copy of an object, in shared memory or in file `path`, which appears when it is complete.
+    """Returns a frozen copy of an object, in shared memory or in file `path`, which appears when it is complete.
 
-    on_unknown: what cannot be held natively raises TypeError with its path ("raise"), or is kept as a pickle.
+    on_unknown: a value of a type that headrace does not know raises TypeError with its path ("raise"), or is kept as a
+        pickle ("pickle").
     report: also return a Report.
-    progress: True, or a function that is called with the bytes written; None: on a terminal, after two seconds.
+    progress: True, or a function that is called with the number of bytes written; None: True if stderr is a terminal
+        and two seconds have passed.
     """
     paths: dict[str, int] | None = {} if report else None
     image, kinds, pickles = _build(obj, path, on_unknown, progress, paths)
@@ -148,7 +150,7 @@ def freeze(
 
 
 def freeze_natively(obj: Any) -> tuple[Any, dict[str, tuple[int, int]]]:
-    """As freeze, with the kinds of values of the report."""
+    """Returns a frozen copy, and the kinds of values of the report."""
     image, kinds, _ = _build(obj, None, "raise", None, None)
     return image.root(), kinds
 
@@ -166,15 +168,16 @@ def _build(obj: Any, path: Any, on_unknown: str, progress: Progress, paths: dict
 
 
 def open(path: str | os.PathLike[str], *, verify: bool = False, trust: bool = False) -> Any:
-    """What was frozen into a file; maps it in microseconds, whatever its size.
+    """Returns what was frozen into a file. It maps the file, which takes microseconds for any size.
 
-    verify: check all of it against its checksums first. trust: import the classes that it names, and load the pickles
-    that it has; without it classes must have been imported already. StoreError: damaged, or of another version.
+    verify: first compare everything with its checksums. trust: import the classes that it names, and load the pickles
+    that it has; without trust, its classes must have been imported already. Raises StoreError if the file is damaged or
+    of another version.
     """
     return _pickling.open_file(os.path.abspath(os.fspath(path)), verify, trust).root()
 
 
 def nbytes(view: Any) -> int:
-    """Bytes of the whole image that a view looks into."""
+    """Returns the bytes of the whole image of a view."""
     image: _core.Image = _core.where(view)[0]
     return image.bytes

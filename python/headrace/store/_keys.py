@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a key is made of, for types that have a name in an image: so that it is looked up in the image itself.
+"""Gives the stored form of keys such as dates, so that the extension can look them up in the image itself.
 
-Here is each type of which Python finds equal exactly what has the same name and parts (src/store/key.c,
-is_like_no_other). The others Python compares itself: a Decimal equals numbers of any type, a time with a time zone
-those of other zones, an instance what its class says.
+This works for types whose values are equal only if their names and parts are equal (src/store/key.c,
+is_like_no_other). Python compares keys of other types itself: a Decimal can equal numbers of any type, a time with a
+time zone can equal times of other zones, and an instance what its class decides.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from headrace.store._types import _TYPES
+from headrace.store.types.tables import TYPES
 
 
 def _as_stored(cls: type) -> Callable[[Any], Any]:
-    name, parts = _TYPES[cls]
+    name, parts = TYPES[cls]
     return lambda value: (name, parts(value))
 
 
 def _without_zone(cls: type) -> Callable[[Any], Any]:
-    """Two that differ in their fold only are equal."""
-    name, parts = _TYPES[cls]
+    """Returns the parts without the fold, because values that differ only in their fold are equal."""
+    name, parts = TYPES[cls]
     return lambda value: None if value.tzinfo is not None else (name, (*parts(value)[:-1], 0))
 
 
@@ -32,7 +32,7 @@ def _posix_path(value: pathlib.PurePath) -> Any:
     return ("Path", ("PosixPath", str(value)))
 
 
-# type -> a function that gives (name, parts), or None: Python must look
+# type -> a function that returns (name, parts), or None if Python must compare the key
 PARTS: dict[type, Callable[[Any], Any]] = {
     **{cls: _as_stored(cls) for cls in (datetime.date, datetime.timedelta, uuid.UUID)},
     **{cls: _without_zone(cls) for cls in (datetime.datetime, datetime.time)},

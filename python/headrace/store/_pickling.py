@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views on their way to other processes, and into pickles.
+"""Pickles views, for other processes and for files.
 
-multiprocessing's pickler sends a handle: of an image in memory its descriptor, of a file its path and digest. Any other
-pickle may be read by nobody knows whom and when: it has the image itself, or the path and digest of its file.
+multiprocessing's pickler sends a handle: the descriptor of an image in memory, or the path and digest of a file. Any
+other pickle may be read by any process at any time: it contains the image itself, or the path and digest of its file.
+Pickles in users' files contain the names of this module and of its functions, so never rename them.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from headrace._core import Image, StoreError
 from headrace._start import transport
 
 _images: weakref.WeakValueDictionary[bytes, Image] = weakref.WeakValueDictionary()  # by id: each is mapped once
-# Came with the start of this process: their descriptors have one number for all handles, and are used up once.
+# The images that this process got when it was started. All handles of one have the same descriptor, which is read once.
 _inherited: dict[bytes, Image] = {}
-# An embedded image of so many bytes is loaded into ordinary memory: a pickle may have many, and descriptors are few.
+# Up to this size, an embedded image is loaded into ordinary memory: a pickle may have many, and descriptors are few.
 _SMALL_BYTES = 1 << 20
-_passes: weakref.WeakKeyDictionary[Any, dict[bytes, Any]] = weakref.WeakKeyDictionary()  # by process that is started
+_sent_descriptors: weakref.WeakKeyDictionary[Any, dict[bytes, Any]] = (
+    weakref.WeakKeyDictionary()
+)  # by the process that is being started
 
 
 def remember(image: Image, path: str | None) -> None:
@@ -50,13 +53,13 @@ def _attach(identity: bytes, fd: int, what: str) -> Image:
 
 def _take(image: Image, identity: bytes, what: str) -> Image:
     if image.id != identity:
-        raise StoreError(f"headrace: {what} is other frozen data than was sent; send it again")
+        raise StoreError(f"headrace: {what} is not the frozen data that was sent; send it again")
     remember(image, None)
     return image
 
 
 def _load_inherited(identity: bytes, sent: Any) -> Image:
-    """From the process that started this one."""
+    """Loads an image from the process that started this one."""
     known = _inherited.get(identity)
     if known is None:
         fd = sent.detach()
@@ -69,7 +72,7 @@ def _load_inherited(identity: bytes, sent: Any) -> Image:
 
 
 def _load_sent(identity: bytes, sent: Any) -> Image:
-    """From a process that sent it through a queue or pipe: it keeps the descriptor until it is fetched, once."""
+    """Loads an image from a process that sent it through a queue or pipe, which keeps the descriptor for one fetch."""
     known = _images.get(identity)
     try:
         fd = sent.detach()
@@ -115,7 +118,7 @@ def _load_embedded(data: bytes, identity: bytes) -> Image:
             file.flush()
             return _attach(identity, file.fileno(), "this pickle")
     except OSError as error:
-        if error.errno != errno.EFBIG:  # over the limit on file sizes, which ordinary memory does not have
+        if error.errno != errno.EFBIG:  # larger than the limit on file sizes, which does not apply to ordinary memory
             raise
         return _take(_core.copy_image(data, True), identity, "this pickle")
 
@@ -125,7 +128,7 @@ def _load_part(data: bytes, identity: bytes) -> Any:
 
 
 def _descriptor(image: Image) -> int:
-    """Of an image in memory. One without gets one that lives as long as it does: it may be inherited later."""
+    """Returns the descriptor of an image in memory. If it has none, makes one that lives as long as the image."""
     if image.fd >= 0:
         return image.fd
     if not hasattr(image, "file"):
@@ -138,20 +141,20 @@ def _descriptor(image: Image) -> int:
     return image.file.fileno()
 
 
-def _pass(image: Image) -> Any:
-    """The image's descriptor, once per process that is being started."""
+def _sent_descriptor(image: Image) -> Any:
+    """Returns the image's descriptor, duplicated once per process that is being started."""
     popen = context.get_spawning_popen()
-    passed = _passes.setdefault(popen, {})
-    if image.id not in passed:
-        passed[image.id] = reduction.DupFd(_descriptor(image))
-    return passed[image.id]
+    sent = _sent_descriptors.setdefault(popen, {})
+    if image.id not in sent:
+        sent[image.id] = reduction.DupFd(_descriptor(image))
+    return sent[image.id]
 
 
 def _reduce_image_by_handle(image: Image) -> Any:
     if image.path is not None:
         return _load_file, (image.path, image.digest, image.trusted)
     if context.get_spawning_popen() is not None:
-        return _load_inherited, (image.id, _pass(image))
+        return _load_inherited, (image.id, _sent_descriptor(image))
     return _load_sent, (image.id, reduction.DupFd(_descriptor(image)))
 
 
@@ -176,12 +179,15 @@ def _reduce_by_handle(view: Any) -> Any:
 
 
 def reduce_plainly(view: Any) -> Any:
-    """A view for a pickle of any kind: with no more of an image in memory than is looked at."""
+    """Reduces a view for any pickle. Of an image in memory, it includes only the part that the view needs."""
     image, value, part = _core.where(view)
     if image.path is None and (value != image.root_value or part is not None):
         small, _ = _core.freeze(view, None, True)
         buffer: Any = small
-        return _load_part, (bytes(buffer), small.id)  # and not the image: a pickle of many parts would hold them all
+        return _load_part, (
+            bytes(buffer),
+            small.id,
+        )  # not the image object: the memo of the pickler would keep every part alive
     return _view, (image, value, part)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen data back to ordinary Python."""
+"""thaw: makes ordinary Python objects of frozen data."""
 
 from __future__ import annotations
 
@@ -9,35 +9,30 @@ from typing import Any
 
 from headrace import _core
 from headrace._inspect import lookup
-from headrace.store import _types
+from headrace.store.types import classes, tables
 
 
 def _is_over_image(value: Any) -> bool:
-    """Does an array look into an image?"""
+    """Returns True if the memory of an array is in an image."""
     while value is not None and not isinstance(value, _core.Image):
         value = lookup.attribute(value, "base")
     return value is not None
 
 
-def _is_of_statement(cls: type) -> bool:
-    """Did a class statement make it?"""
-    return bool(cls.__flags__ & (1 << 9))
-
-
 def _fields(value: Any, known: tuple[Any, ...]) -> Iterator[tuple[Any, str, Any]]:
-    """The fields of an instance that are set: the slot's descriptor or None, name, value."""
+    """Yields (slot descriptor or None, name, value) for the attributes of an instance that are set."""
     slots = known[2]
     for i in range(0, len(slots), 2):
         try:
             yield slots[i + 1], slots[i], slots[i + 1].__get__(value)
-        except AttributeError:  # it was never set
+        except AttributeError:  # the slot is not set
             pass
     held = _core.Walker.attributes(value) or {}
     yield from ((None, name, field) for name, field in held.items())
 
 
 def _shared_array(value: Any) -> Any:
-    """What two arrays of one array of an image have in common: each read makes a new one."""
+    """Returns a key that is equal for two reads of one array of an image. Each read makes a new array object."""
     where = value.__array_interface__["data"][0]
     return ("array", where, value.dtype, value.shape, value.strides) if value.size else id(value)
 
@@ -47,12 +42,12 @@ def _shared_tensor(value: Any) -> Any:
 
 
 def _reach(value: Any, strides: Any) -> int:
-    """Returns the distance between the outermost places of an array, in the unit of the strides."""
+    """Returns the distance between the outermost elements of an array, in the unit of the strides."""
     return sum((count - 1) * abs(step) for count, step in zip(value.shape, strides, strict=True))
 
 
 def _copy_array(value: Any) -> Any:
-    """Copies an array. Places that share memory, as those of a broadcast array do, share it in the copy too."""
+    """Copies an array. Elements that share memory, as in a broadcast array, share it in the copy too."""
     size = value.dtype.itemsize
     reach = _reach(value, value.strides)
     if reach + size >= value.nbytes or any(step % size for step in value.strides):
@@ -65,7 +60,7 @@ def _copy_array(value: Any) -> Any:
 
 
 def _copy_tensor(value: Any) -> Any:
-    """Copies a tensor, as _copy_array does."""
+    """Copies a tensor in the same way as _copy_array."""
     reach = _reach(value, value.stride())
     if reach + 1 >= value.numel():
         return value.clone()
@@ -73,33 +68,33 @@ def _copy_tensor(value: Any) -> Any:
 
 
 class _Thawing:
-    """One call of thaw: instances that came out of an image, made ordinary without recursion.
+    """One call of thaw for instances that were read from an image. It does not recurse.
 
-    What they hold is found first: the views are thawed together, so that what they share stays shared.
+    It first finds everything that they hold, then thaws all views together, so that shared objects stay shared.
     """
 
     def __init__(self) -> None:
-        self.made: dict[Any, Any] = {}  # by id, or by what arrays of one array have in common
-        self.kept: list[Any] = []  # the ids in `made` stay theirs
+        self.made: dict[Any, Any] = {}  # by id, or by the key of a shared array
+        self.kept: list[Any] = []  # keeps objects alive whose ids are in `made`
         self.views: dict[int, Any] = {}
         self.instances: dict[int, Any] = {}
         self.known: dict[type, tuple[Any, ...]] = {}
 
     def classify(self, cls: type) -> tuple[Any, ...]:
         if cls not in self.known:
-            self.known[cls] = _types.classify(cls)
+            self.known[cls] = tables.classify(cls)
         return self.known[cls]
 
-    # ---- what is there ----
+    # ---- finding ----
 
     def find(self, value: Any) -> None:
-        """All views and instances that a value leads to."""
+        """Finds all views and instances that a value leads to."""
         todo = [value]
         while todo:
             here = todo.pop()
             if type(here) in _VIEWS:
                 self.views[id(here)] = here
-            elif _is_of_statement(type(here)) and id(here) not in self.instances:
+            elif classes.is_made_by_statement(type(here)) and id(here) not in self.instances:
                 self.instances[id(here)] = here
                 known = self.classify(type(here))
                 if known[0] == "tuple":
@@ -119,7 +114,7 @@ class _Thawing:
             for view, thawed in zip(views, _core.thaw_together(tuple(views)), strict=True):
                 self.keep(view, thawed)
 
-    # ---- what is made of it ----
+    # ---- making ----
 
     def value(self, value: Any) -> Any:
         cls = type(value)
@@ -130,7 +125,7 @@ class _Thawing:
             return self.array(value, _shared_array(value), _copy_array) if _is_over_image(value) else value
         if torch is not None and cls is torch.Tensor:
             return self.array(value, _shared_tensor(value), _copy_tensor)
-        if not _is_of_statement(cls):
+        if not classes.is_made_by_statement(cls):
             return value
         return self.instance(value, self.classify(cls))
 
@@ -172,10 +167,10 @@ _VIEWS = (_core.FrozenList, _core.FrozenTuple, _core.FrozenDict, _core.FrozenSet
 
 
 def thaw(view: Any) -> Any:
-    """An ordinary Python copy of frozen data, to change or to keep, with what was shared and what went in circles.
+    """Returns an ordinary Python copy of frozen data that can be changed. Shared objects and circles stay as they were.
 
-    Of an instance: a new one, with its fields thawed. Of a tensor: a clone, for no tensor says whether its memory is an
-    image's. What else is not frozen comes back as it is.
+    An instance becomes a new one with thawed attributes. A tensor is cloned, because a tensor does not say whether its
+    memory is in an image. Any other object that is not frozen is returned as it is.
     """
     if type(view) in _VIEWS:
         return _core.thaw(view)

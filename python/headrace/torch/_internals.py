@@ -36,7 +36,6 @@ pin_memory: Any = _utils.pin_memory
 start_processes: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]
 set_thread_name: Any = torch.multiprocessing._set_thread_name
 profiler: Any = torch.autograd.profiler
-exchange_table: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -125,9 +124,3 @@ def remade(wrapped: Any) -> BaseException:
     """Returns the exception that torch raises for a wrapped one, with the original text even if torch fails to make
     it."""
     return raising.remade(wrapped.reraise, getattr(wrapped, "exc_type", None), text_of_wrapped(wrapped))
-
-
-def storage_key(storage: torch.UntypedStorage) -> int:
-    """One number per storage, while it is alive."""
-    key: int = storage._cdata
-    return key

@@ -21,6 +21,7 @@ from headrace._errors import exception_text, raising
 from headrace._inspect import lookup
 from headrace._samples import refill
 from headrace._start import signals
+from headrace._tensors import extension
 from headrace.torch import _early_end, _in_process, _internals, _loader_state, _pinning, _tasks, _worker
 
 # In torch's words, so that users' warning filters match.
@@ -68,7 +69,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         _internals.called_by_torch(super().__init__, loader)
-        _worker.use_torch()
+        extension.use_torch()
         self._batch_size = lookup.attribute(loader, "batch_size")  # fastai's replacement of a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # torch also waits if it is not a number
         self._worker_init_fn = loader.worker_init_fn

@@ -12,6 +12,7 @@ import torch.utils.data
 
 from headrace import _options
 from headrace._engine import engine as _engine
+from headrace._inspect import this_process
 from headrace._start import contexts, forkserver
 from headrace.torch import _base, _in_process, _internals, _iterator, _loader_state
 
@@ -89,7 +90,7 @@ def _why_torchs(loader: torch.utils.data.DataLoader[Any]) -> str | None:
     """Returns why a loader with workers gets torch's engine, or None if it gets headrace's."""
     if name := contexts.foreign_class(loader.multiprocessing_context):
         return f"its multiprocessing_context starts workers as {name}, which is not a process of multiprocessing"
-    return _engine.why_not()
+    return this_process.why_engine_cannot_run()
 
 
 def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:

@@ -6,8 +6,6 @@ headrace._worker.main runs it in the worker process.
 
 from __future__ import annotations
 
-import importlib
-import os
 import random
 import signal
 from dataclasses import dataclass
@@ -21,26 +19,13 @@ from headrace._errors import raising
 from headrace._inspect import lookup
 from headrace._options import Policy
 from headrace._samples.maker import SampleMaker
-from headrace._start import pickling
 from headrace._start.start_state import StartState
+from headrace._tensors import extension
 from headrace._worker import diagnostics
 from headrace._worker.iterable_fetcher import IterableFetcher
 from headrace._worker.job import DatasetJob, EndOfData
 from headrace._worker.library_threads import limit_library_threads
 from headrace.torch import _early_end, _internals
-from headrace.torch import _pickling as _torch_pickling
-
-
-def use_torch() -> None:
-    """Tells the extension about torch: once per process."""
-    # $HEADRACE_DLPACK=capsule: as with a torch that has no exchange table.
-    table = None if os.environ.get("HEADRACE_DLPACK") == "capsule" else _internals.exchange_table
-    _core.use_torch(torch.Tensor, torch.int8, torch.uint8, torch.utils.dlpack.from_dlpack, table)
-    if _internals.worker.HAS_NUMPY:
-        _core.use_numpy()
-        importlib.import_module("numpy.random")  # numpy loads it late: here once, instead of in each forked worker
-    pickling.use_pickler(_torch_pickling.Pickler)
-
 
 _PLAIN = {
     torch.Tensor: "collate_tensor_fn",
@@ -105,7 +90,7 @@ class Job(DatasetJob):
     flavor = _core.FLAVOR_TENSOR
 
     def prepare(self, port: _core.Port, start: StartState) -> None:
-        use_torch()
+        extension.use_torch()
         _internals.signal_handling._set_worker_signal_handlers()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torch's exits with 0 if the signal went to the trainer's group
         diagnostics.record_stacks_and_stderr(port)

@@ -15,8 +15,8 @@ from multiprocessing import context, reduction
 from typing import Any
 
 import numpy as np
-import patients
 import pytest
+import unpicklable
 from headrace import doctor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ class NoProcess:
         return fd
 
 
-needs_torch = pytest.mark.skipif(patients.torch is None, reason="torch is not installed")
+needs_torch = pytest.mark.skipif(unpicklable.torch is None, reason="torch is not installed")
 
 
 def pickles(value: Any) -> bool:
@@ -49,9 +49,9 @@ def errors(report: doctor.Report) -> list[str]:
     return [one.path for one in report.findings if one.severity == "error"]
 
 
-@pytest.mark.parametrize("what", patients.BAD)
+@pytest.mark.parametrize("what", unpicklable.BAD)
 def test_unpicklable_object_is_named(what: str) -> None:
-    make, paths = patients.BAD[what]
+    make, paths = unpicklable.BAD[what]
     made = make()
     report = doctor.check(made)
     assert errors(report) == paths
@@ -60,9 +60,9 @@ def test_unpicklable_object_is_named(what: str) -> None:
     assert not pickles(made)
 
 
-@pytest.mark.parametrize("what", patients.BAD)
+@pytest.mark.parametrize("what", unpicklable.BAD)
 def test_a_path_is_an_expression_for_the_object(what: str) -> None:
-    make, _ = patients.BAD[what]
+    make, _ = unpicklable.BAD[what]
     obj = make()
     for one in doctor.check(obj).findings:
         if "list(" not in one.path:
@@ -70,11 +70,11 @@ def test_a_path_is_an_expression_for_the_object(what: str) -> None:
             assert not pickles(found)
 
 
-@pytest.mark.parametrize("what", patients.GOOD)
+@pytest.mark.parametrize("what", unpicklable.GOOD)
 def test_picklable_object_is_not_reported(what: str) -> None:
-    made = patients.GOOD[what]()
+    made = unpicklable.GOOD[what]()
     assert doctor.check(made).findings == ()
-    assert doctor.check([patients.Box(x=made)]).findings == ()
+    assert doctor.check([unpicklable.Box(x=made)]).findings == ()
     assert pickles(made)
 
 
@@ -114,26 +114,26 @@ def test_line_that_set_or_defined_an_object_is_reported() -> None:
     ("what", "reason"),
     [
         ("environment", "the environment of this process"),
-        ("weak proxy", "a weak reference names an object of this process only"),
+        ("weak proxy", "a weak reference refers to an object of this process only"),
         ("ctypes buffer", "an address in the memory of this process"),
         ("reduce with an iterator that raises", "pickling it raises ZeroDivisionError: "),
     ],
 )
 def test_the_reason_is_in_plain_words(what: str, reason: str) -> None:
-    (found,) = doctor.check(patients.BAD[what][0]()).findings
+    (found,) = doctor.check(unpicklable.BAD[what][0]()).findings
     assert found.reason.startswith(reason)
 
 
 def test_line_where_a_hook_raises_is_reported() -> None:
-    (found,) = doctor.check(patients.Raises()).findings
-    assert "ValueError: no state today" in found.reason and "patients.py:" in found.where
+    (found,) = doctor.check(unpicklable.Raises()).findings
+    assert "ValueError: no state today" in found.reason and "unpicklable.py:" in found.where
 
 
 def test_the_same_cause_is_reported_once_and_counted() -> None:
     class Item:
         pass
 
-    dataset = patients.Box(items=[patients.Box(lock=threading.Lock(), number=number) for number in range(10_000)])
+    dataset = unpicklable.Box(items=[unpicklable.Box(lock=threading.Lock(), number=number) for number in range(10_000)])
     report = doctor.check(dataset, name="dataset")
     (found,) = report.findings
     assert (found.path, found.more) == ("dataset.items[0].lock", 9_999)
@@ -142,7 +142,7 @@ def test_the_same_cause_is_reported_once_and_counted() -> None:
 
 
 def test_the_report_is_text_and_json() -> None:
-    report = doctor.check(patients.Box(f=lambda: 0, k={}.keys()), "forkserver", name="dataset")
+    report = doctor.check(unpicklable.Box(f=lambda: 0, k={}.keys()), "forkserver", name="dataset")
     assert "dataset cannot be sent to worker processes (start method: forkserver). 2 objects are in the way" in str(
         report
     )
@@ -153,8 +153,8 @@ def test_the_report_is_text_and_json() -> None:
 
 
 def test_size_is_reported_by_attribute() -> None:
-    made = patients.Box(
-        words=["x" * 60 + str(number) for number in range(700_000)], few=[1], inner=patients.Box(a=bytes(5 << 20))
+    made = unpicklable.Box(
+        words=["x" * 60 + str(number) for number in range(700_000)], few=[1], inner=unpicklable.Box(a=bytes(5 << 20))
     )
     report = doctor.check(made)
     assert report.ok
@@ -166,22 +166,22 @@ def test_size_is_reported_by_attribute() -> None:
 
 @needs_torch
 def test_tensors_are_shared_and_left_as_they_are() -> None:
-    tensor = patients.torch.zeros(1 << 20)
-    report = doctor.check([tensor, tensor[1:], patients.torch.ones(3)])
+    tensor = unpicklable.torch.zeros(1 << 20)
+    report = doctor.check([tensor, tensor[1:], unpicklable.torch.ones(3)])
     assert report.ok and not tensor.is_shared()
     assert report.bytes < 1 << 10 and (4 << 20) <= report.shared_bytes < (4 << 20) + 100
 
 
 def test_an_array_over_a_file_is_a_warning_with_its_size(tmp_path: Any) -> None:
     mapped = np.memmap(tmp_path / "a", dtype="u1", mode="w+", shape=(3 << 20,))
-    report = doctor.check(patients.Box(x=[mapped]))
+    report = doctor.check(unpicklable.Box(x=[mapped]))
     (found,) = report.findings
     assert report.ok and report.exit_code == 1
     assert (found.path, found.severity) == ("obj.x[0]", "warning") and "3.0 MiB" in found.reason
 
 
 def test_the_object_is_not_changed() -> None:
-    box = patients.Box(x=[1], t=np.zeros(3), lock=threading.Lock(), trap=patients.Trap())
+    box = unpicklable.Box(x=[1], t=np.zeros(3), lock=threading.Lock(), trap=unpicklable.Trap())
     before = dict(vars(box))
     doctor.check(box)
     doctor.check(box, "fork")
@@ -189,7 +189,7 @@ def test_the_object_is_not_changed() -> None:
 
 
 def test_fork_pickles_no_object() -> None:
-    report = doctor.check(patients.Box(lock=threading.Lock(), f=lambda: 0), "fork")
+    report = doctor.check(unpicklable.Box(lock=threading.Lock(), f=lambda: 0), "fork")
     assert report.findings == () and report.ok
 
 
@@ -200,14 +200,14 @@ def test_a_wrong_method_is_refused() -> None:
 
 @needs_torch
 def test_a_loader_is_checked_part_by_part() -> None:
-    loader = patients.torch.utils.data.DataLoader([1, lambda: 0], collate_fn=lambda batch: batch)  # type: ignore[list-item]
+    loader = unpicklable.torch.utils.data.DataLoader([1, lambda: 0], collate_fn=lambda batch: batch)  # type: ignore[list-item]
     assert errors(doctor.check(loader, name="loader")) == ["loader.dataset[1]", "loader.collate_fn"]
 
 
 def test_object_in_a_batch_that_only_passes_at_a_start_is_named() -> None:
-    from headrace.doctor._check import check_batch
+    from headrace.doctor.pickle.check import check_batch
 
-    lock = patients.GOOD["lock of multiprocessing's"]()
+    lock = unpicklable.GOOD["lock of multiprocessing's"]()
     assert doctor.check([lock]).ok
     assert errors(check_batch({"x": lock})) == ["batch['x']"]
     assert check_batch({"x": [1], "y": [np.zeros(2)]}).ok
@@ -222,12 +222,12 @@ _LEAVES: dict[str, Any] = {
     "lock": threading.Lock,
     "lambda": lambda: lambda: 0,
     "keys": lambda: {}.keys(),
-    "class": lambda: patients.Box,
-    "drops": patients.Drops,
-    "raises": patients.Raises,
+    "class": lambda: unpicklable.Box,
+    "drops": unpicklable.Drops,
+    "raises": unpicklable.Raises,
     "array": lambda: np.zeros(2),
     "objects": lambda: np.array([1, None], dtype=object),
-    "local": lambda: patients.local_class()(),
+    "local": lambda: unpicklable.local_class()(),
 }
 
 
@@ -236,16 +236,16 @@ def _wrap(children: Any) -> Any:
         st.lists(children, max_size=3),
         st.tuples(children, children),
         st.dictionaries(st.sampled_from("ab"), children, max_size=2),
-        st.builds(lambda x: patients.Box(x=x), children),
-        st.builds(patients.Slotted, children),
-        st.builds(patients.Data, children),
-        st.builds(patients.ReducesToAttribute, children),
-        st.builds(patients.Point, children, children),
-        st.builds(lambda x: patients.ListOf([x]), children),
-        st.builds(lambda x: patients.DictOf(k=x), children),
-        st.builds(lambda x: patients.functools.partial(patients.plain, x), children),
-        st.builds(patients.Registered, children),
-        st.builds(patients.Says, children),
+        st.builds(lambda x: unpicklable.Box(x=x), children),
+        st.builds(unpicklable.Slotted, children),
+        st.builds(unpicklable.Data, children),
+        st.builds(unpicklable.ReducesToAttribute, children),
+        st.builds(unpicklable.Point, children, children),
+        st.builds(lambda x: unpicklable.ListOf([x]), children),
+        st.builds(lambda x: unpicklable.DictOf(k=x), children),
+        st.builds(lambda x: unpicklable.functools.partial(unpicklable.plain, x), children),
+        st.builds(unpicklable.Registered, children),
+        st.builds(unpicklable.Says, children),
     )
 
 
@@ -266,26 +266,26 @@ def test_check_agrees_with_multiprocessing_on_any_object(made: Any) -> None:
 
 
 def test_object_that_does_not_unpickle_is_named() -> None:
-    made = patients.Box(fine=[1], error=[patients.Unloadable(1, 2)], other=patients.BreaksOnLoad())
+    made = unpicklable.Box(fine=[1], error=[unpicklable.Unloadable(1, 2)], other=unpicklable.BreaksOnLoad())
     assert doctor.check(made).ok
     report = doctor.check(made, load=True)
     assert errors(report) == ["obj.error[0]", "obj.other"]
     first, second = report.findings
     assert "TypeError" in first.reason and "super().__init__" in first.fix
-    assert "cannot be made again" in second.reason and "patients.py:" in second.where
+    assert "cannot be made again" in second.reason and "unpicklable.py:" in second.where
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_object_that_unpickles_is_not_reported(method: str) -> None:
     names = ("lock of multiprocessing's", "pipe", "arrays", "slots", "cycle")
-    made = [patients.GOOD[name]() for name in names]
+    made = [unpicklable.GOOD[name]() for name in names]
     assert doctor.check(made, method, load=True).findings == ()
 
 
 @needs_torch
 def test_tensors_are_loaded_again_without_being_shared() -> None:
-    tensor = patients.torch.ones(3)
-    assert doctor.check([tensor, patients.GOOD["tensor subclass"]()], load=True).findings == ()
+    tensor = unpicklable.torch.ones(3)
+    assert doctor.check([tensor, unpicklable.GOOD["tensor subclass"]()], load=True).findings == ()
     assert not tensor.is_shared()
 
 
@@ -308,8 +308,8 @@ def seconds(*calls: Any) -> list[float]:
     "make",
     [
         lambda: [str(number) for number in range(300_000)],
-        lambda: [patients.Data(number) for number in range(60_000)],
-        lambda: [patients.SlottedData(number) for number in range(30_000)],
+        lambda: [unpicklable.Data(number) for number in range(60_000)],
+        lambda: [unpicklable.SlottedData(number) for number in range(30_000)],
         lambda: [np.zeros(3) for _ in range(30_000)],
         lambda: {number: [number, str(number)] for number in range(100_000)},
     ],
@@ -332,7 +332,7 @@ def test_unpicklable_object_among_scalars_is_found_at_once() -> None:
 
 
 def test_one_of_many_instances_is_found_before_pickling_ends() -> None:
-    fine = [patients.Data(number) for number in range(100_000)]
+    fine = [unpicklable.Data(number) for number in range(100_000)]
     ours, pickles = seconds(
         lambda: doctor.check([*fine, threading.Lock()]), lambda: reduction.ForkingPickler.dumps(fine)
     )
@@ -342,14 +342,14 @@ def test_one_of_many_instances_is_found_before_pickling_ends() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda number: patients.ReducesToAttribute(number),
-        lambda number: patients.States(number),
-        lambda number: patients.Registered(None),
-        lambda number: patients.Point(number, str(number)),
-        lambda number: patients.ListOf([number]),
-        lambda number: patients.DictOf(a=number),
-        lambda number: patients.functools.partial(patients.plain, number),
-        lambda number: patients.Color.RED,
+        lambda number: unpicklable.ReducesToAttribute(number),
+        lambda number: unpicklable.States(number),
+        lambda number: unpicklable.Registered(None),
+        lambda number: unpicklable.Point(number, str(number)),
+        lambda number: unpicklable.ListOf([number]),
+        lambda number: unpicklable.DictOf(a=number),
+        lambda number: unpicklable.functools.partial(unpicklable.plain, number),
+        lambda number: unpicklable.Color.RED,
     ],
     ids=["reduce", "getstate", "copyreg", "named tuple", "list", "dict", "partial", "enum"],
 )
@@ -361,7 +361,7 @@ def test_one_of_many_reductions_is_found_in_a_few_pickling_times(make: Any) -> N
 
 
 def test_object_freed_by_a_reduction_is_not_mistaken_for_another() -> None:
-    made = [patients.Renames() for _ in range(1000)]  # each makes a lock, and the next may get its address
+    made = [unpicklable.Renames() for _ in range(1000)]  # each makes a lock, and the next may get its address
     (found,) = doctor.check(made).findings
     assert (found.path, found.more) == ("obj[0].__getstate__()['made']", 999)
 
@@ -372,7 +372,7 @@ def test_object_freed_by_a_reduction_is_not_mistaken_for_another() -> None:
 def test_handles_of_h5py_are_named(tmp_path: Any) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     with h5py.File(tmp_path / "file.h5", "w") as file:
-        report = doctor.check(patients.Box(file=file, rows=[file.create_dataset("a", data=[1])]))
+        report = doctor.check(unpicklable.Box(file=file, rows=[file.create_dataset("a", data=[1])]))
     assert errors(report) == ["obj.file", "obj.rows[0]"]
     assert all("HDF5" in one.reason for one in report.findings)
 
@@ -380,7 +380,7 @@ def test_handles_of_h5py_are_named(tmp_path: Any) -> None:
 def test_handles_of_lmdb_are_named(tmp_path: Any) -> None:
     lmdb = pytest.importorskip("lmdb", reason="lmdb is not installed")
     with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
-        report = doctor.check(patients.Box(environment=environment, transaction=transaction))
+        report = doctor.check(unpicklable.Box(environment=environment, transaction=transaction))
     assert errors(report) == ["obj.environment", "obj.transaction"]
     assert all("database" in one.reason for one in report.findings)
 
@@ -394,13 +394,13 @@ class Stream:
 
 @needs_torch
 def test_objects_of_cuda_are_in_the_way_of_fork_only() -> None:
-    class OnCuda(patients.torch.Tensor):  # type: ignore[misc, name-defined]
-        """The parts of a CUDA tensor that can be imitated without a GPU."""
+    class OnCuda(unpicklable.torch.Tensor):  # type: ignore[misc, name-defined]
+        """Imitates as much of a CUDA tensor as can be had without one."""
 
         device = types.SimpleNamespace(type="cuda")  # type: ignore[assignment]
 
-    tensor = patients.torch.zeros(3).as_subclass(OnCuda)
-    made = patients.Box(a=[tensor, patients.torch.zeros(3)], d=patients.DictOf(s=Stream()))
+    tensor = unpicklable.torch.zeros(3).as_subclass(OnCuda)
+    made = unpicklable.Box(a=[tensor, unpicklable.torch.zeros(3)], d=unpicklable.DictOf(s=Stream()))
     report = doctor.check(made, "fork")
     assert errors(report) == ["obj.a[0]", "obj.d['s']"]
     assert all("forked" in one.reason for one in report.findings)
@@ -441,6 +441,33 @@ def test_names_below_the_main_guard_do_not_exist_in_a_worker(tmp_path: Any) -> N
     assert lines[3] == "[] []"
 
 
+CANNOT_BE_UNPICKLED = """
+class Refused(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+"""
+BOTH = """
+import sys
+from headrace import doctor
+import refused
+
+class Dataset:
+    def __init__(self):
+        self.own, self.imported = Refused(1, "no"), refused.Refused(1, "no")
+
+if __name__ == "__main__":
+    report = doctor.check(Dataset(), sys.argv[1], "dataset", load=True)
+    print([one.path for one in report.findings], all("TypeError" in one.reason for one in report.findings))
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_check_unpickles_classes_of_the_main_script(method: str, tmp_path: Any) -> None:
+    (tmp_path / "refused.py").write_text(CANNOT_BE_UNPICKLED)
+    (tmp_path / "script.py").write_text(CANNOT_BE_UNPICKLED + BOTH)
+    assert said(str(tmp_path / "script.py"), method) == ["['dataset.own', 'dataset.imported'] True"]
+
+
 @pytest.mark.parametrize("how", ["-", "-c"])
 def test_a_worker_cannot_import_what_is_no_file(how: str) -> None:
     lines = said("-c", MAIN) if how == "-c" else said("-", stdin=MAIN)
@@ -458,7 +485,7 @@ def test_hook_of_the_user_is_named_before_the_class_below_it() -> None:
         def __getstate__(self) -> Any:
             raise ValueError("not today")
 
-    patients.Worker = Worker  # type: ignore[attr-defined]
-    Worker.__qualname__, Worker.__module__ = "Worker", "patients"
+    unpicklable.Worker = Worker  # type: ignore[attr-defined]
+    Worker.__qualname__, Worker.__module__ = "Worker", "unpicklable"
     (found,) = doctor.check(Worker()).findings
     assert "its __getstate__ raises ValueError: not today" in found.reason

@@ -18,10 +18,10 @@ import datasets as d
 import headrace
 import headrace.torch
 import numpy as np
-import patients
 import pytest
 import repairable as r
 import torch
+import unpicklable
 from loaders import Headrace
 
 only_with_notes = pytest.mark.skipif(sys.version_info < (3, 11), reason="notes are not part of the message")
@@ -33,7 +33,7 @@ def seen(error: BaseException) -> str:
 
 
 class Several:
-    """A dataset with two objects that cannot be pickled."""
+    """A dataset with two unpicklable objects."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -229,7 +229,7 @@ class Deep:
         return 3
 
     def __getitem__(self, index: int) -> Any:
-        return {"image": np.zeros(3), "meta": [1, patients.Box(keys={}.keys())]} if index == 2 else index
+        return {"image": np.zeros(3), "meta": [1, unpicklable.Box(keys={}.keys())]} if index == 2 else index
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -290,7 +290,7 @@ def test_spawn_repairs(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("kind", LOADERS)
 def test_an_index_that_cannot_be_sent_to_a_worker_is_named(kind: Any) -> None:
-    loader = kind(Deep(), sampler=[1, patients.Box(f=lambda: 0)], batch_size=2, num_workers=1)
+    loader = kind(Deep(), sampler=[1, unpicklable.Box(f=lambda: 0)], batch_size=2, num_workers=1)
     with pytest.raises(Exception, match=r"lambda|pickle") as caught:
         list(loader)
     text = seen(caught.value)
@@ -324,7 +324,7 @@ def test_the_batch_sampler_and_its_batch_are_named(kind: Any, method: str) -> No
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_the_indices_of_a_list_are_checked_before_a_run(kind: Any, method: str) -> None:
-    loader = kind([5, 6, 7], sampler=[0, patients.Box(f=lambda: 0), 2], num_workers=1)
+    loader = kind([5, 6, 7], sampler=[0, unpicklable.Box(f=lambda: 0), 2], num_workers=1)
     report = headrace.doctor.check(loader, method, "loader")
     assert [one.path for one in report.errors] == ["loader.sampler[1].f"]
     assert "let the sampler give plain values" in report.errors[0].fix and not report.ok

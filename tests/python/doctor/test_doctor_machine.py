@@ -17,7 +17,7 @@ from typing import Any
 import headrace
 import pytest
 from doctors import GIB, doctor, findings, make_machine, needs_cores
-from headrace.doctor import _machine
+from headrace.doctor.machine import fork, limits
 from loaders import needs_failpoints, only_headrace
 from processes import environment
 
@@ -30,8 +30,8 @@ def test_small_shm_of_docker_is_fine_and_the_text_says_so(tmp_path: pathlib.Path
     result = doctor(HEADRACE_ROOT=make_machine(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     assert "ok       /dev/shm         64.0 MiB   (headrace puts nothing there)" in result.stdout
-    assert "docker run --ipc=host and --shm-size are not needed" in " ".join(result.stdout.split())
-    assert "ok       memory           7.0 GiB to spare   (the cgroup's limit of 8.0 GiB)" in result.stdout
+    assert "headrace does not need docker run --ipc=host or --shm-size" in " ".join(result.stdout.split())
+    assert "ok       memory           7.0 GiB available   (the cgroup's limit is 8.0 GiB)" in result.stdout
     assert result.stdout.endswith("\n\nnothing is wrong\n")
 
 
@@ -57,9 +57,9 @@ def test_nearly_full_container_warns_with_the_option_for_more(tmp_path: pathlib.
     root = make_machine(tmp_path, memory__current=f"{8 * GIB - (200 << 20)}\n")
     memory = findings(HEADRACE_ROOT=root)["memory"]
     assert memory["severity"] == "warning"
-    assert memory["value"] == "200.0 MiB to spare"
-    assert memory["limit"] == "the cgroup's limit of 8.0 GiB"
-    assert "Workers that grow beyond it are killed by the kernel" in memory["consequence"]
+    assert memory["value"] == "200.0 MiB available"
+    assert memory["limit"] == "the cgroup's limit is 8.0 GiB"
+    assert "If workers need more than is available, the kernel kills them" in memory["consequence"]
     assert memory["fix"].startswith("docker run --memory=16g")
 
 
@@ -74,7 +74,7 @@ def test_a_full_container_is_an_error(tmp_path: pathlib.Path) -> None:
 def test_memory_limit_is_the_lower_of_machine_and_container(tmp_path: pathlib.Path) -> None:
     root = make_machine(tmp_path, meminfo="MemTotal: 4194304 kB\nMemAvailable: 2097152 kB\n")
     memory = findings(HEADRACE_ROOT=root)["memory"]
-    assert (memory["value"], memory["limit"]) == ("2.0 GiB to spare", "of 4.0 GiB in the machine")
+    assert (memory["value"], memory["limit"]) == ("2.0 GiB available", "of 4.0 GiB in the machine")
 
 
 @needs_failpoints
@@ -84,7 +84,7 @@ def test_cpu_quota_below_the_visible_cores_is_a_warning(tmp_path: pathlib.Path) 
         pytest.skip("this machine has one core")
     cores = findings(HEADRACE_ROOT=root)["cores"]
     assert (cores["severity"], cores["value"]) == ("warning", "1 core")
-    assert "the cgroup's quota" in cores["limit"]
+    assert "the cgroup's CPU quota" in cores["limit"]
     assert cores["fix"].startswith("export OMP_NUM_THREADS=1")
     assert findings(HEADRACE_ROOT=root, OMP_NUM_THREADS="1")["cores"]["severity"] != "warning" or os.cpu_count() != 1
 
@@ -93,10 +93,10 @@ def test_more_workers_or_threads_than_cores_are_a_warning() -> None:
     many = len(os.sched_getaffinity(0)) * 4
     cores = findings("--workers", str(many))["cores"]
     assert cores["severity"] == "warning"
-    assert f"{many} workers with 1 threads each want {many}" in cores["consequence"]
+    assert f"{many} workers with 1 threads each need {many} cores" in cores["consequence"]
     assert "num_workers=" in cores["fix"]
     threads = findings("--workers", "1", OMP_NUM_THREADS=str(many))["cores"]
-    assert f"1 workers with {many} threads each want {many}" in threads["consequence"]
+    assert f"1 workers with {many} threads each need {many} cores" in threads["consequence"]
 
 
 def test_affinity_to_one_core_of_several_is_a_warning() -> None:
@@ -126,7 +126,7 @@ def test_worker_takes_as_many_descriptors_as_documented() -> None:
         iterator.close()  # type: ignore[attr-defined]
         return found
 
-    assert count(5) - count(2) == 3 * _machine.FDS_OF_A_WORKER
+    assert count(5) - count(2) == 3 * limits.FDS_OF_A_WORKER
 
 
 @needs_failpoints
@@ -168,14 +168,14 @@ def test_a_kernel_without_pidfd_is_a_note() -> None:
 def test_a_kernel_whose_pipes_signal_every_close_is_a_note() -> None:
     found = findings(HEADRACE_FAIL="async:ENOSYS")["kernel"]
     assert (found["severity"], found["fix"]) == ("note", "Linux 5.6 or later")
-    assert "a busy worker ends once its batch is made" in found["consequence"]
+    assert "a busy worker ends when its batch is complete" in found["consequence"]
 
 
 @needs_failpoints
 def test_sandbox_without_partial_release_of_memory_is_a_note() -> None:
     found = findings(HEADRACE_FAIL="remove:ENOSYS")["kernel"]
-    assert (found["severity"], found["value"].endswith("without returning parts of shared memory")) == ("note", True)
-    assert "given back as a whole" in found["consequence"]
+    assert (found["severity"], found["value"].endswith("without freeing parts of shared memory")) == ("note", True)
+    assert "freed as a whole" in found["consequence"]
     assert "another sandbox than gVisor" in found["fix"]
 
 
@@ -191,11 +191,11 @@ def test_an_engine_that_is_switched_off_is_a_warning() -> None:
 
 
 def test_unloadable_extension_is_an_error_without_traceback() -> None:
-    code = "import sys; sys.modules['headrace._core'] = None; from headrace.doctor import _machine as doctor; "
+    code = "import sys; sys.modules['headrace._core'] = None; from headrace._commands import doctor; "
     command = [sys.executable, "-c", code + "sys.exit(doctor.main([]))"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     assert result.returncode == 2
-    assert result.stdout.startswith("error    engine           not there")
+    assert result.stdout.startswith("error    engine           not available")
     assert result.stderr == ""
 
 
@@ -216,14 +216,14 @@ def test_threads_and_libraries_of_this_process_are_fork_hazards(monkeypatch: pyt
     may_end = threading.Event()
     thread = threading.Thread(target=may_end.wait, name="telemetry")
     thread.start()
-    found = {finding.name: finding for finding in _machine.hazards()}
+    found = {finding.name: finding for finding in fork.hazards()}
     may_end.set()
     thread.join()
     assert (found["CUDA"].severity, found["CUDA"].value) == ("error", "initialised")
     assert (found["OpenCV"].severity, found["OpenCV"].value) == ("warning", "8 threads")
     assert "telemetry" in found["threads"].limit
-    cv2.getNumberOfCPUs = lambda: 8  # the user set no number, so workers use one
-    assert "OpenCV" not in [finding.name for finding in _machine.hazards()]
+    cv2.getNumberOfCPUs = lambda: 8  # nobody has set how many: workers use one
+    assert "OpenCV" not in [finding.name for finding in fork.hazards()]
 
 
 def test_doctor_reports_no_hazard_that_loaders_accept() -> None:
@@ -231,7 +231,7 @@ def test_doctor_reports_no_hazard_that_loaders_accept() -> None:
     queue: Any = multiprocessing.get_context("fork").Queue()
     queue.put(1)
     assert "QueueFeederThread" in [thread.name for thread in threading.enumerate()]
-    found = [finding.name for finding in _machine.hazards()]
+    found = [finding.name for finding in fork.hazards()]
     assert queue.get() == 1
     queue.close()
     queue.join_thread()

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 import torch
 from doctors import doctor, findings
-from headrace.doctor import _batches, _run
-from headrace.doctor._findings import Finding
+from headrace.doctor.observations import Observation
+from headrace.doctor.run import examine
+from headrace.doctor.run.measure import Run
+from headrace.doctor.run.order import check_order
+from headrace.doctor.run.padding import check_padding
 from loaders import only_headrace
 
 pytestmark = [only_headrace, pytest.mark.timeout(600), pytest.mark.warm]
@@ -155,7 +158,7 @@ class Slow(Numbers):
             pass
         return super().__getitem__(index)
 
-def slow_data_set():
+def slow_dataset():
     return DataLoader(Slow(), 32, num_workers=1)
 
 class Waits(Numbers):
@@ -211,12 +214,12 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> types.ModuleType:
     return module
 
 
-def order_of(train: types.ModuleType, name: str) -> dict[str, Finding]:
-    return {finding.name: finding for finding in _batches.order(getattr(train, name)())}
+def order_of(train: types.ModuleType, name: str) -> dict[str, Observation]:
+    return {finding.name: finding for finding in check_order(getattr(train, name)())}
 
 
-def padding_of(train: types.ModuleType, name: str) -> Finding:
-    (finding,) = _batches.padding(getattr(train, name)())
+def padding_of(train: types.ModuleType, name: str) -> Observation:
+    (finding,) = check_padding(getattr(train, name)())
     return finding
 
 
@@ -236,9 +239,9 @@ def test_healthy_loader_gets_at_most_advice_on_its_workers(folder: pathlib.Path,
 
 
 def test_times_of_dataset_collate_and_transfer_are_separate(folder: pathlib.Path) -> None:
-    time = of(folder, "slow_data_set")["time"]
-    assert "What to make faster first is the data set's __getitem__" in time["consequence"]
-    share = int(time["consequence"].partition("in the data set for ")[2].partition("%")[0])
+    time = of(folder, "slow_dataset")["time"]
+    assert "Make the dataset's __getitem__ faster first" in time["consequence"]
+    share = int(time["consequence"].partition("The workers spent ")[2].partition("%")[0])
     assert share > 50
 
 
@@ -266,23 +269,23 @@ def test_a_loader_without_workers_is_tried_as_it_is(folder: pathlib.Path) -> Non
     ],
 )
 def test_trials_of_worker_counts_stop_after_two_without_gain(rates: dict[int, int], tried: list[int]) -> None:
-    runs: list[_run.Run] = []
-    for workers in _run._candidates(0, 2, runs):
-        runs.append(_run.Run(workers, rates[workers], rates[workers], 1.0, 0.1, {}))
+    runs: list[Run] = []
+    for workers in examine._candidates(0, 2, runs):
+        runs.append(Run(workers, rates[workers], rates[workers], 1.0, 0.1, {}))
     assert [one.workers for one in runs] == tried
 
 
 def test_numbers_of_workers_are_not_judged_by_a_short_epoch(folder: pathlib.Path) -> None:
     found = of(folder, "quick")["num_workers"]
     assert (found["severity"], found["fix"]) == ("ok", "")
-    assert "too short to judge by" in found["consequence"]
+    assert "too short to compare" in found["consequence"]
 
 
 @pytest.mark.parametrize("name", ["repeating", "endlessly_repeating"])
 def test_a_sampler_that_repeats_is_named_with_what_does_not_come(train: types.ModuleType, name: str) -> None:
     found = order_of(train, name)["sampler repeats"]
     assert found.severity == "warning"
-    assert "2,000 of 4,000 samples do not come" in found.consequence
+    assert "2,000 of 4,000 samples are never drawn" in found.consequence
 
 
 def test_sampler_with_replacement_is_a_note(train: types.ModuleType) -> None:
@@ -318,7 +321,7 @@ def test_ranks_that_all_have_the_same_samples_are_an_error(folder: pathlib.Path,
 def test_ranks_that_draw_from_process_random_state_are_a_warning(train: types.ModuleType) -> None:
     found = order_of(train, "ranks_of_the_processes_own_seed")
     assert found["ranks overlap"].severity == "warning"
-    assert "unless all of them are seeded alike" in found["ranks overlap"].consequence
+    assert "unless all of them have the same seed" in found["ranks overlap"].consequence
     assert "set_epoch" not in found  # another order each time
 
 
@@ -326,7 +329,7 @@ def test_check_of_order_changes_no_random_state_and_no_sampler(train: types.Modu
     """The random numbers and the sampler are afterwards as they were."""
     loader = train.ranks_of_the_processes_own_seed()
     before = random.getstate(), torch.get_rng_state(), dict(vars(loader.sampler))
-    _batches.order(loader)
+    check_order(loader)
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
     assert vars(loader.sampler) == before[2]
@@ -351,7 +354,7 @@ def test_padding_is_measured_against_the_samples_lengths(
 
 @pytest.mark.parametrize("name", ["fine", "fine_numpy", "stream", "black_borders"])
 def test_data_that_is_no_padding_is_not_called_padding(train: types.ModuleType, name: str) -> None:
-    assert _batches.padding(getattr(train, name)()) == []
+    assert check_padding(getattr(train, name)()) == []
 
 
 def test_threads_are_a_hazard_only_if_workers_are_forked(folder: pathlib.Path) -> None:
@@ -366,7 +369,7 @@ def test_threads_are_a_hazard_only_if_workers_are_forked(folder: pathlib.Path) -
     [
         ("train:bad", "ValueError: bad sample"),
         ("train:failing", "OSError: no disk"),
-        ("train:no_loader", "train:no_loader gives no loader: int has not all of"),
+        ("train:no_loader", "train:no_loader gives no loader: int does not have all of"),
         ("train:absent", "has no 'absent'"),
         ("nothing:here", "No module named 'nothing'"),
     ],

@@ -76,9 +76,9 @@ def test_growth_by_copy_on_write_is_reported_during_training(tmp_path: pathlib.P
             break
     assert result.returncode == 0, result.stderr
     assert result.stdout == "epoch 0 200000\nepoch 1 200000\nepoch 2 200000\n"
-    (warning,) = [line for line in result.stderr.splitlines() if "private memory" in line]
+    (warning,) = [line for line in result.stderr.splitlines() if "increases the memory" in line]
     assert "/train.py:2" in warning  # the line of the loop
-    assert "grows by dataset.dataset.annotations (list of 200,000" in warning
+    assert "reading dataset.dataset.annotations (list of 200,000" in warning
     assert "per 1,000 samples" in warning
     assert "dataset.dataset.annotations = headrace.freeze(dataset.dataset.annotations)" in warning
     assert "DataLoader(..., freeze=True)" in warning
@@ -116,7 +116,7 @@ def test_the_line_that_the_growth_warning_names_cures_it(tmp_path: pathlib.Path,
     assert (result.returncode, result.stdout) == (0, "epoch 0 200000\nepoch 1 200000\n"), result.stderr
     assert "private memory" not in result.stderr
     said = doctor("--run", "train:make_loader", "--batches", "500", folder=tmp_path)
-    assert "No attribute of the data set has become the workers' own." in flat(said.stdout), said.stdout
+    assert "No attribute of the dataset was copied into the workers' own memory." in flat(said.stdout), said.stdout
 
 
 # ---- a 64 MB /dev/shm ----

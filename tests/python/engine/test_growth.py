@@ -324,11 +324,9 @@ def test_epoch_ends_with_growing_attribute_and_its_fix(tmp_path: pathlib.Path) -
     """At the end of the epoch the trainer names the attribute that grows and the line that fixes it."""
     lines = say(tmp_path, epochs=2, look_s=0.05).splitlines()
     assert len(lines) == 2, lines  # once, although there are two epochs
-    assert lines[0].startswith(
-        "0 UserWarning True headrace: the private memory of 2 workers grows by dataset.items (list of 450,000"
-    )
+    assert lines[0].startswith("0 UserWarning True headrace: reading dataset.items (list of 450,000")
     assert "per 1,000 samples" in lines[0]
-    assert "to spare; once every worker has copied all of it, it takes" in lines[0]
+    assert "available; when every worker has copied all of it, the copies take" in lines[0]
     assert "dataset.items = headrace.freeze(dataset.items), or DataLoader(..., freeze=True)" in lines[0]
     assert "neighbour" not in lines[0]
 
@@ -372,8 +370,8 @@ def test_without_being_asked_the_workers_look_often_enough(tmp_path: pathlib.Pat
 
 def test_attribute_that_workers_add_to_is_told_from_copies(tmp_path: pathlib.Path) -> None:
     text = say(tmp_path, "self.cache[index] = bytes(1000)", "spawn", look_s=0.05)
-    assert "grows by dataset.cache (dict of" in text
-    assert "The workers add to dataset.cache, each to its own" in text
+    assert "adding to dataset.cache (dict of" in text
+    assert "Each worker adds to its own copy of dataset.cache" in text
 
 
 def test_dataset_that_was_sent_to_a_worker_does_not_grow(tmp_path: pathlib.Path) -> None:
@@ -400,7 +398,7 @@ def test_message_says_when_memory_will_be_full() -> None:
     text = growth.message([one], 4e9)
     assert text is not None
     assert "19.1 MiB per 1,000 samples" in text
-    assert "3.7 GiB are to spare: at this rate memory is full after 200,000 more samples, in about 2 min" in text
+    assert "3.7 GiB are available: at this rate memory is full after 200,000 more samples, in about 2 min" in text
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ import pytest
 import torch
 from compare import describe
 from headrace import _core
-from headrace.store import _types
+from headrace.store.types import hooks, tables
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loaders import needs_failpoints
@@ -237,7 +237,7 @@ def test_long_doubles_of_another_kind_of_machine_are_refused(tmp_path: pathlib.P
     with pytest.raises(headrace.StoreError, match=f"have {mantissa ^ 1} bits of mantissa, .* {mantissa}; make"):
         headrace.open(image)["a"]
     with pytest.raises(headrace.StoreError, match=f"have an unknown number of bits of mantissa, .* have {mantissa}"):
-        _types.dtype_from_text("<f16")
+        hooks.dtype_from_text("<f16")
 
 
 KEYS = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.none(), st.booleans(), st.binary())
@@ -451,7 +451,7 @@ def test_freezing_and_thawing_leave_nothing_behind() -> None:
 
 def test_unknown_type_is_named_with_its_path_and_reason() -> None:
     with pytest.raises(
-        TypeError, match=r"obj\.items\[1\]\['lock'\] is a _thread\.lock.*of one process\. Leave it out$"
+        TypeError, match=r"obj\.items\[1\]\['lock'\] is a _thread\.lock.*belongs to one process\. Leave it out$"
     ):
         headrace.freeze(ft.Holder())
     with pytest.raises(
@@ -496,11 +496,11 @@ def test_hidden_or_shadowed_slot_is_refused_when_frozen() -> None:
     """A slot that is hidden, or whose name another attribute has, fails when it is frozen, not when it is read."""
     hidden = object.__new__(ft.HidesSlot)
     ft.Slotted.__dict__["a"].__set__(hidden, 5)
-    with pytest.raises(TypeError, match="in the place of the slot 'a'"):
+    with pytest.raises(TypeError, match="replaces the slot 'a'"):
         headrace.freeze(hidden)
     both = ft.Both(1, 2)
     both.__dict__["a"] = 3
-    with pytest.raises(TypeError, match="this one has what Both as such has not"):
+    with pytest.raises(TypeError, match="this instance has something that Both does not define"):
         headrace.freeze([both])
 
 
@@ -774,7 +774,7 @@ def test_a_fraction_that_a_file_spells_out_is_not_computed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.frozen"
-    monkeypatch.setitem(_types._TYPES, fractions.Fraction, ("Fraction", lambda value: ("1e9999999999", None)))
+    monkeypatch.setitem(tables.TYPES, fractions.Fraction, ("Fraction", lambda value: ("1e9999999999", None)))
     headrace.freeze([fractions.Fraction(1, 3)], path)
     with pytest.raises(headrace.StoreError, match="Fraction"):
         headrace.open(path)[0]

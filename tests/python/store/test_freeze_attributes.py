@@ -42,7 +42,7 @@ class Slotted:
 
 
 class Holder:
-    """A dataset of datasets, with its own vocabulary."""
+    """A dataset of datasets, with a vocabulary of its own."""
 
     def __init__(self) -> None:
         self.parts = [Paths(), Paths()]

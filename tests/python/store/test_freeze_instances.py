@@ -105,18 +105,18 @@ def test_every_field_comes_back_in_its_order_however_it_was_set(count: int) -> N
 
 def test_attribute_that_is_no_field_is_named() -> None:
     for value in (_key_of_another_kind(), [ft.Node(1), _key_of_another_kind()]):
-        with pytest.raises(TypeError, match="this one has what Node as such has not"):
+        with pytest.raises(TypeError, match="this instance has something that Node does not define"):
             headrace.freeze(value)
     named = ft.LongPoint(1, 2)
     named.more = 3  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="this one has what LongPoint as such has not"):
+    with pytest.raises(TypeError, match="this instance has something that LongPoint does not define"):
         headrace.freeze([ft.LongPoint(1, 2), named])
 
 
 def test_instance_with_too_many_fields_is_refused_with_the_limit() -> None:
     node = ft.Node(1)
     vars(node).update({f"field{i}": i for i in range(1024)})
-    with pytest.raises(TypeError, match=r"it has 1,02\d fields, of which 1,024 is the most"):
+    with pytest.raises(TypeError, match=r"it has 1,02\d attributes, and the maximum is 1,024"):
         headrace.freeze([node])
 
 
@@ -175,7 +175,7 @@ def test_class_of_the_script_that_froze_it_is_named_as_such(tmp_path: pathlib.Pa
     run(tmp_path, FREEZES_ITS_OWN)
     told = run(tmp_path, READS_IT).splitlines()
     assert len(told) == 2 and all(
-        "'Record', which the script that froze it had defined itself; move it" in one for one in told
+        "'Record', which the script that froze it defined itself; move it" in one for one in told
     )
 
 

@@ -154,7 +154,7 @@ def test_a_namespace_may_have_any_names_and_none_but_texts() -> None:
     space = types.SimpleNamespace(**{"a b": [1], "__class__": 2, "__dict__": 3})
     assert vars(there_and_back(space)) == vars(space)
     vars(space)[1] = 2  # type: ignore[index]
-    with pytest.raises(TypeError, match="this one has what SimpleNamespace as such has not"):
+    with pytest.raises(TypeError, match="this instance has something that SimpleNamespace does not define"):
         headrace.freeze(space)
 
 

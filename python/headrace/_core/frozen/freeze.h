@@ -41,7 +41,7 @@ struct freezer {
     size_t frame_count, frame_room;
     struct map memo;    /* address -> value; holds a reference to each object */
     PyObject *shapes;   /* dict: (class or None, names) -> number */
-    PyObject *classes;  /* dict: class -> the answer of headrace.store._types.classify */
+    PyObject *classes;  /* dict: class -> the answer of headrace.store.types.hooks.classify */
     PyObject *fields;   /* dict: class -> the field names of an instance that was met recently */
     PyObject *dtypes;   /* dict: dtype -> text */
     PyObject *strided;  /* dict: once_key -> (value, array that owns the memory), or NULL: none yet */

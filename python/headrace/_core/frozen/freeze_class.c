@@ -4,8 +4,8 @@
 #include "frozen/view.h"
 
 /*
- * Freezes objects that are not built-in containers, according to their class. headrace.store._types.classify returns a
- * tuple that describes a class:
+ * Freezes objects that are not built-in containers, according to their class. headrace.store.types.hooks.classify
+ * returns a tuple that describes a class:
  *
  *     ("object", "module:Class", slots)       a plain class; slots: names and descriptors, (name, descriptor, ...)
  *     ("tuple", "module:Class", names, dict)  a named tuple; dict: instances have a __dict__

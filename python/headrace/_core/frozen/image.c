@@ -24,7 +24,7 @@ PyObject *store_hook(const char *name, const char *format, ...) {
     static PyObject *module;
     char tuple[32]; /* "(...)": one tuple as the only argument is still one argument */
     va_list values;
-    if (!module && !(module = PyImport_ImportModule("headrace.store._types"))) return NULL;
+    if (!module && !(module = PyImport_ImportModule("headrace.store.types.hooks"))) return NULL;
     PyOS_snprintf(tuple, sizeof tuple, "(%s)", format);
     va_start(values, format);
     PyObject *arguments = Py_VaBuildValue(tuple, values), *function = PyObject_GetAttrString(module, name);

@@ -15,7 +15,7 @@
  *     map.c, text.c  a map from numbers to numbers, and the UTF-8 of a str
  *
  * Some decisions need words and not bytes: which classes are plain, how a Decimal is stored. They are made in Python,
- * in headrace/store/_types.py; store_hook calls it.
+ * in headrace/store/types/hooks.py; store_hook calls it.
  */
 
 /* ---- store.c ---- */
@@ -32,7 +32,7 @@ void *store_raise(int code);
 /* Returns 0, or -1 with the exception of a negative code. */
 int store_result(int code);
 
-/* Calls a function of headrace.store._types. New reference. */
+/* Calls a function of headrace.store.types.hooks. New reference. */
 PyObject *store_hook(const char *name, const char *format, ...);
 
 /* ---- map.c ---- */

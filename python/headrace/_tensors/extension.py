@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes torch's types known to the extension. Loaders and headrace.store call it before the first tensor."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import torch
+from torch.utils.data import _utils
+
+from headrace import _core
+from headrace._start import pickling
+from headrace._tensors import pickling as tensor_pickling
+
+_worker: Any = _utils.worker
+_exchange_table: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+
+def use_torch() -> None:
+    """Makes torch known to the extension and to the pickler of batches. It may be called more than once."""
+    # HEADRACE_DLPACK=capsule makes headrace work as with a torch that has no exchange table.
+    table = None if os.environ.get("HEADRACE_DLPACK") == "capsule" else _exchange_table
+    _core.use_torch(torch.Tensor, torch.int8, torch.uint8, torch.utils.dlpack.from_dlpack, table)
+    if _worker.HAS_NUMPY:
+        _core.use_numpy()
+        importlib.import_module("numpy.random")  # numpy imports it late: once here, not in each forked worker
+    pickling.use_pickler(tensor_pickling.Pickler)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says what this machine, its container and its limits mean for loaders: `headrace doctor` without SOURCE."""

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds what makes forking this process unsafe. headrace doctor --run calls it if the loader's workers are forked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from headrace._inspect import this_process
+from headrace.doctor.observations import Observation
+
+
+def hazards() -> list[Observation]:
+    """Returns what this process, which holds a loader, has that may make forked workers hang or fail."""
+    found = []
+    names = this_process.other_threads()
+    total = this_process.count_threads()
+    torch = sys.modules.get("torch")
+    avoid = 'multiprocessing_context="forkserver" for the loader'
+    if torch is not None and torch.cuda.is_initialized():
+        text = "Workers that are forked from this process cannot use it."
+        found.append(Observation("CUDA", "error", "initialised", "at fork", text, avoid))
+    if names:
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        text = "If one of them holds a lock when a worker is forked, it stays locked in the worker, which then hangs."
+        found.append(Observation("threads", "warning", f"{len(names)} of Python", shown, text, avoid))
+    if (threads := this_process.opencv_threads_set()) > 1:
+        text = "A forked worker does not have the threads of its pool, and may wait for them for ever."
+        found.append(Observation("OpenCV", "warning", f"{threads} threads", "at fork", text, "cv2.setNumThreads(0)"))
+    # numpy's OpenBLAS starts a thread for each core but one when it is imported, and ends them before a fork.
+    others = total - threading.active_count() - (os.cpu_count() or 1) * ("numpy" in sys.modules)
+    if others > 0:
+        text = "A library has started a pool (OpenMP, OpenCV, gRPC); a worker that is forked now does not have it."
+        fix = f"{avoid}, or export OMP_NUM_THREADS=1"
+        found.append(Observation("native threads", "warning", f"{others}", "not Python's", text, fix))
+    return found
