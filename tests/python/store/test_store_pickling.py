@@ -143,7 +143,7 @@ def test_view_of_freed_data_is_reported() -> None:
     view = headrace.freeze([1, 2, [3]])
     data, again = bytes(ForkingPickler.dumps(view)), bytes(ForkingPickler.dumps(view))
     identity = _core.where(view)[0].id
-    with pytest.raises(headrace.StoreError, match="other frozen data"):
+    with pytest.raises(headrace.StoreError, match="is not the frozen data that was sent"):
         pickle.loads(again.replace(identity, bytes(16)))
     del view
     gc.collect()
