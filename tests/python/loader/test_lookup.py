@@ -13,8 +13,8 @@ import headrace
 import headrace.torch
 import pytest
 from disturbed import BOTH, load
-from headrace._commands import replay
-from headrace.doctor import _batches, _run
+from headrace._commands import doctor_machine, replay
+from headrace.doctor.run import order
 from loaders import Torch
 from mishaps import Marks, Plan, Resumable, Stream, epoch
 from processes import run
@@ -268,8 +268,8 @@ def test_replay_takes_stub_for_the_dataset_that_it_is() -> None:
 
 
 def test_doctor_takes_no_stub_for_a_loader() -> None:
-    assert not _run._is_loader(Stub(range(4)))
-    assert _run._is_loader(Torch(range(4))) and _run._is_loader(headrace.Loader(range(4)))
+    assert not doctor_machine._is_loader(Stub(range(4)))
+    assert doctor_machine._is_loader(Torch(range(4))) and doctor_machine._is_loader(headrace.Loader(range(4)))
 
 
 def test_doctor_knows_the_loader_that_accelerate_prepares() -> None:
@@ -277,8 +277,8 @@ def test_doctor_knows_the_loader_that_accelerate_prepares() -> None:
     from accelerate.data_loader import DataLoaderShard
 
     loader = DataLoaderShard(range(4))  # type: ignore[arg-type]
-    assert _run._is_loader(loader) and replay._is_loader(loader)
-    assert [one.name for one in _batches.order(loader)] == ["sampler"]
+    assert doctor_machine._is_loader(loader) and replay._is_loader(loader)
+    assert [one.name for one in order.check_order(loader)] == ["sampler"]
 
 
 class AnySampler(Answers):
@@ -287,7 +287,7 @@ class AnySampler(Answers):
 
 
 def test_doctor_finds_no_ranks_in_sampler_with_every_attribute() -> None:
-    (found,) = _batches.order(headrace.Loader(range(4), sampler=AnySampler()))
+    (found,) = order.check_order(headrace.Loader(range(4), sampler=AnySampler()))
     assert found.severity == "ok"
 
 

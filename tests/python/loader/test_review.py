@@ -286,9 +286,9 @@ def test_wrong_length_warning_names_the_user_line_as_with_torch(profiled: bool) 
 def test_a_warning_of_copies_names_the_users_line(profiled: bool) -> None:
     loader = Headrace(d.Images(8, side=1024), num_workers=1, multiprocessing_context="fork", arena_limit=6 << 20)
     with torch.profiler.profile() if profiled else nullcontext():
-        with pytest.warns(UserWarning, match="private copies") as caught:
+        with pytest.warns(UserWarning, match="batches are copied") as caught:
             assert len(list(loader)) == 8
-    assert [warning.filename for warning in caught if "private copies" in str(warning.message)] == [__file__]
+    assert [warning.filename for warning in caught if "batches are copied" in str(warning.message)] == [__file__]
 
 
 @only_headrace
@@ -303,7 +303,7 @@ def test_warnings_as_errors_lose_no_batch(kind: Any) -> None:
             try:
                 kept.append(next(iterator))
             except UserWarning as warning:
-                assert "private copies" in str(warning)
+                assert "batches are copied" in str(warning)
                 warned += 1
     assert [int(batch[0, 0]) for batch in kept] == list(range(12))
     assert warned == 1
@@ -711,7 +711,7 @@ def test_subclass_attribute_with_invalid_option_value_is_named(num_workers: int,
     with pytest.raises((TypeError, ValueError), match=f"{name} should be") as caught:
         iter(loader)
     if sys.version_info >= (3, 11):
-        assert any("give it another name" in note for note in caught.value.__notes__)
+        assert any("rename it" in note for note in caught.value.__notes__)
 
 
 def test_warnings_of_torchs_come_from_torchs_module() -> None:

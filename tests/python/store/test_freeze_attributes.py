@@ -200,7 +200,9 @@ def test_small_objects_that_refer_to_the_dataset_are_not_large() -> None:
     data = Paths()
     data.paths = []
     data.samples = [Sample(data) for _ in range(300)]  # type: ignore[attr-defined]
-    data.log = logging.getLogger("one of many that know each other")  # type: ignore[attr-defined]
+    # A manager of its own, because the usual one knows the loggers of all modules that were imported.
+    manager = logging.Manager(logging.RootLogger(logging.WARNING))
+    data.log = manager.getLogger("one of a few that know each other")  # type: ignore[attr-defined]
     assert headrace.freeze_attributes(data) == headrace.store.FreezeReport()
 
 

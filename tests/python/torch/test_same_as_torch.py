@@ -834,7 +834,7 @@ def take(iterator, barrier):
         except StopIteration:
             return
         except RuntimeError as error:
-            said.add("an iterator of its own" in str(error))
+            said.add("its own iterator" in str(error))
         except BaseException as error:
             said.add(repr(error))
 
