@@ -99,8 +99,8 @@ HR_API int hr_loader_submit(hr_loader *loader, const void *payload, size_t paylo
  *         HR_E_END: nothing is outstanding; HR_E_STATE: no epoch has begun; errors as hr_arena_receive. */
 HR_API int hr_loader_next(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **ret_delivery);
 
-/* Where the successor of a dead worker has to start. All 0 if this happens during hr_loader_begin: the successor starts
- * with the new epoch. */
+/* The place where the successor of a dead worker has to start. All 0 if this happens during hr_loader_begin: the
+ * successor starts with the new epoch. */
 struct hr_succession {
     uint64_t delivered_count; /* answers of the worker that were delivered in this epoch */
     uint64_t published_count; /* answers that it published, and that will be delivered */

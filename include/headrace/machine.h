@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* What the calling process may use of the machine: memory, cores and kernel features, within its container and limits.
- * There is no state: any thread may call these functions at any time. */
+/* The share of the machine that the calling process may use: memory, cores and kernel features, within its container
+ * and limits. There is no state: any thread may call these functions at any time. */
 
 #define HR_NO_LIMIT UINT64_MAX /* there is no limit, or it is not known */
 

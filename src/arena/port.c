@@ -39,7 +39,7 @@ struct hr_port {
 
 /* ---- waiting ---- */
 
-/* What a port waits for, apart from the end: a grant, or the reply to an ask. */
+/* The event that a port waits for, apart from the end: a grant, or the reply to an ask. */
 struct awaited {
     hr_port *port;
     bool is_reply;

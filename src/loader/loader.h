@@ -6,8 +6,8 @@
 
 #include <headrace/loader.h>
 
-/* What the files of the loader share: its state, the queues of outstanding tasks (orders.c), and the replacement of a
- * dead worker (replace.c). */
+/* Declarations that the files of the loader share: its state, the queues of outstanding tasks (orders.c), and the
+ * replacement of a dead worker (replace.c). */
 
 /* An order: a task that is outstanding, with the payload that a successor of its worker would need. Its memory is used
  * again. */

@@ -32,7 +32,7 @@ int hr__builder_room(hr_builder *builder, uint64_t bytes, uint64_t align, uint64
 /* Checks that a value is a text of this builder (-EINVAL). `what`: for the message. */
 int hr__builder_check_text(const hr_builder *builder, hr_value word, const char *what);
 
-/* What has been written, so that it can be read like a finished image. */
+/* Returns the part that has been written, so that it can be read like a finished image. */
 struct hr__image hr__builder_image(const hr_builder *builder);
 
 /* build_containers.c */

@@ -11,7 +11,7 @@ from headrace._inspect import growth
 
 @dataclass
 class StartState:
-    """Where a worker starts in its dataset. The first worker of an epoch starts at the beginning, so it has defaults.
+    """Says where a worker starts in its dataset. The first worker starts at the beginning, so it has defaults.
 
     epoch: how many epochs the iterator has started before. banned: samples, or whole batches, that are not tried again,
     and why; the keys are random_numbers.text_of their indices. state: the state_dict of an iterable dataset, pickled,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What headrace does with torch's tensors without a loader: in pickles of batches, and in frozen data.
+"""Handles torch's tensors where no loader is involved: in pickles of batches, and in frozen data.
 
 headrace.torch and headrace.store use it. Its modules import torch.
 """

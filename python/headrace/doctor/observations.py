@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What headrace doctor observes in a machine and in a running loader, as text and as JSON.
+"""Observations of headrace doctor in a machine and in a running loader, as text and as JSON.
 
 A Finding (pickle/reports.py) is another thing: an object that cannot be pickled, with the line that set it.
 """

@@ -307,7 +307,7 @@ static void each_successor_is_a_restart(void **state) {
 
 /* ---- what a live one does ---- */
 
-/* What depends on the kernel, and on a sanitizer, which has a thread of its own. */
+/* Clears the fields that depend on the kernel, and on a sanitizer, which has a thread of its own. */
 static void blank(struct hr_worker_report *report) {
     report->kernel_function[0] = report->system_call[0] = '\0';
     report->thread_count = 1;

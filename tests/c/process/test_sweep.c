@@ -184,7 +184,7 @@ static bool stop_worker_at(enum hr__point point, int out_of_order) {
     }
     end_product(&product, !has_stopped, descriptors);
     assert_int_equal(product.death_count, 0);
-    /* Where it stops while it ends, it is killed at the deadline. */
+    /* A worker that is stopped while it ends is killed at the deadline. */
     int signal = product.last_death.signal;
     if (signal != 0 && (has_stopped || signal != SIGKILL))
         fail_msg("%s: signal %d", hr__failpoints[point].name, signal);
@@ -258,8 +258,8 @@ static uint64_t growing_words(uint64_t item) {
     return bytes / sizeof(uint64_t);
 }
 
-/* Of 8 MiB three batches are kept: for the large one the slots behind it are cut down, for the huge one there is no
- * room. */
+/* The trainer keeps three batches of 8 MiB: for the large one the slots behind it are cut down, for the huge one there
+ * is no room. */
 static void run_short_of_memory(void) {
     struct product product;
     struct setting setting = {.workers = 1,

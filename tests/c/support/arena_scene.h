@@ -33,8 +33,8 @@
 
 enum { CREW_MAX = 8, KIB = 1024, MIB = 1024 * 1024, SKIP_CODE = 77, TOO_BIG = 100 };
 
-/* What has not come by then does not come, however busy the machine is. How long something may take is told apart from
- * this: such bounds have names of their own, and are held against the quickest of a few TRIES. */
+/* An event that has not come by then does not come, however busy the machine is. The time that something may take is
+ * another thing: such bounds have names of their own, and are compared with the quickest of a few TRIES. */
 enum { PATIENCE_S = 60, TRIES = 5 };
 
 struct order {

@@ -87,7 +87,7 @@ static inline hr_value build_texts(hr_builder *builder, enum hr_kind item_kind) 
     return value;
 }
 
-/* As many as have a guide. */
+/* Builds as many texts as have a guide. */
 static inline hr_value build_long_texts(hr_builder *builder) {
     enum { COUNT = 256 };
     struct hr_texts writer;

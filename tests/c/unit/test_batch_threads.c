@@ -201,7 +201,7 @@ static int thread_count(void) {
     return count;
 }
 
-/* Where the cores are busy, batches do not come right after another. */
+/* If the cores are busy, batches do not come right after another. */
 static void stream_until_one_is_created(const struct scene *scene) {
     time_t end = time(NULL) + PATIENCE_S;
     for (created_count = 0; !created_count && time(NULL) < end;) stream(scene, 10);

@@ -2,9 +2,9 @@
 #include "loader_scene.h"
 
 /*
- * The loader's workers are ports in this process and thread. What is delivered and to whom tasks go is held against a
- * transcription of torch's _MultiProcessingDataLoaderIter (torch/utils/data/dataloader.py, torch 2.13): _try_put_index,
- * _next_data and _process_data, without their pin_memory and shutdown.
+ * The loader's workers are ports in this process and thread. The deliveries and the workers of tasks are compared with
+ * a transcription of torch's _MultiProcessingDataLoaderIter (torch/utils/data/dataloader.py, torch 2.13):
+ * _try_put_index, _next_data and _process_data, without their pin_memory and shutdown.
  */
 
 enum { TASKS_MAX = 400 };

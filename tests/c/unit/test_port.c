@@ -231,7 +231,7 @@ static void larger_blocks_are_kept_when_a_batch_has_come_from_them(void **state)
     assert_of_malloc(*state, keep_large_blocks);
 }
 
-/* What is allocated behind each block stays. */
+/* Keeps the memory that is allocated behind each block. */
 static void leave_holes(hr_port *port) {
     const uint64_t kept = 3 * BLOCK_BYTES;
     void *blocks[BLOCKS];

@@ -222,7 +222,7 @@ def test_threads_and_libraries_of_this_process_are_fork_hazards(monkeypatch: pyt
     assert (found["CUDA"].severity, found["CUDA"].value) == ("error", "initialised")
     assert (found["OpenCV"].severity, found["OpenCV"].value) == ("warning", "8 threads")
     assert "telemetry" in found["threads"].limit
-    cv2.getNumberOfCPUs = lambda: 8  # nobody has set how many: workers use one
+    cv2.getNumberOfCPUs = lambda: 8  # the user set no number, so workers use one
     assert "OpenCV" not in [finding.name for finding in fork.hazards()]
 
 

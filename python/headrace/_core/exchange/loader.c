@@ -126,7 +126,7 @@ static void *raise_wait(hr_loader *loader, int code) {
 
 enum { LOOK_NS = 500000000 }; /* a signal that arrived just before the wait is handled after this time at the latest */
 
-/* What a wait is for: the next batch, or the start of an epoch with this payload. */
+/* The purpose of a wait: the next batch, or the start of an epoch with this payload. */
 struct waited {
     struct hr_delivery **ret_delivery;
     const void *payload;

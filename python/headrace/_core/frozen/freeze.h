@@ -125,7 +125,7 @@ int freeze_shape(struct freezer *freezer, PyObject *type, PyObject *type_name, e
 /* ---- freeze_class.c ---- */
 
 int freeze_other(struct freezer *freezer, PyObject *object, bool is_shared, hr_value *ret_value);
-/* What is known of a class: borrowed. NULL with an exception. */
+/* Returns the description of a class, borrowed. NULL with an exception. */
 PyObject *freeze_class(struct freezer *freezer, PyTypeObject *type);
 /* An instance's field names and values, new tuples. 1; 0: it contains something that is not a field; -1: exception. */
 int freeze_fields(PyObject *known, PyObject *object, PyObject **ret_names, PyObject **ret_values);

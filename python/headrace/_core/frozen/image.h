@@ -8,7 +8,7 @@
 
 /* ---- image.c ---- */
 
-/* What is remembered of a shape after the first record of it was met. */
+/* A shape, remembered after the first record of it was met. */
 struct shape {
     enum hr_shape_kind kind;
     uint32_t field_count;

@@ -57,7 +57,8 @@ PyObject *core_where(PyObject *module, PyObject *view);
 
 /* ---- view_iterator.c ---- */
 
-/* What an iterator gives of each entry: an item of a list or set; the key, the value or both of a dict's entry. */
+/* The part of each entry that an iterator returns: an item of a list or set; the key, the value or both of a dict's
+ * entry. */
 enum entry_part { PART_ITEM, PART_KEY, PART_VALUE, PART_PAIR };
 PyObject *iterator_new(struct view *view, enum entry_part part, bool is_reversed);
 /* One part of a view at an index within its count. New reference. */

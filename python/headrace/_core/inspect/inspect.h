@@ -4,7 +4,7 @@
 
 #include "core.h"
 
-/* What an object refers to and what memory costs: the functions and types that module.c adds to the module. */
+/* References of an object and costs of memory: the functions and types that module.c adds to the module. */
 
 extern PyTypeObject WalkerType;    /* _core.Walker, for headrace.doctor (walk.c) */
 extern PyTypeObject ExpansionType; /* the iterator that _core.Walker.expand returns */

@@ -72,7 +72,7 @@ def as_if_starting() -> Iterator[None]:
 
 
 def leaf() -> None:
-    """Is written into a pickle instead of an object that a rule covers."""
+    """Replaces an object that a rule covers in a pickle."""
 
 
 class Weights:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an image stores as "module:qualified.name": classes, functions and the members of enums. They are imported."""
+"""Imports what an image stores as "module:qualified.name": classes, functions and the members of enums."""
 
 from __future__ import annotations
 
