@@ -2,7 +2,7 @@
 """Small rules for every file of the repository.
 
 A source file says its licence in one line near its top; no file names a place of one developer's machine; every file
-that meson builds, installs or runs is in the meson.build that lists its kind.
+that meson builds, installs or runs is in the meson.build that lists its kind; a name has plain characters only.
 """
 
 import re
@@ -15,6 +15,7 @@ SOURCE_SUFFIXES = {".c", ".h", ".py", ".pyi", ".sh"}
 SOURCE_NAMES = {"Makefile", "meson.build"}
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 LICENCE_WITHIN_LINES = 3
+PLAIN_NAME = re.compile(r"[\w.+/-]+", re.ASCII)
 MACHINE_PATH = re.compile(r"(?<![\w.*/-])/(?:work|root|home|Users)/\w+")
 
 # The file that lists other files, the pattern of their paths, and of their line in it, with the groups of the path.
@@ -48,6 +49,10 @@ def judge_licence(path: Path, text: str) -> list[str]:
     return [] if any(LICENCE in line for line in head) else [f"no line '{LICENCE}' near the top"]
 
 
+def judge_name(name: str) -> list[str]:
+    return [] if PLAIN_NAME.fullmatch(name) else ["a name with other characters than letters, digits and _.+-"]
+
+
 def judge_paths(text: str) -> list[str]:
     return [f"names a place of one machine: {found}" for found in MACHINE_PATH.findall(text)]
 
@@ -65,8 +70,9 @@ def check(root: Path) -> list[str]:
     complaints = []
     for path in list_files(root):
         text = read(path)
-        found = judge_licence(path, text) + judge_paths(text) + judge_listing(root, path)
-        complaints += [f"{path.relative_to(root)}: {complaint}" for complaint in found]
+        name = path.relative_to(root).as_posix()
+        found = judge_name(name) + judge_licence(path, text) + judge_paths(text) + judge_listing(root, path)
+        complaints += [f"{name}: {complaint}" for complaint in found]
     return complaints
 
 

@@ -29,6 +29,7 @@ BAD = [
     ("include/headrace/cup.h", f"/* {SPDX} */\n", "not listed in include/headrace/headrace.h"),
     ("cli/cup.c", f"/* {SPDX} */\n", "not listed in cli/meson.build"),
     ("python/headrace/new.py", f"# {SPDX}\n", "not listed in python/meson.build"),
+    ("notes|", "", "a name with other characters"),
 ]
 
 

@@ -5,6 +5,8 @@ traceback of its imports. The crew, the iterators and the workers call this modu
 A worker that is started by fork or spawn starts with SIGINT blocked, and unblocks it when it can end without a
 traceback. A fork server ignores SIGINT. Its children print nothing before they unpickle their arguments, which block
 it.
+
+It also tells whether a signal's handler raised the exception that ended a call.
 """
 
 from __future__ import annotations
