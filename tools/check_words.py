@@ -39,6 +39,7 @@ RULES = [
     rule(r"\bheed(?:ed|s)?\b", "followed, respected"),
     rule(r"(?i)stillb|\bunborn\b|\bat_birth\b|\bfrom birth\b", "hung at start, from its start"),
     rule(r"\bmend(?:s|ed)?\b", "fix, repair"),
+    rule(r"\b(?:is|are) none\b", "does not exist, has no ..."),
     rule(r"\bheld against\b", "compared with"),
     rule(r'"""(?:What|Who|Whose|Where|As|Of|Is|Has|Are|For|By|To|Also|Whether)\b', "start with a verb or a noun"),
     rule(r"/\* (?:What|Who|Whose|Where|As|Of|Whether) ", "start with a verb or a noun"),

@@ -36,9 +36,9 @@ HR_API hr_crew *hr_crew_close(hr_crew *crew);
 HR_API int hr_crew_open_worker_fds(hr_crew *crew, uint32_t worker, struct hr_worker_fds *ret_fds);
 
 /* Makes process `pid`, which the caller started with these descriptors, worker `worker`. `sentinel_fd` becomes readable
- * when the process ends; a copy of it is used if the kernel has no pidfd. -1: there is none. If another process was
- * this worker before, this is a restart, and is counted (hr_arena_count). -ESRCH, -EMFILE; -EINVAL, also for the pid of
- * the caller; HR_E_STATE: the other process still runs. */
+ * when the process ends; a copy of it is used if the kernel has no pidfd. -1: the caller has no sentinel. If another
+ * process was this worker before, this is a restart, and is counted (hr_arena_count). -ESRCH, -EMFILE; -EINVAL, also
+ * for the pid of the caller; HR_E_STATE: the other process still runs. */
 HR_API int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd);
 
 /* The function that a forked worker runs. Its result is the exit code of the process. The port is closed after it. */

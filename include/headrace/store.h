@@ -63,8 +63,8 @@ struct hr_item {
     uint32_t shape; /* of a record: the number of its shape. Of a packed list or tuple of records: the number of their
                        shape; of another list or tuple: UINT32_MAX. Otherwise private */
     uint64_t count; /* items, entries, fields or bytes */
-    hr_value value; /* the value from which hr_store_read makes this item again; 0: there is none (an item of a packed
-                       list). Two containers are one object if their values are equal. */
+    hr_value value; /* the value from which hr_store_read makes this item again; 0: it has no such value (an item of a
+                       packed list). Two containers are one object if their values are equal. */
     union {
         int64_t integer;
         double real;

@@ -189,10 +189,10 @@ class Options:
         """what to do if a sample raises an exception. "raise": raise it. "skip": leave the sample out, so that
         its batch is smaller. "refill": use another sample. Or a function (index, exception) that returns one of these
         words. The other sample is one that the sampler gave earlier in this epoch, chosen by seed, epoch and position,
-        out of ten; if there is none yet, it is the next good one, out of a hundred. In an iterable dataset it is the
-        next sample, and `index` counts the samples of the worker. A map-style dataset keeps its number of batches. Only
-        exceptions of class Exception are handled; others, such as SystemExit, end the run, with any number of workers.
-        Bad samples are listed at the end of the epoch and in report().""",
+        out of ten. If no sample was given yet, it is the next good one, out of a hundred. In an iterable dataset it is
+        the next sample, and `index` counts the samples of the worker. A map-style dataset keeps its number of batches.
+        Only exceptions of class Exception are handled; others, such as SystemExit, end the run, with any number of
+        workers. Bad samples are listed at the end of the epoch and in report().""",
     )
     stall_after: float = _row(
         30.0,

@@ -37,7 +37,7 @@ static uint32_t power_of_two_from(uint32_t count) {
 }
 
 /* Returns the largest window size of at most `most_bytes`, a multiple of `align`, with which the file stays below the
- * limit on file sizes (ulimit -f); 0: there is none. `head` is the layout without windows. */
+ * limit on file sizes (ulimit -f); 0: no window fits. `head` is the layout without windows. */
 static uint64_t window_within(const struct hr__arena_layout *head, uint64_t most_bytes, uint64_t align) {
     uint64_t limit = hr__file_limit(), before = hr__round_up(head->rings_end, align);
     uint64_t room = limit > before ? (limit - before) / head->slot_count : 0;

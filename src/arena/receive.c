@@ -55,7 +55,7 @@ static void learn_size(hr_arena *arena, uint64_t bytes) {
     arena->recent_bytes = hr__max(arena->recent_bytes, bytes);
 }
 
-/* Pops a worker's next completion. Returns 1; 0: there is none. */
+/* Pops a worker's next completion. Returns 1; 0: the worker has completed nothing more. */
 static int pop(hr_arena *arena, uint32_t worker, struct hr__hold **ret_hold) {
     struct hr__record record;
     struct hr__peer *peer = &arena->peers[worker];

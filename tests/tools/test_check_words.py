@@ -20,6 +20,7 @@ BAD = [
     ("every culprit", "cannot be pickled"),
     ("beside the other run", "next to"),
     ("a stillborn worker", "hung at start"),
+    ("NULL: there is none", "does not exist"),
     ('    """What a user sees."""', "start with a verb"),
     ("/* Whether it runs. */", "start with a verb"),
     ("def test_what_is_sent_arrives():", "test_<subject>_<result>"),

@@ -206,7 +206,7 @@ def describe_stall(
     worker: WorkerSnapshot, seconds: float, tasks: dict[int, Any], stack_from: int, hazards: list[str]
 ) -> str:
     """Describes what a worker is doing that has made no progress for `seconds`. A halted worker cannot write its
-    stacks, so there are none. `hazards`: what the fork may have to do with it."""
+    stacks, so the text has no stacks. `hazards`: what the fork may have to do with it."""
     text = (
         f"headrace: no batch for {in_duration(seconds)}: worker {worker.number} (pid {worker.pid}) {_state(worker)}; "
         f"it has been {_place(worker, tasks.get(worker.task))}"

@@ -65,8 +65,8 @@ def _first_odd_one(job: Job, samples: list[Any], error: Exception) -> int:
 
 
 def _name_odd_one(job: Job, error: BaseException, indices: Any) -> str:
-    """Returns the name of the sample that did not collate, or "" if there is none or if the sample may not be the one
-    of `indices` at that place."""
+    """Returns the name of the sample that did not collate, or "" if every sample collated or if the sample may not be
+    the one of `indices` at that place."""
     count, place = exception_text.remark(error, "headrace_place") or (0, None)
     if place is None or (job.notes is not None and job.notes.bad):
         return ""

@@ -153,7 +153,7 @@ static PyObject *sink_buffer(struct hr_delivery *delivery, const struct hr_node 
 
 /* ---- numpy arrays ---- */
 
-/* Writes the numpy name of a dtype, its kind and size, such as "f4". Returns false if there is none. */
+/* Writes the numpy name of a dtype, its kind and size, such as "f4". Returns false if numpy has no such dtype. */
 static bool name_of(struct hr_dtype dtype, char name[8]) {
     static const char kinds[] = {'i', 'u', 'f', 0, 0, 'c', 'b'};
     char kind = dtype.code < sizeof kinds ? kinds[dtype.code] : 0;

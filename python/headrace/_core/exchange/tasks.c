@@ -104,8 +104,8 @@ static PyObject *next_of_list(struct tasks *tasks) {
     return Py_NewRef(PyList_GET_ITEM(tasks->list, tasks->list_taken++));
 }
 
-/* The next item: new reference. NULL without an exception: there is none, and there will be none, as
- * with the generator that torch makes batches by. */
+/* Returns the next item, a new reference; NULL without an exception: the sampler is exhausted, and stays so, as with
+ * the generator that torch makes batches by. */
 static PyObject *next_item(struct tasks *tasks) {
     if (tasks->is_over || need_iterator(tasks) < 0) return NULL;
     PyObject *item = tasks->has_lists ? next_of_list(tasks) : next_of_iterator(tasks);

@@ -32,7 +32,7 @@ static bool is_of(PyObject *known, const char *kind) {
  * object that the garbage collector tracks may be created. */
 struct attributes {
     PyObject *object;
-    PyObject *dict; /* owned; NULL: they are stored in the object, or there are none */
+    PyObject *dict; /* owned; NULL: they are stored in the object, or it has no attributes */
     Py_ssize_t at;
 };
 

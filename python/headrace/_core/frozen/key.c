@@ -84,7 +84,8 @@ static enum found key_of_parts(PyObject *object, PyObject *function, struct key_
     return found;
 }
 
-/* Borrowed: the function that returns the parts of a type's instances; NULL without an exception: there is none. */
+/* Borrowed: the function that returns the parts of a type's instances; NULL without an exception: no such function
+ * exists. */
 static PyObject *parts_function(PyTypeObject *type) {
     static PyObject *functions;
     if (!functions) {

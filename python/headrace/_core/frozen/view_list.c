@@ -73,8 +73,8 @@ static PyObject *sequence_reversed(PyObject *self, PyObject *ignored) {
     return iterator_new((struct view *)self, PART_ITEM, true);
 }
 
-/* Returns how many items from `start` on are equal to a value, or with `is_first` the index of the first one (-1: there
- * is none). -2: exception. */
+/* Returns how many items from `start` on are equal to a value, or with `is_first` the index of the first one (-1: no
+ * item is equal). -2: exception. */
 static Py_ssize_t search(struct view *view, PyObject *value, Py_ssize_t start, Py_ssize_t stop, bool is_first) {
     Py_ssize_t found = 0;
     for (Py_ssize_t i = start; i < stop; i++) {

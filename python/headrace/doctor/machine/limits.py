@@ -52,7 +52,7 @@ def _shm_bytes() -> int | None:
 def shm(machine: dict[str, Any]) -> Observation:
     """Checks /dev/shm, which torch's loader needs and headrace does not."""
     size = _shm_bytes()
-    value = "there is none" if size is None else "no limit" if size >= _NO_LIMIT else in_units(size)
+    value = "not available" if size is None else "no limit" if size >= _NO_LIMIT else in_units(size)
     if machine["has_memfd"]:
         return Observation(
             "/dev/shm",
