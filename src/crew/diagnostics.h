@@ -3,7 +3,6 @@
 #define HR_CREW_DIAGNOSTICS_H
 
 #include <stddef.h>
-#include <stdint.h>
 
 #include <headrace/crew.h>
 

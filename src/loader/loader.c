@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/base.h"
 #include "base/error.h"
@@ -173,10 +172,6 @@ static bool choose(hr_loader *loader, uint32_t *ret_worker) {
     return false;
 }
 
-static uint32_t *owner_of(hr_loader *loader, uint64_t task) {
-    return &loader->owners[task & (loader->owner_count - 1)];
-}
-
 int hr_loader_submit(hr_loader *loader, const void *payload, size_t payload_bytes) {
     uint32_t worker;
     int r = check_epoch(loader);
@@ -192,7 +187,7 @@ int hr_loader_submit(hr_loader *loader, const void *payload, size_t payload_byte
         hr__order_drop_last(loader, peer);
         return hr__fail_more(r, "loader: task %llu", (unsigned long long)loader->submitted);
     }
-    *owner_of(loader, loader->submitted) = worker;
+    *hr__loader_owner(loader, loader->submitted) = worker;
     loader->submitted++;
     peer->undelivered_count++;
     peer->unanswered_count++;
@@ -203,7 +198,7 @@ int hr_loader_submit(hr_loader *loader, const void *payload, size_t payload_byte
 /* Receives the answer to a task. In order, this is the oldest task. */
 static int receive(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
     struct hr_delivery *delivery;
-    uint32_t from = loader->out_of_order ? HR_ANY_WORKER : *owner_of(loader, loader->answered);
+    uint32_t from = loader->out_of_order ? HR_ANY_WORKER : *hr__loader_owner(loader, loader->answered);
     int r = receive_from(loader, from, deadline_ns, &delivery);
     if (r < 0) return r;
     struct hr__loader_peer *peer = &loader->peers[delivery->worker];
@@ -248,11 +243,15 @@ int hr_loader_has_data(const hr_loader *loader, uint32_t worker) {
     return loader->epoch > 0 && worker < loader->worker_count && has_data(&loader->peers[worker]);
 }
 
-int hr_loader_dismiss(hr_loader *loader, uint32_t worker) {
-    if (worker < loader->worker_count && loader->peers[worker].has_last_task) return 0;
+int hr__loader_grant_last(hr_loader *loader, uint32_t worker) {
     int r = hr_arena_grant(loader->arena, worker, HR_TASK_STOP, UINT64_MAX, NULL, 0);
     if (r < 0) return r;
     loader->peers[worker].is_dismissed = loader->peers[worker].has_last_task = true;
     hr__stop_at(HR__AT_LOADER_DISMISSED);
     return 0;
+}
+
+int hr_loader_dismiss(hr_loader *loader, uint32_t worker) {
+    if (worker < loader->worker_count && loader->peers[worker].is_dismissed) return 0;
+    return hr__loader_grant_last(loader, worker);
 }

@@ -53,6 +53,16 @@ struct hr_loader {
     struct hr__order *free_orders;
 };
 
+/* In order: where the worker of an outstanding task is stored. */
+static inline uint32_t *hr__loader_owner(const hr_loader *loader, uint64_t task) {
+    return &loader->owners[task & (loader->owner_count - 1)];
+}
+
+/* ---- loader.c ---- */
+
+/* Grants a worker its last task, HR_TASK_STOP, and marks it as dismissed. */
+int hr__loader_grant_last(hr_loader *loader, uint32_t worker);
+
 /* ---- orders.c ---- */
 
 /* Adds a task with a copy of its payload to the end of its worker's queue. -ENOMEM. */

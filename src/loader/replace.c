@@ -33,7 +33,7 @@ static int grant_again(hr_loader *loader, uint32_t worker) {
         peer->lost_count--;
         hr__stop_at(HR__AT_LOADER_GRANTED_AGAIN);
     }
-    return peer->is_dismissed ? hr_loader_dismiss(loader, worker) : 0;
+    return peer->is_dismissed ? hr__loader_grant_last(loader, worker) : 0;
 }
 
 /* For a successor that starts with the new epoch: tasks of the old epoch are not made again, and the new epoch is not
@@ -65,7 +65,7 @@ int hr_loader_replace(hr_loader *loader, uint32_t worker, struct hr_succession *
 int hr_loader_awaited(const hr_loader *loader, uint32_t *ret_worker) {
     bool is_one = !loader->is_draining && !loader->out_of_order;
     if (!loader->is_draining && loader->answered == loader->submitted) return hr__loader_nothing_outstanding();
-    *ret_worker = is_one ? loader->owners[loader->answered & (loader->owner_count - 1)] : HR_ANY_WORKER;
+    *ret_worker = is_one ? *hr__loader_owner(loader, loader->answered) : HR_ANY_WORKER;
     return 0;
 }
 

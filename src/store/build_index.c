@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "base/base.h"
 #include "base/error.h"
 
 /* Makes the keys of a dict, or the items of a set, findable (hr_builder_index). How they are found is in key.c. */

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/base.h"
 #include "base/error.h"
 
 /* Packed lists and tuples: numbers, texts and bytes. Packed lists of records are in build_records.c. */

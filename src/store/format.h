@@ -21,9 +21,10 @@
  *
  *      63                          24 23      8 7    0
  *     +------------------------------+---------+------+
- *     | offset of its node / 8       | count   | tag  |     a value with a node; count 0xFFFF: it is in front of the
- * items | a signed integer of 56 bits            | INT  | | the upper 56 bits of a double          | REAL |     whose
- * lower 8 are 0 | 7 characters                           | SHORT + n |
+ *     | offset of its node / 8       | count   | tag  |     a value with a node; count 0xFFFF: before the items
+ *     | a signed integer of 56 bits            | INT  |
+ *     | the upper 56 bits of a double          | REAL |     whose lower 8 are 0
+ *     | 7 characters                           | SHORT + n |
  *     +----------------------------------------+------+
  *
  * Nodes, by tag:

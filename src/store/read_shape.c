@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/base.h"
 #include "base/error.h"
 #include "store/format.h"
 #include "store/store.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "exchange/arrays.h"
 #include "exchange/exchange.h"
 #include "frozen/store.h"
 #include "inspect/inspect.h"
-
-#include <errno.h>
 
 struct core core;
 

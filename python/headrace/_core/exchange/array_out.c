@@ -177,7 +177,7 @@ static PyObject *numpy_dtype_of(struct hr_dtype dtype) {
     return r < 0 ? NULL : made;
 }
 
-static PyObject *tuple_of(const int64_t *numbers, uint32_t count, int64_t factor) {
+PyObject *numbers_tuple(const int64_t *numbers, uint32_t count, int64_t factor) {
     PyObject *tuple = PyTuple_New(count);
     for (uint32_t i = 0; tuple && i < count; i++) {
         PyObject *number = PyLong_FromLongLong(numbers[i] * factor);
@@ -191,8 +191,8 @@ static PyObject *sink_numpy(struct hr_delivery *delivery, const struct hr_node *
     PyObject *dtype = numpy_dtype_of(node->dtype), *result = NULL;
     if (!dtype) return NULL;
     PyObject *lease = sink_buffer(delivery, node);
-    PyObject *shape = tuple_of(node->shape, node->ndim, 1);
-    PyObject *strides = tuple_of(node->strides, node->ndim, node->dtype.bits / 8);
+    PyObject *shape = numbers_tuple(node->shape, node->ndim, 1);
+    PyObject *strides = numbers_tuple(node->strides, node->ndim, node->dtype.bits / 8);
     PyObject *offset = PyLong_FromUnsignedLongLong(node->data_offset - node->storage_offset);
     if (lease && shape && strides && offset)
         result = PyObject_CallFunctionObjArgs(core.array_type, shape, dtype, lease, offset, strides, NULL);

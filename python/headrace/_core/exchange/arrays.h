@@ -35,4 +35,7 @@ extern PyTypeObject LeaseType; /* _core.Lease: a buffer over leased or private m
 /* Makes a tensor or array of the array leaf `node` of a delivery. New reference. */
 PyObject *sink_array(struct hr_delivery *delivery, const struct hr_node *node);
 
+/* Makes a tuple of `count` numbers, each multiplied by `factor`. New reference. */
+PyObject *numbers_tuple(const int64_t *numbers, uint32_t count, int64_t factor);
+
 #endif

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "exchange/exchange.h"
 
-#include <errno.h>
-
 static hr_crew *open_crew(PyObject *self) {
     hr_loader *loader = core_open_loader(self);
     return loader ? hr_loader_crew(loader) : NULL;

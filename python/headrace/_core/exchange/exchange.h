@@ -21,7 +21,6 @@ extern PyTypeObject PortType;
 extern PyTypeObject TasksType;
 extern PyTypeObject IteratorType;
 extern PyTypeObject NotingType; /* the iterator that _core.Port.noting returns */
-extern PyTypeObject LeaseType;  /* _core.Lease */
 extern PyObject *WorkerDied;    /* _core.WorkerDied, an exception */
 
 /* ---- indices.c ---- */
@@ -40,6 +39,8 @@ void tasks_handed_on(PyObject *tasks);
 
 /* The loader of a _core.Loader; NULL with an exception if it is closed. Any thread, at any time. */
 hr_loader *core_open_loader(PyObject *self);
+/* Raises the exception for a thread that uses a loader while another thread waits for its next batch. */
+void *loader_refuse_busy(void);
 /* See _core.Loader.drop and fail. */
 void loader_drop(PyObject *loader);
 bool *loader_has_failed(PyObject *loader);

@@ -72,11 +72,7 @@ static bool is_answer(struct iterator *iterator) {
 static PyObject *iterator_next(PyObject *self) {
     struct iterator *iterator = (struct iterator *)self;
     bool is_shared = iterator->source && Py_IS_TYPE(iterator->source, &TasksType); /* each thread has its own task */
-    if (iterator->is_busy && !is_shared) {
-        PyErr_SetString(PyExc_RuntimeError, "headrace: another thread is waiting for this loader's next batch; give "
-                                            "each thread its own iterator, or use a lock");
-        return NULL;
-    }
+    if (iterator->is_busy && !is_shared) return loader_refuse_busy();
     if (loader_of(iterator)) *loader_has_failed(loader_of(iterator)) = false;
     iterator->is_busy = true;
     PyObject *value = PyObject_CallMethodNoArgs(self, core.names.prepare);

@@ -3,7 +3,6 @@
 #include "exchange/exchange.h"
 
 #include <errno.h>
-#include <string.h>
 #include <structmember.h>
 #include <time.h>
 
@@ -21,7 +20,6 @@ struct loader {
     int failed_step;              /* enum step: the step at which the last submit failed */
     uint32_t worker_count;
     bool keeps_workers; /* workers without data wait for another epoch */
-    bool *is_dismissed; /* by worker, in this epoch */
     PyObject *types;    /* see decode */
 };
 
@@ -57,10 +55,7 @@ static int loader_init(PyObject *self, PyObject *arguments, PyObject *keywords) 
     loader->worker_count = options.worker_count;
     int r = hr_loader_open(&options, &loader->loader);
     if (r < 0) core_raise(r);
-    if (r < 0) return -1;
-    loader->is_dismissed = PyMem_Calloc(loader->worker_count, sizeof *loader->is_dismissed);
-    if (!loader->is_dismissed) PyErr_NoMemory();
-    return loader->is_dismissed ? 0 : -1;
+    return r < 0 ? -1 : 0;
 }
 
 void loader_drop(PyObject *self) {
@@ -78,7 +73,6 @@ bool *loader_has_failed(PyObject *self) {
 static void loader_dealloc(PyObject *self) {
     struct loader *loader = (struct loader *)self;
     loader_drop(self);
-    PyMem_Free(loader->is_dismissed);
     hr_loader_close(loader->loader);
     Py_XDECREF(loader->types);
     Py_TYPE(self)->tp_free(self);
@@ -94,14 +88,14 @@ hr_loader *core_open_loader(PyObject *self) {
     return loader;
 }
 
+void *loader_refuse_busy(void) {
+    return PyErr_Format(PyExc_RuntimeError, "headrace: another thread is waiting for this loader's next batch; give "
+                                            "each thread its own iterator, or use a lock");
+}
+
 /* For methods that only one thread may call at a time. */
 static hr_loader *idle_loader(PyObject *self) {
-    if (((struct loader *)self)->is_busy) {
-        PyErr_SetString(PyExc_RuntimeError, "headrace: another thread is waiting for this loader's next batch; give "
-                                            "each thread its own iterator, or use a lock");
-        return NULL;
-    }
-    return core_open_loader(self);
+    return ((struct loader *)self)->is_busy ? loader_refuse_busy() : core_open_loader(self);
 }
 
 static PyObject *loader_open_worker_fds(PyObject *self, PyObject *argument) {
@@ -173,7 +167,6 @@ static PyObject *loader_begin(PyObject *self, PyObject *arguments) {
     Py_DECREF(payload);
     if (r == -EINTR) return NULL;
     if (r < 0) return raise_wait(loader->loader, r);
-    memset(loader->is_dismissed, 0, loader->worker_count * sizeof *loader->is_dismissed);
     loader->keeps_workers = keeps_workers;
     loader->owed = owed;
     loader->submitted = 0;
@@ -224,9 +217,7 @@ static PyObject *loader_submit(PyObject *self, PyObject *arguments) {
 static int dismiss_workers(struct loader *loader) {
     int r = 0;
     for (uint32_t worker = 0; !loader->keeps_workers && r >= 0 && worker < loader->worker_count; worker++) {
-        if (loader->is_dismissed[worker] || hr_loader_has_data(loader->loader, worker)) continue;
-        loader->is_dismissed[worker] = true;
-        r = hr_loader_dismiss(loader->loader, worker);
+        if (!hr_loader_has_data(loader->loader, worker)) r = hr_loader_dismiss(loader->loader, worker);
     }
     return r;
 }

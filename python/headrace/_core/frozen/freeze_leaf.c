@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frozen/freeze.h"
 
-#include <errno.h>
 #include <string.h>
 
 enum { LARGE_BYTES = 1 << 20 /* for copies of this size and above the GIL is released */ };
@@ -305,19 +304,19 @@ static int write_described(struct freezer *freezer, PyObject *tensor, const stru
 
 static int write_tensor(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
     struct hr_array array;
+    PyObject *tensor = NULL;
     if (has_attributes(object)) return 0; /* the attributes would be lost */
     enum found found = source_tensor(&freezer->sources, object, &array);
-    int written = found == FOUND ? write_tensor_once(freezer, object, &array, ret_value) : 0;
+    int r = found == FOUND ? write_tensor_once(freezer, object, &array, ret_value) : 0;
+    if (found == FOUND && r == 0) {
+        tensor = contiguous(object);
+        if (!tensor) found = FOUND_ERROR;
+        if (tensor && tensor != object) found = source_tensor(&freezer->sources, tensor, &array);
+        if (found == FOUND) r = write_described(freezer, tensor, &array, ret_value);
+    }
     sources_clear(&freezer->sources);
-    if (written) return written;
-    if (found != FOUND) return found == FOUND_NOT ? 0 : -1;
-    PyObject *tensor = contiguous(object);
-    if (!tensor) return -1;
-    found = source_tensor(&freezer->sources, tensor, &array);
-    int r = found == FOUND ? write_described(freezer, tensor, &array, ret_value) : found == FOUND_NOT ? 0 : -1;
-    sources_clear(&freezer->sources);
-    Py_DECREF(tensor);
-    return r;
+    Py_XDECREF(tensor);
+    return found == FOUND_ERROR ? -1 : r;
 }
 
 int freeze_array(struct freezer *freezer, PyObject *object, hr_value *ret_value) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "exchange/arrays.h"
 #include "frozen/image.h"
 #include "frozen/thaw.h"
 #include "frozen/view.h"
@@ -116,17 +117,6 @@ static PyObject *dimensions_of(const struct hr_store_array *array) {
     return tuple;
 }
 
-/* Converts elements to units of which an element has `factor`. */
-static PyObject *strides_of(const struct hr_store_array *array, int64_t factor) {
-    PyObject *tuple = PyTuple_New(array->dimension_count);
-    for (uint32_t i = 0; tuple && i < array->dimension_count; i++) {
-        PyObject *number = PyLong_FromLongLong(array->strides[i] * factor);
-        if (!number) Py_CLEAR(tuple);
-        if (tuple) PyTuple_SET_ITEM(tuple, i, number);
-    }
-    return tuple;
-}
-
 /* Copies the elements that strided arrays share to a bytearray, the same one for all of them. New reference. */
 static PyObject *copy_elements(struct image *image, const struct hr_store_array *array, struct map *copies) {
     enum { NO_TAG = 0xFF };
@@ -169,8 +159,10 @@ static PyObject *numpy_array(struct image *image, const struct hr_store_array *a
     if (core_need_numpy() < 0) return NULL;
     PyObject *dtype = Py_XNewRef(dtype_of(image, array)), *result = NULL;
     PyObject *memory = dtype && fits_numpy(array, dtype) ? memory_of(image, array, copies, &offset) : NULL;
-    PyObject *shape = memory ? dimensions_of(array) : NULL;
-    PyObject *strides = !array->is_strided ? Py_NewRef(Py_None) : shape ? strides_of(array, array->item_bytes) : NULL;
+    PyObject *shape = memory ? dimensions_of(array) : NULL, *strides = NULL;
+    if (shape)
+        strides = array->is_strided ? numbers_tuple(array->strides, array->dimension_count, array->item_bytes)
+                                    : Py_NewRef(Py_None);
     unsigned long long first = offset + array->first * array->item_bytes;
     if (shape && strides)
         result = PyObject_CallFunction(core.array_type, "OOOKO", shape, dtype, memory, first, strides);
@@ -194,7 +186,8 @@ static PyObject *numpy_scalar(struct image *image, const struct hr_store_array *
 static PyObject *tensor(struct image *image, const struct hr_store_array *array, struct map *copies) {
     uint64_t offset;
     PyObject *name = array->dtype.kind == HR_KIND_TEXT ? read_text(image, &array->dtype) : damaged("a tensor");
-    PyObject *shape = name ? dimensions_of(array) : NULL, *strides = shape ? strides_of(array, 1) : NULL;
+    PyObject *shape = name ? dimensions_of(array) : NULL;
+    PyObject *strides = shape ? numbers_tuple(array->strides, array->dimension_count, 1) : NULL;
     PyObject *memory = strides ? memory_of(image, array, copies, &offset) : NULL, *result = NULL;
     if (memory && array->is_strided)
         result = store_hook("strided_tensor", "OOOOKKKK", memory, name, shape, strides,
