@@ -267,7 +267,7 @@ def test_check_agrees_with_multiprocessing_on_any_object(made: Any) -> None:
 
 def test_object_that_does_not_unpickle_is_named() -> None:
     made = unpicklable.Box(fine=[1], error=[unpicklable.Unloadable(1, 2)], other=unpicklable.BreaksOnLoad())
-    assert doctor.check(made).ok
+    assert errors(doctor.check(made)) == ["obj.error[0]"]
     report = doctor.check(made, load=True)
     assert errors(report) == ["obj.error[0]", "obj.other"]
     first, second = report.findings
@@ -456,16 +456,100 @@ class Dataset:
         self.own, self.imported = Refused(1, "no"), refused.Refused(1, "no")
 
 if __name__ == "__main__":
-    report = doctor.check(Dataset(), sys.argv[1], "dataset", load=True)
-    print([one.path for one in report.findings], all("TypeError" in one.reason for one in report.findings))
+    report = doctor.check(Dataset(), sys.argv[1], "dataset", load=len(sys.argv) > 2)
+    for one in report.findings:
+        print(one.path, one.reason, one.where, one.fix, sep="; ")
+"""
+CAN_BE_UNPICKLED = """
+import functools, subprocess
+
+class Plain(Exception):
+    pass
+
+class Passes(Exception):
+    def __init__(self, code, text="none", *more, key=None):
+        super().__init__(code, text, *more)
+
+class Reduces(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+    def __reduce__(self):
+        return Reduces, (self.code, *self.args)
+
+class ReducesByFunction(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+
+    def __reduce__(self):
+        return make, (self.args[0],)
+
+def make(text):
+    return ReducesByFunction(1, text)
+
+class SetsArgs(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.args = (code, text)
+
+class OfOs(OSError):
+    def __init__(self, number, text, filename=None):
+        super().__init__(number, text, filename)
+
+def filled_in(init):
+    return functools.wraps(init)(lambda self, *args: init(self, *(args if len(args) == 2 else (1, *args))))
+
+class Decorated(Exception):
+    @filled_in
+    def __init__(self, code, text):
+        super().__init__(text)
+
+class NewTakesOne(Exception):
+    def __new__(cls, text):
+        return super().__new__(Plain, text)
+
+    def __init__(self, code, text):
+        pass
+"""
+HARMLESS = """
+import sys
+from headrace import doctor
+
+if __name__ == "__main__":
+    made = [Plain(), Plain(1, 2), Passes(1), Passes(1, "a", 3, key=4), Reduces(1, "a"), ReducesByFunction(1, "a"),
+            SetsArgs(1, "a"), OfOs(2, "no", "file"), OfOs(2, "no"), Decorated(1, "a"), NewTakesOne("a"), KeyError("a"),
+            subprocess.CalledProcessError(1, "a"), UnicodeDecodeError("utf-8", b"", 0, 1, "no")]
+    print(len(doctor.check(made, sys.argv[1]).findings), len(doctor.check(made, sys.argv[1], load=True).findings))
 """
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_check_unpickles_classes_of_the_main_script(method: str, tmp_path: Any) -> None:
+@pytest.mark.parametrize("load", [[], ["load"]], ids=["not loaded", "loaded"])
+def test_exception_that_does_not_unpickle_is_found_in_main_and_modules(
+    method: str, load: list[str], tmp_path: Any
+) -> None:
     (tmp_path / "refused.py").write_text(CANNOT_BE_UNPICKLED)
     (tmp_path / "script.py").write_text(CANNOT_BE_UNPICKLED + BOTH)
-    assert said(str(tmp_path / "script.py"), method) == ["['dataset.own', 'dataset.imported'] True"]
+    found = [line.split("; ") for line in said(str(tmp_path / "script.py"), method, *load)]
+    assert [(path, where) for path, _, where, _ in found] == [
+        ("dataset.own", f"defined in {tmp_path}/script.py:3, in Refused"),
+        ("dataset.imported", f"defined in {tmp_path}/refused.py:3, in Refused"),
+    ]
+    for _, reason, _, fix in found:
+        assert "can be pickled, but not unpickled: unpickling calls Refused(*args)" in reason and "'text'" in reason
+        assert fix == "pass all arguments of __init__ to super().__init__, or give it a __reduce__"
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_exceptions_that_unpickle_are_not_reported(method: str, tmp_path: Any) -> None:
+    (tmp_path / "script.py").write_text(CAN_BE_UNPICKLED + HARMLESS)
+    assert said(str(tmp_path / "script.py"), method) == ["0 0"]
+
+
+def test_exception_behind_many_objects_is_found() -> None:
+    made = [*([unpicklable.Box(x=1)] * 3), *(unpicklable.Box(x=number) for number in range(5000))]
+    assert errors(doctor.check([*made, unpicklable.Unloadable(1, 2)])) == ["obj[5003]"]
 
 
 @pytest.mark.parametrize("how", ["-", "-c"])
