@@ -381,13 +381,6 @@ def _capsule() -> Any:
     return np.zeros(2).__dlpack__()
 
 
-def _mapped(folder: pathlib.Path) -> Any:
-    path = folder / "mapped"
-    path.write_bytes(b"x" * 4096)
-    with open(path, "r+b") as file:
-        return mmap.mmap(file.fileno(), 0)
-
-
 def _loop() -> Any:
     loop = asyncio.new_event_loop()
     loop.close()
@@ -444,10 +437,6 @@ def _exception(value: Any) -> Exception:
 
 def _queue_of(context: str) -> Any:
     return multiprocessing.get_context(context).Queue()
-
-
-class _Unbound:
-    pass
 
 
 Lost = type("Lost", (), {"__module__": "patients", "__qualname__": "Vanished"})
