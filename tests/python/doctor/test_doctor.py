@@ -530,9 +530,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.parametrize("load", [[], ["load"]], ids=["not loaded", "loaded"])
-def test_exception_that_does_not_unpickle_is_found_in_main_and_modules(
-    method: str, load: list[str], tmp_path: Any
-) -> None:
+def test_exception_that_does_not_unpickle_is_found(method: str, load: list[str], tmp_path: Any) -> None:
+    """The class may be in the main script or in a module."""
     (tmp_path / "refused.py").write_text(CANNOT_BE_UNPICKLED)
     (tmp_path / "script.py").write_text(CANNOT_BE_UNPICKLED + BOTH)
     found = [line.split("; ") for line in output_lines(str(tmp_path / "script.py"), method, *load)]
