@@ -12,7 +12,6 @@ STATUS_ERROR: int
 STATUS_END: int
 STATUS_SKIPPED: int
 STATUS_TOO_BIG: int
-TASK_MAKE: int
 TASK_EPOCH: int
 TASK_STOP: int
 FLAVOR_TENSOR: int
@@ -20,7 +19,6 @@ FLAVOR_NUMPY: int
 STATUS_NOTED: int
 PHASE_WAIT: int
 PHASE_FETCH: int
-PHASE_COLLATE: int
 DIAGNOSTICS_STACK_AT: int
 DIAGNOSTICS_STATUS_BYTES: int
 
@@ -111,7 +109,6 @@ class Port:
     def collate(self, samples: object, flavor: int, /) -> bool: ...
     def note(self, sample: int, /) -> None: ...
     def noting(self, indices: object, /) -> collections.abc.Iterator[Any]: ...
-    def enter(self, phase: int, /) -> None: ...
     def log_stderr(self, text: bytes, /) -> None: ...
     def post_status(self, text: bytes, /) -> None: ...
     def watch(self, function: Callable[[], float | None], seconds: float, /) -> None: ...

@@ -392,8 +392,8 @@ def test_output_that_cannot_be_written_is_a_failure(folder: Path) -> None:
 def test_a_sample_that_cannot_be_described_is_no_bad_one(folder: Path) -> None:
     result = replay(folder, "data:odd", "0", "1", "2", "3", env={"PYTHONIOENCODING": "ascii"})
     assert (result.returncode, result.stderr) == (0, "")
-    told = "0  Odd  # s\n1  Asks  # s\n2  int  # s\n3  dict {\\u540d: int 1}  # s\n"
-    assert masked(result.stdout) == told
+    expected = "0  Odd  # s\n1  Asks  # s\n2  int  # s\n3  dict {\\u540d: int 1}  # s\n"
+    assert masked(result.stdout) == expected
 
 
 def test_numpy_is_seeded_before_a_dataset_imports_it(folder: Path) -> None:

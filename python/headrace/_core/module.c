@@ -109,7 +109,6 @@ static int add_constants(PyObject *module) {
                  {"STATUS_END", HR_STATUS_END},
                  {"STATUS_SKIPPED", HR_STATUS_SKIPPED},
                  {"STATUS_TOO_BIG", HR_STATUS_TOO_BIG},
-                 {"TASK_MAKE", HR_TASK_MAKE},
                  {"TASK_EPOCH", HR_TASK_EPOCH},
                  {"TASK_STOP", HR_TASK_STOP},
                  {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},
@@ -117,7 +116,6 @@ static int add_constants(PyObject *module) {
                  {"STATUS_NOTED", HR_STATUS_USER},
                  {"PHASE_WAIT", HR_PHASE_WAIT},
                  {"PHASE_FETCH", HR_PHASE_FETCH},
-                 {"PHASE_COLLATE", HR_PHASE_COLLATE},
                  {"DIAGNOSTICS_STACK_AT", HR_DIAGNOSTICS_STACK_AT},
                  {"DIAGNOSTICS_STATUS_BYTES", HR_DIAGNOSTICS_STATUS_BYTES}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)

@@ -74,11 +74,11 @@ def test_a_path_is_an_expression_for_the_object(what: str) -> None:
 def test_picklable_object_is_not_reported(what: str) -> None:
     made = unpicklable.GOOD[what]()
     assert doctor.check(made).findings == ()
-    assert doctor.check([unpicklable.Box(x=made)]).findings == ()
+    assert doctor.check([unpicklable.WithAttributes(x=made)]).findings == ()
     assert pickles(made)
 
 
-# ---- what is told ----
+# ---- messages ----
 
 
 HERE = "test_doctor.py"
@@ -133,7 +133,9 @@ def test_the_same_cause_is_reported_once_and_counted() -> None:
     class Item:
         pass
 
-    dataset = unpicklable.Box(items=[unpicklable.Box(lock=threading.Lock(), number=number) for number in range(10_000)])
+    dataset = unpicklable.WithAttributes(
+        items=[unpicklable.WithAttributes(lock=threading.Lock(), number=number) for number in range(10_000)]
+    )
     report = doctor.check(dataset, name="dataset")
     (found,) = report.findings
     assert (found.path, found.more) == ("dataset.items[0].lock", 9_999)
@@ -142,7 +144,7 @@ def test_the_same_cause_is_reported_once_and_counted() -> None:
 
 
 def test_the_report_is_text_and_json() -> None:
-    report = doctor.check(unpicklable.Box(f=lambda: 0, k={}.keys()), "forkserver", name="dataset")
+    report = doctor.check(unpicklable.WithAttributes(f=lambda: 0, k={}.keys()), "forkserver", name="dataset")
     assert "dataset cannot be sent to worker processes (start method: forkserver). 2 objects are in the way" in str(
         report
     )
@@ -153,8 +155,10 @@ def test_the_report_is_text_and_json() -> None:
 
 
 def test_size_is_reported_by_attribute() -> None:
-    made = unpicklable.Box(
-        words=["x" * 60 + str(number) for number in range(700_000)], few=[1], inner=unpicklable.Box(a=bytes(5 << 20))
+    made = unpicklable.WithAttributes(
+        words=["x" * 60 + str(number) for number in range(700_000)],
+        few=[1],
+        inner=unpicklable.WithAttributes(a=bytes(5 << 20)),
     )
     report = doctor.check(made)
     assert report.ok
@@ -174,14 +178,14 @@ def test_tensors_are_shared_and_left_as_they_are() -> None:
 
 def test_an_array_over_a_file_is_a_warning_with_its_size(tmp_path: Any) -> None:
     mapped = np.memmap(tmp_path / "a", dtype="u1", mode="w+", shape=(3 << 20,))
-    report = doctor.check(unpicklable.Box(x=[mapped]))
+    report = doctor.check(unpicklable.WithAttributes(x=[mapped]))
     (found,) = report.findings
     assert report.ok and report.exit_code == 1
     assert (found.path, found.severity) == ("obj.x[0]", "warning") and "3.0 MiB" in found.reason
 
 
 def test_the_object_is_not_changed() -> None:
-    box = unpicklable.Box(x=[1], t=np.zeros(3), lock=threading.Lock(), trap=unpicklable.Trap())
+    box = unpicklable.WithAttributes(x=[1], t=np.zeros(3), lock=threading.Lock(), trap=unpicklable.Trap())
     before = dict(vars(box))
     doctor.check(box)
     doctor.check(box, "fork")
@@ -189,7 +193,7 @@ def test_the_object_is_not_changed() -> None:
 
 
 def test_fork_pickles_no_object() -> None:
-    report = doctor.check(unpicklable.Box(lock=threading.Lock(), f=lambda: 0), "fork")
+    report = doctor.check(unpicklable.WithAttributes(lock=threading.Lock(), f=lambda: 0), "fork")
     assert report.findings == () and report.ok
 
 
@@ -222,7 +226,7 @@ _LEAVES: dict[str, Any] = {
     "lock": threading.Lock,
     "lambda": lambda: lambda: 0,
     "keys": lambda: {}.keys(),
-    "class": lambda: unpicklable.Box,
+    "class": lambda: unpicklable.WithAttributes,
     "drops": unpicklable.Drops,
     "raises": unpicklable.Raises,
     "array": lambda: np.zeros(2),
@@ -236,7 +240,7 @@ def _wrap(children: Any) -> Any:
         st.lists(children, max_size=3),
         st.tuples(children, children),
         st.dictionaries(st.sampled_from("ab"), children, max_size=2),
-        st.builds(lambda x: unpicklable.Box(x=x), children),
+        st.builds(lambda x: unpicklable.WithAttributes(x=x), children),
         st.builds(unpicklable.Slotted, children),
         st.builds(unpicklable.Data, children),
         st.builds(unpicklable.ReducesToAttribute, children),
@@ -266,8 +270,8 @@ def test_check_agrees_with_multiprocessing_on_any_object(made: Any) -> None:
 
 
 def test_object_that_does_not_unpickle_is_named() -> None:
-    made = unpicklable.Box(fine=[1], error=[unpicklable.Unloadable(1, 2)], other=unpicklable.BreaksOnLoad())
-    assert doctor.check(made).ok
+    made = unpicklable.WithAttributes(fine=[1], error=[unpicklable.Unloadable(1, 2)], other=unpicklable.BreaksOnLoad())
+    assert errors(doctor.check(made)) == ["obj.error[0]"]
     report = doctor.check(made, load=True)
     assert errors(report) == ["obj.error[0]", "obj.other"]
     first, second = report.findings
@@ -372,7 +376,7 @@ def test_object_freed_by_a_reduction_is_not_mistaken_for_another() -> None:
 def test_handles_of_h5py_are_named(tmp_path: Any) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     with h5py.File(tmp_path / "file.h5", "w") as file:
-        report = doctor.check(unpicklable.Box(file=file, rows=[file.create_dataset("a", data=[1])]))
+        report = doctor.check(unpicklable.WithAttributes(file=file, rows=[file.create_dataset("a", data=[1])]))
     assert errors(report) == ["obj.file", "obj.rows[0]"]
     assert all("HDF5" in one.reason for one in report.findings)
 
@@ -380,7 +384,7 @@ def test_handles_of_h5py_are_named(tmp_path: Any) -> None:
 def test_handles_of_lmdb_are_named(tmp_path: Any) -> None:
     lmdb = pytest.importorskip("lmdb", reason="lmdb is not installed")
     with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
-        report = doctor.check(unpicklable.Box(environment=environment, transaction=transaction))
+        report = doctor.check(unpicklable.WithAttributes(environment=environment, transaction=transaction))
     assert errors(report) == ["obj.environment", "obj.transaction"]
     assert all("database" in one.reason for one in report.findings)
 
@@ -400,7 +404,7 @@ def test_objects_of_cuda_are_in_the_way_of_fork_only() -> None:
         device = types.SimpleNamespace(type="cuda")  # type: ignore[assignment]
 
     tensor = unpicklable.torch.zeros(3).as_subclass(OnCuda)
-    made = unpicklable.Box(a=[tensor, unpicklable.torch.zeros(3)], d=unpicklable.DictOf(s=Stream()))
+    made = unpicklable.WithAttributes(a=[tensor, unpicklable.torch.zeros(3)], d=unpicklable.DictOf(s=Stream()))
     report = doctor.check(made, "fork")
     assert errors(report) == ["obj.a[0]", "obj.d['s']"]
     assert all("forked" in one.reason for one in report.findings)
@@ -427,7 +431,7 @@ if __name__ == "__main__":
 """
 
 
-def said(*command: str, stdin: str = "") -> list[str]:
+def output_lines(*command: str, stdin: str = "") -> list[str]:
     done = subprocess.run([sys.executable, *command], input=stdin, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -435,7 +439,7 @@ def said(*command: str, stdin: str = "") -> list[str]:
 
 def test_names_below_the_main_guard_do_not_exist_in_a_worker(tmp_path: Any) -> None:
     (tmp_path / "script.py").write_text(MAIN)
-    lines = said(str(tmp_path / "script.py"))
+    lines = output_lines(str(tmp_path / "script.py"))
     assert lines[0] == "[\"obj['f']\", \"obj['o'][0]\"] ['8', '11']"
     assert all('is defined under `if __name__ == "__main__":`' in line for line in lines[1:3])
     assert lines[3] == "[] []"
@@ -456,21 +460,104 @@ class Dataset:
         self.own, self.imported = Refused(1, "no"), refused.Refused(1, "no")
 
 if __name__ == "__main__":
-    report = doctor.check(Dataset(), sys.argv[1], "dataset", load=True)
-    print([one.path for one in report.findings], all("TypeError" in one.reason for one in report.findings))
+    report = doctor.check(Dataset(), sys.argv[1], "dataset", load=len(sys.argv) > 2)
+    for one in report.findings:
+        print(one.path, one.reason, one.where, one.fix, sep="; ")
+"""
+CAN_BE_UNPICKLED = """
+import functools, subprocess
+
+class Plain(Exception):
+    pass
+
+class Passes(Exception):
+    def __init__(self, code, text="none", *more, key=None):
+        super().__init__(code, text, *more)
+
+class Reduces(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+    def __reduce__(self):
+        return Reduces, (self.code, *self.args)
+
+class ReducesByFunction(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+
+    def __reduce__(self):
+        return make, (self.args[0],)
+
+def make(text):
+    return ReducesByFunction(1, text)
+
+class SetsArgs(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.args = (code, text)
+
+class OfOs(OSError):
+    def __init__(self, number, text, filename=None):
+        super().__init__(number, text, filename)
+
+def filled_in(init):
+    return functools.wraps(init)(lambda self, *args: init(self, *(args if len(args) == 2 else (1, *args))))
+
+class Decorated(Exception):
+    @filled_in
+    def __init__(self, code, text):
+        super().__init__(text)
+
+class NewTakesOne(Exception):
+    def __new__(cls, text):
+        return super().__new__(Plain, text)
+
+    def __init__(self, code, text):
+        pass
+"""
+HARMLESS = """
+import sys
+from headrace import doctor
+
+if __name__ == "__main__":
+    made = [Plain(), Plain(1, 2), Passes(1), Passes(1, "a", 3, key=4), Reduces(1, "a"), ReducesByFunction(1, "a"),
+            SetsArgs(1, "a"), OfOs(2, "no", "file"), OfOs(2, "no"), Decorated(1, "a"), NewTakesOne("a"), KeyError("a"),
+            subprocess.CalledProcessError(1, "a"), UnicodeDecodeError("utf-8", b"", 0, 1, "no")]
+    print(len(doctor.check(made, sys.argv[1]).findings), len(doctor.check(made, sys.argv[1], load=True).findings))
 """
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_check_unpickles_classes_of_the_main_script(method: str, tmp_path: Any) -> None:
+@pytest.mark.parametrize("load", [[], ["load"]], ids=["not loaded", "loaded"])
+def test_exception_that_does_not_unpickle_is_found(method: str, load: list[str], tmp_path: Any) -> None:
+    """The class may be in the main script or in a module."""
     (tmp_path / "refused.py").write_text(CANNOT_BE_UNPICKLED)
     (tmp_path / "script.py").write_text(CANNOT_BE_UNPICKLED + BOTH)
-    assert said(str(tmp_path / "script.py"), method) == ["['dataset.own', 'dataset.imported'] True"]
+    found = [line.split("; ") for line in output_lines(str(tmp_path / "script.py"), method, *load)]
+    assert [(path, where) for path, _, where, _ in found] == [
+        ("dataset.own", f"defined in {tmp_path}/script.py:3, in Refused"),
+        ("dataset.imported", f"defined in {tmp_path}/refused.py:3, in Refused"),
+    ]
+    for _, reason, _, fix in found:
+        assert "can be pickled, but not unpickled: unpickling calls Refused(*args)" in reason and "'text'" in reason
+        assert fix == "pass all arguments of __init__ to super().__init__, or give it a __reduce__"
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_exceptions_that_unpickle_are_not_reported(method: str, tmp_path: Any) -> None:
+    (tmp_path / "script.py").write_text(CAN_BE_UNPICKLED + HARMLESS)
+    assert output_lines(str(tmp_path / "script.py"), method) == ["0 0"]
+
+
+def test_exception_behind_many_objects_is_found() -> None:
+    made = [*([unpicklable.WithAttributes(x=1)] * 3), *(unpicklable.WithAttributes(x=number) for number in range(5000))]
+    assert errors(doctor.check([*made, unpicklable.Unloadable(1, 2)])) == ["obj[5003]"]
 
 
 @pytest.mark.parametrize("how", ["-", "-c"])
 def test_a_worker_cannot_import_what_is_no_file(how: str) -> None:
-    lines = said("-c", MAIN) if how == "-c" else said("-", stdin=MAIN)
+    lines = output_lines("-c", MAIN) if how == "-c" else output_lines("-", stdin=MAIN)
     assert lines[0].startswith("[\"obj['top']\", \"obj['f']\", \"obj['o'][0]\"]")
     assert all("which a worker cannot import" in line for line in lines[1:4])
 

@@ -126,26 +126,26 @@ REPAIRS: dict[str, tuple[Any, Any, Any]] = {
 
 
 def repaired(thing: Any, use: Any, method: str = "spawn", kind: Any = headrace.Loader) -> tuple[Any, list[str]]:
-    """(the sample, what was told)."""
+    """Returns the sample, and the messages about repairs."""
     options = {"num_workers": 1, "multiprocessing_context": method, "collate_fn": r.collate, "repair": "auto"}
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         (sample,) = list(kind(r.Holder(thing, use), **options))
-    return sample, [str(one.message) for one in told if "repaired" in str(one.message)]
+    return sample, [str(one.message) for one in caught if "repaired" in str(one.message)]
 
 
 @pytest.mark.parametrize("what", REPAIRS)
 def test_repaired_object_works_in_the_worker(what: str) -> None:
     make, use, expected = REPAIRS[what]
-    sample, told = repaired(make(), use)
+    sample, messages = repaired(make(), use)
     assert sample == expected
-    assert len(told) == 1 and "dataset.thing" in told[0]
+    assert len(messages) == 1 and "dataset.thing" in messages[0]
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_torchs_loader_repairs_too(method: str) -> None:
-    sample, told = repaired(r.words(), r.use_words, method, Headrace)
-    assert sample == [7, -1] and len(told) == 1 and "dataset.thing.default_factory" in told[0]
+    sample, messages = repaired(r.words(), r.use_words, method, Headrace)
+    assert sample == [7, -1] and len(messages) == 1 and "dataset.thing.default_factory" in messages[0]
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_object_without_repair_raises_and_is_the_only_one_named() -> None:
 
 
 def test_picklable_object_is_sent_unchanged() -> None:
-    sample, told = repaired([[1]], r.use_views)
-    assert sample == [[1]] and told == []
+    sample, messages = repaired([[1]], r.use_views)
+    assert sample == [[1]] and messages == []
 
 
 @pytest.mark.parametrize("repair", ["yes", True, 1])
@@ -229,7 +229,7 @@ class Deep:
         return 3
 
     def __getitem__(self, index: int) -> Any:
-        return {"image": np.zeros(3), "meta": [1, unpicklable.Box(keys={}.keys())]} if index == 2 else index
+        return {"image": np.zeros(3), "meta": [1, unpicklable.WithAttributes(keys={}.keys())]} if index == 2 else index
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -266,9 +266,9 @@ def test_spawn_without_join_gives_torchs_context(tmp_path: Any) -> None:
 
 
 def test_spawn_warns_of_another_start_method_as_torch_does(tmp_path: Any) -> None:
-    with pytest.warns(FutureWarning, match="only supports start_method=spawn") as told:
+    with pytest.warns(FutureWarning, match="only supports start_method=spawn") as caught:
         headrace.torch.spawn(r.work, (str, str(tmp_path)), start_method="fork")
-    assert told[0].filename == __file__
+    assert caught[0].filename == __file__
 
 
 def test_spawn_names_what_cannot_be_sent() -> None:
@@ -290,7 +290,7 @@ def test_spawn_repairs(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("kind", LOADERS)
 def test_an_index_that_cannot_be_sent_to_a_worker_is_named(kind: Any) -> None:
-    loader = kind(Deep(), sampler=[1, unpicklable.Box(f=lambda: 0)], batch_size=2, num_workers=1)
+    loader = kind(Deep(), sampler=[1, unpicklable.WithAttributes(f=lambda: 0)], batch_size=2, num_workers=1)
     with pytest.raises(Exception, match=r"lambda|pickle") as caught:
         list(loader)
     text = seen(caught.value)
@@ -324,7 +324,7 @@ def test_the_batch_sampler_and_its_batch_are_named(kind: Any, method: str) -> No
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_the_indices_of_a_list_are_checked_before_a_run(kind: Any, method: str) -> None:
-    loader = kind([5, 6, 7], sampler=[0, unpicklable.Box(f=lambda: 0), 2], num_workers=1)
+    loader = kind([5, 6, 7], sampler=[0, unpicklable.WithAttributes(f=lambda: 0), 2], num_workers=1)
     report = headrace.doctor.check(loader, method, "loader")
     assert [one.path for one in report.errors] == ["loader.sampler[1].f"]
     assert "let the sampler give plain values" in report.errors[0].fix and not report.ok

@@ -365,7 +365,7 @@ def test_threads_are_a_hazard_only_if_workers_are_forked(folder: pathlib.Path) -
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("train:bad", "ValueError: bad sample"),
         ("train:failing", "OSError: no disk"),
@@ -374,10 +374,10 @@ def test_threads_are_a_hazard_only_if_workers_are_forked(folder: pathlib.Path) -
         ("nothing:here", "No module named 'nothing'"),
     ],
 )
-def test_loader_that_cannot_run_is_an_error_with_the_reason(folder: pathlib.Path, source: str, said: str) -> None:
+def test_loader_that_cannot_run_is_an_error_with_the_reason(folder: pathlib.Path, source: str, message: str) -> None:
     result = doctor("--run", source, folder=folder)
     assert result.returncode == 2
-    assert said in result.stderr
+    assert message in result.stderr
     assert result.stderr.splitlines()[-1].startswith("headrace doctor: ")
 
 

@@ -115,8 +115,8 @@ def test_the_line_that_the_growth_warning_names_cures_it(tmp_path: pathlib.Path,
     result = run_script(tmp_path)
     assert (result.returncode, result.stdout) == (0, "epoch 0 200000\nepoch 1 200000\n"), result.stderr
     assert "private memory" not in result.stderr
-    said = doctor("--run", "train:make_loader", "--batches", "500", folder=tmp_path)
-    assert "No attribute of the dataset was copied into the workers' own memory." in flat(said.stdout), said.stdout
+    result = doctor("--run", "train:make_loader", "--batches", "500", folder=tmp_path)
+    assert "No attribute of the dataset was copied into the workers' own memory." in flat(result.stdout), result.stdout
 
 
 # ---- a 64 MB /dev/shm ----
@@ -153,9 +153,9 @@ def test_in_a_small_dev_shm_batches_of_120_mb_cross_all_the_same(tmp_path: pathl
     (tmp_path / "train.py").write_text(LARGE)
     result = run_script(tmp_path, small_shm)
     assert (result.returncode, result.stdout) == (0, "[0, 3]\n"), result.stderr
-    said = doctor(prefix=small_shm)
-    assert "/dev/shm         64.0 MiB   (headrace puts nothing there)" in said.stdout
-    assert "headrace does not need docker run --ipc=host or --shm-size" in flat(said.stdout)
+    result = doctor(prefix=small_shm)
+    assert "/dev/shm         64.0 MiB   (headrace puts nothing there)" in result.stdout
+    assert "headrace does not need docker run --ipc=host or --shm-size" in flat(result.stdout)
 
 
 def test_torchs_own_loader_dies_in_a_small_dev_shm(tmp_path: pathlib.Path, small_shm: list[str]) -> None:
@@ -170,10 +170,10 @@ def test_torchs_own_loader_dies_in_a_small_dev_shm(tmp_path: pathlib.Path, small
 @needs_failpoints
 def test_doctor_says_that_a_small_dev_shm_does_not_matter(tmp_path: pathlib.Path) -> None:
     """The machine description (HEADRACE_ROOT) is of a container with a small /dev/shm."""
-    said = doctor(HEADRACE_ROOT=make_machine(tmp_path))
-    assert said.returncode == 0
-    assert "ok       /dev/shm         64.0 MiB" in said.stdout
-    assert "headrace does not need docker run --ipc=host or --shm-size" in flat(said.stdout)
+    result = doctor(HEADRACE_ROOT=make_machine(tmp_path))
+    assert result.returncode == 0
+    assert "ok       /dev/shm         64.0 MiB" in result.stdout
+    assert "headrace does not need docker run --ipc=host or --shm-size" in flat(result.stdout)
 
 
 # ---- a thread pool before the fork ----
@@ -228,15 +228,15 @@ def write_pool(folder: pathlib.Path, fix: str = "pass", stall_after: float = 6.0
 def test_pool_started_before_fork_warns_and_stall_names_line(tmp_path: pathlib.Path) -> None:
     write_pool(tmp_path)
     result = run_script(tmp_path)
-    said = flat(result.stderr)
+    stderr = flat(result.stderr)
     assert result.returncode != 0
     assert (
         "OpenCV has a thread pool, which may hang in the workers (cv2.setNumThreads(0) in this process avoids that)"
-        in said
+        in stderr
     )
-    assert "RuntimeError: headrace: no batch for" in said
-    assert "cv2.py" in said and "in resize" in said  # the worker's stack
-    assert "it was forked from a process with" in said
+    assert "RuntimeError: headrace: no batch for" in stderr
+    assert "cv2.py" in stderr and "in resize" in stderr  # the worker's stack
+    assert "it was forked from a process with" in stderr
 
 
 def test_the_line_that_the_warning_names_cures_it(tmp_path: pathlib.Path) -> None:

@@ -244,15 +244,15 @@ def other_program() -> Iterator[int]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_worker_with_pid_of_other_program_is_refused(tmp_path: pathlib.Path, other_program: int, method: str) -> None:
-    said = run(tmp_path, with_method(LIES, method, pid=other_program))
-    assert f"a worker with pid {other_program}, which is not a child of this process" in said
+    output = run(tmp_path, with_method(LIES, method, pid=other_program))
+    assert f"a worker with pid {other_program}, which is not a child of this process" in output
     assert alive(other_program)
 
 
 @pytest.mark.parametrize("pid", ["os.getpid()", "0", "-1", "None", "1 << 40"])
 def test_worker_with_impossible_pid_is_refused(tmp_path: pathlib.Path, pid: str) -> None:
-    said = run(tmp_path, with_method(LIES, "fork", pid=pid))
-    assert "headrace: multiprocessing_context started a worker with pid" in said
+    output = run(tmp_path, with_method(LIES, "fork", pid=pid))
+    assert "headrace: multiprocessing_context started a worker with pid" in output
 
 
 # ---- the fork server's socket ----
@@ -320,14 +320,14 @@ REMOVED = """
 
 
 def test_forkserver_without_socket_folder_says_what_to_do(tmp_path: pathlib.Path) -> None:
-    said = sockets(tmp_path, UNUSABLE.strip())
-    assert said.startswith("AF_UNIX path too long headrace: the fork server needs a folder for its socket")
-    assert "set TMPDIR to a writable folder whose path has at most 75 bytes" in said
+    output = sockets(tmp_path, UNUSABLE.strip())
+    assert output.startswith("AF_UNIX path too long headrace: the fork server needs a folder for its socket")
+    assert "set TMPDIR to a writable folder whose path has at most 75 bytes" in output
 
 
 def test_forkserver_whose_socket_was_removed_is_reported(tmp_path: pathlib.Path) -> None:
-    said = run(tmp_path, SOCKETS.format(imports=FACES["numpy"], main=REMOVED.strip()))
-    assert "has been removed, for example by a job that cleans up temporary files; start the program again" in said
+    output = run(tmp_path, SOCKETS.format(imports=FACES["numpy"], main=REMOVED.strip()))
+    assert "has been removed, for example by a job that cleans up temporary files; start the program again" in output
 
 
 # ---- threads next to a fork ----
@@ -348,18 +348,18 @@ RAISED = "warnings.simplefilter('error')"
 
 
 @pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("filters, said", [(RAISED, "headrace ForkWarning True"), (IGNORED, "2")])
-def test_fork_warning_has_category_of_its_own(tmp_path: pathlib.Path, face: str, filters: str, said: str) -> None:
+@pytest.mark.parametrize("filters, expected", [(RAISED, "headrace ForkWarning True"), (IGNORED, "2")])
+def test_fork_warning_has_category_of_its_own(tmp_path: pathlib.Path, face: str, filters: str, expected: str) -> None:
     code = WARNED.format(imports=f"{FACES[face]}\n{filters}")
-    assert run(tmp_path, code).strip() == said
+    assert run(tmp_path, code).strip() == expected
 
 
 def test_fork_warning_is_filtered_from_environment(tmp_path: pathlib.Path) -> None:
     folder = str(pathlib.Path(headrace.__file__).parents[1])  # Python reads the variable before it knows this folder
-    said = run(
+    output = run(
         tmp_path,
         WARNED.format(imports=FACES["numpy"]),
         PYTHONPATH=folder,
         PYTHONWARNINGS="error,ignore::headrace.ForkWarning",
     )
-    assert said.strip() == "2"
+    assert output.strip() == "2"

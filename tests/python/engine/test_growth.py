@@ -48,7 +48,7 @@ def no_collection() -> Iterator[None]:
         gc.enable()
 
 
-def told_by_fork(work: Callable[[], Any]) -> Any:
+def result_of_fork(work: Callable[[], Any]) -> Any:
     """Returns the result of `work` in a forked worker that has not read anything yet."""
     loader = headrace.Loader(_Once(work), None, num_workers=1, multiprocessing_context="fork")
     with no_collection():
@@ -144,7 +144,7 @@ def test_forked_worker_copies_only_what_it_reads(kind: str) -> None:
         touch(value)
         return *before, share(value), share(neighbour)
 
-    before, others_before, after, others_after = told_by_fork(work)
+    before, others_before, after, others_after = result_of_fork(work)
     del holes
     assert before < 0.03  # pages that were half full when the worker started, where it puts things of its own
     assert others_before < 0.03
@@ -161,7 +161,7 @@ def test_looking_copies_nothing() -> None:
             share(value, seed)
         return before, share(value)
 
-    before, after = told_by_fork(work)
+    before, after = result_of_fork(work)
     assert after == pytest.approx(before, abs=0.001)
 
 
@@ -194,7 +194,7 @@ def test_copied_bytes_are_those_that_the_kernel_counts() -> None:
             entry["file"]
         return _core.private_bytes() - before, _core.private_share(value, PATHS, 5)[1]
 
-    counted, estimated = told_by_fork(work)
+    counted, estimated = result_of_fork(work)
     assert counted > 20e6
     assert estimated == pytest.approx(counted, rel=0.15)
 
@@ -340,8 +340,8 @@ def loader_that_was_read(monkeypatch: pytest.MonkeyPatch, **options: Any) -> hea
 
     def has_been_looked_at() -> bool:
         assert sum(loader) == COUNT
-        told = loader.report()["growth"]
-        return any(one["workers"] == loader.num_workers and one["samples"] > 3 * COUNT for one in told)
+        growth = loader.report()["growth"]
+        return any(one["workers"] == loader.num_workers and one["samples"] > 3 * COUNT for one in growth)
 
     assert until(has_been_looked_at, DEADLINE_S)
     return loader
@@ -402,13 +402,13 @@ def test_message_says_when_memory_will_be_full() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "record",
     [b"", b"{", b"[]", b"null", b'{"samples": 1, "seconds": 1, "places": [{}]}', b'{"places": 3}', b"\xff\xfe"],
 )
-def test_invalid_growth_record_of_a_worker_is_ignored(told: bytes) -> None:
+def test_invalid_growth_record_of_a_worker_is_ignored(record: bytes) -> None:
     class Core:
         def posted_status(self, worker: int) -> bytes:
-            return told
+            return record
 
     assert growth.news(Core(), 2) is None  # type: ignore[arg-type]
 

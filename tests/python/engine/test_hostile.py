@@ -56,8 +56,8 @@ MAP_STYLE = [
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
 @pytest.mark.parametrize("dataset, options, note", MAP_STYLE, ids=lambda value: value if type(value) is str else "")
 def test_an_exception_names_its_batch_and_samples(kind: Any, dataset: Any, options: dict[str, Any], note: str) -> None:
-    said = shown(forked(kind, dataset, num_workers=2, **options)).splitlines()
-    assert said[-2] == f"headrace: {note}" and said[-1].startswith("headrace: to make it alone: headrace replay ")
+    output = shown(forked(kind, dataset, num_workers=2, **options)).splitlines()
+    assert output[-2] == f"headrace: {note}" and output[-1].startswith("headrace: to make it alone: headrace replay ")
 
 
 @only_headrace
@@ -124,8 +124,8 @@ def test_sample_of_iterable_dataset_is_named_by_its_position() -> None:
         def __iter__(self) -> Any:
             return iter([np.ones(2), np.ones(2), np.ones(3)])
 
-    said = shown(forked(Headrace, Stream(), batch_size=3))
-    assert "\nheadrace: the sample at place 2 of the batch does not collate with those before it\n" in said
+    output = shown(forked(Headrace, Stream(), batch_size=3))
+    assert "\nheadrace: the sample at place 2 of the batch does not collate with those before it\n" in output
 
 
 @only_headrace
@@ -203,8 +203,8 @@ def with_room(tmp_path: pathlib.Path, room: int, side: int, method: str = "fork"
 @only_headrace
 @pytest.mark.parametrize("room", [0, 16])
 def test_an_arena_that_cannot_be_mapped_names_the_limit(tmp_path: pathlib.Path, room: int) -> None:
-    said = with_room(tmp_path, room, 256)
-    assert said.startswith("MemoryError arena: cannot map ") and "ulimit -v" in said
+    output = with_room(tmp_path, room, 256)
+    assert output.startswith("MemoryError arena: cannot map ") and "ulimit -v" in output
 
 
 @only_headrace
@@ -223,9 +223,11 @@ def test_little_address_space_is_enough(tmp_path: pathlib.Path, method: str, roo
 
 @only_headrace
 def test_batch_over_the_address_space_limit_names_that_limit(tmp_path: pathlib.Path) -> None:
-    said = with_room(tmp_path, 1024, 4096)
-    assert said.startswith("MemoryError headrace: a batch of 256.0 MiB (batch_size 4 x 64.0 MiB) does not fit"), said
-    assert "ulimit -v" in said and "arena_limit" not in said
+    output = with_room(tmp_path, 1024, 4096)
+    assert output.startswith("MemoryError headrace: a batch of 256.0 MiB (batch_size 4 x 64.0 MiB) does not fit"), (
+        output
+    )
+    assert "ulimit -v" in output and "arena_limit" not in output
 
 
 # ---- a limit on file sizes ----
@@ -279,9 +281,9 @@ def test_batches_that_fit_the_file_limit_arrive(
 
 @only_headrace
 def test_a_batch_over_the_file_limit_names_it(tmp_path: pathlib.Path) -> None:
-    said = with_small_files(tmp_path, 16, 1024)
-    assert said.startswith("MemoryError headrace: a batch of 16.0 MiB (batch_size 4 x 4.0 MiB) does not fit"), said
-    assert "ulimit -f" in said and "arena_limit" not in said and "ulimit -v" not in said
+    output = with_small_files(tmp_path, 16, 1024)
+    assert output.startswith("MemoryError headrace: a batch of 16.0 MiB (batch_size 4 x 4.0 MiB) does not fit"), output
+    assert "ulimit -f" in output and "arena_limit" not in output and "ulimit -v" not in output
 
 
 @only_headrace
@@ -309,11 +311,11 @@ print(os.path.exists("image"))
 
 @only_headrace
 def test_frozen_data_over_the_file_limit_loads_or_raises(tmp_path: pathlib.Path) -> None:
-    said = run(tmp_path, FROZEN_SMALL_FILES)
-    assert said.count("over the limit on file sizes, which also applies to shared memory; raise it (ulimit -f)") == 2, (
-        said
-    )
-    assert said.endswith("False\n")
+    output = run(tmp_path, FROZEN_SMALL_FILES)
+    assert (
+        output.count("over the limit on file sizes, which also applies to shared memory; raise it (ulimit -f)") == 2
+    ), output
+    assert output.endswith("False\n")
 
 
 @only_headrace
@@ -444,7 +446,7 @@ def test_child_that_outlives_its_worker_keeps_no_memory(tmp_path: pathlib.Path, 
 
 @only_headrace
 def test_death_is_reported_at_once_while_a_child_lives(tmp_path: pathlib.Path) -> None:
-    waits = (  # longer than the trainer waits once it is told of the death
+    waits = (  # longer than the trainer waits after it learns of the death
         "from headrace._engine import crew, shutdown\ncrew.SLICE_S = shutdown.EXIT_CODE_S = 30.0\n"
     )
     code = waits + with_method(LEAVES_A_CHILD, "fork") + AND_IS_KILLED
@@ -587,10 +589,10 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("who", WAITS)
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_trainer_that_reaps_exit_codes_itself_still_sees_a_death(tmp_path: pathlib.Path, method: str, who: str) -> None:
-    said = run(tmp_path, with_method(REAPED, method, waits=WAITS[who]), PYTHONWARNINGS="ignore")  # of fork
-    assert said.startswith("DataLoader worker (pid(s) ")
-    is_taken = method == "fork" and "SIGCHLD" in said and "os.wait" in said  # whichever of the two waited first
-    assert is_taken or "with exit code 3" in said
+    output = run(tmp_path, with_method(REAPED, method, waits=WAITS[who]), PYTHONWARNINGS="ignore")  # of fork
+    assert output.startswith("DataLoader worker (pid(s) ")
+    is_taken = method == "fork" and "SIGCHLD" in output and "os.wait" in output  # whichever of the two waited first
+    assert is_taken or "with exit code 3" in output
 
 
 # ---- indices, samples and batches ----

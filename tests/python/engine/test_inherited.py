@@ -159,9 +159,9 @@ def save(*_):
     print("saved", os.getpid() == trainer, flush=True)
 
 def tell_first_child():
-    global is_told
-    if not os.path.exists("told"):
-        open("told", "w").close()
+    global is_reported
+    if not os.path.exists("reported"):
+        open("reported", "w").close()
         os.kill(os.getpid(), signal.SIGTERM)
 
 if __name__ == "__main__":
@@ -172,7 +172,7 @@ if __name__ == "__main__":
     for kind in Loader, Headrace:
         loader = kind(range(4), 2, num_workers=1, multiprocessing_context="fork", max_restarts=1)
         print([batch.tolist() for batch in loader])
-        os.unlink("told")
+        os.unlink("reported")
 """
 
 

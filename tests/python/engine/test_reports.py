@@ -169,13 +169,13 @@ def test_a_signal_that_ends_a_worker_is_named_with_what_to_do(name: str) -> None
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGABRT", "SIGILL"])
 def test_a_fatal_signal_shows_the_stack_of_its_moment(name: str) -> None:
     text = death_of(Acts(send(getattr(signal, name))))
-    said = FIRST_LINES[name].split(": ")[1].split(". ")[0]
+    message = FIRST_LINES[name].split(": ")[1].split(". ")[0]
     assert (
         text
         == f"""\
 DataLoader worker (pid N) {FIRST_LINES[name]}{PLACE}\
   its stacks:
-    Fatal Python error: {said}
+    Fatal Python error: {message}
 
     Current thread 0xN (most recent call first):
       File "{HERE}", line N in <lambda>
@@ -191,10 +191,10 @@ DataLoader worker (pid N) {FIRST_LINES[name]}{PLACE}\
     ids=["_exit 0", "_exit 3", "SystemExit", "SystemExit with a text"],
 )
 def test_a_worker_that_exits_is_reported_with_its_exit_code(act: Callable[[], Any], code: int) -> None:
-    said = "  the end of its stderr:\n    enough\n" if code == 1 else ""
+    stderr_part = "  the end of its stderr:\n    enough\n" if code == 1 else ""
     assert death_of(Acts(act)) == (
         f"DataLoader worker (pid(s) N) exited unexpectedly with exit code {code}. "
-        f"Rerunning with num_workers=0 may give a better error trace.{PLACE}{said}{END}"
+        f"Rerunning with num_workers=0 may give a better error trace.{PLACE}{stderr_part}{END}"
     )
 
 
@@ -280,7 +280,7 @@ class GrowsOnce(Acts):
         return super().__getitem__(index)
 
 
-def mib_told(text: str) -> list[float]:
+def sizes_in_mib(text: str) -> list[float]:
     found = re.findall(r"\n  memory: (\S+) (MiB|GiB) when last seen", text)
     return [float(number) * {"MiB": 1, "GiB": 1024}[unit] for number, unit in found]
 
@@ -288,12 +288,12 @@ def mib_told(text: str) -> list[float]:
 def test_memory_of_a_dead_worker_is_not_its_successors(marks: Marks) -> None:
     """Its only task of earlier is made again, and kills the next one: at once, or after it was looked at itself."""
     loader = loader_of(GrowsOnce(send(signal.SIGKILL), marks), num_workers=1, max_restarts=1)
-    with told() as texts:
+    with logged_texts() as texts:
         with pytest.raises(RuntimeError) as caught:
             list(loader)
     (first,) = texts
-    (grown,) = mib_told(first)
-    assert all(own < grown - 128 for own in mib_told(str(caught.value)))
+    (grown,) = sizes_in_mib(first)
+    assert all(own < grown - 128 for own in sizes_in_mib(str(caught.value)))
 
 
 def test_worker_that_dies_in_worker_init_fn_shows_its_stack() -> None:
@@ -452,12 +452,12 @@ def test_workers_that_cannot_start_are_reported_once(
     code = NO_GUARD_WITH_RESTARTS.format(module=module, kind=kind, workers=workers, method="spawn")
     with Script(tmp_path, code) as script:
         assert script.finish() == 1
-        said, _, error = script.stderr.rpartition("RuntimeError: DataLoader worker")
+        before_error, _, error = script.stderr.rpartition("RuntimeError: DataLoader worker")
         assert "\n  headrace does not replace it again: the worker before it ended in the same way, before" in error
         assert "put the code that it runs under `if __name__ == '__main__':`." in error
-        assert "put the code that it runs under" not in said
-        assert said.count("headrace replaces it (restart ") <= workers
-        assert said.count("ended before its first task, in the same way as one before") <= workers - 1
+        assert "put the code that it runs under" not in before_error
+        assert before_error.count("headrace replaces it (restart ") <= workers
+        assert before_error.count("ended before its first task, in the same way as one before") <= workers - 1
         assert script.left() == []
 
 
@@ -477,7 +477,7 @@ class StartsBadly:
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
 def test_starts_that_fail_for_other_reasons_are_tried_again(kind: Any, marks: Marks) -> None:
     loader = loader_of(range(16), kind, num_workers=1, max_restarts=3, worker_init_fn=StartsBadly(marks, 3, 4, 3))
-    with told() as texts:
+    with logged_texts() as texts:
         assert len(list(loader)) == 4
     assert ["exit code 3" in text for text in texts] == [True, False, False]
     assert texts[2].startswith("DataLoader worker (pid(s) ") and "in the same way as one before" in texts[2]
@@ -488,7 +488,7 @@ def test_starts_that_fail_for_other_reasons_are_tried_again(kind: Any, marks: Ma
 def test_a_start_that_fails_twice_is_final(kind: Any, marks: Marks) -> None:
     loader = loader_of(range(16), kind, num_workers=1, max_restarts=3, worker_init_fn=StartsBadly(marks, 3, 3, 4))
     with (
-        told() as texts,
+        logged_texts() as texts,
         pytest.raises(RuntimeError, match=r"exit code 3.*\n(.*\n)*  headrace does not replace it again"),
     ):
         list(loader)
@@ -531,16 +531,16 @@ def end_by_sigterm(folder: pathlib.Path, itself: bool, module: str, kind: str, m
 @FACES
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_sigterm_to_the_process_group_is_named(tmp_path: pathlib.Path, module: str, kind: str, method: str) -> None:
-    said = end_by_sigterm(tmp_path, False, module, kind, method)
-    assert "is killed by signal: Terminated. Some process asked it to end" in said
-    assert "\n  it ended all 2 workers at the same time: it was sent to their whole process group" in said
+    output = end_by_sigterm(tmp_path, False, module, kind, method)
+    assert "is killed by signal: Terminated. Some process asked it to end" in output
+    assert "\n  it ended all 2 workers at the same time: it was sent to their whole process group" in output
 
 
 @FACES
 def test_sigterm_to_one_worker_names_no_group(tmp_path: pathlib.Path, module: str, kind: str) -> None:
-    said = end_by_sigterm(tmp_path, True, module, kind, "fork")
-    assert "is killed by signal: Terminated." in said
-    assert "process group" not in said
+    output = end_by_sigterm(tmp_path, True, module, kind, "fork")
+    assert "is killed by signal: Terminated." in output
+    assert "process group" not in output
 
 
 TAKEN = """
@@ -577,10 +577,10 @@ may give a better error trace.{PLACE}{END}
         assert script.left() == []
 
 
-# ---- what is told, and goes on: warnings that name the user's line, and the logger ----
+# ---- warnings after which the loop continues: they name the user's line, and are logged ----
 
 
-class Told(logging.Handler):
+class LogCollector(logging.Handler):
     """Collects the messages of the logger `headrace`, and calls `then` with each."""
 
     def __init__(self, then: Callable[[int], Any] = lambda count: None) -> None:
@@ -594,9 +594,9 @@ class Told(logging.Handler):
 
 
 @contextlib.contextmanager
-def told(then: Callable[[int], Any] = lambda count: None) -> Iterator[list[str]]:
-    """The texts that are told; each was a warning as well, at a line of this file that iterates a loader."""
-    handler, log = Told(then), logging.getLogger("headrace")
+def logged_texts(then: Callable[[int], Any] = lambda count: None) -> Iterator[list[str]]:
+    """Collects the texts that are logged. Each must be a warning too, at a line of this file that iterates a loader."""
+    handler, log = LogCollector(then), logging.getLogger("headrace")
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -616,7 +616,7 @@ def told(then: Callable[[int], Any] = lambda count: None) -> Iterator[list[str]]
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
 def test_restart_is_reported_and_then_the_reached_limit(kind: Any) -> None:
-    with told() as texts:
+    with logged_texts() as texts:
         with pytest.raises(RuntimeError) as caught:
             list(loader_of(Acts(send(signal.SIGKILL)), kind, max_restarts=1))
     killed = f"DataLoader worker (pid N) {FIRST_LINES['SIGKILL']}{PLACE}{END.splitlines()[0]}\n"
@@ -629,7 +629,7 @@ def test_restart_is_reported_and_then_the_reached_limit(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
 def test_a_sample_that_killed_two_workers_raises_and_is_named(kind: Any) -> None:
-    with told() as texts:
+    with logged_texts() as texts:
         with pytest.raises(RuntimeError) as caught:
             list(loader_of(Acts(send(signal.SIGKILL)), kind, max_restarts=5))
     assert [text.splitlines()[-1] for text in texts] == [f"  headrace replaces it (restart {k} of 5)" for k in (1, 2)]
@@ -658,7 +658,7 @@ def test_a_worker_that_cannot_be_replaced_now_is_replaced_later(
     iterator = iter(loader)
     batches = [next(iterator)]
     marks.first("first batch")
-    with told() as texts:
+    with logged_texts() as texts:
         with monkeypatch.context() as limited:
             limited.setenv("HEADRACE_FAIL", "fork:EAGAIN")
             for _ in range(3):
@@ -865,7 +865,7 @@ def test_stall_is_reported_again_after_twice_the_time() -> None:
     """Each report comes after twice the time of the one before, as long as the caller waits."""
     gate = Gate()
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S))
-    with told(lambda count: count == 3 and open_and_wait(gate, iterator)) as texts:
+    with logged_texts(lambda count: count == 3 and open_and_wait(gate, iterator)) as texts:
         assert len(list(iterator)) == 4
     assert [stall_of(text) for text in texts] == [stuck(IN_PYTHON) + WAITS_ON] * 3
     assert [re.search(r"no batch for (\S+) s", text)[1] for text in texts] == ["0.2", "0.5", "1.0"]  # type: ignore[index]
@@ -876,7 +876,7 @@ def test_a_stall_raises_if_asked_to_and_the_iterator_can_go_on(kind: Any) -> Non
     gate = Gate()
     iterator = at_gate(gate, loader_of(Acts(gate), kind, stall_after=STALL_S, on_stall="raise"))
     next(iterator)
-    with told() as texts, pytest.raises(RuntimeError) as caught:
+    with logged_texts() as texts, pytest.raises(RuntimeError) as caught:
         next(iterator)
     assert stall_of(str(caught.value)) == stuck(IN_PYTHON).rstrip()
     assert texts == []
@@ -891,7 +891,7 @@ def test_a_stalled_worker_is_killed_and_replaced_if_asked_to() -> None:
 
     gate = Gate(get_stuck_once)
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S, on_stall="restart", max_restarts=1))
-    with told(lambda count: count == 1 and be_patient(iterator)) as texts:
+    with logged_texts(lambda count: count == 1 and be_patient(iterator)) as texts:
         batches = list(iterator)
     assert torch.cat(batches).tolist() == list(range(16))
     where = "".join(f'      File "{HERE}", line N in {name}\n' for name in ("sleep_for_long", "get_stuck_once"))
@@ -1038,7 +1038,7 @@ def test_a_stopped_worker_is_named_and_not_killed(on_stall: str) -> None:
     pid = iterator._workers[1].pid
     os.kill(pid, signal.SIGSTOP)
     assert until(lambda: iterator._engine._core.snapshot(1)["state"] == "T", DEADLINE_S)
-    with told(let_it_go_on) as texts:
+    with logged_texts(let_it_go_on) as texts:
         next(iterator)
         assert len(list(iterator)) == 3
     assert masked(texts[0]) == STALLED.replace(
@@ -1053,7 +1053,7 @@ def test_a_stopped_worker_is_killed_if_asked_to() -> None:
 
     gate = Gate(stop_once)
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S, on_stall="restart", max_restarts=1))
-    with told(lambda count: count == 1 and be_patient(iterator)) as texts:
+    with logged_texts(lambda count: count == 1 and be_patient(iterator)) as texts:
         batches = list(iterator)
     assert torch.cat(batches).tolist() == list(range(16))
     assert [text.splitlines()[-1] for text in texts] == [
@@ -1082,14 +1082,14 @@ def test_a_worker_in_a_debugger_is_named_and_not_killed() -> None:
 
     gate = Gate()
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S, on_stall="raise"))
-    with told(let_it_go_on) as texts:
+    with logged_texts(let_it_go_on) as texts:
         next(iterator)
         command = [sys.executable, "-S", "-c", TRACER, str(iterator._workers[1].pid)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tracer:
             assert tracer.stdout is not None
-            if (said := tracer.stdout.readline().strip()) != "traced":
+            if (line := tracer.stdout.readline().strip()) != "traced":
                 gate.open()
-                pytest.skip(f"ptrace is not permitted: {said}")
+                pytest.skip(f"ptrace is not permitted: {line}")
             assert len(list(iterator)) == 3
     assert masked(texts[0]) == STALLED.replace("waits", "is in a debugger (it is traced by process N)") + (
         '  headrace waits on (on_stall="restart" would replace it)'
@@ -1105,7 +1105,7 @@ def test_stall_at_the_start_of_a_persistent_epoch_is_reported() -> None:
     gate = Gate()
     loader = loader_of(Acts(gate), stall_after=STALL_S, persistent_workers=True)
     next(at_gate(gate, loader))
-    with told(lambda count: gate.open()) as texts:
+    with logged_texts(lambda count: gate.open()) as texts:
         iterator = iter(loader)
     assert stall_of(texts[0]) == stuck(IN_PYTHON) + WAITS_ON
     assert len(list(iterator)) == 4
@@ -1159,7 +1159,7 @@ class Steps:
 @pytest.mark.parametrize("in_order", [True, False])
 def test_a_worker_that_gets_on_sample_by_sample_does_not_stall(in_order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Steps(16, 16, 2, monkeypatch)
-    with told() as texts:
+    with logged_texts() as texts:
         assert len(list(loader_of(steps, batch_size=16, stall_after=STALL_S, num_workers=1, in_order=in_order))) == 1
     assert texts == []
     assert steps.made == 16
@@ -1167,7 +1167,7 @@ def test_a_worker_that_gets_on_sample_by_sample_does_not_stall(in_order: bool, m
 
 def test_a_slow_consumer_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Steps(4, 1, 1, monkeypatch)
-    with told() as texts:
+    with logged_texts() as texts:
         for _ in loader_of(steps, batch_size=None, stall_after=STALL_S, num_workers=1):
             time.sleep(STALL_S)
     assert texts == []
@@ -1234,10 +1234,10 @@ def test_timeout_works_together_with_a_stall() -> None:
     gate = Gate()
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S, timeout=3))
     next(iterator)
-    with told() as texts, pytest.raises(RuntimeError, match=r"^DataLoader timed out after 3 seconds$"):
+    with logged_texts() as texts, pytest.raises(RuntimeError, match=r"^DataLoader timed out after 3 seconds$"):
         next(iterator)
-    said = [re.search(r"no batch for (\S+) s", text)[1] for text in texts]  # type: ignore[index]
-    assert said in (["0.2", "0.5"], ["0.2", "0.5", "1.0"], ["0.2", "0.5", "1.0", "2.0"])  # by its speed
+    waits = [re.search(r"no batch for (\S+) s", text)[1] for text in texts]  # type: ignore[index]
+    assert waits in (["0.2", "0.5"], ["0.2", "0.5", "1.0"], ["0.2", "0.5", "1.0", "2.0"])  # by its speed
 
 
 # ---- time, memory, and a report that there is not ----
@@ -1307,7 +1307,7 @@ def test_batch_over_the_limit_names_both_sizes_and_the_option(kind: Any, batch_s
 def forked_in(monkeypatch: pytest.MonkeyPatch, method: str = "fork") -> list[str]:
     """Returns the messages of a process that has not warned yet, and makes two loaders."""
     monkeypatch.setattr(fork_hazards, "_warned", [])
-    with told() as texts:
+    with logged_texts() as texts:
         for _ in range(2):
             list(loader_of(range(4), headrace.Loader, num_workers=1, multiprocessing_context=method))
     return texts

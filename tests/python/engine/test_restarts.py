@@ -22,7 +22,7 @@ import pytest
 from disturbed import BOTH, COUNT, DATASETS, SLOW_METHODS, as_sum, in_some_order, load, pids, starts, undisturbed
 from headrace._engine import crew as _crew
 from loaders import needs_failpoints, only_headrace
-from mishaps import Marks, Numbers, Plan, Replayable, Resumable, Stream, epoch, kill, told
+from mishaps import Marks, Numbers, Plan, Replayable, Resumable, Stream, collected_warnings, epoch, kill
 from processes import alive, run, until
 
 pytestmark = only_headrace
@@ -55,7 +55,7 @@ def test_worker_that_dies_in_dataset_is_replaced_without_loss(
         (folder := tmp_path / str(number)).mkdir()
         options = dict(way)
         loader = load(kind, DATASETS[name](Plan(Marks(folder), {options.pop("at"): [how]})), **options)
-        with told() as texts:
+        with collected_warnings() as texts:
             batches = epoch(loader)
             report = loader.report()
             later = epoch(loader)
@@ -76,7 +76,7 @@ def test_worker_that_dies_in_dataset_is_replaced_without_loss(
 @pytest.mark.parametrize("name", ["map", "resumed"])
 def test_dead_worker_is_replaced_with_every_start_method(kind: Any, method: str, name: str, marks: Marks) -> None:
     loader = load(kind, DATASETS[name](Plan(marks, {7: ["SIGKILL"]})), multiprocessing_context=method)
-    with told() as texts:
+    with collected_warnings() as texts:
         assert epoch(loader) == undisturbed(kind, name)
     assert len(texts) == 1
     assert loader.report()["restarts"] == 1
@@ -87,7 +87,7 @@ def test_dead_worker_is_replaced_with_every_start_method(kind: Any, method: str,
 def test_worker_may_be_killed_while_the_loop_waits(kind: Any, name: str, marks: Marks) -> None:
     plan = Plan(marks, {8: ["wait"], 5: ["kill 8"]})
     loader = load(kind, DATASETS[name](plan))
-    with told() as texts:
+    with collected_warnings() as texts:
         assert epoch(loader) == undisturbed(kind, name)
     assert len(texts) == 1
 
@@ -103,7 +103,7 @@ def test_idle_workers_may_be_killed_together(kind: Any, name: str, in_order: boo
     before = loader.report()["per_worker"]
     assert until(lambda: sum(one["batches"] for one in loader.report()["per_worker"]) == 7, mishaps.DEADLINE_S)
     kill(*(one["pid"] for one in before))
-    with told() as texts:
+    with collected_warnings() as texts:
         batches += [mishaps.plain(batch) for batch in iterator]
     expected = undisturbed(kind, name, num_workers=3)
     assert in_some_order(batches) == in_some_order(expected)
@@ -117,7 +117,7 @@ def test_two_workers_may_be_killed_at_once(kind: Any, name: str, marks: Marks) -
     is_map = name in ("map", "getitems")
     events = {0: ["wait"], 3: ["wait"], 6: ["kill 0 3"]} if is_map else {0: ["wait"], 1: ["wait"], 2: ["kill 0 1"]}
     loader = load(kind, DATASETS[name](Plan(marks, events)), num_workers=3)
-    with told() as texts:
+    with collected_warnings() as texts:
         assert epoch(loader) == undisturbed(kind, name, num_workers=3)
     assert len(texts) == loader.report()["restarts"] == 2
 
@@ -127,7 +127,7 @@ def test_two_workers_may_be_killed_at_once(kind: Any, name: str, marks: Marks) -
 def test_the_only_worker_and_its_successors_may_die(kind: Any, name: str, marks: Marks) -> None:
     plan = Plan(marks, {0: ["SIGKILL"], 3: ["exit 0"], COUNT - 1: ["SIGKILL"]})
     loader = load(kind, DATASETS[name](plan), num_workers=1)
-    with told() as texts:
+    with collected_warnings() as texts:
         assert epoch(loader) == undisturbed(kind, name, num_workers=1)
     assert len(texts) == loader.report()["restarts"] == 3
 
@@ -139,7 +139,7 @@ def test_persistent_workers_may_be_killed_between_epochs(kind: Any, name: str, m
     loader = load(kind, DATASETS[name](Plan(marks)), persistent_workers=True, max_restarts=4)
     assert epoch(loader) == expected
     kill(pids(loader)[0])
-    with told() as texts:
+    with collected_warnings() as texts:
         assert epoch(loader) == expected
     assert len(texts) == 1
     kill(*pids(loader))
@@ -196,7 +196,7 @@ class Uneven(Stream):
 def test_the_end_of_a_worker_without_data_is_no_death(kind: Any, marks: Marks) -> None:
     """Its last answers are there, and not received yet, when it is gone."""
     loader = load(kind, Uneven(COUNT, Plan(marks, {3: ["outlive 1"]})), prefetch_factor=4)
-    with told() as texts:
+    with collected_warnings() as texts:
         assert list(itertools.chain(*epoch(loader))) == list(range(COUNT))
     assert texts == []
 
@@ -235,7 +235,7 @@ class Start:
 @pytest.mark.parametrize("name", DATASETS)
 def test_workers_may_die_while_they_start(kind: Any, name: str, marks: Marks) -> None:
     loader = load(kind, DATASETS[name](Plan(marks)), worker_init_fn=Start(marks, 0, 1))
-    with told() as texts:
+    with collected_warnings() as texts:
         assert epoch(loader) == undisturbed(kind, name)
     assert len(texts) == loader.report()["restarts"] == 2
 
@@ -251,7 +251,7 @@ class DiesUnpickled(Numbers):
 def test_a_worker_may_die_before_it_has_its_dataset(method: str, marks: Marks) -> None:
     dataset = DiesUnpickled(COUNT, Plan(marks))
     loader = load(headrace.Loader, dataset, multiprocessing_context=method)
-    with told() as texts:
+    with collected_warnings() as texts:
         assert epoch(loader) == undisturbed(headrace.Loader, "map")
     assert len(texts) == 1
     assert "exit code 3" in texts[0]
@@ -357,7 +357,7 @@ def test_worker_hung_by_fork_is_replaced_without_counting(
     expected = epoch(load(kind, data))
     loader = load(kind, data, max_restarts=0, persistent_workers=persistent)
     births.hanging = 2
-    with told() as texts:
+    with collected_warnings() as texts:
         batches = epoch(loader)
         assert loader.report()["restarts"] == 2
         assert epoch(loader) == batches == expected
@@ -373,7 +373,7 @@ def test_worker_hung_by_fork_is_replaced_without_counting(
 def test_workers_hung_by_fork_use_up_no_restarts(kind: Any, births: Births, marks: Marks) -> None:
     births.hanging = 1
     loader = load(kind, Numbers(COUNT, Plan(marks, {7: ["SIGKILL"]})), num_workers=1, max_restarts=1)
-    with told() as texts:
+    with collected_warnings() as texts:
         assert epoch(loader) == undisturbed(kind, "map", num_workers=1)
     assert len(texts) == 2
     assert "headrace replaces it (restart 1 of 1)" in texts[1]
@@ -383,7 +383,7 @@ def test_workers_hung_by_fork_use_up_no_restarts(kind: Any, births: Births, mark
 def test_worker_hung_by_fork_is_replaced_while_batches_arrive(kind: Any, births: Births, marks: Marks) -> None:
     births.hanging = 1
     loader = load(kind, Numbers(1 << 30, Plan(marks)), in_order=False)
-    with told() as texts:
+    with collected_warnings() as texts:
         iterator = iter(loader)
         deadline = time.monotonic() + mishaps.DEADLINE_S
         while not loader.report()["restarts"] and time.monotonic() < deadline:
@@ -407,7 +407,7 @@ def test_a_worker_is_killed_only_if_it_was_seen_to_hang_twice(births: Births, ma
 @BOTH
 def test_a_worker_that_hangs_in_the_dataset_is_left_alone(kind: Any, births: Births, marks: Marks) -> None:
     loader = load(kind, Locked(), num_workers=1, max_restarts=0, stall_after=2.0, on_stall="raise")
-    with told() as texts, pytest.raises(RuntimeError, match="no batch for"):
+    with collected_warnings() as texts, pytest.raises(RuntimeError, match="no batch for"):
         epoch(loader)
     assert texts == []
     assert loader.report()["restarts"] == 0
@@ -453,7 +453,10 @@ def test_a_worker_that_never_begins_is_a_stall_in_the_end(
     monkeypatch.setattr(_crew, "MAX_HUNG_AT_START", 2)
     births.hanging = 1000
     loader = load(kind, Numbers(COUNT, Plan(marks)), num_workers=1, stall_after=2.0, on_stall="raise")
-    with told() as texts, pytest.raises(RuntimeError, match="it waits for a thread that it does not have") as caught:
+    with (
+        collected_warnings() as texts,
+        pytest.raises(RuntimeError, match="it waits for a thread that it does not have") as caught,
+    ):
         epoch(loader)
     assert "it has been starting" in str(caught.value)
     assert len(texts) == 2
@@ -478,7 +481,7 @@ def test_a_death_raises_once_the_restarts_are_used_up(kind: Any, name: str, mark
 def test_without_restarts_a_death_raises_as_with_torch(name: str, marks: Marks) -> None:
     loader = load(headrace.torch.DataLoader, DATASETS[name](Plan(marks, {7: ["SIGKILL"]})), max_restarts=0)
     with (
-        told() as texts,
+        collected_warnings() as texts,
         pytest.raises(RuntimeError, match=r"^DataLoader worker \(pid \d+\) is killed by signal: Killed"),
     ):
         epoch(loader)
@@ -491,7 +494,10 @@ def test_without_restarts_a_death_raises_as_with_torch(name: str, marks: Marks) 
 @pytest.mark.parametrize("at", [4, COUNT - 1])
 def test_iterable_dataset_without_resume_raises(kind: Any, max_restarts: int, at: int, marks: Marks) -> None:
     loader = load(kind, Stream(COUNT, Plan(marks, {at: ["SIGKILL"]})), max_restarts=max_restarts)
-    with told() as texts, pytest.raises(RuntimeError, match=r"^DataLoader worker \(pid \d+\) is killed") as caught:
+    with (
+        collected_warnings() as texts,
+        pytest.raises(RuntimeError, match=r"^DataLoader worker \(pid \d+\) is killed") as caught,
+    ):
         epoch(loader)
     assert texts == []
     if max_restarts:

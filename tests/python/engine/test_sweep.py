@@ -21,7 +21,7 @@ import pytest
 import scenes
 from headrace._inspect import growth
 from loaders import needs_failpoints, only_headrace
-from mishaps import Marks, told
+from mishaps import Marks, collected_warnings
 from processes import HERE, environment, kill_session
 
 pytestmark = [only_headrace, needs_failpoints]
@@ -131,7 +131,7 @@ class Case:
 
     def run(self, kind: Any, name: str, method: str) -> bool:
         """Returns True if the point was passed."""
-        with told() as texts, Stops() as stops:
+        with collected_warnings() as texts, Stops() as stops:
             self.start(kind, name, method, max_restarts=2)
             self.finish()
         restarts = self.loader.report()["restarts"]

@@ -604,10 +604,10 @@ def forks_late() -> bool:
     [*((ending, "fork") for ending in ENDINGS), ("live iterators", "spawn"), ("live iterators", "forkserver")],
 )
 def test_the_interpreter_exits_in_silence(tmp_path: pathlib.Path, ending: str, method: str) -> None:
-    code, said = ENDINGS[ending]
+    code, printed = ENDINGS[ending]
     if ending in LATE and method == "fork" and not forks_late():
         pytest.skip("this CPython forks no more once the main thread has ended")
-    assert run(tmp_path, EXIT.format(method=method, ending=code), PYTHONWARNINGS="ignore") == f"{said}the end\n"
+    assert run(tmp_path, EXIT.format(method=method, ending=code), PYTHONWARNINGS="ignore") == f"{printed}the end\n"
 
 
 @pytest.mark.parametrize(
@@ -662,8 +662,8 @@ def test_forked_children_of_the_trainer_may_end_as_they_like(tmp_path: pathlib.P
     hows = '"sys.exit(3)", "os._exit(4)", "iterator.close() or sys.exit(5)", "1 / 0"'
     with Script(tmp_path, EXIT.format(method="fork", ending=FORKED.format(hows=hows))) as script:
         assert script.finish() == 0
-        said = [line for line in script.stdout.splitlines() if line != "the end"]
-        assert said == ["sys.exit(3) 3", "os._exit(4) 4", "iterator.close() or sys.exit(5) 5", "1 / 0 1", "True"]
+        lines = [line for line in script.stdout.splitlines() if line != "the end"]
+        assert lines == ["sys.exit(3) 3", "os._exit(4) 4", "iterator.close() or sys.exit(5) 5", "1 / 0 1", "True"]
         assert script.stderr.count("Traceback") == 1
         assert script.stderr.endswith("\nZeroDivisionError: division by zero\n")
         assert script.left() == []
@@ -685,8 +685,8 @@ CHILD_ITERATES = """
 
 
 def test_forked_child_that_iterates_is_asked_to_start_a_new_loop(tmp_path: pathlib.Path) -> None:
-    said = run(tmp_path, EXIT.format(method="fork", ending=CHILD_ITERATES)).replace("the end\n", "")
-    assert said == (
+    output = run(tmp_path, EXIT.format(method="fork", ending=CHILD_ITERATES)).replace("the end\n", "")
+    assert output == (
         "headrace: this iterator belongs to the process that forked this one; start a new loop over the loader in this "
         "process\n"
         "25\n0 24\n"

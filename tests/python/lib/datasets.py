@@ -568,13 +568,13 @@ class Pids(Dataset):  # type: ignore[type-arg]
 
 
 class Lies(Dataset):  # type: ignore[type-arg]
-    """`true` items, but says that it has `said`."""
+    """`true` items, but says that it has `claimed`."""
 
-    def __init__(self, true: int, said: Any) -> None:
-        self.items, self.said = list(range(true)), said
+    def __init__(self, true: int, claimed: Any) -> None:
+        self.items, self.claimed = list(range(true)), claimed
 
     def __len__(self) -> Any:
-        return self.said
+        return self.claimed
 
     def __getitem__(self, index: int) -> int:
         return self.items[index]
@@ -739,12 +739,12 @@ class Tidy(Count):
 
 
 class SizedCount(Count):
-    def __init__(self, count: int, said: int) -> None:
+    def __init__(self, count: int, claimed: int) -> None:
         super().__init__(count)
-        self.said = said
+        self.claimed = claimed
 
     def __len__(self) -> int:
-        return self.said
+        return self.claimed
 
     def __repr__(self) -> str:
         return "SizedCount"

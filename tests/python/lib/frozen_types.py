@@ -130,7 +130,7 @@ class Guarded:
         raise AttributeError(name)
 
 
-class Box(typing.Generic[typing.TypeVar("T")]):  # type: ignore[misc]
+class GenericClass(typing.Generic[typing.TypeVar("T")]):  # type: ignore[misc]
     def __init__(self, content: Any) -> None:
         self.content = content
 

@@ -206,14 +206,14 @@ def epoch(loader: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[list[str]]:
+def collected_warnings() -> Iterator[list[str]]:
     """headrace's warnings, complete once the block has ended."""
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield texts
-    said = [str(warning.message) for warning in caught]
-    texts += [text for text in said if text.startswith(("headrace", "DataLoader worker"))]
+    messages = [str(warning.message) for warning in caught]
+    texts += [text for text in messages if text.startswith(("headrace", "DataLoader worker"))]
 
 
 def kill(*pids: int) -> None:

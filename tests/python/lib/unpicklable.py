@@ -43,7 +43,7 @@ import numpy as np
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 
 
-class Box:
+class WithAttributes:
     """An object with the given attributes."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -110,7 +110,7 @@ class ReducesToAttribute:
 
 
 class Says:
-    """Its __reduce__ returns what it is told."""
+    """Its __reduce__ returns the value that it was given."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -381,13 +381,6 @@ def _capsule() -> Any:
     return np.zeros(2).__dlpack__()
 
 
-def _mapped(folder: pathlib.Path) -> Any:
-    path = folder / "mapped"
-    path.write_bytes(b"x" * 4096)
-    with open(path, "r+b") as file:
-        return mmap.mmap(file.fileno(), 0)
-
-
 def _loop() -> Any:
     loop = asyncio.new_event_loop()
     loop.close()
@@ -427,7 +420,7 @@ def _deep(levels: int) -> Any:
 
 
 def _cycle() -> Any:
-    box = Box(lock=threading.Lock())
+    box = WithAttributes(lock=threading.Lock())
     box.itself = [box, {"box": box}]
     return box
 
@@ -446,83 +439,82 @@ def _queue_of(context: str) -> Any:
     return multiprocessing.get_context(context).Queue()
 
 
-class _Unbound:
-    pass
-
-
 Lost = type("Lost", (), {"__module__": "patients", "__qualname__": "Vanished"})
 
 # name -> (how to make it, the paths that must be reported). "{}" is replaced by the folder.
 BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "lambda": (lambda: lambda: 0, ["obj"]),
-    "lambda in a box": (lambda: Box(f=lambda: 0), ["obj.f"]),
+    "lambda in an attribute": (lambda: WithAttributes(f=lambda: 0), ["obj.f"]),
     "nested function": (nested, ["obj"]),
-    "cell": (lambda: Box(c=_cell()), ["obj.c"]),
-    "default factory": (lambda: Box(d=collections.defaultdict(lambda: 0)), ["obj.d.default_factory"]),
-    "partial": (lambda: Box(f=functools.partial(plain, threading.Lock())), ["obj.f.args[0]"]),
-    "partial function": (lambda: Box(f=functools.partial(lambda: 0)), ["obj.f.func"]),
-    "partial keyword": (lambda: Box(f=functools.partial(plain, x=threading.Lock())), ["obj.f.keywords['x']"]),
-    "bound method": (lambda: Box(m=Handles().method), ["obj.m.__self__.lk"]),
-    "builtin method": (lambda: Box(m=[threading.Lock()].append), ["obj.m.__self__[0]"]),
-    "method of a lock": (lambda: Box(m=threading.Lock().acquire), ["obj.m.__self__"]),
-    "undecorated": (lambda: Box(f=_kept_undecorated), ["obj.f"]),
-    "decorated without wraps": (lambda: Box(f=bare), ["obj.f"]),
-    "local class": (lambda: Box(c=local_class()), ["obj.c"]),
-    "instance of a local class": (lambda: Box(c=local_class()()), ["obj.c"]),
-    "member of a local enum": (lambda: Box(c=local_enum()), ["obj.c"]),
-    "local named tuple": (lambda: Box(c=local_named_tuple()), ["obj.c"]),
-    "class under another name": (lambda: Box(c=Lost), ["obj.c"]),
-    "instance of a class under another name": (lambda: Box(c=Lost()), ["obj.c"]),
-    "type variable under another name": (lambda: Box(t=Hidden), ["obj.t"]),
-    "module": (lambda: Box(m=os), ["obj.m"]),
-    "key": (lambda: Box(d={("k", 1): threading.Lock()}), ["obj.d[('k', 1)]"]),
+    "cell": (lambda: WithAttributes(c=_cell()), ["obj.c"]),
+    "default factory": (lambda: WithAttributes(d=collections.defaultdict(lambda: 0)), ["obj.d.default_factory"]),
+    "partial": (lambda: WithAttributes(f=functools.partial(plain, threading.Lock())), ["obj.f.args[0]"]),
+    "partial function": (lambda: WithAttributes(f=functools.partial(lambda: 0)), ["obj.f.func"]),
+    "partial keyword": (
+        lambda: WithAttributes(f=functools.partial(plain, x=threading.Lock())),
+        ["obj.f.keywords['x']"],
+    ),
+    "bound method": (lambda: WithAttributes(m=Handles().method), ["obj.m.__self__.lk"]),
+    "builtin method": (lambda: WithAttributes(m=[threading.Lock()].append), ["obj.m.__self__[0]"]),
+    "method of a lock": (lambda: WithAttributes(m=threading.Lock().acquire), ["obj.m.__self__"]),
+    "undecorated": (lambda: WithAttributes(f=_kept_undecorated), ["obj.f"]),
+    "decorated without wraps": (lambda: WithAttributes(f=bare), ["obj.f"]),
+    "local class": (lambda: WithAttributes(c=local_class()), ["obj.c"]),
+    "instance of a local class": (lambda: WithAttributes(c=local_class()()), ["obj.c"]),
+    "member of a local enum": (lambda: WithAttributes(c=local_enum()), ["obj.c"]),
+    "local named tuple": (lambda: WithAttributes(c=local_named_tuple()), ["obj.c"]),
+    "class under another name": (lambda: WithAttributes(c=Lost), ["obj.c"]),
+    "instance of a class under another name": (lambda: WithAttributes(c=Lost()), ["obj.c"]),
+    "type variable under another name": (lambda: WithAttributes(t=Hidden), ["obj.t"]),
+    "module": (lambda: WithAttributes(m=os), ["obj.m"]),
+    "key": (lambda: WithAttributes(d={("k", 1): threading.Lock()}), ["obj.d[('k', 1)]"]),
     "tuple key": (lambda: {("k", 1): threading.Lock()}, ["obj[('k', 1)]"]),
-    "object as a key": (lambda: Box(d={threading.Lock(): 1}), ["list(obj.d)[0]"]),
-    "value of a strange key": (lambda: Box(d={Color.RED: threading.Lock()}), ["list(obj.d.values())[0]"]),
-    "element of a set": (lambda: Box(s={threading.Lock()}), ["list(obj.s)[0]"]),
-    "element of a subclass of set": (lambda: Box(s=SetOf([threading.Lock()])), ["list(obj.s)[0]"]),
+    "object as a key": (lambda: WithAttributes(d={threading.Lock(): 1}), ["list(obj.d)[0]"]),
+    "value of a strange key": (lambda: WithAttributes(d={Color.RED: threading.Lock()}), ["list(obj.d.values())[0]"]),
+    "element of a set": (lambda: WithAttributes(s={threading.Lock()}), ["list(obj.s)[0]"]),
+    "element of a subclass of set": (lambda: WithAttributes(s=SetOf([threading.Lock()])), ["list(obj.s)[0]"]),
     "list, tuple": (lambda: [1, (2, [threading.Lock()])], ["obj[1][1][0]"]),
-    "subclass of list": (lambda: Box(x=ListOf([1, threading.Lock()])), ["obj.x[1]"]),
-    "subclass of dict": (lambda: Box(x=DictOf(a=threading.Lock())), ["obj.x['a']"]),
-    "subclass of tuple": (lambda: Box(x=TupleOf([1, threading.Lock()])), ["obj.x[1]"]),
-    "ordered dict": (lambda: Box(x=collections.OrderedDict(a=threading.Lock())), ["obj.x['a']"]),
-    "namespace": (lambda: Box(x=types.SimpleNamespace(a=threading.Lock())), ["obj.x.a"]),
-    "user's dict": (lambda: Box(x=collections.UserDict(a=threading.Lock())), ["obj.x.data['a']"]),
-    "method of a class without pickle": (lambda: Box(x=property(len)), ["obj.x"]),
-    "cached function": (lambda: Box(x=functools.lru_cache(lambda x: x)), ["obj.x"]),
-    "deque": (lambda: Box(x=collections.deque([1, threading.Lock()])), ["obj.x[1]"]),
-    "named tuple": (lambda: Box(x=Point(1, threading.Lock())), ["obj.x.y"]),
+    "subclass of list": (lambda: WithAttributes(x=ListOf([1, threading.Lock()])), ["obj.x[1]"]),
+    "subclass of dict": (lambda: WithAttributes(x=DictOf(a=threading.Lock())), ["obj.x['a']"]),
+    "subclass of tuple": (lambda: WithAttributes(x=TupleOf([1, threading.Lock()])), ["obj.x[1]"]),
+    "ordered dict": (lambda: WithAttributes(x=collections.OrderedDict(a=threading.Lock())), ["obj.x['a']"]),
+    "namespace": (lambda: WithAttributes(x=types.SimpleNamespace(a=threading.Lock())), ["obj.x.a"]),
+    "user's dict": (lambda: WithAttributes(x=collections.UserDict(a=threading.Lock())), ["obj.x.data['a']"]),
+    "method of a class without pickle": (lambda: WithAttributes(x=property(len)), ["obj.x"]),
+    "cached function": (lambda: WithAttributes(x=functools.lru_cache(lambda x: x)), ["obj.x"]),
+    "deque": (lambda: WithAttributes(x=collections.deque([1, threading.Lock()])), ["obj.x[1]"]),
+    "named tuple": (lambda: WithAttributes(x=Point(1, threading.Lock())), ["obj.x.y"]),
     "dataclass": (lambda: Data(threading.Lock()), ["obj.value"]),
-    "dataclass with slots": (lambda: Box(x=SlottedData(threading.Lock())), ["obj.x.value"]),
+    "dataclass with slots": (lambda: WithAttributes(x=SlottedData(threading.Lock())), ["obj.x.value"]),
     "slots": (lambda: Slotted(threading.Lock()), ["obj.inner"]),
     "slots and dict": (lambda: Both(threading.Lock()), ["obj.own"]),
     "metaclass": (lambda: WithMeta(threading.Lock()), ["obj.value"]),
     "shadowed by a property": (lambda: Shadowed(threading.Lock()), ["obj.__dict__['value']"]),
-    "no identifier": (lambda: Box(**{"a b": threading.Lock()}), ["obj.__dict__['a b']"]),
-    "getstate makes it": (lambda: Box(x=Renames()), ["obj.x.__getstate__()['made']"]),
-    "reduce gives an attribute": (lambda: Box(x=ReducesToAttribute(threading.Lock())), ["obj.x.lock"]),
-    "copyreg": (lambda: Box(x=RegisteredBadly(threading.Lock())), ["obj.x.lock"]),
-    "reduce to a number": (lambda: Box(x=Says(7)), ["obj.x"]),
-    "reduce to a list": (lambda: Box(x=Says([plain, ()])), ["obj.x"]),
-    "reduce to one part": (lambda: Box(x=Says((plain,))), ["obj.x"]),
-    "reduce to seven parts": (lambda: Box(x=Says((plain, (), None, None, None, None, None))), ["obj.x"]),
-    "reduce without arguments": (lambda: Box(x=Says((plain, None))), ["obj.x"]),
-    "reduce to no function": (lambda: Box(x=Says((7, ()))), ["obj.x"]),
-    "reduce with a list for an iterator": (lambda: Box(x=Says((plain, (), None, [1]))), ["obj.x"]),
-    "reduce to an unknown name": (lambda: Box(x=Says("unknown")), ["obj.x"]),
-    "reduce to a lambda": (lambda: Box(x=Says((lambda: 0, ()))), ["obj.x.__reduce__()[0]"]),
-    "reduce with a lock": (lambda: Box(x=Says((plain, (threading.Lock(),)))), ["obj.x.__reduce__()[1][0]"]),
-    "reduce with an iterator that raises": (lambda: [Box(x=RaisesLate())], ["obj[0].x"]),
+    "no identifier": (lambda: WithAttributes(**{"a b": threading.Lock()}), ["obj.__dict__['a b']"]),
+    "getstate makes it": (lambda: WithAttributes(x=Renames()), ["obj.x.__getstate__()['made']"]),
+    "reduce gives an attribute": (lambda: WithAttributes(x=ReducesToAttribute(threading.Lock())), ["obj.x.lock"]),
+    "copyreg": (lambda: WithAttributes(x=RegisteredBadly(threading.Lock())), ["obj.x.lock"]),
+    "reduce to a number": (lambda: WithAttributes(x=Says(7)), ["obj.x"]),
+    "reduce to a list": (lambda: WithAttributes(x=Says([plain, ()])), ["obj.x"]),
+    "reduce to one part": (lambda: WithAttributes(x=Says((plain,))), ["obj.x"]),
+    "reduce to seven parts": (lambda: WithAttributes(x=Says((plain, (), None, None, None, None, None))), ["obj.x"]),
+    "reduce without arguments": (lambda: WithAttributes(x=Says((plain, None))), ["obj.x"]),
+    "reduce to no function": (lambda: WithAttributes(x=Says((7, ()))), ["obj.x"]),
+    "reduce with a list for an iterator": (lambda: WithAttributes(x=Says((plain, (), None, [1]))), ["obj.x"]),
+    "reduce to an unknown name": (lambda: WithAttributes(x=Says("unknown")), ["obj.x"]),
+    "reduce to a lambda": (lambda: WithAttributes(x=Says((lambda: 0, ()))), ["obj.x.__reduce__()[0]"]),
+    "reduce with a lock": (lambda: WithAttributes(x=Says((plain, (threading.Lock(),)))), ["obj.x.__reduce__()[1][0]"]),
+    "reduce with an iterator that raises": (lambda: [WithAttributes(x=RaisesLate())], ["obj[0].x"]),
     "reduce with a subclass of tuple": (
-        lambda: Box(x=Says((plain, Arguments([threading.Lock()])))),
+        lambda: WithAttributes(x=Says((plain, Arguments([threading.Lock()])))),
         ["obj.x.__reduce__()[1][0]"],
     ),
     "reduce with items": (
-        lambda: [Box(x=SaysAnew(lambda: (list, (), None, iter([1, [threading.Lock()]]))))],
+        lambda: [WithAttributes(x=SaysAnew(lambda: (list, (), None, iter([1, [threading.Lock()]]))))],
         ["list(obj[0].x.__reduce__()[3])[1][0]"],
     ),
     "reduce with pairs": (
-        lambda: [Box(x=SaysAnew(lambda: (dict, (), None, None, iter([("k", threading.Lock())]))))],
+        lambda: [WithAttributes(x=SaysAnew(lambda: (dict, (), None, None, iter([("k", threading.Lock())]))))],
         ["list(obj[0].x.__reduce__()[4])[0][1]"],
     ),
     "state in parts": (lambda: [States([1, {"a": threading.Lock()}])], ["obj[0].value[1]['a']"]),
@@ -530,72 +522,75 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: [ReducesToAttribute(ListOf([DictOf(a=Point(1, States(threading.Lock())))]))],
         ["obj[0].lock[0]['a'].y.value"],
     ),
-    "another class": (lambda: Box(x=Poses()), ["obj.x"]),
-    "environment": (lambda: Box(x=os.environ), ["obj.x"]),
-    "weak proxy": (lambda: Box(x=weakref.proxy(plain)), ["obj.x"]),
-    "ctypes buffer": (lambda: Box(x=ctypes.create_string_buffer(3)), ["obj.x"]),
-    "getstate raises": (lambda: Box(x=Raises()), ["obj.x"]),
-    "getnewargs_ex raises": (lambda: Box(x=RaisesInNew()), ["obj.x"]),
-    "getnewargs_ex is nonsense": (lambda: Box(x=BadNewArguments()), ["obj.x"]),
-    "argument of an exception": (lambda: Box(x=_exception(threading.Lock())), ["obj.x.args[1]"]),
-    "text file": (lambda: Box(f=open(__file__)), ["obj.f"]),  # noqa: SIM115
-    "binary file": (lambda: Box(f=open(__file__, "rb")), ["obj.f"]),  # noqa: SIM115
-    "unbuffered file": (lambda: Box(f=open(__file__, "rb", buffering=0)), ["obj.f"]),  # noqa: SIM115
-    "temporary file": (lambda: Box(f=tempfile.NamedTemporaryFile()), ["obj.f"]),  # noqa: SIM115
-    "mmap": (lambda: Box(f=mmap.mmap(-1, 4096)), ["obj.f"]),
-    "popen": (lambda: Box(p=_popen()), ["obj.p"]),
-    "sqlite3": (lambda: Box(c=sqlite3.connect(":memory:")), ["obj.c"]),
-    "ctypes pointer": (lambda: Box(p=ctypes.pointer(ctypes.c_int(1))), ["obj.p"]),
-    "ctypes array": (lambda: Box(p=(ctypes.c_int * 3)(1, 2, 3)), ["obj.p"]),
-    "ctypes library": (lambda: Box(p=ctypes.CDLL(None)), ["obj.p"]),
-    "capsule": (lambda: Box(p=_capsule()), ["obj.p"]),
-    "Lock": (lambda: Box(x=threading.Lock()), ["obj.x"]),
-    "RLock": (lambda: Box(x=threading.RLock()), ["obj.x"]),
-    "Condition": (lambda: Box(x=threading.Condition()), ["obj.x"]),
-    "Event": (lambda: Box(x=threading.Event()), ["obj.x"]),
-    "Semaphore": (lambda: Box(x=threading.BoundedSemaphore()), ["obj.x"]),
-    "Barrier": (lambda: Box(x=threading.Barrier(2)), ["obj.x"]),
-    "local": (lambda: Box(x=threading.local()), ["obj.x"]),
-    "Thread": (lambda: Box(x=threading.Thread(target=plain)), ["obj.x"]),
-    "subclass of Thread": (lambda: Box(x=MyThread()), ["obj.x"]),
-    "Thread that says its state": (lambda: Box(x=CarefulThread(lambda: 0)), ["obj.x.held"]),
-    "ThreadPoolExecutor": (lambda: Box(x=concurrent.futures.ThreadPoolExecutor(1)), ["obj.x"]),
-    "ProcessPoolExecutor": (lambda: Box(x=concurrent.futures.ProcessPoolExecutor(1)), ["obj.x"]),
-    "Future": (lambda: Box(x=concurrent.futures.Future()), ["obj.x"]),
-    "queue": (lambda: Box(x=queue.Queue()), ["obj.x"]),
-    "priority queue": (lambda: Box(x=queue.PriorityQueue()), ["obj.x"]),
-    "simple queue": (lambda: Box(x=queue.SimpleQueue()), ["obj.x"]),
-    "event loop": (lambda: Box(x=_loop()), ["obj.x"]),
-    "context variable": (lambda: Box(x=contextvars.ContextVar("x")), ["obj.x"]),
-    "context": (lambda: Box(x=contextvars.copy_context()), ["obj.x"]),
-    "generator": (lambda: Box(x=(i for i in ())), ["obj.x"]),
-    "coroutine": (lambda: Box(x=_coroutine()), ["obj.x"]),
-    "asynchronous generator": (lambda: Box(x=agen()), ["obj.x"]),
-    "frame": (lambda: Box(x=_frame()), ["obj.x"]),
-    "traceback": (lambda: Box(x=_traceback()), ["obj.x"]),
-    "code": (lambda: Box(x=plain.__code__), ["obj.x"]),
-    "weak reference": (lambda: Box(x=weakref.ref(plain)), ["obj.x"]),
-    "weak dict": (lambda: Box(x=weakref.WeakValueDictionary()), ["obj.x"]),
-    "weak key dict": (lambda: Box(x=weakref.WeakKeyDictionary()), ["obj.x"]),
-    "weak set": (lambda: Box(x=weakref.WeakSet()), ["obj.x"]),
-    "memoryview": (lambda: Box(x=memoryview(b"x")), ["obj.x"]),
-    "dict keys": (lambda: Box(x={}.keys()), ["obj.x"]),
-    "dict values": (lambda: Box(x={}.values()), ["obj.x"]),
-    "dict items": (lambda: Box(x={}.items()), ["obj.x"]),
-    "ordered dict's keys": (lambda: Box(x=collections.OrderedDict().keys()), ["obj.x"]),
-    "mapping proxy": (lambda: Box(x=types.MappingProxyType({})), ["obj.x"]),
-    "match": (lambda: Box(x=re.match("a", "a")), ["obj.x"]),
-    "hash": (lambda: Box(x=hashlib.sha256()), ["obj.x"]),
-    "zlib": (lambda: Box(x=zlib.compressobj()), ["obj.x"]),
-    "csv reader": (lambda: Box(x=csv.reader([])), ["obj.x"]),
-    "csv writer": (lambda: Box(x=csv.writer(io.StringIO())), ["obj.x"]),
-    "logger that is not registered": (lambda: Box(x=_broken_logger()), ["obj.x"]),
-    "logging handler": (lambda: Box(x=logging.StreamHandler()), ["obj.x"]),
+    "another class": (lambda: WithAttributes(x=Poses()), ["obj.x"]),
+    "environment": (lambda: WithAttributes(x=os.environ), ["obj.x"]),
+    "weak proxy": (lambda: WithAttributes(x=weakref.proxy(plain)), ["obj.x"]),
+    "ctypes buffer": (lambda: WithAttributes(x=ctypes.create_string_buffer(3)), ["obj.x"]),
+    "getstate raises": (lambda: WithAttributes(x=Raises()), ["obj.x"]),
+    "getnewargs_ex raises": (lambda: WithAttributes(x=RaisesInNew()), ["obj.x"]),
+    "getnewargs_ex is nonsense": (lambda: WithAttributes(x=BadNewArguments()), ["obj.x"]),
+    "argument of an exception": (lambda: WithAttributes(x=_exception(threading.Lock())), ["obj.x.args[1]"]),
+    "text file": (lambda: WithAttributes(f=open(__file__)), ["obj.f"]),  # noqa: SIM115
+    "binary file": (lambda: WithAttributes(f=open(__file__, "rb")), ["obj.f"]),  # noqa: SIM115
+    "unbuffered file": (lambda: WithAttributes(f=open(__file__, "rb", buffering=0)), ["obj.f"]),  # noqa: SIM115
+    "temporary file": (lambda: WithAttributes(f=tempfile.NamedTemporaryFile()), ["obj.f"]),  # noqa: SIM115
+    "mmap": (lambda: WithAttributes(f=mmap.mmap(-1, 4096)), ["obj.f"]),
+    "popen": (lambda: WithAttributes(p=_popen()), ["obj.p"]),
+    "sqlite3": (lambda: WithAttributes(c=sqlite3.connect(":memory:")), ["obj.c"]),
+    "ctypes pointer": (lambda: WithAttributes(p=ctypes.pointer(ctypes.c_int(1))), ["obj.p"]),
+    "ctypes array": (lambda: WithAttributes(p=(ctypes.c_int * 3)(1, 2, 3)), ["obj.p"]),
+    "ctypes library": (lambda: WithAttributes(p=ctypes.CDLL(None)), ["obj.p"]),
+    "capsule": (lambda: WithAttributes(p=_capsule()), ["obj.p"]),
+    "Lock": (lambda: WithAttributes(x=threading.Lock()), ["obj.x"]),
+    "RLock": (lambda: WithAttributes(x=threading.RLock()), ["obj.x"]),
+    "Condition": (lambda: WithAttributes(x=threading.Condition()), ["obj.x"]),
+    "Event": (lambda: WithAttributes(x=threading.Event()), ["obj.x"]),
+    "Semaphore": (lambda: WithAttributes(x=threading.BoundedSemaphore()), ["obj.x"]),
+    "Barrier": (lambda: WithAttributes(x=threading.Barrier(2)), ["obj.x"]),
+    "local": (lambda: WithAttributes(x=threading.local()), ["obj.x"]),
+    "Thread": (lambda: WithAttributes(x=threading.Thread(target=plain)), ["obj.x"]),
+    "subclass of Thread": (lambda: WithAttributes(x=MyThread()), ["obj.x"]),
+    "Thread that says its state": (lambda: WithAttributes(x=CarefulThread(lambda: 0)), ["obj.x.held"]),
+    "ThreadPoolExecutor": (lambda: WithAttributes(x=concurrent.futures.ThreadPoolExecutor(1)), ["obj.x"]),
+    "ProcessPoolExecutor": (lambda: WithAttributes(x=concurrent.futures.ProcessPoolExecutor(1)), ["obj.x"]),
+    "Future": (lambda: WithAttributes(x=concurrent.futures.Future()), ["obj.x"]),
+    "queue": (lambda: WithAttributes(x=queue.Queue()), ["obj.x"]),
+    "priority queue": (lambda: WithAttributes(x=queue.PriorityQueue()), ["obj.x"]),
+    "simple queue": (lambda: WithAttributes(x=queue.SimpleQueue()), ["obj.x"]),
+    "event loop": (lambda: WithAttributes(x=_loop()), ["obj.x"]),
+    "context variable": (lambda: WithAttributes(x=contextvars.ContextVar("x")), ["obj.x"]),
+    "context": (lambda: WithAttributes(x=contextvars.copy_context()), ["obj.x"]),
+    "generator": (lambda: WithAttributes(x=(i for i in ())), ["obj.x"]),
+    "coroutine": (lambda: WithAttributes(x=_coroutine()), ["obj.x"]),
+    "asynchronous generator": (lambda: WithAttributes(x=agen()), ["obj.x"]),
+    "frame": (lambda: WithAttributes(x=_frame()), ["obj.x"]),
+    "traceback": (lambda: WithAttributes(x=_traceback()), ["obj.x"]),
+    "code": (lambda: WithAttributes(x=plain.__code__), ["obj.x"]),
+    "weak reference": (lambda: WithAttributes(x=weakref.ref(plain)), ["obj.x"]),
+    "weak dict": (lambda: WithAttributes(x=weakref.WeakValueDictionary()), ["obj.x"]),
+    "weak key dict": (lambda: WithAttributes(x=weakref.WeakKeyDictionary()), ["obj.x"]),
+    "weak set": (lambda: WithAttributes(x=weakref.WeakSet()), ["obj.x"]),
+    "memoryview": (lambda: WithAttributes(x=memoryview(b"x")), ["obj.x"]),
+    "dict keys": (lambda: WithAttributes(x={}.keys()), ["obj.x"]),
+    "dict values": (lambda: WithAttributes(x={}.values()), ["obj.x"]),
+    "dict items": (lambda: WithAttributes(x={}.items()), ["obj.x"]),
+    "ordered dict's keys": (lambda: WithAttributes(x=collections.OrderedDict().keys()), ["obj.x"]),
+    "mapping proxy": (lambda: WithAttributes(x=types.MappingProxyType({})), ["obj.x"]),
+    "match": (lambda: WithAttributes(x=re.match("a", "a")), ["obj.x"]),
+    "hash": (lambda: WithAttributes(x=hashlib.sha256()), ["obj.x"]),
+    "zlib": (lambda: WithAttributes(x=zlib.compressobj()), ["obj.x"]),
+    "csv reader": (lambda: WithAttributes(x=csv.reader([])), ["obj.x"]),
+    "csv writer": (lambda: WithAttributes(x=csv.writer(io.StringIO())), ["obj.x"]),
+    "logger that is not registered": (lambda: WithAttributes(x=_broken_logger()), ["obj.x"]),
+    "logging handler": (lambda: WithAttributes(x=logging.StreamHandler()), ["obj.x"]),
     "cycle": (_cycle, ["obj.lock"]),
-    "array of objects": (lambda: Box(x=np.array([1, threading.Lock()], dtype=object)), ["obj.x.flat[1]"]),
-    "two": (lambda: Box(a=threading.Lock(), b=1, c={"x": lambda: 0}), ["obj.a", "obj.c['x']"]),
-    "deep": (lambda: Box(tree=_deep(100_000)), ["obj.tree"]),
-    "deep with an unpicklable object": (lambda: Box(tree=_deep(100_000), lock=threading.Lock()), ["obj.lock"]),
+    "array of objects": (lambda: WithAttributes(x=np.array([1, threading.Lock()], dtype=object)), ["obj.x.flat[1]"]),
+    "two": (lambda: WithAttributes(a=threading.Lock(), b=1, c={"x": lambda: 0}), ["obj.a", "obj.c['x']"]),
+    "deep": (lambda: WithAttributes(tree=_deep(100_000)), ["obj.tree"]),
+    "deep with an unpicklable object": (
+        lambda: WithAttributes(tree=_deep(100_000), lock=threading.Lock()),
+        ["obj.lock"],
+    ),
 }
 
 GOOD: dict[str, Callable[[], Any]] = {
@@ -615,7 +610,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     ],
     "functions": lambda: [plain, len, [].append, "x".join, str.upper, Handles.static, Handles.of_class, os.path.join],
     "wrapped": lambda: [wrapped, undecorated],
-    "classes": lambda: [Box, int, Color, Point, type(None), list[int], int | None, T],
+    "classes": lambda: [WithAttributes, int, Color, Point, type(None), list[int], int | None, T],
     "enums": lambda: [Color.RED, Flags.A | Flags.B, re.IGNORECASE],
     "drops": Drops,
     "registered": lambda: Registered(threading.Lock()),
@@ -636,7 +631,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     ],
     "counters": lambda: itertools.chain([1], [2]) if sys.version_info < (3, 12) else None,
     "partial": lambda: functools.partial(plain, 1, x=2),
-    "methods": lambda: [Data(1).__repr__, Point(1, 2)._asdict, functools.partial(Box().__init__, a=1)],
+    "methods": lambda: [Data(1).__repr__, Point(1, 2)._asdict, functools.partial(WithAttributes().__init__, a=1)],
     "streams in memory": lambda: [io.BytesIO(b"x"), io.StringIO("x")],
     "loggers": lambda: [logging.getLogger("headrace.test"), logging.getLogger()],
     "exceptions": lambda: [ValueError("x"), _exception(1), OSError(2, "x")],
@@ -654,17 +649,17 @@ GOOD: dict[str, Callable[[], Any]] = {
     "event of multiprocessing's": lambda: multiprocessing.get_context("spawn").Event(),
     "queue of multiprocessing's": lambda: _queue_of("spawn"),
     "pipe": lambda: multiprocessing.Pipe()[0],
-    "cycle": lambda: (lambda box: box.__dict__.update(box=box, boxes=[box]) or box)(Box()),
-    "empty": lambda: Box(),
-    "late": lambda: Box(**{str(number): number for number in range(1000)}),
+    "cycle": lambda: (lambda box: box.__dict__.update(box=box, boxes=[box]) or box)(WithAttributes()),
+    "empty": lambda: WithAttributes(),
+    "late": lambda: WithAttributes(**{str(number): number for number in range(1000)}),
     "half deep": lambda: _deep(150),
     "types": lambda: [types.SimpleNamespace(a=1), types.GenericAlias(list, (int,))],
 }
 
 
 if hasattr(multiprocessing.get_context("fork").Lock(), "_is_fork_ctx"):  # else it pickles, and does not load
-    BAD["lock of fork's"] = (lambda: Box(x=multiprocessing.get_context("fork").Lock()), ["obj.x"])
-    BAD["event of fork's"] = (lambda: Box(x=multiprocessing.get_context("fork").Event()), ["obj.x"])
+    BAD["lock of fork's"] = (lambda: WithAttributes(x=multiprocessing.get_context("fork").Lock()), ["obj.x"])
+    BAD["event of fork's"] = (lambda: WithAttributes(x=multiprocessing.get_context("fork").Event()), ["obj.x"])
 
 if torch is not None:
 
@@ -677,9 +672,9 @@ if torch is not None:
         return made
 
     BAD |= {
-        "tensor without a storage": (lambda: Box(x=torch.ones(2, 2).to_mkldnn()), ["obj.x"]),
-        "non-leaf tensor": (lambda: Box(x=torch.ones(2, requires_grad=True) * 2), ["obj.x"]),
-        "tensor with attributes": (lambda: Box(x=_my_tensor(note=threading.Lock())), ["obj.x.note"]),
+        "tensor without a storage": (lambda: WithAttributes(x=torch.ones(2, 2).to_mkldnn()), ["obj.x"]),
+        "non-leaf tensor": (lambda: WithAttributes(x=torch.ones(2, requires_grad=True) * 2), ["obj.x"]),
+        "tensor with attributes": (lambda: WithAttributes(x=_my_tensor(note=threading.Lock())), ["obj.x.note"]),
     }
     GOOD |= {
         "tensors": lambda: [torch.zeros(3), torch.nn.Parameter(torch.ones(2)), torch.zeros(2, requires_grad=True)],

@@ -209,8 +209,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_killed_worker_is_noticed_without_pidfd(tmp_path: pathlib.Path, method: str) -> None:
     assert run(tmp_path, with_method(REPORTED, method), HEADRACE_FAIL="pidfd_open:EPERM") == "memfd\n"
-    said = run(tmp_path, with_method(KILLED, method), HEADRACE_FAIL="pidfd_open:EPERM")
-    assert said.startswith("DataLoader worker (pid")
+    output = run(tmp_path, with_method(KILLED, method), HEADRACE_FAIL="pidfd_open:EPERM")
+    assert output.startswith("DataLoader worker (pid")
 
 
 ORPHANED = """
@@ -253,9 +253,9 @@ assert children(os.getpid()) == set()
 
 @needs_failpoints
 def test_fork_refused_says_which_limit_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
-    said = run(tmp_path, FORK_REFUSED, HEADRACE_FAIL="fork:EAGAIN")
-    assert any(word in said for word in ("ulimit -u", "RLIMIT_NPROC", "pids.max", "process limit")), said
-    assert "num_workers" in said, said
+    output = run(tmp_path, FORK_REFUSED, HEADRACE_FAIL="fork:EAGAIN")
+    assert any(word in output for word in ("ulimit -u", "RLIMIT_NPROC", "pids.max", "process limit")), output
+    assert "num_workers" in output, output
 
 
 # ---- limits ----
@@ -266,10 +266,10 @@ def test_batch_above_the_limit_names_both_sizes_and_the_option() -> None:
     loader = forked(Headrace, d.Images(16, side=1024), batch_size=2, arena_limit=1 << 20)
     with pytest.raises(MemoryError) as caught:
         list(loader)
-    said = str(caught.value)
-    assert "arena_limit" in said and "batch_size" in said, said
-    assert "8.0 MiB" in said or str(8 * MB) in said, said
-    assert "1.0 MiB" in said or str(MB) in said, said
+    message = str(caught.value)
+    assert "arena_limit" in message and "batch_size" in message, message
+    assert "8.0 MiB" in message or str(8 * MB) in message, message
+    assert "1.0 MiB" in message or str(MB) in message, message
 
 
 @only_headrace
@@ -364,8 +364,8 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
-def assert_torchs(said: str, reason: str) -> None:
-    found = json.loads(said)
+def assert_torchs(output: str, reason: str) -> None:
+    found = json.loads(output)
     assert found["batches"] == [[[0, 1], [2, 3], [4]]] * 2
     assert found["torchs"] and found["iterator"] == "_MultiProcessingDataLoaderIter"
     assert len(found["warned"]) == 1 and reason in found["warned"][0], found["warned"]
@@ -399,8 +399,8 @@ for limit in ("1 GB", 1):
 
 @only_headrace
 def test_options_are_checked_where_the_engine_is_off_too(tmp_path: pathlib.Path) -> None:
-    said = run(tmp_path, CHECKED, HEADRACE_DISABLE="1").splitlines()
-    assert said == [
+    output = run(tmp_path, CHECKED, HEADRACE_DISABLE="1").splitlines()
+    assert output == [
         str(inspect.signature(Headrace)),
         "TypeError True",
         "TypeError True",
@@ -541,8 +541,8 @@ except Exception as error:
 @only_headrace
 @pytest.mark.parametrize("depth", [500, 2000, 100_000])
 def test_a_deeply_nested_batch_arrives_or_raises(tmp_path: pathlib.Path, depth: int) -> None:
-    said = run(tmp_path, DEEP.format(depth=depth), timeout_s=60)
-    assert said == "arrived\n" or "recursion" in said.lower() or "deep" in said.lower(), said
+    output = run(tmp_path, DEEP.format(depth=depth), timeout_s=60)
+    assert output == "arrived\n" or "recursion" in output.lower() or "deep" in output.lower(), output
 
 
 def test_a_batch_that_contains_itself_arrives_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,13 +579,13 @@ def test_far_apart_slices_of_one_storage_arrive_right(monkeypatch: pytest.Monkey
 # ---- datasets and samplers that misbehave ----
 
 
-@pytest.mark.parametrize("said", [0, 3, 9, -1, 2.5, "six", None, True, 2**70], ids=repr)
+@pytest.mark.parametrize("claimed", [0, 3, 9, -1, 2.5, "six", None, True, 2**70], ids=repr)
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_dataset_with_wrong_length_behaves_as_with_torch(said: Any, shuffle: bool) -> None:
-    if said == 2**70 and shuffle:
+def test_dataset_with_wrong_length_behaves_as_with_torch(claimed: Any, shuffle: bool) -> None:
+    if claimed == 2**70 and shuffle:
         pytest.skip("torch would draw a permutation of that length")
     options = {"batch_size": 2, "shuffle": shuffle}
-    assert_same(lambda kind: forked(kind, d.Lies(6, said), **options), limit=12)
+    assert_same(lambda kind: forked(kind, d.Lies(6, claimed), **options), limit=12)
 
 
 @pytest.mark.parametrize("good", [0, 1, 4, 5, 11])
@@ -619,9 +619,9 @@ def test_string_instead_of_number_raises_as_torch_with_its_name(name: str, optio
         Torch(range(3), **options)  # type: ignore[arg-type]
     with pytest.raises(theirs.type) as ours:
         Headrace(range(3), **options)
-    said = "\n".join([str(ours.value), *getattr(ours.value, "__notes__", [])])
+    message = "\n".join([str(ours.value), *getattr(ours.value, "__notes__", [])])
     note = f"headrace: {name} is a string, {options[name]!r}; give a number (argparse converts with type=int)"
-    assert said == f"{theirs.value}\n{note}"
+    assert message == f"{theirs.value}\n{note}"
 
 
 @only_headrace

@@ -110,15 +110,15 @@ def test_a_worker_that_is_killed_in_the_copy_is_replaced(marks: Marks) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "count"),
+    ("world_size", "count"),
     [(None, 1), ("", 1), ("8", 8), ("0", 1), ("-1", 1), ("two", 1), ("4294967296", 1), ("9" * 5000, 1), ("٣", 1)],
 )
 def test_local_world_size_is_used_if_it_is_a_number(
-    told: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+    world_size: str | None, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    if told is not None:
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", told)
+    if world_size is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", world_size)
     assert main._local_trainers() == count
 
 

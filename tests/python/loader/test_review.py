@@ -260,8 +260,12 @@ except ModuleNotFoundError as error:
 
 
 def test_without_torch_the_import_says_what_to_do(tmp_path: pathlib.Path) -> None:
-    said = run(tmp_path, WITHOUT_TORCH)
-    assert said.startswith("headrace.torch needs torch") and "pip install torch" in said and "headrace.Loader" in said
+    output = run(tmp_path, WITHOUT_TORCH)
+    assert (
+        output.startswith("headrace.torch needs torch")
+        and "pip install torch" in output
+        and "headrace.Loader" in output
+    )
 
 
 def long_epoch(kind: Any, profiled: bool) -> list[tuple[str, int, str]]:
@@ -385,9 +389,9 @@ if __name__ == "__main__":
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions take no notes before Python 3.11")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_the_argument_that_cannot_be_pickled_is_named(tmp_path: pathlib.Path, method: str) -> None:
-    said = [line for line in run(tmp_path, WITH_EVENT.format(method=method)).splitlines() if "cannot be sent" in line]
+    lines = [line for line in run(tmp_path, WITH_EVENT.format(method=method)).splitlines() if "cannot be sent" in line]
     names = ["dataset", "collate_fn", "worker_init_fn", "dataset"]
-    assert [line.partition(" cannot be sent")[0] for line in said] == [f"headrace: {name}" for name in names]
+    assert [line.partition(" cannot be sent")[0] for line in lines] == [f"headrace: {name}" for name in names]
 
 
 @only_headrace
@@ -769,9 +773,9 @@ for options in {"sampler": [threading.Lock()]}, {"collate_fn": lambda samples: t
 
 
 @pytest.mark.parametrize(
-    "script, said",
+    "script, expected",
     [(SETTLES, "4\n"), (MANY_ARGUMENTS, "4\n"), (WITHOUT_FOLDER, "True\nTrue\n")],
     ids=["start method", "arguments", "folder"],
 )
-def test_a_script_does_what_it_may_with_torch(script: str, said: str, tmp_path: pathlib.Path) -> None:
-    assert run(tmp_path, script) == said
+def test_a_script_does_what_it_may_with_torch(script: str, expected: str, tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, script) == expected

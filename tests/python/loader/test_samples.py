@@ -18,7 +18,7 @@ import torch
 import torch.utils.data
 from disturbed import BOTH, COUNT, DATASETS, HERE, SLOW_METHODS, as_sum, load, pids, undisturbed
 from loaders import needs_failpoints, only_headrace
-from mishaps import Bad, Marks, Numbers, Plan, Random, epoch, kill, told
+from mishaps import Bad, Marks, Numbers, Plan, Random, collected_warnings, epoch, kill
 
 pytestmark = only_headrace
 
@@ -179,7 +179,7 @@ def bad(kind: Any, marks: Marks, policy: Any, bad: tuple[int, ...] = BAD, **opti
 def test_skip_makes_a_batch_smaller(kind: Any, collate: Any, marks: Marks) -> None:
     loader = bad(kind, marks, "skip", collate_fn=collate)
     expected = [[i for i in range(at, min(at + 3, COUNT)) if i not in BAD] for at in range(0, COUNT, 3)]
-    with told() as texts:
+    with collected_warnings() as texts:
         assert epoch(loader) == (expected if collate is None else [*map(as_sum, expected)])
     assert len(expected) == len(loader)
     assert sorted(one.index for one in loader.report()["bad_samples"]) == list(BAD)
@@ -214,7 +214,7 @@ def test_same_samples_are_skipped_and_refilled_without_workers(
         loader = bad(kind, marks, policy, batch_size=batch_size, **options)
         seen = []
         for _ in range(2):
-            with told() as texts:
+            with collected_warnings() as texts:
                 batches = epoch(loader)
             report = loader.report()
             listed = sorted((one.index, one.error) for one in report["bad_samples"])
@@ -229,7 +229,7 @@ def test_same_samples_are_skipped_and_refilled_without_workers(
 @BOTH
 def test_bad_samples_are_reported_once_without_workers(kind: Any, marks: Marks) -> None:
     loader = bad(kind, marks, "skip", bad=(4,), **HERE)
-    with told() as texts:
+    with collected_warnings() as texts:
         iterator = iter(loader)
         assert len([*iterator]) == len(loader)
         assert next(iterator, None) is None
@@ -253,7 +253,7 @@ def test_install_gives_sample_options_without_workers(marks: Marks) -> None:
     def batches(**options: Any) -> Any:
         return epoch(torch.utils.data.DataLoader(Bad(COUNT, Plan(marks), BAD), batch_size=3, **options))
 
-    with headrace.torch.installed(on_bad_sample="refill", rng="sample", seed=3), told() as texts:
+    with headrace.torch.installed(on_bad_sample="refill", rng="sample", seed=3), collected_warnings() as texts:
         assert batches() == batches(num_workers=2)
         stream = torch.utils.data.DataLoader(Anything())
         assert epoch(stream) == [[0], [1]], "an iterable one has no random numbers by sample"
@@ -297,7 +297,7 @@ def test_exception_of_on_bad_sample_is_raised(kind: Any, marks: Marks) -> None:
 @BOTH
 def test_a_batch_of_bad_samples_only_gets_a_good_one(kind: Any, marks: Marks) -> None:
     loader = bad(kind, marks, "skip", bad=(6, 7, 8, 40))
-    with told() as texts:
+    with collected_warnings() as texts:
         batches = epoch(loader)
     assert len(batches) == len(loader)
     assert len(batches[2]) == 1
@@ -317,7 +317,7 @@ def test_a_dataset_of_bad_samples_only_raises(kind: Any, policy: str, marks: Mar
 @BOTH
 def test_many_bad_samples_are_cut_short_in_the_warning_only(kind: Any, marks: Marks) -> None:
     loader = bad(kind, marks, "skip", bad=tuple(range(0, 38, 2)))
-    with told() as texts:
+    with collected_warnings() as texts:
         epoch(loader)
     assert "and 9 more: see report()['bad_samples']" in texts[0]
     assert len(texts[0].splitlines()) == 12
@@ -329,7 +329,7 @@ def test_many_bad_samples_are_cut_short_in_the_warning_only(kind: Any, marks: Ma
 def test_bad_samples_are_those_of_this_epoch(kind: Any, persistent: bool, marks: Marks) -> None:
     loader = bad(kind, marks, "skip", persistent_workers=persistent)
     for _ in range(2):
-        with told() as texts:
+        with collected_warnings() as texts:
             epoch(loader)
         assert len(texts) == 1
         assert len(loader.report()["bad_samples"]) == len(BAD)
@@ -353,7 +353,7 @@ def test_a_bad_sample_of_a_batch_that_raises_is_listed_too(
 ) -> None:
     loader = bad(kind, marks, policy, bad=(6, 7), collate_fn=collate)
     iterator, errors = iter(loader), 0
-    with told() as texts:
+    with collected_warnings() as texts:
         for _ in range(len(loader)):
             try:
                 next(iterator)
@@ -391,7 +391,7 @@ def test_a_sample_that_kills_its_worker_twice_is_not_tried_again(
     plan = Plan(marks, {7: ["SIGKILL", "SIGSEGV", "exit 3"]})
     loader = load(kind, DATASETS[name](plan), batch_size=batch_size, on_bad_sample=policy, seed=1)
     batches, errors = [], []
-    with told() as texts:
+    with collected_warnings() as texts:
         iterator = iter(loader)
         for _ in range(COUNT + 1):
             try:
@@ -496,7 +496,7 @@ def test_a_death_before_a_worker_has_begun_is_not_its_samples(kind: Any, marks: 
 
     os.register_at_fork(after_in_child=arm)
     loader = load(kind, Numbers(COUNT, Plan(marks, {7: ["SIGKILL"]})))
-    with told() as texts:
+    with collected_warnings() as texts:
         assert epoch(loader) == undisturbed(kind, "map")
     assert loader.report()["restarts"] == 2
     assert not any("not tried again" in text for text in texts)
@@ -537,7 +537,7 @@ def test_exit_and_interrupt_of_a_sample_end_the_run(
 ) -> None:
     loader = load(kind, data(COUNT, Plan(marks)), **options, on_bad_sample=word)
     iterator = iter(loader)
-    with told() as texts:
+    with collected_warnings() as texts:
         batches = [next(iterator) for _ in range(2)]
         with pytest.raises(data.kind, match="at sample 7"):
             next(iterator)
@@ -550,7 +550,7 @@ def test_a_keyboard_interrupt_of_a_sample_is_never_skipped(kind: Any, marks: Mar
     dataset = IsInterruptedAt(COUNT, Plan(marks))
     with pytest.raises(KeyboardInterrupt):
         epoch(load(kind, dataset, **HERE, on_bad_sample="skip"))
-    with told() as texts, pytest.raises(RuntimeError, match="It was interrupted") as caught:
+    with collected_warnings() as texts, pytest.raises(RuntimeError, match="It was interrupted") as caught:
         epoch(load(kind, dataset, on_bad_sample="skip", max_restarts=3))
     assert len(texts) == 3
     assert "the limit max_restarts=3 is reached" in str(caught.value)

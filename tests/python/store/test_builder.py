@@ -122,18 +122,18 @@ def test_records_die_as_soon_as_they_are_in(tmp_path: Path) -> None:
 
 
 def test_progress_is_reported() -> None:
-    told: list[int] = []
-    builder = headrace.store.Builder(progress=told.append)
+    counts: list[int] = []
+    builder = headrace.store.Builder(progress=counts.append)
     for record in records(50_000):
         builder.append(record)
     builder.finish()
-    assert told and told == sorted(told)
-    told.clear()
-    builder = headrace.store.Builder(progress=told.append)
+    assert counts and counts == sorted(counts)
+    counts.clear()
+    builder = headrace.store.Builder(progress=counts.append)
     for _ in range(4):
         builder.append(bytes(10_000_000))
     builder.finish()
-    assert told and told == sorted(told)
+    assert counts and counts == sorted(counts)
 
 
 def test_the_line_of_progress_ends_once(capsys: pytest.CaptureFixture[str]) -> None:

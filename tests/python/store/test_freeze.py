@@ -565,7 +565,7 @@ def node(i):
     return made
 
 MAKE = (lambda i: {**{f"k{j}": [j] for j in range(30)}, f"z{i}": i}), node
-said = set()
+results = set()
 for i in range(600):
     gc.disable()
     target = [MAKE[i % 2](i) for _ in range(3)]
@@ -573,17 +573,17 @@ for i in range(600):
     gc.enable()
     gc.set_threshold(gc.get_count()[0] + i % 40, 1, 1)
     try:
-        said.add(len(headrace.freeze(target)))
+        results.add(len(headrace.freeze(target)))
     except RuntimeError as error:
-        said.add("was changed while it was being frozen" in str(error))
-print(sorted(map(repr, said)))
+        results.add("was changed while it was being frozen" in str(error))
+print(sorted(map(repr, results)))
 """
 
 
 def test_list_emptied_while_frozen_is_complete_or_an_error() -> None:
     environ = {**os.environ, "PYTHONMALLOC": "debug"}  # what is freed is overwritten
-    said = subprocess.run([sys.executable, "-c", EMPTIED_BY_A_FINALIZER], capture_output=True, text=True, env=environ)
-    assert (said.returncode, said.stdout) == (0, "['0', '3', 'True']\n"), said.stderr
+    done = subprocess.run([sys.executable, "-c", EMPTIED_BY_A_FINALIZER], capture_output=True, text=True, env=environ)
+    assert (done.returncode, done.stdout) == (0, "['0', '3', 'True']\n"), done.stderr
 
 
 def test_enum_member_is_known_by_its_name_for_any_value() -> None:
@@ -633,9 +633,9 @@ except KeyboardInterrupt:
 
 
 def test_progress_is_reported_in_bytes() -> None:
-    told: list[int] = []
-    headrace.freeze([[str(i)] for i in range(300_000)], progress=told.append)
-    assert told and told == sorted(told)
+    counts: list[int] = []
+    headrace.freeze([[str(i)] for i in range(300_000)], progress=counts.append)
+    assert counts and counts == sorted(counts)
 
 
 @pytest.mark.parametrize("kind", ["texts", "arrays", "bytes in a dict"])
@@ -645,9 +645,11 @@ def test_progress_is_reported_within_texts_and_between_arrays(kind: str) -> None
         value = [np.zeros(10_000_000, dtype="u1") for _ in range(5)]
     elif kind != "texts":
         value = {i: bytes(10_000_000) + bytes([i]) for i in range(5)}
-    told: list[int] = []
-    headrace.freeze(value, progress=told.append)
-    assert told == sorted(told) and len(told) >= 2 and 1_000_000 < told[0] < 25_000_000 < told[-1] < 60_000_000
+    counts: list[int] = []
+    headrace.freeze(value, progress=counts.append)
+    assert (
+        counts == sorted(counts) and len(counts) >= 2 and 1_000_000 < counts[0] < 25_000_000 < counts[-1] < 60_000_000
+    )
 
     def stop(count: int) -> None:
         raise ValueError(f"enough after {count > 0}")

@@ -152,7 +152,7 @@ def test_a_list_of_transforms_stays_and_what_they_hold_is_frozen() -> None:
     assert transforms[0](1) == transforms[0](1) and transforms[0].calls == 2
 
 
-class Box:
+class IterableRecord:
     """A record that can be unpacked."""
 
     def __init__(self, at: int) -> None:
@@ -164,7 +164,7 @@ class Box:
 
 def test_records_that_can_be_iterated_are_frozen() -> None:
     data = Paths()
-    data.boxes = [Box(at) for at in range(20_000)]  # type: ignore[attr-defined]
+    data.boxes = [IterableRecord(at) for at in range(20_000)]  # type: ignore[attr-defined]
     headrace.freeze_attributes(data)
     boxes: Any = data.boxes  # type: ignore[attr-defined]
     assert is_frozen(boxes)
@@ -328,8 +328,8 @@ def test_unfreezable_attribute_is_reported_once(face: str, caplog: pytest.LogCap
     loader = kind(data, 1000, num_workers=1, multiprocessing_context="fork", freeze=True)
     for _ in range(3):
         assert len(list(loader)) == COUNT // 1000
-    told = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(told) == 1 and "not frozen: dataset.locks: " in told[0].getMessage()
+    logged = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(logged) == 1 and "not frozen: dataset.locks: " in logged[0].getMessage()
 
 
 # ---- where stderr is no terminal, nor even a file ----

@@ -85,7 +85,7 @@ MADE: list[Any] = [
     lambda: ft.Both(1, 2, c=3, d=[4]),
     lambda: _without(ft.Both(1, 2, c=3), "a"),
     lambda: ft.Guarded([1]),
-    lambda: ft.Box([1]),
+    lambda: ft.GenericClass([1]),
     lambda: ft.LongPoint(1, [2]),
 ]
 
@@ -124,12 +124,12 @@ ATTRS = """
 import attrs, headrace, pickle
 
 @attrs.define
-class Box:
+class BoundingBox:
     corners: list
     label: str = "none"
 
 @attrs.define
-class Deep(Box):
+class Deep(BoundingBox):
     depth: float = 0.5
 
 @attrs.frozen(cache_hash=True)
@@ -140,7 +140,7 @@ class Hashed:
 class HashedOpenly:
     name: str
 
-boxes = [Box([1, 2]), Deep([3], "cat", 1.5)]
+boxes = [BoundingBox([1, 2]), Deep([3], "cat", 1.5)]
 frozen = headrace.freeze(boxes)
 assert headrace.thaw(frozen) == boxes and frozen[1].corners[0] == 3 and isinstance(frozen[1], Deep)
 for hashed in Hashed("a"), HashedOpenly("a"):
@@ -173,9 +173,9 @@ for trust in False, True:
 
 def test_class_of_the_script_that_froze_it_is_named_as_such(tmp_path: pathlib.Path) -> None:
     run(tmp_path, FREEZES_ITS_OWN)
-    told = run(tmp_path, READS_IT).splitlines()
-    assert len(told) == 2 and all(
-        "'Record', which the script that froze it defined itself; move it" in one for one in told
+    lines = run(tmp_path, READS_IT).splitlines()
+    assert len(lines) == 2 and all(
+        "'Record', which the script that froze it defined itself; move it" in one for one in lines
     )
 
 

@@ -79,15 +79,15 @@ def test_texts_that_are_read_one_after_the_other_are_as_new() -> None:
 
 
 def test_an_interned_text_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
     texts = [f"{number:040}" for number in range(1000)]
     view = headrace.freeze(texts)
     for number in range(100):
         sys.intern(view[number])  # dropped at once: only the table of names may know it
     assert [view[-number - 1] for number in range(len(texts))] == texts[::-1]  # and gone: it must know those that go
     assert [sys.intern(text) for text in texts[:100]] == texts[:100]
-    assert not told
+    assert not unraisable
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="a str keeps no wide copy of itself")

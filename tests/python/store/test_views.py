@@ -307,12 +307,12 @@ def test_missing_key_raises_as_in_a_dict() -> None:
         for key in ("none", (1, 2), (), None, ((),)):
             with pytest.raises(KeyError) as expected:
                 value[key]  # type: ignore[index]
-            with pytest.raises(KeyError) as told:
+            with pytest.raises(KeyError) as caught:
                 view[key]
-            assert told.value.args == expected.value.args
-            with pytest.raises(KeyError) as told:
+            assert caught.value.args == expected.value.args
+            with pytest.raises(KeyError) as caught:
                 view.get_many([key])
-            assert told.value.args == expected.value.args
+            assert caught.value.args == expected.value.args
 
 
 def test_write_is_refused_with_a_way_out() -> None:
@@ -426,7 +426,7 @@ def test_instances_of_all_plain_kinds_have_their_fields() -> None:
     scan = ft.Scan("s", np.arange(3), {"a": 1})
     view = headrace.freeze(
         {"scan": scan, "key": ft.Key(1, "x"), "slots": ft.Slotted(1, [2]), "both": ft.Both(1, [2], c=3),
-         "guarded": ft.Guarded(41), "box": ft.Box([1]), "point": ft.Point(1, [2]), "long": ft.LongPoint(3, 4)}
+         "guarded": ft.Guarded(41), "box": ft.GenericClass([1]), "point": ft.Point(1, [2]), "long": ft.LongPoint(3, 4)}
     )  # fmt: skip
     assert view["scan"].count() == 3 and not view["scan"].points.flags.writeable
     assert view["key"] == ft.Key(1, "x") and hash(view["key"]) == hash(ft.Key(1, "x"))

@@ -227,26 +227,26 @@ def test_forked_child_reads_a_kept_batch_after_100_more(kind: Any) -> None:
         next(iterator)
     kept = [next(iterator)[0] for _ in range(4)]
     go_read, go_write = os.pipe()
-    said_read, said_write = os.pipe()
+    answer_read, answer_write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(go_write)
             os.read(go_read, 1)
             good = all(is_image(kept[n][k], 10 + 2 * n + k) for n in range(4) for k in range(2))
-            os.write(said_write, b"good" if good else b"bad")
+            os.write(answer_write, b"good" if good else b"bad")
         finally:
             os._exit(0)
     os.close(go_read)
-    os.close(said_write)
+    os.close(answer_write)
     del kept
     for _ in range(100):
         next(iterator)[0].fill_(-5)
     os.close(go_write)
-    with os.fdopen(said_read, "rb") as stream:
-        said = stream.read()
+    with os.fdopen(answer_read, "rb") as stream:
+        answer = stream.read()
     os.waitpid(child, 0)
-    assert said == b"good"
+    assert answer == b"good"
 
 
 @LOADERS

@@ -174,9 +174,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    "workers, said", [(0, f"{EARLY}1 of at least 2 batches"), (1, "headrace: worker 0 ends early")]
+    "workers, expected", [(0, f"{EARLY}1 of at least 2 batches"), (1, "headrace: worker 0 ends early")]
 )
-def test_collate_fn_that_stops_an_iterable_warns(tmp_path: pathlib.Path, workers: int, said: str) -> None:
+def test_collate_fn_that_stops_an_iterable_warns(tmp_path: pathlib.Path, workers: int, expected: str) -> None:
     out = run(tmp_path, f"import sys; sys.stderr = sys.stdout\n{ITERABLE.format(workers=workers)}")
     assert "[[0, 1, 2, 3]]" in out
-    assert said in out
+    assert expected in out

@@ -427,15 +427,15 @@ def test_an_empty_iterable_dataset_ends_at_once() -> None:
     assert_same(lambda kind: forked(kind, d.Count(0), batch_size=2, persistent_workers=True), epochs=2)
 
 
-@pytest.mark.parametrize("said", [3, 8, 100])
-def test_wrong_length_of_an_iterable_dataset_warns_as_with_torch(said: int) -> None:
+@pytest.mark.parametrize("claimed", [3, 8, 100])
+def test_wrong_length_of_an_iterable_dataset_warns_as_with_torch(claimed: int) -> None:
     def make(kind: Any) -> Any:
-        loader = forked(kind, d.SizedCount(4, said), batch_size=None)
-        assert len(loader) == said
+        loader = forked(kind, d.SizedCount(4, claimed), batch_size=None)
+        assert len(loader) == claimed
         return loader
 
     found = assert_same(make)
-    assert bool(found.warned) == (said < 8)
+    assert bool(found.warned) == (claimed < 8)
 
 
 @pytest.mark.parametrize("at", [-1, 0, 3])
@@ -834,24 +834,24 @@ def take(iterator, barrier):
         except StopIteration:
             return
         except RuntimeError as error:
-            said.add("its own iterator" in str(error))
+            errors.add("its own iterator" in str(error))
         except BaseException as error:
-            said.add(repr(error))
+            errors.add(repr(error))
 
 if __name__ == "__main__":
     sys.setswitchinterval(1e-6)
-    said = set()
+    errors = set()
     options = dict(num_workers=2, prefetch_factor=32, persistent_workers=True, multiprocessing_context="fork")
     loader = headrace.Loader(range(64), 1, **options)
     begin = time.monotonic()
-    while time.monotonic() < begin + (5 if said else 60):
+    while time.monotonic() < begin + (5 if errors else 60):
         iterator, barrier = iter(loader), threading.Barrier(2)
         threads = [threading.Thread(target=take, args=(iterator, barrier)) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    print(said)
+    print(errors)
 """
 
 
@@ -874,9 +874,9 @@ def test_a_loader_made_in_one_process_works_in_its_forked_child(kind: Any) -> No
             os._exit(status)
     os.close(write)
     with os.fdopen(read) as stream:
-        said = stream.read()
+        output = stream.read()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert said == "[[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]"
+    assert output == "[[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]"
 
 
 @LOADERS

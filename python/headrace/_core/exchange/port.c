@@ -248,16 +248,6 @@ PyTypeObject NotingType = {
     .tp_dealloc = noting_dealloc,
 };
 
-/* Sets the phase, wait, fetch or collate, to which reports count the time from here on. */
-static PyObject *port_enter(PyObject *self, PyObject *phase) {
-    long number = PyLong_AsLong(phase);
-    if (PyErr_Occurred() || !open_port((struct port *)self)) return NULL;
-    if (number < 0 || number >= HR_PHASE_COUNT)
-        return PyErr_Format(PyExc_ValueError, "headrace: there is no phase %ld", number);
-    hr_port_enter(((struct port *)self)->port, (enum hr_phase)number);
-    Py_RETURN_NONE;
-}
-
 static PyObject *port_log_stderr(PyObject *self, PyObject *text) {
     char *bytes;
     Py_ssize_t length;
@@ -331,7 +321,6 @@ static PyMethodDef port_methods[] = {
     {"noting", port_noting, METH_O,
      "noting(indices) -> iterator\n\nReturns an iterator over the indices that records the position of the current one "
      "(0 for the first) as note does."},
-    {"enter", port_enter, METH_O, "enter(phase)\n\nRecords that the worker enters a phase, PHASE_*."},
     {"log_stderr", port_log_stderr, METH_O,
      "log_stderr(bytes)\n\nAdds bytes to the kept end of the worker's stderr, for reports. Raises OSError."},
     {"post_status", port_post_status, METH_O,

@@ -74,7 +74,9 @@ static bool is_too_heavy(uint64_t weight) {
 /* ---- objects that are hashed before they are complete ----
  *
  * An instance may be an item of a set, or a key of a dict, that it contains itself. If it hashes by its fields, it is
- * hashed before it has all of them. The hash of that time must be equal to the hash of the complete object. */
+ * hashed before it has all of them. The hash of that time must be equal to the hash of the complete object. This is
+ * checked, and not refused at once, because a tree whose nodes hash by their names and keep their children in sets and
+ * their parent in an attribute is an ordinary dataset, which pickle restores too. */
 
 static int refuse_early(PyObject *object, PyObject *error) {
     PyObject *why = error ? PyUnicode_FromFormat(" (%S)", error) : PyUnicode_FromString("");

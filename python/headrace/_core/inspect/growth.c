@@ -71,7 +71,9 @@ static void note(struct look *look, const void *start, uint64_t bytes, double we
 
 /* ---- the memory of an object ---- */
 
-/* numpy's PyArrayObject and the head of its PyArray_Descr, as its binary interface has had them since 1.0. */
+/* numpy's PyArrayObject and the head of its PyArray_Descr, as its binary interface has had them since 1.0. They are
+ * copied because the buffer protocol writes to each array (its reference count, and numpy's record of its buffers), and
+ * a write copies a page of a forked worker: 16 MiB for a look at 4000 of 200,000 small arrays, instead of 0.2 MiB. */
 struct array {
     PyObject_HEAD char *data;
     int dimension_count;

@@ -71,7 +71,7 @@ def check_parts(parts: Parts, method: str, name: str, *, load: bool = False, sub
     walk = search.Walk()
     walk.start(parts)
     is_through = walk.go_on(_FIRST_LOOK)
-    if is_through and (found := _findings(walk)) and any(one.severity == "error" for one in found):
+    if is_through and (found := _findings(walk)) and any(map(_prevents_pickling if load else _is_error, found)):
         return Report(name, method, found, subject=subject)
     tried = dry_run.attempt(parts)
     needs_look = tried.has_warnings or (tried.names_main and not main_script.is_whole())
@@ -81,10 +81,20 @@ def check_parts(parts: Parts, method: str, name: str, *, load: bool = False, sub
     found = _findings(walk) if walk.problems else ()
     if tried.error is not None:
         found = (*found, *_unexplained(found, tried.error, walk, parts))
-    if load and not any(one.severity == "error" for one in found):
-        found += reloading.findings(parts, method)
-    sizes = () if any(one.severity == "error" for one in found) else tried.sizes
+    if load and not any(map(_prevents_pickling, found)):
+        known = {one.path for one in found if _is_error(one)}
+        found += tuple(one for one in reloading.findings(parts, method) if one.path not in known)
+    sizes = () if any(map(_is_error, found)) else tried.sizes
     return Report(name, method, found, sizes, tried.seconds if sizes else 0.0, subject)
+
+
+def _is_error(finding: Finding) -> bool:
+    return finding.severity == "error"
+
+
+def _prevents_pickling(finding: Finding) -> bool:
+    """Returns True for an error, unless only unpickling fails: then other objects can still be tried."""
+    return _is_error(finding) and finding.fix != reasons.FIX_OF_EXCEPTION
 
 
 def check_batch(batch: Any) -> Report:
@@ -189,7 +199,7 @@ def _where_set(node: search.Node) -> str:
 
 def _unexplained(found: Iterable[Finding], error: Exception, walk: search.Walk, parts: Parts) -> Iterable[Finding]:
     """Yields a finding if the pickler fails but the search has found no reason."""
-    if any(one.severity == "error" for one in found):
+    if any(map(_is_error, found)):
         return
     if isinstance(error, RecursionError) and (deep := walk.too_deep()):
         yield _finding(deep, 0)

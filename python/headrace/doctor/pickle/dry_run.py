@@ -93,7 +93,7 @@ class Result:
     error: Exception | None = None
     sizes: tuple[reports.Size, ...] = ()
     seconds = 0.0
-    has_warnings = False  # something can be pickled, but deserves a warning
+    has_warnings = False  # something can be pickled, but deserves a look
     names_main = False  # something is pickled as a name in the main module
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import pickle
 import sys
@@ -16,6 +17,7 @@ from headrace.doctor.pickle import main_script, source_lines
 from headrace.doctor.pickle.known_classes import READ_AGAIN, is_known, known
 
 STREAMS = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
+FIX_OF_EXCEPTION = "pass all arguments of __init__ to super().__init__, or give it a __reduce__"
 _LATE = "make it in the worker, on first use, and leave it out in __getstate__"
 _BY_VALUE = "sends it by value"
 _OWN_HOOKS = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs_ex__", "__getnewargs__", "__getattr__")
@@ -200,6 +202,26 @@ def of_reduction(value: Any, error: BaseException) -> Explanation:
     return Explanation(_sentence(error), _LATE)
 
 
+def of_exception(function: Any, arguments: tuple[Any, ...]) -> Explanation | None:
+    """Explains an exception that pickle makes again by calling its class with arguments that its class does not take;
+    None if the class takes them. It calls nothing, and trusts classes that it cannot be sure of."""
+    if not (is_a(function, type) and issubclass(function, BaseException)):
+        return None
+    if static(type(function), "__call__") is not type.__dict__["__call__"]:
+        return None
+    method = static(function, "__new__")
+    method = method.__func__ if type(method) is staticmethod else static(function, "__init__")
+    if type(method) is not types.FunctionType or "__signature__" in vars(method):
+        return None
+    try:
+        inspect.signature(method, follow_wrapped=False).bind(function, *arguments)
+    except TypeError as error:
+        call = f"{function.__name__}(*args)"
+        reason = f"it can be pickled, but not unpickled: unpickling calls {call}, a TypeError: {error}"
+        return Explanation(reason, FIX_OF_EXCEPTION, _where_of(method))
+    return None
+
+
 def _sentence(error: BaseException) -> str:
     text = str(error).strip().partition("\n")[0]
     if text and isinstance(error, (TypeError, pickle.PicklingError)):  # their messages are about pickling
@@ -224,4 +246,4 @@ def of_class(cls: type, explanation: Explanation) -> Explanation:
     )
 
 
-__all__ = ["Explanation", "is_mains", "of_class", "of_main", "of_name", "of_reduction", "type_name"]
+__all__ = ["Explanation", "is_mains", "of_class", "of_exception", "of_main", "of_name", "of_reduction", "type_name"]

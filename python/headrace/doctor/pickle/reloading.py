@@ -140,7 +140,7 @@ def findings(parts: Sequence[tuple[str, Any]], method: str) -> tuple[Finding, ..
 
 def _fix(value: Any) -> str:
     if is_a(value, BaseException):
-        return "pass all arguments of __init__ to super().__init__, or give it a __reduce__"
+        return reasons.FIX_OF_EXCEPTION
     if lookup.static(type(value), "__setstate__") is not None:
         return "look at its __setstate__: it gets what __getstate__ returned, and __init__ was not called before"
     return "give it a __reduce__ that can make it again, or import what it needs in the module of its class"

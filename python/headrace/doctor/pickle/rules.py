@@ -76,7 +76,8 @@ def leaf() -> None:
 
 
 class Weights:
-    """Adds up the sizes of leaves while something is pickled. `is_noted`: one of them deserves a warning."""
+    """Adds up the sizes of leaves while something is pickled. `is_noted`: something deserves a look, although
+    it can be pickled."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -214,6 +215,7 @@ class Table(dict[Any, Any]):
             if issubclass(cls, type):
                 raise KeyError(cls)  # a class, which is pickled by its name
             rule = methodcaller("__reduce_ex__", PROTOCOL)  # the pickler would call the same, as fast
+            self._weights.is_noted |= issubclass(cls, BaseException)  # it may not be possible to unpickle it
         self[cls] = rule
         return rule
 
@@ -287,6 +289,8 @@ def kind_of(cls: type, table: Table, is_by_name: Callable[[type], bool]) -> bool
     if cls in _SAFE or (generic is not None and issubclass(cls, generic) and cls.__module__ == "numpy"):
         return True if getattr(cls, "__name__", "") not in ("void", "object_") else None
     if known(cls) is not None or not is_by_name(cls):  # a well-known object is named itself, not its parts
+        return None
+    if issubclass(cls, BaseException):  # whether it can be unpickled is checked too
         return None
     slots = None if cls in table.theirs else plain_slots(cls)
     return table[cls] if slots is None else slots

@@ -258,6 +258,9 @@ class Walk:
         if function is cls or any(one is cls for one in arguments):
             if self._report_name(node, cls):
                 return iter(())
+        explanation = reasons.of_exception(function, arguments)
+        if explanation is not None:
+            self._report(node, explanation, is_sure=True)
         return self._expand(node, (function, tuple(arguments), *others))
 
     # ---- what is found ----
