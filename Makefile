@@ -18,7 +18,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-jax check bench soak format clean packages-demo packages-test packages-check
+.PHONY: help demo test test-jax test-imports check bench soak format clean packages-demo packages-test packages-check
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -33,12 +33,16 @@ test-jax: build/dev.stamp build/jax.stamp ## runs the tests of jax, which needs 
 	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -c 'import jax' # Without jax the tests would be skipped.
 	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -m pytest -q tests/python/loader/test_jax.py
 
+test-imports: build/dev.stamp build/imports.stamp ## forks workers from a process with pyarrow, OpenCV and others
+	PYTHONPATH="$(CURDIR)/build/imports" .venv/bin/python -m pytest -q tests/python/engine/test_forked_libraries.py
+
 check: packages-check build/dev.stamp ## runs linters, type checks, sanitizers and fuzzers; ONLY="layers tidy": these checks
 	.venv/bin/python tools/check.py $(ONLY)
 
 bench: build/release.stamp ## measures a release build; QUICK=1: fewer and smaller cases
 	@$(MAKE) -s build/rivals.stamp || echo "bench: the other loaders cannot be installed; measuring without them"
-	PYTHONPATH="$(CURDIR)/build/site:$(CURDIR)/build/rivals" .venv/bin/python bench/run.py
+	@$(MAKE) -s build/imports.stamp || echo "bench: the packages that scripts import cannot be installed; measuring without them"
+	PYTHONPATH="$(CURDIR)/build/site:$(CURDIR)/build/rivals:$(CURDIR)/build/imports" .venv/bin/python bench/run.py
 
 soak: build/dev.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 of Python (docs/reliability.md)
 	meson compile -C build/dev soak_kills
@@ -74,6 +78,11 @@ build/jax.stamp: requirements-jax.txt .venv/stamp
 build/rivals.stamp: requirements-bench.txt .venv/stamp
 	rm -rf build/rivals
 	uv pip install -q --python .venv/bin/python --no-deps --target build/rivals -r $<
+	touch $@
+
+build/imports.stamp: requirements-imports.txt .venv/stamp
+	rm -rf build/imports
+	uv pip install -q --python .venv/bin/python --no-deps --target build/imports -r $<
 	touch $@
 
 build/release.stamp: .venv/stamp $(SOURCES) $(wildcard bench/*.[ch] bench/meson.build) | packages-demo

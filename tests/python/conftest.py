@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import warm
+from headrace._forkserver import client
 from mishaps import Marks
 from processes import children, is_held_elsewhere, until
 
@@ -44,6 +45,9 @@ def _helpers() -> tuple[set[int], set[int]]:
     server, tracker = forkserver._forkserver, resource_tracker._resource_tracker  # type: ignore[attr-defined]
     pids = {server._forkserver_pid, tracker._pid}
     descriptors = {server._forkserver_alive_fd, tracker._fd}
+    for one in [*client._current, *client._retired]:
+        pids.add(one.pid)
+        descriptors |= {one._control.fileno(), one._alive}
     warm_pids, warm_descriptors = warm.helpers()
     return (pids | warm_pids) - {None}, (descriptors | warm_descriptors) - {None}
 

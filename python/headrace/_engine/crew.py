@@ -29,12 +29,14 @@ from headrace import _core
 from headrace._engine import reports, restart_state, shutdown
 from headrace._engine.snapshot import WorkerSnapshot
 from headrace._errors.warn import warn_user
+from headrace._forkserver import client
+from headrace._forkserver import context as fork_context
 from headrace._inspect import this_process
 from headrace._options import Policy
 from headrace._samples.names import has_indices, shorten
 from headrace._samples.random_numbers import text_of
 from headrace._samples.refill import indices_of
-from headrace._start import contexts, fork_hazards, forkserver, gc_pause, signals, transport
+from headrace._start import contexts, fork_hazards, gc_pause, signals, transport
 from headrace._start.start_state import StartState
 from headrace._worker import diagnostics, main
 from headrace._worker.descriptors import WorkerDescriptors
@@ -76,7 +78,7 @@ class Crew:
         self.processes: list[Any] = []
         self._core = core
         self._count = workers
-        self._context = context
+        self._context = fork_context.resolve(context)
         self._policy = policy
         self._restart_mode = restart_mode
         self._seed = seed
@@ -99,7 +101,6 @@ class Crew:
         """Starts all workers."""
         self._epoch = epoch
         fork_hazards.warn_of_fork(self._context)
-        forkserver.ensure_sockets(self._context)
         for worker in range(self._count):
             self._start(worker, source, StartState(epoch=epoch, banned=self._sample_deaths.banned), _call)
 
@@ -112,6 +113,10 @@ class Crew:
     def keep_state(self, notes: BatchNotes) -> None:
         """Keeps the state of a worker's iterable dataset after the batch that was delivered last."""
         self._states[notes.worker] = notes
+
+    def report_server(self) -> dict[str, Any] | None:
+        """Returns what the fork server says of itself, or None if the workers have another start method."""
+        return client.report() if contexts.is_headrace(self._context) else None
 
     # ---- starting ----
 
@@ -131,7 +136,6 @@ class Crew:
             contexts.explain_daemon(error)
             raise
         except OSError as error:
-            forkserver.explain_sockets(error, self._context)
             if error.errno not in _LIMITS:
                 raise
             raise _explain_start(error) from error

@@ -319,6 +319,7 @@ class Engine:
     def _report(self) -> dict[str, Any]:
         report = self._core.report()
         report["seed"] = self._seed
+        report["fork_server"] = self._crew.report_server()
         report["bad_samples"] = self._bad_samples()
         looks = _growth.looks(self._core, len(self.processes))
         report["growth"] = [asdict(one) for one in _growth.sum_up(looks)]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from headrace._errors import exception_text
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
-from headrace._start import forkserver
+from headrace._start import contexts
 
 _ARGUMENTS = ("dataset", "collate_fn", "worker_init_fn", "on_bad_sample")
 _ADVICE = "  headrace doctor YOUR_MODULE:MAKE_DATASET      shows this without starting a training run"
@@ -104,4 +104,4 @@ def repaired_pickle(value: Any) -> Any:
     return repairs.RepairedPickle(value)
 
 
-start_method_of = forkserver.start_method_of
+start_method_of = contexts.start_method_of

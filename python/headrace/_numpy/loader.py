@@ -12,12 +12,13 @@ from typing import Any
 from headrace import _core, _options
 from headrace._engine import engine as _engine
 from headrace._engine import in_process, restart_state
+from headrace._forkserver import client, context
 from headrace._inspect import lookup
 from headrace._numpy.collate import default_collate
 from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
 from headrace._options import Options
-from headrace._start import contexts, forkserver
+from headrace._start import contexts
 
 _PRELOAD = ["numpy.random", "headrace._numpy.job"]
 
@@ -38,7 +39,8 @@ class Loader(Options):
         drop_last: leave out a last batch that is smaller than the others.
         timeout: maximum number of seconds to wait for a batch. 0: no limit.
         worker_init_fn: a function that each worker calls with its number, after seeding.
-        multiprocessing_context: the name of a start method, or a context. None: the interpreter's default.
+        multiprocessing_context: the name of a start method, or a context. None: the interpreter's default. "headrace"
+            and "forkserver": workers are forked from a server that has imported the script once.
         prefetch_factor: batches in flight per worker.
         persistent_workers: keep the workers for the next epoch.
         in_order: deliver the batches in order. False: deliver them as they arrive.
@@ -108,7 +110,7 @@ class Loader(Options):
         self.multiprocessing_context = _context_of(multiprocessing_context)
         if num_workers > 0:
             contexts.check_context(self.multiprocessing_context)
-            forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
+            client.warm_up(self.multiprocessing_context, _PRELOAD, [dataset, collate_fn, worker_init_fn])
 
     def _check_values(self) -> None:
         """Raises TypeError or ValueError if an argument is bad."""
@@ -213,6 +215,9 @@ class Loader(Options):
         `restarts` (of workers, for any reason), `skipped` (bad samples, left out or replaced, in all epochs),
         `bad_samples` (of this epoch: `index`, `error`, `worker`), `growth` (parts of the dataset that have grown in the
         workers' private memory, in all of them: `path`, `bytes` of one copy, `grown_bytes`, `samples`, ...),
+        `fork_server` (None unless workers are forked from it: `pid`, `memory_bytes`, `kept` ("all": workers import
+        nothing; "part"; "nothing"), `hazards` (why not all), `unkept` (the modules that made it so, and the seconds
+        that each took), `seconds` of the imports, `error` of the import),
         `private_grown_bytes` (0 except in `headrace doctor`), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
         seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`.
 
@@ -234,17 +239,21 @@ class Loader(Options):
     @property
     def _method(self) -> str | None:
         context = self.multiprocessing_context
-        return None if context is None else context.get_start_method()
+        if context is None:
+            return None
+        return "headrace" if contexts.is_headrace(context) else context.get_start_method()
 
 
 def _can_be_iterated(value: object) -> bool:
     return lookup.has_special(value, "__iter__") or lookup.has_special(value, "__getitem__")
 
 
-def _context_of(context: Any) -> Any:
-    if context is None or lookup.has_attribute(context, "get_start_method"):
-        return context
-    methods = multiprocessing.get_all_start_methods()
-    if context not in methods:
-        raise ValueError(f"multiprocessing_context should be one of {methods} or a context, but got {context!r}")
-    return multiprocessing.get_context(context)
+def _context_of(given: Any) -> Any:
+    if given is None or lookup.has_attribute(given, "get_start_method"):
+        return given
+    if given == "headrace":
+        return context.Context()
+    methods = [*multiprocessing.get_all_start_methods(), "headrace"]
+    if given not in methods:
+        raise ValueError(f"multiprocessing_context should be one of {methods} or a context, but got {given!r}")
+    return multiprocessing.get_context(given)

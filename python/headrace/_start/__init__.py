@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts worker processes.
 
-The fork server and what it preloads, the transport of the dataset to the worker, the pickling of batches, signals and
-the garbage collector while processes start, and the check of multiprocessing contexts. The packages _worker and _engine
-use this one; it uses neither of them.
+The transport of the dataset to the worker, the pickling of batches, signals and the garbage collector while processes
+start, and the check of multiprocessing contexts. The packages _forkserver, _worker and _engine use this one; it uses
+none of them.
 """

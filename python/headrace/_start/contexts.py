@@ -6,8 +6,12 @@ The loaders check a context, and the crew checks each process that it starts.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pathlib
+import sys
+import types
+from multiprocessing.context import DefaultContext, ForkServerContext
 from multiprocessing.process import BaseProcess, current_process
 from typing import Any
 
@@ -18,6 +22,26 @@ _DAEMON = (
     "cannot start processes. Use num_workers=0 here, or start this process with "
     "concurrent.futures.ProcessPoolExecutor, whose processes are not daemons"
 )
+
+
+def start_method_of(context: Any) -> str:
+    """Returns the start method that `context` (None: the default) will use, without fixing the default."""
+    method = context.get_start_method() if context is not None else multiprocessing.get_start_method(allow_none=True)
+    return method or multiprocessing.get_all_start_methods()[0]
+
+
+def uses_headrace_server(context: Any) -> bool:
+    """Returns True if headrace's fork server starts the workers of `context`: the one that is called "headrace", and
+    multiprocessing's own forkserver context. In a frozen program, only multiprocessing's server can be started."""
+    if getattr(sys, "frozen", False) or start_method_of(context) != "forkserver":
+        return False
+    is_default = context is None or isinstance(context, (DefaultContext, types.ModuleType))
+    return is_default or type(context) is ForkServerContext or is_headrace(context)
+
+
+def is_headrace(context: Any) -> bool:
+    """Returns True for a context that was asked for by the name "headrace"."""
+    return getattr(context, "is_headrace", False) is True
 
 
 def foreign_class(context: Any) -> str | None:

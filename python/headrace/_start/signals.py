@@ -23,7 +23,7 @@ from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any, TypeVar
 
-from headrace._start import forkserver
+from headrace._start import contexts
 
 _Result = TypeVar("_Result")
 
@@ -48,7 +48,7 @@ def blocked(context: Any) -> Iterator[None]:
     """Blocks SIGINT in this thread while it starts a process. A Ctrl-C that arrives in between is raised afterwards,
     unless another thread of the trainer receives it. For a fork it blocks all signals that have a handler, because the
     handler would otherwise run in the worker too, until headrace._worker.inherited removes it there."""
-    method = forkserver.start_method_of(context)
+    method = contexts.start_method_of(context)
     if method == "forkserver":  # a server that is started here would pass the block on to all its children
         yield
         return

@@ -5,6 +5,7 @@ options. _loader.py and _fallback.py derive from it."""
 from __future__ import annotations
 
 import inspect
+import multiprocessing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -62,6 +63,22 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
         with _options.explained_as_attributes():
             _options.Policy.of(self, isinstance(self.dataset, torch.utils.data.IterableDataset), {})
         self._warm_up()
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """Returns the context that starts workers, or None for the interpreter's default."""
+        return super().multiprocessing_context
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, given: Any) -> None:
+        if isinstance(given, str) and given == "headrace" and self.num_workers > 0:
+            given = self._headrace_context()
+        torch.utils.data.DataLoader.multiprocessing_context.fset(self, given)  # type: ignore[attr-defined]
+
+    def _headrace_context(self) -> Any:
+        """Returns the context that multiprocessing_context="headrace" asks for. In the base: multiprocessing's own fork
+        server."""
+        return multiprocessing.get_context("forkserver")
 
     def _warm_up(self) -> None:
         """Prepares what a new loader will need. The base does nothing."""

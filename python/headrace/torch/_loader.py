@@ -12,8 +12,9 @@ import torch.utils.data
 
 from headrace import _options
 from headrace._engine import engine as _engine
+from headrace._forkserver import client, context
 from headrace._inspect import this_process
-from headrace._start import contexts, forkserver
+from headrace._start import contexts
 from headrace.torch import _base, _in_process, _internals, _iterator, _loader_state
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -48,7 +49,10 @@ class DataLoader(_base.DataLoader[_T_co]):
 
     def _warm_up(self) -> None:
         if _uses_engine(self) and not contexts.foreign_class(self.multiprocessing_context):
-            forkserver.warm_up(self.multiprocessing_context, _PRELOAD)
+            _warm_up_for(self)
+
+    def _headrace_context(self) -> Any:
+        return context.Context()
 
     def _get_iterator(self) -> Any:
         return get_iterator(self)
@@ -114,8 +118,13 @@ def _iterator_in_process(loader: torch.utils.data.DataLoader[Any]) -> Any:
 
 
 def _iterator_over_workers(loader: torch.utils.data.DataLoader[Any]) -> Any:
-    forkserver.warm_up(loader.multiprocessing_context, _PRELOAD)
+    _warm_up_for(loader)
     return _iterator.Iterator(loader)
+
+
+def _warm_up_for(loader: torch.utils.data.DataLoader[Any]) -> None:
+    parts = [loader.dataset, loader.collate_fn, loader.worker_init_fn]
+    client.warm_up(loader.multiprocessing_context, _PRELOAD, parts)
 
 
 def new_iterator(cls: type, *arguments: Any, **named: Any) -> Any:

@@ -53,7 +53,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method, is_main_late", [("spawn", True), ("spawn", False), ("forkserver", False)])
+@pytest.mark.parametrize("method, is_main_late", [("spawn", True), ("spawn", False)])  # forkserver: test_forkserver.py
 def test_worker_that_imports_dies_with_trainer(tmp_path: pathlib.Path, method: str, is_main_late: bool) -> None:
     (tmp_path / "late.py").write_text(LATE)
 

@@ -751,11 +751,11 @@ if __name__ == "__main__":
 
 MANY_ARGUMENTS = """
 import sys, headrace
-from multiprocessing import forkserver
+from headrace._forkserver import client
 sys.argv += [f"data/{number:08}.jpg" for number in range(10_000)]
 if __name__ == "__main__":
     loader = headrace.Loader(range(4), num_workers=1, multiprocessing_context="forkserver")
-    assert forkserver._forkserver._forkserver_pid is not None
+    assert client._current
     print(len(list(loader)))
 """
 

@@ -57,6 +57,21 @@ def _time(one: Run) -> list[Observation]:
     ]
 
 
+def _imports_of(one: Run) -> list[Observation]:
+    """Says which modules each worker imports, because the fork server cannot keep them."""
+    server = one.report.get("fork_server") or {}
+    if server.get("error"):
+        text = f"Each worker imports the script itself, because the fork server could not: {server['error']}"
+        return [Observation("imports", "warning", "in each worker", "fork server", text)]
+    if not server.get("hazards"):
+        return []
+    seconds = sum(server["unkept"].values())
+    what = "everything that follows it" if server["kept"] == "part" else "the whole script"
+    text = f"{server['hazards'][0]}. So each worker of each epoch imports it and {what}. "
+    text += "Import it in the function that needs it, or use persistent_workers=True, which keeps the workers."
+    return [Observation("imports", "warning", f"{seconds:.1f} s in each worker", "fork server", text)]
+
+
 def _growth_of(one: Run) -> list[Observation]:
     """Says which attributes of the dataset grew."""
     grown = [
@@ -162,6 +177,7 @@ def examine(
             close = measure.run(loader, workers, batches)
         finally:
             growth.look_s = None
+        found += _imports_of(close)
         found += _growth_of(close)
         runs, suggestion = _suggestion(loader, batches)
     asked = next((one for one in runs if one.workers == workers), close)

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer's side of the fork server: starts it, asks it for workers, and reads what it says of itself.
+
+The loaders call warm_up when they are made, so that the server imports while the model is being built. context.py asks
+for workers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import multiprocessing
+import os
+import pathlib
+import pickle
+import select
+import signal
+import socket
+import sys
+import threading
+from multiprocessing import forkserver, resource_tracker, spawn, util
+from typing import Any
+
+from headrace._errors.warn import warn_user
+from headrace._forkserver import job_modules, server
+from headrace._start import contexts, transport
+
+SLOW_S = 60.0  # a server that has not answered for so long is reported
+_RETRIES = 3
+
+
+class ServerGone(Exception):
+    """The server has ended, or must be started again."""
+
+
+class ServerProcess:
+    """A fork server that was started by this process."""
+
+    def __init__(self, modules: list[str], job_modules: list[str]) -> None:
+        self.key = _key()
+        self.environment = dict(os.environ)
+        self.owner = os.getpid()
+        self.modules, self.job_modules = modules, job_modules
+        self.verdict: dict[str, Any] = {}
+        self._control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        alive_r, self._alive = os.pipe2(os.O_CLOEXEC)
+        try:
+            with there, transport.memory("headrace-setup") as setup:
+                pickle.dump(list(map(str, self.key[0])), setup)  # so that the server finds headrace
+                pickle.dump(_setup(modules, job_modules), setup)
+                setup.flush()
+                setup.seek(0)
+                self.pid = _start([there.fileno(), alive_r, setup.fileno()])
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(alive_r)
+
+    def is_current(self) -> bool:
+        """Returns True if this process started it, and it imported modules from the same places as now."""
+        return self.owner == os.getpid() and self.key == _key()
+
+    def changed_variables(self) -> dict[str, str | None]:
+        """Returns the environment variables that have changed since the start. None: it is no longer set."""
+        if os.environ == self.environment:
+            return {}
+        names = {*os.environ, *self.environment}
+        return {name: os.environ.get(name) for name in names if os.environ.get(name) != self.environment.get(name)}
+
+    def ask(self, fds: list[int]) -> None:
+        """Asks for a worker. Raises ServerGone."""
+        data = json.dumps(sorted(self.changed_variables())).encode()
+        if len(data) > server.MAX_REQUEST_BYTES:
+            raise ServerGone
+        try:
+            socket.send_fds(self._control, [data], fds, socket.MSG_NOSIGNAL)
+        except OSError as error:
+            raise ServerGone from error
+
+    def read_verdict(self) -> dict[str, Any]:
+        """Returns the newest server.Verdict, as a dict; {} before the first one."""
+        with contextlib.suppress(OSError):
+            while data := self._control.recv(server.MAX_REQUEST_BYTES, socket.MSG_DONTWAIT):
+                self.verdict = json.loads(data)
+        return self.verdict
+
+    def retire(self) -> None:
+        """Asks for no more workers. The server ends when those that it has started have ended."""
+        self._control.close()
+
+    def has_ended(self) -> bool:
+        """Reaps the server if it has ended."""
+        with contextlib.suppress(ChildProcessError):  # another thread has reaped it
+            if os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+                return False
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Closes this process's ends. The server and its workers then see the trainer as ended."""
+        self._control.close()
+        with contextlib.suppress(OSError):
+            os.close(self._alive)
+
+
+def _key() -> tuple[Any, ...]:
+    """Returns what decides which modules a server imports."""
+    data = prepare("headrace")
+    try:
+        folder = os.getcwd()
+    except OSError:  # it was removed
+        folder = ""
+    main = data.get("init_main_from_path"), data.get("init_main_from_name")
+    return data.get("sys_path"), list(map(str, sys.argv)), folder, main
+
+
+def prepare(name: str) -> dict[str, Any]:
+    """Returns multiprocessing's preparation data for a process. Keeps the default start method open, so that the script
+    can still set it; get_preparation_data would fix it."""
+    default: Any = multiprocessing.context._default_context
+    before = default._actual_context
+    try:
+        data = spawn.get_preparation_data(name)
+    finally:
+        default._actual_context = before
+    if os.path.basename(data.get("init_main_from_path") or "") == "<stdin>":
+        del data["init_main_from_path"]  # a script on stdin is no file; releases before late 2025 take it for one
+    return data
+
+
+def _setup(modules: list[str], job_modules: list[str]) -> server.Setup:
+    data = prepare("headrace")
+    return server.Setup(
+        sys_argv=list(map(str, sys.argv)),
+        folder=os.getcwd(),
+        main_path=data.get("init_main_from_path"),
+        main_name=data.get("init_main_from_name"),
+        preload=[name for name in forkserver._forkserver._preload_modules if name != "__main__"],  # type: ignore[attr-defined]
+        modules=modules,
+        job_modules=job_modules,
+        is_interrupted=signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+    )
+
+
+def _start(fds: list[int]) -> int:
+    """Starts the server with SIGINT blocked, so that a Ctrl-C during its first imports prints no traceback."""
+    command = (
+        f"import pickle, sys; file = open({fds[2]}, 'rb'); sys.path[:] = pickle.load(file); "
+        f"from headrace._forkserver import server; server.main({fds[0]}, {fds[1]}, file)"
+    )
+    arguments = [*util._args_from_interpreter_flags(), "-c", command]  # type: ignore[attr-defined]
+    executable = os.fsencode(spawn.get_executable())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return int(util.spawnv_passfds(executable, [executable, *arguments], fds))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# ---- the server of this process ----
+
+_lock = threading.RLock()
+_current: list[ServerProcess] = []  # one, or none
+_retired: list[ServerProcess] = []
+_wanted: dict[str, list[str]] = {"modules": [], "job_modules": []}
+
+
+def warm_up(context: Any, modules: list[str], parts: list[Any]) -> None:
+    """Starts the server if `context` will use it. `modules`: what headrace's workers need. `parts`: the dataset and
+    other objects that are sent to workers. Never raises: an error appears when a worker is started."""
+    process = multiprocessing.current_process()
+    is_starting = getattr(process, "_inheriting", False)  # it imports the script's main module
+    if is_starting or process.daemon or not contexts.uses_headrace_server(context):
+        return
+    with _lock, contextlib.suppress(OSError):
+        _wanted["modules"] = list(dict.fromkeys([*_wanted["modules"], *modules]))
+        _wanted["job_modules"] = list(dict.fromkeys([*_wanted["job_modules"], *job_modules.list_modules(parts)]))
+        _ensure()
+
+
+def _ensure() -> ServerProcess:
+    """Returns a server that imports from the same places as this process now. The caller holds the lock."""
+    if _current and not _current[0].is_current():
+        _retire()
+    if not _current:
+        resource_tracker.ensure_running()
+        _current.append(ServerProcess(**_wanted))
+    return _current[0]
+
+
+def _retire() -> None:
+    if _current:
+        old = _current.pop()
+        old.retire()
+        _retired.append(old)
+    _retired[:] = [old for old in _retired if not old.has_ended()]
+
+
+def _discard(old: ServerProcess) -> None:
+    with _lock:
+        if old in _current:
+            _retire()
+
+
+def start_worker(fds: list[int]) -> tuple[int, int, int]:
+    """Starts a worker, whose descriptors will be copies of `fds`. Returns a descriptor from which its exit code can be
+    read, one to which its pickled process is written, and its pid. Raises OSError and RuntimeError."""
+    if len(fds) + 3 > server.MAX_FDS:
+        raise ValueError("too many fds")
+    for _ in range(_RETRIES):
+        with contextlib.ExitStack() as stack:
+            exit_r, data_w, old = _request(fds)
+            stack.callback(os.close, exit_r)
+            stack.callback(os.close, data_w)
+            number = _read_number(exit_r, old)
+            if number is not None and number > 0:
+                stack.pop_all()
+                return exit_r, data_w, number
+        if number is not None and number < server.STALE:
+            code = -number - 1
+            raise OSError(code, os.strerror(code))
+        _discard(old)
+    raise RuntimeError(
+        "headrace: the fork server ended before it could start a worker, several times in a row; its own error is "
+        "printed above, or the kernel's log says that it was killed because memory ran out"
+    )
+
+
+def _request(fds: list[int]) -> tuple[int, int, ServerProcess]:
+    exit_r, exit_w = os.pipe()
+    data_r, data_w = os.pipe()
+    try:
+        with _lock:
+            one = _ensure()
+            tracker = resource_tracker._resource_tracker.getfd() or 0
+            try:
+                one.ask([data_r, exit_w, tracker, *fds])
+            except ServerGone:
+                _discard(one)  # nothing answers, which the caller sees
+    except BaseException:
+        os.close(exit_r)
+        os.close(data_w)
+        raise
+    finally:
+        os.close(data_r)
+        os.close(exit_w)
+    return exit_r, data_w, one
+
+
+def _read_number(fd: int, one: ServerProcess) -> int | None:
+    """Returns the server's answer, or None if it has ended."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    if not poll.poll(SLOW_S * 1000):
+        warn_user(
+            f"headrace: the fork server (pid {one.pid}) has not started a worker for {SLOW_S:.0f} s; it still imports "
+            "the script's main module, or waits for something there (py-spy dump --subprocesses --pid shows what)"
+        )
+    data = os.read(fd, server.NUMBER.size)
+    return server.NUMBER.unpack(data)[0] if len(data) == server.NUMBER.size else None
+
+
+def changed_variables() -> dict[str, str | None]:
+    """Returns the environment variables that a worker has to set."""
+    with _lock:
+        return _current[0].changed_variables() if _current else {}
+
+
+def report() -> dict[str, Any] | None:
+    """Returns what is known of the server of this process, or None if it has none."""
+    with _lock:
+        if not _current or _current[0].owner != os.getpid():
+            return None
+        verdict = dict(_current[0].read_verdict())
+        pids = verdict.pop("pids", [_current[0].pid])
+    return {"pid": pids[0], "memory_bytes": sum(map(_memory_of, pids)), **verdict}
+
+
+def _memory_of(pid: int) -> int:
+    """Returns the proportional memory of a process in bytes, or 0 if the kernel does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+        return int(text.partition("\nPss:")[2].split()[0]) << 10
+    return 0
+
+
+def _forget() -> None:
+    """Runs in a forked child, which has a server of its own."""
+    global _lock
+    _lock = threading.RLock()
+    for one in [*_current, *_retired]:
+        one.close()
+    _current.clear()
+    _retired.clear()
+
+
+@atexit.register
+def _end() -> None:
+    """Runs at the exit of the interpreter. The server itself ends with this process."""
+    for one in _current:
+        one.retire()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fork server: imports what workers need, once, and forks them. client.py starts it and sends it requests.
+
+    trainer --- requests ---> root --- requests ---> zygote ---> workers
+                                \\-- one request --> a process that is unfit to be forked, and becomes a worker
+
+The root imports the modules of headrace and torch, which are safe. It never imports the user's modules itself, because
+that cannot be undone. A process that is forked from it imports the script's main module and the modules of the dataset.
+If that process is fit to be forked (see fitness.py), it is the zygote, from which all workers are forked. If it is not,
+it becomes the first worker, so that its imports are of use, and a second process imports only the modules that came
+before the first hazard. If that one is fit, it is the zygote. Without a zygote, workers are forked from the root, and
+import the rest themselves, as with multiprocessing's fork server.
+
+A request carries the descriptors that multiprocessing's fork server would get. The answers go through them: the pid of
+the worker, and when it has ended its exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker, spawn, util
+from typing import IO
+
+from headrace import _core
+from headrace._forkserver.import_watch import ImportWatch
+from headrace._start import gc_pause, transport
+
+NUMBER = struct.Struct("q")  # how a pid and an exit code are sent
+STALE = -1  # sent instead of a pid: modules have read environment variables that have changed since
+MAX_FDS = 253  # the kernel's limit for one message
+MAX_REQUEST_BYTES = 1 << 16
+MAX_HAZARDS = 20  # the report names so many
+# Libraries written in C read these, or modules look for all variables with such a beginning.
+READ_BY_LIBRARIES = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NUMEXPR_", "ATEN_", "DNNL_", "ONEDNN_"),
+    *("PYTORCH_", "TORCH", "ARROW_", "MALLOC_", "JE_", "LD_", "GLIBC_", "PYTHON", "TQDM_", "FSSPEC_", "OPENCV_"),
+)
+
+
+@dataclass
+class Setup:
+    """The data that the root gets at its start."""
+
+    sys_argv: list[str]
+    folder: str
+    main_path: str | None
+    main_name: str | None
+    preload: list[str]  # the modules that the user wants to be preloaded
+    modules: list[str]  # the modules of headrace
+    job_modules: list[str]  # the modules of the dataset and its parts
+    is_interrupted: bool  # does Ctrl-C end workers?
+
+
+@dataclass
+class Verdict:
+    """The judgement of a process that has imported the user's modules on itself, which the report shows.
+
+    kept: "all" if workers are forked from a process with all modules, "part" if they import the rest themselves,
+    "nothing" if they import everything. hazards: why it is not all. unkept: the modules that workers import, and the
+    seconds that this takes in each. error: the exception of the import, or "".
+    """
+
+    kept: str = "nothing"
+    hazards: list[str] = field(default_factory=list)
+    unkept: dict[str, float] = field(default_factory=dict)
+    keep: list[str] = field(default_factory=list)
+    variables: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    error: str = ""
+    pids: list[int] = field(default_factory=list)
+
+    @property
+    def is_fit(self) -> bool:
+        return not self.hazards and not self.error
+
+
+# ---- children, in the root and in the zygote ----
+
+
+def send_number(fd: int, number: int) -> None:
+    """Sends a pid or an exit code to the trainer, which may have ended or may not be interested any more."""
+    with contextlib.suppress(OSError):
+        os.write(fd, NUMBER.pack(number))
+
+
+def receive(source: socket.socket) -> tuple[bytes, list[int]] | None:
+    """Returns the next message and its descriptors, or None if the other end is closed."""
+    try:
+        data, fds, _, _ = socket.recv_fds(source, MAX_REQUEST_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError:
+        return None
+    return (data, list(fds)) if data else None
+
+
+def close_all(fds: list[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+class Forker:
+    """Forks processes, and sends their exit codes when they have ended."""
+
+    def __init__(self, alive: int, list_fds: Callable[[], list[int]]) -> None:
+        self.alive = alive  # a pipe that closes when the trainer ends
+        self.list_fds = list_fds  # gives further descriptors that a child closes
+        self.exit_pipes: dict[int, int] = {}  # pid -> the descriptor for its exit code
+        self.wakeup, wakeup_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wakeup_fds = [self.wakeup, wakeup_w]
+        self.handlers = {
+            signal.SIGCHLD: signal.signal(signal.SIGCHLD, lambda *_: None),
+            signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        }
+        signal.set_wakeup_fd(wakeup_w, warn_on_full_buffer=False)
+
+    def fork(self, run: Callable[[], int], keep: tuple[int, ...] = ()) -> int:
+        """Forks a child that calls run() and ends with its result as exit code. The child closes all descriptors of
+        this object but those in `keep`. Returns its pid."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # CPython warns of any thread; those that are here are safe
+            pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            self._become_child(keep)
+            code = run()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+    def _become_child(self, keep: tuple[int, ...]) -> None:
+        signal.set_wakeup_fd(-1)
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        fds = [*self.wakeup_fds, *self.exit_pipes.values(), *self.list_fds(), self.alive]
+        close_all([fd for fd in fds if fd not in keep])
+
+    def start_worker(self, fds: list[int]) -> None:
+        """Forks a worker for a request, and closes the request's descriptors."""
+        child_r, child_w, *rest = fds
+        try:
+            pid = self.fork(lambda: run_worker(child_r, child_w, rest))
+        except OSError as error:  # a limit on processes, or memory
+            send_number(child_w, -(error.errno or 1) - 1)
+            close_all(fds)
+            return
+        close_all([child_r, *rest])
+        self.adopt(pid, child_w)
+
+    def adopt(self, pid: int, exit_pipe: int) -> None:
+        """Sends the pid of a child to the trainer, and later its exit code."""
+        send_number(exit_pipe, pid)
+        self.exit_pipes[pid] = exit_pipe
+
+    def reap(self) -> Iterator[tuple[int, int]]:
+        """Gives the pids and exit codes of children that have ended and are no workers."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.wakeup, 4096):
+                pass
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                code = os.waitstatus_to_exitcode(status)
+                if pid in self.exit_pipes:
+                    pipe = self.exit_pipes.pop(pid)
+                    send_number(pipe, code)
+                    os.close(pipe)
+                else:
+                    yield pid, code
+
+    def wait(self, sources: list[int]) -> list[int]:
+        """Waits until one of the descriptors is ready or a child has ended. Ends this process with the trainer."""
+        poll = select.poll()
+        for fd in [self.alive, self.wakeup, *sources]:
+            poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll()]
+        if self.alive in ready:
+            os._exit(0)
+        return ready
+
+
+def run_worker(child_r: int, child_w: int, fds: list[int]) -> int:
+    """Runs a worker in a process that was forked for it, as multiprocessing's fork server does. Returns its exit
+    code."""
+    os.close(child_w)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the script has set no handler of its own
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    resource_tracker._resource_tracker._fd, *inherited = fds  # type: ignore[attr-defined]
+    forkserver._forkserver._inherited_fds = inherited  # type: ignore[attr-defined]
+    try:
+        return spawn._main(child_r, os.dup(child_r))
+    except EOFError:
+        return 1  # the trainer no longer wants it
+
+
+# ---- the root ----
+
+
+class Root:
+    """The process that the trainer starts. It passes each request on to the process that can answer it."""
+
+    def __init__(self, control: socket.socket, alive: int, setup: Setup, variables: set[str]) -> None:
+        self.control: socket.socket | None = control
+        self.setup = setup
+        self.variables = variables
+        self.forker = Forker(alive, self._list_fds)
+        self.zygote: Child | None = None
+        self.unfit: Child | None = None  # waits for the first request
+        self.pending: Child | None = None  # still imports
+        self.verdict = Verdict()
+
+    def _list_fds(self) -> list[int]:
+        sockets = [self.control, *(child.socket for child in (self.zygote, self.unfit, self.pending) if child)]
+        return [one.fileno() for one in sockets if one]
+
+    def serve(self) -> None:
+        """Serves until the trainer ends, or until it has closed the control socket and all workers have ended."""
+        if self.setup.main_path or self.setup.main_name or self.setup.job_modules:
+            self.pending = self._start_child(None)
+        while self.control or self.forker.exit_pipes or self.zygote:
+            takes_requests = self.control and (self.pending is None or self.unfit)
+            sources = [self.control.fileno()] if self.control and takes_requests else []
+            children = [child for child in (self.pending, self.zygote) if child]
+            ready = self.forker.wait(sources + [child.socket.fileno() for child in children])
+            for pid, code in self.forker.reap():
+                self._forget(pid, code)
+            if self.pending and self.pending.socket.fileno() in ready:
+                self._hear(self.pending)
+            if self.control and self.control.fileno() in ready:
+                self._pass_on(receive(self.control))
+
+    def _start_child(self, kept: list[str] | None) -> Child:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        alive = self.forker.alive
+
+        def run() -> int:
+            here.close()
+            return import_and_serve(there, alive, self.setup, kept)
+
+        pid = self.forker.fork(run, keep=(alive,))
+        there.close()
+        return Child(pid, here, kept is not None)
+
+    def _hear(self, child: Child) -> None:
+        """Handles the verdict of the process that has imported the user's modules."""
+        message = receive(child.socket)
+        if message is None:  # it has ended, or the script has closed its descriptors; _forget comes next
+            with contextlib.suppress(OSError):
+                os.kill(child.pid, signal.SIGKILL)
+            return
+        self.pending = None
+        with open(message[1][0], "rb") as file:
+            verdict = pickle.load(file)
+        self.variables.update(verdict.variables)
+        if verdict.is_fit:
+            self.zygote = child
+        elif not verdict.error and not child.is_second:
+            self.unfit = child
+        else:
+            child.socket.close()
+        if not verdict.is_fit and not child.is_second and verdict.keep:
+            self.pending = self._start_child(verdict.keep)
+        self._report(verdict, child)
+
+    def _report(self, verdict: Verdict, child: Child) -> None:
+        if child.is_second:
+            self.verdict.kept = "part" if verdict.is_fit else "nothing"
+            verdict = self.verdict
+        self.verdict = verdict
+        verdict.pids = [os.getpid(), *([self.zygote.pid] if self.zygote else [])]
+        if self.control:
+            shown = {name: value for name, value in verdict.__dict__.items() if name not in ("keep", "variables")}
+            with contextlib.suppress(OSError):  # the trainer does not read, or has ended
+                self.control.send(json.dumps(shown).encode(), socket.MSG_DONTWAIT)
+
+    def _forget(self, pid: int, code: int) -> None:
+        """Handles the end of a child that is no worker."""
+        for name in ("zygote", "unfit", "pending"):
+            child = getattr(self, name)
+            if child and child.pid == pid:
+                child.socket.close()
+                setattr(self, name, None)
+                how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                self._report(Verdict(error=f"the process that imports the script {how}"), child)
+
+    def _pass_on(self, message: tuple[bytes, list[int]] | None) -> None:
+        """Gives a request to the process that answers it."""
+        if message is None:
+            self._close()
+            return
+        data, fds = message
+        if self._has_read(json.loads(data)):
+            send_number(fds[1], STALE)
+            close_all(fds)
+            return
+        if self.unfit:
+            child, self.unfit = self.unfit, None
+            exit_pipe = os.dup(fds[1])
+            if child.pass_on(data, fds):
+                child.socket.close()
+                close_all(fds)
+                self.forker.adopt(child.pid, exit_pipe)
+                return
+            os.close(exit_pipe)
+        if self.zygote and self.zygote.pass_on(data, fds):
+            close_all(fds)
+            return
+        self.forker.start_worker(fds)
+
+    def _has_read(self, changed: list[str]) -> bool:
+        return any(name in self.variables or name.startswith(READ_BY_LIBRARIES) for name in changed)
+
+    def _close(self) -> None:
+        """The trainer sends no more requests."""
+        for child in (self.unfit, self.pending, self.zygote):
+            if child:
+                child.socket.close()
+        self.unfit = self.pending = self.zygote = None
+        assert self.control
+        self.control.close()
+        self.control = None
+
+
+@dataclass
+class Child:
+    """A process that the root has forked to import the user's modules. is_second: it imports a part of them."""
+
+    pid: int
+    socket: socket.socket
+    is_second: bool
+
+    def pass_on(self, data: bytes, fds: list[int]) -> bool:
+        """Gives it a request. Returns False if it has ended."""
+        try:
+            socket.send_fds(self.socket, [data], fds, socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        return True
+
+
+# ---- the process that imports the user's modules ----
+
+
+def import_and_serve(source: socket.socket, alive: int, setup: Setup, kept: list[str] | None) -> int:
+    """Imports the user's modules (with `kept`: only these), tells the root whether workers can be forked from this
+    process, and does what the root then asks for."""
+    start = time.perf_counter()
+    watch = ImportWatch()
+    with ended_with_trainer(alive), watch.watching():
+        error = import_modules(setup, kept)
+    verdict = judge(watch, error, kept)
+    verdict.seconds = time.perf_counter() - start
+    if not send_verdict(source, verdict):
+        return 0
+    if error or (not verdict.is_fit and kept is not None):
+        return 0
+    if not verdict.is_fit:
+        os.close(alive)
+        return become_worker(source)
+    gc_pause.freeze()
+    serve_zygote(source, alive)
+    return 0
+
+
+def send_verdict(source: socket.socket, verdict: Verdict) -> bool:
+    """Sends it in a file, because it may be too long for a message. Returns False if the root has ended."""
+    with transport.memory("headrace-verdict") as file:
+        pickle.dump(verdict, file)
+        file.flush()
+        file.seek(0)
+        try:
+            socket.send_fds(source, [b"verdict"], [file.fileno()], socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+    return True
+
+
+def import_modules(setup: Setup, kept: list[str] | None) -> str:
+    """Returns the exception that the import raised, as text, or ""."""
+    gc_pause.pause()
+    try:
+        if kept is not None:
+            for name in kept:
+                importlib.import_module(name)
+            return ""
+        import_main(setup)
+        for name in setup.job_modules:
+            with contextlib.suppress(Exception):  # the worker raises it, if it needs the module
+                importlib.import_module(name)
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        gc_pause.resume()
+    return ""
+
+
+def import_main(setup: Setup) -> None:
+    """Imports the script's main module as a worker does: without running what is under its main guard."""
+    process = multiprocessing.current_process()
+    process._inheriting = True  # type: ignore[attr-defined]  # a script without a main guard raises, as in a worker
+    try:
+        if setup.main_name:
+            spawn._fixup_main_from_name(setup.main_name)  # type: ignore[attr-defined]
+        elif setup.main_path:
+            spawn._fixup_main_from_path(setup.main_path)  # type: ignore[attr-defined]
+    finally:
+        del process._inheriting  # type: ignore[attr-defined]
+
+
+def judge(watch: ImportWatch, error: str, kept: list[str] | None) -> Verdict:
+    hazards, keep = watch.judge()
+    verdict = Verdict(variables=sorted(watch.variables), error=error)
+    verdict.hazards = [hazard.describe() for hazard in hazards[:MAX_HAZARDS]]
+    if hazards and not error and kept is None:
+        verdict.keep = keep
+        first = {hazard.module: watch.seconds.get(hazard.module, 0.0) for hazard in hazards[:MAX_HAZARDS]}
+        verdict.unkept = {name: round(seconds, 3) for name, seconds in first.items() if name}
+    elif not hazards and not error:
+        verdict.kept = "all"
+    return verdict
+
+
+def become_worker(source: socket.socket) -> int:
+    """Waits for a request and runs its worker in this process."""
+    message = receive(source)
+    source.close()
+    if message is None:
+        return 0
+    child_r, child_w, *rest = message[1]
+    return run_worker(child_r, child_w, rest)
+
+
+def serve_zygote(source: socket.socket, alive: int) -> None:
+    """Forks workers until the root closes its end and all of them have ended."""
+    forker = Forker(alive, lambda: [source.fileno()])
+    is_open = True
+    while is_open or forker.exit_pipes:
+        ready = forker.wait([source.fileno()] if is_open else [])
+        for _ in forker.reap():
+            pass  # a process that the script started when it was imported
+        if is_open and source.fileno() in ready:
+            message = receive(source)
+            is_open = message is not None
+            if message is not None:
+                forker.start_worker(message[1])
+
+
+@contextlib.contextmanager
+def ended_with_trainer(alive: int) -> Iterator[None]:
+    """Makes the kernel kill this process if the trainer ends during the block, as it kills workers."""
+    fd = None
+    with contextlib.suppress(OSError):  # without the guard, it ends after everything is imported
+        # No other process shares this new file description.
+        fd = os.open(f"/proc/self/fd/{alive}", os.O_RDONLY | os.O_NONBLOCK)
+        _core.Loader.guard(fd, os.getpid())
+    try:
+        yield
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def main(control: int, alive: int, file: IO[bytes]) -> None:
+    """Runs the root, from its start to its end. `file` has its Setup."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with file:
+        setup = pickle.load(file)
+    if setup.is_interrupted:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # drops an earlier Ctrl-C
+    util._close_stdin()  # type: ignore[attr-defined]  # before the user's code can read it
+    sys.argv = setup.sys_argv
+    with contextlib.suppress(OSError):  # the folder is gone, and workers say so
+        os.chdir(setup.folder)
+    watch = ImportWatch()
+    gc_pause.pause()
+    with ended_with_trainer(alive), watch.watching():
+        for name in [*setup.preload, *setup.modules]:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+    gc_pause.freeze()
+    gc_pause.resume()
+    Root(socket.socket(fileno=control), alive, setup, watch.variables).serve()
+    os._exit(0)  # clearing torch module by module would take a second

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fork server: what it imports, how often and in which process, and what workers see of the trainer's changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from loaders import only_headrace
+from processes import Script, alive, run, until
+
+pytestmark = only_headrace
+
+# ---- made-up modules: each notes every import of it ----
+
+NOTES = """
+import os
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "imports.txt"), "a") as file:
+    print(os.getpid(), __name__, file=file)
+"""
+MODULES = {
+    "slow": "import time\ntime.sleep(0.5)\n",
+    "later": "",
+    "threads": "import threading\nthreading.Thread(target=threading.Event().wait, name='pool', daemon=True).start()\n",
+    "opens": "kept_open = open(__file__)\n",
+    "opens_for_a_moment": "with open(__file__) as file:\n    import later\n",
+    "handlers": "import os\nlog = []\nos.register_at_fork(after_in_child=lambda: log.append(os.getpid()))\n",
+    "reads": "import os\nVALUE = os.environ.get('SOME_HOME', 'unset')\n",
+    "native": (
+        "import ctypes\nlibc = ctypes.CDLL(None)\nthread = ctypes.c_ulong()\n"
+        "libc.pthread_create(ctypes.byref(thread), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)\n"
+    ),
+    "nested/__init__": "import slow\nfrom nested import first, second\n",
+    "nested/first": "",
+    "nested/second": "import threads\n",
+}
+NAMED = "libc.pthread_setname_np(thread, b'jemalloc_bg_thd')\n"
+SCRIPT = """
+import json, os, sys
+{imports}
+import headrace
+
+class Data:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        {item}
+
+if __name__ == "__main__":
+    options = dict(batch_size=None, num_workers=2, multiprocessing_context={context!r})
+    loader = headrace.Loader(Data(), **options)
+    {change}
+    epochs = [list(loader) for _ in range(2)]
+    print(json.dumps([epochs, loader.report()["fork_server"], os.getpid()]))
+"""
+
+
+def write_modules(folder: pathlib.Path) -> None:
+    for name, code in {**MODULES, "named": MODULES["native"] + NAMED}.items():
+        path = folder / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        notes = NOTES.replace("abspath(__file__)", f"abspath({str(folder / 'x')!r})")
+        path.write_text(notes + code)
+
+
+def run_script(
+    folder: pathlib.Path,
+    imports: str,
+    *,
+    item: str = "return os.getpid(), os.getppid()",
+    change: str = "pass",
+    context: str = "forkserver",
+) -> tuple[Any, Any, int]:
+    """Returns the batches of both epochs, the report on the server, and the pid of the trainer."""
+    write_modules(folder)
+    output = run(folder, SCRIPT.format(imports=imports, item=item, change=change, context=context))
+    epochs, report, pid = json.loads(output.splitlines()[-1])
+    return epochs, report, pid
+
+
+def count_imports(folder: pathlib.Path, trainer: int) -> dict[str, int]:
+    """Returns how often each module was imported in processes other than the trainer."""
+    counts: dict[str, int] = {}
+    for line in (folder / "imports.txt").read_text().splitlines():
+        pid, name = line.split()
+        if int(pid) != trainer:
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+# ---- what is imported, and where ----
+
+
+@pytest.mark.parametrize("name", ["slow", "handlers", "opens_for_a_moment", "named"])
+def test_safe_module_is_imported_once(tmp_path: pathlib.Path, name: str) -> None:
+    epochs, report, trainer = run_script(tmp_path, f"import {name}, later")
+    assert set(count_imports(tmp_path, trainer).values()) == {1}
+    assert (report["kept"], report["hazards"], report["error"]) == ("all", [], "")
+    assert report["memory_bytes"] > 0
+    workers = [{pid for pid, _ in epoch} for epoch in epochs]
+    assert [len(pids) for pids in workers] == [2, 2] and not workers[0] & workers[1]
+    parents = {parent for epoch in epochs for _, parent in epoch}
+    assert len(parents) == 1 and trainer not in parents
+
+
+@pytest.mark.parametrize(
+    "name, hazard",
+    [
+        ("threads", "threads starts a thread (pool) when it is imported"),
+        ("native", "native starts a thread when it is imported"),
+        ("opens", "opens opens a file ({}/opens.py) when it is imported"),
+    ],
+)
+def test_unsafe_module_is_imported_by_each_worker_once(tmp_path: pathlib.Path, name: str, hazard: str) -> None:
+    """The modules before it are kept. The process that found it becomes the first worker."""
+    _, report, trainer = run_script(tmp_path, f"import slow, {name}, later")
+    assert count_imports(tmp_path, trainer) == {"slow": 2, name: 4, "later": 4}
+    assert report["hazards"] == [hazard.format(tmp_path)]
+    assert report["kept"] == "part"
+    assert list(report["unkept"]) == [name]
+
+
+def test_package_around_unsafe_module_is_not_kept(tmp_path: pathlib.Path) -> None:
+    _, report, trainer = run_script(tmp_path, "import later, nested")
+    counts = count_imports(tmp_path, trainer)
+    assert (counts["later"], counts["slow"]) == (2, 2)
+    assert {counts[name] for name in ("nested", "nested.first", "nested.second", "threads")} == {4}
+    assert report["hazards"] == ["threads starts a thread (pool) when it is imported"]
+
+
+def test_module_under_the_main_guard_is_imported_once(tmp_path: pathlib.Path) -> None:
+    """The server finds the modules of the dataset, which the main module does not import."""
+    write_modules(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        f"import slow, os\n{NOTES}\nclass Mine(list):\n    def __getitem__(self, index):\n        return os.getppid()\n"
+    )
+    script = """
+import headrace, os
+if __name__ == "__main__":
+    from mine import Mine
+    loader = headrace.Loader(Mine(range(4)), batch_size=None, num_workers=2, multiprocessing_context="forkserver")
+    print([list(loader) for _ in range(2)], os.getpid())
+"""
+    trainer = int(run(tmp_path, script).split()[-1])
+    assert count_imports(tmp_path, trainer) == {"slow": 1, "mine": 1}
+
+
+def test_output_of_main_module_appears_once(tmp_path: pathlib.Path) -> None:
+    write_modules(tmp_path)
+    script = SCRIPT.format(imports="print('imports', flush=True)", item="return 0", change="pass", context="forkserver")
+    assert run(tmp_path, script).count("imports") == 2  # in the trainer and in the server
+
+
+def test_import_of_headrace_starts_nothing(tmp_path: pathlib.Path) -> None:
+    script = "import headrace, headrace.torch, os\nprint(open(f'/proc/self/task/{os.getpid()}/children').read())"
+    assert run(tmp_path, script).strip() == ""
+
+
+@pytest.mark.parametrize("how", ["-m", "stdin"])
+def test_server_serves_scripts_without_a_path(tmp_path: pathlib.Path, how: str) -> None:
+    write_modules(tmp_path)
+    (tmp_path / "mine.py").write_text("import later\nclass Mine(list):\n    pass\n")
+    code = """
+import headrace
+from mine import Mine
+if __name__ == "__main__":
+    loader = headrace.Loader(Mine(range(4)), batch_size=None, num_workers=2, multiprocessing_context="forkserver")
+    print([list(loader) for _ in range(2)], loader.report()["fork_server"]["kept"])
+"""
+    (tmp_path / "script.py").write_text(code)
+    command = [sys.executable, "-m", "script"] if how == "-m" else [sys.executable, "-"]
+    done = subprocess.run(
+        command, cwd=tmp_path, input=None if how == "-m" else code, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("[[0, 1, 2, 3], [0, 1, 2, 3]] all\n", "")
+
+
+# ---- the trainer's changes after the server was started ----
+
+
+def test_workers_see_environment_of_trainer(tmp_path: pathlib.Path) -> None:
+    epochs, _, trainer = run_script(
+        tmp_path,
+        "import slow",
+        item="return os.environ.get('CHANGED'), os.environ.get('PATH')",
+        change="os.environ['CHANGED'] = 'yes'; del os.environ['PATH']",
+    )
+    assert {tuple(sample) for epoch in epochs for sample in epoch} == {("yes", None)}
+    assert count_imports(tmp_path, trainer) == {"slow": 1}
+
+
+@pytest.mark.parametrize("name", ["SOME_HOME", "OMP_NUM_THREADS"])
+def test_variable_that_an_import_reads_makes_a_new_server(tmp_path: pathlib.Path, name: str) -> None:
+    epochs, _, trainer = run_script(
+        tmp_path,
+        "import reads",
+        item="return reads.VALUE, os.environ.get('OMP_NUM_THREADS')",
+        change=f"os.environ['{name}'] = '3'",
+    )
+    expected = ("3", None) if name == "SOME_HOME" else ("unset", "3")
+    assert {tuple(sample) for epoch in epochs for sample in epoch} == {expected}
+    assert count_imports(tmp_path, trainer) == {"reads": 2}
+
+
+def test_changed_path_and_folder_reach_the_imports(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "other").mkdir()
+    epochs, _, trainer = run_script(
+        tmp_path,
+        "import slow",
+        item="return os.getcwd(), sys.path[0]",
+        change="os.chdir('other'); sys.path.insert(0, os.getcwd())",
+    )
+    other = str(tmp_path / "other")
+    assert {tuple(sample) for epoch in epochs for sample in epoch} == {(other, other)}
+    assert count_imports(tmp_path, trainer) == {"slow": 2}
+
+
+# ---- the context called "headrace" ----
+
+
+@pytest.mark.parametrize("loader", ["headrace.Loader", "headrace.torch.DataLoader"])
+def test_headrace_context_uses_the_server(tmp_path: pathlib.Path, loader: str) -> None:
+    script = f"""
+import headrace, headrace.torch, multiprocessing, os
+class Data(list):
+    def __getitem__(self, index):
+        return os.getppid()
+if __name__ == "__main__":
+    multiprocessing.set_start_method("fork")
+    loader = {loader}(Data(range(2)), batch_size=None, num_workers=1, multiprocessing_context="headrace")
+    print(set(loader) == {{os.getpid()}}, loader.report()["fork_server"]["kept"])
+"""
+    assert run(tmp_path, script) == "False all\n"
+
+
+def test_unknown_context_names_headrace(tmp_path: pathlib.Path) -> None:
+    import headrace
+
+    with pytest.raises(ValueError, match="'spawn', 'forkserver', 'headrace'\\] or a context, but got 'headraces'"):
+        headrace.Loader([0], num_workers=1, multiprocessing_context="headraces")
+
+
+# ---- ends ----
+
+KILLED = """
+import headrace, os, signal, sys
+class Data(list):
+    def __getitem__(self, index):
+        return os.getppid()
+if __name__ == "__main__":
+    loader = headrace.Loader(Data(range(2)), batch_size=None, num_workers=1, multiprocessing_context="forkserver")
+    zygote = set(loader).pop()
+    root = loader.report()["fork_server"]["pid"]
+    pidfd = os.pidfd_open({victim})
+    os.kill({victim}, signal.SIGKILL)
+    import select
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.poll()
+    print(len(list(loader)), len(list(loader)))
+"""
+
+
+@pytest.mark.parametrize("victim", ["root", "zygote"])
+def test_killed_server_is_replaced(tmp_path: pathlib.Path, victim: str) -> None:
+    assert run(tmp_path, KILLED.format(victim=victim)) == "2 2\n"
+
+
+IMPORTS_FOREVER = """
+import headrace, os, pathlib, time
+if __name__ == "__mp_main__":
+    pathlib.Path("imports.part").write_text(str(os.getpid()))
+    os.rename("imports.part", "imports")
+    time.sleep(600)
+if __name__ == "__main__":
+    print("now", flush=True)
+    list(headrace.Loader([0], num_workers=1, multiprocessing_context="forkserver"))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_trainer_that_waits_for_imports_can_be_ended(tmp_path: pathlib.Path, number: signal.Signals) -> None:
+    with Script(tmp_path, IMPORTS_FOREVER) as script:
+        assert script.line() == "now"
+        assert until((tmp_path / "imports").exists, 60)
+        importer = int((tmp_path / "imports").read_text())
+        os.kill(script.process.pid, number)
+        assert script.finish(30) == -number
+        assert until(lambda: not alive(importer), 10)
+        assert script.left() == []
+
+
+def test_threads_share_a_server(tmp_path: pathlib.Path) -> None:
+    write_modules(tmp_path)
+    script = """
+import headrace, os, slow, threading
+class Data(list):
+    def __getitem__(self, index):
+        return os.getppid()
+def iterate():
+    loader = headrace.Loader(Data(range(8)), batch_size=None, num_workers=2, multiprocessing_context="forkserver")
+    for _ in range(2):
+        parents.update(loader)
+if __name__ == "__main__":
+    parents = set()
+    threads = [threading.Thread(target=iterate) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(len(parents), os.getpid())
+"""
+    count, trainer = run(tmp_path, script).split()
+    assert count == "1"
+    assert count_imports(tmp_path, int(trainer)) == {"slow": 1}
+
+
+def test_forked_child_has_a_server_of_its_own(tmp_path: pathlib.Path) -> None:
+    script = """
+import headrace, os
+class Data(list):
+    def __getitem__(self, index):
+        return os.getppid()
+def parent_of_workers():
+    loader = headrace.Loader(Data([0]), batch_size=None, num_workers=1, multiprocessing_context="forkserver")
+    return list(loader)[0]
+if __name__ == "__main__":
+    first = parent_of_workers()
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.write(write, b"other" if parent_of_workers() != first else b"same")
+        os._exit(0)
+    os.wait()
+    print(os.read(read, 10).decode(), parent_of_workers() == first)
+"""
+    assert run(tmp_path, script) == "other True\n"
+
+
+def test_server_has_no_descriptors_of_workers(tmp_path: pathlib.Path) -> None:
+    """Neither the server nor a worker keeps descriptors, however many workers were started."""
+    script = """
+import headrace, os
+class Data(list):
+    def __getitem__(self, index):
+        return len(os.listdir("/proc/self/fd")), os.getppid()
+if __name__ == "__main__":
+    loader = headrace.Loader(Data([0]), batch_size=None, num_workers=1, multiprocessing_context="forkserver")
+    counts = set()
+    for _ in range(20):
+        (count, parent), = loader
+        root = loader.report()["fork_server"]["pid"]
+        counts.add(count)
+    print(len(counts), *(len(os.listdir(f"/proc/{pid}/fd")) < 16 for pid in (root, parent)))
+"""
+    assert run(tmp_path, script) == "1 True True\n"
