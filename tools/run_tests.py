@@ -32,6 +32,7 @@ SECONDS = {
     "test_doctor_run": 70,
     "test_hostile": 60,
     "test_restarts": 60,
+    "test_forkserver": 50,
     "test_reports": 50,
     "test_bad_input": 45,
     "test_review": 40,
