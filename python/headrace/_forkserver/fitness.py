@@ -39,7 +39,8 @@ class Hazard:
 
     def describe(self) -> str:
         """Returns a sentence without its full stop."""
-        return f"{self.module or 'a module'} {self.what} when it is imported"
+        module = "the script" if self.module == "__main__" else self.module or "a module"
+        return f"{module} {self.what} when it is imported"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ which no module can see, and of os.environ.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import importlib.machinery
 import os
@@ -27,6 +28,10 @@ _LOADERS = (
 )
 
 
+SCRIPT = "__main__"  # what happens outside of any module's import is attributed to the script
+SETTLE_S = 0.01  # a library that has started one thread may start another one from there
+
+
 @dataclass
 class ImportWatch:
     """The facts about the imports so far.
@@ -38,51 +43,52 @@ class ImportWatch:
     finished: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     variables: set[str] = field(default_factory=set)
+    _needed: dict[str, set[str]] = field(default_factory=dict)  # module -> what was imported while it was imported
+    _running: list[str] = field(default_factory=lambda: [SCRIPT])  # the modules that are being imported
     _starts: list[tuple[fitness.Start, str, int]] = field(default_factory=list)  # with the module, and len(finished)
     _state: fitness.State = field(default_factory=fitness.State.now)
 
-    def look(self, module: str) -> None:
-        """Compares the process with the look before. What is new is attributed to `module`."""
+    def look(self) -> None:
+        """Compares the process with the look before. What is new is attributed to the module that is being imported."""
         if self._state.may_have_changed():
             now = fitness.State.now()
-            self._starts += [(start, module, len(self.finished)) for start in now.since(self._state)]
+            if now.threads - self._state.threads:
+                time.sleep(SETTLE_S)
+                now = fitness.State.now()
+            self._starts += [(start, self._running[-1], len(self.finished)) for start in now.since(self._state)]
             self._state = now
 
     def run(self, name: str, load: Callable[[], Any], is_whole: bool) -> Any:
         """Calls load(), a part of the import of the module `name`, or with `is_whole` its last part."""
+        self.look()
+        self.note_needed(name)
+        self._running.append(name)
         start = time.perf_counter()
-        result = load()
-        self.look(name)
+        try:
+            result = load()
+            self.look()
+        finally:
+            self._running.pop()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
         if is_whole:
             self.finished.append(name)
         return result
 
+    def note_needed(self, name: str) -> None:
+        """Notes that the module which is being imported needs the module `name`."""
+        self._needed.setdefault(self._running[-1], set()).add(name)
+
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Watches the imports in this block."""
-        before = [(loader, name, loader.__dict__.get(name)) for loader, name in _LOADERS]
-        for loader, name in _LOADERS:
-            setattr(loader, name, self._watched(getattr(loader, name), name))
-        environ = type(os.environ)
-        read = environ.__getitem__
-
-        def read_and_note(mapping: Any, key: Any) -> Any:
-            if mapping is os.environ and isinstance(key, str):
-                self.variables.add(key)
-            return read(mapping, key)
-
-        environ.__getitem__ = read_and_note  # type: ignore[method-assign]
-        try:
+        with contextlib.ExitStack() as stack:
+            for loader, name in _LOADERS:
+                stack.enter_context(_replaced(loader, name, self._watched(getattr(loader, name), name)))
+            environ = type(os.environ)
+            stack.enter_context(_replaced(environ, "__getitem__", self._noting_variables(environ.__getitem__)))
+            stack.enter_context(_replaced(builtins, "__import__", self._noting_imports(builtins.__import__)))
             yield
-        finally:
-            environ.__getitem__ = read  # type: ignore[method-assign]
-            for loader, name, method in before:
-                if method is None:
-                    delattr(loader, name)
-                else:
-                    setattr(loader, name, method)
-        self.look("__main__")
+        self.look()
 
     def _watched(self, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
         def watched(loader: Any, argument: Any) -> Any:  # a module, or its spec
@@ -91,18 +97,67 @@ class ImportWatch:
 
         return watched
 
-    def judge(self) -> tuple[list[fitness.Hazard], list[str]]:
-        """Returns what makes this process unfit to be forked, and the modules to import in a process that is to stay
-        fit: those that were imported as a whole before the first hazard, with all of their packages."""
+    def _noting_variables(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        def read_and_note(mapping: Any, key: Any) -> Any:
+            if mapping is os.environ and isinstance(key, str):
+                self.variables.add(key)
+            return read(mapping, key)
+
+        return read_and_note
+
+    def _noting_imports(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        def load_and_note(
+            name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+        ) -> Any:
+            loaded = load(name, globals, locals, fromlist, level)
+            # With a fromlist it is the module itself, else the package at its top, which `name` begins with.
+            whole = getattr(loaded, "__name__", name) if fromlist else name
+            self.note_needed(whole)
+            for part in fromlist or ():
+                self.note_needed(f"{whole}.{part}")
+            return loaded
+
+        return load_and_note
+
+    def judge(self) -> tuple[list[fitness.Hazard], list[list[str]]]:
+        """Returns what makes this process unfit to be forked, and lists of modules. Another process may import one of
+        the lists and be fit: the modules that do not need a module with a hazard, or to be sure only those that were
+        imported before the first hazard."""
         judged = [(fitness.judge(start), module, count) for start, module, count in self._starts]
         hazards = [fitness.Hazard(what, module) for what, module, _ in judged if what]
-        safe = min((count for what, _, count in judged if what), default=len(self.finished))
+        before = min((count for what, _, count in judged if what), default=len(self.finished))
         if fitness.uses_accelerator():
-            hazards.append(fitness.Hazard("uses an accelerator"))
-            safe = 0  # it is not known which module did it
-        kept = self.finished[:safe]
-        whole = {*kept, *(name for name in sys.modules if name not in self.seconds)}
-        return hazards, [name for name in kept if all(parent in whole for parent in _parents(name))]
+            return [*hazards, fitness.Hazard("uses an accelerator")], []  # it is not known which module did it
+        unfit = self._list_dependents({hazard.module for hazard in hazards})
+        independent = [name for name in self.finished if name not in unfit]
+        return hazards, [kept for kept in (self._whole(independent), self._whole(self.finished[:before])) if kept]
+
+    def _list_dependents(self, found: set[str]) -> set[str]:
+        """Returns these modules, those that need them, the modules of their packages, and so on."""
+        while True:
+            more = {name for name, needed in self._needed.items() if name not in found and needed & found}
+            more |= {name for name in self.finished if name not in found and not found.isdisjoint(_parents(name))}
+            if not more:
+                return found
+            found = found | more
+
+    def _whole(self, names: list[str]) -> list[str]:
+        """Leaves out the modules whose packages are not imported as a whole."""
+        whole = {*names, *(name for name in sys.modules if name not in self.seconds)}
+        return [name for name in names if all(parent in whole for parent in _parents(name))]
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, function: Any) -> Iterator[None]:
+    own = vars(owner).get(name)  # None: it is inherited
+    setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
 
 
 def _parents(name: str) -> Iterator[str]:

@@ -7,9 +7,9 @@
 The root imports the modules of headrace and torch, which are safe. It never imports the user's modules itself, because
 that cannot be undone. A process that is forked from it imports the script's main module and the modules of the dataset.
 If that process is fit to be forked (see fitness.py), it is the zygote, from which all workers are forked. If it is not,
-it becomes the first worker, so that its imports are of use, and a second process imports only the modules that came
-before the first hazard. If that one is fit, it is the zygote. Without a zygote, workers are forked from the root, and
-import the rest themselves, as with multiprocessing's fork server.
+it becomes the first worker, so that its imports are of use, and a second process imports only the modules that do not
+need a module with a hazard. If that one is fit, it is the zygote. Without a zygote, or before it is ready, workers are
+forked from the root, and import the rest themselves, as with multiprocessing's fork server.
 
 A request carries the descriptors that multiprocessing's fork server would get. The answers go through them: the pid of
 the worker, and when it has ended its exit code.
@@ -77,7 +77,7 @@ class Verdict:
     kept: str = "nothing"
     hazards: list[str] = field(default_factory=list)
     unkept: dict[str, float] = field(default_factory=dict)
-    keep: list[str] = field(default_factory=list)
+    keep: list[list[str]] = field(default_factory=list)
     variables: list[str] = field(default_factory=list)
     seconds: float = 0.0
     error: str = ""
@@ -97,11 +97,11 @@ def send_number(fd: int, number: int) -> None:
         os.write(fd, NUMBER.pack(number))
 
 
-def receive(source: socket.socket) -> tuple[bytes, list[int]] | None:
-    """Returns the next message and its descriptors, or None if the other end is closed."""
+def receive(source: socket.socket, flags: int = 0) -> tuple[bytes, list[int]] | None:
+    """Returns the next message and its descriptors, or None if the other end is closed or there is no message yet."""
     try:
-        data, fds, _, _ = socket.recv_fds(source, MAX_REQUEST_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionError:
+        data, fds, _, _ = socket.recv_fds(source, MAX_REQUEST_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC | flags)
+    except (ConnectionError, BlockingIOError):
         return None
     return (data, list(fds)) if data else None
 
@@ -226,6 +226,7 @@ class Root:
         self.zygote: Child | None = None
         self.unfit: Child | None = None  # waits for the first request
         self.pending: Child | None = None  # still imports
+        self.to_try: list[list[str]] = []  # the modules that the next child imports, if the one before is not fit
         self.verdict = Verdict()
 
     def _list_fds(self) -> list[int]:
@@ -237,14 +238,15 @@ class Root:
         if self.setup.main_path or self.setup.main_name or self.setup.job_modules:
             self.pending = self._start_child(None)
         while self.control or self.forker.exit_pipes or self.zygote:
-            takes_requests = self.control and (self.pending is None or self.unfit)
+            # The first process is worth waiting for, because a worker would import the same. The second one is not.
+            takes_requests = self.pending is None or self.pending.is_second
             sources = [self.control.fileno()] if self.control and takes_requests else []
             children = [child for child in (self.pending, self.zygote) if child]
             ready = self.forker.wait(sources + [child.socket.fileno() for child in children])
+            if self.pending and self.pending.socket.fileno() in ready and not self._hear(self.pending):
+                os.kill(self.pending.pid, signal.SIGKILL)  # the script has closed its descriptors; _forget comes next
             for pid, code in self.forker.reap():
                 self._forget(pid, code)
-            if self.pending and self.pending.socket.fileno() in ready:
-                self._hear(self.pending)
             if self.control and self.control.fileno() in ready:
                 self._pass_on(receive(self.control))
 
@@ -260,13 +262,12 @@ class Root:
         there.close()
         return Child(pid, here, kept is not None)
 
-    def _hear(self, child: Child) -> None:
-        """Handles the verdict of the process that has imported the user's modules."""
-        message = receive(child.socket)
-        if message is None:  # it has ended, or the script has closed its descriptors; _forget comes next
-            with contextlib.suppress(OSError):
-                os.kill(child.pid, signal.SIGKILL)
-            return
+    def _hear(self, child: Child) -> bool:
+        """Handles the verdict of the process that has imported the user's modules. Returns False if it has sent
+        none."""
+        message = receive(child.socket, socket.MSG_DONTWAIT)
+        if message is None:
+            return False
         self.pending = None
         with open(message[1][0], "rb") as file:
             verdict = pickle.load(file)
@@ -277,9 +278,12 @@ class Root:
             self.unfit = child
         else:
             child.socket.close()
-        if not verdict.is_fit and not child.is_second and verdict.keep:
-            self.pending = self._start_child(verdict.keep)
+        if not child.is_second:
+            self.to_try = verdict.keep
+        if not verdict.is_fit and self.to_try:
+            self.pending = self._start_child(self.to_try.pop(0))
         self._report(verdict, child)
+        return True
 
     def _report(self, verdict: Verdict, child: Child) -> None:
         if child.is_second:
@@ -294,6 +298,8 @@ class Root:
 
     def _forget(self, pid: int, code: int) -> None:
         """Handles the end of a child that is no worker."""
+        if self.pending and self.pending.pid == pid:
+            self._hear(self.pending)  # it may have sent its verdict just before
         for name in ("zygote", "unfit", "pending"):
             child = getattr(self, name)
             if child and child.pid == pid:

@@ -66,7 +66,7 @@ def _imports_of(one: Run) -> list[Observation]:
     if not server.get("hazards"):
         return []
     seconds = sum(server["unkept"].values())
-    what = "everything that follows it" if server["kept"] == "part" else "the whole script"
+    what = "the modules that need it" if server["kept"] == "part" else "the whole script"
     text = f"{server['hazards'][0]}. So each worker of each epoch imports it and {what}. "
     text += "Import it in the function that needs it, or use persistent_workers=True, which keeps the workers."
     return [Observation("imports", "warning", f"{seconds:.1f} s in each worker", "fork server", text)]
