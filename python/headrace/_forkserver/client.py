@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker, spawn, util
 from typing import Any
 
@@ -37,18 +38,20 @@ class ServerGone(Exception):
 class ServerProcess:
     """A fork server that was started by this process."""
 
-    def __init__(self, modules: list[str], job_modules: list[str]) -> None:
+    def __init__(self, modules: list[str], job_modules: list[str], is_interrupted: bool) -> None:
         self.key = _key()
         self.environment = dict(os.environ)
         self.owner = os.getpid()
-        self.modules, self.job_modules = modules, job_modules
+        self._wanted = list(dict.fromkeys([*modules, *job_modules]))
+        self._has_started_workers = False
+        self._is_closed = False
         self.verdict: dict[str, Any] = {}
         self._control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         alive_r, self._alive = os.pipe2(os.O_CLOEXEC)
         try:
             with there, transport.memory("headrace-setup") as setup:
                 pickle.dump(list(map(str, self.key[0])), setup)  # so that the server finds headrace
-                pickle.dump(_setup(modules, job_modules), setup)
+                pickle.dump(_setup(modules, job_modules, is_interrupted), setup)
                 setup.flush()
                 setup.seek(0)
                 self.pid = _start([there.fileno(), alive_r, setup.fileno()])
@@ -71,7 +74,20 @@ class ServerProcess:
 
     def ask(self, fds: list[int]) -> None:
         """Asks for a worker. Raises ServerGone."""
-        data = json.dumps(sorted(self.changed_variables())).encode()
+        self._has_started_workers = True
+        self._send(fds)
+
+    def want(self, modules: list[str]) -> None:
+        """Asks the server to import modules, if it has not. Raises ServerGone."""
+        if new := [name for name in modules if name not in self._wanted]:
+            self._wanted += new
+            self._send([])
+
+    def _send(self, fds: list[int]) -> None:
+        changed = self.changed_variables()
+        new = [name for name in changed if name not in self.environment]
+        request = {"changed": sorted(changed.keys() - new), "new": new, "modules": self._wanted}
+        data = json.dumps(request).encode()
         if len(data) > server.MAX_REQUEST_BYTES:
             raise ServerGone
         try:
@@ -81,7 +97,7 @@ class ServerProcess:
 
     def read_verdict(self) -> dict[str, Any]:
         """Returns the newest server.Verdict, as a dict; {} before the first one."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             while data := self._control.recv(server.MAX_REQUEST_BYTES, socket.MSG_DONTWAIT):
                 self.verdict = json.loads(data)
         return self.verdict
@@ -89,19 +105,25 @@ class ServerProcess:
     def retire(self) -> None:
         """Asks for no more workers. The server ends when those that it has started have ended."""
         self._control.close()
+        if not self._has_started_workers:
+            self.close()
 
     def has_ended(self) -> bool:
         """Reaps the server if it has ended."""
+        status = 0
         with contextlib.suppress(ChildProcessError):  # another thread has reaped it
-            if os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if not pid:
                 return False
-        self.close()
+        if status == 0:  # else it was killed, and the process that it left must not take this process for ended
+            self.close()
         return True
 
     def close(self) -> None:
         """Closes this process's ends. The server and its workers then see the trainer as ended."""
         self._control.close()
-        with contextlib.suppress(OSError):
+        if not self._is_closed:
+            self._is_closed = True
             os.close(self._alive)
 
 
@@ -130,7 +152,7 @@ def prepare(name: str) -> dict[str, Any]:
     return data
 
 
-def _setup(modules: list[str], job_modules: list[str]) -> server.Setup:
+def _setup(modules: list[str], job_modules: list[str], is_interrupted: bool) -> server.Setup:
     data = prepare("headrace")
     return server.Setup(
         sys_argv=list(map(str, sys.argv)),
@@ -140,23 +162,20 @@ def _setup(modules: list[str], job_modules: list[str]) -> server.Setup:
         preload=[name for name in forkserver._forkserver._preload_modules if name != "__main__"],  # type: ignore[attr-defined]
         modules=modules,
         job_modules=job_modules,
-        is_interrupted=signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        is_interrupted=is_interrupted,
     )
 
 
 def _start(fds: list[int]) -> int:
-    """Starts the server with SIGINT blocked, so that a Ctrl-C during its first imports prints no traceback."""
+    """Starts the server. The caller has blocked SIGINT, so that a Ctrl-C during the server's first imports prints no
+    traceback."""
     command = (
         f"import pickle, sys; file = open({fds[2]}, 'rb'); sys.path[:] = pickle.load(file); "
         f"from headrace._forkserver import server; server.main({fds[0]}, {fds[1]}, file)"
     )
     arguments = [*util._args_from_interpreter_flags(), "-c", command]  # type: ignore[attr-defined]
     executable = os.fsencode(spawn.get_executable())
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        return int(util.spawnv_passfds(executable, [executable, *arguments], fds))
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return int(util.spawnv_passfds(executable, [executable, *arguments], fds))
 
 
 # ---- the server of this process ----
@@ -174,19 +193,32 @@ def warm_up(context: Any, modules: list[str], parts: list[Any]) -> None:
     is_starting = getattr(process, "_inheriting", False)  # it imports the script's main module
     if is_starting or process.daemon or not contexts.uses_headrace_server(context):
         return
-    with _lock, contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        resource_tracker.ensure_running()  # starting it unblocks SIGINT
+    with _lock, sigint_blocked() as is_interrupted, contextlib.suppress(Exception):
+        found = job_modules.list_modules(parts)
         _wanted["modules"] = list(dict.fromkeys([*_wanted["modules"], *modules]))
-        _wanted["job_modules"] = list(dict.fromkeys([*_wanted["job_modules"], *job_modules.list_modules(parts)]))
-        _ensure()
+        _wanted["job_modules"] = list(dict.fromkeys([*_wanted["job_modules"], *found]))
+        _ensure(is_interrupted).want([*modules, *found])
 
 
-def _ensure() -> ServerProcess:
+@contextlib.contextmanager
+def sigint_blocked() -> Iterator[bool]:
+    """Blocks SIGINT in this thread, so that a KeyboardInterrupt between two steps loses no descriptor. Gives False if
+    it was blocked before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield signal.SIGINT not in before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ensure(is_interrupted: bool) -> ServerProcess:
     """Returns a server that imports from the same places as this process now. The caller holds the lock."""
     if _current and not _current[0].is_current():
         _retire()
     if not _current:
-        resource_tracker.ensure_running()
-        _current.append(ServerProcess(**_wanted))
+        _current.append(ServerProcess(**_wanted, is_interrupted=is_interrupted))
     return _current[0]
 
 
@@ -204,17 +236,19 @@ def _discard(old: ServerProcess) -> None:
             _retire()
 
 
-def start_worker(fds: list[int]) -> tuple[int, int, int]:
+def start_worker(fds: list[int], is_interrupted: bool) -> tuple[int, int, int]:
     """Starts a worker, whose descriptors will be copies of `fds`. Returns a descriptor from which its exit code can be
-    read, one to which its pickled process is written, and its pid. Raises OSError and RuntimeError."""
+    read, one to which its pickled process is written, and its pid. Raises OSError and RuntimeError.
+
+    The caller has blocked SIGINT, unless it was blocked before (`is_interrupted` is false then)."""
     if len(fds) + 3 > server.MAX_FDS:
         raise ValueError("too many fds")
     for _ in range(_RETRIES):
         with contextlib.ExitStack() as stack:
-            exit_r, data_w, old = _request(fds)
+            exit_r, data_w, old = _request(fds, is_interrupted)
             stack.callback(os.close, exit_r)
             stack.callback(os.close, data_w)
-            number = _read_number(exit_r, old)
+            number = _read_number(exit_r, old, is_interrupted)
             if number is not None and number > 0:
                 stack.pop_all()
                 return exit_r, data_w, number
@@ -228,12 +262,12 @@ def start_worker(fds: list[int]) -> tuple[int, int, int]:
     )
 
 
-def _request(fds: list[int]) -> tuple[int, int, ServerProcess]:
+def _request(fds: list[int], is_interrupted: bool) -> tuple[int, int, ServerProcess]:
     exit_r, exit_w = os.pipe()
     data_r, data_w = os.pipe()
     try:
         with _lock:
-            one = _ensure()
+            one = _ensure(is_interrupted)
             tracker = resource_tracker._resource_tracker.getfd() or 0
             try:
                 one.ask([data_r, exit_w, tracker, *fds])
@@ -249,15 +283,27 @@ def _request(fds: list[int]) -> tuple[int, int, ServerProcess]:
     return exit_r, data_w, one
 
 
-def _read_number(fd: int, one: ServerProcess) -> int | None:
-    """Returns the server's answer, or None if it has ended."""
+def _wait(fd: int, seconds: float | None, is_interrupted: bool) -> bool:
+    """Waits until a descriptor can be read. Returns False after this time. A Ctrl-C interrupts it."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    if not poll.poll(SLOW_S * 1000):
+    if is_interrupted:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        return bool(poll.poll(None if seconds is None else seconds * 1000))
+    finally:
+        if is_interrupted:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def _read_number(fd: int, one: ServerProcess, is_interrupted: bool) -> int | None:
+    """Returns the server's answer, or None if it has ended."""
+    if not _wait(fd, SLOW_S, is_interrupted):
         warn_user(
             f"headrace: the fork server (pid {one.pid}) has not started a worker for {SLOW_S:.0f} s; it still imports "
             "the script's main module, or waits for something there (py-spy dump --subprocesses --pid shows what)"
         )
+        _wait(fd, None, is_interrupted)
     data = os.read(fd, server.NUMBER.size)
     return server.NUMBER.unpack(data)[0] if len(data) == server.NUMBER.size else None
 
@@ -275,7 +321,8 @@ def report() -> dict[str, Any] | None:
             return None
         verdict = dict(_current[0].read_verdict())
         pids = verdict.pop("pids", [_current[0].pid])
-    return {"pid": pids[0], "memory_bytes": sum(map(_memory_of, pids)), **verdict}
+    zygote = pids[1] if len(pids) > 1 else None
+    return {"pid": pids[0], "pid_of_zygote": zygote, "memory_bytes": sum(map(_memory_of, pids)), **verdict}
 
 
 def _memory_of(pid: int) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 import os
-from multiprocessing import context, popen_forkserver, reduction, util
+import time
+from multiprocessing import context, popen_forkserver, reduction, resource_tracker, util
 from typing import Any
 
 from headrace._forkserver import client
@@ -28,11 +29,14 @@ class Popen(popen_forkserver.Popen):
             reduction.dump(process_obj, buffer)
         finally:
             context.set_spawning_popen(None)
-        self.sentinel, data_w, self.pid = client.start_worker(self._fds)  # type: ignore[attr-defined]
-        # As long as this process has the descriptor open, the child's parent_process() is alive.
-        self.finalizer = util.Finalize(self, util.close_fds, (os.dup(data_w), self.sentinel))  # type: ignore[attr-defined]
-        with open(data_w, "wb") as file:
-            file.write(buffer.getbuffer())
+        resource_tracker.ensure_running()  # starting it unblocks SIGINT
+        with client.sigint_blocked() as is_interrupted:
+            fds = self._fds  # type: ignore[attr-defined]
+            self.sentinel, data_w, self.pid = client.start_worker(fds, is_interrupted)
+            # As long as this process has the descriptor open, the child's parent_process() is alive.
+            self.finalizer = util.Finalize(self, util.close_fds, (os.dup(data_w), self.sentinel))  # type: ignore[attr-defined]
+            with open(data_w, "wb") as file:
+                file.write(buffer.getbuffer())
 
 
 class Process(context.ForkServerProcess):
@@ -72,4 +76,6 @@ def _set_environment(changed: dict[str, str | None], data: dict[str, Any]) -> di
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    if "TZ" in changed:
+        time.tzset()
     return data

@@ -13,9 +13,11 @@ import contextlib
 import importlib.machinery
 import os
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from headrace._forkserver import fitness
@@ -28,6 +30,10 @@ _LOADERS = (
 )
 
 
+_STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_MAPPINGS = ("os", "collections.abc", "_collections_abc", __name__)
+ANY_NEW = "*"  # noted as a variable: the names of all variables were read, so that a new one would have been seen
+SEARCHERS = ("tqdm.utils", "fsspec.config")  # they look for names that begin with TQDM_ and FSSPEC_ only
 SCRIPT = "__main__"  # what happens outside of any module's import is attributed to the script
 SETTLE_S = 0.01  # a library that has started one thread may start another one from there
 
@@ -46,17 +52,20 @@ class ImportWatch:
     _needed: dict[str, set[str]] = field(default_factory=dict)  # module -> what was imported while it was imported
     _running: list[str] = field(default_factory=lambda: [SCRIPT])  # the modules that are being imported
     _starts: list[tuple[fitness.Start, str, int]] = field(default_factory=list)  # with the module, and len(finished)
-    _state: fitness.State = field(default_factory=fitness.State.now)
+    _state: fitness.State | None = field(default_factory=fitness.State.now)  # None: /proc cannot be read
 
-    def look(self) -> None:
-        """Compares the process with the look before. What is new is attributed to the module that is being imported."""
-        if self._state.may_have_changed():
+    def look(self, is_last: bool = False) -> None:
+        """Compares the process with the look before. What is new is attributed to the module that is being imported.
+        Unless it is the last look, it compares numbers first, which is quick."""
+        if self._state is None or not (is_last or self._state.may_have_changed()):
+            return
+        now = fitness.State.now()
+        if now and now.threads - self._state.threads:
+            time.sleep(SETTLE_S)
             now = fitness.State.now()
-            if now.threads - self._state.threads:
-                time.sleep(SETTLE_S)
-                now = fitness.State.now()
+        if now:
             self._starts += [(start, self._running[-1], len(self.finished)) for start in now.since(self._state)]
-            self._state = now
+        self._state = now
 
     def run(self, name: str, load: Callable[[], Any], is_whole: bool) -> Any:
         """Calls load(), a part of the import of the module `name`, or with `is_whole` its last part."""
@@ -86,9 +95,10 @@ class ImportWatch:
                 stack.enter_context(_replaced(loader, name, self._watched(getattr(loader, name), name)))
             environ = type(os.environ)
             stack.enter_context(_replaced(environ, "__getitem__", self._noting_variables(environ.__getitem__)))
+            stack.enter_context(_replaced(environ, "__iter__", self._noting_search(environ.__iter__)))
             stack.enter_context(_replaced(builtins, "__import__", self._noting_imports(builtins.__import__)))
             yield
-        self.look()
+        self.look(is_last=True)
 
     def _watched(self, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
         def watched(loader: Any, argument: Any) -> Any:  # a module, or its spec
@@ -99,11 +109,21 @@ class ImportWatch:
 
     def _noting_variables(self, read: Callable[..., Any]) -> Callable[..., Any]:
         def read_and_note(mapping: Any, key: Any) -> Any:
-            if mapping is os.environ and isinstance(key, str):
-                self.variables.add(key)
+            self.variables.add(os.fsdecode(key) if isinstance(key, (str, bytes)) else "")
             return read(mapping, key)
 
         return read_and_note
+
+    def _noting_search(self, iterate: Callable[..., Any]) -> Callable[..., Any]:
+        def iterate_and_note(mapping: Any) -> Any:
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame.f_globals.get("__name__") in _MAPPINGS:
+                frame = frame.f_back
+            if frame is not None and frame.f_globals.get("__name__") not in SEARCHERS:
+                self.variables.add(ANY_NEW)
+            return iterate(mapping)
+
+        return iterate_and_note
 
     def _noting_imports(self, load: Callable[..., Any]) -> Callable[..., Any]:
         def load_and_note(
@@ -126,11 +146,21 @@ class ImportWatch:
         judged = [(fitness.judge(start), module, count) for start, module, count in self._starts]
         hazards = [fitness.Hazard(what, module) for what, module, _ in judged if what]
         before = min((count for what, _, count in judged if what), default=len(self.finished))
-        if fitness.uses_accelerator():
-            return [*hazards, fitness.Hazard("uses an accelerator")], []  # it is not known which module did it
+        # It is not known which module did these.
+        elsewhere = [fitness.Hazard(what) for what in self._hazards_of_process()]
+        if elsewhere:
+            return [*hazards, *elsewhere], []
         unfit = self._list_dependents({hazard.module for hazard in hazards})
         independent = [name for name in self.finished if name not in unfit]
         return hazards, [kept for kept in (self._whole(independent), self._whole(self.finished[:before])) if kept]
+
+    def _hazards_of_process(self) -> Iterator[str]:
+        if self._state is None:
+            yield "/proc cannot be read, so threads and open files are not known"
+        elif fitness.has_children():
+            yield "a process is started when the script is imported"
+        if fitness.uses_accelerator():
+            yield "an accelerator is used when the script is imported"
 
     def _list_dependents(self, found: set[str]) -> set[str]:
         """Returns these modules, those that need them, the modules of their packages, and so on."""
@@ -142,9 +172,16 @@ class ImportWatch:
             found = found | more
 
     def _whole(self, names: list[str]) -> list[str]:
-        """Leaves out the modules whose packages are not imported as a whole."""
+        """Leaves out the modules whose packages are not imported as a whole, and those of the user's own code: another
+        process does not run the statements of the script that may have changed what they do when they are imported."""
         whole = {*names, *(name for name in sys.modules if name not in self.seconds)}
-        return [name for name in names if all(parent in whole for parent in _parents(name))]
+        return [name for name in names if _is_installed(name) and all(one in whole for one in _parents(name))]
+
+
+def _is_installed(name: str) -> bool:
+    """Returns True for a module of Python or of a package that was installed."""
+    origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None) or ""
+    return origin.startswith(_STANDARD_LIBRARY) or not {"site-packages", "dist-packages"}.isdisjoint(origin.split("/"))
 
 
 @contextlib.contextmanager

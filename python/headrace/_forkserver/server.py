@@ -17,7 +17,9 @@ the worker, and when it has ended its exit code.
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import importlib
 import json
 import multiprocessing
@@ -28,15 +30,16 @@ import signal
 import socket
 import struct
 import sys
+import termios
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker, spawn, util
 from typing import IO
 
 from headrace import _core
-from headrace._forkserver.import_watch import ImportWatch
+from headrace._forkserver.import_watch import ANY_NEW, ImportWatch
 from headrace._start import gc_pause, transport
 
 NUMBER = struct.Struct("q")  # how a pid and an exit code are sent
@@ -44,10 +47,13 @@ STALE = -1  # sent instead of a pid: modules have read environment variables tha
 MAX_FDS = 253  # the kernel's limit for one message
 MAX_REQUEST_BYTES = 1 << 16
 MAX_HAZARDS = 20  # the report names so many
+MAX_ERROR = 2000  # characters of an exception in the report
+MAX_DEATHS = 3  # a process that imports the script and is killed so often is not started again
 # Libraries written in C read these, or modules look for all variables with such a beginning.
 READ_BY_LIBRARIES = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NUMEXPR_", "ATEN_", "DNNL_", "ONEDNN_"),
     *("PYTORCH_", "TORCH", "ARROW_", "MALLOC_", "JE_", "LD_", "GLIBC_", "PYTHON", "TQDM_", "FSSPEC_", "OPENCV_"),
+    *("TF_", "XLA_", "JAX_", "GDAL_", "NPY_", "LC_", "LANG"),
 )
 
 
@@ -79,6 +85,7 @@ class Verdict:
     unkept: dict[str, float] = field(default_factory=dict)
     keep: list[list[str]] = field(default_factory=list)
     variables: list[str] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
     seconds: float = 0.0
     error: str = ""
     pids: list[int] = field(default_factory=list)
@@ -126,6 +133,7 @@ class Forker:
             signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
         }
         signal.set_wakeup_fd(wakeup_w, warn_on_full_buffer=False)
+        self.mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
     def fork(self, run: Callable[[], int], keep: tuple[int, ...] = ()) -> int:
         """Forks a child that calls run() and ends with its result as exit code. The child closes all descriptors of
@@ -139,16 +147,23 @@ class Forker:
         try:
             self._become_child(keep)
             code = run()
+        except KeyboardInterrupt:
+            code = 128 + signal.SIGINT  # without a traceback, because the trainer raises KeyboardInterrupt too
+        except SystemExit as error:  # the script calls sys.exit when it is imported
+            code = error.code if isinstance(error.code, int) else 1
+            print(f"headrace: the script calls sys.exit({error.code!r}) when it is imported", file=sys.stderr)
         except BaseException:
             sys.excepthook(*sys.exc_info())
-            sys.stderr.flush()
         finally:
+            with contextlib.suppress(Exception):
+                sys.stderr.flush()
             os._exit(code)
 
     def _become_child(self, keep: tuple[int, ...]) -> None:
         signal.set_wakeup_fd(-1)
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
         fds = [*self.wakeup_fds, *self.exit_pipes.values(), *self.list_fds(), self.alive]
         close_all([fd for fd in fds if fd not in keep])
 
@@ -204,12 +219,21 @@ def run_worker(child_r: int, child_w: int, fds: list[int]) -> int:
     os.close(child_w)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the script has set no handler of its own
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not has_data(child_r):
+        return 1  # the trainer no longer wants it
     resource_tracker._resource_tracker._fd, *inherited = fds  # type: ignore[attr-defined]
     forkserver._forkserver._inherited_fds = inherited  # type: ignore[attr-defined]
-    try:
-        return spawn._main(child_r, os.dup(child_r))
-    except EOFError:
-        return 1  # the trainer no longer wants it
+    return spawn._main(child_r, os.dup(child_r))
+
+
+def has_data(pipe: int) -> bool:
+    """Waits for the first bytes in a pipe. Returns False if it is closed without any."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    poll.poll()
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0] > 0
 
 
 # ---- the root ----
@@ -228,6 +252,10 @@ class Root:
         self.pending: Child | None = None  # still imports
         self.to_try: list[list[str]] = []  # the modules that the next child imports, if the one before is not fit
         self.verdict = Verdict()
+        self.wanted: set[str] = set()  # the modules of headrace and of the jobs of all loaders
+        self.loaded: set[str] = set()  # the modules that the process which imported the script had
+        self.deaths = 0  # of processes that import the script
+        self.helpers: set[int] = set()  # pids of the processes that import, and of their successors
 
     def _list_fds(self) -> list[int]:
         sockets = [self.control, *(child.socket for child in (self.zygote, self.unfit, self.pending) if child)]
@@ -237,12 +265,11 @@ class Root:
         """Serves until the trainer ends, or until it has closed the control socket and all workers have ended."""
         if self.setup.main_path or self.setup.main_name or self.setup.job_modules:
             self.pending = self._start_child(None)
-        while self.control or self.forker.exit_pipes or self.zygote:
-            # The first process is worth waiting for, because a worker would import the same. The second one is not.
-            takes_requests = self.pending is None or self.pending.is_second
+        while self.control or self.forker.exit_pipes or self.helpers:
+            # The first process is worth waiting for, because a worker would import the same. Later ones are not.
+            takes_requests = self.pending is None or self.pending.is_second or self.zygote or self.unfit
             sources = [self.control.fileno()] if self.control and takes_requests else []
-            children = [child for child in (self.pending, self.zygote) if child]
-            ready = self.forker.wait(sources + [child.socket.fileno() for child in children])
+            ready = self.forker.wait(sources + ([self.pending.socket.fileno()] if self.pending else []))
             if self.pending and self.pending.socket.fileno() in ready and not self._hear(self.pending):
                 os.kill(self.pending.pid, signal.SIGKILL)  # the script has closed its descriptors; _forget comes next
             for pid, code in self.forker.reap():
@@ -260,6 +287,7 @@ class Root:
 
         pid = self.forker.fork(run, keep=(alive,))
         there.close()
+        self.helpers.add(pid)
         return Child(pid, here, kept is not None)
 
     def _hear(self, child: Child) -> bool:
@@ -272,9 +300,13 @@ class Root:
         with open(message[1][0], "rb") as file:
             verdict = pickle.load(file)
         self.variables.update(verdict.variables)
+        if not child.is_second and not verdict.error:
+            self.loaded.update(verdict.loaded)
         if verdict.is_fit:
+            self._drop(self.zygote)
             self.zygote = child
         elif not verdict.error and not child.is_second:
+            self._drop(self.unfit)
             self.unfit = child
         else:
             child.socket.close()
@@ -283,6 +315,7 @@ class Root:
         if not verdict.is_fit and self.to_try:
             self.pending = self._start_child(self.to_try.pop(0))
         self._report(verdict, child)
+        self._want(())
         return True
 
     def _report(self, verdict: Verdict, child: Child) -> None:
@@ -292,12 +325,15 @@ class Root:
         self.verdict = verdict
         verdict.pids = [os.getpid(), *([self.zygote.pid] if self.zygote else [])]
         if self.control:
-            shown = {name: value for name, value in verdict.__dict__.items() if name not in ("keep", "variables")}
+            shown = {
+                name: value for name, value in verdict.__dict__.items() if name not in ("keep", "variables", "loaded")
+            }
             with contextlib.suppress(OSError):  # the trainer does not read, or has ended
                 self.control.send(json.dumps(shown).encode(), socket.MSG_DONTWAIT)
 
     def _forget(self, pid: int, code: int) -> None:
         """Handles the end of a child that is no worker."""
+        self.helpers.discard(pid)
         if self.pending and self.pending.pid == pid:
             self._hear(self.pending)  # it may have sent its verdict just before
         for name in ("zygote", "unfit", "pending"):
@@ -307,6 +343,9 @@ class Root:
                 setattr(self, name, None)
                 how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
                 self._report(Verdict(error=f"the process that imports the script {how}"), child)
+                self.deaths += 1
+                if name != "unfit" and self.deaths < MAX_DEATHS and self.control and not self.pending:
+                    self.pending = self._start_child(None)
 
     def _pass_on(self, message: tuple[bytes, list[int]] | None) -> None:
         """Gives a request to the process that answers it."""
@@ -314,7 +353,11 @@ class Root:
             self._close()
             return
         data, fds = message
-        if self._has_read(json.loads(data)):
+        request = json.loads(data)
+        self._want(request["modules"])
+        if not fds:
+            return
+        if self._has_read(request["changed"], request["new"]):
             send_number(fds[1], STALE)
             close_all(fds)
             return
@@ -324,6 +367,7 @@ class Root:
             if child.pass_on(data, fds):
                 child.socket.close()
                 close_all(fds)
+                self.helpers.discard(child.pid)
                 self.forker.adopt(child.pid, exit_pipe)
                 return
             os.close(exit_pipe)
@@ -332,14 +376,31 @@ class Root:
             return
         self.forker.start_worker(fds)
 
-    def _has_read(self, changed: list[str]) -> bool:
-        return any(name in self.variables or name.startswith(READ_BY_LIBRARIES) for name in changed)
+    def _want(self, modules: Iterable[str]) -> None:
+        """Imports everything in another process if a later loader needs modules that the first one has not."""
+        self.wanted.update(modules)
+        if not self.loaded or self.pending:
+            return
+        new = sorted(self.wanted - self.loaded - set(self.setup.job_modules))
+        self.setup.job_modules += new
+        if new:
+            self.pending = self._start_child(None)
+
+    def _has_read(self, changed: list[str], new: list[str]) -> bool:
+        """Returns True if imports may have read one of the variables that have changed, or that were not set then."""
+        if new and ANY_NEW in self.variables:
+            return True
+        return any(name in self.variables or name.startswith(READ_BY_LIBRARIES) for name in changed + new)
+
+    def _drop(self, child: Child | None) -> None:
+        """Asks a child for no more workers. It ends with those that it has started."""
+        if child:
+            child.socket.close()
 
     def _close(self) -> None:
         """The trainer sends no more requests."""
         for child in (self.unfit, self.pending, self.zygote):
-            if child:
-                child.socket.close()
+            self._drop(child)
         self.unfit = self.pending = self.zygote = None
         assert self.control
         self.control.close()
@@ -402,6 +463,9 @@ def send_verdict(source: socket.socket, verdict: Verdict) -> bool:
 
 def import_modules(setup: Setup, kept: list[str] | None) -> str:
     """Returns the exception that the import raised, as text, or ""."""
+    process = multiprocessing.current_process()
+    # A script without a main guard raises, as in a worker, and a loader that is made here starts no server of its own.
+    process._inheriting = True  # type: ignore[attr-defined]
     gc_pause.pause()
     try:
         if kept is not None:
@@ -413,28 +477,25 @@ def import_modules(setup: Setup, kept: list[str] | None) -> str:
             with contextlib.suppress(Exception):  # the worker raises it, if it needs the module
                 importlib.import_module(name)
     except BaseException as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}"[:MAX_ERROR]
     finally:
         gc_pause.resume()
+        del process._inheriting  # type: ignore[attr-defined]
+        util._flush_std_streams()  # type: ignore[attr-defined]  # or each worker would print it again
     return ""
 
 
 def import_main(setup: Setup) -> None:
     """Imports the script's main module as a worker does: without running what is under its main guard."""
-    process = multiprocessing.current_process()
-    process._inheriting = True  # type: ignore[attr-defined]  # a script without a main guard raises, as in a worker
-    try:
-        if setup.main_name:
-            spawn._fixup_main_from_name(setup.main_name)  # type: ignore[attr-defined]
-        elif setup.main_path:
-            spawn._fixup_main_from_path(setup.main_path)  # type: ignore[attr-defined]
-    finally:
-        del process._inheriting  # type: ignore[attr-defined]
+    if setup.main_name:
+        spawn._fixup_main_from_name(setup.main_name)  # type: ignore[attr-defined]
+    elif setup.main_path:
+        spawn._fixup_main_from_path(setup.main_path)  # type: ignore[attr-defined]
 
 
 def judge(watch: ImportWatch, error: str, kept: list[str] | None) -> Verdict:
     hazards, keep = watch.judge()
-    verdict = Verdict(variables=sorted(watch.variables), error=error)
+    verdict = Verdict(variables=sorted(watch.variables), loaded=list(sys.modules), error=error)
     verdict.hazards = [hazard.describe() for hazard in hazards[:MAX_HAZARDS]]
     if hazards and not error and kept is None:
         verdict.keep = keep

@@ -215,9 +215,9 @@ class Loader(Options):
         `restarts` (of workers, for any reason), `skipped` (bad samples, left out or replaced, in all epochs),
         `bad_samples` (of this epoch: `index`, `error`, `worker`), `growth` (parts of the dataset that have grown in the
         workers' private memory, in all of them: `path`, `bytes` of one copy, `grown_bytes`, `samples`, ...),
-        `fork_server` (None unless workers are forked from it: `pid`, `memory_bytes`, `kept` ("all": workers import
-        nothing; "part"; "nothing"), `hazards` (why not all), `unkept` (the modules that made it so, and the seconds
-        that each took), `seconds` of the imports, `error` of the import),
+        `fork_server` (None unless workers are forked from it: `pid`, `pid_of_zygote`, `memory_bytes`, `kept` ("all":
+        workers import nothing; "part"; "nothing"), `hazards` (why not all), `unkept` (the modules that made it so, and
+        the seconds that each took), `seconds` of the imports, `error` of the import),
         `private_grown_bytes` (0 except in `headrace doctor`), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
         seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`.
 

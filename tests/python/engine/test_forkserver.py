@@ -74,8 +74,8 @@ WAIT = """
 
 def write_modules(folder: pathlib.Path) -> None:
     for name, code in {**MODULES, "named": MODULES["native"] + NAMED}.items():
-        path = folder / f"{name}.py"
-        path.parent.mkdir(exist_ok=True)
+        path = folder / "site-packages" / f"{name}.py"
+        path.parent.mkdir(exist_ok=True, parents=True)
         notes = NOTES.replace("abspath(__file__)", f"abspath({str(folder / 'x')!r})")
         path.write_text(notes + code)
 
@@ -90,7 +90,8 @@ def run_script(
 ) -> tuple[Any, Any, int]:
     """Returns the batches of both epochs, the report on the server, and the pid of the trainer."""
     write_modules(folder)
-    output = run(folder, SCRIPT.format(imports=imports, item=item, change=change, context=context))
+    script = SCRIPT.format(imports=imports, item=item, change=change, context=context)
+    output = run(folder, script, PYTHONPATH=str(folder / "site-packages"))
     epochs, report, pid = json.loads(output.splitlines()[-1])
     return epochs, report, pid
 
@@ -125,7 +126,7 @@ def test_safe_module_is_imported_once(tmp_path: pathlib.Path, name: str) -> None
     [
         ("threads", "threads starts a thread (pool) when it is imported"),
         ("native", "native starts a thread when it is imported"),
-        ("opens", "opens opens a file ({}/opens.py) when it is imported"),
+        ("opens", "opens opens a file ({}/site-packages/opens.py) when it is imported"),
     ],
 )
 def test_unsafe_module_is_imported_by_each_worker_once(tmp_path: pathlib.Path, name: str, hazard: str) -> None:
@@ -183,14 +184,15 @@ if __name__ == "__main__":
     loader = headrace.Loader(Mine(range(4)), batch_size=None, num_workers=2, multiprocessing_context="forkserver")
     print([list(loader) for _ in range(2)], os.getpid())
 """
-    trainer = int(run(tmp_path, script).split()[-1])
+    trainer = int(run(tmp_path, script, PYTHONPATH=str(tmp_path / "site-packages")).split()[-1])
     assert count_imports(tmp_path, trainer) == {"slow": 1, "mine": 1}
 
 
 def test_output_of_main_module_appears_once(tmp_path: pathlib.Path) -> None:
     write_modules(tmp_path)
-    script = SCRIPT.format(imports="print('imports', flush=True)", item="return 0", change="pass", context="forkserver")
-    assert run(tmp_path, script).count("imports") == 2  # in the trainer and in the server
+    script = SCRIPT.format(imports="print('imports')", item="return 0", change="pass", context="forkserver")
+    output = run(tmp_path, script, PYTHONPATH=str(tmp_path / "site-packages"), PYTHONUNBUFFERED="")
+    assert output.count("imports") == 2  # in the trainer and in the server
 
 
 def test_import_of_headrace_starts_nothing(tmp_path: pathlib.Path) -> None:
@@ -212,9 +214,109 @@ if __name__ == "__main__":
     (tmp_path / "script.py").write_text(code)
     command = [sys.executable, "-m", "script"] if how == "-m" else [sys.executable, "-"]
     done = subprocess.run(
-        command, cwd=tmp_path, input=None if how == "-m" else code, capture_output=True, text=True, timeout=60
+        command,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site-packages")},
+        cwd=tmp_path,
+        input=None if how == "-m" else code,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (done.stdout, done.stderr) == ("[[0, 1, 2, 3], [0, 1, 2, 3]] all\n", "")
+
+
+def test_users_own_modules_are_kept_as_a_whole_or_not_at_all(tmp_path: pathlib.Path) -> None:
+    """Their values may come from statements of the script between the imports, which only the script runs."""
+    write_modules(tmp_path)
+    (tmp_path / "config.py").write_text("SCALE = 1\n")
+    (tmp_path / "consts.py").write_text("import config\nFACTOR = config.SCALE * 10\n")
+    epochs, report, _ = run_script(
+        tmp_path,
+        "import config; config.SCALE = 5; import consts; import threads",
+        item="return consts.FACTOR",
+        change=WAIT.replace('!= "part"', "is None"),
+    )
+    assert epochs == [[50] * 4] * 2
+    assert report["kept"] != "all"
+
+
+@pytest.mark.parametrize("pipes", ["", ", stdin=-1, stdout=-1"])
+def test_process_that_a_module_starts_is_not_shared(tmp_path: pathlib.Path, pipes: str) -> None:
+    write_modules(tmp_path)
+    (tmp_path / "starts.py").write_text(f"import subprocess\nchild = subprocess.Popen(['sleep', '3']{pipes})\n")
+    _, report, _ = run_script(tmp_path, "import starts", change="starts.child.kill(); starts.child.wait()")
+    assert report["kept"] in ("nothing", "part") and report["hazards"]
+
+
+def test_thread_of_gnu_openmp_is_unsafe(tmp_path: pathlib.Path) -> None:
+    """Even if the script has just mapped a library that is known as safe."""
+    script = """
+import headrace, torch
+torch.set_num_threads(2)
+def work():
+    return float(torch.ones(1000, 1000).mul_(2).sum())
+work()
+class Works(list):
+    def __getitem__(self, index):
+        return work()
+if __name__ == "__main__":
+    loader = headrace.Loader(Works(range(4)), batch_size=None, num_workers=2, multiprocessing_context="forkserver")
+    print(set(loader) | set(loader), loader.report()["fork_server"]["kept"] == "all")
+"""
+    assert run(tmp_path, script) == "{2000000.0} False\n"
+
+
+def test_threads_and_files_that_replace_others_are_found(tmp_path: pathlib.Path) -> None:
+    started = (
+        "import threading, slow\n"
+        "first = threading.Thread(target=slow.time.sleep, args=(0.1,)); first.start()\n"
+        "import later\n"
+        "first.join(); threading.Thread(target=threading.Event().wait, daemon=True, name='own').start()\n"
+    )
+    _, report, _ = run_script(tmp_path, started, change=WAIT)
+    assert report["hazards"] == ["the script starts a thread (own) when it is imported"]
+
+
+def test_loader_that_a_module_makes_starts_no_further_server(tmp_path: pathlib.Path) -> None:
+    write_modules(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        f"import os\n{NOTES.replace('__file__', repr(str(tmp_path / 'x')))}import headrace\n"
+        "class Mine(list):\n    pass\n"
+        "options = dict(batch_size=None, num_workers=1, multiprocessing_context='forkserver')\n"
+        "loader = headrace.Loader(Mine(range(2)), **options)\n"
+    )
+    script = """
+import os
+if __name__ == "__main__":
+    from mine import loader
+    print(list(loader), os.getpid())
+"""
+    output = run(tmp_path, script)
+    assert output.startswith("[0, 1]")
+    assert count_imports(tmp_path, int(output.split()[-1])) == {"mine": 1}
+
+
+def test_modules_of_a_later_loader_are_imported_once(tmp_path: pathlib.Path) -> None:
+    write_modules(tmp_path)
+    for name in ("one", "two"):
+        notes = NOTES.replace("__file__", repr(str(tmp_path / "x")))
+        (tmp_path / f"{name}.py").write_text(f"{notes}class Mine(list):\n    pass\n")
+    script = """
+import headrace, os, time
+from headrace._forkserver import client
+if __name__ == "__main__":
+    import one, two
+    options = dict(batch_size=None, num_workers=2, multiprocessing_context="forkserver")
+    first = headrace.Loader(one.Mine(range(2)), **options)
+    print(list(first))
+    before = client.report()["pid_of_zygote"]
+    second = headrace.Loader(two.Mine(range(2)), **options)
+    while client.report()["pid_of_zygote"] == before:
+        time.sleep(0.01)
+    print(list(first), list(second), list(second), os.getpid())
+"""
+    output = run(tmp_path, script)
+    assert count_imports(tmp_path, int(output.split()[-1])) == {"one": 2, "two": 1}
 
 
 # ---- the trainer's changes after the server was started ----
@@ -254,7 +356,7 @@ def test_changed_path_and_folder_reach_the_imports(tmp_path: pathlib.Path) -> No
     )
     other = str(tmp_path / "other")
     assert {tuple(sample) for epoch in epochs for sample in epoch} == {(other, other)}
-    assert count_imports(tmp_path, trainer) == {"slow": 2}
+    assert count_imports(tmp_path, trainer) in ({"slow": 1}, {"slow": 2})  # the first server may not get so far
 
 
 # ---- the context called "headrace" ----
@@ -284,6 +386,51 @@ def test_unknown_context_names_headrace(tmp_path: pathlib.Path) -> None:
 
 # ---- ends ----
 
+
+@pytest.mark.parametrize("error", ["EOFError('Ran out')", "ValueError('no')"])
+def test_exception_of_unpickling_is_printed(tmp_path: pathlib.Path, error: str) -> None:
+    script = f"""
+import headrace
+class Raises(list):
+    def __setstate__(self, state):
+        raise {error}
+if __name__ == "__main__":
+    data = Raises([0])
+    data.some = "state"
+    try:
+        list(headrace.Loader(data, batch_size=None, num_workers=1, multiprocessing_context="forkserver"))
+    except RuntimeError:
+        print("raised")
+"""
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "raised\n"
+    assert error.replace("('", ": ").replace("')", "") in done.stderr
+
+
+def test_worker_of_a_replaced_server_keeps_its_exit_code(tmp_path: pathlib.Path) -> None:
+    script = """
+import headrace, os, signal, sys
+class Data(list):
+    def __getitem__(self, index):
+        return os.getpid()
+if __name__ == "__main__":
+    options = dict(batch_size=None, num_workers=1, multiprocessing_context="forkserver")
+    loader = headrace.Loader(Data(range(4)), persistent_workers=True, max_restarts=0, **options)
+    (pid,) = set(loader)
+    for number in range(2):
+        sys.path.append(f"/nowhere/{number}")
+        list(headrace.Loader(Data([0]), **options))
+    iterator = iter(loader)
+    os.kill(pid, signal.SIGSEGV)
+    try:
+        list(iterator)
+    except RuntimeError as error:
+        print("is killed by signal: Segmentation fault" in str(error) or error)
+"""
+    assert run(tmp_path, script) == "True\n"
+
+
 KILLED = """
 import headrace, os, signal, sys
 class Data(list):
@@ -299,13 +446,14 @@ if __name__ == "__main__":
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.poll()
-    print(len(list(loader)), len(list(loader)))
+    print(len(list(loader)), len(list(loader)), len(set(loader) | set(loader)))
+    print(loader.report()["fork_server"]["kept"])
 """
 
 
 @pytest.mark.parametrize("victim", ["root", "zygote"])
 def test_killed_server_is_replaced(tmp_path: pathlib.Path, victim: str) -> None:
-    assert run(tmp_path, KILLED.format(victim=victim)) == "2 2\n"
+    assert run(tmp_path, KILLED.format(victim=victim)) == "2 2 1\nall\n"
 
 
 IMPORTS_FOREVER = """
@@ -352,7 +500,7 @@ if __name__ == "__main__":
         thread.join()
     print(len(parents), os.getpid())
 """
-    count, trainer = run(tmp_path, script).split()
+    count, trainer = run(tmp_path, script, PYTHONPATH=str(tmp_path / "site-packages")).split()
     assert count == "1"
     assert count_imports(tmp_path, int(trainer)) == {"slow": 1}
 
