@@ -66,7 +66,7 @@ def test_drawn_samplers_are_the_same(
     assert_same(theirs, ours)
 
 
-def test_it_is_a_distributed_sampler_of_torch() -> None:
+def test_class_is_derived_from_torchs() -> None:
     assert issubclass(DistributedSampler, Torch)
     assert inspect.signature(DistributedSampler) == inspect.signature(Torch)
     assert DistributedSampler.__name__ == Torch.__name__

@@ -92,12 +92,11 @@ static PyObject *list_left(const struct order_iterator *self) {
     return list;
 }
 
-/* As that of the iterator over a list, which torch's sampler returns. */
+/* Pickles the iterator like one over a list, which is what torch's sampler returns. */
 static PyObject *iterator_reduce(PyObject *self, PyObject *ignored) {
     (void)ignored;
-    PyObject *iter = PyDict_GetItemString(PyEval_GetBuiltins(), "iter");
     PyObject *list = list_left((struct order_iterator *)self);
-    return iter && list ? Py_BuildValue("O(N)", iter, list) : NULL;
+    return list ? Py_BuildValue("N(N)", PyMapping_GetItemString(PyEval_GetBuiltins(), "iter"), list) : NULL;
 }
 
 static PyMethodDef methods[] = {
