@@ -9,6 +9,7 @@
 #include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/machine.h>
+#include <headrace/sampler.h>
 #include <headrace/store.h>
 #include <headrace/version.h>
 #include <headrace/visibility.h>

@@ -19,6 +19,7 @@
  *     errors.c   negative codes as Python exceptions, and deadlines
  *     exchange/  batches between a worker and the trainer: _core.Loader, Port, Tasks, Iterator and Lease
  *     frozen/    frozen data: _core.freeze, thaw, Image, Builder and the views
+ *     sampler/   orders of samples and random draws: _core.Order
  *     inspect/   what an object refers to (_core.Walker), how much of its memory is private, and the machine
  *
  * Each folder has headers of its own, and each prototype is in the header of the file that defines it.

@@ -3,6 +3,7 @@
 #include "exchange/exchange.h"
 #include "frozen/store.h"
 #include "inspect/inspect.h"
+#include "sampler/sampler.h"
 
 struct core core;
 
@@ -76,6 +77,14 @@ static PyMethodDef methods[] = {
      "machine() -> dict\n\nReturns the fields of struct hr_machine. None: no limit, or not known."},
     {"private_bytes", machine_private_bytes, METH_NOARGS,
      "private_bytes() -> int\n\nReturns the size of the memory that only this process has; 0: not known."},
+    {"draw_indices", draw_indices, METH_VARARGS,
+     "draw_indices(seed, n, target)\n\nFills a contiguous buffer of int64 with the draws of torch.randint(n, ...) "
+     "after "
+     "manual_seed(seed)."},
+    {"draw_weighted", draw_weighted, METH_VARARGS,
+     "draw_weighted(seed, weights, target)\n\nFills a contiguous buffer of int64 with the draws of torch.multinomial("
+     "weights, ..., replacement=True) after manual_seed(seed), if they are 2 or more. weights: a buffer of float64. "
+     "Raises ValueError for weights that are negative, infinite or NaN, all 0, or more than 2^24."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -137,7 +146,8 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyModule_AddType(module, &LoaderType) < 0 || PyModule_AddType(module, &PortType) < 0 ||
         PyModule_AddType(module, &TasksType) < 0 || PyModule_AddType(module, &IteratorType) < 0 ||
         PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
-        PyModule_AddType(module, &WalkerType) < 0 || store_add(module) < 0 || add_constants(module) < 0) {
+        PyModule_AddType(module, &WalkerType) < 0 || PyModule_AddType(module, &OrderType) < 0 ||
+        PyType_Ready(&OrderIteratorType) < 0 || store_add(module) < 0 || add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -44,4 +44,6 @@ else:
     warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {_reason}", stacklevel=2)
     from headrace.torch._fallback import DataLoader, install, installed, spawn, uninstall  # type: ignore[assignment]
 
-__all__ = ["DataLoader", "install", "installed", "spawn", "uninstall"]
+from headrace.torch._distributed_sampler import DistributedSampler  # noqa: E402 # after torch is found
+
+__all__ = ["DataLoader", "DistributedSampler", "install", "installed", "spawn", "uninstall"]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures orders: the first index of a shuffled epoch, the memory that it takes, and the time of each index.
+
+The samplers are run in new processes by sampling_script.py, because an allocator keeps memory that was freed.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from headrace import Order
+from measure import QUICK, ROUNDS, Goal, Key, Row, in_turn, in_words, run_all
+
+SCRIPT = Path(__file__).resolve().parent / "sampling_script.py"
+SAMPLER_COUNT, WORLD_SIZE = 1_000_000 if QUICK else 10_000_000, 8
+STREAM_COUNT, TABLE_COUNT = 1_000_000_000, 10_000_000
+READ = 1_000_000  # indices
+
+SAMPLER = f"DistributedSampler, {SAMPLER_COUNT:.0e} samples, {WORLD_SIZE} ranks"
+FIRST, PEAK, KEPT = f"{SAMPLER}: first index", f"{SAMPLER}: memory until then", f"{SAMPLER}: memory that is kept"
+STREAM_FIRST = f"Order, stream, {STREAM_COUNT:.0e} samples: first index"
+BULK = f"an index, {READ:.0e} at a time"
+ITERATED = "an index, iterated"
+
+
+def goals() -> list[Goal]:
+    bytes_a_sample = 40e6 / 10e6
+    return [
+        Goal(FIRST, Key(FIRST, "headrace"), 350 * SAMPLER_COUNT / 10e6, unit="ms"),
+        Goal(PEAK, Key(PEAK, "headrace"), bytes_a_sample * SAMPLER_COUNT * 1.02, unit="bytes"),
+        Goal(STREAM_FIRST, Key(STREAM_FIRST, "headrace"), 1000, unit="us"),
+        Goal(f"stream: {BULK}", Key(BULK, "headrace"), 20, unit="ns"),
+    ]
+
+
+def of_sampler() -> list[Row]:
+    found: dict[str, list[dict[str, float]]] = {"torch": [], "headrace": []}
+    for _ in range(ROUNDS):
+        for library, runs in found.items():
+            command = [sys.executable, str(SCRIPT), library, str(SAMPLER_COUNT), str(WORLD_SIZE)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            runs.append(json.loads(done.stdout))
+    return [
+        Row(work, library, 0, scale * statistics.median(run[field] for run in runs), unit)
+        for work, field, scale, unit in (
+            (FIRST, "first", 1e3, "ms"),
+            (PEAK, "peak", 1, "bytes"),
+            (KEPT, "kept", 1, "bytes"),
+        )
+        for library, runs in found.items()
+    ]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def take_first() -> float:
+    return 1e6 * seconds(lambda: next(iter(Order(STREAM_COUNT, seed=1))))
+
+
+def read_bulk() -> float:
+    order = Order(STREAM_COUNT, seed=1)
+    return 1e9 * seconds(lambda: np.asarray(order[5 : 5 + 8 * READ : 8])) / READ
+
+
+def permute_with_torch() -> float:
+    return 1e9 * seconds(lambda: torch.randperm(TABLE_COUNT)) / TABLE_COUNT
+
+
+def iterate() -> float:
+    indices = iter(Order(STREAM_COUNT, seed=1)[: 8 * READ : 8])
+    return 1e9 * seconds(lambda: deque(indices, maxlen=0)) / READ
+
+
+def iterate_list() -> float:
+    return 1e9 * seconds(lambda: deque(iter(torch.randperm(READ).tolist()), maxlen=0)) / READ
+
+
+def of_stream() -> list[Row]:
+    """Compares with torch's whole permutation, divided by its indices: it has no other way to the first one."""
+    return [
+        *in_turn(STREAM_FIRST, {"headrace": take_first}, "us"),
+        *in_turn(BULK, {"torch": permute_with_torch, "headrace": read_bulk}),
+        *in_turn(ITERATED, {"torch": iterate_list, "headrace": iterate}),
+    ]
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    run: Callable[[], list[Row]]
+    in_quick: bool = True
+
+
+CASES = [Case("sampler", of_sampler), Case("stream", of_stream)]
+
+
+def show(rows: list[Row]) -> None:
+    theirs = {row.work: row.value for row in rows if row.rival == "torch"}
+    for row in rows:
+        ratio = in_words(row.value / theirs[row.work]) if row.work in theirs else ""
+        print(f"{row.work:58} {row.rival:9} {row.value:14.1f} {row.unit:5} {ratio}", flush=True)
+
+
+def main() -> None:
+    run_all(__doc__ or "", CASES, lambda case: case.run(), show, goals)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_SAMPLER_H
+#define HEADRACE_SAMPLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <headrace/visibility.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Orders of the samples of a dataset, and random draws of samples.
+ *
+ * All functions are pure: they do no I/O, read no clock, allocate nothing, and use no memory but that of their
+ * arguments. The caller owns every struct and every array. The structs hold no resource, so they need no destructor,
+ * and may be copied byte by byte. Functions that take a pointer to const may run in several threads on the same struct.
+ *
+ * Sizes, positions and indices are int64_t from 0. A function that can fail returns -EINVAL for an argument that is out
+ * of range, sets the message (headrace/error.h), and then changes no output.
+ */
+
+/* ---- torch's generator on the CPU ---- */
+
+#define HR_MT19937_WORDS 624
+
+/* The Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998), seeded and read as torch's CPU generator does. The
+ * fields belong to the functions below. */
+struct hr_mt19937 {
+    uint32_t state[HR_MT19937_WORDS];
+    uint32_t next; /* index of the next word; HR_MT19937_WORDS: the state must be renewed first */
+};
+
+/* Starts the generator as torch.Generator().manual_seed(seed) does: only the low 32 bits of the seed count. */
+HR_API void hr_mt19937_seed(struct hr_mt19937 *ret_generator, uint64_t seed);
+
+HR_API uint32_t hr_mt19937_next32(struct hr_mt19937 *generator);
+
+/* Two words, of which the first is the high one. */
+HR_API uint64_t hr_mt19937_next64(struct hr_mt19937 *generator);
+
+/*
+ * Writes a random permutation of 0..n-1 to ret_order[0..n-1], bit for bit that of torch.randperm(n, generator=...), and
+ * leaves the generator as torch does. torch has two algorithms: below 214,748,364 a Fisher-Yates shuffle from the front
+ * with n - 1 draws of 32 bits, from there the inside-out shuffle with n draws of 64 bits. The int32 function takes half
+ * of the memory, and gives the same numbers. -EINVAL: n is negative, or for int32 more than 2^31.
+ */
+HR_API int hr_mt19937_permute_int32(struct hr_mt19937 *generator, int64_t n, int32_t *ret_order);
+HR_API int hr_mt19937_permute_int64(struct hr_mt19937 *generator, int64_t n, int64_t *ret_order);
+
+/*
+ * Writes `count` independent draws from 0..n-1 to ret_indices, bit for bit those of torch.randint(n, (count,)), which
+ * RandomSampler(replacement=True) uses: 32 bits a draw, or 64 bits from n = 2^28 on, modulo n. Calls may be chained:
+ * draws of 32 and 8 are the same as of 40. -EINVAL: n is less than 1, or count is negative.
+ */
+HR_API int hr_mt19937_draw(struct hr_mt19937 *generator, int64_t n, int64_t count, int64_t *ret_indices);
+
+/* ---- weighted draws with replacement ---- */
+
+#define HR_WEIGHTS_MAX (INT64_C(1) << 24) /* torch.multinomial refuses more weights */
+
+/*
+ * Writes the cumulative weights, divided by their sum, to ret_cumulative[0..n-1], as torch.multinomial does for weights
+ * of type double. They may replace the weights in place. -EINVAL: n is less than 1 or more than HR_WEIGHTS_MAX, a
+ * weight is negative, infinite or NaN, all weights are 0, or their sum is infinite (which torch does not notice).
+ */
+HR_API int hr_weights_accumulate(const double *weights, int64_t n, double *ret_cumulative);
+
+/*
+ * Writes `count` independent draws to ret_indices. With the weights of WeightedRandomSampler(replacement=True) they
+ * are, bit for bit, those of torch.multinomial(weights, num_samples, True) for each num_samples of 2 or more: 53 bits
+ * of each 64 as a number in [0, 1), and the first index whose cumulative weight is not below it. (For num_samples=1
+ * torch uses another algorithm.) Calls may be chained. The chance of an index with weight 0 is 2^-53 if it is the first
+ * one, else 0. -EINVAL: n is less than 1 or more than HR_WEIGHTS_MAX, or count is negative.
+ */
+HR_API int hr_weights_draw(struct hr_mt19937 *generator, const double *cumulative, int64_t n, int64_t count,
+                           int64_t *ret_indices);
+
+/* ---- orders with random access ---- */
+
+enum hr_order_kind { HR_ORDER_SEQUENTIAL, HR_ORDER_STREAM, HR_ORDER_INT32, HR_ORDER_INT64 };
+
+#define HR_STREAM_ROUNDS 6
+#define HR_STREAM_SMALL 4096 /* up to this n a stream order is a table */
+
+/* An order: a permutation of 0..n-1, which has the index order[p] at each position p. The functions below start it; the
+ * fields are theirs. It takes about 8 KiB, whatever n is. */
+struct hr_order {
+    int64_t n;
+    uint32_t kind;                   /* enum hr_order_kind */
+    const void *table;               /* HR_ORDER_INT32 and HR_ORDER_INT64: borrowed; otherwise NULL */
+    uint64_t left, right;            /* HR_ORDER_STREAM: the sizes of the two halves of a position */
+    uint64_t keys[HR_STREAM_ROUNDS]; /* HR_ORDER_STREAM, n above HR_STREAM_SMALL: one key per round */
+    uint16_t small[HR_STREAM_SMALL]; /* HR_ORDER_STREAM, n up to HR_STREAM_SMALL: the order itself */
+};
+
+/* The order 0, 1, ..., n-1. -EINVAL: n is negative. */
+HR_API int hr_order_sequential(int64_t n, struct hr_order *ret_order);
+
+/*
+ * A shuffled order that needs no memory for its n indices: a keyed bijection of 0..n-1. It depends on nothing but n,
+ * seed and epoch, and stays the same in later versions. -EINVAL: n is negative.
+ *
+ * A position is written as left + a * right, with a = ceil(sqrt(n)) and b = ceil(n / a). Each round adds a hash of one
+ * half and a key to the other half, modulo a or b: the generalised Feistel cipher of Black and Rogaway ("Ciphers with
+ * Arbitrary Finite Domains", 2002). Each round can be undone, so the six rounds permute the a * b numbers. A result of
+ * n or more is encrypted again until it is below n ("cycle walking"), which happens to fewer than one in sqrt(n)
+ * results. The hash is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014). Small n, for which the halves would
+ * be too small to mix well, use a table that is shuffled by Fisher and Yates's algorithm.
+ */
+HR_API int hr_order_stream(int64_t n, uint64_t seed, uint64_t epoch, struct hr_order *ret_order);
+
+/* The order in a table that the caller owns and keeps as long as the order is used. The first call is for a table of
+ * int32, the second for one of int64. The entries are not checked. -EINVAL: n is negative. */
+HR_API int hr_order_int32(int64_t n, const int32_t *table, struct hr_order *ret_order);
+HR_API int hr_order_int64(int64_t n, const int64_t *table, struct hr_order *ret_order);
+
+/* Returns the index at a position. -EINVAL: the position is not in 0..n-1. */
+HR_API int64_t hr_order_at(const struct hr_order *order, int64_t position);
+
+/* Returns the position of an index: the inverse of hr_order_at. It takes constant time, except in a table, which is
+ * searched. -EINVAL: the index is not in the order. */
+HR_API int64_t hr_order_find(const struct hr_order *order, int64_t index);
+
+/*
+ * Writes the `count` indices at the positions first, first + step, ... to ret_indices. Positions continue at the other
+ * end of the order: they are taken modulo n. `step` may be negative. -EINVAL: first is not in 0..n-1 or count is
+ * negative, except that an order of n = 0 allows count = 0.
+ */
+HR_API int hr_order_fill(const struct hr_order *order, int64_t first, int64_t step, int64_t count,
+                         int64_t *ret_indices);
+
+/* ---- ranks ---- */
+
+/* The part of an order that one rank gets: `count` positions from `first` in steps of `step`, modulo n. */
+struct hr_deal {
+    int64_t first, step, count;
+    int64_t total; /* of all ranks: count * world_size */
+};
+
+/*
+ * Deals an order of n indices to ranks as torch's DistributedSampler does: each rank gets every world_size-th index,
+ * and all ranks get the same count. If world_size does not divide n, drop_last leaves out the end of the order;
+ * otherwise the order is continued from its beginning, again and again if n is below world_size. -EINVAL: n is
+ * negative, world_size is less than 1, rank is not in 0..world_size-1, or the total does not fit into an int64_t.
+ */
+HR_API int hr_deal_rank(int64_t n, int64_t world_size, int64_t rank, bool drop_last, struct hr_deal *ret_deal);
+
+/* Moves the indices of one rank to table[0..deal->count-1], in the order that the deal gives; the rest of the table is
+ * undefined afterwards. `deal` is from hr_deal_rank for the n of the table. */
+HR_API void hr_deal_keep_int32(const struct hr_deal *deal, int64_t n, int32_t *table);
+HR_API void hr_deal_keep_int64(const struct hr_deal *deal, int64_t n, int64_t *table);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "stream.h"
+
+/* The results are part of saved states: a change of this file that changes them needs another kind of order. */
+
+__extension__ typedef unsigned __int128 product;
+
+static const uint64_t golden = UINT64_C(0x9E3779B97F4A7C15); /* 2^64 divided by the golden ratio */
+
+/* The finalizer of SplitMix64. */
+static inline uint64_t mix(uint64_t word) {
+    word = (word ^ (word >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    word = (word ^ (word >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return word ^ (word >> 31);
+}
+
+/* Maps a random word to 0..below-1. */
+static inline uint64_t scale(uint64_t word, uint64_t below) {
+    return (uint64_t)((product)word * below >> 64);
+}
+
+/* A position or an index is left + order->left * right. */
+struct halves {
+    uint64_t left, right;
+};
+
+static inline struct halves split(const struct hr_order *order, uint64_t number) {
+    return (struct halves){number % order->left, number / order->left};
+}
+
+static inline uint64_t join(const struct hr_order *order, struct halves halves) {
+    return halves.left + order->left * halves.right;
+}
+
+static inline uint64_t add(uint64_t a, uint64_t b, uint64_t modulus) {
+    uint64_t sum = a + b;
+    return sum >= modulus ? sum - modulus : sum;
+}
+
+static inline uint64_t subtract(uint64_t a, uint64_t b, uint64_t modulus) {
+    return a >= b ? a - b : a + modulus - b;
+}
+
+static inline struct halves encrypt(const struct hr_order *order, struct halves at) {
+    const uint64_t *keys = order->keys;
+    for (int i = 0; i < HR_STREAM_ROUNDS; i += 2) {
+        at.left = add(at.left, scale(mix(at.right ^ keys[i]), order->left), order->left);
+        at.right = add(at.right, scale(mix(at.left ^ keys[i + 1]), order->right), order->right);
+    }
+    return at;
+}
+
+static inline struct halves decrypt(const struct hr_order *order, struct halves at) {
+    const uint64_t *keys = order->keys;
+    for (int i = HR_STREAM_ROUNDS - 2; i >= 0; i -= 2) {
+        at.right = subtract(at.right, scale(mix(at.left ^ keys[i + 1]), order->right), order->right);
+        at.left = subtract(at.left, scale(mix(at.right ^ keys[i]), order->left), order->left);
+    }
+    return at;
+}
+
+/* The walk ends: it follows a cycle of a permutation, and the cycle has the number below n that it started from. */
+static inline uint64_t walk(const struct hr_order *order, struct halves at) {
+    uint64_t found;
+    do {
+        at = encrypt(order, at);
+        found = join(order, at);
+    } while (__builtin_expect(found >= (uint64_t)order->n, 0));
+    return found;
+}
+
+uint64_t hr__stream_at(const struct hr_order *order, uint64_t position) {
+    return walk(order, split(order, position));
+}
+
+uint64_t hr__stream_find(const struct hr_order *order, uint64_t index) {
+    struct halves at = split(order, index);
+    do at = decrypt(order, at);
+    while (join(order, at) >= (uint64_t)order->n);
+    return join(order, at);
+}
+
+/* Adds halves to halves with a carry, because a division for each position would take as long as the rounds. */
+static inline struct halves advance(const struct hr_order *order, struct halves at, struct halves step) {
+    uint64_t left = at.left + step.left;
+    uint64_t carry = left >= order->left;
+    return (struct halves){carry ? left - order->left : left, at.right + step.right + carry};
+}
+
+static inline struct halves retreat(const struct hr_order *order, struct halves at, struct halves step) {
+    uint64_t borrow = at.left < step.left;
+    return (struct halves){borrow ? at.left + order->left - step.left : at.left - step.left,
+                           at.right - step.right - borrow};
+}
+
+/* Encrypts several positions in turn, round by round: the rounds of one depend on each other, and the processor would
+ * wait for each of them. */
+enum { LANES = 8 };
+
+static inline void encrypt_lanes(const struct hr_order *order, struct halves *at) {
+    uint64_t left = order->left, right = order->right;
+    for (int i = 0; i < HR_STREAM_ROUNDS; i += 2) {
+        uint64_t key = order->keys[i], next = order->keys[i + 1];
+        for (int k = 0; k < LANES; k++) at[k].left = add(at[k].left, scale(mix(at[k].right ^ key), left), left);
+        for (int k = 0; k < LANES; k++) at[k].right = add(at[k].right, scale(mix(at[k].left ^ next), right), right);
+    }
+}
+
+void hr__stream_fill(const struct hr_order *order, uint64_t first, uint64_t step, int64_t count, int64_t *ret_indices) {
+    uint64_t n = (uint64_t)order->n, position = first;
+    struct halves at = split(order, first), forward = split(order, step), around = split(order, n), lanes[LANES];
+    for (int64_t i = 0; i < count; i += LANES) {
+        for (int k = 0; k < LANES; k++) {
+            lanes[k] = at;
+            position += step;
+            at = advance(order, at, forward);
+            if (position < n) continue;
+            position -= n;
+            at = retreat(order, at, around);
+        }
+        encrypt_lanes(order, lanes);
+        for (int k = 0; k < LANES && i + k < count; k++) {
+            uint64_t found = join(order, lanes[k]);
+            ret_indices[i + k] = (int64_t)(__builtin_expect(found >= n, 0) ? walk(order, lanes[k]) : found);
+        }
+    }
+}
+
+/* The numbers of SplitMix64. */
+static uint64_t next_key(uint64_t *state) {
+    *state += golden;
+    return mix(*state);
+}
+
+static void fill_small(struct hr_order *order, uint64_t state) {
+    for (int64_t i = 0; i < order->n; i++) order->small[i] = (uint16_t)i;
+    for (int64_t i = order->n - 1; i > 0; i--) {
+        uint64_t place = scale(next_key(&state), (uint64_t)i + 1);
+        uint16_t swapped = order->small[i];
+        order->small[i] = order->small[place];
+        order->small[place] = swapped;
+    }
+}
+
+static uint64_t root_rounded_up(uint64_t n) {
+    uint64_t root = 0;
+    for (int bit = 31; bit >= 0; bit--) {
+        uint64_t larger = root | UINT64_C(1) << bit;
+        if (larger * larger < n) root = larger;
+    }
+    return root + 1;
+}
+
+void hr__stream_start(struct hr_order *order, uint64_t seed, uint64_t epoch) {
+    uint64_t n = (uint64_t)order->n, state = mix(mix(seed + golden) ^ epoch);
+    if (n <= HR_STREAM_SMALL) {
+        fill_small(order, state);
+        return;
+    }
+    order->left = root_rounded_up(n);
+    order->right = (n - 1) / order->left + 1;
+    for (int i = 0; i < HR_STREAM_ROUNDS; i++) order->keys[i] = next_key(&state);
+}
