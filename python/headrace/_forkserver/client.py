@@ -54,7 +54,8 @@ class ServerProcess:
                 pickle.dump(_setup(modules, job_modules, is_interrupted), setup)
                 setup.flush()
                 setup.seek(0)
-                self.pid = _start([there.fileno(), alive_r, setup.fileno()])
+                tracker = resource_tracker._resource_tracker.getfd() or 0
+                self.pid = _start([there.fileno(), alive_r, setup.fileno(), tracker])
         except BaseException:
             self.close()
             raise
@@ -171,7 +172,7 @@ def _start(fds: list[int]) -> int:
     traceback."""
     command = (
         f"import pickle, sys; file = open({fds[2]}, 'rb'); sys.path[:] = pickle.load(file); "
-        f"from headrace._forkserver import server; server.main({fds[0]}, {fds[1]}, file)"
+        f"from headrace._forkserver import server; server.main({fds[0]}, {fds[1]}, file, {fds[3]})"
     )
     arguments = [*util._args_from_interpreter_flags(), "-c", command]  # type: ignore[attr-defined]
     executable = os.fsencode(spawn.get_executable())

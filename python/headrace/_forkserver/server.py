@@ -546,8 +546,10 @@ def ended_with_trainer(alive: int) -> Iterator[None]:
             os.close(fd)
 
 
-def main(control: int, alive: int, file: IO[bytes]) -> None:
-    """Runs the root, from its start to its end. `file` has its Setup."""
+def main(control: int, alive: int, file: IO[bytes], tracker: int) -> None:
+    """Runs the root, from its start to its end. `file` has its Setup. `tracker`: the descriptor of the trainer's
+    resource tracker; without it, a lock that a module makes would start another tracker."""
+    resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with file:
         setup = pickle.load(file)

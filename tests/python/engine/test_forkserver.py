@@ -27,6 +27,7 @@ with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "imports.txt"
 MODULES = {
     "slow": "import time\ntime.sleep(0.5)\n",
     "later": "",
+    "locks": "import multiprocessing\nlock = multiprocessing.get_context('forkserver').Lock()\n",
     "threads": "import threading\nthreading.Thread(target=threading.Event().wait, name='pool', daemon=True).start()\n",
     "opens": "kept_open = open(__file__)\n",
     "opens_for_a_moment": "with open(__file__) as file:\n    import later\n",
@@ -109,7 +110,7 @@ def count_imports(folder: pathlib.Path, trainer: int) -> dict[str, int]:
 # ---- what is imported, and where ----
 
 
-@pytest.mark.parametrize("name", ["slow", "handlers", "opens_for_a_moment", "named"])
+@pytest.mark.parametrize("name", ["slow", "handlers", "locks", "opens_for_a_moment", "named"])
 def test_safe_module_is_imported_once(tmp_path: pathlib.Path, name: str) -> None:
     epochs, report, trainer = run_script(tmp_path, f"import {name}, later")
     assert set(count_imports(tmp_path, trainer).values()) == {1}
