@@ -46,6 +46,7 @@ NUMBER = struct.Struct("q")  # how a pid and an exit code are sent
 STALE = -1  # sent instead of a pid: modules have read environment variables that have changed since
 MAX_FDS = 253  # the kernel's limit for one message
 MAX_REQUEST_BYTES = 1 << 16
+END_S = 5  # the finalizers of a process that has imported the script may take so long
 MAX_HAZARDS = 20  # the report names so many
 MAX_ERROR = 2000  # characters of an exception in the report
 MAX_DEATHS = 3  # a process that imports the script and is killed so often is not started again
@@ -209,8 +210,18 @@ class Forker:
             poll.register(fd, select.POLLIN)
         ready = [fd for fd, _ in poll.poll()]
         if self.alive in ready:
-            os._exit(0)
+            end()
         return ready
+
+
+def end() -> None:
+    """Ends this process. multiprocessing's own finalizers run, which remove for example the semaphores of locks that
+    the script has made. Clearing torch module by module would take a second."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(END_S)
+    with contextlib.suppress(Exception):
+        util._exit_function()  # type: ignore[attr-defined]
+    os._exit(0)
 
 
 def run_worker(child_r: int, child_w: int, fds: list[int]) -> int:
@@ -445,6 +456,7 @@ def import_and_serve(source: socket.socket, alive: int, setup: Setup, kept: list
         return become_worker(source)
     gc_pause.freeze()
     serve_zygote(source, alive)
+    end()
     return 0
 
 
@@ -568,4 +580,4 @@ def main(control: int, alive: int, file: IO[bytes], tracker: int) -> None:
     gc_pause.freeze()
     gc_pause.resume()
     Root(socket.socket(fileno=control), alive, setup, watch.variables).serve()
-    os._exit(0)  # clearing torch module by module would take a second
+    end()

@@ -15,7 +15,7 @@ pytestmark = only_headrace
 
 # What is imported, and used at once, so that the threads run; and what uses it again.
 LIBRARIES = {
-    "numpy": ("import numpy", "numpy.linalg.svd(numpy.ones((300, 300)))[1][0]"),
+    "numpy": ("import numpy", "numpy.linalg.svd(numpy.ones((200, 200)))[1][0]"),
     "torch": ("import torch", "torch.nn.functional.conv2d(torch.ones(1, 3, 64, 64), torch.ones(8, 3, 3, 3)).sum()"),
     "scipy": ("import scipy.linalg, numpy", "scipy.linalg.lu(numpy.ones((300, 300)))[2][0, 0]"),
     "pyarrow": ("import pyarrow, pyarrow.compute", "pyarrow.compute.sum(pyarrow.array(range(100_000))).as_py()"),
@@ -41,9 +41,9 @@ class Uses(list):
 
 if __name__ == "__main__":
     expected = use()
-    for _ in range(5):
-        loader = headrace.Loader(Uses(range(8)), batch_size=None, num_workers=4, multiprocessing_context="forkserver")
-        assert list(loader) == [expected] * 8
+    for _ in range(3):
+        loader = headrace.Loader(Uses(range(4)), batch_size=None, num_workers=4, multiprocessing_context="forkserver")
+        assert list(loader) == [expected] * 4
     print(loader.report()["fork_server"]["kept"])
 """
 
