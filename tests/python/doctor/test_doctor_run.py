@@ -383,3 +383,44 @@ def test_loader_that_cannot_run_is_an_error_with_the_reason(folder: pathlib.Path
 
 def test_a_script_is_a_source_too(folder: pathlib.Path) -> None:
     assert "time" in findings("--run", str(folder / "train.py") + ":fine", "--batches", "20", folder=folder)
+
+
+# ---- what the fork server cannot keep ----
+
+
+def run_with_server(**server: Any) -> list[Observation]:
+    report = {"fork_server": {"error": "", "hazards": [], "unkept": {}, "kept": "all", **server}}
+    return examine._imports_of(Run(workers=2, batches=1, counted=0, seconds=0.0, first_s=0.0, report=report))
+
+
+def test_module_that_workers_import_is_named_with_its_seconds() -> None:
+    hazard = "pyfoo starts a thread (pool) when it is imported"
+    (found,) = run_with_server(hazards=[hazard], unkept={"pyfoo": 2.1}, kept="part")
+    assert (found.name, found.severity, found.value) == ("imports", "warning", "2.1 s in each worker")
+    assert hazard in found.consequence and "persistent_workers=True" in found.consequence
+
+
+def test_script_that_cannot_be_imported_by_the_server_is_named() -> None:
+    (found,) = run_with_server(error="ImportError: no pyfoo", kept="nothing")
+    assert (found.severity, found.value) == ("warning", "in each worker")
+    assert "ImportError: no pyfoo" in found.consequence
+
+
+def test_server_that_keeps_all_is_no_observation() -> None:
+    assert run_with_server() == []
+
+
+def test_doctor_reads_what_the_server_reports(tmp_path: pathlib.Path) -> None:
+    """The whole way: a module that starts a thread, the server, the loader's report and the doctor's line."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "pyfoo.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, name='pool', daemon=True).start()\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import pyfoo, headrace\n\nclass Data(list):\n    pass\n\ndef make_loader():\n"
+        "    return headrace.Loader(Data(range(400)), 4, num_workers=1, multiprocessing_context='forkserver')\n"
+    )
+    arguments = ["--run", "train:make_loader", "--batches", "20"]
+    found = findings(*arguments, folder=tmp_path, PYTHONPATH=f"{packages}:{tmp_path}")
+    assert "pyfoo starts a thread (pool) when it is imported" in found["imports"]["consequence"]
