@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -12,10 +14,12 @@ import sys
 from typing import Any
 
 import pytest
-from loaders import only_headrace
+from headrace._start import contexts
 from processes import Script, alive, run, until
 
-pytestmark = only_headrace
+# Without loaders.py, which imports torch: tests/other_pythons.sh runs these tests too.
+pytestmark = pytest.mark.skipif(os.environ.get("HEADRACE_DISABLE") == "1", reason="torch's loader does not do this")
+needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed")
 
 # ---- made-up modules: each notes every import of it ----
 
@@ -43,6 +47,9 @@ MODULES = {
     "nested/first": "",
     "nested/second": "import threads\n",
 }
+for _name in ("slow", "handlers", "threads", "opens"):
+    MODULES[f"around_{_name}/__init__"] = f"from around_{_name} import inner\n"
+    MODULES[f"around_{_name}/inner"] = f"import {_name}\n"
 NAMED = "libc.pthread_setname_np(thread, b'jemalloc_bg_thd')\n"
 SCRIPT = """
 import json, os, sys
@@ -73,6 +80,9 @@ WAIT = """
 """
 
 
+WAIT_FOR_ALL = WAIT.replace('"part"', '"all"')
+
+
 def write_modules(folder: pathlib.Path) -> None:
     for name, code in {**MODULES, "named": MODULES["native"] + NAMED}.items():
         path = folder / "site-packages" / f"{name}.py"
@@ -97,29 +107,40 @@ def run_script(
     return epochs, report, pid
 
 
-def count_imports(folder: pathlib.Path, trainer: int) -> dict[str, int]:
-    """Returns how often each module was imported in processes other than the trainer."""
-    counts: dict[str, int] = {}
+def importers(folder: pathlib.Path, trainer: int) -> dict[str, list[int]]:
+    """Returns the processes that imported each module, in their order, without the trainer."""
+    found: dict[str, list[int]] = {}
     for line in (folder / "imports.txt").read_text().splitlines():
         pid, name = line.split()
         if int(pid) != trainer:
-            counts[name] = counts.get(name, 0) + 1
-    return counts
+            found.setdefault(name, []).append(int(pid))
+    return found
+
+
+def count_imports(folder: pathlib.Path, trainer: int) -> dict[str, int]:
+    return {name: len(pids) for name, pids in importers(folder, trainer).items()}
 
 
 # ---- what is imported, and where ----
 
+SAFE = ("slow", "handlers", "locks", "opens_for_a_moment", "named")
 
-@pytest.mark.parametrize("name", ["slow", "handlers", "locks", "opens_for_a_moment", "named"])
+
+@pytest.mark.parametrize("name", [*SAFE, *(f"around_{name}" for name in ("slow", "handlers"))])
 def test_safe_module_is_imported_once(tmp_path: pathlib.Path, name: str) -> None:
     epochs, report, trainer = run_script(tmp_path, f"import {name}, later")
-    assert set(count_imports(tmp_path, trainer).values()) == {1}
+    assert {tuple(pids) for pids in importers(tmp_path, trainer).values()} == {(report["pid_of_zygote"],)}
     assert (report["kept"], report["hazards"], report["error"]) == ("all", [], "")
     assert report["memory_bytes"] > 0
     workers = [{pid for pid, _ in epoch} for epoch in epochs]
     assert [len(pids) for pids in workers] == [2, 2] and not workers[0] & workers[1]
     parents = {parent for epoch in epochs for _, parent in epoch}
-    assert len(parents) == 1 and trainer not in parents
+    assert parents == {report["pid_of_zygote"]}
+
+
+def test_fork_handlers_run_in_each_worker(tmp_path: pathlib.Path) -> None:
+    epochs, _, _ = run_script(tmp_path, "import handlers", item="return handlers.log == [os.getpid()]")
+    assert epochs == [[True] * 4] * 2
 
 
 @pytest.mark.parametrize(
@@ -132,11 +153,21 @@ def test_safe_module_is_imported_once(tmp_path: pathlib.Path, name: str) -> None
 )
 def test_unsafe_module_is_imported_by_each_worker_once(tmp_path: pathlib.Path, name: str, hazard: str) -> None:
     """The other modules are kept. The process that found it becomes the first worker."""
-    _, report, trainer = run_script(tmp_path, f"import slow, {name}, later", change=WAIT)
-    assert count_imports(tmp_path, trainer) == {"slow": 2, name: 4, "later": 2}
+    epochs, report, trainer = run_script(tmp_path, f"import slow, {name}, later", change=WAIT)
+    pids = importers(tmp_path, trainer)
+    assert set(pids[name]) == {pid for epoch in epochs for pid, _ in epoch} and len(pids[name]) == 4
+    assert pids["slow"] == pids["later"] == [pids[name][0], report["pid_of_zygote"]]
     assert report["hazards"] == [hazard.format(tmp_path)]
     assert report["kept"] == "part"
     assert list(report["unkept"]) == [name]
+
+
+@pytest.mark.parametrize("name", ["threads", "opens"])
+def test_package_around_one_unsafe_module_is_not_kept(tmp_path: pathlib.Path, name: str) -> None:
+    _, report, trainer = run_script(tmp_path, f"import slow, around_{name}, later", change=WAIT)
+    inner = {name: 4, f"around_{name}": 4, f"around_{name}.inner": 4}
+    assert count_imports(tmp_path, trainer) == {"slow": 2, "later": 2, **inner}
+    assert [text.split()[0] for text in report["hazards"]] == [name]
 
 
 def test_module_that_needs_an_unsafe_one_is_not_kept(tmp_path: pathlib.Path) -> None:
@@ -196,6 +227,7 @@ def test_output_of_main_module_appears_once(tmp_path: pathlib.Path) -> None:
     assert output.count("imports") == 2  # in the trainer and in the server
 
 
+@needs_torch
 def test_import_of_headrace_starts_nothing(tmp_path: pathlib.Path) -> None:
     script = "import headrace, headrace.torch, os\nprint(open(f'/proc/self/task/{os.getpid()}/children').read())"
     assert run(tmp_path, script).strip() == ""
@@ -249,6 +281,7 @@ def test_process_that_a_module_starts_is_not_shared(tmp_path: pathlib.Path, pipe
     assert report["kept"] in ("nothing", "part") and report["hazards"]
 
 
+@needs_torch
 def test_thread_of_gnu_openmp_is_unsafe(tmp_path: pathlib.Path) -> None:
     """Even if the script has just mapped a library that is known as safe."""
     script = """
@@ -360,9 +393,26 @@ def test_changed_path_and_folder_reach_the_imports(tmp_path: pathlib.Path) -> No
     assert count_imports(tmp_path, trainer) in ({"slow": 1}, {"slow": 2})  # the first server may not get so far
 
 
+def test_edited_module_is_not_read_again(tmp_path: pathlib.Path) -> None:
+    """As with fork: workers have what the trainer has, until it is started again."""
+    edit = "open(later.__file__, 'a').write('EDITED = True\\n')"
+    epochs, _, _ = run_script(
+        tmp_path, "import later, time", item="return hasattr(later, 'EDITED')", change=f"{WAIT_FOR_ALL}    {edit}"
+    )
+    assert epochs == [[False] * 4] * 2
+
+
+def test_frozen_program_uses_multiprocessings_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executable of PyInstaller starts multiprocessing's server only."""
+    assert contexts.uses_headrace_server(multiprocessing.get_context("forkserver"))
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert not contexts.uses_headrace_server(multiprocessing.get_context("forkserver"))
+
+
 # ---- the context called "headrace" ----
 
 
+@needs_torch
 @pytest.mark.parametrize("loader", ["headrace.Loader", "headrace.torch.DataLoader"])
 def test_headrace_context_uses_the_server(tmp_path: pathlib.Path, loader: str) -> None:
     script = f"""
