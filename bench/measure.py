@@ -162,6 +162,17 @@ def judge(rows: Sequence[Row], goal: Goal) -> Verdict | None:
     return Verdict(goal.text, say(ratio), f"<= {say(goal.bound)}", reached)
 
 
+def reset_peak() -> None:
+    """Resets the peak of this process's resident memory that the kernel has recorded."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def status_bytes(field: str) -> int:
+    """Returns a field of /proc/self/status in bytes: VmRSS is the resident memory, VmHWM its peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
 def in_turn(work: str, ways: dict[str, Callable[[], float]], unit: str = "ns", rounds: int = ROUNDS) -> list[Row]:
     """Measures the ways in turn, `rounds` times, and returns the medians."""
     found: dict[str, list[float]] = {rival: [] for rival in ways}

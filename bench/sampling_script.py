@@ -11,19 +11,10 @@ import importlib
 import json
 import sys
 import time
-from pathlib import Path
+
+import measure
 
 MODULES = {"torch": "torch.utils.data", "headrace": "headrace.torch"}
-
-
-def reset_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def memory(field: str) -> int:
-    """Returns a field of /proc/self/status in bytes: VmRSS is the resident memory, VmHWM its peak."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
 def main() -> None:
@@ -32,12 +23,20 @@ def main() -> None:
     next(iter(kind(range(1000), world_size, 0)))
     sampler = kind(range(count), world_size, 0)
     gc.collect()
-    reset_peak()
-    before, start = memory("VmRSS"), time.perf_counter()
+    measure.reset_peak()
+    before, start = measure.status_bytes("VmRSS"), time.perf_counter()
     indices = iter(sampler)
     next(indices)
     first = time.perf_counter() - start
-    print(json.dumps({"first": first, "peak": memory("VmHWM") - before, "kept": memory("VmRSS") - before}))
+    print(
+        json.dumps(
+            {
+                "first": first,
+                "peak": measure.status_bytes("VmHWM") - before,
+                "kept": measure.status_bytes("VmRSS") - before,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import measure
 from measure import ROUNDS
 from store_data import annotations, paths, scans
 
@@ -120,17 +121,12 @@ def _first_batch(items: Any) -> float:
     return time.perf_counter() - start
 
 
-def _status_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
-
-
 def _peak_of(work: Callable[[], object]) -> float:
     """Returns by how much memory, shared memory included, has grown at the highest point while `work` ran."""
-    Path("/proc/self/clear_refs").write_text("5")  # resets the recorded peak
-    before = _status_bytes("VmRSS")
+    measure.reset_peak()
+    before = measure.status_bytes("VmRSS")
     work()
-    return float(_status_bytes("VmHWM") - before)
+    return float(measure.status_bytes("VmHWM") - before)
 
 
 def _child(what: str, rival: str, count: int) -> float | list[float]:

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <headrace/sampler.h>
 
-#include "base/error.h"
+#include "check.h"
 
 #include <errno.h>
 
 int hr_deal_rank(int64_t n, int64_t world_size, int64_t rank, bool drop_last, struct hr_deal *ret_deal) {
-    if (n < 0) return hr__fail(-EINVAL, "sampler: n is %lld; give 0 or more", (long long)n);
+    if (hr__check_n(n) < 0) return -EINVAL;
     if (world_size < 1) return hr__fail(-EINVAL, "sampler: world_size is %lld; give 1 or more", (long long)world_size);
     if (rank < 0 || rank >= world_size)
         return hr__fail(-EINVAL, "sampler: rank is %lld; with world_size %lld it must be from 0 to %lld",

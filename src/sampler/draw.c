@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <headrace/sampler.h>
 
-#include "base/error.h"
+#include "check.h"
 
 #include <errno.h>
 #include <math.h>
@@ -11,7 +11,7 @@ static const int64_t wide_from = INT64_C(1) << 28;
 
 int hr_mt19937_draw(struct hr_mt19937 *generator, int64_t n, int64_t count, int64_t *ret_indices) {
     if (n < 1) return hr__fail(-EINVAL, "sampler: cannot draw from n = %lld indices; give 1 or more", (long long)n);
-    if (count < 0) return hr__fail(-EINVAL, "sampler: the count is %lld; give 0 or more", (long long)count);
+    if (hr__check_count(count) < 0) return -EINVAL;
     for (int64_t i = 0; i < count; i++)
         ret_indices[i] = n < wide_from ? hr_mt19937_next32(generator) % (uint32_t)n
                                        : (int64_t)(hr_mt19937_next64(generator) % (uint64_t)n);
@@ -72,7 +72,7 @@ int hr_weights_draw(struct hr_mt19937 *generator, const double *cumulative, int6
                     int64_t *ret_indices) {
     int r = check_weight_count(n);
     if (r < 0) return r;
-    if (count < 0) return hr__fail(-EINVAL, "sampler: the count is %lld; give 0 or more", (long long)count);
+    if (hr__check_count(count) < 0) return -EINVAL;
     for (int64_t i = 0; i < count; i++) {
         uint64_t bits = hr_mt19937_next64(generator) & ((UINT64_C(1) << 53) - 1);
         ret_indices[i] = search(cumulative, n, (double)bits * 0x1p-53);

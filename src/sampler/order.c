@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/error.h"
+#include "check.h"
 #include "stream.h"
 
 #include <errno.h>
 #include <string.h>
 
 static int start(struct hr_order *order, int64_t n, enum hr_order_kind kind, const void *table) {
-    if (n < 0) return hr__fail(-EINVAL, "sampler: n is %lld; give 0 or more", (long long)n);
+    if (hr__check_n(n) < 0) return -EINVAL;
     memset(order, 0, sizeof *order);
     order->n = n;
     order->kind = kind;
@@ -72,7 +72,7 @@ static uint64_t positive_step(int64_t step, int64_t n) {
 }
 
 int hr_order_fill(const struct hr_order *order, int64_t first, int64_t step, int64_t count, int64_t *ret_indices) {
-    if (count < 0) return hr__fail(-EINVAL, "sampler: the count is %lld; give 0 or more", (long long)count);
+    if (hr__check_count(count) < 0) return -EINVAL;
     if (order->n == 0 && count == 0) return 0;
     int r = check_number(order, "position", first);
     if (r < 0) return r;

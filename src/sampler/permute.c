@@ -2,7 +2,7 @@
 #include "permute.h"
 
 #include "base/base.h"
-#include "base/error.h"
+#include "check.h"
 
 #include <errno.h>
 
@@ -52,7 +52,7 @@ DEFINE_PERMUTE(int32_t, int32)
 DEFINE_PERMUTE(int64_t, int64)
 
 int hr_mt19937_permute_int32(struct hr_mt19937 *generator, int64_t n, int32_t *ret_order) {
-    if (n < 0) return hr__fail(-EINVAL, "sampler: n is %lld; give 0 or more", (long long)n);
+    if (hr__check_n(n) < 0) return -EINVAL;
     if (n > (int64_t)INT32_MAX + 1)
         return hr__fail(-EINVAL, "sampler: indices below %lld do not fit into int32; use int64", (long long)n);
     (n < HR_PERMUTE_WIDE_FROM ? hr__permute_narrow_int32 : hr__permute_wide_int32)(generator, n, ret_order);
@@ -60,7 +60,7 @@ int hr_mt19937_permute_int32(struct hr_mt19937 *generator, int64_t n, int32_t *r
 }
 
 int hr_mt19937_permute_int64(struct hr_mt19937 *generator, int64_t n, int64_t *ret_order) {
-    if (n < 0) return hr__fail(-EINVAL, "sampler: n is %lld; give 0 or more", (long long)n);
+    if (hr__check_n(n) < 0) return -EINVAL;
     (n < HR_PERMUTE_WIDE_FROM ? hr__permute_narrow_int64 : hr__permute_wide_int64)(generator, n, ret_order);
     return 0;
 }

@@ -448,7 +448,7 @@ def run(seconds: float, seed: int, folder: str) -> None:
     log.setLevel(logging.INFO)
     log.addHandler(deaths)
     ctypes.CDLL(None).prctl(sweep_host.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    for method in LOADERS_OF_100:  # what multiprocessing starts once, it keeps; and torch is preloaded
+    for method in LOADERS_OF_100:  # a fork server that is started once stays
         next(iter(sweep_host.kind_of("torch")([1], num_workers=1, multiprocessing_context=method)))
     killer = Killer(chance, Starts(folder))
     for _ in range(WARM_UPS):  # imports, and what the allocators keep

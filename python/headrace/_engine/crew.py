@@ -42,7 +42,13 @@ from headrace._worker import diagnostics, main
 from headrace._worker.descriptors import WorkerDescriptors
 from headrace._worker.job import BatchNotes, Job
 
-_LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # a limit of the machine or of the user
+# A limit of the machine or of the user, and where to look.
+_LIMITS = {
+    errno.EAGAIN: "look at the limits on processes (ulimit -u, the cgroup's pids.max)",
+    errno.ENOMEM: "look at the free memory and the limits on it (ulimit -v, the cgroup's memory.max)",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "the machine has too many open files (sysctl fs.file-max)",
+}
 GROUP_S = 0.2  # how long to wait for the other workers to end by a signal that ended one
 STACK_S = 1.0  # how long to wait for a worker to write its stacks
 DEATHS_OF_A_SAMPLE = 2  # a sample that killed so many workers is not tried again
@@ -400,8 +406,8 @@ def _fail_at(point: str) -> None:
 
 
 def _explain_start(error: OSError) -> OSError:
+    limit = _LIMITS[error.errno or 0]
     return OSError(
         error.errno,
-        f"headrace: cannot start a worker process: {error.strerror or error}; look at the limits on processes "
-        "(ulimit -u, the cgroup's pids.max), on open files (ulimit -n) and on memory, or lower num_workers",
+        f"headrace: cannot start a worker process: {error.strerror or error}; {limit}, or lower num_workers",
     )

@@ -314,12 +314,12 @@ class Engine:
             raise RuntimeError(
                 "headrace: this loader's workers belong to the process that forked this one; call report() there"
             )
-        return self._report() if self._finalizer.still_active() else self._last_report
+        report = self._report() if self._finalizer.still_active() else self._last_report
+        return {**report, "fork_server": self._crew.report_server()}
 
     def _report(self) -> dict[str, Any]:
         report = self._core.report()
         report["seed"] = self._seed
-        report["fork_server"] = self._crew.report_server()
         report["bad_samples"] = self._bad_samples()
         looks = _growth.looks(self._core, len(self.processes))
         report["growth"] = [asdict(one) for one in _growth.sum_up(looks)]

@@ -29,8 +29,9 @@ _ADVICE: dict[int, str] = {
     + _RERUN_ADVICE,
 }
 _NOT_STARTED = (
-    "It ended before it could start, and its own error is printed above. With spawn and forkserver the script must be "
-    "a file that can be imported: put the code that it runs under `if __name__ == '__main__':`."
+    "It ended before it could start, and its own error is printed above. With spawn and forkserver workers import the "
+    "script, so it must be a file that can be imported: put the code that it runs under `if __name__ == '__main__':`, "
+    "and the classes and functions that workers need above it."
 )
 _EXIT_CODE_UNKNOWN = (
     " with an unknown exit code: this process already read it (os.wait() or os.waitpid(-1) in a SIGCHLD handler or a "

@@ -17,16 +17,21 @@ import pickle
 import select
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker, spawn, util
 from typing import Any
 
+from headrace._errors import exception_text
 from headrace._errors.warn import warn_user
-from headrace._forkserver import job_modules, server
+from headrace._forkserver import job_modules
+from headrace._forkserver.protocol import MAX_FDS, MAX_REQUEST_BYTES, NUMBER, STALE, Place, Setup, Verdict
 from headrace._start import contexts, transport
 
+_NO_FOLDER = (
+    "headrace: the working directory of this process has been removed, and workers start in it; change to another one "
+    "with os.chdir"
+)
 SLOW_S = 60.0  # a server that has not answered for so long is reported
 _RETRIES = 3
 
@@ -38,33 +43,33 @@ class ServerGone(Exception):
 class ServerProcess:
     """A fork server that was started by this process."""
 
-    def __init__(self, modules: list[str], job_modules: list[str], is_interrupted: bool) -> None:
-        self.key = _key()
+    def __init__(self, setup: Setup) -> None:
+        self.place = setup.place
         self.environment = dict(os.environ)
         self.owner = os.getpid()
-        self._wanted = list(dict.fromkeys([*modules, *job_modules]))
+        self.verdict = Verdict().as_dict()
+        self._wanted = list(dict.fromkeys([*setup.modules, *setup.job_modules]))
         self._has_started_workers = False
         self._is_closed = False
-        self.verdict: dict[str, Any] = {}
         self._control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         alive_r, self._alive = os.pipe2(os.O_CLOEXEC)
         try:
-            with there, transport.memory("headrace-setup") as setup:
-                pickle.dump(list(map(str, self.key[0])), setup)  # so that the server finds headrace
-                pickle.dump(_setup(modules, job_modules, is_interrupted), setup)
-                setup.flush()
-                setup.seek(0)
-                tracker = resource_tracker._resource_tracker.getfd() or 0
-                self.pid = _start([there.fileno(), alive_r, setup.fileno(), tracker])
+            with there, transport.memory("headrace-setup") as file:
+                pickle.dump(list(self.place.sys_path), file)  # so that the server finds headrace
+                pickle.dump(setup, file)
+                file.flush()
+                file.seek(0)
+                self.pid = _start([there.fileno(), alive_r, file.fileno(), _tracker()])
         except BaseException:
             self.close()
             raise
         finally:
             os.close(alive_r)
+        self.verdict["pids"] = [self.pid]
 
-    def is_current(self) -> bool:
-        """Returns True if this process started it, and it imported modules from the same places as now."""
-        return self.owner == os.getpid() and self.key == _key()
+    def is_current(self, place: Place) -> bool:
+        """Returns True if this process started it, and it imports from `place`."""
+        return self.owner == os.getpid() and self.place == place
 
     def changed_variables(self) -> dict[str, str | None]:
         """Returns the environment variables that have changed since the start. None: it is no longer set."""
@@ -89,7 +94,7 @@ class ServerProcess:
         new = [name for name in changed if name not in self.environment]
         request = {"changed": sorted(changed.keys() - new), "new": new, "modules": self._wanted}
         data = json.dumps(request).encode()
-        if len(data) > server.MAX_REQUEST_BYTES:
+        if len(data) > MAX_REQUEST_BYTES:
             raise ServerGone
         try:
             socket.send_fds(self._control, [data], fds, socket.MSG_NOSIGNAL)
@@ -97,9 +102,9 @@ class ServerProcess:
             raise ServerGone from error
 
     def read_verdict(self) -> dict[str, Any]:
-        """Returns the newest server.Verdict, as a dict; {} before the first one."""
+        """Returns the newest Verdict as a dict."""
         with contextlib.suppress(OSError, ValueError):
-            while data := self._control.recv(server.MAX_REQUEST_BYTES, socket.MSG_DONTWAIT):
+            while data := self._control.recv(MAX_REQUEST_BYTES, socket.MSG_DONTWAIT):
                 self.verdict = json.loads(data)
         return self.verdict
 
@@ -128,15 +133,11 @@ class ServerProcess:
             os.close(self._alive)
 
 
-def _key() -> tuple[Any, ...]:
-    """Returns what decides which modules a server imports."""
-    data = prepare("headrace")
-    try:
-        folder = os.getcwd()
-    except OSError:  # it was removed
-        folder = ""
-    main = data.get("init_main_from_path"), data.get("init_main_from_name")
-    return data.get("sys_path"), list(map(str, sys.argv)), folder, main
+def _tracker() -> int:
+    """Returns the descriptor of this process's resource tracker, which its children use too."""
+    fd = resource_tracker._resource_tracker.getfd()
+    assert fd is not None
+    return fd
 
 
 def prepare(name: str) -> dict[str, Any]:
@@ -146,25 +147,14 @@ def prepare(name: str) -> dict[str, Any]:
     before = default._actual_context
     try:
         data = spawn.get_preparation_data(name)
+    except FileNotFoundError as error:
+        exception_text.add_text(error, _NO_FOLDER)
+        raise
     finally:
         default._actual_context = before
     if os.path.basename(data.get("init_main_from_path") or "") == "<stdin>":
         del data["init_main_from_path"]  # a script on stdin is no file; releases before late 2025 take it for one
     return data
-
-
-def _setup(modules: list[str], job_modules: list[str], is_interrupted: bool) -> server.Setup:
-    data = prepare("headrace")
-    return server.Setup(
-        sys_argv=list(map(str, sys.argv)),
-        folder=os.getcwd(),
-        main_path=data.get("init_main_from_path"),
-        main_name=data.get("init_main_from_name"),
-        preload=[name for name in forkserver._forkserver._preload_modules if name != "__main__"],  # type: ignore[attr-defined]
-        modules=modules,
-        job_modules=job_modules,
-        is_interrupted=is_interrupted,
-    )
 
 
 def _start(fds: list[int]) -> int:
@@ -200,7 +190,7 @@ def warm_up(context: Any, modules: list[str], parts: list[Any]) -> None:
         found = job_modules.list_modules(parts)
         _wanted["modules"] = list(dict.fromkeys([*_wanted["modules"], *modules]))
         _wanted["job_modules"] = list(dict.fromkeys([*_wanted["job_modules"], *found]))
-        _ensure(is_interrupted).want([*modules, *found])
+        _ensure(Place.of(prepare("headrace")), is_interrupted).want([*modules, *found])
 
 
 @contextlib.contextmanager
@@ -214,12 +204,13 @@ def sigint_blocked() -> Iterator[bool]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ensure(is_interrupted: bool) -> ServerProcess:
-    """Returns a server that imports from the same places as this process now. The caller holds the lock."""
-    if _current and not _current[0].is_current():
+def _ensure(place: Place, is_interrupted: bool) -> ServerProcess:
+    """Returns a server that imports from `place`. The caller holds the lock."""
+    if _current and not _current[0].is_current(place):
         _retire()
     if not _current:
-        _current.append(ServerProcess(**_wanted, is_interrupted=is_interrupted))
+        preload = [name for name in forkserver._forkserver._preload_modules if name != "__main__"]  # type: ignore[attr-defined]
+        _current.append(ServerProcess(Setup(place, preload, **_wanted, is_interrupted=is_interrupted)))
     return _current[0]
 
 
@@ -237,23 +228,28 @@ def _discard(old: ServerProcess) -> None:
             _retire()
 
 
-def start_worker(fds: list[int], is_interrupted: bool) -> tuple[int, int, int]:
-    """Starts a worker, whose descriptors will be copies of `fds`. Returns a descriptor from which its exit code can be
-    read, one to which its pickled process is written, and its pid. Raises OSError and RuntimeError.
+def start_worker(fds: list[int], place: Place, is_interrupted: bool) -> tuple[int, int, int]:
+    """Starts a worker, whose descriptors will be copies of `fds`, from a server that imports from `place`. Returns a
+    descriptor from which its exit code can be read, one to which its pickled process is written, and its pid. Raises
+    OSError and RuntimeError.
 
     The caller has blocked SIGINT, unless it was blocked before (`is_interrupted` is false then)."""
-    if len(fds) + 3 > server.MAX_FDS:
-        raise ValueError("too many fds")
+    if len(fds) + 3 > MAX_FDS:
+        raise ValueError(
+            f"headrace: the dataset and the other arguments of a worker contain {len(fds)} file descriptors (pipes, "
+            f"queues, sockets or shared tensors), and at most {MAX_FDS - 3} can be sent; open them in the worker "
+            "(worker_init_fn)"
+        )
     for _ in range(_RETRIES):
         with contextlib.ExitStack() as stack:
-            exit_r, data_w, old = _request(fds, is_interrupted)
+            exit_r, data_w, old = _request(fds, place, is_interrupted)
             stack.callback(os.close, exit_r)
             stack.callback(os.close, data_w)
             number = _read_number(exit_r, old, is_interrupted)
             if number is not None and number > 0:
                 stack.pop_all()
                 return exit_r, data_w, number
-        if number is not None and number < server.STALE:
+        if number is not None and number < STALE:
             code = -number - 1
             raise OSError(code, os.strerror(code))
         _discard(old)
@@ -263,15 +259,14 @@ def start_worker(fds: list[int], is_interrupted: bool) -> tuple[int, int, int]:
     )
 
 
-def _request(fds: list[int], is_interrupted: bool) -> tuple[int, int, ServerProcess]:
+def _request(fds: list[int], place: Place, is_interrupted: bool) -> tuple[int, int, ServerProcess]:
     exit_r, exit_w = os.pipe()
     data_r, data_w = os.pipe()
     try:
         with _lock:
-            one = _ensure(is_interrupted)
-            tracker = resource_tracker._resource_tracker.getfd() or 0
+            one = _ensure(place, is_interrupted)
             try:
-                one.ask([data_r, exit_w, tracker, *fds])
+                one.ask([data_r, exit_w, _tracker(), *fds])
             except ServerGone:
                 _discard(one)  # nothing answers, which the caller sees
     except BaseException:
@@ -305,8 +300,8 @@ def _read_number(fd: int, one: ServerProcess, is_interrupted: bool) -> int | Non
             "the script's main module, or waits for something there (py-spy dump --subprocesses --pid shows what)"
         )
         _wait(fd, None, is_interrupted)
-    data = os.read(fd, server.NUMBER.size)
-    return server.NUMBER.unpack(data)[0] if len(data) == server.NUMBER.size else None
+    data = os.read(fd, NUMBER.size)
+    return NUMBER.unpack(data)[0] if len(data) == NUMBER.size else None
 
 
 def changed_variables() -> dict[str, str | None]:
@@ -321,7 +316,7 @@ def report() -> dict[str, Any] | None:
         if not _current or _current[0].owner != os.getpid():
             return None
         verdict = dict(_current[0].read_verdict())
-        pids = verdict.pop("pids", [_current[0].pid])
+        pids = verdict.pop("pids")
     zygote = pids[1] if len(pids) > 1 else None
     return {"pid": pids[0], "pid_of_zygote": zygote, "memory_bytes": sum(map(_memory_of, pids)), **verdict}
 

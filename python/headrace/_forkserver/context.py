@@ -14,6 +14,7 @@ from multiprocessing import context, popen_forkserver, reduction, resource_track
 from typing import Any
 
 from headrace._forkserver import client
+from headrace._forkserver.protocol import Place
 from headrace._start import contexts
 
 
@@ -32,7 +33,7 @@ class Popen(popen_forkserver.Popen):
         resource_tracker.ensure_running()  # starting it unblocks SIGINT
         with client.sigint_blocked() as is_interrupted:
             fds = self._fds  # type: ignore[attr-defined]
-            self.sentinel, data_w, self.pid = client.start_worker(fds, is_interrupted)
+            self.sentinel, data_w, self.pid = client.start_worker(fds, Place.of(data), is_interrupted)
             # As long as this process has the descriptor open, the child's parent_process() is alive.
             self.finalizer = util.Finalize(self, util.close_fds, (os.dup(data_w), self.sentinel))  # type: ignore[attr-defined]
             with open(data_w, "wb") as file:

@@ -13,7 +13,6 @@ import contextlib
 import os
 import pathlib
 import struct
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -175,9 +174,3 @@ def has_children() -> bool:
             if path.read_text().strip():
                 return True
     return False
-
-
-def uses_accelerator() -> bool:
-    """Returns True if torch has initialised an accelerator in this process."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return bool(cuda is not None and hasattr(cuda, "is_initialized") and cuda.is_initialized())

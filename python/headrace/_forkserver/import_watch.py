@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 from headrace._forkserver import fitness
+from headrace._inspect import this_process
 
 _LOADERS = (
     (importlib.machinery.SourceFileLoader, "exec_module"),
@@ -36,6 +37,13 @@ ANY_NEW = "*"  # noted as a variable: the names of all variables were read, so t
 SEARCHERS = ("tqdm.utils", "fsspec.config")  # they look for names that begin with TQDM_ and FSSPEC_ only
 SCRIPT = "__main__"  # what happens outside of any module's import is attributed to the script
 SETTLE_S = 0.01  # a library that has started one thread may start another one from there
+
+
+def _skipped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes `warnings` skip the frames of a function, as it skips importlib's own: a module that warns of its import
+    with a stacklevel means the line that imports it. `warnings` knows these frames by the name of their file."""
+    function.__code__ = function.__code__.replace(co_filename="<headrace importlib _bootstrap>")
+    return function
 
 
 @dataclass
@@ -67,14 +75,16 @@ class ImportWatch:
             self._starts += [(start, self._running[-1], len(self.finished)) for start in now.since(self._state)]
         self._state = now
 
-    def run(self, name: str, load: Callable[[], Any], is_whole: bool) -> Any:
-        """Calls load(), a part of the import of the module `name`, or with `is_whole` its last part."""
+    @_skipped
+    def run(self, name: str, method: Callable[..., Any], loader: Any, argument: Any, is_whole: bool) -> Any:
+        """Calls a method of a loader, which is a part of the import of the module `name`, or with `is_whole` its last
+        part."""
         self.look()
         self.note_needed(name)
         self._running.append(name)
         start = time.perf_counter()
         try:
-            result = load()
+            result = method(loader, argument)
             self.look()
         finally:
             self._running.pop()
@@ -101,9 +111,10 @@ class ImportWatch:
         self.look(is_last=True)
 
     def _watched(self, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        @_skipped
         def watched(loader: Any, argument: Any) -> Any:  # a module, or its spec
             name = argument.name if kind == "create_module" else argument.__name__
-            return self.run(name, lambda: method(loader, argument), kind == "exec_module")
+            return self.run(name, method, loader, argument, kind == "exec_module")
 
         return watched
 
@@ -126,6 +137,7 @@ class ImportWatch:
         return iterate_and_note
 
     def _noting_imports(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        @_skipped
         def load_and_note(
             name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
         ) -> Any:
@@ -159,7 +171,7 @@ class ImportWatch:
             yield "/proc cannot be read, so threads and open files are not known"
         elif fitness.has_children():
             yield "a process is started when the script is imported"
-        if fitness.uses_accelerator():
+        if this_process.uses_accelerator():
             yield "an accelerator is used when the script is imported"
 
     def _list_dependents(self, found: set[str]) -> set[str]:

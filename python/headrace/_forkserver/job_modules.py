@@ -4,6 +4,7 @@ before the workers are forked."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 import types
 from collections import deque
@@ -33,9 +34,9 @@ def list_modules(parts: list[Any]) -> list[str]:
 
 def _members(one: Any) -> list[Any]:
     if type(one) in (list, tuple, set, frozenset):
-        return list(one)[:MAX_OBJECTS] if len(one) <= MAX_OBJECTS else []
+        return list(itertools.islice(one, MAX_OBJECTS))
     if type(one) is dict:
-        return list(one.values()) if len(one) <= MAX_OBJECTS else []
+        return list(itertools.islice(one.values(), MAX_OBJECTS))
     if isinstance(one, types.MethodType):
         return [one.__func__, one.__self__]
     if isinstance(one, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):

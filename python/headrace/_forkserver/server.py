@@ -17,9 +17,7 @@ the worker, and when it has ended its exit code.
 
 from __future__ import annotations
 
-import array
 import contextlib
-import fcntl
 import importlib
 import json
 import multiprocessing
@@ -28,24 +26,22 @@ import pickle
 import select
 import signal
 import socket
-import struct
 import sys
-import termios
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, spawn, util
-from typing import IO
+from typing import IO, NoReturn
 
 from headrace import _core
-from headrace._forkserver.import_watch import ANY_NEW, ImportWatch
+from headrace._forkserver.import_watch import ANY_NEW, SCRIPT, ImportWatch
+from headrace._forkserver.protocol import MAX_FDS, MAX_REQUEST_BYTES, NUMBER, STALE, Setup, Verdict
 from headrace._start import gc_pause, transport
+from headrace._worker import inherited
 
-NUMBER = struct.Struct("q")  # how a pid and an exit code are sent
-STALE = -1  # sent instead of a pid: modules have read environment variables that have changed since
-MAX_FDS = 253  # the kernel's limit for one message
-MAX_REQUEST_BYTES = 1 << 16
+WORKER_MODULES = ("headrace._forkserver.context", "headrace._worker.main")  # each worker needs them
 END_S = 5  # the finalizers of a process that has imported the script may take so long
 MAX_HAZARDS = 20  # the report names so many
 MAX_ERROR = 2000  # characters of an exception in the report
@@ -59,41 +55,16 @@ READ_BY_LIBRARIES = (
 
 
 @dataclass
-class Setup:
-    """The data that the root gets at its start."""
+class Imported:
+    """The facts that a process which has imported the user's modules tells the root, besides its verdict.
 
-    sys_argv: list[str]
-    folder: str
-    main_path: str | None
-    main_name: str | None
-    preload: list[str]  # the modules that the user wants to be preloaded
-    modules: list[str]  # the modules of headrace
-    job_modules: list[str]  # the modules of the dataset and its parts
-    is_interrupted: bool  # does Ctrl-C end workers?
-
-
-@dataclass
-class Verdict:
-    """The judgement of a process that has imported the user's modules on itself, which the report shows.
-
-    kept: "all" if workers are forked from a process with all modules, "part" if they import the rest themselves,
-    "nothing" if they import everything. hazards: why it is not all. unkept: the modules that workers import, and the
-    seconds that this takes in each. error: the exception of the import, or "".
+    to_try: lists of modules; another process that imports one of them may be fit. variables: the environment variables
+    that were read. loaded: all modules that it has.
     """
 
-    kept: str = "nothing"
-    hazards: list[str] = field(default_factory=list)
-    unkept: dict[str, float] = field(default_factory=dict)
-    keep: list[list[str]] = field(default_factory=list)
-    variables: list[str] = field(default_factory=list)
-    loaded: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    error: str = ""
-    pids: list[int] = field(default_factory=list)
-
-    @property
-    def is_fit(self) -> bool:
-        return not self.hazards and not self.error
+    to_try: list[list[str]]
+    variables: set[str]
+    loaded: list[str]
 
 
 # ---- children, in the root and in the zygote ----
@@ -120,6 +91,15 @@ def close_all(fds: list[int]) -> None:
             os.close(fd)
 
 
+def exit_code_of(error: SystemExit) -> int:
+    """Returns the exit code that Python would end with, and prints which line asked for it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{frame.filename}:{frame.lineno}"
+    text = f"headrace: {place} ends the worker, because it calls sys.exit({error.code!r}) when the script is imported; "
+    print(text + "put the call under if __name__ == '__main__':", file=sys.stderr)
+    return 0 if error.code is None else error.code if isinstance(error.code, int) else 1
+
+
 class Forker:
     """Forks processes, and sends their exit codes when they have ended."""
 
@@ -132,13 +112,14 @@ class Forker:
         self.handlers = {
             signal.SIGCHLD: signal.signal(signal.SIGCHLD, lambda *_: None),
             signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+            signal.SIGPIPE: signal.signal(signal.SIGPIPE, signal.SIG_IGN),
         }
         signal.set_wakeup_fd(wakeup_w, warn_on_full_buffer=False)
         self.mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
-    def fork(self, run: Callable[[], int], keep: tuple[int, ...] = ()) -> int:
+    def fork(self, run: Callable[[], int], keeps_alive: bool = False) -> int:
         """Forks a child that calls run() and ends with its result as exit code. The child closes all descriptors of
-        this object but those in `keep`. Returns its pid."""
+        this object, but with `keeps_alive` not the pipe `alive`. Returns its pid."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # CPython warns of any thread; those that are here are safe
             pid = os.fork()
@@ -146,13 +127,12 @@ class Forker:
             return pid
         code = 1
         try:
-            self._become_child(keep)
+            self._become_child(keeps_alive)
             code = run()
         except KeyboardInterrupt:
             code = 128 + signal.SIGINT  # without a traceback, because the trainer raises KeyboardInterrupt too
         except SystemExit as error:  # the script calls sys.exit when it is imported
-            code = error.code if isinstance(error.code, int) else 1
-            print(f"headrace: the script calls sys.exit({error.code!r}) when it is imported", file=sys.stderr)
+            code = exit_code_of(error)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -160,13 +140,14 @@ class Forker:
                 sys.stderr.flush()
             os._exit(code)
 
-    def _become_child(self, keep: tuple[int, ...]) -> None:
+    def _become_child(self, keeps_alive: bool) -> None:
         signal.set_wakeup_fd(-1)
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
-        fds = [*self.wakeup_fds, *self.exit_pipes.values(), *self.list_fds(), self.alive]
-        close_all([fd for fd in fds if fd not in keep])
+        close_all([*self.wakeup_fds, *self.exit_pipes.values(), *self.list_fds()])
+        if not keeps_alive:
+            os.close(self.alive)
 
     def start_worker(self, fds: list[int]) -> None:
         """Forks a worker for a request, and closes the request's descriptors."""
@@ -214,7 +195,7 @@ class Forker:
         return ready
 
 
-def end() -> None:
+def end() -> NoReturn:
     """Ends this process. multiprocessing's own finalizers run, which remove for example the semaphores of locks that
     the script has made. Clearing torch module by module would take a second."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -241,10 +222,7 @@ def has_data(pipe: int) -> bool:
     """Waits for the first bytes in a pipe. Returns False if it is closed without any."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
-    poll.poll()
-    count = array.array("i", [0])
-    fcntl.ioctl(pipe, termios.FIONREAD, count)
-    return count[0] > 0
+    return bool(poll.poll()[0][1] & select.POLLIN)
 
 
 # ---- the root ----
@@ -274,14 +252,17 @@ class Root:
 
     def serve(self) -> None:
         """Serves until the trainer ends, or until it has closed the control socket and all workers have ended."""
-        if self.setup.main_path or self.setup.main_name or self.setup.job_modules:
+        place = self.setup.place
+        if place.main_path or place.main_name or self.setup.job_modules:
             self.pending = self._start_child(None)
+        else:
+            self.loaded.update(sys.modules)
         while self.control or self.forker.exit_pipes or self.helpers:
             # The first process is worth waiting for, because a worker would import the same. Later ones are not.
             takes_requests = self.pending is None or self.pending.is_second or self.zygote or self.unfit
             sources = [self.control.fileno()] if self.control and takes_requests else []
             ready = self.forker.wait(sources + ([self.pending.socket.fileno()] if self.pending else []))
-            if self.pending and self.pending.socket.fileno() in ready and not self._hear(self.pending):
+            if self.pending and self.pending.socket.fileno() in ready and not self._hear():
                 os.kill(self.pending.pid, signal.SIGKILL)  # the script has closed its descriptors; _forget comes next
             for pid, code in self.forker.reap():
                 self._forget(pid, code)
@@ -296,33 +277,33 @@ class Root:
             here.close()
             return import_and_serve(there, alive, self.setup, kept)
 
-        pid = self.forker.fork(run, keep=(alive,))
+        pid = self.forker.fork(run, keeps_alive=True)
         there.close()
         self.helpers.add(pid)
         return Child(pid, here, kept is not None)
 
-    def _hear(self, child: Child) -> bool:
-        """Handles the verdict of the process that has imported the user's modules. Returns False if it has sent
-        none."""
-        message = receive(child.socket, socket.MSG_DONTWAIT)
-        if message is None:
+    def _hear(self) -> bool:
+        """Handles the verdict of the pending child. Returns False if it has sent none."""
+        child = self.pending
+        message = receive(child.socket, socket.MSG_DONTWAIT) if child else None
+        if child is None or message is None:
             return False
         self.pending = None
         with open(message[1][0], "rb") as file:
-            verdict = pickle.load(file)
-        self.variables.update(verdict.variables)
+            verdict, imported = pickle.load(file)
+        self.variables |= imported.variables
         if not child.is_second and not verdict.error:
-            self.loaded.update(verdict.loaded)
+            self.loaded.update(imported.loaded)
         if verdict.is_fit:
-            self._drop(self.zygote)
+            drop(self.zygote)
             self.zygote = child
         elif not verdict.error and not child.is_second:
-            self._drop(self.unfit)
+            drop(self.unfit)
             self.unfit = child
         else:
             child.socket.close()
         if not child.is_second:
-            self.to_try = verdict.keep
+            self.to_try = imported.to_try
         if not verdict.is_fit and self.to_try:
             self.pending = self._start_child(self.to_try.pop(0))
         self._report(verdict, child)
@@ -336,17 +317,14 @@ class Root:
         self.verdict = verdict
         verdict.pids = [os.getpid(), *([self.zygote.pid] if self.zygote else [])]
         if self.control:
-            shown = {
-                name: value for name, value in verdict.__dict__.items() if name not in ("keep", "variables", "loaded")
-            }
             with contextlib.suppress(OSError):  # the trainer does not read, or has ended
-                self.control.send(json.dumps(shown).encode(), socket.MSG_DONTWAIT)
+                self.control.send(json.dumps(verdict.as_dict()).encode(), socket.MSG_DONTWAIT)
 
     def _forget(self, pid: int, code: int) -> None:
         """Handles the end of a child that is no worker."""
         self.helpers.discard(pid)
         if self.pending and self.pending.pid == pid:
-            self._hear(self.pending)  # it may have sent its verdict just before
+            self._hear()  # it may have sent its verdict just before
         for name in ("zygote", "unfit", "pending"):
             child = getattr(self, name)
             if child and child.pid == pid:
@@ -403,15 +381,10 @@ class Root:
             return True
         return any(name in self.variables or name.startswith(READ_BY_LIBRARIES) for name in changed + new)
 
-    def _drop(self, child: Child | None) -> None:
-        """Asks a child for no more workers. It ends with those that it has started."""
-        if child:
-            child.socket.close()
-
     def _close(self) -> None:
         """The trainer sends no more requests."""
         for child in (self.unfit, self.pending, self.zygote):
-            self._drop(child)
+            drop(child)
         self.unfit = self.pending = self.zygote = None
         assert self.control
         self.control.close()
@@ -435,6 +408,12 @@ class Child:
         return True
 
 
+def drop(child: Child | None) -> None:
+    """Asks a child for no more workers. It ends with those that it has started."""
+    if child:
+        child.socket.close()
+
+
 # ---- the process that imports the user's modules ----
 
 
@@ -445,9 +424,9 @@ def import_and_serve(source: socket.socket, alive: int, setup: Setup, kept: list
     watch = ImportWatch()
     with ended_with_trainer(alive), watch.watching():
         error = import_modules(setup, kept)
-    verdict = judge(watch, error, kept)
+    verdict, imported = judge(watch, error)
     verdict.seconds = time.perf_counter() - start
-    if not send_verdict(source, verdict):
+    if not send_verdict(source, verdict, imported):
         return 0
     if error or (not verdict.is_fit and kept is not None):
         return 0
@@ -456,14 +435,12 @@ def import_and_serve(source: socket.socket, alive: int, setup: Setup, kept: list
         return become_worker(source)
     gc_pause.freeze()
     serve_zygote(source, alive)
-    end()
-    return 0
 
 
-def send_verdict(source: socket.socket, verdict: Verdict) -> bool:
+def send_verdict(source: socket.socket, verdict: Verdict, imported: Imported) -> bool:
     """Sends it in a file, because it may be too long for a message. Returns False if the root has ended."""
     with transport.memory("headrace-verdict") as file:
-        pickle.dump(verdict, file)
+        pickle.dump((verdict, imported), file)
         file.flush()
         file.seek(0)
         try:
@@ -499,23 +476,20 @@ def import_modules(setup: Setup, kept: list[str] | None) -> str:
 
 def import_main(setup: Setup) -> None:
     """Imports the script's main module as a worker does: without running what is under its main guard."""
-    if setup.main_name:
-        spawn._fixup_main_from_name(setup.main_name)  # type: ignore[attr-defined]
-    elif setup.main_path:
-        spawn._fixup_main_from_path(setup.main_path)  # type: ignore[attr-defined]
+    if setup.place.main_name:
+        spawn._fixup_main_from_name(setup.place.main_name)  # type: ignore[attr-defined]
+    elif setup.place.main_path:
+        spawn._fixup_main_from_path(setup.place.main_path)  # type: ignore[attr-defined]
 
 
-def judge(watch: ImportWatch, error: str, kept: list[str] | None) -> Verdict:
-    hazards, keep = watch.judge()
-    verdict = Verdict(variables=sorted(watch.variables), loaded=list(sys.modules), error=error)
-    verdict.hazards = [hazard.describe() for hazard in hazards[:MAX_HAZARDS]]
-    if hazards and not error and kept is None:
-        verdict.keep = keep
-        first = {hazard.module: watch.seconds.get(hazard.module, 0.0) for hazard in hazards[:MAX_HAZARDS]}
-        verdict.unkept = {name: round(seconds, 3) for name, seconds in first.items() if name}
-    elif not hazards and not error:
-        verdict.kept = "all"
-    return verdict
+def judge(watch: ImportWatch, error: str) -> tuple[Verdict, Imported]:
+    found, to_try = watch.judge()
+    hazards = found[:MAX_HAZARDS]
+    kept = "nothing" if found or error else "all"
+    verdict = Verdict(kept=kept, hazards=[hazard.describe() for hazard in hazards], error=error)
+    seconds = {hazard.module: watch.seconds.get(hazard.module, 0.0) for hazard in hazards}
+    verdict.unkept = {name: round(seconds[name], 3) for name in seconds if name not in ("", SCRIPT)}
+    return verdict, Imported(to_try if found and not error else [], watch.variables, list(sys.modules))
 
 
 def become_worker(source: socket.socket) -> int:
@@ -528,9 +502,12 @@ def become_worker(source: socket.socket) -> int:
     return run_worker(child_r, child_w, rest)
 
 
-def serve_zygote(source: socket.socket, alive: int) -> None:
+def serve_zygote(source: socket.socket, alive: int) -> NoReturn:
     """Forks workers until the root closes its end and all of them have ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    inherited.drop_handlers(before)  # the script's belong to the trainer; SIGINT stays blocked until it is ignored
     forker = Forker(alive, lambda: [source.fileno()])
+    signal.pthread_sigmask(signal.SIG_SETMASK, before - {signal.SIGCHLD})
     is_open = True
     while is_open or forker.exit_pipes:
         ready = forker.wait([source.fileno()] if is_open else [])
@@ -541,6 +518,7 @@ def serve_zygote(source: socket.socket, alive: int) -> None:
             is_open = message is not None
             if message is not None:
                 forker.start_worker(message[1])
+    end()
 
 
 @contextlib.contextmanager
@@ -568,13 +546,13 @@ def main(control: int, alive: int, file: IO[bytes], tracker: int) -> None:
     if setup.is_interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # drops an earlier Ctrl-C
     util._close_stdin()  # type: ignore[attr-defined]  # before the user's code can read it
-    sys.argv = setup.sys_argv
+    sys.argv = list(setup.place.sys_argv)
     with contextlib.suppress(OSError):  # the folder is gone, and workers say so
-        os.chdir(setup.folder)
+        os.chdir(setup.place.folder)
     watch = ImportWatch()
     gc_pause.pause()
     with ended_with_trainer(alive), watch.watching():
-        for name in [*setup.preload, *setup.modules]:
+        for name in [*setup.preload, *WORKER_MODULES, *setup.modules]:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
     gc_pause.freeze()

@@ -46,6 +46,12 @@ def is_first_rank() -> bool:
     return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
 
 
+def uses_accelerator() -> bool:
+    """Returns True if torch has initialised CUDA in this process, so that a forked process cannot use it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
+
+
 # ---- threads ----
 
 

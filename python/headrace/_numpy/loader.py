@@ -107,10 +107,20 @@ class Loader(Options):
         self._blame = restart_state.SampleDeaths()
         self._check_values()
         self._check_combination()
-        self.multiprocessing_context = _context_of(multiprocessing_context)
+        self.multiprocessing_context = multiprocessing_context
         if num_workers > 0:
             contexts.check_context(self.multiprocessing_context)
             client.warm_up(self.multiprocessing_context, _PRELOAD, [dataset, collate_fn, worker_init_fn])
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """Returns the context that starts workers, or None for the interpreter's default. It may be set to a context or
+        to the name of a start method, between iterations."""
+        return self._context
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, given: Any) -> None:
+        self._context = _context_of(given)
 
     def _check_values(self) -> None:
         """Raises TypeError or ValueError if an argument is bad."""
@@ -215,9 +225,9 @@ class Loader(Options):
         `restarts` (of workers, for any reason), `skipped` (bad samples, left out or replaced, in all epochs),
         `bad_samples` (of this epoch: `index`, `error`, `worker`), `growth` (parts of the dataset that have grown in the
         workers' private memory, in all of them: `path`, `bytes` of one copy, `grown_bytes`, `samples`, ...),
-        `fork_server` (None unless workers are forked from it: `pid`, `pid_of_zygote`, `memory_bytes`, `kept` ("all":
-        workers import nothing; "part"; "nothing"), `hazards` (why not all), `unkept` (the modules that made it so, and
-        the seconds that each took), `seconds` of the imports, `error` of the import),
+        `fork_server` (None unless workers are forked from it; the newest one of this process: `pid`, `pid_of_zygote`,
+        `memory_bytes`, `kept` ("all": workers import nothing; "part"; "nothing"), `hazards` (why not all), `unkept`
+        (the modules that made it so, and the seconds that each took), `seconds` of the imports, `error` of the import),
         `private_grown_bytes` (0 except in `headrace doctor`), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
         seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`.
 
@@ -230,11 +240,11 @@ class Loader(Options):
 
     def __getstate__(self) -> dict[str, Any]:
         fresh = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths()}
-        return {**self.__dict__, **fresh, "multiprocessing_context": self._method}
+        return {**self.__dict__, **fresh, "_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.multiprocessing_context = _context_of(state["multiprocessing_context"])
+        self.multiprocessing_context = state["_context"]
 
     @property
     def _method(self) -> str | None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what a multiprocessing context starts. A worker has to be a process, and a child of the process that iterates.
+"""Says what a multiprocessing context starts: by which method, and whether from headrace's fork server. Checks that a
+worker is a process, and a child of the process that iterates.
 
 The loaders check a context, and the crew checks each process that it starts.
 """
@@ -40,7 +41,7 @@ def uses_headrace_server(context: Any) -> bool:
 
 
 def is_headrace(context: Any) -> bool:
-    """Returns True for a context that was asked for by the name "headrace"."""
+    """Returns True for the context of headrace's fork server, which is called "headrace"."""
     return getattr(context, "is_headrace", False) is True
 
 

@@ -34,9 +34,8 @@ def warn_of_fork(context: Any) -> None:
 
 
 def _find_hazards() -> list[str]:
-    torch = sys.modules.get("torch")
     hazards = []
-    if torch is not None and torch.cuda.is_initialized():
+    if this_process.uses_accelerator():
         hazards.append("CUDA is initialised, and forked processes cannot use it")
     if names := this_process.other_threads():
         others = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

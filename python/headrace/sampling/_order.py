@@ -212,7 +212,10 @@ class Order(Sequence[int]):
         """Returns the position of an index. Raises ValueError if it is not there."""
         position = self._position_of(value)
         if position is None or position not in range(len(self))[start:stop]:
-            raise ValueError(f"Order: {value!r} is not among its {len(self)} samples")
+            part = (
+                f" from position {start} to {len(self) if stop is None else stop}" if start or stop is not None else ""
+            )
+            raise ValueError(f"Order: {value!r} is not among its {len(self)} samples{part}")
         return position
 
     def count(self, value: object) -> int:
@@ -242,6 +245,8 @@ class Order(Sequence[int]):
         start, stop, step = self._positions.start, self._positions.stop, self._positions.step
         if self._positions == range(self.n):
             return text
+        if not self._positions:
+            return f"{text}[0:0]"
         end = "" if stop < 0 else stop
         return f"{text}[{start}:{end}]" if step == 1 else f"{text}[{start}:{end}:{step}]"
 

@@ -6,6 +6,7 @@ If the engine cannot run, DataLoader is torch's own, and one warning gives the r
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import warnings
@@ -41,7 +42,8 @@ if _reason is None:
     from headrace.torch._loader import DataLoader
     from headrace.torch._spawn import spawn
 else:
-    warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {_reason}", stacklevel=2)
+    if not getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker would repeat the warning
+        warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {_reason}", stacklevel=2)
     from headrace.torch._fallback import DataLoader, install, installed, spawn, uninstall  # type: ignore[assignment]
 
 from headrace.torch._distributed_sampler import DistributedSampler  # noqa: E402 # after torch is found

@@ -16,6 +16,9 @@ from headrace._errors import exception_text
 from headrace._options import Options
 
 _T_co = TypeVar("_T_co", covariant=True)
+_HEADRACES = (
+    'headrace: "headrace" is a start method here too: it forks workers from a server that has imported the script'
+)
 _NUMBERS = ("batch_size", "num_workers", "timeout", "prefetch_factor")
 
 
@@ -73,7 +76,12 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
     def multiprocessing_context(self, given: Any) -> None:
         if isinstance(given, str) and given == "headrace" and self.num_workers > 0:
             given = self._headrace_context()
-        torch.utils.data.DataLoader.multiprocessing_context.fset(self, given)  # type: ignore[attr-defined]
+        try:
+            torch.utils.data.DataLoader.multiprocessing_context.fset(self, given)  # type: ignore[attr-defined]
+        except ValueError as error:
+            if isinstance(given, str) and self.num_workers > 0:
+                exception_text.add_text(error, _HEADRACES)
+            raise
 
     def _headrace_context(self) -> Any:
         """Returns the context that multiprocessing_context="headrace" asks for. In the base: multiprocessing's own fork

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
+import weakref
 from typing import Any, TypeVar
 
 import torch.utils.data
@@ -19,6 +20,7 @@ from headrace.torch import _base, _in_process, _internals, _iterator, _loader_st
 
 _T_co = TypeVar("_T_co", covariant=True)
 _PRELOAD = ["numpy.random", "headrace.torch._worker"]
+_warmed: weakref.WeakSet[Any] = weakref.WeakSet()  # the loaders whose modules the fork server knows
 # What a loader loses when accelerate rebuilds it, and how to keep it.
 _ENGINE_LOST = "which runs torch's workers; call headrace.torch.install() to keep headrace's"
 _OPTIONS_LOST = "which drops {}; call headrace.torch.install({}) to set that for such loaders"
@@ -42,6 +44,8 @@ class DataLoader(_base.DataLoader[_T_co]):
 
     It takes torch's arguments. Batches, their order, random numbers and exceptions are those of torch. With
     num_workers=0 it is torch's loader, and of headrace's own options only rng, seed and on_bad_sample have an effect.
+    multiprocessing_context="headrace" forks workers from a server that has imported the script once; "forkserver" does
+    the same, and "fork", where it is the default, forks them from this process.
 
     Args (headrace's own options, given as keywords):
         {options}
@@ -118,11 +122,13 @@ def _iterator_in_process(loader: torch.utils.data.DataLoader[Any]) -> Any:
 
 
 def _iterator_over_workers(loader: torch.utils.data.DataLoader[Any]) -> Any:
-    _warm_up_for(loader)
+    if loader not in _warmed:
+        _warm_up_for(loader)
     return _iterator.Iterator(loader)
 
 
 def _warm_up_for(loader: torch.utils.data.DataLoader[Any]) -> None:
+    _warmed.add(loader)
     parts = [loader.dataset, loader.collate_fn, loader.worker_init_fn]
     client.warm_up(loader.multiprocessing_context, _PRELOAD, parts)
 

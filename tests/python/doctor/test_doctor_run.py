@@ -389,7 +389,7 @@ def test_a_script_is_a_source_too(folder: pathlib.Path) -> None:
 
 
 def run_with_server(**server: Any) -> list[Observation]:
-    report = {"fork_server": {"error": "", "hazards": [], "unkept": {}, "kept": "all", **server}}
+    report = {"fork_server": {"error": "", "hazards": [], "unkept": {}, "kept": "all", "seconds": 3.0, **server}}
     return examine._imports_of(Run(workers=2, batches=1, counted=0, seconds=0.0, first_s=0.0, report=report))
 
 
@@ -398,6 +398,12 @@ def test_module_that_workers_import_is_named_with_its_seconds() -> None:
     (found,) = run_with_server(hazards=[hazard], unkept={"pyfoo": 2.1}, kept="part")
     assert (found.name, found.severity, found.value) == ("imports", "warning", "2.1 s in each worker")
     assert hazard in found.consequence and "persistent_workers=True" in found.consequence
+
+
+def test_thread_of_the_script_itself_costs_at_most_all_imports() -> None:
+    (found,) = run_with_server(hazards=["the script starts a thread (pool) when it is imported"], kept="part")
+    assert found.value == "up to 3.0 s in each worker"
+    assert "in a function that is called later" in found.consequence
 
 
 def test_script_that_cannot_be_imported_by_the_server_is_named() -> None:

@@ -394,7 +394,7 @@ def test_changed_path_and_folder_reach_the_imports(tmp_path: pathlib.Path) -> No
 
 
 def test_edited_module_is_not_read_again(tmp_path: pathlib.Path) -> None:
-    """As with fork: workers have what the trainer has, until it is started again."""
+    """Workers have what the trainer has, until it is started again, as with fork."""
     edit = "open(later.__file__, 'a').write('EDITED = True\\n')"
     epochs, _, _ = run_script(
         tmp_path, "import later, time", item="return hasattr(later, 'EDITED')", change=f"{WAIT_FOR_ALL}    {edit}"
@@ -433,6 +433,63 @@ def test_unknown_context_names_headrace(tmp_path: pathlib.Path) -> None:
 
     with pytest.raises(ValueError, match="'spawn', 'forkserver', 'headrace'\\] or a context, but got 'headraces'"):
         headrace.Loader([0], num_workers=1, multiprocessing_context="headraces")
+
+
+def test_modules_of_a_second_loader_are_kept_if_the_first_had_none(tmp_path: pathlib.Path) -> None:
+    """A script on stdin has no main module, and the first loader's dataset no module."""
+    write_modules(tmp_path)
+    notes = NOTES.replace("__file__", repr(str(tmp_path / "x")))
+    (tmp_path / "mine.py").write_text(f"{notes}class Mine(list):\n    pass\n")
+    script = """
+import headrace, os, time
+from headrace._forkserver import client
+options = dict(batch_size=None, num_workers=1, multiprocessing_context="forkserver")
+list(headrace.Loader([1, 2], **options))
+from mine import Mine
+loader = headrace.Loader(Mine([1, 2]), **options)
+while client.report()["kept"] != "all":
+    time.sleep(0.01)
+print([list(loader) for _ in range(3)], os.getpid())
+"""
+    command = [sys.executable, "-"]
+    done = subprocess.run(command, cwd=tmp_path, input=script, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("[[1, 2], [1, 2], [1, 2]]"), done.stderr
+    assert count_imports(tmp_path, int(done.stdout.split()[-1])) == {"mine": 1}
+
+
+def test_handlers_of_the_script_run_in_the_trainer_only(tmp_path: pathlib.Path) -> None:
+    """A SIGTERM to the whole group runs a handler that saves something once; SIGPIPE at its default ends no server."""
+    script = """
+import headrace, os, pathlib, signal
+saved = pathlib.Path("saved")
+
+def save(*_):
+    with saved.open("a") as file:
+        print(os.getpid(), file=file)
+
+signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+if __name__ == "__main__":
+    options = dict(batch_size=None, num_workers=1, multiprocessing_context="forkserver")
+    loader = headrace.Loader([1, 2], **options)
+    list(loader)
+    os.kill(loader.report()["fork_server"]["pid_of_zygote"], signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print(list(loader), saved.read_text() == f"{os.getpid()}\\n")
+"""
+    assert run(tmp_path, script) == "[1, 2] True\n"
+
+
+def test_report_has_all_names_before_the_imports_end(tmp_path: pathlib.Path) -> None:
+    script = """
+import headrace
+from headrace._forkserver import client
+if __name__ == "__main__":
+    headrace.Loader([1, 2], num_workers=1, multiprocessing_context="forkserver")
+    print(*sorted(client.report()))
+"""
+    names = "error hazards kept memory_bytes pid pid_of_zygote seconds unkept"
+    assert run(tmp_path, script) == f"{names}\n"
 
 
 # ---- ends ----
@@ -594,3 +651,75 @@ if __name__ == "__main__":
     print(len(counts), *(len(os.listdir(f"/proc/{pid}/fd")) < 16 for pid in (root, parent)))
 """
     assert run(tmp_path, script) == "1 True True\n"
+
+
+# ---- what a user reads ----
+
+
+def test_warning_of_an_import_names_the_line_of_the_script(tmp_path: pathlib.Path) -> None:
+    """The server's own frames are skipped, as importlib's are."""
+    write_modules(tmp_path)
+    (tmp_path / "old.py").write_text("import warnings\nwarnings.warn('old is old', stacklevel=2)\n")
+    script = SCRIPT.format(imports="import old", item="return 0", change="pass", context="forkserver")
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    places = [line for line in done.stderr.splitlines() if "old is old" in line]
+    assert len(places) == 2 and set(places) == {f"{tmp_path}/script.py:3: UserWarning: old is old"}
+
+
+@pytest.mark.parametrize("argument, code", [("", 0), ("0", 0), ("3", 3), ("'text'", 1)])
+def test_exit_at_the_top_level_names_its_line(tmp_path: pathlib.Path, argument: str, code: int) -> None:
+    script = f"""
+import headrace, sys
+if __name__ == "__main__":
+    try:
+        list(headrace.Loader([1], num_workers=1, multiprocessing_context="forkserver"))
+    except RuntimeError as error:
+        print(error)
+sys.exit({argument})
+"""
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert f"exited unexpectedly with exit code {code}." in done.stdout
+    assert f"headrace: {tmp_path}/script.py:8 ends the worker, because it calls sys.exit(" in done.stderr
+    assert "put the call under if __name__ == '__main__':" in done.stderr
+
+
+def test_too_many_descriptors_are_refused_with_advice(tmp_path: pathlib.Path) -> None:
+    script = """
+import headrace, multiprocessing
+if __name__ == "__main__":
+    pipes = [multiprocessing.Pipe() for _ in range(150)]
+    try:
+        list(headrace.Loader(pipes, num_workers=1, multiprocessing_context="forkserver"))
+    except ValueError as error:
+        print(error)
+"""
+    output = run(tmp_path, script)
+    assert "file descriptors" in output and "at most 250 can be sent; open them in the worker" in output
+
+
+def test_removed_working_directory_is_named(tmp_path: pathlib.Path) -> None:
+    script = """
+import headrace, os
+if __name__ == "__main__":
+    os.mkdir("gone")
+    os.chdir("gone")
+    os.rmdir("../gone")
+    try:
+        list(headrace.Loader([1], num_workers=1, multiprocessing_context="forkserver"))
+    except FileNotFoundError as error:
+        print(*getattr(error, "__notes__", ["change to another one with os.chdir"]))
+"""
+    assert "change to another one with os.chdir" in run(tmp_path, script)
+
+
+def test_context_may_be_set_by_name_later() -> None:
+    import headrace
+
+    loader = headrace.Loader([1, 2], batch_size=None, num_workers=1)
+    loader.multiprocessing_context = "headrace"
+    assert list(loader) == [1, 2]
+    assert loader.report()["fork_server"] is not None
+    with pytest.raises(ValueError, match="should be one of"):
+        loader.multiprocessing_context = 3

@@ -422,8 +422,9 @@ def test_script_without_a_main_guard_is_reported(tmp_path: pathlib.Path) -> None
             masked(text)
             == """\
 RuntimeError: DataLoader worker (pid(s) N) exited unexpectedly with exit code 1. It ended before it could start, and \
-its own error is printed above. With spawn and forkserver the script must be a file that can be imported: put the code \
-that it runs under `if __name__ == '__main__':`.
+its own error is printed above. With spawn and forkserver workers import the script, so it must be a file that can be \
+imported: put the code that it runs under `if __name__ == '__main__':`, and the classes and functions that workers \
+need above it.
   worker 0 had been starting: importing modules, or unpickling the dataset
   it had batches [0, 1] to make
   max_restarts=N lets headrace replace up to N workers and go on
@@ -454,7 +455,7 @@ def test_workers_that_cannot_start_are_reported_once(
         assert script.finish() == 1
         before_error, _, error = script.stderr.rpartition("RuntimeError: DataLoader worker")
         assert "\n  headrace does not replace it again: the worker before it ended in the same way, before" in error
-        assert "put the code that it runs under `if __name__ == '__main__':`." in error
+        assert "put the code that it runs under `if __name__ == '__main__':`, and the classes" in error
         assert "put the code that it runs under" not in before_error
         assert before_error.count("headrace replaces it (restart ") <= workers
         assert before_error.count("ended before its first task, in the same way as one before") <= workers - 1

@@ -3,10 +3,6 @@
 
 #include <string.h>
 
-static int64_t count_of(const Py_buffer *target) {
-    return target->len / (Py_ssize_t)sizeof(int64_t);
-}
-
 PyObject *draw_indices(PyObject *module, PyObject *arguments) {
     unsigned long long seed;
     long long n;
@@ -19,7 +15,7 @@ PyObject *draw_indices(PyObject *module, PyObject *arguments) {
     if (order_get_target(object, &target) < 0) return NULL;
     Py_BEGIN_ALLOW_THREADS;
     hr_mt19937_seed(&generator, seed);
-    r = hr_mt19937_draw(&generator, n, count_of(&target), target.buf);
+    r = hr_mt19937_draw(&generator, n, order_count_of(&target), target.buf);
     Py_END_ALLOW_THREADS;
     PyBuffer_Release(&target);
     if (r < 0) return core_raise(r);
@@ -41,7 +37,7 @@ static int draw(uint64_t seed, const Py_buffer *weights, double *cumulative, con
     struct hr_mt19937 generator;
     hr_mt19937_seed(&generator, seed);
     int r = hr_weights_accumulate(weights->buf, n, cumulative);
-    return r < 0 ? r : hr_weights_draw(&generator, cumulative, n, count_of(target), target->buf);
+    return r < 0 ? r : hr_weights_draw(&generator, cumulative, n, order_count_of(target), target->buf);
 }
 
 PyObject *draw_weighted(PyObject *module, PyObject *arguments) {

@@ -139,6 +139,10 @@ int order_get_target(PyObject *object, Py_buffer *ret_buffer) {
     return -1;
 }
 
+int64_t order_count_of(const Py_buffer *target) {
+    return target->len / (Py_ssize_t)sizeof(int64_t);
+}
+
 static PyObject *order_fill(PyObject *self, PyObject *arguments) {
     long long first, step;
     PyObject *object;
@@ -146,7 +150,7 @@ static PyObject *order_fill(PyObject *self, PyObject *arguments) {
     int r;
     if (!PyArg_ParseTuple(arguments, "LLO:fill", &first, &step, &object)) return NULL;
     if (order_get_target(object, &target) < 0) return NULL;
-    int64_t count = target.len / (Py_ssize_t)sizeof(int64_t);
+    int64_t count = order_count_of(&target);
     if (count <= QUICK) {
         r = hr_order_fill(order_of(self), first, step, count, target.buf);
     } else {

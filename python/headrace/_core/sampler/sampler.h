@@ -27,6 +27,9 @@ const struct hr_order *order_of(PyObject *self);
  * releases it. */
 int order_get_target(PyObject *object, Py_buffer *ret_buffer);
 
+/* The number of int64 in such a buffer. */
+int64_t order_count_of(const Py_buffer *target);
+
 /* ---- iterator.c ---- */
 
 /* Returns an iterator over `count` indices from position `first`, in steps of `step`; hr_order_fill accepts these. */

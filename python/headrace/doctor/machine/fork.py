@@ -16,9 +16,8 @@ def hazards() -> list[Observation]:
     found = []
     names = this_process.other_threads()
     total = this_process.count_threads()
-    torch = sys.modules.get("torch")
     avoid = 'multiprocessing_context="forkserver" for the loader'
-    if torch is not None and torch.cuda.is_initialized():
+    if this_process.uses_accelerator():
         text = "Workers that are forked from this process cannot use it."
         found.append(Observation("CUDA", "error", "initialised", "at fork", text, avoid))
     if names:

@@ -94,7 +94,7 @@ def _is_error(finding: Finding) -> bool:
 
 def _prevents_pickling(finding: Finding) -> bool:
     """Returns True for an error, unless only unpickling fails: then other objects can still be tried."""
-    return _is_error(finding) and finding.fix != reasons.FIX_OF_EXCEPTION
+    return _is_error(finding) and not finding.reason.startswith(reasons.ONLY_UNPICKLING)
 
 
 def check_batch(batch: Any) -> Report:

@@ -17,6 +17,7 @@ from headrace.doctor.pickle import main_script, source_lines
 from headrace.doctor.pickle.known_classes import READ_AGAIN, is_known, known
 
 STREAMS = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
+ONLY_UNPICKLING = "it can be pickled, but not unpickled: "  # how the reason of such a finding begins
 FIX_OF_EXCEPTION = "pass all arguments of __init__ to super().__init__, or give it a __reduce__"
 _LATE = "make it in the worker, on first use, and leave it out in __getstate__"
 _BY_VALUE = "sends it by value"
@@ -217,7 +218,7 @@ def of_exception(function: Any, arguments: tuple[Any, ...]) -> Explanation | Non
         inspect.signature(method, follow_wrapped=False).bind(function, *arguments)
     except TypeError as error:
         call = f"{function.__name__}(*args)"
-        reason = f"it can be pickled, but not unpickled: unpickling calls {call}, a TypeError: {error}"
+        reason = f"{ONLY_UNPICKLING}unpickling calls {call}, a TypeError: {error}"
         return Explanation(reason, FIX_OF_EXCEPTION, _where_of(method))
     return None
 

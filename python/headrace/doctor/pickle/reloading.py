@@ -133,7 +133,7 @@ def findings(parts: Sequence[tuple[str, Any]], method: str) -> tuple[Finding, ..
             or (source_lines.of_attribute(*owner) if owner else "")
             or source_lines.of_class(type(node.value))
         )
-        reason = f"it can be pickled, but not unpickled: {failure.text}"
+        reason = f"{reasons.ONLY_UNPICKLING}{failure.text}"
         found.append(Finding(node.path(), reasons.type_name(node.value), reason, where, _fix(node.value)))
     return tuple(found)
 

@@ -23,6 +23,7 @@ _GOOD_ENOUGH = 0.93  # of the best rate: fewer workers are then as good
 _TOO_SLOW = 0.8  # of the best rate: too few workers, or too many
 _STILL_HELPS = 1.15  # of the rate with half as many workers
 _MAX_WORKERS = 32
+_LONG_IMPORT_S = 0.1  # in each worker of each epoch
 _LONG_START_S = 5.0  # to the first batch; with more spawned workers than cores, twice as many take twice as long
 
 
@@ -65,11 +66,17 @@ def _imports_of(one: Run) -> list[Observation]:
         return [Observation("imports", "warning", "in each worker", "fork server", text)]
     if not server.get("hazards"):
         return []
-    seconds = sum(server["unkept"].values())
-    what = "the modules that need it" if server["kept"] == "part" else "the whole script"
-    text = f"{server['hazards'][0]}. So each worker of each epoch imports it and {what}. "
-    text += "Import it in the function that needs it, or use persistent_workers=True, which keeps the workers."
-    return [Observation("imports", "warning", f"{seconds:.1f} s in each worker", "fork server", text)]
+    modules, is_part = server["unkept"], server["kept"] == "part"
+    seconds = sum(modules.values()) if is_part and modules else server["seconds"]
+    what = "it and the modules that need it" if is_part and modules else "the script"
+    text = f"{server['hazards'][0]}. So each worker of each epoch imports {what}. Do that in a function that is called "
+    text += (
+        "later, or import the module in the function that needs it, or use persistent_workers=True, which keeps the "
+    )
+    text += "workers."
+    value = f"{'' if is_part and modules else 'up to '}{seconds:.1f} s in each worker"
+    severity = "warning" if seconds >= _LONG_IMPORT_S else "note"
+    return [Observation("imports", severity, value, "fork server", text)]
 
 
 def _growth_of(one: Run) -> list[Observation]:
