@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-import weakref
 from typing import Any, TypeVar
 
 import torch.utils.data
@@ -20,7 +19,6 @@ from headrace.torch import _base, _in_process, _internals, _iterator, _loader_st
 
 _T_co = TypeVar("_T_co", covariant=True)
 _PRELOAD = ["numpy.random", "headrace.torch._worker"]
-_warmed: weakref.WeakSet[Any] = weakref.WeakSet()  # the loaders whose modules the fork server knows
 # What a loader loses when accelerate rebuilds it, and how to keep it.
 _ENGINE_LOST = "which runs torch's workers; call headrace.torch.install() to keep headrace's"
 _OPTIONS_LOST = "which drops {}; call headrace.torch.install({}) to set that for such loaders"
@@ -122,13 +120,13 @@ def _iterator_in_process(loader: torch.utils.data.DataLoader[Any]) -> Any:
 
 
 def _iterator_over_workers(loader: torch.utils.data.DataLoader[Any]) -> Any:
-    if loader not in _warmed:
+    if not _loader_state.warmed.get(loader):
         _warm_up_for(loader)
     return _iterator.Iterator(loader)
 
 
 def _warm_up_for(loader: torch.utils.data.DataLoader[Any]) -> None:
-    _warmed.add(loader)
+    _loader_state.warmed.set(loader, True)
     parts = [loader.dataset, loader.collate_fn, loader.worker_init_fn]
     client.warm_up(loader.multiprocessing_context, _PRELOAD, parts)
 

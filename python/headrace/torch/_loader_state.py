@@ -51,6 +51,7 @@ epochs: _PerLoader[int] = _PerLoader()  # the number of the next epoch
 engines: _PerLoader[_engine.Engine | in_process.InProcessEpoch] = _PerLoader()  # the newest one
 blames: _PerLoader[restart_state.SampleDeaths] = _PerLoader()
 freezers: _PerLoader[Any] = _PerLoader()
+warmed: _PerLoader[bool] = _PerLoader()  # whether the fork server knows the modules of the dataset
 
 
 def count_epoch(loader: Any) -> int:

@@ -435,7 +435,7 @@ def test_unknown_context_names_headrace(tmp_path: pathlib.Path) -> None:
         headrace.Loader([0], num_workers=1, multiprocessing_context="headraces")
 
 
-def test_modules_of_a_second_loader_are_kept_if_the_first_had_none(tmp_path: pathlib.Path) -> None:
+def test_modules_of_a_later_loader_are_kept_after_one_without(tmp_path: pathlib.Path) -> None:
     """A script on stdin has no main module, and the first loader's dataset no module."""
     write_modules(tmp_path)
     notes = NOTES.replace("__file__", repr(str(tmp_path / "x")))
