@@ -196,7 +196,7 @@ class Engine:
                 client.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
         elif self._core.failed_step == _SEND and not signals.is_from_signal(error):
             indices = client.tasks.draw()
-            client.tasks.handed_on()
+            client.tasks.lose()
             _explain_indices(error, indices, client.name_sampler(), self._core.submitted)
 
     def next(self, client: EngineClient, timeout: float | None) -> int | None:
