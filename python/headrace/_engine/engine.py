@@ -274,6 +274,11 @@ class Engine:
         return self._core
 
     @property
+    def task(self) -> int:
+        """The number of the task of that answer."""
+        return self._core.task
+
+    @property
     def serial(self) -> int:
         """The number of the answer that next waited for last."""
         return self._core.serial
