@@ -141,7 +141,7 @@ class Place:
         source = source_of(loader)
         state = None if self._pending is None else self._pending.state
         if state is not None and state.steps:
-            check_same_order(state, source)
+            check_same_order(state, source.order)
             if state.order["n"] != source.order["n"]:
                 source = source.with_size(state.order["n"])
             check_division(state, source)
