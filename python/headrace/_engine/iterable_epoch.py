@@ -61,15 +61,19 @@ class IterableEpoch:
         """Returns the seed of the workers, if the epoch was begun before."""
         return None if self._state is None else self._state.seeds.get("base")
 
-    def load_in_process(self) -> None:
-        """Loads the state into the dataset of a loader without workers, before it is iterated."""
+    def load_in_process(self) -> bytes | None:
+        """Loads the state into the dataset of a loader without workers, before it is iterated. Returns the dataset's
+        state before that, pickled, with which its next epoch begins; None if nothing was loaded."""
         if self.places is None or self._state is None or not self._state.workers:
-            return
+            return None
         start = self.places.starts(self.number)[0]
-        if start.state is not None:
-            self._dataset.load_state_dict(pickle.loads(start.state))
         self.to_drop += start.discard
         self._begun -= start.discard
+        if start.state is None:
+            return None
+        before = pickle.dumps(self._dataset.state_dict())
+        self._dataset.load_state_dict(pickle.loads(start.state))
+        return before
 
     def made_in_process(self) -> None:
         """Called after each batch of a loader without workers: takes the dataset's state, if the consumer may have

@@ -61,8 +61,6 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         if beginning is not None:
             beginning.sampler_will_be_iterated()
         self._epoch = _iterable.begin(loader) if is_iterable else None
-        if self._epoch is not None:
-            self._epoch.load_in_process()
         with _iterable.generators_kept(loader, self._epoch):
             _internals.called_by_torch(super().__init__, loader if beginning is None else beginning.shown())
         self._profile_name = f"enumerate(DataLoader)#{_internals.SingleProcessIterator.__name__}.__next__"

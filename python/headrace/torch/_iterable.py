@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,9 +15,23 @@ from headrace.torch import _generators, _per_loader, _resume
 def begin(loader: Any) -> IterableEpoch:
     """Returns the next epoch of a loader, or the one that it continues. Raises StateError."""
     pending = _per_loader.pending.get(loader)
+    if loader.num_workers == 0:
+        _put_back(loader)
     number = _per_loader.count_epoch(loader)
     held_back = _resume.option(loader, "held_back")
-    return IterableEpoch(loader.dataset, loader.num_workers, _resume.rank_of_process(), number, pending, held_back)
+    epoch = IterableEpoch(loader.dataset, loader.num_workers, _resume.rank_of_process(), number, pending, held_back)
+    if loader.num_workers == 0 and (before := epoch.load_in_process()) is not None:
+        _per_loader.initials.set(loader, before)
+    return epoch
+
+
+def _put_back(loader: Any) -> None:
+    """Puts the dataset back to its beginning, if a state was loaded into it for the epoch before: it may keep the state
+    for each further iteration."""
+    before = _per_loader.initials.get(loader)
+    if before is not None:
+        loader.dataset.load_state_dict(pickle.loads(before))
+        _per_loader.initials.drop(loader)
 
 
 @contextlib.contextmanager
