@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+NOWHERE = "none"  # the source if nothing says that there are ranks
 _ARGUMENTS = "arguments: num_replicas, rank"
 _SPECIAL_STEPS = 0xFFFFFFF0  # Slurm numbers the batch script and the like from here on: they are not ranks of a step
 
@@ -117,7 +118,7 @@ def _find_around() -> Place:
     if place is not None:
         return place
     _check_halves()
-    return Place(0, 1, 0, 1, "none")
+    return Place(0, 1, 0, 1, NOWHERE)
 
 
 def _of_torch() -> Place | None:
@@ -198,7 +199,7 @@ def _check_halves() -> None:
             if os.environ.get(name):
                 raise ValueError(
                     f"headrace: the environment variable {name} is {os.environ[name]!r}, but {missing} is not set; "
-                    "set it, or give num_replicas and rank"
+                    "set it, give num_replicas and rank, or do this after torch.distributed.init_process_group()"
                 )
     if os.environ.get("PMIX_RANK"):
         raise ValueError(

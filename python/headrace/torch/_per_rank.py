@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils.data import distributed
 
 from headrace._errors import warn
+from headrace._ranks import where
 from headrace.torch import _dealt_again, _places, _whole_order
 
 try:
@@ -77,12 +78,27 @@ class PerRank(distributed.DistributedSampler[Any]):
 
     def begin_epoch(self) -> Sequence[Any]:
         """Returns the whole order of the epoch that begins now. It is drawn again if an epoch has used it."""
+        self._check_place()
+        _dealt_again.check(self)
         if self._drawn is not None and self._drawn_for is not None:
             self._check_set_epoch(self._drawn_for)
             self._drawn = None
         entries = self.draw()
         self._drawn_for = self.epoch
         return entries
+
+    def _check_place(self) -> None:
+        """Raises RuntimeError if there are ranks now, but were none when this sampler was made."""
+        if self.place.source != where.NOWHERE:
+            return
+        now = where.find()
+        if now.world_size != self.num_replicas:
+            raise RuntimeError(
+                "headrace.torch.per_rank: this sampler was made when nothing said that there are several ranks, but "
+                f"now this is rank {now.rank} of {now.world_size} ({now.source}); call per_rank after "
+                "torch.distributed.init_process_group() (with Lightning: in the hook that makes the loader), or give "
+                "num_replicas and rank"
+            )
 
     def _check_set_epoch(self, before: int) -> None:
         if before == self.epoch and self.shuffle and self.num_replicas > 1:
@@ -117,7 +133,6 @@ class PerRank(distributed.DistributedSampler[Any]):
         return (position + self.rank) % n if n else 0, step, count, min(count, len(range(self.rank, left, step)))
 
     def __iter__(self) -> Iterator[Any]:
-        _dealt_again.check(self)
         entries = self.begin_epoch()
         n = len(entries)
         first, step, count, once = self.deal(n)
@@ -153,9 +168,9 @@ class PerRank(distributed.DistributedSampler[Any]):
         return len(self.draw()) if size is None else size
 
     def __repr__(self) -> str:
+        place = f"num_replicas={self.num_replicas}, rank={self.rank}"
         seed = f", seed={self.seed}" if self.is_seeded else ""
-        where = f"num_replicas={self.num_replicas}, rank={self.rank}"
-        return f"headrace.torch.per_rank({type(self.dataset).__name__}, tail={self.tail!r}, {where}{seed})"
+        return f"headrace.torch.per_rank({type(self.dataset).__name__}, tail={self.tail!r}, {place}{seed})"
 
 
 def _check_seed(seed: Any) -> int:

@@ -265,6 +265,17 @@ def test_groups_and_meshes_of_processes_give_their_ranks(tmp_path: Any) -> None:
         ]
 
 
+def test_ranks_that_appear_later_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler that was made before init_process_group would give each rank the whole order."""
+    sampler = per_rank(range(8))
+    assert list(sampler) == list(range(8))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match=r"now this is rank 1 of 2 \(environment: RANK, WORLD_SIZE\); call per_rank"):
+        iter(sampler)
+    assert list(per_rank(range(8))) == [1, 3, 5, 7]
+
+
 # ---- the object ----
 
 
