@@ -113,6 +113,10 @@ def test_padding_in_an_evaluation_is_a_note_with_the_exact_tail() -> None:
     found = found_in(sampler=DistributedSampler(range(41), 4, 0, shuffle=False))  # type: ignore[arg-type]
     assert (found["ranks repeat"].severity, found["ranks repeat"].value) == ("note", "3 samples")
     assert 'tail="exact"' in found["ranks repeat"].fix
+    assert (
+        found["ranks"].consequence
+        == "Each sample is drawn in one rank only, except 3 that make the ranks equally long."
+    )
     for sampler in (
         per_rank(range(41), tail="exact", num_replicas=4, rank=0),  # it knows its repeats
         DistributedSampler(range(40), 4, 0, shuffle=False),  # type: ignore[arg-type]

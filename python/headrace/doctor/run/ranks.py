@@ -73,7 +73,8 @@ def _overlap(sampler: Any, parts: list[_Part]) -> list[Observation]:
     limit = f"{sampler.num_replicas} ranks, simulated"
     shared, repeated = _overlap_of(parts)
     if not shared:
-        text = "Each sample is drawn in one rank only."
+        but = f", except {repeated:,} that make the ranks equally long" if repeated else ""
+        text = f"Each sample is drawn in one rank only{but}."
         fine = Observation("ranks", "ok", f"{sampler.num_replicas}", "simulated", text)
         return [fine, *_repeats(sampler, repeated, limit)]
     seeded, _ = _overlap_of([_Part(sampler, rank, seed=0) for rank in range(sampler.num_replicas)])
