@@ -12,12 +12,8 @@ from torch.utils.data import distributed
 
 from headrace._errors import warn
 from headrace._ranks import where
+from headrace.sampling import _deal
 from headrace.torch import _dealt_again, _places, _whole_order
-
-try:
-    from headrace import _core
-except ImportError:
-    _core = None  # type: ignore[assignment]
 
 TAILS = ("pad", "drop", "exact")
 
@@ -80,11 +76,13 @@ class PerRank(distributed.DistributedSampler[Any]):
         """Returns the whole order of the epoch that begins now. It is drawn again if an epoch has used it."""
         self._check_place()
         _dealt_again.check(self)
-        if self._drawn is not None and self._drawn_for is not None:
-            self._check_set_epoch(self._drawn_for)
+        before, before_for = self._drawn, self._drawn_for
+        if before_for is not None:
             self._drawn = None
         entries = self.draw()
         self._drawn_for = self.epoch
+        if before is not None and before_for == self.epoch:
+            self._check_set_epoch(before, entries)
         return entries
 
     def _check_place(self) -> None:
@@ -100,11 +98,12 @@ class PerRank(distributed.DistributedSampler[Any]):
                 "num_replicas and rank"
             )
 
-    def _check_set_epoch(self, before: int) -> None:
-        if before == self.epoch and self.shuffle and self.num_replicas > 1:
+    def _check_set_epoch(self, before: Sequence[Any], entries: Sequence[Any]) -> None:
+        if self.shuffle and self.num_replicas > 1 and "set_epoch" not in self._warned and before == entries:
             self._warn_once(
                 "set_epoch",
-                f"epoch {before} begins again, in the same order; call set_epoch(epoch) of {self!r} before each epoch",
+                f"epoch {self.epoch} begins again, in the same order; call set_epoch(epoch) of {self!r} before each "
+                "epoch",
             )
 
     def _check_length(self, count: int) -> None:
@@ -123,14 +122,10 @@ class PerRank(distributed.DistributedSampler[Any]):
 
     # ---- the part of this rank ----
 
-    def deal(self, n: int, position: int = 0) -> tuple[int, int, int, int]:
+    def deal(self, n: int, position: int = 0) -> _deal.Deal:
         """Deals an order of n entries from a position on, and returns (first, step, count, once): this rank has `count`
         entries, at the positions first, first + step, ... modulo n. The first `once` of them are no repeats."""
-        if _core is not None:
-            return _core.deal(n, position, self.num_replicas, self.rank, self.drop_last)
-        left, step = n - position, self.num_replicas
-        count = left // step if self.drop_last else -(-left // step)
-        return (position + self.rank) % n if n else 0, step, count, min(count, len(range(self.rank, left, step)))
+        return _deal.deal(n, position, self.num_replicas, self.rank, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         entries = self.begin_epoch()

@@ -18,9 +18,9 @@ from headrace._inspect import lookup
 from headrace._samples import random_numbers
 
 try:
-    from headrace.sampling import Order as _Order
+    from headrace.sampling._order import Order as _Order
 except ImportError:  # the extension cannot be loaded
-    _Order = None  # type: ignore[assignment,misc]
+    _Order = None  # type: ignore[assignment, misc]
 
 _WHO = "headrace.torch.per_rank"
 _CHUNK = 1 << 16  # entries that are drawn between two checks

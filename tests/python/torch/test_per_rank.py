@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed
 import torch.utils.data
+from headrace.sampling import _deal
 from headrace.torch import DataLoader, per_rank
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,13 +99,11 @@ def test_each_entry_comes_once_and_ranks_are_equal(n: int, world_size: int, tail
 def test_rest_of_an_order_is_dealt_with_and_without_extension(
     n: int, position: int, world_size: int, tail: str, data: st.DataObject
 ) -> None:
-    from headrace.torch import _per_rank
-
     position, rank = min(position, n), data.draw(st.integers(0, world_size - 1))
     sampler = per_rank(range(n), tail=tail, num_replicas=world_size, rank=rank)
     with pytest.MonkeyPatch.context() as patch:
         dealt = sampler.deal(n, position)
-        patch.setattr(_per_rank, "_core", None)
+        patch.setattr(_deal, "_core", None)
         assert sampler.deal(n, position) == dealt
     first, step, count, once = dealt
     rest = [*range(position, n), *list(range(n)) * world_size]
@@ -323,7 +322,7 @@ from torch.utils.data import RandomSampler, SequentialSampler
 from headrace.torch import per_rank
 assert headrace.torch._reason is not None
 print([list(per_rank(range(7), tail=tail, num_replicas=3, rank=2)) for tail in ("pad", "drop", "exact")])
-print([per_rank(SequentialSampler(range(7)), num_replicas=3, rank=rank).deal(7) for rank in range(3)])
+print([tuple(per_rank(SequentialSampler(range(7)), num_replicas=3, rank=rank).deal(7)) for rank in range(3)])
 print(sorted(i for rank in range(2) for i in per_rank(RandomSampler(range(6)), num_replicas=2, rank=rank, seed=0)))
 """
 
