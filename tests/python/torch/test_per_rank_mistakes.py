@@ -172,6 +172,26 @@ def test_forgotten_set_epoch_is_warned_of() -> None:
     assert list(ours) != first
 
 
+class CountsEpochs:
+    """A sampler that goes on to the next epoch on its own, as accelerate's SeedableRandomSampler does."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order = random.Random(self.epoch).sample(range(30), 30)
+        self.epoch += 1
+        return iter(order)
+
+
+def test_sampler_that_counts_epochs_needs_no_set_epoch(recwarn: pytest.WarningsRecorder) -> None:
+    ours = per_rank(CountsEpochs(), num_replicas=2, rank=0)
+    assert list(ours) != list(ours)
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("sampler", [range(30), headrace.Order(30, kind="sequential")])
 def test_order_without_epochs_needs_no_set_epoch(sampler: Any, recwarn: pytest.WarningsRecorder) -> None:
     ours = per_rank(sampler, num_replicas=2, rank=0)
