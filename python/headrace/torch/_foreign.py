@@ -49,13 +49,34 @@ def has_set_epoch(sampler: Any) -> bool:
     return callable(lookup.attribute(sampler, "set_epoch"))
 
 
+def own_states(sampler: Any) -> dict[str, Any]:
+    """Returns the states of a sampler's own generators, by the names of the attributes."""
+    return {name: _generators.state_of(one) for name, one in _own_generators(sampler).items()}
+
+
+def changed_states(sampler: Any, before: dict[str, Any]) -> dict[str, Any]:
+    """Returns those of the states that own_states has returned which the sampler has drawn from since, as JSON can
+    contain them."""
+    own = _own_generators(sampler)
+    used = {name: one for name, one in before.items() if name in own and _differs(one, own[name])}
+    return {name: _generators.text_of(one) for name, one in used.items()}
+
+
+def restore_states(sampler: Any, states: dict[str, Any]) -> None:
+    """Sets a sampler's own generators to what changed_states has returned. Raises StateError."""
+    own = _own_generators(sampler)
+    for name, text in states.items():
+        if name in own:
+            _generators.restore(own[name], text)
+
+
 class Before:
     """What a sampler and the generators are at the beginning of an epoch, before torch's iterator is made."""
 
-    def __init__(self, index_sampler: Any) -> None:
+    def __init__(self, sampler: Any) -> None:
         self.globals = _generators.Globals()
-        self.own = {name: _generators.state_of(one) for name, one in _own_generators(index_sampler).items()}
-        self.sampler = _values.encode(index_sampler.state_dict()) if _has_state(index_sampler) else None
+        self.own = own_states(sampler)
+        self.sampler = _values.encode(sampler.state_dict()) if _has_state(sampler) else None
         self._after = self.globals
 
     def iterator_was_made(self, draws_from_default: bool) -> None:
@@ -99,10 +120,7 @@ class ForeignSource(Source):
             return drawn, steps
 
     def _put_back(self, seeds: dict[str, Any]) -> None:
-        own = _own_generators(self._sampler)
-        for name, text in seeds.get("own", {}).items():
-            if name in own:
-                _generators.restore(own[name], text)
+        restore_states(self._sampler, seeds.get("own", {}))
         if "sampler" in seeds:
             self._sampler.load_state_dict(_values.decode(seeds["sampler"]))
 
@@ -112,10 +130,8 @@ class ForeignSource(Source):
         if before is None:
             return
         self.before = None
-        own = _own_generators(self._sampler)
-        used = {name: one for name, one in before.own.items() if name in own and _differs(one, own[name])}
-        if used:
-            self.seeds["own"] = {name: _generators.text_of(one) for name, one in used.items()}
+        if used := changed_states(self._sampler, before.own):
+            self.seeds["own"] = used
         if before.has_drawn():
             self.seeds["globals"] = before.globals.encode()
         if before.sampler is not None:
