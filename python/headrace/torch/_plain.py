@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace._errors.warn import warn_user
+from headrace._ranks import where
 from headrace.sampling import _iterable
-from headrace.sampling._epoch import Last
-from headrace.sampling._source import Drawn, Source
+from headrace.sampling._epoch import Epoch, Last
+from headrace.sampling._source import Drawn
 from headrace.sampling._state import Segment, State
 from headrace.torch import _internals, _per_loader, _resume
 
@@ -76,6 +77,7 @@ class Indices:
     def __init__(self, loader: Any, beginning: _resume.Beginning) -> None:
         self._loader = weakref.ref(loader)
         self._beginning: _resume.Beginning | None = beginning
+        self._epoch: Epoch | None = None
         self._length = loader._index_sampler
         self._iterator: Any = lambda: None  # a weak reference to torch's
 
@@ -89,23 +91,22 @@ class Indices:
             beginning = _resume.Beginning(loader)
         beginning.put_generators_back()
         beginning.sampler_will_be_iterated()
-        source = beginning.begin(_per_loader.count_epoch(loader), self._tasks_of).source
-        self._note_seed(source)
-        for task in _per_loader.progress.get(loader).tasks:
-            source.was_drawn()
+        epoch = self._epoch = beginning.begin(_per_loader.count_epoch(loader), self._tasks_of)
+        self._note_seed(epoch)
+        for task in epoch.tasks:
+            epoch.source.was_drawn()
             yield task
 
     def iterator_was_made(self, iterator: Any) -> None:
         """Takes torch's iterator over these indices, which may have drawn the first ones already."""
         self._iterator = weakref.ref(iterator)
-        epoch = _per_loader.progress.get(self._loader())
-        if self._beginning is None and epoch is not None:
-            self._note_seed(epoch.source)
+        if self._epoch is not None:
+            self._note_seed(self._epoch)
 
-    def _note_seed(self, source: Source) -> None:
+    def _note_seed(self, epoch: Epoch) -> None:
         iterator = self._iterator()
         if iterator is not None:
-            source.seeds["base"] = iterator._base_seed
+            epoch.source.seeds["base"] = iterator._base_seed
 
     def _tasks_of(self, drawn: Drawn) -> PlainTasks:
         return PlainTasks(drawn, self._count_delivered)
@@ -126,8 +127,6 @@ class Indices:
 class PlainIterableEpoch:
     """Does what IterableEpoch does, without the dataset's own state: the batches that were delivered are made again."""
 
-    has_changed = False
-
     def __init__(self, loader: Any, number: int) -> None:
         self._order = _iterable.order_of(loader.dataset, loader.num_workers)
         self._number = number
@@ -138,6 +137,11 @@ class PlainIterableEpoch:
         self._iterator = weakref.ref(iterator)
         for _ in range(steps):
             next(iterator)
+
+    @property
+    def has_changed(self) -> bool:
+        """Returns False: it cannot be divided in another way."""
+        return False
 
     def steps_done(self) -> int:
         """Returns how many batches the consumer has."""
@@ -154,7 +158,7 @@ class PlainIterableEpoch:
 
     def state(self, held_back: int) -> State:
         """Returns the state, or that of the next epoch if the iterator has ended."""
-        rank = _resume.where.rank_or_zero()
+        rank = where.rank_or_zero()
         if self._iterator() is None:
             return State(self._number + 1, 0, -1, self._order, [Segment(1, 1, False, "pad")], rank=rank)
         steps = max(0, self.steps_done() - held_back)

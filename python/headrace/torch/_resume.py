@@ -81,7 +81,7 @@ def state_dict(loader: Any) -> dict[str, str]:
     if pending is not None:
         return _state.encode(_pending_state(loader, pending))
     epoch = _per_loader.progress.get(loader)
-    if epoch is None:
+    if not isinstance(epoch, Epoch):
         return _state.encode(_fresh_state(loader))
     seeds = epoch.source.seeds
     seeds.update({name: _text(value) for name, value in seeds.items()})  # encoded once
