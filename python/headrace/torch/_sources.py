@@ -224,7 +224,7 @@ class _Batches:
         return self._drawn.tasks()
 
     def __len__(self) -> int:
-        return self._left // self.batch_size if self.drop_last else -(-self._left // self.batch_size)
+        return int(self._left // self.batch_size if self.drop_last else -(-self._left // self.batch_size))
 
 
 # ---- finding it ----
