@@ -17,7 +17,6 @@ import torch
 
 from headrace import _options
 from headrace._errors.warn import warn_user
-from headrace._inspect import lookup
 from headrace._ranks import where
 from headrace.sampling import _iterable, _pending, _state
 from headrace.sampling._epoch import Epoch, Last, core_tasks
@@ -230,7 +229,7 @@ class Beginning:
             self._check_epoch(state)
             state = self._fit(state)
         if state is not None and not state.steps and "base" not in state.seeds:
-            self._set_generators(state.seeds)
+            self._begin_with(state.seeds)
             state = None
         if not pending.skipped:
             return state
@@ -269,14 +268,11 @@ class Beginning:
             )
         return None
 
-    def _set_generators(self, seeds: dict[str, Any]) -> None:
-        """Sets the user's generators to the states with which the epoch begins."""
-        for name, generator in (
-            ("next_generator", lookup.attribute(getattr(self.source, "_sampler", None), "generator")),
-            ("next_loader", self._loader.generator),
-        ):
-            if name in seeds and generator is not None:
-                _generators.set_state(generator, seeds[name])
+    def _begin_with(self, seeds: dict[str, Any]) -> None:
+        """Sets the sampler and the generators to what the epoch begins with."""
+        self.source.begin_with(seeds)
+        if "next_loader" in seeds and self._loader.generator is not None:
+            _generators.set_state(self._loader.generator, seeds["next_loader"])
 
     def shown(self) -> Any:
         """Returns what torch's iterator class is made with: the loader, or one whose sampler it does not begin."""
