@@ -98,9 +98,12 @@ struct hr_board_peer {
     struct hr_board_facts facts;
 };
 
-/* Writes the running processes whose facts belong to the same epoch as those of this entry, at most
- * HR_BOARD_MAX_PROCESSES - 1, and returns their number. */
+/* Writes the processes whose facts belong to the same epoch as those of this entry, at most HR_BOARD_MAX_PROCESSES - 1,
+ * and returns their number. They run, or have ended since this process published. */
 HR_API int hr_board_peers(hr_board_entry *entry, struct hr_board_peer *ret_peers);
+
+/* The number of running processes that have begun any epoch of this loader, with this one. */
+HR_API uint32_t hr_board_known(const hr_board_entry *entry);
 
 /* The page of this process. */
 HR_API uint32_t hr_board_page(const hr_board *board);

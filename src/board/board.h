@@ -29,6 +29,9 @@ struct hr_board_entry {
     uint64_t reported_number; /* of the last epoch that was reported */
     struct hr__board_rival *rivals;
     uint32_t rival_count;
+    /* The process of a page ran when or after this process published the epoch. A rank that finds a disagreement may
+     * end before the others have looked at its facts. */
+    atomic_bool ran[HR_BOARD_MAX_PROCESSES];
 };
 
 struct hr_board {
@@ -80,12 +83,15 @@ struct hr__board_sight {
 /* Returns true if the page has such facts. Whether its process still runs is another question. */
 bool hr__board_see(const hr_board_entry *entry, uint32_t page, struct hr__board_sight *ret_sight);
 
-/* Returns true if the page has published the epoch with the number of this entry's, or a later one. */
-bool hr__board_has_begun(const hr_board_entry *entry, uint32_t page);
+/* Returns the number of the newest epoch of this loader in the page, 0 if it has begun none. */
+uint64_t hr__board_newest(const hr_board_entry *entry, uint32_t page);
 
-/* Returns true if a running process is at its END with fewer batches than `steps`. */
+/* Returns true if the process of a page runs, or ran in this epoch, so that its facts count. */
+bool hr__board_counts(const hr_board_entry *entry, uint32_t page);
+
+/* Returns true if a process that counts is at its END with fewer batches than `steps`. */
 bool hr__board_find_end(const hr_board_entry *entry, uint64_t steps, struct hr_board_ended *ret_ended);
-/* Returns true if a running process has taken more batches than `steps`. */
+/* Returns true if a process that counts has taken more batches than `steps`. */
 bool hr__board_find_progress(const hr_board_entry *entry, uint64_t steps, struct hr_board_ended *ret_ended);
 
 #endif

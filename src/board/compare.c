@@ -33,14 +33,15 @@ bool hr__board_see(const hr_board_entry *entry, uint32_t page, struct hr__board_
     return newest != 0;
 }
 
-bool hr__board_has_begun(const hr_board_entry *entry, uint32_t page) {
+uint64_t hr__board_newest(const hr_board_entry *entry, uint32_t page) {
     const struct hr__shared_entry *shared = find_entry(entry, page);
+    uint64_t newest = 0;
     for (uint32_t parity = 0; shared && parity < 2; parity++) {
         uint64_t number;
         struct hr_board_facts facts;
-        if (hr__facts_read(shared, parity, &number, &facts) && number >= entry->number) return true;
+        if (hr__facts_read(shared, parity, &number, &facts)) newest = hr__max(newest, number);
     }
-    return false;
+    return newest;
 }
 
 /* Returns true if the other process is at its END with fewer batches than `steps`, or (`at_end` is false) has taken
@@ -51,12 +52,16 @@ static bool is_unequal(const struct hr__board_sight *sight, uint64_t steps, bool
     return at_end ? *ret_theirs < steps : *ret_theirs > steps;
 }
 
+bool hr__board_counts(const hr_board_entry *entry, uint32_t page) {
+    return atomic_load(&entry->ran[page]) || hr__board_is_live(entry->board, page);
+}
+
 static bool find(const hr_board_entry *entry, uint64_t steps, bool at_end, struct hr_board_ended *ret_ended) {
     for (uint32_t page = 0; page < entry->board->page_count; page++) {
         struct hr__board_sight sight;
         uint64_t theirs;
         if (!hr__board_see(entry, page, &sight) || !is_unequal(&sight, steps, at_end, &theirs)) continue;
-        if (!hr__board_is_live(entry->board, page)) continue;
+        if (!hr__board_counts(entry, page)) continue;
         *ret_ended = (struct hr_board_ended){hr__board_rank_of(sight.shared), theirs};
         return true;
     }

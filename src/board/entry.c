@@ -49,6 +49,7 @@ static void take(hr_board *board, hr_board_entry *entry, uint64_t key, const cha
     entry->key = key;
     entry->number = entry->reported_number = 0;
     entry->rival_count = 0;
+    for (int page = 0; page < HR_BOARD_MAX_PROCESSES; page++) atomic_store(&entry->ran[page], false);
     shorten(where, entry->where);
     pthread_mutex_unlock(&board->lock);
 }
@@ -90,6 +91,8 @@ int hr_board_publish(hr_board_entry *entry, const struct hr_board_facts *facts) 
     uint64_t number = ++entry->number;
     entry->epoch = facts->epoch;
     entry->rival_count = 0;
+    for (uint32_t page = 0; page < board->page_count; page++)
+        atomic_store(&entry->ran[page], hr__board_is_live(board, page));
     atomic_store(&entry->shared->progress, hr__board_tag(number));
     pthread_mutex_unlock(&board->lock);
     hr__facts_write(entry->shared, number, facts);
@@ -97,17 +100,31 @@ int hr_board_publish(hr_board_entry *entry, const struct hr_board_facts *facts) 
     return 0;
 }
 
-static bool have_all_begun(const hr_board_entry *entry, uint32_t process_count) {
+/* Returns true if a page belongs to a running process that has not begun the epoch. */
+static bool is_awaited(hr_board_entry *entry, uint32_t page) {
     const hr_board *board = entry->board;
+    bool is_live = hr__board_is_live(board, page);
+    if (is_live) atomic_store(&entry->ran[page], true);
+    if (atomic_load(&hr__board_page_at(board, page)->over)) return false;
+    return is_live && hr__board_newest(entry, page) < entry->number;
+}
+
+static bool have_all_begun(hr_board_entry *entry, uint32_t process_count) {
     uint32_t count = 1;
-    for (uint32_t page = 0; page < board->page_count; page++) {
-        if (page == board->own_page || atomic_load(&hr__board_page_at(board, page)->over)) continue;
-        if (hr__board_has_begun(entry, page))
-            count++;
-        else if (hr__board_is_live(board, page))
-            return false;
+    for (uint32_t page = 0; page < entry->board->page_count; page++) {
+        if (is_awaited(entry, page)) return false;
+        count += atomic_load(&entry->ran[page]);
     }
     return count >= process_count;
+}
+
+uint32_t hr_board_known(const hr_board_entry *entry) {
+    const hr_board *board = entry->board;
+    uint32_t count = 1;
+    if (atomic_load(&board->is_orphan)) return count;
+    for (uint32_t page = 0; page < board->page_count; page++)
+        count += hr__board_is_live(board, page) && hr__board_newest(entry, page) > 0;
+    return count;
 }
 
 int hr_board_await(hr_board_entry *entry, uint32_t process_count, int64_t deadline_ns) {
@@ -134,7 +151,7 @@ int hr_board_peers(hr_board_entry *entry, struct hr_board_peer *ret_peers) {
     entry->rival_count = 0;
     for (uint32_t page = 0; page < board->page_count; page++) {
         struct hr__board_sight sight;
-        if (!hr__board_see(entry, page, &sight) || !hr__board_is_live(board, page)) continue;
+        if (!hr__board_see(entry, page, &sight) || !hr__board_counts(entry, page)) continue;
         entry->rivals[entry->rival_count] = (struct hr__board_rival){sight.shared, sight.tag};
         ret_peers[entry->rival_count++] = (struct hr_board_peer){page, hr__board_rank_of(sight.shared), sight.facts};
     }

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of a job: compares what they read in each epoch."""

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins the board between the ranks of this machine, once per process. Agreements use it."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+
+from headrace import _core
+from headrace._ranks.job import Job
+
+BOARD_FD = "HEADRACE_BOARD_FD"  # the number of an inherited descriptor of a board
+
+
+class Membership:
+    """What this process knows of the other processes of its job on this machine."""
+
+    def __init__(self, job: Job, timeout_s: float) -> None:
+        self.pid = os.getpid()
+        self.local_size = job.local_size
+        self.awaited = job.local_size  # so many processes are waited for
+        self.board: _core.Board | None = None
+        self.reason = _why_not(job)
+        if not self.reason:
+            self._join(job, timeout_s)
+
+    def _join(self, job: Job, timeout_s: float) -> None:
+        fd = os.environ.get(BOARD_FD, "")
+        try:
+            inherited = int(fd) if fd else -1
+            self.board = _core.Board.join(job.key, job.world_size, job.local_size, inherited, timeout_s)
+        except Exception as error:  # a job without a board is a job all the same
+            self.reason = str(getattr(error, "strerror", None) or error)
+        else:
+            atexit.register(self.board.finish)
+
+    def give_up_missing(self) -> None:
+        """Waits for no other processes than have joined, after some did not come in time."""
+        self.awaited = 0
+
+
+def _why_not(job: Job) -> str:
+    if job.local_size == 1:
+        return "this is the only rank of its machine"
+    if not job.key:
+        return "the environment does not name the job (MASTER_ADDR and MASTER_PORT, a Slurm step, PMIX_NAMESPACE)"
+    return ""
+
+
+_current: Membership | None = None
+
+
+def may_take_part() -> bool:
+    """Returns False in a data worker, and in a child that was forked after its parent joined."""
+    if multiprocessing.current_process().daemon:
+        return False
+    return _current is None or _current.pid == os.getpid()
+
+
+def join(job: Job, timeout_s: float) -> Membership:
+    """Returns the membership of this process. The first call joins the board."""
+    global _current
+    if _current is None:
+        _current = Membership(job, timeout_s)
+    return _current
