@@ -74,7 +74,7 @@ HR_API int hr_board_enter(hr_board *board, const char *where, uint64_t place, ui
 /* Gives the entry back. Other processes may read what it shows until it is taken again. NULL is fine. */
 HR_API void hr_board_leave(hr_board_entry *entry);
 
-/* What a rank knows about its epoch; -1: not known. */
+/* The facts that a rank knows about its epoch; -1: not known. */
 struct hr_board_facts {
     int64_t length; /* samples of this rank in the epoch */
     int64_t steps;  /* batches of this rank in the epoch */

@@ -129,7 +129,10 @@ hr_board *hr_board_close(hr_board *board) {
     hr__close(&board->listen_fd);
     hr__close(&board->bell_fd);
     hr__close(&board->fd);
-    for (int i = 0; i < HR_BOARD_MAX_ENTRIES; i++) hr__free(board->entries[i].rivals);
+    for (int i = 0; i < HR_BOARD_MAX_ENTRIES; i++) {
+        hr__free(board->entries[i].rivals);
+        hr__free(board->entries[i].starts);
+    }
     pthread_mutex_destroy(&board->lock);
     hr__stop_at(HR__AT_BOARD_CLOSED);
     hr__free(board);

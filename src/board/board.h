@@ -17,6 +17,13 @@ struct hr__board_rival {
     uint64_t tag; /* of the number that the epoch has there */
 };
 
+/* A page as it was when this process published its epoch. A rank that finds a disagreement may end before the others
+ * have looked at its facts, so facts count if their process ran then, or if they were published later. */
+struct hr__board_start {
+    bool was_live;
+    uint64_t newest; /* number of an epoch */
+};
+
 struct hr_board_entry {
     hr_board *board;
     struct hr__shared_entry *shared; /* in the own page */
@@ -29,9 +36,7 @@ struct hr_board_entry {
     uint64_t reported_number; /* of the last epoch that was reported */
     struct hr__board_rival *rivals;
     uint32_t rival_count;
-    /* The process of a page ran when or after this process published the epoch. A rank that finds a disagreement may
-     * end before the others have looked at its facts. */
-    atomic_bool ran[HR_BOARD_MAX_PROCESSES];
+    struct hr__board_start *starts; /* of each page */
 };
 
 struct hr_board {
@@ -86,7 +91,7 @@ bool hr__board_see(const hr_board_entry *entry, uint32_t page, struct hr__board_
 /* Returns the number of the newest epoch of this loader in the page, 0 if it has begun none. */
 uint64_t hr__board_newest(const hr_board_entry *entry, uint32_t page);
 
-/* Returns true if the process of a page runs, or ran in this epoch, so that its facts count. */
+/* Returns true if the process of a page runs, or ran in this epoch (see hr__board_start). */
 bool hr__board_counts(const hr_board_entry *entry, uint32_t page);
 
 /* Returns true if a process that counts is at its END with fewer batches than `steps`. */

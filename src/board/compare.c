@@ -53,7 +53,8 @@ static bool is_unequal(const struct hr__board_sight *sight, uint64_t steps, bool
 }
 
 bool hr__board_counts(const hr_board_entry *entry, uint32_t page) {
-    return atomic_load(&entry->ran[page]) || hr__board_is_live(entry->board, page);
+    const struct hr__board_start *start = &entry->starts[page];
+    return start->was_live || hr__board_newest(entry, page) != start->newest || hr__board_is_live(entry->board, page);
 }
 
 static bool find(const hr_board_entry *entry, uint64_t steps, bool at_end, struct hr_board_ended *ret_ended) {

@@ -49,9 +49,15 @@ static void take(hr_board *board, hr_board_entry *entry, uint64_t key, const cha
     entry->key = key;
     entry->number = entry->reported_number = 0;
     entry->rival_count = 0;
-    for (int page = 0; page < HR_BOARD_MAX_PROCESSES; page++) atomic_store(&entry->ran[page], false);
     shorten(where, entry->where);
     pthread_mutex_unlock(&board->lock);
+}
+
+static bool need_memory(hr_board_entry *entry) {
+    size_t count = entry->board->page_count;
+    if (!entry->rivals) entry->rivals = hr__realloc(NULL, count * sizeof *entry->rivals);
+    if (!entry->starts) entry->starts = hr__realloc(NULL, count * sizeof *entry->starts);
+    return entry->rivals && entry->starts;
 }
 
 int hr_board_enter(hr_board *board, const char *where, uint64_t place, uint32_t rank, uint32_t world_size,
@@ -61,8 +67,7 @@ int hr_board_enter(hr_board *board, const char *where, uint64_t place, uint32_t 
     if (!entry)
         return hr__fail(-ENOSPC, "board: %d loaders of this process use it, which is the maximum",
                         HR_BOARD_MAX_ENTRIES);
-    if (!entry->rivals) entry->rivals = hr__realloc(NULL, board->page_count * sizeof *entry->rivals);
-    if (!entry->rivals) return hr__fail(-ENOMEM, "board: no memory for %u ranks", board->page_count);
+    if (!need_memory(entry)) return hr__fail(-ENOMEM, "board: no memory for %u ranks", board->page_count);
     uint64_t key = key_of(where, place, world_size);
     take(board, entry, key, where);
     clear_shared(entry->shared);
@@ -92,7 +97,7 @@ int hr_board_publish(hr_board_entry *entry, const struct hr_board_facts *facts) 
     entry->epoch = facts->epoch;
     entry->rival_count = 0;
     for (uint32_t page = 0; page < board->page_count; page++)
-        atomic_store(&entry->ran[page], hr__board_is_live(board, page));
+        entry->starts[page] = (struct hr__board_start){hr__board_is_live(board, page), hr__board_newest(entry, page)};
     atomic_store(&entry->shared->progress, hr__board_tag(number));
     pthread_mutex_unlock(&board->lock);
     hr__facts_write(entry->shared, number, facts);
@@ -100,20 +105,15 @@ int hr_board_publish(hr_board_entry *entry, const struct hr_board_facts *facts) 
     return 0;
 }
 
-/* Returns true if a page belongs to a running process that has not begun the epoch. */
-static bool is_awaited(hr_board_entry *entry, uint32_t page) {
+static bool have_all_begun(const hr_board_entry *entry, uint32_t process_count) {
     const hr_board *board = entry->board;
-    bool is_live = hr__board_is_live(board, page);
-    if (is_live) atomic_store(&entry->ran[page], true);
-    if (atomic_load(&hr__board_page_at(board, page)->over)) return false;
-    return is_live && hr__board_newest(entry, page) < entry->number;
-}
-
-static bool have_all_begun(hr_board_entry *entry, uint32_t process_count) {
     uint32_t count = 1;
-    for (uint32_t page = 0; page < entry->board->page_count; page++) {
-        if (is_awaited(entry, page)) return false;
-        count += atomic_load(&entry->ran[page]);
+    for (uint32_t page = 0; page < board->page_count; page++) {
+        if (page == board->own_page) continue;
+        bool has_begun = hr__board_newest(entry, page) >= entry->number;
+        if (!has_begun && !hr__board_is_live(board, page)) continue;
+        if (!has_begun && !atomic_load(&hr__board_page_at(board, page)->over)) return false;
+        count += hr__board_counts(entry, page);
     }
     return count >= process_count;
 }

@@ -24,7 +24,7 @@ _WORD = 1 << 64
 
 
 class Store(Protocol):
-    """What an agreement needs of torch.distributed's store."""
+    """The functions of torch.distributed's store that an agreement needs."""
 
     def process_count(self) -> int:
         """Returns the number of processes of the default group; 0: there is no group."""
@@ -68,7 +68,7 @@ class Agreement:
         self._are_known = True  # the others have begun any epoch
         self._missing_since: float | None = None
         self._was_noted = False
-        self._reason = "no epoch has begun"
+        self._board_state, self._store_state = "no epoch has begun", ""
 
     def __reduce__(self) -> tuple[type[Agreement], tuple[str, int, int]]:
         """Makes copies, and loaders that are sent to other processes, begin with an agreement of their own."""
@@ -76,13 +76,15 @@ class Agreement:
 
     def describe(self) -> str:
         """Returns how this rank is compared with others, or why not."""
-        return self._reason
+        return "; ".join(filter(None, [self._board_state, self._store_state]))
 
     def begin_epoch(self, facts: Facts) -> None:
         """Compares the facts with those of the other ranks. Waits for them 2 s at most, and not again for this loader
         if they do not come. Raises RanksDisagree."""
         if self._world_size < 2 or not membership.may_take_part():
-            self._reason = "there is one rank" if self._world_size < 2 else "this is a data worker or a forked child"
+            self._board_state = (
+                "there is one rank" if self._world_size < 2 else "this is a data worker or a forked child"
+            )
             self._entry = None
             return
         deadline = time.monotonic() + WAIT_S
@@ -123,13 +125,13 @@ class Agreement:
         self._place = _places[self._where]
         _places[self._where] += 1
         self._waits = self._where not in _late
-        board, self._reason = self._member.board, self._member.reason
+        board, self._board_state = self._member.board, self._member.reason
         if board is None:
             return
         try:
             self._entry = board.enter(self._where, self._place, self._rank, self._world_size)
         except (OSError, MemoryError) as error:
-            self._reason = str(getattr(error, "strerror", None) or error)
+            self._board_state = str(getattr(error, "strerror", None) or error)
 
     def _meet_on_board(self, deadline: float) -> list[tuple[int, int, Facts]]:
         """Returns page, rank and facts of the other processes of this machine."""
@@ -143,7 +145,7 @@ class Agreement:
             member.give_up_missing()
         self._are_known = entry.known() >= max(count, member.local_size)
         peers = [(page, rank, Facts(*facts)) for page, rank, facts in entry.peers()]
-        self._reason = f"compared with {len(peers)} other processes of this machine"
+        self._board_state = f"compared with {len(peers)} other processes of this machine"
         return peers
 
     def _meet_in_store(self, peers: list[tuple[int, int, Facts]], deadline: float) -> list[tuple[int, Facts]]:
@@ -162,10 +164,10 @@ class Agreement:
                 self._are_known &= _store.gather(self._key(self._number - 1), None, 0, 0.0)[0] >= processes
             _store.forget(self._key(self._number - 2))
         except Exception as error:  # of the store: a connection that is closed, a method that it does not have
-            self._reason += f"; the store of torch.distributed failed: {error}"
+            self._store_state = f"the store of torch.distributed failed: {error}"
             return []
         self._came &= count >= processes
-        self._reason += f"; {count} of {processes} processes are in the store of torch.distributed"
+        self._store_state = f"{count} of {processes} processes are in the store of torch.distributed"
         return found
 
     def _key(self, number: int) -> str:
@@ -195,7 +197,7 @@ class Agreement:
             self._was_noted = True
             warn_user(
                 f"headrace: rank {self._rank} has begun an epoch of the loader at {self._where}, and other ranks have "
-                f"not done so for {now - self._missing_since:.0f} s ({self._reason}). If they do not use this loader, "
+                f"not done so for {now - self._missing_since:.0f} s ({self.describe()}). If they do not use this loader, "
                 "ignore this; otherwise look where they are, for example with py-spy dump"
             )
 

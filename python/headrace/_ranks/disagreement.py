@@ -17,7 +17,7 @@ RanksDisagree.__module__ = "headrace"  # as users import it
 
 
 class Facts(NamedTuple):
-    """What a rank knows about its epoch. -1: not known."""
+    """The facts that a rank knows about its epoch. -1: not known."""
 
     length: int  # samples of this rank
     steps: int  # batches of this rank

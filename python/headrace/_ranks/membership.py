@@ -14,7 +14,7 @@ BOARD_FD = "HEADRACE_BOARD_FD"  # the number of an inherited descriptor of a boa
 
 
 class Membership:
-    """What this process knows of the other processes of its job on this machine."""
+    """The place of this process among those of its job on this machine."""
 
     def __init__(self, job: Job, timeout_s: float) -> None:
         self.pid = os.getpid()

@@ -355,36 +355,65 @@ static void the_page_of_a_dead_process_is_ignored_and_taken(void **state) {
     assert_child_succeeds(server);
 }
 
-/* A rank that has found a disagreement ends at once; the others have to find it too. */
+/* A rank that has found a disagreement ends at once; the others have to find it too. Rank 2 comes after rank 1 has
+ * published, and ends before that looks. */
 static void be_slow_to_look(uint32_t rank) {
     struct hr_board_peer peers[HR_BOARD_MAX_PROCESSES];
     struct hr_board_facts facts = {.steps = 20, .epoch = 1};
-    hr_board *board = join(2);
+    hr_board *board = join(3);
     hr_board_entry *entry = enter(board, rank);
     await(&stage->gate, 1);
     must(hr_board_publish(entry, &facts));
     atomic_store(&stage->gate, 2);
-    await(&stage->gate, 3);
-    must(hr_board_await(entry, 2, in_s(PATIENCE_S)));
-    check(look(entry, rank, peers) == 1 && peers[0].facts.steps == 10);
+    await(&stage->gate, 4);
+    must(hr_board_await(entry, 3, in_s(PATIENCE_S)));
+    check(look(entry, rank, peers) == 2 && peers[0].facts.steps == 10 && peers[1].facts.steps == 10);
     hr_board_close(board);
 }
 
 static void be_quick_to_end(uint32_t rank) {
-    hr_board_entry *entry = enter(join(2), rank);
-    atomic_store(&stage->gate, 1);
+    if (rank == 2) await(&stage->gate, 2);
+    hr_board_entry *entry = enter(join(3), rank);
+    atomic_fetch_add(&stage->gate, rank == 0);
     await(&stage->gate, 2);
-    must(begin(entry, 1, 10, 2, in_s(PATIENCE_S)));
+    begin(entry, 1, 10, 0, now_ns());
+    await(&stage->joined_count, 1);
     raise(SIGKILL);
 }
 
-static void facts_of_a_rank_that_ended_in_the_epoch_count(void **state) {
+static void facts_of_ranks_that_ended_in_the_epoch_count(void **state) {
+    pid_t pids[3];
     (void)state;
     set_stage();
-    pid_t slow = start_rank(be_slow_to_look, 1, NULL), quick = start_rank(be_quick_to_end, 0, NULL);
-    assert_int_equal(reap_pid(quick), SIGKILL);
-    atomic_store(&stage->gate, 3);
-    assert_child_succeeds(slow);
+    for (uint32_t i = 0; i < 3; i++) pids[i] = start_rank(i == 1 ? be_slow_to_look : be_quick_to_end, i, NULL);
+    await(&stage->gate, 2);
+    atomic_store(&stage->joined_count, 1);
+    for (int i = 0; i < 3; i += 2) assert_int_equal(reap_pid(pids[i]), SIGKILL);
+    atomic_store(&stage->gate, 4);
+    assert_child_succeeds(pids[1]);
+}
+
+/* Rank 0 has left its main program, and still runs. */
+static void be_over(uint32_t rank) {
+    hr_board *board = join(2);
+    if (rank == 0) {
+        hr_board_finish(board);
+        atomic_store(&stage->gate, 1);
+        await(&stage->gate, 2);
+    } else {
+        await(&stage->gate, 1);
+        must(begin(enter(board, rank), 1, 10, 2, in_s(PATIENCE_S)));
+        atomic_store(&stage->gate, 2);
+    }
+    hr_board_close(board);
+}
+
+static void a_rank_whose_main_program_is_over_is_not_awaited(void **state) {
+    pid_t pids[2];
+    (void)state;
+    set_stage();
+    start_ranks(be_over, 2, pids);
+    expect_ends(pids, 2);
 }
 
 /* ---- forks ---- */
@@ -509,7 +538,8 @@ int main(void) {
         cmocka_unit_test(epochs_of_a_rank_that_peeked_are_matched_by_epoch),
         cmocka_unit_test(a_later_job_with_the_same_key_has_its_own_board),
         cmocka_unit_test(the_page_of_a_dead_process_is_ignored_and_taken),
-        cmocka_unit_test(facts_of_a_rank_that_ended_in_the_epoch_count),
+        cmocka_unit_test(facts_of_ranks_that_ended_in_the_epoch_count),
+        cmocka_unit_test(a_rank_whose_main_program_is_over_is_not_awaited),
         cmocka_unit_test(a_forked_child_takes_no_part_and_keeps_no_name),
 #ifdef HR_FAILPOINTS
         cmocka_unit_test(ranks_go_on_after_one_is_killed_at_any_point),

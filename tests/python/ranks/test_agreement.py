@@ -73,7 +73,7 @@ def test_each_field_that_differs_is_named(
 
 
 def test_equal_ranks_iterate_without_an_error(tmp_path: pathlib.Path) -> None:
-    """Also several loaders, and loaders that are made again for each epoch."""
+    """There are several loaders, and loaders that are made again for each epoch."""
     printed = run_ranks(
         tmp_path,
         2,
@@ -264,7 +264,9 @@ else:
         (tmp_path / "printed").touch()
         assert "rank 0 is at its end after 77 batches, and rank 1 has taken 78" in finish([first])[0]
         assert second.finish() == 0
-    wanted = "headrace: rank 0 is at the end of epoch 5 of the loader at train.py:12 after 77 batches, and rank 1 has taken "
+    wanted = (
+        "headrace: rank 0 is at the end of epoch 5 of the loader at train.py:12 after 77 batches, and rank 1 has taken "
+    )
     assert line.startswith(wanted)
 
 
