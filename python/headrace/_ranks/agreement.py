@@ -197,8 +197,8 @@ class Agreement:
             self._was_noted = True
             warn_user(
                 f"headrace: rank {self._rank} has begun an epoch of the loader at {self._where}, and other ranks have "
-                f"not done so for {now - self._missing_since:.0f} s ({self.describe()}). If they do not use this loader, "
-                "ignore this; otherwise look where they are, for example with py-spy dump"
+                f"not done so for {now - self._missing_since:.0f} s ({self.describe()}). If they do not use this "
+                "loader, ignore this; otherwise look where they are, for example with py-spy dump"
             )
 
 
