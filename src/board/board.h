@@ -46,14 +46,15 @@ struct hr_board {
     uint32_t own_page;
     int fd;        /* holds the lock on the own page, so it stays open */
     int listen_fd; /* -1: this process does not serve; guarded by `lock` */
-    int bell_fd;   /* wakes the thread so that it ends */
+    int bell_fd;   /* wakes the thread after a change of `is_closing` or `is_complete` */
     void (*report)(const char *text);
     bool has_thread;
     struct hr__thread thread;
     atomic_bool is_closing;
-    atomic_bool is_orphan; /* this is a forked child: `memory` is not mapped */
-    pthread_mutex_t lock;  /* for the thread of the board, and held during forks */
-    uint64_t left_count;   /* of entries that were given back so far */
+    atomic_bool is_complete; /* all processes of the job have joined, so that no other one may join */
+    atomic_bool is_orphan;   /* this is a forked child: `memory` is not mapped */
+    pthread_mutex_t lock;    /* for the thread of the board, and held during forks */
+    uint64_t left_count;     /* of entries that were given back so far */
     struct hr_board_entry entries[HR_BOARD_MAX_ENTRIES];
 };
 
@@ -76,6 +77,8 @@ void hr__board_serve(const hr_board *board);
 
 int hr__board_start_watch(hr_board *board);
 void hr__board_end_watch(hr_board *board);
+/* Gives up the name of the socket if all processes of the job have joined. */
+void hr__board_note_complete(hr_board *board);
 
 /* ---- compare.c ---- */
 

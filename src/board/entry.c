@@ -142,6 +142,7 @@ int hr_board_await(hr_board_entry *entry, uint32_t process_count, int64_t deadli
         if (r == -EINTR) return r;
         sleep_ns = (int64_t)hr__min((uint64_t)sleep_ns * 2, MAX_SLEEP_NS);
     }
+    hr__board_note_complete(entry->board);
     return 0;
 }
 
@@ -180,11 +181,20 @@ static void store_progress(hr_board_entry *entry, uint64_t steps) {
     atomic_thread_fence(memory_order_seq_cst);
 }
 
+/* If this rank is told, its thread need not report the same. */
+static int tell(hr_board_entry *entry, bool is_unequal) {
+    if (!is_unequal) return 0;
+    pthread_mutex_lock(&entry->board->lock);
+    entry->reported_number = entry->number;
+    pthread_mutex_unlock(&entry->board->lock);
+    return 1;
+}
+
 int hr_board_step(hr_board_entry *entry, uint64_t steps, struct hr_board_ended *ret_ended) {
     if (atomic_load_explicit(&entry->board->is_orphan, memory_order_relaxed)) return 0;
     store_progress(entry, steps);
     hr__stop_at(HR__AT_BOARD_STEP);
-    return meet_end(entry, steps, ret_ended);
+    return tell(entry, meet_end(entry, steps, ret_ended));
 }
 
 int hr_board_end(hr_board_entry *entry, uint64_t steps, struct hr_board_ended *ret_ended) {
@@ -192,6 +202,6 @@ int hr_board_end(hr_board_entry *entry, uint64_t steps, struct hr_board_ended *r
     atomic_store(&entry->shared->end, hr__board_tag(entry->number) | steps);
     store_progress(entry, steps);
     hr__stop_at(HR__AT_BOARD_END);
-    if (meet_end(entry, steps, ret_ended)) return 1;
-    return hr__board_find_end(entry, steps, ret_ended) || hr__board_find_progress(entry, steps, ret_ended);
+    return tell(entry, meet_end(entry, steps, ret_ended) || hr__board_find_end(entry, steps, ret_ended) ||
+                           hr__board_find_progress(entry, steps, ret_ended));
 }

@@ -20,7 +20,8 @@
  *
  *     an entry: | key, rank, late | progress | end | facts of even epochs | facts of odd epochs |    one line each
  *
- * The owner of a page is its only writer. It holds a record lock on the page, so a reader can ask the kernel whether it
+ * All atomics are stored and loaded in one total order, except in hr_board_step, which says why. The owner of a page is
+ * its only writer. It holds a record lock on the page, so a reader can ask the kernel whether it
  * still runs. If it dies, the page stays as it is, and the next owner clears it.
  *
  * A rank may be one epoch ahead of another one: it has met it at the beginning of an epoch, has finished that quickly,
@@ -60,8 +61,8 @@ struct hr__shared_facts {
 };
 
 struct hr__shared_entry {
-    _Alignas(HR_CACHE_LINE) _Atomic uint64_t key; /* of the loader; 0: no loader had this entry */
-    _Atomic uint64_t rank;                        /* written before `key` */
+    _Alignas(HR_CACHE_LINE) _Atomic uint64_t key; /* of the loader; 0: no loader had this entry, or it is being taken */
+    _Atomic uint64_t rank;                        /* written before `key`, read after it */
     _Atomic uint64_t is_late;                     /* 1: an epoch began without all others; see hr_board_await */
 
     /* The batches that were taken: hr__board_tag(number) | steps. Its owner stores it, and then reads `end` of the
@@ -76,7 +77,7 @@ struct hr__shared_entry {
 };
 
 struct hr__shared_page {
-    _Alignas(HR_CACHE_LINE) _Atomic uint32_t over; /* 1: the main program is over */
+    _Alignas(HR_CACHE_LINE) _Atomic uint32_t over; /* 1: the main program is over; the others read it while they wait */
     struct hr__shared_entry entries[HR_BOARD_MAX_ENTRIES];
 };
 

@@ -41,10 +41,16 @@ static void look(hr_board *board) {
     }
 }
 
-/* Gives up the name if all processes of the job have joined. A process that connects then is of another job, and makes
- * a board of its own. */
-static void serve_until_all_have_joined(hr_board *board) {
-    if (hr_board_process_count(board) < board->page_count) {
+void hr__board_note_complete(hr_board *board) {
+    if (atomic_load(&board->is_complete) || hr_board_process_count(board) < board->page_count) return;
+    atomic_store(&board->is_complete, true);
+    hr__eventfd_ring(board->bell_fd);
+}
+
+/* A process that connects when the board is complete is of another job, and makes a board of its own. */
+static void serve_until_complete(hr_board *board) {
+    hr__board_note_complete(board);
+    if (!atomic_load(&board->is_complete)) {
         hr__board_serve(board);
         return;
     }
@@ -59,7 +65,8 @@ static void watch(void *context) {
         int fds[] = {board->bell_fd, board->listen_fd};
         bool ready[] = {false, false};
         hr__poll(fds, ready, 2, hr__now_ns() + LOOK_NS);
-        if (board->listen_fd >= 0) serve_until_all_have_joined(board);
+        if (ready[0]) hr__eventfd_drain(board->bell_fd);
+        if (board->listen_fd >= 0) serve_until_complete(board);
         look(board);
     }
 }

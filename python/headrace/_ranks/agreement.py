@@ -52,7 +52,8 @@ class Agreement:
     """The agreement of the ranks about one loader.
 
     where: the line that made the loader, such as "train.py:12". Loaders are compared with those of the same line and
-        the same world_size in other processes; ranks that form several groups need the group in it.
+        the same world_size in other processes. So the text must be the same in all ranks, with a file name that does
+        not depend on the machine, and ranks that form several groups need the group in it.
     rank, world_size: those of the part that this loader reads. Several processes may have the same rank.
     """
 

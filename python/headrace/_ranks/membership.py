@@ -16,21 +16,20 @@ BOARD_FD = "HEADRACE_BOARD_FD"  # the number of an inherited descriptor of a boa
 class Membership:
     """The place of this process among those of its job on this machine."""
 
-    def __init__(self, job: Job, timeout_s: float) -> None:
+    def __init__(self, job: Job) -> None:
         self.pid = os.getpid()
         self.local_size = job.local_size
         self.awaited = job.local_size  # so many processes are waited for
         self.board: _core.Board | None = None
-        self.reason = _why_not(job)
-        if not self.reason:
-            self._join(job, timeout_s)
+        self.reason = _why_not(job) or "another thread of this process joins the board now"  # that there is no board
 
-    def _join(self, job: Job, timeout_s: float) -> None:
+    def join(self, job: Job, timeout_s: float) -> None:
+        """Joins the board, or notes why that fails: a job without a board is a job all the same."""
         fd = os.environ.get(BOARD_FD, "")
         try:
             inherited = int(fd) if fd else -1
             self.board = _core.Board.join(job.key, job.world_size, job.local_size, inherited, timeout_s)
-        except Exception as error:  # a job without a board is a job all the same
+        except Exception as error:
             self.reason = str(getattr(error, "strerror", None) or error)
         else:
             atexit.register(self.board.finish)
@@ -59,8 +58,11 @@ def may_take_part() -> bool:
 
 
 def join(job: Job, timeout_s: float) -> Membership:
-    """Returns the membership of this process. The first call joins the board."""
+    """Returns the membership of this process. The first call joins the board. A thread that calls it at the same time
+    gets no board: it must not wait for a lock, which a forked child could inherit."""
     global _current
     if _current is None:
-        _current = Membership(job, timeout_s)
+        _current = Membership(job)
+        if not _why_not(job):
+            _current.join(job, timeout_s)
     return _current

@@ -67,15 +67,17 @@ def environments(folder: pathlib.Path, world_size: int, **changes: str | None) -
     return [{**common, **sizes, **rank, **changes} for rank in ranks]
 
 
-def finish(scripts: Sequence[Script]) -> list[str]:
-    """Waits for scripts that must succeed and print nothing on stderr. Returns what each of them printed."""
+def finish(scripts: Sequence[Script], report: str = "") -> list[str]:
+    """Waits for scripts that must succeed and print nothing on stderr, or only a line that begins with `report`, which
+    the thread of the board prints. Returns what each of them printed."""
     statuses = [script.finish() for script in scripts]
     assert statuses == [0] * len(scripts), [script.stderr for script in scripts]
-    assert [script.stderr for script in scripts] == [""] * len(scripts)
+    for script in scripts:
+        assert script.stderr == "" or (report and script.stderr.startswith(report) and script.stderr.count("\n") == 1)
     return [script.stdout for script in scripts]
 
 
-def run_ranks(folder: pathlib.Path, world_size: int, code: str, **changes: str | None) -> list[str]:
-    """Runs a script as all ranks of a job on one machine. Returns what each of them printed."""
+def run_ranks(folder: pathlib.Path, world_size: int, code: str, report: str = "", **changes: str | None) -> list[str]:
+    """Runs a script as all ranks of a job on one machine. Returns what each of them printed. See finish()."""
     with started(folder, code, environments(folder, world_size, **changes)) as scripts:
-        return finish(scripts)
+        return finish(scripts, report)

@@ -13,6 +13,9 @@ from rank_scripts import environments, finish, run_ranks, started
 pytestmark = only_headrace
 
 FINE = "fine\n"
+REPORT = (
+    "headrace: rank 0 is at the end of epoch 5 of the loader at train.py:12 after 77 batches, and rank 1 has taken 78"
+)
 
 
 @pytest.mark.parametrize(("world_size", "others"), [(2, "rank 0 has 78"), (4, "ranks 0, 2, 3 have 78")])
@@ -219,6 +222,7 @@ def read(one, steps):
 attempt(read, agree(), 77 + RANK)
 meet("end")
 """,
+        report=REPORT,
     )
     wanted = "headrace: loader at train.py:12, epoch 5: rank 0 is at its end after 77 batches, and rank 1 has taken 78;"
     assert any(text.startswith(wanted) for text in printed)
@@ -240,6 +244,7 @@ if RANK == 1:
     attempt(one.step, 78)
 meet("end")
 """,
+        report=REPORT,
     )
     assert ended == FINE
     assert going_on.startswith(FINE + "headrace: loader at train.py:12, epoch 5: rank 0 is at its end after 77 batches")
@@ -264,10 +269,7 @@ else:
         (tmp_path / "printed").touch()
         assert "rank 0 is at its end after 77 batches, and rank 1 has taken 78" in finish([first])[0]
         assert second.finish() == 0
-    wanted = (
-        "headrace: rank 0 is at the end of epoch 5 of the loader at train.py:12 after 77 batches, and rank 1 has taken "
-    )
-    assert line.startswith(wanted)
+    assert line.startswith(REPORT)
 
 
 def test_epochs_that_are_broken_off_are_no_error(tmp_path: pathlib.Path) -> None:
