@@ -48,6 +48,7 @@ static void take(hr_board *board, hr_board_entry *entry, uint64_t key, const cha
     entry->is_used = true;
     entry->key = key;
     entry->number = entry->reported_number = 0;
+    entry->epoch = -1;
     entry->rival_count = 0;
     shorten(where, entry->where);
     pthread_mutex_unlock(&board->lock);
