@@ -15,7 +15,7 @@ from headrace._engine import engine as _engine
 from headrace._forkserver import client, context
 from headrace._inspect import this_process
 from headrace._start import contexts
-from headrace.torch import _base, _in_process, _internals, _iterator, _loader_state, _per_loader, _resume
+from headrace.torch import _agree, _base, _in_process, _internals, _iterator, _loader_state, _per_loader, _resume
 
 _T_co = TypeVar("_T_co", covariant=True)
 _PRELOAD = ["numpy.random", "headrace.torch._worker"]
@@ -50,6 +50,7 @@ class DataLoader(_base.DataLoader[_T_co]):
     """
 
     def _warm_up(self) -> None:
+        _per_loader.places.set(self, _agree.place_of_caller())
         if _uses_engine(self) and not contexts.foreign_class(self.multiprocessing_context):
             _warm_up_for(self)
 
