@@ -198,7 +198,7 @@ static void keep_sent(struct tasks *tasks, PyObject *task) {
     Py_XDECREF(number);
 }
 
-/* Removes this thread's task from those that are held. Returns it, or NULL if there is none. */
+/* Removes this thread's task from those that are held. Returns it, or NULL if it holds none. */
 static PyObject *take_held(struct tasks *tasks) {
     PyObject *thread = this_thread();
     PyObject *task = thread ? Py_XNewRef(PyDict_GetItemWithError(tasks->held, thread)) : NULL;
