@@ -233,8 +233,8 @@ class Options:
     snapshot_every_n_steps: int = _row(
         1,
         _check_steps,
-        """for an iterable dataset with state_dict and load_state_dict: each worker takes its state after
-        so many batches. A loader that is continued begins there, and makes the batches after it again.""",
+        """for an iterable dataset with state_dict and load_state_dict: each worker takes its state
+        after so many batches. A loader that is continued begins there, and makes the batches after it again.""",
     )
     freeze: bool = _row(
         False,
