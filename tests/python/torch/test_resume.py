@@ -241,7 +241,7 @@ def _without_own(state: dict[str, str]) -> dict[str, Any]:
     """Returns what is the same on all ranks."""
     fields = _decoded(state)
     fields["seeds"].pop("base", None)
-    return {name: one for name, one in fields.items() if name not in ("by", "first", "last", "checksum")}
+    return {name: one for name, one in fields.items() if name not in ("by", "last", "checksum")}
 
 
 def _steps_of(loaders: list[Any], steps: int) -> list[int]:
