@@ -73,6 +73,25 @@ def test_two_processes_of_accelerate_get_disjoint_halves(accelerate: Facts) -> N
     assert sorted(ranks[0]["seen"] + ranks[1]["seen"]) == INDICES
 
 
+def test_accelerate_leaves_a_sampler_of_one_rank(accelerate: Facts) -> None:
+    """accelerate would take each rank's part of the part that the sampler gives to the rank."""
+    seen = [accelerate[f"sharded{rank}"]["seen"] for rank in range(2)]
+    assert sorted(seen[0] + seen[1]) == INDICES
+
+
+def test_accelerate_sharing_out_a_part_again_raises(accelerate: Facts) -> None:
+    """Without headrace.torch.install() it cannot be prevented, only reported."""
+    for rank in range(2):
+        error = accelerate[f"sharded{rank}"]["error"]
+        assert "prepare() would share out the sampler of this loader again" in error
+        assert "2 processes would see only 1/2 of the samples: DistributedSampler" in error
+        assert "Call headrace.torch.install() before prepare()" in error
+
+
+def test_accelerate_imported_after_install_is_changed_too(accelerate: Facts) -> None:
+    assert accelerate["late"] == {"changed": "headrace.torch._accelerate", "restored": "accelerate.data_loader"}
+
+
 def test_accelerate_removing_the_engine_warns_once_at_its_line(accelerate: Facts) -> None:
     """The warning comes once, and names the line where accelerate takes the engine away."""
     facts = accelerate["warned"]

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import Any
 
+import accelerate.data_loader
 import headrace.torch
 import torch.utils.data
 from accelerate import Accelerator, debug_launcher, skip_first_batches
 from accelerate.data_loader import DataLoaderShard
-from common import BATCH, OPTIONS, Numbers, engines, limits, of_headrace, report, taken, watch
+from common import BATCH, COUNT, OPTIONS, Numbers, engines, limits, of_headrace, report, taken, watch
 
 
 def make(kind: Any, workers: int = 2, **options: Any) -> Any:
@@ -85,8 +87,43 @@ def rank() -> None:
     report(f"rank{accelerator.process_index}", seen=seen, total=total, engines=taken(engines))
 
 
+def of_one_rank(accelerator: Any) -> list[int]:
+    """Prepares a loader whose sampler gives the part of this rank already. Returns what it gives."""
+    data = Numbers()
+    sampler = headrace.torch.DistributedSampler(data, accelerator.num_processes, accelerator.process_index)
+    loader = accelerator.prepare(headrace.torch.DataLoader(data, BATCH, sampler=sampler, num_workers=1))
+    assert len(loader) == COUNT // accelerator.num_processes // BATCH
+    return [index for _, indices in loader for index in indices.tolist()]
+
+
+def sharded() -> None:
+    accelerator = Accelerator(cpu=True)
+    with headrace.torch.installed():
+        seen = of_one_rank(accelerator)
+    try:
+        of_one_rank(accelerator)
+        error = ""
+    except RuntimeError as raised:
+        error = str(raised)
+    report(f"sharded{accelerator.process_index}", seen=seen, error=error)
+
+
+def late() -> None:
+    """accelerate's module is imported after headrace is installed, as in a script that installs it first."""
+    headrace.torch.install()
+    changed = importlib.reload(accelerate.data_loader).DataLoaderAdapter.__init__.__module__
+    headrace.torch.uninstall()
+    report("late", changed=changed, restored=accelerate.data_loader.DataLoaderAdapter.__init__.__module__)
+
+
+def on_two() -> None:
+    rank()
+    sharded()
+
+
 if __name__ == "__main__":
     watch()
-    debug_launcher(rank, num_processes=2)  # before this process is an accelerator's itself: it forks
+    debug_launcher(on_two, num_processes=2)  # before this process is an accelerator's itself: it forks
     alone()
     warned()
+    late()

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes accelerate's loaders while headrace is installed. _install.py calls it.
+
+accelerate's prepare() and skip_first_batches() make loaders of accelerate's own classes, each with a torch DataLoader
+inside. Without these changes that is torch's class, which has no state to save, and a sampler that gives the part of
+one rank is shared out between the ranks again. All names of accelerate that headrace uses are here.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+import warnings
+from typing import Any
+
+import torch.utils.data
+
+_MODULE = "accelerate.data_loader"
+_originals: dict[tuple[str, str], Any] = {}  # (class, method) -> accelerate's function, while it is replaced
+_loader_class: Any = torch.utils.data.DataLoader  # of the loaders inside accelerate's
+
+
+# ---- what replaces methods of accelerate's classes ----
+
+
+def _make_base(
+    adapter: Any, dataset: Any, use_stateful_dataloader: bool = False, batch_sampler: Any = None, **options: Any
+) -> None:
+    """Replaces DataLoaderAdapter.__init__, which makes the loader inside from torch's or torchdata's class."""
+    adapter.use_stateful_dataloader = use_stateful_dataloader
+    adapter.base_dataloader = _loader_class(dataset, batch_sampler=batch_sampler, **options)
+
+
+def _iterate_shard(shard: Any) -> Any:
+    """Replaces BatchSamplerShard.__iter__."""
+    if not is_of_one_rank(shard.batch_sampler):
+        return _originals["BatchSamplerShard", "__iter__"](shard)
+    return iter(shard.batch_sampler)
+
+
+def _count_shard(shard: Any) -> int:
+    """Replaces BatchSamplerShard.__len__."""
+    if not is_of_one_rank(shard.batch_sampler):
+        return _originals["BatchSamplerShard", "__len__"](shard)  # type: ignore[no-any-return]
+    return len(shard.batch_sampler)
+
+
+_REPLACEMENTS = {
+    ("DataLoaderAdapter", "__init__"): _make_base,
+    ("BatchSamplerShard", "__iter__"): _iterate_shard,
+    ("BatchSamplerShard", "__len__"): _count_shard,
+}
+
+
+def is_of_one_rank(batch_sampler: Any) -> bool:
+    """Returns True if a batch sampler, or the sampler that it draws from, gives only the part of one of several
+    ranks."""
+    samplers = [batch_sampler, getattr(batch_sampler, "sampler", None)]
+    distributed = torch.utils.data.DistributedSampler
+    return any(isinstance(one, distributed) and one.num_replicas > 1 for one in samplers)
+
+
+def check_before_prepare(loader: Any) -> None:
+    """Raises RuntimeError if accelerate is about to share out a part of one rank again, and headrace is not installed
+    to prevent it."""
+    states = sys.modules.get("accelerate.state")
+    ranks = states.PartialState().num_processes if states else 1
+    if ranks > 1 and not is_installed() and is_of_one_rank(loader.batch_sampler):
+        raise RuntimeError(
+            f"headrace: accelerate's prepare() would share out the sampler of this loader again, so that {ranks} "
+            f"processes would see only 1/{ranks} of the samples: {type(loader.sampler).__name__} gives the part of one "
+            "rank already. Call headrace.torch.install() before prepare(), which leaves the sampler as it is, or give "
+            "the loader a sampler of all samples (shuffle=True)"
+        )
+
+
+# ---- where the replacements are put ----
+
+
+class _Finder:
+    """Finds accelerate's module as Python does, and changes it when it has been imported."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != _MODULE:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = _then_replace(spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
+
+
+def _then_replace(execute: Any) -> Any:
+    def execute_and_replace(module: Any) -> None:
+        execute(module)
+        if is_installed():
+            _replace(module)
+
+    return execute_and_replace
+
+
+_finder = _Finder()
+
+
+def is_installed() -> bool:
+    """Returns True if accelerate's classes are changed, or will be when they are imported."""
+    return _finder in sys.meta_path
+
+
+def install(loader_class: Any) -> None:
+    """Makes accelerate put loaders of a class into its own."""
+    global _loader_class
+    _loader_class = loader_class
+    if not is_installed():
+        sys.meta_path.insert(0, _finder)
+    if _MODULE in sys.modules:
+        _replace(sys.modules[_MODULE])
+
+
+def uninstall() -> None:
+    if is_installed():
+        sys.meta_path.remove(_finder)
+    for (kind, method), original in _originals.items():
+        setattr(getattr(sys.modules[_MODULE], kind), method, original)
+    _originals.clear()
+
+
+def _replace(module: Any) -> None:
+    if missing := [f"{kind}.{method}" for kind, method in _REPLACEMENTS if not _has(module, kind, method)]:
+        warnings.warn(
+            f"headrace: this accelerate has no {', '.join(missing)}, so its loaders are left as they are: their state "
+            "is not headrace's",
+            stacklevel=3,
+        )
+        return
+    for (kind, method), replacement in _REPLACEMENTS.items():
+        original = getattr(getattr(module, kind), method)
+        if original is not replacement:
+            _originals[kind, method] = original
+            setattr(getattr(module, kind), method, replacement)
+
+
+def _has(module: Any, kind: str, method: str) -> bool:
+    return method in vars(getattr(module, kind, object))
