@@ -33,6 +33,14 @@ def run(case: str, kind: Any, data: Any, workers: int, **options: Any) -> None:
     report(case, seen=seen)
 
 
+def fails(case: str, kind: Any, data: Any, workers: int) -> None:
+    """Runs a case that datasets 5.2 itself cannot resume, whatever the loader is."""
+    try:
+        run(case, kind, data, workers)
+    except IndexError as error:
+        report(case, error=str(error))
+
+
 def cases(prefix: str, kind: Any) -> None:
     mapped = Dataset.from_dict({"i": list(range(COUNT))}).with_format("torch")
     for workers in (0, 2):
@@ -40,7 +48,7 @@ def cases(prefix: str, kind: Any) -> None:
         run(f"{prefix}map_{workers}", kind, mapped, workers, shuffle=True, generator=generator)
         run(f"{prefix}iterable_{workers}", kind, mapped.to_iterable_dataset(num_shards=4), workers)
         shuffled = mapped.to_iterable_dataset(num_shards=4).shuffle(seed=5, buffer_size=1)
-        run(f"{prefix}shuffled_{workers}", kind, shuffled, workers)
+        (fails if workers else run)(f"{prefix}shuffled_{workers}", kind, shuffled, workers)
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ def fit(case: str, loader: Any, devices: int = 1) -> None:
     module = Module()
     checkpoint = next(pathlib.Path(folder).glob(f"*step={step}.ckpt")) if IS_RESUMED else None
     trainer.fit(module, loader, ckpt_path=checkpoint)
-    combined = trainer.train_dataloader
-    samplers = [type(one.sampler).__module__ for one in getattr(combined, "flattened", [combined])]
+    loaders = trainer.train_dataloader
+    samplers = [type(one.sampler).__module__ for one in (loaders if isinstance(loaders, list) else [loaders])]
     report(f"{case}.rank{trainer.global_rank}", seen=module.seen, samplers=samplers)
 
 
