@@ -137,16 +137,28 @@ HR_API int hr_order_fill(const struct hr_order *order, int64_t first, int64_t st
 /* The part of an order that one rank gets: `count` positions from `first` in steps of `step`, modulo n. */
 struct hr_deal {
     int64_t first, step, count;
+    int64_t once;  /* the first so many of `count` are no repeats; those after them fill up the rank's part */
     int64_t total; /* of all ranks: count * world_size */
 };
 
 /*
  * Deals an order of n indices to ranks as torch's DistributedSampler does: each rank gets every world_size-th index,
  * and all ranks get the same count. If world_size does not divide n, drop_last leaves out the end of the order;
- * otherwise the order is continued from its beginning, again and again if n is below world_size. -EINVAL: n is
- * negative, world_size is less than 1, rank is not in 0..world_size-1, or the total does not fit into an int64_t.
+ * otherwise the order is continued from its beginning, again and again if n is below world_size.
+ *
+ * `position`: the indices before it are dealt already, and what is left is dealt; 0 deals all of them. Ranks that take
+ * batches from their parts have used a beginning of the order after each step (hr_deal_advance), so an epoch that was
+ * stopped goes on exactly, with any world_size.
+ *
+ * -EINVAL: n is negative, position is not in 0..n, world_size is less than 1, rank is not in 0..world_size-1, or the
+ * total does not fit into an int64_t.
  */
-HR_API int hr_deal_rank(int64_t n, int64_t world_size, int64_t rank, bool drop_last, struct hr_deal *ret_deal);
+HR_API int hr_deal_rank(int64_t n, int64_t position, int64_t world_size, int64_t rank, bool drop_last,
+                        struct hr_deal *ret_deal);
+
+/* Returns the position after each of world_size ranks has taken `steps` batches of batch_size indices from `position`
+ * on; at most n. -EINVAL: as hr_deal_rank, or batch_size is less than 1, or steps is negative. */
+HR_API int64_t hr_deal_advance(int64_t n, int64_t position, int64_t world_size, int64_t batch_size, int64_t steps);
 
 /* Moves the indices of one rank to table[0..deal->count-1], in the order that the deal gives; the rest of the table is
  * undefined afterwards. `deal` is from hr_deal_rank for the n of the table. */

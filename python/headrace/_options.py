@@ -117,6 +117,11 @@ def _check_bad_sample(name: str, value: Any) -> None:
         _one_of("raise", "skip", "refill")(name, value)
 
 
+def _check_steps(name: str, value: Any) -> None:
+    if check_count(name, value) < 1:
+        raise ValueError(f"{name} should be at least 1, but got {value}")
+
+
 def _one_of(*words: str) -> Callable[[str, Any], None]:
     def check(name: str, value: Any) -> None:
         if value not in words:
@@ -211,6 +216,25 @@ class Options:
         5.0,
         _check_shutdown_timeout,
         """closing a loader kills every worker that has not ended after this number of seconds, and returns.""",
+    )
+    on_changed: str = _row(
+        "error",
+        _one_of("error", "finish", "next_epoch"),
+        """what load_state_dict does if the dataset has another number of samples than when the state was taken.
+        "error": raise ValueError. "finish": end this epoch with the old samples, which are the first ones; the next
+        epoch has all. "next_epoch": leave the rest of the epoch out.""",
+    )
+    held_back: int = _row(
+        0,
+        check_count,
+        """how many batches a framework has taken ahead of the training: state_dict counts so many of the batches that
+        were delivered last as not delivered. Needs in_order=True.""",
+    )
+    snapshot_every_n_steps: int = _row(
+        1,
+        _check_steps,
+        """for an iterable dataset with state_dict and load_state_dict: how often each worker takes its state, in
+        batches. A state that is loaded begins at the last one, and makes the batches after it again.""",
     )
     freeze: bool = _row(
         False,

@@ -77,6 +77,13 @@ static PyMethodDef methods[] = {
      "machine() -> dict\n\nReturns the fields of struct hr_machine. None: no limit, or not known."},
     {"private_bytes", machine_private_bytes, METH_NOARGS,
      "private_bytes() -> int\n\nReturns the size of the memory that only this process has; 0: not known."},
+    {"deal", deal_rank, METH_VARARGS,
+     "deal(n, position, world_size, rank, drop_last) -> (first, step, count, once)\n\nReturns the part of a rank of "
+     "what is left of an order of n samples from `position` on, as positions modulo n; the first `once` of them are no "
+     "repeats. See hr_deal_rank."},
+    {"advance", deal_advance, METH_VARARGS,
+     "advance(n, position, world_size, batch_size, steps) -> int\n\nReturns the position after so many steps. See "
+     "hr_deal_advance."},
     {"draw_indices", draw_indices, METH_VARARGS,
      "draw_indices(seed, n, target)\n\nFills a contiguous buffer of int64 with the draws of torch.randint(n, ...) "
      "after "

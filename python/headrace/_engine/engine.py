@@ -196,7 +196,7 @@ class Engine:
                 client.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
         elif self._core.failed_step == _SEND and not signals.is_from_signal(error):
             indices = client.tasks.draw()
-            client.tasks.handed_on()
+            client.tasks.lose()
             _explain_indices(error, indices, client.name_sampler(), self._core.submitted)
 
     def next(self, client: EngineClient, timeout: float | None) -> int | None:
@@ -272,6 +272,11 @@ class Engine:
     def source(self) -> _core.Loader:
         """The object that keeps the answer until it is dropped, for _core.Iterator."""
         return self._core
+
+    @property
+    def task(self) -> int:
+        """The number of the task of that answer."""
+        return self._core.task
 
     @property
     def serial(self) -> int:

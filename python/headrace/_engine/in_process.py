@@ -41,7 +41,7 @@ class InProcessIterator(_core.Iterator):
             return fetch(drawn)
         except BaseException as error:
             if not signals.is_from_signal(error):
-                source.tasks.handed_on()
+                source.tasks.done()
             if isinstance(error, StopIteration):
                 self._handle_stop(error, drawn)
             raise

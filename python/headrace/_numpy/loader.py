@@ -81,6 +81,9 @@ class Loader(Options):
         stall_after: float = Options.stall_after,
         on_stall: str = Options.on_stall,
         shutdown_timeout: float = Options.shutdown_timeout,
+        on_changed: str = Options.on_changed,
+        held_back: int = Options.held_back,
+        snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
         freeze: bool = Options.freeze,
         repair: str | None = Options.repair,
     ) -> None:

@@ -8,6 +8,7 @@ worker uses FromIterable (headrace._worker.iterable_fetcher).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from headrace import _core
@@ -28,8 +29,9 @@ def is_in_other_thread(error: Exception) -> bool:
 class FromSampler:
     """Draws indices, for batches that are made in this process."""
 
-    def __init__(self, tasks: _core.Tasks) -> None:
+    def __init__(self, tasks: _core.Tasks, was_drawn: Callable[[], None] | None = None) -> None:
         self.tasks = tasks
+        self._was_drawn = was_drawn  # is called after the first indices were drawn
         self._error = ""  # the sampler's last exception, if nothing was drawn after it
         tasks.reads_batches = True  # a batch is read again after an interruption
 
@@ -47,6 +49,9 @@ class FromSampler:
                     self.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
             raise
         self._error = ""
+        if self._was_drawn is not None:
+            self._was_drawn()
+            self._was_drawn = None
         return indices
 
     def _warn_of_early_end(self) -> None:

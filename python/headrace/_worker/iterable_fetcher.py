@@ -49,5 +49,5 @@ class IterableFetcher:
             samples = self._from.draw()
         except StopIteration:
             raise EndOfData from None
-        self._from.tasks.handed_on()
+        self._from.tasks.done()
         return samples if self._collate is None else self._collate(samples)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders of the samples of a dataset: which index comes at which position. headrace.Order is here too."""
+"""Orders of the samples of a dataset, how they are divided among ranks, and the state that continues an epoch.
 
-from __future__ import annotations
-
-from headrace.sampling._order import Order
-
-__all__ = ["Order"]
+Only _order.py needs the extension, because headrace.torch continues epochs without it too.
+"""

@@ -14,6 +14,7 @@ import torch.utils.data
 from headrace import _options
 from headrace._errors import exception_text
 from headrace._options import Options
+from headrace.torch import _resume
 
 _T_co = TypeVar("_T_co", covariant=True)
 _HEADRACES = (
@@ -46,6 +47,9 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
         stall_after: float = Options.stall_after,
         on_stall: str = Options.on_stall,
         shutdown_timeout: float = Options.shutdown_timeout,
+        on_changed: str = Options.on_changed,
+        held_back: int = Options.held_back,
+        snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
         freeze: bool = Options.freeze,
         repair: str | None = Options.repair,
         **kwargs: Any,
@@ -82,6 +86,49 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
             if isinstance(given, str) and self.num_workers > 0:
                 exception_text.add_text(error, _HEADRACES)
             raise
+
+    # ---- the place in an epoch ----
+
+    def state_dict(self) -> dict[str, str]:
+        """Returns how far this loader is: after the batches that were delivered, or at the next epoch's beginning after
+        the last one. It can be called at any time, starts no worker and draws no random number.
+
+        The dict has one key and a string, about 1 KiB, or up to 16 KiB with the states of generators. In order
+        (in_order=True) it is the same on each rank. Raises StateError for a sampler or an iterable dataset whose own
+        state_dict returns objects that a state cannot contain."""
+        return _resume.state_dict(self)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Lets the next iter() of this loader continue where the state was taken, with any number of workers. With the
+        samplers of torch and of headrace, the number of ranks and the batch size may be others too: what is left of the
+        epoch is divided anew.
+
+        Raises TypeError and ValueError (StateError) for a state that is damaged, newer, of another library or of
+        another dataset, and then changes nothing."""
+        _resume.load(self, state)
+
+    def skip(self, steps: int) -> None:
+        """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
+        _resume.skip(self, _options.check_count("steps", steps))
+
+    @property
+    def last(self) -> _resume.Last | None:
+        """The batch that was delivered last, or None: `epoch`, `step` (from 0), `indices` (as the sampler gave them),
+        `weights` (float32 tensor: 1 for each sample, 0 for one that only fills up the step) and `global_count` (samples
+        of this step on all ranks, without those; None if headrace does not know the order)."""
+        return _resume.last(self)
+
+    @property
+    def steps_left(self) -> int | None:
+        """How many batches the epoch has left, or None if that is not known."""
+        return _resume.steps_left(self)
+
+    def __len__(self) -> int:
+        """Returns the number of batches of an epoch. If the epoch is continued with another number of ranks or another
+        batch size: the batches that were done before, and those that are left."""
+        return _resume.length(self, super().__len__())
+
+    # ---- workers ----
 
     def _headrace_context(self) -> Any:
         """Returns the context that multiprocessing_context="headrace" asks for. In the base: multiprocessing's own fork

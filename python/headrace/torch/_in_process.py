@@ -13,7 +13,7 @@ import torch.utils.data
 from headrace import _options
 from headrace._engine import in_process
 from headrace._samples import draw
-from headrace.torch import _early_end, _internals, _loader_state, _tasks
+from headrace.torch import _early_end, _internals, _loader_state, _per_loader, _resume
 
 # In torch's words, so that users' warning filters match.
 _LONGER = (
@@ -54,12 +54,17 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     samples are made one by one if the policy needs that."""
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
-        _internals.called_by_torch(super().__init__, loader)
+        is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
+        beginning = None if is_iterable else _resume.Beginning(loader)
+        if beginning is not None:
+            beginning.sampler_will_be_iterated()
+        _internals.called_by_torch(super().__init__, loader if beginning is None else beginning.shown())
         self._profile_name = f"enumerate(DataLoader)#{_internals.SingleProcessIterator.__name__}.__next__"
-        if self._dataset_kind == _internals.DatasetKind.Iterable:
+        if beginning is None:
             self._use_samples(loader, policy)
         else:
-            self._use_indices(loader, policy)
+            beginning.iterator_was_made(self)
+            self._use_indices(loader, policy, beginning)
         self._source = self._from.tasks
         if self._here is not None:
             _loader_state.engines.set(loader, self._here)
@@ -75,14 +80,15 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
             self._here = in_process.InProcessEpoch(self._from.tasks, seed, self._from.take_bad)
             self._made_by = functools.partial(self._here.noting, self._collate_fn)
 
-    def _use_indices(self, loader: Any, policy: _options.Policy) -> None:
-        tasks = _tasks.tasks_of(self._index_sampler, self._sampler_iter)
-        self._from = draw.FromSampler(tasks)
+    def _use_indices(self, loader: Any, policy: _options.Policy, beginning: _resume.Beginning) -> None:
+        epoch = beginning.epoch(self, _per_loader.count_epoch(loader))
+        tasks = epoch.tasks
+        self._from = draw.FromSampler(tasks, epoch.source.was_drawn)
         self._made_by = self._dataset_fetcher.fetch
         if policy.is_per_sample:
-            seed, epoch = _loader_state.seed_of(loader, self._base_seed), _loader_state.count_epoch(loader)
+            seed = _loader_state.seed_of(loader, self._base_seed)
             samples = in_process.InProcessSamples(
-                self._dataset, policy, seed, epoch, self._auto_collation, self._collate_fn, tasks
+                self._dataset, policy, seed, epoch.number, self._auto_collation, self._collate_fn, tasks
             )
             self._here, self._made_by = samples.here, samples.fetch
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace import _options
-from headrace.torch import _accelerate, _internals, _loader, _loader_state
+from headrace.torch import _accelerate, _internals, _loader, _per_loader
 
 
 def install(**options: Any) -> None:
@@ -25,14 +25,14 @@ def install(**options: Any) -> None:
             set them itself.
     """
     _options.check_own(options)
-    _loader_state.installed_options = options
+    _per_loader.installed_options = options
     _internals.set_factories(_loader.get_iterator, _loader.new_iterator)
     _accelerate.install(_loader.DataLoader)
 
 
 def uninstall() -> None:
     """Gives torch.utils.data.DataLoader its own engine back. headrace.torch.DataLoader keeps headrace's engine."""
-    _loader_state.installed_options = {}
+    _per_loader.installed_options = {}
     _internals.set_factories(_internals.torchs_iterator, _internals.torchs_new)
     _accelerate.uninstall()
 
@@ -40,13 +40,13 @@ def uninstall() -> None:
 @contextmanager
 def installed(**options: Any) -> Iterator[None]:
     """Calls install() for the duration of a with block."""
-    before, theirs = _internals.factories(), _loader_state.installed_options
+    before, theirs = _internals.factories(), _per_loader.installed_options
     was_installed = _accelerate.is_installed()
     install(**options)
     try:
         yield
     finally:
-        _loader_state.installed_options = theirs
+        _per_loader.installed_options = theirs
         _internals.set_factories(*before)
         if not was_installed:
             _accelerate.uninstall()

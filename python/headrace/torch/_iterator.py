@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import pickle
 import sys
 import warnings
@@ -22,7 +23,7 @@ from headrace._inspect import lookup
 from headrace._samples import refill
 from headrace._start import signals
 from headrace._tensors import extension
-from headrace.torch import _early_end, _in_process, _internals, _loader_state, _pinning, _tasks, _worker
+from headrace.torch import _early_end, _in_process, _internals, _loader_state, _per_loader, _pinning, _resume, _worker
 
 # In torch's words, so that users' warning filters match.
 _NOT_PICKLED = (
@@ -54,6 +55,16 @@ def _reraise(wrapped: Any, note: str = "") -> NoReturn:
         del error  # this frame is in its traceback: a cycle would keep the iterator and its workers
 
 
+def _tasks_of_iterable(index_sampler: Any, iterator: Any) -> _core.Tasks:
+    """Returns the Tasks of an iterable dataset, whose indices are None without end. iterator: that of the sampler."""
+    is_batched = type(index_sampler) is torch.utils.data.BatchSampler
+    inner = index_sampler.sampler if is_batched else index_sampler
+    if type(inner) is not _internals.InfiniteConstantSampler:
+        return _core.Tasks(iterator)
+    size = index_sampler.batch_size if is_batched else 0
+    return _core.Tasks(itertools.repeat(None), size, is_batched and bool(index_sampler.drop_last))
+
+
 class _Ahead(NamedTuple):
     """A batch that arrived while the consumer was busy, and that the pinning thread has: its number for the thread, and
     its number for the engine."""
@@ -68,7 +79,12 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     _is_from_signal = staticmethod(signals.is_from_signal)
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
-        _internals.called_by_torch(super().__init__, loader)
+        self._is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
+        self._beginning = None if self._is_iterable else _resume.Beginning(loader)
+        shown = loader if self._beginning is None else self._beginning.shown()
+        _internals.called_by_torch(super().__init__, shown)
+        if self._beginning is not None:
+            self._beginning.iterator_was_made(self)
         extension.use_torch()
         self._batch_size = lookup.attribute(loader, "batch_size")  # fastai's replacement of a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # torch also waits if it is not a number
@@ -123,7 +139,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             ),
             seed=self._seed,
             sample_deaths=_loader_state.blames.get_or_make(loader, restart_state.SampleDeaths),
-            epoch=_loader_state.epochs.get(loader) or 0,
+            epoch=_per_loader.epochs.get(loader) or 0,
         )
 
     def name_sampler(self) -> str:
@@ -156,13 +172,25 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             # Many programs call _shutdown_workers although the workers are persistent.
             Iterator.__init__(self, loader)
             return
-        super()._reset(loader, first_iter)
-        self._warned_at = 0
-        self.tasks = _tasks.tasks_of(self._index_sampler, self._sampler_iter)
+        beginning, self._beginning = self._beginning, None  # kept, it would hold the loader, which holds this iterator
+        if beginning is None and not self._is_iterable:
+            beginning = _resume.Beginning(loader)
+        if beginning is not None:
+            beginning.sampler_will_be_iterated()
+        if beginning is None or not beginning.is_continued:
+            super()._reset(loader, first_iter)
+        self._num_yielded = self._warned_at = 0
+        epoch = _per_loader.count_epoch(loader)
+        source = None
+        if beginning is None:
+            self.tasks = _tasks_of_iterable(self._index_sampler, self._sampler_iter)
+        else:
+            begun = beginning.epoch(self, epoch)
+            self.tasks, epoch, source = begun.tasks, begun.number, begun.source
         if self._pinner is not None:
             self._answered = max(self._answered, self._pinner.drop_all())
         self._ahead.clear()
-        epoch = _loader_state.count_epoch(loader)
+        self._task_numbers = {}
         self.wrap: Callable[[Any], Any] | None = None
         if self._policy.on_bad_sample != "raise":
             self.wrap = refill.Refills(self.tasks, self._auto_collation, self._seed, epoch).wrap
@@ -170,6 +198,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             self._engine.begin(self, epoch, self._wait_s, self._persistent_workers)
         except _engine.Timeout:
             self._raise_timeout()
+        if source is not None:
+            source.was_drawn()
 
     def reraise(self, wrapped: Any, note: str) -> NoReturn:
         _reraise(wrapped, note)
@@ -237,6 +267,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if not self._ahead or self._ahead[-1].serial != serial:
             number = self._answered + len(self._ahead)
             self._pinner.put(number, self._engine.answer(self, status, self._batch_size))
+            self._task_numbers[number] = self._engine.task
             self._ahead.append(_Ahead(number, serial))
         self._engine.drop()
 

@@ -15,7 +15,16 @@ from headrace._engine import engine as _engine
 from headrace._forkserver import client, context
 from headrace._inspect import this_process
 from headrace._start import contexts
-from headrace.torch import _accelerate, _base, _in_process, _internals, _iterator, _loader_state
+from headrace.torch import (
+    _accelerate,
+    _base,
+    _in_process,
+    _internals,
+    _iterator,
+    _loader_state,
+    _per_loader,
+    _resume,
+)
 
 _T_co = TypeVar("_T_co", covariant=True)
 _PRELOAD = ["numpy.random", "headrace.torch._worker"]
@@ -62,7 +71,9 @@ class DataLoader(_base.DataLoader[_T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which rng="sample" and on_bad_sample="refill" use. Without it, the epochs
         are counted."""
-        _loader_state.epochs.set(self, operator.index(epoch))
+        epoch = operator.index(epoch)
+        _resume.drop_pending(self, epoch)
+        _per_loader.epochs.set(self, epoch)
 
     def report(self) -> dict[str, Any]:
         """Returns counters of the newest iterator: see headrace.Loader.report. Raises RuntimeError before the first
@@ -87,7 +98,7 @@ class DataLoader(_base.DataLoader[_T_co]):
 
     def _loses(self, name: str) -> bool:
         own = _options.own(self, name, _options.DEFAULTS[name])
-        return _options.is_given(name, own) and name not in _loader_state.installed_options
+        return _options.is_given(name, own) and name not in _per_loader.installed_options
 
 
 def _uses_engine(loader: torch.utils.data.DataLoader[Any]) -> bool:

@@ -160,22 +160,24 @@ static void bad_weights_are_refused(void **state) {
 
 /* ---- ranks ---- */
 
-/* The entry at a position of torch's padded list: the list is repeated as often as necessary. */
-static void assert_rank(int64_t n, int64_t world, int64_t rank, bool drop_last) {
+/* Compares a rank's part with torch's padded list: what is left of the order from `position` on, and then the order
+ * again, as often as necessary. */
+static void assert_rank(int64_t n, int64_t position, int64_t world, int64_t rank, bool drop_last) {
     struct hr_deal deal;
     int64_t table[40];
     int32_t narrow[40];
-    assert_int_equal(hr_deal_rank(n, world, rank, drop_last, &deal), 0);
-    int64_t count = drop_last ? n / world : (n + world - 1) / world;
+    assert_int_equal(hr_deal_rank(n, position, world, rank, drop_last, &deal), 0);
+    int64_t left = n - position, count = drop_last ? left / world : (left + world - 1) / world;
     assert_true(deal.count == count && deal.total == count * world);
     for (int64_t i = 0; i < n; i++) narrow[i] = (int32_t)(table[i] = 100 + i);
     hr_deal_keep_int64(&deal, n, table);
     hr_deal_keep_int32(&deal, n, narrow);
     for (int64_t k = 0; k < count; k++) {
-        int64_t wanted = (rank + k * world) % n;
-        assert_int_equal((deal.first + k * deal.step) % n, wanted);
-        assert_int_equal(table[k], 100 + wanted);
-        assert_int_equal(narrow[k], 100 + wanted);
+        int64_t place = position + rank + k * world;
+        assert_int_equal((deal.first + k * deal.step) % n, place % n);
+        assert_int_equal(table[k], 100 + place % n);
+        assert_int_equal(narrow[k], 100 + place % n);
+        assert_true((place < n) == (k < deal.once));
     }
 }
 
@@ -183,22 +185,47 @@ static void ranks_get_every_nth_index_and_the_padding(void **state) {
     (void)state;
     for (int64_t n = 0; n < 40; n++)
         for (int64_t world = 1; world < 45; world++)
-            for (int64_t rank = 0; rank < world; rank++) {
-                assert_rank(n, world, rank, false);
-                assert_rank(n, world, rank, true);
-            }
+            for (int64_t rank = 0; rank < world; rank++)
+                for (int64_t position = 0; position <= n; position += position < 3 ? 1 : 5) {
+                    assert_rank(n, position, world, rank, false);
+                    assert_rank(n, position, world, rank, true);
+                }
+}
+
+/* Ranks that take batches have taken a beginning of the order after each step, and hr_deal_advance says which. */
+static void after_each_step_a_beginning_of_the_order_is_used(void **state) {
+    (void)state;
+    enum { N = 31, WORLD = 4, BATCH = 3 };
+    for (int64_t steps = 0; steps <= N; steps++) {
+        bool used[N] = {false};
+        int64_t end = hr_deal_advance(N, 2, WORLD, BATCH, steps);
+        for (int64_t rank = 0; rank < WORLD; rank++) {
+            struct hr_deal deal;
+            assert_int_equal(hr_deal_rank(N, 2, WORLD, rank, false, &deal), 0);
+            for (int64_t k = 0; k < steps * BATCH && k < deal.once; k++) used[deal.first + k * deal.step] = true;
+        }
+        for (int64_t i = 0; i < N; i++) assert_true(used[i] == (i >= 2 && i < end));
+    }
+    assert_int_equal(hr_deal_advance(N, 2, INT64_MAX, INT64_MAX, 1), N);
+    assert_int_equal(hr_deal_advance(N, 2, INT64_MAX, INT64_MAX, 0), 2);
 }
 
 static void bad_ranks_are_refused(void **state) {
     (void)state;
-    struct hr_deal deal = {7, 7, 7, 7};
-    assert_fails(hr_deal_rank(-1, 2, 0, false, &deal), "n is -1");
-    assert_fails(hr_deal_rank(5, 0, 0, false, &deal), "world_size is 0");
-    assert_fails(hr_deal_rank(5, 2, 2, false, &deal), "rank is 2; with world_size 2 it must be from 0 to 1");
-    assert_fails(hr_deal_rank(5, 2, -1, false, &deal), "rank is -1");
-    assert_fails(hr_deal_rank(INT64_MAX, 2, 1, false, &deal), "cannot be padded");
+    struct hr_deal deal = {7, 7, 7, 7, 7};
+    assert_fails(hr_deal_rank(-1, 0, 2, 0, false, &deal), "n is -1");
+    assert_fails(hr_deal_rank(5, 0, 0, 0, false, &deal), "world_size is 0");
+    assert_fails(hr_deal_rank(5, 0, 2, 2, false, &deal), "rank is 2; with world_size 2 it must be from 0 to 1");
+    assert_fails(hr_deal_rank(5, 0, 2, -1, false, &deal), "rank is -1");
+    assert_fails(hr_deal_rank(INT64_MAX, 0, 2, 1, false, &deal), "cannot be padded");
+    assert_fails(hr_deal_rank(5, 6, 2, 0, false, &deal), "position is 6; of 5 samples it must be from 0 to 5");
+    assert_fails(hr_deal_rank(5, -1, 2, 0, false, &deal), "position is -1");
+    assert_fails((int)hr_deal_advance(5, 6, 1, 1, 1), "position is 6");
+    assert_fails((int)hr_deal_advance(5, 0, 0, 1, 1), "world_size is 0");
+    assert_fails((int)hr_deal_advance(5, 0, 1, 0, 1), "batch_size is 0");
+    assert_fails((int)hr_deal_advance(5, 0, 1, 1, -1), "steps is -1");
     assert_true(deal.first == 7 && deal.step == 7 && deal.count == 7 && deal.total == 7);
-    assert_int_equal(hr_deal_rank(INT64_MAX, 2, 1, true, &deal), 0);
+    assert_int_equal(hr_deal_rank(INT64_MAX, 0, 2, 1, true, &deal), 0);
     assert_true(deal.total == INT64_MAX - 1);
 }
 
@@ -215,6 +242,7 @@ int main(void) {
         cmocka_unit_test(weighted_draws_are_torchs),
         cmocka_unit_test(bad_weights_are_refused),
         cmocka_unit_test(ranks_get_every_nth_index_and_the_padding),
+        cmocka_unit_test(after_each_step_a_beginning_of_the_order_is_used),
         cmocka_unit_test(bad_ranks_are_refused),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);

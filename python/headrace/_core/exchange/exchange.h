@@ -34,6 +34,10 @@ PyObject *core_unpack_indices(const void *bytes, uint64_t length);
 /* See _core.Tasks.draw and handed_on. tasks_draw returns a new reference, or NULL without an exception at the end. */
 PyObject *tasks_draw(PyObject *tasks);
 void tasks_handed_on(PyObject *tasks);
+void tasks_done(PyObject *tasks);
+
+/* The consumer has the batch, or the exception, of task number `number`. */
+void tasks_answered(PyObject *tasks, unsigned long long number);
 
 /* ---- loader.c ---- */
 
@@ -44,6 +48,8 @@ void *loader_refuse_busy(void);
 /* See _core.Loader.drop and fail. */
 void loader_drop(PyObject *loader);
 bool *loader_has_failed(PyObject *loader);
+/* The number of the task of the answer that was waited for last. */
+unsigned long long loader_task(PyObject *loader);
 
 /* ---- crew.c: the methods of _core.Loader for its worker processes ---- */
 

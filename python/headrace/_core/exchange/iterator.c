@@ -17,6 +17,8 @@
 struct iterator {
     PyObject_HEAD PyObject *source;    /* a Loader, Tasks, or a dict: number of an answer -> value */
     PyObject *loader;                  /* the Loader that gives the answers; NULL with num_workers=0 */
+    PyObject *tasks;                   /* the Tasks of this epoch, which count what was returned; NULL: not counted */
+    PyObject *task_numbers;            /* if `source` is a dict: a dict: number of an answer -> number of its task */
     unsigned long long answered_count; /* values and failures that were returned, in all epochs */
     unsigned long long yielded_count;  /* values of this epoch */
     bool is_busy;                      /* a thread is in next() */
@@ -31,6 +33,27 @@ static int delete_answer(PyObject *answers, unsigned long long number) {
     return r;
 }
 
+static void count_answer(struct iterator *iterator, unsigned long long task) {
+    if (iterator->tasks && Py_IS_TYPE(iterator->tasks, &TasksType)) tasks_answered(iterator->tasks, task);
+}
+
+/* Counts the answer that was just deleted from the dict. */
+static void count_deleted(struct iterator *iterator) {
+    PyObject *numbers = iterator->task_numbers;
+    PyObject *key = PyLong_FromUnsignedLongLong(iterator->answered_count);
+    PyObject *task = key && numbers && PyDict_CheckExact(numbers) ? PyDict_GetItemWithError(numbers, key) : NULL;
+    unsigned long long number = task ? PyLong_AsUnsignedLongLong(task) : 0;
+    if (task && PyDict_DelItem(numbers, key) == 0) count_answer(iterator, number);
+    PyErr_Clear();
+    Py_XDECREF(key);
+}
+
+/* Drops the loader's answer, which is being returned. */
+static void drop_answer(struct iterator *iterator, PyObject *loader) {
+    count_answer(iterator, loader_task(loader));
+    loader_drop(loader);
+}
+
 static PyObject *loader_of(struct iterator *iterator) {
     return iterator->loader && Py_IS_TYPE(iterator->loader, &LoaderType) ? iterator->loader : NULL;
 }
@@ -40,10 +63,14 @@ static void hand_on(struct iterator *iterator) {
     PyObject *type, *error, *trace;
     PyObject *source = iterator->source;
     PyErr_Fetch(&type, &error, &trace);
-    if (source && Py_IS_TYPE(source, &LoaderType)) loader_drop(source);
-    if (source && Py_IS_TYPE(source, &TasksType)) tasks_handed_on(source);
-    if (source && PyDict_CheckExact(source) && !delete_answer(source, iterator->answered_count) && loader_of(iterator))
-        loader_drop(iterator->loader);
+    if (source && Py_IS_TYPE(source, &LoaderType)) drop_answer(iterator, source);
+    if (source && Py_IS_TYPE(source, &TasksType)) tasks_done(source);
+    if (source && PyDict_CheckExact(source)) {
+        if (delete_answer(source, iterator->answered_count))
+            count_deleted(iterator);
+        else if (loader_of(iterator))
+            drop_answer(iterator, iterator->loader);
+    }
     iterator->answered_count++;
     PyErr_Restore(type, error, trace);
 }
@@ -85,12 +112,16 @@ static PyObject *iterator_next(PyObject *self) {
 static int iterator_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(((struct iterator *)self)->source);
     Py_VISIT(((struct iterator *)self)->loader);
+    Py_VISIT(((struct iterator *)self)->tasks);
+    Py_VISIT(((struct iterator *)self)->task_numbers);
     return 0;
 }
 
 static int iterator_clear(PyObject *self) {
     Py_CLEAR(((struct iterator *)self)->source);
     Py_CLEAR(((struct iterator *)self)->loader);
+    Py_CLEAR(((struct iterator *)self)->tasks);
+    Py_CLEAR(((struct iterator *)self)->task_numbers);
     return 0;
 }
 
@@ -103,6 +134,9 @@ static void iterator_dealloc(PyObject *self) {
 static PyMemberDef iterator_members[] = {
     {"_source", T_OBJECT, offsetof(struct iterator, source), 0, "Keeps the next value until next() has returned it."},
     {"_loader", T_OBJECT, offsetof(struct iterator, loader), 0, "The Loader that gives the answers."},
+    {"tasks", T_OBJECT, offsetof(struct iterator, tasks), 0, "The Tasks of this epoch."},
+    {"_task_numbers", T_OBJECT, offsetof(struct iterator, task_numbers), 0,
+     "The numbers of the tasks of the values in `_source`, if that is a dict."},
     {"_answered", T_ULONGLONG, offsetof(struct iterator, answered_count), 0,
      "Number of values and failures that were returned."},
     {"_num_yielded", T_ULONGLONG, offsetof(struct iterator, yielded_count), 0,

@@ -15,6 +15,7 @@ struct loader {
     long status;                  /* of these */
     bool has_failed;              /* the answer is the exception that is being raised */
     unsigned long long serial;    /* number of answers that were waited for */
+    unsigned long long task;      /* number of the task of the last of them */
     unsigned long long owed;      /* number of tasks that still have to be submitted */
     unsigned long long submitted; /* in this epoch */
     int failed_step;              /* enum step: the step at which the last submit failed */
@@ -68,6 +69,10 @@ void loader_drop(PyObject *self) {
 
 bool *loader_has_failed(PyObject *self) {
     return &((struct loader *)self)->has_failed;
+}
+
+unsigned long long loader_task(PyObject *self) {
+    return ((struct loader *)self)->task;
 }
 
 static void loader_dealloc(PyObject *self) {
@@ -241,6 +246,7 @@ static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
     loader_drop(self); /* a signal handler may have waited for an answer */
     loader->received = received;
     loader->status = (long)received->status;
+    loader->task = received->task;
     loader->serial++;
     return PyLong_FromLong(loader->status);
 }
@@ -452,6 +458,8 @@ static PyMemberDef loader_members[] = {
      "Number of tasks that were submitted in this epoch."},
     {"failed_step", T_INT, offsetof(struct loader, failed_step), READONLY,
      "The step at which the last submit failed. 0: it did not fail; 1: drawing the task; 2: sending it."},
+    {"task", T_ULONGLONG, offsetof(struct loader, task), READONLY,
+     "The number of the task of the answer that was waited for last."},
     {"serial", T_ULONGLONG, offsetof(struct loader, serial), READONLY, "Number of answers that were waited for."},
     {NULL, 0, 0, 0, NULL},
 };

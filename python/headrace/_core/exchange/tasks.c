@@ -13,13 +13,18 @@ struct tasks {
     Py_ssize_t batch_size; /* 0: items are handed on as they come */
     bool drop_last, has_lists, is_over;
     char reads_batches;              /* a task that can be read only once is read into a list */
+    char keeps_sent;                 /* tasks are kept in `sent`, `first` and `last` */
     PyObject *batch;                 /* list: items of a batch that is not complete */
     PyObject *ahead;                 /* list: drawn by look, oldest first */
     PyObject *error;                 /* that the sampler raised after those, in look */
     PyObject *held;                  /* dict: thread -> what it has drawn and not handed on */
+    PyObject *sent;                  /* dict: number -> task that was handed on and not answered */
+    PyObject *first, *last;          /* the first task that was handed on, and the task that was answered last */
     Py_ssize_t skipped_count;        /* items that are left out of that batch */
     unsigned long long item_count;   /* items that the iterator gave */
     unsigned long long handed_count; /* tasks that were handed on */
+    unsigned long long lost_count;   /* of these, tasks that no worker got; they have no number */
+    unsigned long long answered_count, last_number; /* tasks that were answered, and the number of the last of them */
 };
 
 static PyObject *tasks_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -39,7 +44,8 @@ static PyObject *tasks_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
     tasks->batch = PyList_New(0);
     tasks->ahead = PyList_New(0);
     tasks->held = PyDict_New();
-    if (!tasks->batch || !tasks->ahead || !tasks->held) Py_CLEAR(tasks);
+    tasks->sent = PyDict_New();
+    if (!tasks->batch || !tasks->ahead || !tasks->held || !tasks->sent) Py_CLEAR(tasks);
     return (PyObject *)tasks;
 }
 
@@ -52,6 +58,9 @@ static int tasks_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(tasks->ahead);
     Py_VISIT(tasks->error);
     Py_VISIT(tasks->held);
+    Py_VISIT(tasks->sent);
+    Py_VISIT(tasks->first);
+    Py_VISIT(tasks->last);
     return 0;
 }
 
@@ -64,6 +73,9 @@ static int tasks_clear(PyObject *self) {
     Py_CLEAR(tasks->ahead);
     Py_CLEAR(tasks->error);
     Py_CLEAR(tasks->held);
+    Py_CLEAR(tasks->sent);
+    Py_CLEAR(tasks->first);
+    Py_CLEAR(tasks->last);
     return 0;
 }
 
@@ -178,12 +190,54 @@ PyObject *tasks_draw(PyObject *self) {
     return task;
 }
 
+/* Keeps a task that was handed on until it is answered. Without memory for that, it cannot be named later. */
+static void keep_sent(struct tasks *tasks, PyObject *task) {
+    PyObject *number = PyLong_FromUnsignedLongLong(tasks->handed_count - tasks->lost_count);
+    if (number) PyDict_SetItem(tasks->sent, number, task);
+    if (!tasks->first) tasks->first = Py_NewRef(task);
+    Py_XDECREF(number);
+}
+
+/* Removes this thread's task from those that are held. Returns it, or NULL if there is none. */
+static PyObject *take_held(struct tasks *tasks) {
+    PyObject *thread = this_thread();
+    PyObject *task = thread ? Py_XNewRef(PyDict_GetItemWithError(tasks->held, thread)) : NULL;
+    if (task && PyDict_DelItem(tasks->held, thread) < 0) Py_CLEAR(task);
+    PyErr_Clear();
+    Py_XDECREF(thread);
+    return task;
+}
+
 void tasks_handed_on(PyObject *self) {
     struct tasks *tasks = (struct tasks *)self;
-    PyObject *thread = this_thread();
-    if (thread && PyDict_DelItem(tasks->held, thread) == 0) tasks->handed_count++;
-    PyErr_Clear(); /* this thread had no task */
-    Py_XDECREF(thread);
+    PyObject *task = take_held(tasks);
+    if (!task) return;
+    if (tasks->keeps_sent) keep_sent(tasks, task);
+    tasks->handed_count++;
+    Py_DECREF(task);
+    PyErr_Clear();
+}
+
+void tasks_answered(PyObject *self, unsigned long long number) {
+    struct tasks *tasks = (struct tasks *)self;
+    PyObject *key = PyLong_FromUnsignedLongLong(number);
+    PyObject *task = key ? Py_XNewRef(PyDict_GetItemWithError(tasks->sent, key)) : NULL;
+    if (task) {
+        PyDict_DelItem(tasks->sent, key);
+        Py_XSETREF(tasks->last, task);
+    }
+    tasks->answered_count++;
+    tasks->last_number = number;
+    PyErr_Clear();
+    Py_XDECREF(key);
+}
+
+/* For a batch that was made in this process: it is handed on and answered at once. */
+void tasks_done(PyObject *self) {
+    struct tasks *tasks = (struct tasks *)self;
+    unsigned long long before = tasks->handed_count;
+    tasks_handed_on(self);
+    if (tasks->handed_count != before) tasks_answered(self, before - tasks->lost_count);
 }
 
 static PyObject *py_draw(PyObject *self, PyObject *ignored) {
@@ -195,7 +249,7 @@ static PyObject *py_draw(PyObject *self, PyObject *ignored) {
 
 static PyObject *tasks_next(PyObject *self) {
     PyObject *task = tasks_draw(self);
-    if (task) tasks_handed_on(self);
+    if (task) tasks_done(self);
     return task;
 }
 
@@ -203,6 +257,40 @@ static PyObject *py_handed_on(PyObject *self, PyObject *ignored) {
     (void)ignored;
     tasks_handed_on(self);
     Py_RETURN_NONE;
+}
+
+static PyObject *py_done(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    tasks_done(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_lose(PyObject *self, PyObject *ignored) {
+    struct tasks *tasks = (struct tasks *)self;
+    PyObject *task = take_held(tasks);
+    (void)ignored;
+    tasks->handed_count += task != NULL;
+    tasks->lost_count += task != NULL;
+    Py_XDECREF(task);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_skip(PyObject *self, PyObject *argument) {
+    struct tasks *tasks = (struct tasks *)self;
+    Py_ssize_t count = PyLong_AsSsize_t(argument), skipped = 0;
+    PyObject *last = NULL;
+    if (count == -1 && PyErr_Occurred()) return NULL;
+    while (skipped < count) {
+        PyObject *task = next_task(tasks);
+        if (!task) break;
+        Py_XSETREF(last, task);
+        skipped++;
+    }
+    if (PyErr_Occurred()) {
+        Py_XDECREF(last);
+        return NULL;
+    }
+    return Py_BuildValue("nN", skipped, last ? last : Py_NewRef(Py_None));
 }
 
 static PyObject *py_look(PyObject *self, PyObject *argument) {
@@ -268,6 +356,12 @@ static PyMethodDef methods[] = {
      "StopIteration at the end, and any exception of the sampler."},
     {"handed_on", py_handed_on, METH_NOARGS,
      "handed_on()\n\nMarks this thread's task as handed on: draw() returns the next one."},
+    {"done", py_done, METH_NOARGS,
+     "done()\n\nMarks this thread's task as handed on and answered, for a batch that was made in this process."},
+    {"lose", py_lose, METH_NOARGS, "lose()\n\nMarks this thread's task as one that cannot be sent to a worker."},
+    {"skip", py_skip, METH_O,
+     "skip(count) -> (int, object)\n\nDraws up to `count` tasks and drops them, before the first one is handed on. "
+     "Returns how many there were, and the last one or None. Raises any exception of the sampler."},
     {"look", py_look, METH_O,
      "look(count) -> list\n\nReturns up to `count` tasks that come after those that were drawn. What the sampler "
      "raises."},
@@ -288,8 +382,18 @@ static PyMethodDef methods[] = {
 static PyMemberDef members[] = {
     {"reads_batches", T_BOOL, offsetof(struct tasks, reads_batches), 0,
      "Whether a task that can be read only once is read into a list. It is False at first."},
+    {"keeps_sent", T_BOOL, offsetof(struct tasks, keeps_sent), 0,
+     "Whether tasks are kept in `sent`, `first` and `last`. It is False at first."},
     {"item_count", T_ULONGLONG, offsetof(struct tasks, item_count), READONLY, "How many items the iterator gave."},
     {"handed_count", T_ULONGLONG, offsetof(struct tasks, handed_count), READONLY, "How many tasks were handed on."},
+    {"lost_count", T_ULONGLONG, offsetof(struct tasks, lost_count), READONLY,
+     "How many of them no worker got. They have no number."},
+    {"answered_count", T_ULONGLONG, offsetof(struct tasks, answered_count), READONLY, "How many of them were answered."},
+    {"sent", T_OBJECT_EX, offsetof(struct tasks, sent), READONLY,
+     "The tasks that were handed on and not answered, by number."},
+    {"first", T_OBJECT, offsetof(struct tasks, first), READONLY, "The first task that was handed on, or None."},
+    {"last", T_OBJECT, offsetof(struct tasks, last), READONLY, "The task that was answered last, or None."},
+    {"last_number", T_ULONGLONG, offsetof(struct tasks, last_number), READONLY, "The number of that task."},
     {NULL, 0, 0, 0, NULL},
 };
 

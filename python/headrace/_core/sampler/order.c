@@ -82,7 +82,7 @@ static int fill_table(struct core_order *self, int64_t n, int item_bytes, uint64
     if (need_table(self, n, item_bytes) < 0) return -1;
     Py_BEGIN_ALLOW_THREADS;
     r = permute(self->table, n, item_bytes, seed);
-    if (r == 0 && deal->step > 1) keep(self, deal, n, item_bytes);
+    if (r == 0 && deal->count < n) keep(self, deal, n, item_bytes);
     Py_END_ALLOW_THREADS;
     if (r == 0)
         r = item_bytes == 4 ? hr_order_int32(deal->count, self->table, &self->order)
@@ -92,19 +92,19 @@ static int fill_table(struct core_order *self, int64_t n, int item_bytes, uint64
 }
 
 static PyObject *order_torch(PyObject *type, PyObject *arguments, PyObject *keywords) {
-    static char *names[] = {"n", "seed", "world_size", "rank", "drop_last", "item_bytes", NULL};
-    long long n, world_size = 1, rank = 0;
+    static char *names[] = {"n", "seed", "world_size", "rank", "drop_last", "position", "item_bytes", NULL};
+    long long n, world_size = 1, rank = 0, position = 0;
     unsigned long long seed;
     int drop_last = 0, item_bytes = 0;
     struct hr_deal deal;
     (void)type;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "LK|LLpi:torch", names, &n, &seed, &world_size, &rank,
-                                     &drop_last, &item_bytes))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "LK|LLpLi:torch", names, &n, &seed, &world_size, &rank,
+                                     &drop_last, &position, &item_bytes))
         return NULL;
     if (item_bytes == 0) item_bytes = n <= (long long)INT32_MAX + 1 ? 4 : 8;
     if (item_bytes != 4 && item_bytes != 8)
         return PyErr_Format(PyExc_ValueError, "headrace: item_bytes is %d; give 4 or 8", item_bytes);
-    int r = hr_deal_rank(n, world_size, rank, drop_last, &deal);
+    int r = hr_deal_rank(n, position, world_size, rank, drop_last, &deal);
     if (r < 0) return core_raise(r);
     struct core_order *self = new_order();
     if (self && fill_table(self, n, item_bytes, seed, &deal) < 0) Py_CLEAR(self);
@@ -175,10 +175,9 @@ static PyMethodDef methods[] = {
     {"stream", order_stream, METH_VARARGS | METH_STATIC,
      "stream(n, seed, epoch) -> Order\n\nReturns a shuffled order without a table. See hr_order_stream."},
     {"torch", (PyCFunction)(void (*)(void))order_torch, METH_VARARGS | METH_KEYWORDS | METH_STATIC,
-     "torch(n, seed, world_size=1, rank=0, drop_last=False, item_bytes=0) -> Order\n\nReturns the indices that "
-     "DistributedSampler gives a rank of torch.randperm(n): all of them for world_size 1. The table has 4 or 8 bytes "
-     "for "
-     "each, 0: 4 if they suffice. Raises MemoryError."},
+     "torch(n, seed, world_size=1, rank=0, drop_last=False, position=0, item_bytes=0) -> Order\n\nReturns the indices "
+     "that DistributedSampler gives a rank of torch.randperm(n), from `position` on: all of them for world_size 1 and "
+     "position 0. The table has 4 or 8 bytes for each, 0: 4 if they suffice. Raises MemoryError."},
     {"at", order_at, METH_O, "at(position) -> int\n\nReturns the index at a position."},
     {"find", order_find, METH_O,
      "find(index) -> int\n\nReturns the position of an index. Raises ValueError if it is not in the order."},

@@ -9,12 +9,15 @@
  *
  *     order.c     _core.Order, an order with random access
  *     iterator.c  the iterator that _core.Order.iterate returns
+ *     deal.c      the part of a rank
  *     draw.c      draws with replacement
  */
 
 extern PyTypeObject OrderType;
 extern PyTypeObject OrderIteratorType;
 
+PyObject *deal_rank(PyObject *module, PyObject *arguments);     /* _core.deal (deal.c) */
+PyObject *deal_advance(PyObject *module, PyObject *arguments);  /* _core.advance */
 PyObject *draw_indices(PyObject *module, PyObject *arguments);  /* _core.draw_indices (draw.c) */
 PyObject *draw_weighted(PyObject *module, PyObject *arguments); /* _core.draw_weighted */
 

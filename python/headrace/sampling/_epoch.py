@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One epoch of a loader: where it began, how far it is, and the state that continues it."""
+
+from __future__ import annotations
+
+import array
+import itertools
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from headrace.sampling import _deal
+from headrace.sampling._source import Drawn, Source
+from headrace.sampling._state import Segment, State, StateError
+
+try:
+    from headrace import _core
+except ImportError:
+    _core = None  # type: ignore[assignment]
+
+
+class Last(NamedTuple):
+    """The batch that a loader delivered last.
+
+    epoch: the loader's number of the epoch. step: the batch's number in the epoch, from 0. indices: as the sampler gave
+    them. weights: for each sample 1, or 0 if it repeats another one to fill up the step. global_count: samples that all
+    ranks get in this step, without repeats; None if the order is not known.
+    """
+
+    epoch: int
+    step: int
+    indices: Any
+    weights: Any
+    global_count: int | None
+
+
+def hash_of(task: Any) -> int:
+    """Returns 32 bits of the indices of a task, which is never 0."""
+    try:
+        data = array.array("q", task if isinstance(task, (list, tuple)) else [task]).tobytes()
+    except (TypeError, ValueError, OverflowError):  # indices of another kind
+        data = repr(task).encode()
+    return zlib.crc32(data) or 1
+
+
+def core_tasks(drawn: Drawn) -> _core.Tasks:
+    """Returns the tasks for a loader of headrace, which counts what the consumer has."""
+    tasks = _core.Tasks(drawn.items, drawn.batch_size, drawn.drop_last, drawn.has_lists)
+    tasks.keeps_sent = True
+    return tasks
+
+
+class Epoch:
+    """One epoch. `tasks` gives its batches, in the order in which they are made.
+
+    number: the loader's number of the epoch. state: what it continues. new_tasks: makes the tasks, which count how many
+    of them the consumer has.
+    """
+
+    tasks: Any
+
+    def __init__(
+        self,
+        source: Source,
+        number: int,
+        state: State | None = None,
+        new_tasks: Callable[[Drawn], Any] = core_tasks,
+    ) -> None:
+        self.source = source
+        self.number = number
+        self._new_tasks = new_tasks
+        self._earlier: list[Segment] = []
+        self._position = 0  # entries that the earlier segments have consumed
+        self._begun = 0  # steps of this segment before this process
+        self._holes: list[int] = []  # of these, the ones that were not delivered; they come first
+        self._first_hash = 0
+        self._last_hash = 0
+        if state is None or state.steps == 0:
+            self._begin(None if state is None or not state.seeds else state.seeds)
+        else:
+            self._continue(state)
+
+    # ---- the beginning ----
+
+    def _begin(self, seeds: dict[str, Any] | None) -> None:
+        drawn, _ = self.source.draw(0, 0, seeds)
+        self.tasks = self._new_tasks(drawn)
+
+    def _continue(self, state: State) -> None:
+        *earlier, last = state.segments
+        if not last.divides_as(self.source.segment):
+            self._earlier, self._position = state.segments, state.samples
+            drawn, _ = self.source.draw(state.samples, 0, state.seeds)
+            self.tasks = self._new_tasks(drawn)
+            return
+        self._earlier, self._begun, self._holes = earlier, last.steps, state.holes
+        self._position = self._count_consumed(earlier)
+        self._first_hash, self._last_hash = state.first, state.last
+        self._redraw(state)
+
+    def _count_consumed(self, segments: list[Segment]) -> int:
+        position = 0
+        for one in segments if self.source.n is not None else []:
+            position = _deal.advance(self.source.n or 0, position, one.world, one.batch, one.steps)
+        return position
+
+    def _redraw(self, state: State) -> None:
+        """Draws the tasks again from the first one that is needed: the last delivered one, to see that the order has not
+        changed, or the first hole."""
+        back = min([self._begun - 1, *self._holes]) if self._begun else 0
+        drawn, count = self.source.draw(self._position, back, state.seeds)
+        tasks = self._new_tasks(drawn)
+        found, last = tasks.skip(count)
+        is_short = found < count
+        kept = []
+        for number in range(back, self._begun):
+            found, last = tasks.skip(1)
+            is_short |= found < 1
+            if number in self._holes:
+                kept.append(last)
+        is_other = state.last and state.by == self.source.rank and hash_of(last) != state.last
+        if is_short or is_other:
+            raise StateError(self._describe_change(state, is_short))
+        self.tasks = self._new_tasks(Drawn(itertools.chain(kept, tasks), 0, False)) if kept else tasks
+
+    def _describe_change(self, state: State, is_short: bool) -> str:
+        what = "has fewer batches" if is_short else "gives other indices"
+        return (
+            "headrace: the order of the samples has changed since this state was taken: the "
+            f"{state.order['kind']} {what} than before in its first {self._begun} batches; make it with the same seed, "
+            "weights and dataset, or use on_changed='next_epoch' to leave the rest of the epoch out"
+        )
+
+    # ---- the progress ----
+
+    def _number_of(self, task: int) -> int:
+        """Returns the number in this segment of a task of this process."""
+        return self._holes[task] if task < len(self._holes) else self._begun + task - len(self._holes)
+
+    def _delivered(self, held_back: int) -> tuple[int, list[int]]:
+        """Returns how many steps of this segment are done, up to the last delivered one, and the holes before it."""
+        tasks = self.tasks
+        open_tasks = set(tasks.sent)
+        end = tasks.handed_count - tasks.lost_count
+        while end and end - 1 in open_tasks:
+            end -= 1
+        holes = sorted(self._number_of(one) for one in open_tasks if one < end)
+        holes += [one for one in self._holes[tasks.handed_count :] if one not in holes]
+        if end <= len(self._holes):
+            return self._begun - (held_back if not self._holes else 0), sorted(holes)
+        steps = self._number_of(end - 1) + 1 + tasks.lost_count
+        return (steps if holes else max(0, steps - held_back)), sorted(holes)
+
+    @property
+    def has_changed(self) -> bool:
+        """Returns True if the epoch was divided in another way before."""
+        return bool(self._earlier)
+
+    def steps_done(self, held_back: int = 0) -> int:
+        """Returns how many batches of the epoch the consumer has, those before a resume too."""
+        steps, holes = self._delivered(held_back)
+        return sum(one.steps for one in self._earlier) + steps - len(holes)
+
+    def steps_left(self) -> int | None:
+        """Returns how many batches are left, or None if that is not known."""
+        count = self.source.count_steps(self._position)
+        steps, holes = self._delivered(0)
+        return None if count is None else max(0, count - steps + len(holes))
+
+    def last(self) -> Last | None:
+        """Returns the batch that was delivered last, or None before the first one."""
+        task = self.tasks.last
+        if task is None:
+            return None
+        number = self._number_of(self.tasks.last_number)
+        return Last(
+            epoch=self.number,
+            step=sum(one.steps for one in self._earlier) + number,
+            indices=list(task) if isinstance(task, (list, tuple)) else task,
+            weights=self.source.weights(self._position, number, task),
+            global_count=self.source.count_global(self._position, number),
+        )
+
+    # ---- the state ----
+
+    def state(self, held_back: int) -> State:
+        """Returns the state after the batches that were delivered, without the last `held_back` of them."""
+        steps, holes = self._delivered(held_back)
+        source, tasks = self.source, self.tasks
+        if steps - len(holes) == 0 and not self._earlier:
+            return self._at_start(dict(source.seeds))
+        if self.steps_left() == 0 and not held_back:
+            return self._at_next_epoch()
+        segment = Segment(**{**vars(source.segment), "steps": steps})
+        first = self._first_hash or (0 if tasks.first is None else hash_of(tasks.first))
+        return State(
+            epoch=self.number,
+            steps=self.steps_done(held_back),
+            samples=self._samples(segment),
+            order=dict(source.order),
+            segments=[*self._earlier, segment],
+            holes=holes,
+            first=first,
+            last=self._hash_of_last(steps),
+            seeds=dict(source.seeds),
+            rank=source.rank if holes or (not source.is_known and source.seeds.keys() - {"base"}) else -1,
+            by=source.rank,
+        )
+
+    def _at_start(self, seeds: dict[str, Any]) -> State:
+        """Returns the state before the first batch of this epoch."""
+        return State(self.number, 0, 0, dict(self.source.order), [self.source.segment], seeds=seeds)
+
+    def _at_next_epoch(self) -> State:
+        """Returns the state after the last batch, which is that before the first one of the next epoch."""
+        order = dict(self.source.order)
+        if "epoch" in order:
+            order["epoch"] += 1
+        return State(self.number + 1, 0, 0, order, [self.source.segment], seeds=self.source.end_seeds())
+
+    def _samples(self, segment: Segment) -> int:
+        if self.source.n is None:
+            return -1
+        return _deal.advance(self.source.n, self._position, segment.world, segment.batch, segment.steps)
+
+    def _hash_of_last(self, steps: int) -> int:
+        """Returns the hash of the task before `steps`."""
+        task = self.tasks.last
+        if task is None:
+            return self._last_hash
+        if self._number_of(self.tasks.last_number) == steps - 1:
+            return hash_of(task)
+        return 0

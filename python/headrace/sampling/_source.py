@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the indices of an epoch come from: an order that is known, so that it can be continued at any place and divided
+among another number of ranks, or a sampler of the user's, whose indices are drawn again.
+
+The loaders choose the source (headrace.torch._sources, headrace._numpy.sources); Epoch (_epoch.py) begins and continues
+it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from headrace.sampling import _deal
+from headrace.sampling._state import Segment, State, StateError
+
+
+class Drawn:
+    """The tasks of a source from some place on. items: what tasks are made of; with `has_lists` they come in lists.
+    batch_size: so many items make a task; 0: an item is a task."""
+
+    def __init__(self, items: Iterable[Any], batch_size: int, drop_last: bool, has_lists: bool = False) -> None:
+        self.items = items
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.has_lists = has_lists
+
+    def tasks(self) -> Iterator[Any]:
+        """Returns an iterator over the tasks, without the extension."""
+        items = iter(itertools.chain.from_iterable(self.items) if self.has_lists else self.items)
+        if not self.batch_size:
+            yield from items
+            return
+        while batch := list(itertools.islice(items, self.batch_size)):
+            if self.drop_last and len(batch) < self.batch_size:
+                return
+            yield batch
+
+
+class Source:
+    """A sampler of the user's: its indices are drawn again from the epoch's beginning, and dropped up to the place. It
+    is the base of the sources that are known better.
+
+    order: what the order is made from; a state can only be loaded if it is the same. segment: how this rank divides it.
+    size: the number of samples of the dataset, or None.
+    """
+
+    is_known = False  # True: another rank, number of ranks and batch size can continue it
+    n: int | None = None  # entries of the order, of all ranks; a state then counts them
+
+    def __init__(self, sampler: Any, kind: str, size: int | None, batch_size: int = 0, drop_last: bool = False) -> None:
+        self.order: dict[str, Any] = {"kind": kind, "n": -1 if size is None else size}
+        self.segment = Segment(world=1, batch=1, drop_last=False, tail="pad")
+        self.rank = 0
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self.seeds: dict[str, Any] = {}  # what the newest draw has used
+
+    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
+        """Returns the tasks, and the number of those at their beginning that have to be dropped to be `steps` tasks
+        after `position`. seeds: the random numbers of the epoch that is continued; None: they are drawn."""
+        return Drawn(self._sampler, self._batch_size, self._drop_last), steps
+
+    def count_steps(self, position: int) -> int | None:
+        """Returns how many tasks there are from a position on, or None if that is not known."""
+        try:
+            count = len(self._sampler)
+        except (TypeError, NotImplementedError, AttributeError):
+            return None
+        if not self._batch_size:
+            return count
+        return count // self._batch_size if self._drop_last else -(-count // self._batch_size)
+
+    def weights(self, position: int, step: int, task: Any) -> list[float]:
+        """Returns for each sample of a task 1, or 0 if it only repeats another one to fill up the task."""
+        return [1.0] * count_samples(task)
+
+    def count_global(self, position: int, step: int) -> int | None:
+        """Returns how many samples all ranks get in a step, without repeats, or None if that is not known."""
+        if self.n is None:
+            return None
+        start, end = self.places_of(position, step)
+        return end - start
+
+    def places_of(self, position: int, step: int) -> tuple[int, int]:
+        """Returns the part of the order that all ranks consume in a step, if the order is known."""
+        n, world, batch = self.n or 0, self.segment.world, self.segment.batch
+        return (
+            _deal.advance(n, position, world, batch, step),
+            _deal.advance(n, position, world, batch, step + 1),
+        )
+
+    def was_drawn(self) -> None:
+        """Called after the first indices of an epoch were drawn."""
+
+    def end_seeds(self) -> dict[str, Any]:
+        """Returns the random numbers that the next epoch begins with."""
+        return {}
+
+    def with_size(self, n: int) -> Source:
+        """Returns the same source for a dataset of n samples, to end an epoch that began with these. Raises StateError
+        if it cannot."""
+        raise StateError(
+            f"headrace: on_changed='finish' cannot end an epoch with the old samples of a {self.order['kind']}; use "
+            "on_changed='next_epoch'"
+        )
+
+
+def count_samples(task: Any) -> int:
+    """Returns how many samples a task has: a list of indices, or one index."""
+    return len(task) if isinstance(task, (list, tuple)) else 1
+
+
+class Dealt(Source):
+    """A known order, of which each rank takes every world-th entry. batch_size: so many entries make a task; 0: an
+    entry is a task, and with `has_batches` it is a batch."""
+
+    is_known = True
+    has_batches = False
+
+    def __init__(self, order: dict[str, Any], n: int, segment: Segment, rank: int, batch_size: int) -> None:
+        self.order = order
+        self.n = n
+        self.segment = segment
+        self.rank = rank
+        self._batch_size = batch_size
+        self.seeds = {}
+
+    def entries(self) -> Any:
+        """Returns the whole order of this epoch, as a sequence or a _core.Order."""
+        raise NotImplementedError
+
+    def deal(self, position: int) -> _deal.Deal:
+        """Returns the part of this rank from a position on."""
+        drops = self.segment.tail == "drop"
+        return _deal.deal(self.n or 0, position, self.segment.world, self.rank, drops)
+
+    def _count(self, dealt: _deal.Deal) -> int:
+        """Returns how many entries this rank gets. With tail "exact" those are the ones that are no repeats, and a
+        repeat if the rank would have one batch fewer than the others."""
+        if self.segment.tail == "slice":
+            return dealt.once
+        if self.segment.tail != "exact":
+            return dealt.count
+        is_short = -(-dealt.once // self.segment.batch) < -(-dealt.count // self.segment.batch)
+        return dealt.once + is_short
+
+    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
+        place = _deal.advance(self.n or 0, position, self.segment.world, self.segment.batch, steps)
+        return Drawn(self.part(place), self._batch_size, self.segment.drop_last), 0
+
+    def part(self, position: int) -> Iterable[Any]:
+        """Returns the entries of this rank from a position on."""
+        dealt = self.deal(position)
+        count = self._count(dealt)
+        entries = part_of(self.entries(), dealt, count)
+        if self.segment.tail == "exact" and self.has_batches and count > dealt.once:
+            return [first_only(one) if i >= dealt.once else one for i, one in enumerate(entries)]
+        return entries
+
+    def count_steps(self, position: int) -> int | None:
+        count, batch = self._count(self.deal(position)), self.segment.batch
+        return count // batch if self.segment.drop_last else -(-count // batch)
+
+    def weights(self, position: int, step: int, task: Any) -> list[float]:
+        first, once = step * self.segment.batch, self.deal(position).once
+        if not self._batch_size:
+            return [float(first < once)] * count_samples(task)
+        return [float(first + i < once) for i in range(len(task))]
+
+    def count_global(self, position: int, step: int) -> int | None:
+        if not self.has_batches:
+            return super().count_global(position, step)
+        entries = self.entries()
+        return sum(count_samples(entries[i]) for i in range(*self.places_of(position, step)))
+
+
+class WholeOrder(Dealt):
+    """A known order that is at hand as a sequence or a _core.Order."""
+
+    def __init__(
+        self, entries: Any, order: dict[str, Any], n: int, segment: Segment, rank: int, batch_size: int
+    ) -> None:
+        super().__init__(order, n, segment, rank, batch_size)
+        self._entries = entries
+
+    def entries(self) -> Any:
+        return self._entries
+
+
+def first_only(entry: Any) -> Any:
+    """Returns a batch with its first sample only."""
+    return list(entry[:1]) if isinstance(entry, (list, tuple)) else entry
+
+
+def part_of(entries: Any, dealt: _deal.Deal, count: int) -> Iterable[Any]:
+    """Returns `count` entries of a part, from a sequence or a _core.Order."""
+    if hasattr(entries, "iterate"):
+        return iter(entries.iterate(dealt.first, dealt.step, count)) if count else ()
+    part: Sequence[Any] = entries[dealt.first :: dealt.step][:count]
+    n = len(entries)
+    rest = range(len(part), count)
+    return [*part, *(entries[(dealt.first + i * dealt.step) % n] for i in rest)] if rest else part
+
+
+def check_same_order(state: State, source: Source) -> None:
+    """Raises StateError if a state was taken with another order than the source has, other than by the number of
+    samples."""
+    theirs, ours = state.order, source.order
+    if theirs["kind"] != ours["kind"]:
+        raise StateError(
+            f"headrace: this state was taken with a {theirs['kind']}, and this loader has a {ours['kind']}; give it "
+            "the same kind of sampler"
+        )
+    for name in theirs.keys() - {"n", "kind", "epoch"}:
+        if theirs[name] != ours.get(name):
+            raise StateError(
+                f"headrace: this state was taken with {name}={theirs[name]!r} of the {ours['kind']}, and here it is "
+                f"{ours.get(name)!r}; make the sampler with {name}={theirs[name]!r}"
+            )
+
+
+def check_division(state: State, source: Source) -> None:
+    """Raises StateError if a state needs the same division among ranks as it was taken with, and this is another."""
+    last = state.segments[-1]
+    if not state.is_of_all_ranks and state.rank != source.rank:
+        raise StateError(
+            f"headrace: this state is that of rank {state.rank}, and this is rank {source.rank}: batches arrived out "
+            "of order, or the sampler has a state of its own, so each rank has to load its own state"
+        )
+    if last.divides_as(source.segment):
+        return
+    now = source.segment
+    then = f"it was taken with world_size {last.world} and batch_size {last.batch}"
+    change = f"{then}, and now these are {now.world} and {now.batch}"
+    if not source.is_known:
+        raise StateError(
+            f"headrace: this state can only be continued with the same division among ranks: {change}; the order of a "
+            f"{source.order['kind']} is not known to headrace (headrace.torch.per_rank makes it known)"
+        )
+    if state.holes:
+        raise StateError(f"headrace: this state was taken with in_order=False, and {change}")

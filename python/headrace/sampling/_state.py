@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a loader: how far it is in an epoch, as a dict with one string, and back with all checks.
+
+    {"headrace": "<JSON>"}     the same key before, during and after an epoch, so that any checkpoint format takes it
+
+The JSON has the fields of State, `format` and a checksum. A loader in order has the same state on each rank.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+KEY = "headrace"
+FORMAT = 1
+# What other libraries' states contain, and whose states they are.
+_FOREIGN = {
+    "_snapshot": "torchdata's StatefulDataLoader",
+    "_steps_since_snapshot": "torchdata's StatefulDataLoader",
+    "_sampler_iter_yielded": "torchdata's StatefulDataLoader",
+    "_iterator_finished": "torchdata's StatefulDataLoader or accelerate",
+    "dp_rank_0": "torchtitan's ParallelAwareDataloader",
+    "sample_in_epoch": "Streaming's StreamingDataset",
+    "last_seen_indices": "Grain's DataLoader",
+}
+
+
+class StateError(ValueError):
+    """Raised if a state cannot be loaded. Nothing of it is loaded then."""
+
+
+@dataclass
+class Segment:
+    """A part of an epoch with one division among ranks: `steps` batches of `batch` entries on each of `world` ranks.
+    drop_last: an incomplete last batch is left out. tail: what is done with an indivisible rest of the order."""
+
+    world: int
+    batch: int
+    drop_last: bool
+    tail: str
+    steps: int = 0
+
+    def divides_as(self, other: Segment) -> bool:
+        """Returns True if both divide an order in the same way."""
+        return (self.world, self.batch, self.drop_last, self.tail) == (
+            other.world,
+            other.batch,
+            other.drop_last,
+            other.tail,
+        )
+
+
+@dataclass
+class State:
+    """How far a loader is in an epoch.
+
+    epoch: the loader's number of the epoch. steps: batches of each rank that the consumer has. samples: entries of the
+    order, of all ranks, that were consumed; -1 if that is not known. order: what the order of this epoch is made from
+    (`kind`, and `n`, `seed`, `epoch`, ... as far as they exist), which must be the same at load. segments: the parts of
+    this epoch, of which the last one is under way. holes: of the last segment, numbers of batches that were not
+    delivered although later ones were. first, last: hashes of the indices of the epoch's first batch and of the last
+    delivered one, to find an order that has changed. by: the rank whose batches these are. seeds: random numbers that
+    were drawn for this epoch. rank: whose state it is, or -1 if it is right for all ranks. workers: for an iterable
+    dataset, the state of each worker.
+    """
+
+    epoch: int
+    steps: int
+    samples: int
+    order: dict[str, Any]
+    segments: list[Segment]
+    holes: list[int] = field(default_factory=list)
+    first: int = 0
+    last: int = 0
+    seeds: dict[str, Any] = field(default_factory=dict)
+    rank: int = -1
+    by: int = 0
+    workers: list[Any] = field(default_factory=list)
+    algorithm: int = 1
+
+    @property
+    def is_of_all_ranks(self) -> bool:
+        """Returns True if each rank may load it."""
+        return self.rank < 0
+
+
+_TYPES: dict[str, type] = {
+    "epoch": int,
+    "steps": int,
+    "samples": int,
+    "order": dict,
+    "segments": list,
+    "holes": list,
+    "first": int,
+    "last": int,
+    "seeds": dict,
+    "rank": int,
+    "by": int,
+    "workers": list,
+    "algorithm": int,
+}
+_SEGMENT_TYPES: dict[str, type] = {"world": int, "batch": int, "drop_last": bool, "tail": str, "steps": int}
+_TAILS = ("pad", "drop", "exact", "slice")
+
+
+def encode(state: State) -> dict[str, str]:
+    """Returns the state as users keep it."""
+    fields = {"format": FORMAT, **asdict(state)}
+    return {KEY: json.dumps({**fields, "checksum": _checksum(fields)}, separators=(",", ":"))}
+
+
+def _checksum(fields: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
+
+
+def decode(given: Any) -> State:
+    """Returns the state of what encode returned, or of the decoded dict. Raises TypeError for another type, and
+    StateError for a state that is damaged, newer, or of another library."""
+    fields = _fields_of(given)
+    version = fields.get("format")
+    if type(version) is int and version > FORMAT:
+        raise StateError(
+            f"headrace: this state has format {version}, and this version of headrace reads formats up to {FORMAT}; "
+            "install the version of headrace that has made it, or a newer one"
+        )
+    if version != FORMAT:
+        raise StateError(f"headrace: this is not a state of a headrace loader: its format is {version!r}")
+    checksum = fields.pop("checksum", None)
+    if checksum != _checksum(fields):
+        raise StateError(
+            "headrace: this state was damaged or edited: its checksum does not fit; use another checkpoint, or "
+            "loader.skip(steps) and set_epoch to begin at a place of your choice"
+        )
+    del fields["format"]
+    return _checked(fields)
+
+
+def _fields_of(given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"headrace: load_state_dict takes the dict that state_dict() returned, but got a {type(given).__name__}"
+        )
+    if KEY not in given:
+        if "format" in given and "segments" in given:
+            return dict(given)
+        raise StateError(f"headrace: {_whose(given)}")
+    text = given[KEY]
+    if isinstance(text, Mapping):
+        return dict(text)
+    if not isinstance(text, (str, bytes)):
+        raise StateError(f"headrace: the state should contain a string at {KEY!r}, but has a {type(text).__name__}")
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise StateError(
+            f"headrace: this state is damaged: its {len(text)} characters are no JSON ({error}); it was cut off or "
+            "edited, so use another checkpoint"
+        ) from None
+    if not isinstance(fields, dict):
+        raise StateError(f"headrace: this state is damaged: it contains a {type(fields).__name__}, not a dict")
+    return fields
+
+
+def _whose(given: Mapping[Any, Any]) -> str:
+    for name, whose in _FOREIGN.items():
+        if name in given:
+            steps = given.get("_num_yielded")
+            skip = f"loader.skip({steps})" if isinstance(steps, int) else "loader.skip(steps)"
+            return (
+                f"this is a state of {whose}, which headrace cannot read; set_epoch and {skip} begin at the same batch "
+                "if the sampler gives the same order"
+            )
+    names = ", ".join(map(repr, list(given)[:5])) or "nothing"
+    return f"this is not a state of a headrace loader: it should have the key {KEY!r}, but has {names}"
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and (kind is not int or type(value) is int)
+
+
+def _check_types(fields: Mapping[str, Any], types: Mapping[str, type], what: str) -> None:
+    for name, kind in types.items():
+        if not _is(fields.get(name), kind):
+            raise StateError(f"headrace: this state is damaged: {what} has {name}={fields.get(name)!r}")
+    if unknown := set(fields) - set(types):
+        raise StateError(f"headrace: this state is damaged: {what} has an unknown field {sorted(unknown)[0]!r}")
+
+
+def _segment(fields: Any) -> Segment:
+    if not isinstance(fields, Mapping):
+        raise StateError(f"headrace: this state is damaged: a segment is {fields!r}")
+    _check_types(fields, _SEGMENT_TYPES, "a segment")
+    if fields["world"] < 1 or fields["batch"] < 1 or fields["steps"] < 0 or fields["tail"] not in _TAILS:
+        raise StateError(f"headrace: this state is damaged: a segment is {dict(fields)!r}")
+    return Segment(**fields)
+
+
+def _checked(fields: dict[str, Any]) -> State:
+    _check_types(fields, _TYPES, "it")
+    segments = [_segment(one) for one in fields["segments"]]
+    holes = fields["holes"]
+    if not segments or fields["epoch"] < 0 or fields["steps"] < 0 or not isinstance(fields["order"].get("kind"), str):
+        raise StateError("headrace: this state is damaged: its epoch, steps, order or segments are out of range")
+    if not all(type(one) is int and 0 <= one < segments[-1].steps for one in holes):
+        raise StateError(f"headrace: this state is damaged: holes={holes!r}")
+    if sum(one.steps for one in segments) - len(holes) != fields["steps"]:
+        raise StateError("headrace: this state is damaged: its segments do not sum up to its steps")
+    return State(**{**fields, "segments": segments})

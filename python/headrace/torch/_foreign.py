@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sampler of the user's as a source of indices. To continue it in the middle of an epoch, it is put back to where it
+was at the epoch's beginning, and its indices are drawn again; no samples are made for that.
+
+It is put back by its own state_dict and load_state_dict, if it has them, by the states of its random number generators,
+and, if it draws from the generators that all code shares, by their states.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from headrace._inspect import lookup
+from headrace.sampling import _values
+from headrace.sampling._source import Drawn, Source
+from headrace.torch import _generators
+
+
+def _has_state(sampler: Any) -> bool:
+    return all(callable(lookup.attribute(sampler, name)) for name in ("state_dict", "load_state_dict"))
+
+
+def _own_generators(sampler: Any) -> dict[str, Any]:
+    """Returns the generators that a sampler has as attributes, and those of a sampler inside it."""
+    found: dict[str, Any] = {}
+    for name, value in lookup.attribute(sampler, "__dict__", {}).items():
+        if _generators.is_generator(value):
+            found[name] = value
+        elif name in ("sampler", "batch_sampler"):
+            found |= {f"{name}.{inner}": one for inner, one in _own_generators(value).items()}
+    return found
+
+
+def samplers_of(sampler: Any) -> list[Any]:
+    """Returns a sampler and those that it is around: those of BatchSampler, and of accelerate's and Lightning's."""
+    found: list[Any] = []
+    while sampler is not None and not any(sampler is one for one in found):
+        found.append(sampler)
+        inner = (lookup.attribute(sampler, name) for name in ("batch_sampler", "sampler", "_sampler"))
+        sampler = next((one for one in inner if one is not None), None)
+    return found
+
+
+def has_set_epoch(sampler: Any) -> bool:
+    """Returns True if a sampler has a method set_epoch."""
+    return callable(lookup.attribute(sampler, "set_epoch"))
+
+
+class Before:
+    """What a sampler and the generators are at the beginning of an epoch, before torch's iterator is made."""
+
+    def __init__(self, index_sampler: Any) -> None:
+        self.globals = _generators.Globals()
+        self.own = {name: _generators.state_of(one) for name, one in _own_generators(index_sampler).items()}
+        self.sampler = _values.encode(index_sampler.state_dict()) if _has_state(index_sampler) else None
+        self._after = self.globals
+
+    def iterator_was_made(self, draws_from_default: bool) -> None:
+        """Looks whether the sampler drew numbers when torch's iterator was made, which draws a base seed itself."""
+        after = _generators.Globals()
+        expected = self.globals.after_base_seed() if draws_from_default else self.globals
+        if after.equals(expected):
+            self.globals = after
+        self._after = after
+
+    def has_drawn(self) -> bool:
+        """Returns True if the sampler has drawn from the shared generators until now."""
+        return self._after is not self.globals or not self.globals.equals(_generators.Globals())
+
+
+class ForeignSource(Source):
+    """See above. iterator: torch's over the sampler, for an epoch that begins at its beginning."""
+
+    def __init__(self, sampler: Any, size: int | None, batch_size: int, drop_last: bool, rank: int) -> None:
+        super().__init__(sampler, type(sampler).__name__, size, batch_size, drop_last)
+        epochs = (lookup.attribute(one, "epoch") for one in samplers_of(sampler) if has_set_epoch(one))
+        epoch = next((one for one in epochs if type(one) is int), None)
+        if epoch is not None:
+            self.order["epoch"] = epoch
+        self.rank = rank
+        self.before: Before | None = None
+        self.iterator: Any = None
+
+    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
+        if seeds is None:
+            items = self._sampler if self.iterator is None or self._batch_size else self.iterator
+            return Drawn(items, self._batch_size, self._drop_last), steps
+        with _generators.globals_kept():
+            if "globals" in seeds:
+                _generators.set_globals(seeds["globals"])
+            self._put_back(seeds)
+            self.seeds = dict(seeds)
+            drawn = Drawn(iter(self._sampler), self._batch_size, self._drop_last)
+            count = steps * (self._batch_size or 1)
+            drawn.items = itertools.chain(list(itertools.islice(drawn.items, count + 1)), drawn.items)
+            return drawn, steps
+
+    def _put_back(self, seeds: dict[str, Any]) -> None:
+        own = _own_generators(self._sampler)
+        for name, text in seeds.get("own", {}).items():
+            if name in own:
+                _generators.restore(own[name], text)
+        if "sampler" in seeds:
+            self._sampler.load_state_dict(_values.decode(seeds["sampler"]))
+
+    def was_drawn(self) -> None:
+        """Called after the first indices of an epoch that was not continued: notes what the sampler draws from."""
+        before = self.before
+        if before is None:
+            return
+        self.before = None
+        own = _own_generators(self._sampler)
+        used = {name: one for name, one in before.own.items() if name in own and _differs(one, own[name])}
+        if used:
+            self.seeds["own"] = {name: _generators.text_of(one) for name, one in used.items()}
+        if before.has_drawn():
+            self.seeds["globals"] = before.globals.encode()
+        if before.sampler is not None:
+            self.seeds["sampler"] = before.sampler
+
+
+def _differs(state: Any, generator: Any) -> bool:
+    now = _generators.state_of(generator)
+    if isinstance(state, torch.Tensor):
+        return not torch.equal(state, now)
+    return bool(_generators.text_of(state) != _generators.text_of(now))

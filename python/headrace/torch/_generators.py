@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The states of random number generators, as text for the state of a loader and back."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import random
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from headrace.sampling._state import StateError
+
+
+def encode(state: torch.Tensor) -> str:
+    """Returns the state of a torch.Generator as text of 4 to 7 thousand characters."""
+    return base64.b85encode(zlib.compress(state.numpy().tobytes(), 1)).decode()
+
+
+def decode(text: Any) -> torch.Tensor:
+    """Returns the state that encode was given. Raises StateError."""
+    try:
+        data = bytearray(zlib.decompress(base64.b85decode(text)))
+        return torch.frombuffer(data, dtype=torch.uint8)
+    except (ValueError, TypeError, zlib.error) as error:
+        raise StateError(
+            f"headrace: this state is damaged: the state of a generator cannot be read ({error})"
+        ) from None
+
+
+def set_state(generator: torch.Generator, text: Any) -> None:
+    """Sets a generator to a state that encode was given. Raises StateError."""
+    state = decode(text)
+    try:
+        generator.set_state(state)
+    except (RuntimeError, TypeError) as error:
+        raise StateError(
+            f"headrace: the state of a generator does not fit a torch.Generator on {generator.device}: {error}"
+        ) from None
+
+
+def _pack(words: Any) -> str:
+    data = b"".join(int(word).to_bytes(4, "little") for word in words)
+    return base64.b85encode(zlib.compress(data, 1)).decode()
+
+
+def _unpack(text: str) -> list[int]:
+    data = zlib.decompress(base64.b85decode(text))
+    return [int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data), 4)]
+
+
+def _plain(value: Any) -> Any:
+    """Returns the state of a numpy.random.Generator as JSON can contain it."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return {"words": _pack(value)} if hasattr(value, "tolist") and getattr(value, "ndim", 0) else value
+
+
+def _of_plain(value: Any, like: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {"words"}:
+        import numpy as np
+
+        return np.array(_unpack(value["words"]), dtype=like.dtype)
+    if isinstance(value, dict):
+        return {name: _of_plain(one, like[name]) for name, one in value.items()}
+    return value
+
+
+# ---- generators of a sampler's own ----
+
+
+def is_generator(value: Any) -> bool:
+    """Returns True for a torch.Generator, a random.Random and a numpy.random.Generator."""
+    numpy = sys.modules.get("numpy")
+    return isinstance(value, (torch.Generator, random.Random)) or (
+        numpy is not None and isinstance(value, numpy.random.Generator)
+    )
+
+
+def state_of(generator: Any) -> Any:
+    """Returns the state of a generator, as it is; text_of encodes it."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    return generator.getstate() if isinstance(generator, random.Random) else generator.bit_generator.state
+
+
+def text_of(state: Any) -> Any:
+    """Returns what state_of has returned as JSON can contain it."""
+    if isinstance(state, torch.Tensor):
+        return encode(state)
+    if isinstance(state, tuple):
+        version, words, gauss = state
+        return [version, _pack(words), gauss]
+    return _plain(state)
+
+
+def restore(generator: Any, text: Any) -> None:
+    """Sets a generator to the state that text_of has encoded. Raises StateError."""
+    try:
+        if isinstance(generator, torch.Generator):
+            set_state(generator, text)
+        elif isinstance(generator, random.Random):
+            version, words, gauss = text
+            generator.setstate((version, tuple(_unpack(words)), gauss))
+        else:
+            generator.bit_generator.state = _of_plain(text, generator.bit_generator.state)
+    except (KeyError, ValueError, TypeError, zlib.error) as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateError(f"headrace: the state of a {type(generator).__name__} does not fit it: {error!r}") from None
+
+
+# ---- the generators that all code shares ----
+
+
+class Globals:
+    """The states of the generators that all code of this process shares: torch's, Python's and, if it is imported,
+    numpy's."""
+
+    def __init__(self) -> None:
+        numpy = sys.modules.get("numpy")
+        self.torchs = torch.default_generator.get_state()
+        self.pythons = random.getstate()
+        self.numpys = None if numpy is None else numpy.random.get_state()
+
+    def encode(self) -> dict[str, Any]:
+        """Returns the states as JSON can contain them."""
+        found: dict[str, Any] = {"torch": encode(self.torchs), "random": text_of(self.pythons)}
+        if self.numpys is not None:
+            name, keys, *rest = self.numpys
+            found["numpy"] = [name, _pack(keys), *rest]
+        return found
+
+    def restore(self) -> None:
+        """Sets the generators to these states."""
+        torch.default_generator.set_state(self.torchs)
+        random.setstate(self.pythons)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and self.numpys is not None:
+            numpy.random.set_state(self.numpys)
+
+    def equals(self, other: Globals) -> bool:
+        """Returns True if nothing was drawn between the two."""
+        same_numpy = None in (self.numpys, other.numpys) or _text(self.numpys) == _text(other.numpys)
+        return torch.equal(self.torchs, other.torchs) and self.pythons == other.pythons and same_numpy
+
+    def after_base_seed(self) -> Globals:
+        """Returns the states after torch's iterator has drawn its base seed from torch's generator."""
+        other = copy.copy(self)
+        generator = torch.Generator()
+        generator.set_state(self.torchs)
+        torch.empty((), dtype=torch.int64).random_(generator=generator)
+        other.torchs = generator.get_state()
+        return other
+
+
+def _text(numpys: Any) -> str:
+    return f"{numpys[1].tobytes()!r} {numpys[2:]}"
+
+
+def set_globals(states: dict[str, Any]) -> None:
+    """Sets the shared generators to what Globals.encode has returned. Raises StateError."""
+    try:
+        set_state(torch.default_generator, states["torch"])
+        restore(random._inst, states["random"])  # type: ignore[attr-defined]
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and "numpy" in states:
+            name, keys, *rest = states["numpy"]
+            numpy.random.set_state((name, _unpack(keys), *rest))
+    except (KeyError, ValueError, TypeError, zlib.error) as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateError(f"headrace: this state is damaged: its generators cannot be set ({error!r})") from None
+
+
+@contextlib.contextmanager
+def globals_kept() -> Iterator[None]:
+    """Restores the shared generators at the end of the block to what they were at its start."""
+    before = Globals()
+    try:
+        yield
+    finally:
+        before.restore()

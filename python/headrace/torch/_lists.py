@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads torch's random samplers as lists of indices, with torch's random numbers.
+
+An exception of a signal's handler that is raised inside a generator ends it, and with it the epoch. So these samplers
+are not iterated: the lists are made when torch's generator would make them, and the indices and the random numbers are
+the same. If the making of a list is interrupted, the random numbers that it took are put back, and it is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import RandomSampler
+
+from headrace.torch import _generators
+
+_DRAWN = 32  # numbers that RandomSampler draws at a time with replacement
+
+
+class Lists:
+    """An iterator over lists of a sampler's indices, without the first `skipped` indices.
+
+    size: of the sampler's data; None: as it is when a list is made. seeds: what an earlier epoch has drawn; None: it is
+    drawn. `drawn` is what this one has drawn: `seed` of a RandomSampler without a generator; otherwise the state, before
+    the first list, of the sampler's `generator`, or of torch's own (`torch`).
+    """
+
+    def __init__(self, sampler: Any, size: int | None, skipped: int = 0, seeds: dict[str, Any] | None = None) -> None:
+        self.drawn: dict[str, Any] = {}
+        self._sampler = sampler
+        self._size = size
+        self._skipped = skipped
+        self._seeds = seeds or {}
+        self._done = 0  # lists that were made
+        self._seeded: torch.Generator | None = None  # of a RandomSampler without a generator of the user's
+
+    def __iter__(self) -> Lists:
+        return self
+
+    def __next__(self) -> list[Any]:
+        while True:
+            made = self._next_whole()
+            count = min(len(made), self._skipped)
+            self._skipped -= count
+            if count < len(made) or not count:
+                return made[count:] if count else made
+
+    def _next_whole(self) -> list[Any]:
+        generator = getattr(self._sampler, "generator", None) or self._seeded or torch.default_generator
+        before, done, seeded = generator.get_state(), self._done, self._seeded
+        try:
+            made = self._make_seeded(generator, done)
+            self._done = done + 1
+            return made
+        except StopIteration:
+            raise
+        except BaseException:
+            generator.set_state(before)
+            self._done, self._seeded = done, seeded
+            raise
+
+    def _make_seeded(self, generator: torch.Generator, number: int) -> list[Any]:
+        """Makes a list. Before the first one, the generator is put into the state of the epoch that is repeated."""
+        is_own = getattr(self._sampler, "generator", None) is not None
+        name = "generator" if is_own else "torch"
+        if number or (type(self._sampler) is RandomSampler and not is_own):
+            return self._make(number)
+        if name not in self._seeds:
+            self.drawn[name] = generator.get_state()
+            return self._make(number)
+        with contextlib.nullcontext() if is_own else _restored(generator):
+            _generators.set_state(generator, self._seeds[name])
+            self.drawn[name] = generator.get_state()
+            return self._make(number)
+
+    def _make(self, number: int) -> list[Any]:
+        if type(self._sampler) is RandomSampler:
+            return self._make_random(self._sampler, number)
+        if number:
+            raise StopIteration
+        return list(self._sampler)
+
+    def _make_random(self, sampler: Any, number: int) -> list[int]:
+        """Does what RandomSampler.__iter__ does between two lists."""
+        size = len(sampler.data_source) if self._size is None else self._size
+        wanted = size if sampler._num_samples is None else sampler.num_samples
+        whole, rest = divmod(wanted, _DRAWN if sampler.replacement else size)
+        if number > whole:
+            raise StopIteration
+        generator = self._generator_of(sampler)
+        if sampler.replacement:
+            shape = (_DRAWN if number < whole else rest,)
+            return torch.randint(high=size, size=shape, dtype=torch.int64, generator=generator).tolist()
+        indices: list[int] = torch.randperm(size, generator=generator).tolist()
+        return indices if number < whole else indices[:rest]
+
+    def _generator_of(self, sampler: Any) -> Any:
+        if sampler.generator is not None:
+            return sampler.generator
+        if self._seeded is None:
+            seed = self._seeds.get("seed")
+            if seed is None:
+                seed = int(torch.empty((), dtype=torch.int64).random_().item())
+            generator = torch.Generator()
+            generator.manual_seed(seed)
+            self._seeded, self.drawn["seed"] = generator, seed
+        return self._seeded
+
+
+@contextlib.contextmanager
+def _restored(generator: torch.Generator) -> Iterator[None]:
+    before = generator.get_state()
+    try:
+        yield
+    finally:
+        generator.set_state(before)

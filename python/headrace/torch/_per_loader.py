@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps values for each loader, torch's own included: its next epoch, how far it is, and what its next iterator
+continues. The fallback uses them too, so nothing here needs the extension."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from headrace.sampling import _epoch
+
+_Known = TypeVar("_Known")
+installed_options: dict[str, Any] = {}  # those of install(), for loaders that do not set them themselves
+
+
+class PerLoader(Generic[_Known]):
+    """Keeps a value for each loader that is alive, by its identity, because a subclass may compare loaders and have no
+    hash. The value is not an attribute of the loader: torch's own loaders have headrace's iterators too, and a copy of
+    a loader starts without it."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], _Known]] = {}
+
+    def get(self, loader: Any) -> _Known | None:
+        found = self._known.get(id(loader))
+        return None if found is None else found[1]
+
+    def set(self, loader: Any, value: _Known) -> None:
+        key, known = id(loader), self._known
+        # A callback written in Python would lose a Ctrl-C that arrives when it begins.
+        known[key] = (weakref.ref(loader, functools.partial(known.pop, key)), value)
+
+    def drop(self, loader: Any) -> None:
+        self._known.pop(id(loader), None)
+
+    def get_or_make(self, loader: Any, make: Callable[[], _Known]) -> _Known:
+        """Returns the value of a loader. The first time it is make()."""
+        found = self.get(loader)
+        if found is None:
+            found = make()
+            self.set(loader, found)
+        return found
+
+
+epochs: PerLoader[int] = PerLoader()  # the number of the next epoch
+pending: PerLoader[Any] = PerLoader()  # what the next iterator continues: see _resume
+progress: PerLoader[_epoch.Epoch] = PerLoader()  # the newest epoch
+
+
+def count_epoch(loader: Any) -> int:
+    """Returns the number of the epoch that begins now."""
+    epoch = epochs.get(loader) or 0
+    epochs.set(loader, epoch + 1)
+    return epoch

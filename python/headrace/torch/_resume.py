@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of torch's loaders: state_dict, load_state_dict and skip, and the epoch that a loader's iterator begins.
+
+1. `load` checks a state against the loader and keeps it. Nothing is drawn, and no worker is started.
+2. `Beginning` is made before torch's iterator class is initialised, and again when persistent workers begin another
+   epoch. It finds the source of the indices, and takes the state that is kept, if there is one.
+3. `Beginning.epoch` begins the epoch or continues it. The draws of an epoch that is continued take no random numbers
+   from the generators that other code uses.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import torch
+
+from headrace import _options
+from headrace._errors.warn import warn_user
+from headrace._inspect import lookup
+from headrace.sampling import _deal, _state
+from headrace.sampling._epoch import Epoch, Last, core_tasks
+from headrace.sampling._source import Source, check_division, check_same_order
+from headrace.sampling._state import Segment, State, StateError
+from headrace.torch import _generators, _per_loader, _sources
+from headrace.torch._foreign import Before, ForeignSource, has_set_epoch, samplers_of
+
+
+class Pending(NamedTuple):
+    """What the next iterator of a loader continues. skipped: steps to leave out after it."""
+
+    state: State | None
+    skipped: int = 0
+
+
+def _option(loader: Any, name: str) -> Any:
+    others = _per_loader.installed_options.get(name, _options.DEFAULTS[name])
+    return _options.own(loader, name, others) if hasattr(loader, "steps_left") else others
+
+
+def source_of(loader: Any) -> tuple[Source, int]:
+    """Returns the source of a loader's indices, and how many steps at the beginning of an epoch are skipped."""
+    return _sources.source_of(loader._index_sampler, loader.dataset, _rank_of_process())
+
+
+def _rank_of_process() -> int:
+    return (
+        torch.distributed.get_rank() if torch.distributed.is_available() and torch.distributed.is_initialized() else 0
+    )
+
+
+def set_sampler_epoch(loader: Any, order: dict[str, Any]) -> None:
+    """Sets the samplers of a loader to the epoch of an order, if it has one."""
+    for one in samplers_of(loader._index_sampler) if "epoch" in order else []:
+        if has_set_epoch(one):
+            one.set_epoch(order["epoch"])
+
+
+def _called_by_framework() -> bool:
+    """Returns True if a framework iterates the loader. It may have called set_epoch with its own count of epochs, which
+    starts at 0 in each process."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _FRAMEWORKS:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+_FRAMEWORKS = ("accelerate", "transformers", "lightning", "pytorch_lightning")
+
+
+# ---- taking a state ----
+
+
+def state_dict(loader: Any) -> dict[str, str]:
+    """Returns the state of a loader with a map-style dataset, after the batches that were delivered."""
+    pending = _per_loader.pending.get(loader)
+    if pending is not None:
+        return _state.encode(_pending_state(loader, pending))
+    epoch = _per_loader.progress.get(loader)
+    if epoch is None:
+        return _state.encode(_fresh_state(loader))
+    state = epoch.state(_option(loader, "held_back"))
+    state.seeds = {name: _text(value) for name, value in state.seeds.items()}
+    if state.steps == 0 and "base" not in state.seeds:
+        state.seeds |= _end_seeds(loader)
+    return _state.encode(state)
+
+
+def _text(value: Any) -> Any:
+    return _generators.encode(value) if isinstance(value, torch.Tensor) else value
+
+
+def _fresh_state(loader: Any) -> State:
+    """Returns the state before the first iterator."""
+    source, _ = source_of(loader)
+    state = State(_per_loader.epochs.get(loader) or 0, 0, 0, source.order, [source.segment])
+    state.seeds = {name: _text(value) for name, value in source.end_seeds().items()} | _end_seeds(loader)
+    return state
+
+
+def _end_seeds(loader: Any) -> dict[str, Any]:
+    generator = loader.generator
+    return {} if generator is None else {"next_loader": _generators.encode(generator.get_state())}
+
+
+def _pending_state(loader: Any, pending: Pending) -> State:
+    state = pending.state or _fresh_state(loader)
+    return _skipped(state, pending.skipped, source_of(loader)[0]) if pending.skipped else state
+
+
+def _skipped(state: State, steps: int, source: Source) -> State:
+    """Returns a state some steps later."""
+    *earlier, last = state.segments
+    if state.steps and not last.divides_as(source.segment):
+        earlier, last = state.segments, source.segment
+    last = Segment(**{**vars(last), "steps": last.steps + steps})
+    samples = -1 if source.n is None or state.samples < 0 else state.samples
+    if samples >= 0:
+        samples = _deal.advance(source.n or 0, samples, last.world, last.batch, steps)
+    return State(
+        **{**vars(state), "steps": state.steps + steps, "segments": [*earlier, last], "last": 0, "samples": samples}
+    )
+
+
+def steps_left(loader: Any) -> int | None:
+    """Returns how many batches the running epoch has left, or the next one if none runs; None if that is not known."""
+    pending = _per_loader.pending.get(loader)
+    epoch = _per_loader.progress.get(loader)
+    if pending is None and epoch is not None:
+        return epoch.steps_left()
+    source, skipped = source_of(loader)
+    state = _pending_state(loader, pending) if pending is not None else None
+    return _count_left(source, state, skipped)
+
+
+def _count_left(source: Source, state: State | None, skipped: int) -> int | None:
+    if state is None or not state.steps:
+        count = source.count_steps(0)
+        return None if count is None else count - skipped
+    if state.segments[-1].divides_as(source.segment):
+        count, done = source.count_steps(0), state.steps
+        if len(state.segments) == 1:
+            return None if count is None else count - done
+    return source.count_steps(state.samples)
+
+
+def length(loader: Any, count: int) -> int:
+    """Returns the number of batches of the running epoch: those that are done, before a resume too, and those left.
+    `count`: of any other epoch."""
+    epoch = _per_loader.progress.get(loader)
+    pending = _per_loader.pending.get(loader)
+    state = None if pending is None else pending.state
+    if pending is None and epoch is not None and epoch.has_changed:
+        left = epoch.steps_left()
+        return count if not left else epoch.steps_done() + left
+    if state is not None and state.steps:
+        source, skipped = source_of(loader)
+        if len(state.segments) > 1 or not state.segments[-1].divides_as(source.segment):
+            left = _count_left(source, state, skipped)
+            return count if left is None else state.steps + left
+    return count
+
+
+def last(loader: Any) -> Last | None:
+    """Returns the batch that a loader delivered last, or None before the first one."""
+    epoch = _per_loader.progress.get(loader)
+    found = None if epoch is None else epoch.last()
+    return None if found is None else found._replace(weights=torch.tensor(found.weights))
+
+
+# ---- loading a state ----
+
+
+def load(loader: Any, given: Any) -> None:
+    """Checks a state and keeps it for the next iterator. Workers that persist are ended, because they have the seeds of
+    the old epoch. Raises TypeError and StateError, and then changes nothing."""
+    state = _state.decode(given)
+    source, _ = source_of(loader)
+    state = _fitting(loader, state, source)
+    _per_loader.pending.set(loader, Pending(state))
+    _per_loader.progress.drop(loader)
+    _per_loader.epochs.set(loader, state.epoch)
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
+        loader._iterator = None
+    set_sampler_epoch(loader, state.order)
+
+
+def _fitting(loader: Any, state: State, source: Source) -> State:
+    """Returns the state, or what on_changed makes of it if the dataset has changed. Raises StateError if it does not
+    fit the loader."""
+    check_same_order(state, source)
+    then, now = state.order["n"], source.order["n"]
+    if then != now:
+        state = _changed(state, then, now, source, _option(loader, "on_changed"))
+    elif state.steps:
+        check_division(state, source)
+    return state
+
+
+def _changed(state: State, then: int, now: int, source: Source, word: str) -> State:
+    """Returns what on_changed makes of a state that was taken with another number of samples."""
+    if word == "next_epoch" or not state.steps:
+        return _next_epoch(state)
+    message = f"headrace: this state was taken with {then:,} samples, and the dataset has {now:,}"
+    if word != "finish":
+        raise StateError(
+            f'{message}; on_changed="finish" ends this epoch with the old ones, "next_epoch" begins the next epoch'
+        )
+    if now < then:
+        raise StateError(
+            f'{message}: on_changed="finish" needs all of the old ones; on_changed="next_epoch" begins the next epoch'
+        )
+    source = source.with_size(then)
+    check_division(state, source)
+    return state
+
+
+def _next_epoch(state: State) -> State:
+    if not state.steps:
+        return state
+    order = {name: value + 1 if name == "epoch" else value for name, value in state.order.items()}
+    return State(state.epoch + 1, 0, 0, order, [Segment(**{**vars(state.segments[-1]), "steps": 0})])
+
+
+def skip(loader: Any, steps: int) -> None:
+    """Lets the next iterator begin some steps later. Raises ValueError if the epoch has fewer."""
+    pending = _per_loader.pending.get(loader) or Pending(None)
+    source, _ = source_of(loader)
+    done = pending.state.steps if pending.state is not None else 0
+    total = source.count_steps(0)
+    if total is not None and done + pending.skipped + steps > total:
+        raise ValueError(
+            f"headrace: skip({steps}) would leave out more than the epoch has: {total - done - pending.skipped} steps "
+            "are left"
+        )
+    _per_loader.pending.set(loader, Pending(pending.state, pending.skipped + steps))
+
+
+def drop_pending(loader: Any, epoch: int) -> None:
+    """Called when the user sets the loader's epoch: a state of another epoch is discarded, with a warning."""
+    pending = _per_loader.pending.get(loader)
+    if pending is not None and pending.state is not None and pending.state.epoch != epoch:
+        _per_loader.pending.drop(loader)
+        if pending.state.steps:
+            warn_user(
+                f"headrace: set_epoch({epoch}) discards the state that was loaded, of epoch {pending.state.epoch} "
+                f"after {pending.state.steps} steps"
+            )
+
+
+# ---- beginning an epoch ----
+
+
+class Beginning:
+    """The beginning of an epoch of a loader. Raises StateError if the state that was loaded does not fit any more."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self.source, skipped = source_of(loader)
+        pending = _per_loader.pending.get(loader)
+        if pending is None and skipped:
+            pending = Pending(None, skipped)
+        self._state = None if pending is None else self._state_to_continue(pending)
+        self._before: Before | None = None
+        self.is_continued = self._state is not None and self._state.steps > 0
+        self._kept: _generators.Globals | None = None
+        if self._state is not None and "base" in self._state.seeds:
+            self._kept = _generators.Globals()
+        self._loaders = (
+            loader.generator.get_state() if self._kept is not None and loader.generator is not None else None
+        )
+
+    def sampler_will_be_iterated(self) -> None:
+        """Notes what the sampler is before torch's iterator class iterates it."""
+        if isinstance(self.source, ForeignSource) and not self.is_continued:
+            self._before = self.source.before = Before(self._loader._index_sampler)
+
+    def _state_to_continue(self, pending: Pending) -> State | None:
+        """Returns the state that the epoch continues, if its samplers are still in the epoch that they were set to."""
+        loader, state = self._loader, pending.state
+        if state is not None:
+            self._check_epoch(state)
+            state = self._fit(state)
+        if state is not None and not state.steps and "base" not in state.seeds:
+            self._set_generators(state.seeds)
+            state = None
+        if not pending.skipped:
+            return state
+        fresh = State(_per_loader.epochs.get(loader) or 0, 0, 0, self.source.order, [self.source.segment])
+        return _skipped(state or fresh, pending.skipped, self.source)
+
+    def _fit(self, state: State) -> State | None:
+        """Chooses the source for a state. Returns None if the samplers were set to another epoch."""
+        epoch = self.source.order.get("epoch")
+        if epoch is not None and epoch != state.order.get("epoch"):
+            return self._set_to_other_epoch(state, epoch)
+        if state.steps and state.order["n"] != self.source.order["n"]:
+            self.source = self.source.with_size(state.order["n"])
+        return state
+
+    def _check_epoch(self, state: State) -> None:
+        check_same_order(state, self.source)
+        if state.steps and state.order["n"] == self.source.order["n"]:
+            check_division(state, self.source)
+
+    def _set_to_other_epoch(self, state: State, epoch: int) -> State | None:
+        """Decides what becomes of a state if set_epoch was called on the sampler after it was loaded."""
+        then = state.order.get("epoch", 0)
+        if epoch < then and _called_by_framework():
+            warn_user(
+                f"headrace: a framework set the sampler to epoch {epoch} after a state of epoch {then} was loaded; "
+                f"epoch {then} goes on"
+            )
+            set_sampler_epoch(self._loader, state.order)
+            self.source, _ = source_of(self._loader)
+            return state
+        if state.steps:
+            warn_user(
+                f"headrace: set_epoch({epoch}) discards the state that was loaded, of epoch {then} after {state.steps} "
+                f"steps; to go on with it, begin the loop over epochs at {then}"
+            )
+        return None
+
+    def _set_generators(self, seeds: dict[str, Any]) -> None:
+        """Sets the user's generators to the states with which the epoch begins."""
+        for name, generator in (
+            ("next_generator", lookup.attribute(getattr(self.source, "_sampler", None), "generator")),
+            ("next_loader", self._loader.generator),
+        ):
+            if name in seeds and generator is not None:
+                _generators.set_state(generator, seeds[name])
+
+    def shown(self) -> Any:
+        """Returns what torch's iterator class is made with: the loader, or one whose sampler it does not begin."""
+        return _WithoutSampler(self._loader) if self.is_continued else self._loader
+
+    def iterator_was_made(self, iterator: Any) -> None:
+        """Gives torch's iterator the base seed of the epoch that is continued, and puts back the generators that it has
+        drawn another one from."""
+        if self._kept is not None and self._state is not None:
+            self._kept.restore()
+            if self._loaders is not None:
+                self._loader.generator.set_state(self._loaders)
+            iterator._base_seed = self._state.seeds["base"]
+            iterator._index_sampler = self._loader._index_sampler
+        elif self._before is not None:
+            self._before.iterator_was_made(self._loader.generator is None)
+
+    def epoch(self, iterator: Any, number: int, new_tasks: Any = core_tasks) -> Epoch:
+        """Returns the epoch. Its tasks are drawn when they are needed, or now if it is continued."""
+        source, state = self.source, self._state
+        if isinstance(source, ForeignSource):
+            source.iterator = None if self.is_continued else iterator._sampler_iter
+        epoch = self._begin(number, state, new_tasks)
+        source.seeds["base"] = iterator._base_seed
+        _per_loader.pending.drop(self._loader)
+        _per_loader.progress.set(self._loader, epoch)
+        return epoch
+
+    def _begin(self, number: int, state: State | None, new_tasks: Any) -> Epoch:
+        try:
+            return Epoch(self.source, number, state, new_tasks)
+        except StateError:
+            if state is None or _option(self._loader, "on_changed") != "next_epoch":
+                raise
+        following = _next_epoch(state)
+        _per_loader.epochs.set(self._loader, following.epoch + 1)
+        set_sampler_epoch(self._loader, following.order)
+        self.source, _ = source_of(self._loader)
+        return Epoch(self.source, following.epoch, None, new_tasks)
+
+
+class _WithoutSampler:
+    """A loader for torch's iterator class, which would begin its sampler: that draws numbers and may count epochs."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    _index_sampler = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

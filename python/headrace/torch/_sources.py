@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds out what the indices of a loader come from: torch's samplers, headrace's, accelerate's, or one of the user's.
+
+Each is read as a Source (headrace.sampling._source). A sampler is known by its exact class, because a subclass may give
+other indices.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    distributed,
+)
+
+from headrace.sampling._source import Dealt, Drawn, Source, WholeOrder
+from headrace.sampling._state import Segment
+from headrace.torch._distributed_sampler import DistributedSampler
+from headrace.torch._foreign import ForeignSource
+from headrace.torch._lists import Lists
+
+try:
+    from headrace import _core
+    from headrace.sampling._order import Order
+except ImportError:
+    _core = Order = None  # type: ignore[assignment, misc]
+
+_make_batches = BatchSampler.__iter__  # a user may put another in its place
+
+
+def _size_of(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
+
+
+def _segment(batch_size: int, drop_last: bool, world: int = 1, tail: str = "pad") -> Segment:
+    return Segment(world, batch_size or 1, drop_last, tail)
+
+
+class RandomSource(Source):
+    """RandomSampler, SubsetRandomSampler or WeightedRandomSampler of torch: the same order on each rank."""
+
+    is_known = True
+
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
+        super().__init__(sampler, type(sampler).__name__, _count_of(sampler), batch_size, drop_last)
+        self.segment = _segment(batch_size, drop_last)
+        self.n = len(sampler)
+        if type(sampler) is RandomSampler:
+            self.order |= {"replacement": sampler.replacement, "num_samples": sampler._num_samples or -1}
+        self._lists: Lists | None = None
+
+    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
+        place = position + steps * self.segment.batch
+        size = None if seeds is None else self.order["n"]
+        self._lists = Lists(self._sampler, size, min(place, self.n or 0), seeds)
+        self.seeds = self._lists.drawn
+        return Drawn(self._lists, self._batch_size, self.segment.drop_last, has_lists=True), 0
+
+    def count_steps(self, position: int) -> int | None:
+        left, batch = (self.n or 0) - position, self.segment.batch
+        return left // batch if self.segment.drop_last else -(-left // batch)
+
+    def end_seeds(self) -> dict[str, Any]:
+        generator = self._sampler.generator
+        return {} if generator is None else {"next_generator": generator.get_state()}
+
+    def with_size(self, n: int) -> Source:
+        if type(self._sampler) is not RandomSampler:
+            return super().with_size(n)
+        other = copy.copy(self)
+        other.order = {**self.order, "n": n}
+        other.n = n if self._sampler._num_samples is None else self.n
+        return other
+
+
+def _count_of(sampler: Any) -> int:
+    if type(sampler) is RandomSampler:
+        return len(sampler.data_source)
+    return len(sampler.indices if type(sampler) is SubsetRandomSampler else sampler.weights)
+
+
+class DistributedSource(Dealt):
+    """DistributedSampler, torch's or headrace's."""
+
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
+        n = len(sampler.dataset)
+        order = {"kind": "DistributedSampler", "n": n, "shuffle": bool(sampler.shuffle)}
+        if sampler.shuffle:
+            order |= {"seed": sampler.seed, "epoch": sampler.epoch}
+        tail = "drop" if sampler.drop_last else "pad"
+        super().__init__(
+            order, n, _segment(batch_size, drop_last, sampler.num_replicas, tail), sampler.rank, batch_size
+        )
+        self._sampler = sampler
+
+    def entries(self) -> Any:
+        n = self.n or 0
+        if not self.order["shuffle"]:
+            return range(n)
+        if _core is not None:
+            return _core.Order.torch(n, self._seed())
+        return torch.randperm(n, generator=torch.Generator().manual_seed(self._seed())).tolist()
+
+    def _seed(self) -> int:
+        """Returns the seed of this epoch as torch's generator understands it."""
+        return torch.Generator().manual_seed(self.order["seed"] + self.order["epoch"]).initial_seed()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterates over the sampler, whose epoch may have been set after the loader's iterator was made."""
+        if "epoch" in self.order:
+            self.order["epoch"] = self._sampler.epoch
+        return iter(self._sampler)
+
+    def part(self, position: int) -> Iterable[Any]:
+        if position == 0 and len(self._sampler.dataset) == self.n and self._sampler.epoch == self.order.get("epoch", 0):
+            return self
+        if not self.order["shuffle"] or _core is None:
+            return super().part(position)
+        count = self.deal(position).count
+        world, drops = self.segment.world, self.segment.tail == "drop"
+        return _core.Order.torch(self.n or 0, self._seed(), world, self.rank, drops, position).iterate(0, 1, count)
+
+    def with_size(self, n: int) -> Source:
+        other = copy.copy(self)
+        other.order, other.n = {**self.order, "n": n}, n
+        return other
+
+
+class RepeatedSource(Source):
+    """A sampler that gives the same indices again for the same settings and epoch, the same on each rank: its indices
+    are drawn again up to the place."""
+
+    is_known = True
+
+    def __init__(self, sampler: Any, order: dict[str, Any], batch_size: int, drop_last: bool) -> None:
+        super().__init__(sampler, order["kind"], order["n"], batch_size, drop_last)
+        self.order = order
+        self.segment = _segment(batch_size, drop_last)
+        self.n = len(sampler)
+
+    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
+        place = position + steps * self.segment.batch
+        items = itertools.islice(iter(self._sampler), place, None) if place else self._sampler
+        return Drawn(items, self._batch_size, self.segment.drop_last), 0
+
+    count_steps = RandomSource.count_steps
+
+
+class ShardSource(Source):
+    """accelerate's BatchSamplerShard over a known sampler. accelerate itself chooses the batches of this rank."""
+
+    is_known = True
+
+    def __init__(self, shard: Any, whole: Source) -> None:
+        super().__init__(shard, whole.order["kind"], None)
+        self.order, self.n, self._whole = whole.order, whole.n, whole
+        world, batch = shard.num_processes, shard.batch_size
+        tail = "pad" if shard.even_batches else "slice"
+        batch = batch // world if shard.split_batches else batch
+        self.segment = Segment(world, batch, bool(shard.drop_last), tail)
+        self.rank = shard.process_index
+
+    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
+        if position == 0 and not steps and seeds is None and not isinstance(self._whole, RandomSource):
+            return Drawn(self._sampler, 0, False), 0
+        whole, _ = self._whole.draw(position, 0, seeds)
+        self.seeds = self._whole.seeds
+        shard = copy.copy(self._sampler)
+        left = self.n - position  # type: ignore[operator]
+        shard.batch_sampler = _Batches(whole, left, self._sampler.batch_sampler)
+        return Drawn(shard, 0, False), steps
+
+    def count_steps(self, position: int) -> int | None:
+        shard = copy.copy(self._sampler)
+        whole = Drawn((), self._sampler.batch_sampler.batch_size, False)
+        shard.batch_sampler = _Batches(whole, self.n - position, self._sampler.batch_sampler)  # type: ignore[operator]
+        return len(shard)
+
+    def end_seeds(self) -> dict[str, Any]:
+        return self._whole.end_seeds()
+
+
+class _Batches:
+    """What is left of an order as a batch sampler with a length."""
+
+    def __init__(self, drawn: Drawn, left: int, like: Any) -> None:
+        self._drawn = drawn
+        self._left = left
+        self.batch_size = like.batch_size
+        self.drop_last = like.drop_last
+
+    def __iter__(self) -> Any:
+        return self._drawn.tasks()
+
+    def __len__(self) -> int:
+        return self._left // self.batch_size if self.drop_last else -(-self._left // self.batch_size)
+
+
+# ---- finding it ----
+
+
+def _is_accelerates(sampler: Any, name: str) -> bool:
+    module = sys.modules.get("accelerate.data_loader")
+    return module is not None and type(sampler) is getattr(module, name, None)
+
+
+def _order_source(order: Any, batch_size: int, drop_last: bool) -> Source:
+    positions = order._positions
+    world, rank = (positions.step, positions.start) if len(positions) > 1 else (1, 0)
+    if not 0 <= rank < world or positions != range(order.n)[rank::world]:
+        world, rank = 1, 0
+    identity = {"kind": f"Order({order.kind})", "n": order.n, "seed": order.seed, "epoch": order.epoch}
+    whole = order._with(range(order.n))  # a copy, because set_epoch changes an order
+    if world == 1 and positions != range(order.n):
+        return RepeatedSource(order, {**identity, "slice": repr(positions)}, batch_size, drop_last)
+    segment = _segment(batch_size, drop_last, world, "slice" if world > 1 else "pad")
+    return WholeOrder(whole, identity, order.n, segment, rank, batch_size)
+
+
+def _seedable_source(sampler: Any, batch_size: int, drop_last: bool) -> Source:
+    order = {"kind": "SeedableRandomSampler", "n": len(sampler.data_source)}
+    order |= {"seed": sampler.initial_seed, "epoch": sampler.epoch}
+    return RepeatedSource(sampler, order, batch_size, drop_last)
+
+
+def _sequential_source(sampler: Any, batch_size: int, drop_last: bool) -> Source:
+    n = len(sampler.data_source)
+    order = {"kind": "SequentialSampler", "n": n}
+    return _RangeSource(order, n, _segment(batch_size, drop_last), 0, batch_size)
+
+
+class _RangeSource(Dealt):
+    def entries(self) -> Any:
+        return range(self.n or 0)
+
+    def with_size(self, n: int) -> Source:
+        return _RangeSource({**self.order, "n": n}, n, self.segment, self.rank, self._batch_size)
+
+
+_MAKERS: dict[type, Callable[[Any, int, bool], Source]] = {
+    SequentialSampler: _sequential_source,
+    RandomSampler: RandomSource,
+    SubsetRandomSampler: RandomSource,
+    WeightedRandomSampler: RandomSource,
+    distributed.DistributedSampler: DistributedSource,
+    DistributedSampler: DistributedSource,
+}
+if Order is not None:
+    _MAKERS[Order] = _order_source
+
+
+def known_source(sampler: Any, batch_size: int, drop_last: bool) -> Source | None:
+    """Returns the source of a sampler of indices that is known, or None."""
+    if _is_accelerates(sampler, "SeedableRandomSampler"):
+        return _seedable_source(sampler, batch_size, drop_last)
+    maker = _MAKERS.get(type(sampler))
+    if maker is DistributedSource and not _deals_as_torch(sampler):
+        return None
+    return None if maker is None else maker(sampler, batch_size, drop_last)
+
+
+def _deals_as_torch(sampler: Any) -> bool:
+    """Returns False if an attribute or the size of the dataset was changed after the sampler was made, so that torch
+    raises an error."""
+    world, rank = sampler.num_replicas, sampler.rank
+    if type(world) is not int or type(rank) is not int or not 0 <= rank < world:
+        return False
+    n = len(sampler.dataset)
+    count = n // world if sampler.drop_last else -(-n // world)
+    return (sampler.num_samples, sampler.total_size) == (count, count * world)
+
+
+def _find_known(sampler: Any, batch_size: int, drop_last: bool) -> Source | None:
+    try:
+        return known_source(sampler, batch_size, drop_last)
+    except Exception:  # of the dataset's own __len__: torch meets it when it draws the first index
+        return None
+
+
+def source_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[Source, int]:
+    """Returns the source of a loader's indices, and how many batches at the beginning of each epoch are skipped."""
+    if _is_accelerates(index_sampler, "SkipBatchSampler"):
+        source, skipped = source_of(index_sampler.batch_sampler, dataset, rank)
+        return source, skipped + index_sampler.skip_batches
+    if _is_accelerates(index_sampler, "BatchSamplerShard") and type(index_sampler.batch_sampler) is BatchSampler:
+        whole, _ = source_of(index_sampler.batch_sampler, dataset, rank)
+        if whole.is_known and whole.segment.world == 1:
+            return ShardSource(index_sampler, whole), 0
+    sampler, size, drop_last = _inner_of(index_sampler)
+    source = _find_known(sampler, size, drop_last)
+    return source or ForeignSource(sampler, _size_of(dataset), size, drop_last, rank), 0
+
+
+def _inner_of(index_sampler: Any) -> tuple[Any, int, bool]:
+    """Returns the sampler inside torch's BatchSampler, its batch size (0: there is none) and drop_last."""
+    is_torchs = type(index_sampler) is BatchSampler and BatchSampler.__iter__ is _make_batches
+    size = index_sampler.batch_size if is_torchs else 0
+    if type(size) is int and size > 0:
+        return index_sampler.sampler, size, bool(index_sampler.drop_last)
+    return index_sampler, 0, False
