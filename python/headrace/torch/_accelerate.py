@@ -2,8 +2,13 @@
 """Changes accelerate's loaders while headrace is installed. _install.py calls it.
 
 accelerate's prepare() and skip_first_batches() make loaders of accelerate's own classes, each with a torch DataLoader
-inside. Without these changes that is torch's class, which has no state to save, and a sampler that gives the part of
-one rank is shared out between the ranks again. All names of accelerate that headrace uses are here.
+inside. Without these changes that is torch's class or torchdata's StatefulDataLoader, whose order of samples is another
+one after a resume, and a sampler that gives the part of one rank is shared out between the ranks again.
+
+With use_stateful_dataloader=True, accelerate keeps the state of the loader inside in `dl_state_dict` at each batch, and
+save_state() saves that. A DataLoaderShard has fetched one batch more than its user has, and keeps the state before
+that. A DataLoaderDispatcher fetches a batch for each rank on rank 0, one step ahead; the other ranks fetch nothing, but
+each rank saves to the same file, so all get the state of rank 0.
 """
 
 from __future__ import annotations
@@ -14,6 +19,9 @@ import warnings
 from typing import Any
 
 import torch.utils.data
+
+from headrace.sampling import _state
+from headrace.torch import _per_loader
 
 _MODULE = "accelerate.data_loader"
 _originals: dict[tuple[str, str], Any] = {}  # (class, method) -> accelerate's function, while it is replaced
@@ -29,24 +37,80 @@ def _make_base(
     """Replaces DataLoaderAdapter.__init__, which makes the loader inside from torch's or torchdata's class."""
     adapter.use_stateful_dataloader = use_stateful_dataloader
     adapter.base_dataloader = _loader_class(dataset, batch_sampler=batch_sampler, **options)
+    if use_stateful_dataloader:
+        adapter.dl_state_dict = adapter.base_dataloader.state_dict()
+
+
+def _state_dict(adapter: Any) -> Any:
+    """Replaces DataLoaderAdapter.state_dict."""
+    if not adapter.use_stateful_dataloader:
+        raise RuntimeError(
+            "headrace: accelerate keeps the state of a loader only if it is told to: "
+            "Accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))"
+        )
+    return adapter.dl_state_dict
+
+
+def _update_state(adapter: Any) -> None:
+    """Replaces DataLoaderAdapter._update_state_dict, which is called before each batch is fetched, and at the end."""
+    if not adapter.use_stateful_dataloader:
+        return
+    if not _is_dispatcher(adapter):
+        adapter.dl_state_dict = {**adapter.base_dataloader.state_dict(), "_iterator_finished": adapter.end_of_dataloader}
+    elif adapter.end_of_dataloader:  # all ranks call it then
+        _share_state(adapter)
+
+
+def _fetch_batches(dispatcher: Any, iterator: Any) -> Any:
+    """Replaces DataLoaderDispatcher._fetch_batches, which all ranks call one step ahead of what their users have."""
+    if dispatcher.use_stateful_dataloader:
+        _share_state(dispatcher)
+    return _originals["DataLoaderDispatcher", "_fetch_batches"](dispatcher, iterator)
+
+
+def _share_state(dispatcher: Any) -> None:
+    """Gives the state of rank 0's loader to all ranks."""
+    is_first = dispatcher.state.process_index == 0
+    shared = [dispatcher.base_dataloader.state_dict() if is_first else None]
+    sys.modules[_MODULE].broadcast_object_list(shared)
+    dispatcher.dl_state_dict = {**shared[0], "_iterator_finished": dispatcher.end_of_dataloader}
+
+
+def _load_state(adapter: Any, state: Any) -> None:
+    """Replaces DataLoaderAdapter.load_state_dict. accelerate sets the samplers to the epoch `iteration`, which is 0 in a
+    new process."""
+    if _is_dispatcher(adapter) and adapter.state.process_index > 0:
+        adapter.iteration = _state.decode(state).epoch_of_order
+        return
+    base = adapter.base_dataloader
+    base.load_state_dict(state)
+    adapter.iteration = _per_loader.pending.get(base).state.epoch_of_order  # type: ignore[union-attr]
+
+
+def _is_dispatcher(adapter: Any) -> bool:
+    return isinstance(adapter, sys.modules[_MODULE].DataLoaderDispatcher)
 
 
 def _iterate_shard(shard: Any) -> Any:
     """Replaces BatchSamplerShard.__iter__."""
-    if not is_of_one_rank(shard.batch_sampler):
+    if not is_left_as_it_is(shard):
         return _originals["BatchSamplerShard", "__iter__"](shard)
     return iter(shard.batch_sampler)
 
 
 def _count_shard(shard: Any) -> int:
     """Replaces BatchSamplerShard.__len__."""
-    if not is_of_one_rank(shard.batch_sampler):
+    if not is_left_as_it_is(shard):
         return _originals["BatchSamplerShard", "__len__"](shard)  # type: ignore[no-any-return]
     return len(shard.batch_sampler)
 
 
 _REPLACEMENTS = {
     ("DataLoaderAdapter", "__init__"): _make_base,
+    ("DataLoaderAdapter", "state_dict"): _state_dict,
+    ("DataLoaderAdapter", "load_state_dict"): _load_state,
+    ("DataLoaderAdapter", "_update_state_dict"): _update_state,
+    ("DataLoaderDispatcher", "_fetch_batches"): _fetch_batches,
     ("BatchSamplerShard", "__iter__"): _iterate_shard,
     ("BatchSamplerShard", "__len__"): _count_shard,
 }
@@ -58,6 +122,12 @@ def is_of_one_rank(batch_sampler: Any) -> bool:
     samplers = [batch_sampler, getattr(batch_sampler, "sampler", None)]
     distributed = torch.utils.data.DistributedSampler
     return any(isinstance(one, distributed) and one.num_replicas > 1 for one in samplers)
+
+
+def is_left_as_it_is(shard: Any) -> bool:
+    """Returns True if a BatchSamplerShard gives the batches of the batch sampler inside it, which are those of one
+    rank."""
+    return is_installed() and is_of_one_rank(shard.batch_sampler)
 
 
 def check_before_prepare(loader: Any) -> None:

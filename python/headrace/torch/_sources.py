@@ -25,6 +25,7 @@ from torch.utils.data import (
 
 from headrace.sampling._source import Dealt, Drawn, Source, WholeOrder
 from headrace.sampling._state import Segment
+from headrace.torch import _accelerate
 from headrace.torch._distributed_sampler import DistributedSampler
 from headrace.torch._foreign import ForeignSource
 from headrace.torch._lists import Lists
@@ -295,7 +296,10 @@ def source_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[Source, int]
     if _is_accelerates(index_sampler, "SkipBatchSampler"):
         source, skipped = source_of(index_sampler.batch_sampler, dataset, rank)
         return source, skipped + index_sampler.skip_batches
-    if _is_accelerates(index_sampler, "BatchSamplerShard") and type(index_sampler.batch_sampler) is BatchSampler:
+    is_shard = _is_accelerates(index_sampler, "BatchSamplerShard")
+    if is_shard and _accelerate.is_left_as_it_is(index_sampler):
+        return source_of(index_sampler.batch_sampler, dataset, rank)
+    if is_shard and type(index_sampler.batch_sampler) is BatchSampler:
         whole, _ = source_of(index_sampler.batch_sampler, dataset, rank)
         if whole.is_known and whole.segment.world == 1:
             return ShardSource(index_sampler, whole), 0
