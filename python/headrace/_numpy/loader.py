@@ -17,8 +17,11 @@ from headrace._inspect import lookup
 from headrace._numpy.collate import default_collate
 from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
+from headrace._numpy.place import Place
 from headrace._options import Options
 from headrace._start import contexts
+from headrace.sampling import _state
+from headrace.sampling._epoch import Last
 
 _PRELOAD = ["numpy.random", "headrace._numpy.job"]
 
@@ -89,6 +92,7 @@ class Loader(Options):
     ) -> None:
         for name, value in _options.own_of(locals()).items():
             setattr(self, name, value)
+        self._is_seed_given = seed is not None
         self.seed = secrets.randbits(63) if seed is None else _options.check_seed(seed)
         self.dataset = dataset
         self.batch_size = batch_size
@@ -108,6 +112,7 @@ class Loader(Options):
         self._iterator: WorkerIterator | None = None
         self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest iterator has it
         self._blame = restart_state.SampleDeaths()
+        self._place = Place()
         self._check_values()
         self._check_combination()
         self.multiprocessing_context = multiprocessing_context
@@ -172,9 +177,52 @@ class Loader(Options):
         """Sets the number of the next epoch. The order and the workers' random numbers depend on it and on `seed`.
         Raises TypeError or ValueError if it is not a number of an epoch."""
         self.epoch = _options.check_count("epoch", epoch)
+        self._place.epoch_is_set(self.epoch)
+
+    def state_dict(self) -> dict[str, str]:
+        """Returns how far this loader is: after the batches that were delivered, or at the next epoch's beginning after
+        the last one. It can be called at any time, and starts no worker.
+
+        The dict has one key and a string, about 1 KiB. In order (in_order=True) it is the same on each rank."""
+        return _state.encode(self._place.state(self))
+
+    def load_state_dict(self, state: Any) -> None:
+        """Lets the next iter() of this loader continue where the state was taken, with any number of workers. With
+        shuffle, without a sampler, and with a headrace.Order, the number of ranks and the batch size may be others too:
+        what is left of the epoch is divided anew.
+
+        Raises TypeError and ValueError (StateError) for a state that is damaged, newer, of another library or of
+        another dataset, and then changes nothing."""
+        self._place.load(self, state, self._is_seed_given)
+        self._end_workers()
+
+    def _end_workers(self) -> None:
+        if self._iterator is not None:
+            self._iterator.close()
+            self._iterator = None
+
+    def skip(self, steps: int) -> None:
+        """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
+        self._place.skip(self, _options.check_count("steps", steps))
+
+    @property
+    def last(self) -> Last | None:
+        """The batch that was delivered last, or None: `epoch`, `step` (from 0), `indices` (as the sampler gave them),
+        `weights` (float32 array of shape (samples,): 1 for each sample, 0 for one that only fills up the step) and
+        `global_count` (samples of this step on all ranks, without those; None if the order is not known)."""
+        return self._place.last()
+
+    @property
+    def steps_left(self) -> int | None:
+        """How many batches the epoch has left, or None if that is not known."""
+        return self._place.steps_left(self)
 
     def __len__(self) -> int:
-        """Returns the number of batches of an epoch. Raises TypeError if the dataset has no length."""
+        """Returns the number of batches of an epoch. If it is continued with another number of ranks or batch size:
+        the batches that were done before, and those that are left. Raises TypeError if the dataset has no length."""
+        return self._place.length(self, self._count_batches())
+
+    def _count_batches(self) -> int:
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # type: ignore[arg-type]
         count = len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
@@ -185,24 +233,12 @@ class Loader(Options):
     def _batch_function(self) -> Callable[[list[Any]], Any]:
         return self.collate_fn or default_collate
 
-    def _order(self) -> Iterable[Any]:
-        if self._is_iterable:
-            return itertools.repeat(None)  # endless: the workers report the end of their data
-        if self.sampler is not None:
-            return self.sampler
-        if not self.shuffle:
-            return range(len(self.dataset))
-        import numpy as np
-
-        generator = np.random.default_rng([self.seed, self.epoch])
-        return map(int, generator.permutation(len(self.dataset)))
-
     def _tasks(self) -> _core.Tasks:
         """Returns the tasks of an epoch: the indices of each batch."""
-        if self.batch_sampler is not None:
-            return _core.Tasks(iter(self.batch_sampler))
-        order = iter(self._order())  # called now, because the next epoch has another order
-        return _core.Tasks(order, self.batch_size or 0, self.drop_last)
+        if not self._is_iterable:
+            return self._place.begin(self).tasks
+        endless = itertools.repeat(None)  # the workers report the end of their data
+        return _core.Tasks(endless, self.batch_size or 0, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         tasks = self._tasks()
@@ -242,7 +278,7 @@ class Loader(Options):
         return self._engine.report()
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths()}
+        fresh = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths(), "_place": Place()}
         return {**self.__dict__, **fresh, "_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

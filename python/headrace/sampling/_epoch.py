@@ -90,7 +90,7 @@ class Epoch:
         *earlier, last = state.segments
         if not last.divides_as(self.source.segment):
             self._earlier, self._position = state.segments, state.samples
-            drawn, _ = self.source.draw(state.samples, 0, state.seeds)
+            drawn, _ = self.source.draw(state.samples, 0, state.seeds or None)
             self.tasks = self._new_tasks(drawn)
             return
         self._earlier, self._begun, self._holes = earlier, last.steps, state.holes
@@ -105,10 +105,10 @@ class Epoch:
         return position
 
     def _redraw(self, state: State) -> None:
-        """Draws the tasks again from the first one that is needed: the last delivered one, to see that the order has not
-        changed, or the first hole."""
+        """Draws the tasks again from the first one that is needed: the last delivered one, to see that the order is the
+        same, or the first hole."""
         back = min([self._begun - 1, *self._holes]) if self._begun else 0
-        drawn, count = self.source.draw(self._position, back, state.seeds)
+        drawn, count = self.source.draw(self._position, back, state.seeds or None)
         tasks = self._new_tasks(drawn)
         found, last = tasks.skip(count)
         is_short = found < count
@@ -213,10 +213,8 @@ class Epoch:
 
     def _at_next_epoch(self) -> State:
         """Returns the state after the last batch, which is that before the first one of the next epoch."""
-        order = dict(self.source.order)
-        if "epoch" in order:
-            order["epoch"] += 1
-        return State(self.number + 1, 0, 0, order, [self.source.segment], seeds=self.source.end_seeds())
+        source = self.source
+        return State(self.number + 1, 0, 0, source.next_order(), [source.segment], seeds=source.end_seeds())
 
     def _samples(self, segment: Segment) -> int:
         if self.source.n is None:

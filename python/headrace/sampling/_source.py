@@ -46,6 +46,7 @@ class Source:
     size: the number of samples of the dataset, or None.
     """
 
+    counts_epochs = False  # True: the next epoch has another number without a call of set_epoch
     is_known = False  # True: another rank, number of ranks and batch size can continue it
     n: int | None = None  # entries of the order, of all ranks; a state then counts them
 
@@ -94,6 +95,14 @@ class Source:
 
     def was_drawn(self) -> None:
         """Called after the first indices of an epoch were drawn."""
+
+    def next_order(self) -> dict[str, Any]:
+        """Returns what the order of the next epoch is made from. A sampler with set_epoch keeps its epoch until the user
+        sets it."""
+        order = dict(self.order)
+        if self.counts_epochs:
+            order["epoch"] += 1
+        return order
 
     def end_seeds(self) -> dict[str, Any]:
         """Returns the random numbers that the next epoch begins with."""

@@ -24,8 +24,8 @@ class Lists:
     """An iterator over lists of a sampler's indices, without the first `skipped` indices.
 
     size: of the sampler's data; None: as it is when a list is made. seeds: what an earlier epoch has drawn; None: it is
-    drawn. `drawn` is what this one has drawn: `seed` of a RandomSampler without a generator; otherwise the state, before
-    the first list, of the sampler's `generator`, or of torch's own (`torch`).
+    drawn. `drawn` is what this one has drawn: `seed` of a RandomSampler without a generator; otherwise the state before
+    the first list of the sampler's `generator`, or of torch's own (`torch`).
     """
 
     def __init__(self, sampler: Any, size: int | None, skipped: int = 0, seeds: dict[str, Any] | None = None) -> None:

@@ -11,26 +11,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from headrace import _options
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
-from headrace.sampling import _deal, _state
+from headrace.sampling import _pending, _state
 from headrace.sampling._epoch import Epoch, Last, core_tasks
+from headrace.sampling._pending import Pending
 from headrace.sampling._source import Source, check_division, check_same_order
-from headrace.sampling._state import Segment, State, StateError
+from headrace.sampling._state import State, StateError
 from headrace.torch import _generators, _per_loader, _sources
 from headrace.torch._foreign import Before, ForeignSource, has_set_epoch, samplers_of
-
-
-class Pending(NamedTuple):
-    """What the next iterator of a loader continues. skipped: steps to leave out after it."""
-
-    state: State | None
-    skipped: int = 0
 
 
 def _option(loader: Any, name: str) -> Any:
@@ -81,6 +75,8 @@ def state_dict(loader: Any) -> dict[str, str]:
     epoch = _per_loader.progress.get(loader)
     if epoch is None:
         return _state.encode(_fresh_state(loader))
+    seeds = epoch.source.seeds
+    seeds.update({name: _text(value) for name, value in seeds.items()})  # encoded once
     state = epoch.state(_option(loader, "held_back"))
     state.seeds = {name: _text(value) for name, value in state.seeds.items()}
     if state.steps == 0 and "base" not in state.seeds:
@@ -107,21 +103,7 @@ def _end_seeds(loader: Any) -> dict[str, Any]:
 
 def _pending_state(loader: Any, pending: Pending) -> State:
     state = pending.state or _fresh_state(loader)
-    return _skipped(state, pending.skipped, source_of(loader)[0]) if pending.skipped else state
-
-
-def _skipped(state: State, steps: int, source: Source) -> State:
-    """Returns a state some steps later."""
-    *earlier, last = state.segments
-    if state.steps and not last.divides_as(source.segment):
-        earlier, last = state.segments, source.segment
-    last = Segment(**{**vars(last), "steps": last.steps + steps})
-    samples = -1 if source.n is None or state.samples < 0 else state.samples
-    if samples >= 0:
-        samples = _deal.advance(source.n or 0, samples, last.world, last.batch, steps)
-    return State(
-        **{**vars(state), "steps": state.steps + steps, "segments": [*earlier, last], "last": 0, "samples": samples}
-    )
+    return _pending.skipped(state, pending.skipped, source_of(loader)[0]) if pending.skipped else state
 
 
 def steps_left(loader: Any) -> int | None:
@@ -132,35 +114,16 @@ def steps_left(loader: Any) -> int | None:
         return epoch.steps_left()
     source, skipped = source_of(loader)
     state = _pending_state(loader, pending) if pending is not None else None
-    return _count_left(source, state, skipped)
-
-
-def _count_left(source: Source, state: State | None, skipped: int) -> int | None:
-    if state is None or not state.steps:
-        count = source.count_steps(0)
-        return None if count is None else count - skipped
-    if state.segments[-1].divides_as(source.segment):
-        count, done = source.count_steps(0), state.steps
-        if len(state.segments) == 1:
-            return None if count is None else count - done
-    return source.count_steps(state.samples)
+    return _pending.count_left(source, state, skipped)
 
 
 def length(loader: Any, count: int) -> int:
-    """Returns the number of batches of the running epoch: those that are done, before a resume too, and those left.
-    `count`: of any other epoch."""
-    epoch = _per_loader.progress.get(loader)
+    """Returns the number of batches of the running epoch, or of the one that is continued next: those that are done,
+    before a resume too, and those left. `count`: of any other epoch."""
     pending = _per_loader.pending.get(loader)
-    state = None if pending is None else pending.state
-    if pending is None and epoch is not None and epoch.has_changed:
-        left = epoch.steps_left()
-        return count if not left else epoch.steps_done() + left
-    if state is not None and state.steps:
-        source, skipped = source_of(loader)
-        if len(state.segments) > 1 or not state.segments[-1].divides_as(source.segment):
-            left = _count_left(source, state, skipped)
-            return count if left is None else state.steps + left
-    return count
+    if pending is None or pending.state is None:
+        return _pending.length_of(None if pending is not None else _per_loader.progress.get(loader), count)
+    return _pending.length_to_be(pending.state, source_of(loader)[0], count)
 
 
 def last(loader: Any) -> Last | None:
@@ -178,7 +141,7 @@ def load(loader: Any, given: Any) -> None:
     the old epoch. Raises TypeError and StateError, and then changes nothing."""
     state = _state.decode(given)
     source, _ = source_of(loader)
-    state = _fitting(loader, state, source)
+    state = _pending.fitting(state, source, _option(loader, "on_changed"))
     _per_loader.pending.set(loader, Pending(state))
     _per_loader.progress.drop(loader)
     _per_loader.epochs.set(loader, state.epoch)
@@ -188,55 +151,10 @@ def load(loader: Any, given: Any) -> None:
     set_sampler_epoch(loader, state.order)
 
 
-def _fitting(loader: Any, state: State, source: Source) -> State:
-    """Returns the state, or what on_changed makes of it if the dataset has changed. Raises StateError if it does not
-    fit the loader."""
-    check_same_order(state, source)
-    then, now = state.order["n"], source.order["n"]
-    if then != now:
-        state = _changed(state, then, now, source, _option(loader, "on_changed"))
-    elif state.steps:
-        check_division(state, source)
-    return state
-
-
-def _changed(state: State, then: int, now: int, source: Source, word: str) -> State:
-    """Returns what on_changed makes of a state that was taken with another number of samples."""
-    if word == "next_epoch" or not state.steps:
-        return _next_epoch(state)
-    message = f"headrace: this state was taken with {then:,} samples, and the dataset has {now:,}"
-    if word != "finish":
-        raise StateError(
-            f'{message}; on_changed="finish" ends this epoch with the old ones, "next_epoch" begins the next epoch'
-        )
-    if now < then:
-        raise StateError(
-            f'{message}: on_changed="finish" needs all of the old ones; on_changed="next_epoch" begins the next epoch'
-        )
-    source = source.with_size(then)
-    check_division(state, source)
-    return state
-
-
-def _next_epoch(state: State) -> State:
-    if not state.steps:
-        return state
-    order = {name: value + 1 if name == "epoch" else value for name, value in state.order.items()}
-    return State(state.epoch + 1, 0, 0, order, [Segment(**{**vars(state.segments[-1]), "steps": 0})])
-
-
 def skip(loader: Any, steps: int) -> None:
     """Lets the next iterator begin some steps later. Raises ValueError if the epoch has fewer."""
     pending = _per_loader.pending.get(loader) or Pending(None)
-    source, _ = source_of(loader)
-    done = pending.state.steps if pending.state is not None else 0
-    total = source.count_steps(0)
-    if total is not None and done + pending.skipped + steps > total:
-        raise ValueError(
-            f"headrace: skip({steps}) would leave out more than the epoch has: {total - done - pending.skipped} steps "
-            "are left"
-        )
-    _per_loader.pending.set(loader, Pending(pending.state, pending.skipped + steps))
+    _per_loader.pending.set(loader, _pending.with_skip(pending, steps, source_of(loader)[0]))
 
 
 def drop_pending(loader: Any, epoch: int) -> None:
@@ -265,10 +183,9 @@ class Beginning:
             pending = Pending(None, skipped)
         self._state = None if pending is None else self._state_to_continue(pending)
         self._before: Before | None = None
-        self.is_continued = self._state is not None and self._state.steps > 0
-        self._kept: _generators.Globals | None = None
-        if self._state is not None and "base" in self._state.seeds:
-            self._kept = _generators.Globals()
+        # Otherwise the epoch's numbers are drawn now, even if some of its steps are skipped.
+        self.is_continued = self._state is not None and "base" in self._state.seeds
+        self._kept = _generators.Globals() if self.is_continued else None
         self._loaders = (
             loader.generator.get_state() if self._kept is not None and loader.generator is not None else None
         )
@@ -290,7 +207,7 @@ class Beginning:
         if not pending.skipped:
             return state
         fresh = State(_per_loader.epochs.get(loader) or 0, 0, 0, self.source.order, [self.source.segment])
-        return _skipped(state or fresh, pending.skipped, self.source)
+        return _pending.skipped(state or fresh, pending.skipped, self.source)
 
     def _fit(self, state: State) -> State | None:
         """Chooses the source for a state. Returns None if the samplers were set to another epoch."""
@@ -366,7 +283,7 @@ class Beginning:
         except StateError:
             if state is None or _option(self._loader, "on_changed") != "next_epoch":
                 raise
-        following = _next_epoch(state)
+        following = _pending.next_epoch(state)
         _per_loader.epochs.set(self._loader, following.epoch + 1)
         set_sampler_epoch(self._loader, following.order)
         self.source, _ = source_of(self._loader)

@@ -8,7 +8,6 @@ other indices.
 from __future__ import annotations
 
 import copy
-import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -23,7 +22,8 @@ from torch.utils.data import (
     distributed,
 )
 
-from headrace.sampling._source import Dealt, Drawn, Source, WholeOrder
+from headrace.sampling._known import RepeatedSource, count_batches, order_source, range_source, segment_of
+from headrace.sampling._source import Dealt, Drawn, Source
 from headrace.sampling._state import Segment
 from headrace.torch import _accelerate
 from headrace.torch._distributed_sampler import DistributedSampler
@@ -46,10 +46,6 @@ def _size_of(dataset: Any) -> int | None:
         return None
 
 
-def _segment(batch_size: int, drop_last: bool, world: int = 1, tail: str = "pad") -> Segment:
-    return Segment(world, batch_size or 1, drop_last, tail)
-
-
 class RandomSource(Source):
     """RandomSampler, SubsetRandomSampler or WeightedRandomSampler of torch: the same order on each rank."""
 
@@ -57,7 +53,7 @@ class RandomSource(Source):
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
         super().__init__(sampler, type(sampler).__name__, _count_of(sampler), batch_size, drop_last)
-        self.segment = _segment(batch_size, drop_last)
+        self.segment = segment_of(batch_size, drop_last)
         self.n = len(sampler)
         if type(sampler) is RandomSampler:
             self.order |= {"replacement": sampler.replacement, "num_samples": sampler._num_samples or -1}
@@ -71,8 +67,7 @@ class RandomSource(Source):
         return Drawn(self._lists, self._batch_size, self.segment.drop_last, has_lists=True), 0
 
     def count_steps(self, position: int) -> int | None:
-        left, batch = (self.n or 0) - position, self.segment.batch
-        return left // batch if self.segment.drop_last else -(-left // batch)
+        return count_batches((self.n or 0) - position, self.segment)
 
     def end_seeds(self) -> dict[str, Any]:
         generator = self._sampler.generator
@@ -103,7 +98,7 @@ class DistributedSource(Dealt):
             order |= {"seed": sampler.seed, "epoch": sampler.epoch}
         tail = "drop" if sampler.drop_last else "pad"
         super().__init__(
-            order, n, _segment(batch_size, drop_last, sampler.num_replicas, tail), sampler.rank, batch_size
+            order, n, segment_of(batch_size, drop_last, sampler.num_replicas, tail), sampler.rank, batch_size
         )
         self._sampler = sampler
 
@@ -140,26 +135,6 @@ class DistributedSource(Dealt):
         return other
 
 
-class RepeatedSource(Source):
-    """A sampler that gives the same indices again for the same settings and epoch, the same on each rank: its indices
-    are drawn again up to the place."""
-
-    is_known = True
-
-    def __init__(self, sampler: Any, order: dict[str, Any], batch_size: int, drop_last: bool) -> None:
-        super().__init__(sampler, order["kind"], order["n"], batch_size, drop_last)
-        self.order = order
-        self.segment = _segment(batch_size, drop_last)
-        self.n = len(sampler)
-
-    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
-        place = position + steps * self.segment.batch
-        items = itertools.islice(iter(self._sampler), place, None) if place else self._sampler
-        return Drawn(items, self._batch_size, self.segment.drop_last), 0
-
-    count_steps = RandomSource.count_steps
-
-
 class ShardSource(Source):
     """accelerate's BatchSamplerShard over a known sampler. accelerate itself chooses the batches of this rank."""
 
@@ -168,6 +143,7 @@ class ShardSource(Source):
     def __init__(self, shard: Any, whole: Source) -> None:
         super().__init__(shard, whole.order["kind"], None)
         self.order, self.n, self._whole = whole.order, whole.n, whole
+        self.counts_epochs = whole.counts_epochs
         world, batch = shard.num_processes, shard.batch_size
         tail = "pad" if shard.even_batches else "slice"
         batch = batch // world if shard.split_batches else batch
@@ -218,41 +194,16 @@ def _is_accelerates(sampler: Any, name: str) -> bool:
     return module is not None and type(sampler) is getattr(module, name, None)
 
 
-def _order_source(order: Any, batch_size: int, drop_last: bool) -> Source:
-    positions = order._positions
-    world, rank = (positions.step, positions.start) if len(positions) > 1 else (1, 0)
-    if not 0 <= rank < world or positions != range(order.n)[rank::world]:
-        world, rank = 1, 0
-    identity = {"kind": f"Order({order.kind})", "n": order.n, "seed": order.seed, "epoch": order.epoch}
-    whole = order._with(range(order.n))  # a copy, because set_epoch changes an order
-    if world == 1 and positions != range(order.n):
-        return RepeatedSource(order, {**identity, "slice": repr(positions)}, batch_size, drop_last)
-    segment = _segment(batch_size, drop_last, world, "slice" if world > 1 else "pad")
-    return WholeOrder(whole, identity, order.n, segment, rank, batch_size)
-
-
 def _seedable_source(sampler: Any, batch_size: int, drop_last: bool) -> Source:
     order = {"kind": "SeedableRandomSampler", "n": len(sampler.data_source)}
     order |= {"seed": sampler.initial_seed, "epoch": sampler.epoch}
-    return RepeatedSource(sampler, order, batch_size, drop_last)
-
-
-def _sequential_source(sampler: Any, batch_size: int, drop_last: bool) -> Source:
-    n = len(sampler.data_source)
-    order = {"kind": "SequentialSampler", "n": n}
-    return _RangeSource(order, n, _segment(batch_size, drop_last), 0, batch_size)
-
-
-class _RangeSource(Dealt):
-    def entries(self) -> Any:
-        return range(self.n or 0)
-
-    def with_size(self, n: int) -> Source:
-        return _RangeSource({**self.order, "n": n}, n, self.segment, self.rank, self._batch_size)
+    source = RepeatedSource(sampler, order, batch_size, drop_last)
+    source.counts_epochs = True
+    return source
 
 
 _MAKERS: dict[type, Callable[[Any, int, bool], Source]] = {
-    SequentialSampler: _sequential_source,
+    SequentialSampler: lambda sampler, *batches: range_source("SequentialSampler", len(sampler.data_source), *batches),
     RandomSampler: RandomSource,
     SubsetRandomSampler: RandomSource,
     WeightedRandomSampler: RandomSource,
@@ -260,7 +211,7 @@ _MAKERS: dict[type, Callable[[Any, int, bool], Source]] = {
     DistributedSampler: DistributedSource,
 }
 if Order is not None:
-    _MAKERS[Order] = _order_source
+    _MAKERS[Order] = order_source
 
 
 def known_source(sampler: Any, batch_size: int, drop_last: bool) -> Source | None:

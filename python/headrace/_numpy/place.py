@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a headrace.Loader is in its epoch, and what its next iterator continues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace._errors.warn import warn_user
+from headrace._inspect import lookup
+from headrace.sampling import _pending, _state, _values
+from headrace.sampling._epoch import Epoch, Last
+from headrace.sampling._known import ShuffledSource, order_source, range_source
+from headrace.sampling._order import Order
+from headrace.sampling._pending import Pending
+from headrace.sampling._source import Drawn, Source, check_division, check_same_order
+from headrace.sampling._state import State, StateError
+
+if TYPE_CHECKING:
+    from headrace._numpy.loader import Loader
+
+
+class SamplerSource(Source):
+    """A sampler of the user's. It is put back to the epoch's beginning by its own state_dict and load_state_dict, if it
+    has them."""
+
+    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
+        if all(callable(lookup.attribute(self._sampler, name)) for name in ("state_dict", "load_state_dict")):
+            if seeds and "sampler" in seeds:
+                self._sampler.load_state_dict(_values.decode(seeds["sampler"]))
+            self.seeds["sampler"] = _values.encode(self._sampler.state_dict())
+        return Drawn(iter(self._sampler), self._batch_size, self._drop_last), steps
+
+
+def source_of(loader: Loader) -> Source:
+    """Returns the source of a loader's indices for its next epoch."""
+    sampler, batch_size = loader.sampler, loader.batch_size or 0
+    if loader.batch_sampler is not None:
+        return SamplerSource(loader.batch_sampler, type(loader.batch_sampler).__name__, len(loader.dataset))
+    if sampler is None:
+        n = len(loader.dataset)
+        if loader.shuffle:
+            return ShuffledSource(n, loader.seed, loader.epoch, batch_size, loader.drop_last)
+        return range_source("shuffle=False", n, batch_size, loader.drop_last)
+    if type(sampler) is Order:
+        return order_source(sampler, batch_size, loader.drop_last)
+    if type(sampler) is range and sampler == range(len(sampler)):
+        return range_source("range", len(sampler), batch_size, loader.drop_last)
+    return SamplerSource(sampler, type(sampler).__name__, _size_of(loader.dataset), batch_size, loader.drop_last)
+
+
+def _size_of(dataset: Any) -> int | None:
+    return len(dataset) if lookup.has_special(dataset, "__len__") else None
+
+
+class Place:
+    """The place of a loader with a map-style dataset in its epochs."""
+
+    def __init__(self) -> None:
+        self._pending: Pending | None = None
+        self._epoch: Epoch | None = None
+
+    # ---- taking it ----
+
+    def state(self, loader: Loader) -> State:
+        """Returns the state after the batches that were delivered."""
+        if self._pending is not None:
+            source = source_of(loader)
+            state = self._pending.state or self._fresh(loader, source)
+            skipped = self._pending.skipped
+            state = _pending.skipped(state, skipped, source) if skipped else state
+        elif self._epoch is None:
+            state = self._fresh(loader, source_of(loader))
+        else:
+            state = self._epoch.state(loader.held_back)
+        state.seeds = {**state.seeds, "loader": loader.seed}
+        return state
+
+    def _fresh(self, loader: Loader, source: Source) -> State:
+        return State(loader.epoch, 0, 0, source.order, [source.segment])
+
+    def last(self) -> Last | None:
+        """Returns the batch that was delivered last."""
+        import numpy as np
+
+        found = None if self._epoch is None else self._epoch.last()
+        return None if found is None else found._replace(weights=np.array(found.weights, np.float32))
+
+    def steps_left(self, loader: Loader) -> int | None:
+        """Returns how many batches the epoch has left."""
+        if self._pending is None and self._epoch is not None:
+            return self._epoch.steps_left()
+        source = source_of(loader)
+        return _pending.count_left(source, None if self._pending is None else self.state(loader), 0)
+
+    def length(self, loader: Loader, count: int) -> int:
+        """Returns the number of batches of the epoch that runs or is continued; `count`: of any other one."""
+        if self._pending is None or self._pending.state is None:
+            return _pending.length_of(None if self._pending is not None else self._epoch, count)
+        return _pending.length_to_be(self._pending.state, source_of(loader), count)
+
+    # ---- continuing it ----
+
+    def load(self, loader: Loader, given: Any, is_seed_given: bool) -> None:
+        """Checks a state and keeps it for the next iterator. Raises TypeError and StateError."""
+        state = _state.decode(given)
+        seed = state.seeds.get("loader")
+        if type(seed) is not int or (is_seed_given and seed != loader.seed):
+            raise StateError(
+                f"headrace: this state was taken with seed={seed!r}, and this loader has seed={loader.seed!r}"
+            )
+        before = loader.seed, loader.epoch
+        loader.seed, loader.epoch = seed, state.epoch
+        try:
+            state = _pending.fitting(state, source_of(loader), loader.on_changed)
+        except Exception:
+            loader.seed, loader.epoch = before
+            raise
+        loader.epoch = state.epoch
+        if "epoch" in state.order and lookup.has_attribute(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(state.order["epoch"])  # type: ignore[union-attr]
+        self._pending, self._epoch = Pending(state), None
+
+    def skip(self, loader: Loader, steps: int) -> None:
+        """Lets the next iterator begin some steps later."""
+        self._pending = _pending.with_skip(self._pending or Pending(None), steps, source_of(loader))
+
+    def epoch_is_set(self, epoch: int) -> None:
+        """Discards a state of another epoch, with a warning."""
+        state = None if self._pending is None else self._pending.state
+        if state is None or state.epoch == epoch:
+            return
+        self._pending = None
+        if state.steps:
+            warn_user(
+                f"headrace: set_epoch({epoch}) discards the state that was loaded, of epoch {state.epoch} after "
+                f"{state.steps} steps"
+            )
+
+    def begin(self, loader: Loader) -> Epoch:
+        """Begins the loader's next epoch, or continues one. Raises StateError if the order has changed."""
+        source = source_of(loader)
+        state = None if self._pending is None else self._pending.state
+        if state is not None and state.steps:
+            check_same_order(state, source)
+            if state.order["n"] != source.order["n"]:
+                source = source.with_size(state.order["n"])
+            check_division(state, source)
+        if self._pending is not None and self._pending.skipped:
+            state = _pending.skipped(state or self._fresh(loader, source), self._pending.skipped, source)
+        self._epoch = self._begun(loader, source, state)
+        self._pending = None
+        return self._epoch
+
+    def _begun(self, loader: Loader, source: Source, state: State | None) -> Epoch:
+        try:
+            return Epoch(source, loader.epoch, state)
+        except StateError:
+            if loader.on_changed != "next_epoch":
+                raise
+        loader.epoch += 1
+        return Epoch(source_of(loader), loader.epoch)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources whose order is known, for the loaders with torch and without it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from headrace.sampling._source import Dealt, Drawn, Source, WholeOrder
+from headrace.sampling._state import Segment
+
+
+def segment_of(batch_size: int, drop_last: bool, world: int = 1, tail: str = "pad") -> Segment:
+    """Returns how an order is divided into batches; without batches (batch_size 0), each entry is one."""
+    return Segment(world, batch_size or 1, drop_last, tail)
+
+
+def count_batches(left: int, segment: Segment) -> int:
+    """Returns how many batches are made of so many entries of one rank."""
+    return left // segment.batch if segment.drop_last else -(-left // segment.batch)
+
+
+class RepeatedSource(Source):
+    """A sampler that gives the same indices again for the same settings and epoch, the same on each rank: its indices
+    are drawn again up to the place."""
+
+    is_known = True
+
+    def __init__(self, sampler: Any, order: dict[str, Any], batch_size: int, drop_last: bool) -> None:
+        super().__init__(sampler, order["kind"], order["n"], batch_size, drop_last)
+        self.order = order
+        self.segment = segment_of(batch_size, drop_last)
+        self.n = len(sampler)
+
+    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
+        place = position + steps * self.segment.batch
+        items = itertools.islice(iter(self._sampler), place, None) if place else self._sampler
+        return Drawn(items, self._batch_size, self.segment.drop_last), 0
+
+    def count_steps(self, position: int) -> int | None:
+        return count_batches((self.n or 0) - position, self.segment)
+
+
+def order_source(order: Any, batch_size: int, drop_last: bool) -> Source:
+    """Returns the source of a headrace.Order. A slice order[r::w] is the part of rank r of w."""
+    positions = order._positions
+    world, rank = (positions.step, positions.start) if len(positions) > 1 else (1, 0)
+    if not 0 <= rank < world or positions != range(order.n)[rank::world]:
+        world, rank = 1, 0
+    identity = {"kind": f"Order({order.kind})", "n": order.n, "seed": order.seed, "epoch": order.epoch}
+    whole = order._with(range(order.n))  # a copy, because set_epoch changes an order
+    if world == 1 and positions != range(order.n):
+        return RepeatedSource(order, {**identity, "slice": repr(positions)}, batch_size, drop_last)
+    segment = segment_of(batch_size, drop_last, world, "slice" if world > 1 else "pad")
+    return WholeOrder(whole, identity, order.n, segment, rank, batch_size)
+
+
+class _RangeSource(Dealt):
+    def entries(self) -> Any:
+        return range(self.n or 0)
+
+    def with_size(self, n: int) -> Source:
+        return range_source(self.order["kind"], n, self._batch_size, self.segment.drop_last)
+
+
+def range_source(kind: str, n: int, batch_size: int, drop_last: bool) -> Source:
+    """Returns the source of the indices 0, 1, ..., n - 1."""
+    return _RangeSource({"kind": kind, "n": n}, n, segment_of(batch_size, drop_last), 0, batch_size)
+
+
+class ShuffledSource(Dealt):
+    """numpy's permutation of n indices by a seed and an epoch, which headrace.Loader shuffles by."""
+
+    def __init__(self, n: int, seed: int, epoch: int, batch_size: int, drop_last: bool) -> None:
+        order = {"kind": "shuffle=True", "n": n, "seed": seed, "epoch": epoch}
+        super().__init__(order, n, segment_of(batch_size, drop_last), 0, batch_size)
+
+    counts_epochs = True
+
+    def part(self, position: int) -> Iterable[Any]:
+        return map(int, self.entries()[position:])
+
+    def entries(self) -> Any:
+        import numpy as np
+
+        generator = np.random.default_rng([self.order["seed"], self.order["epoch"]])
+        return generator.permutation(self.n or 0)
+
+    def with_size(self, n: int) -> Source:
+        return ShuffledSource(n, self.order["seed"], self.order["epoch"], self._batch_size, self.segment.drop_last)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the next iterator of a loader continues: a state that was loaded, and steps to skip. Both loaders use it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.sampling import _deal
+from headrace.sampling._epoch import Epoch
+from headrace.sampling._source import Source, check_division, check_same_order
+from headrace.sampling._state import Segment, State, StateError
+
+
+class Pending(NamedTuple):
+    """What the next iterator of a loader continues. skipped: steps to leave out after it."""
+
+    state: State | None
+    skipped: int = 0
+
+
+def skipped(state: State, steps: int, source: Source) -> State:
+    """Returns a state some steps later."""
+    *earlier, last = state.segments
+    if state.steps and not last.divides_as(source.segment):
+        earlier, last = state.segments, source.segment
+    last = Segment(**{**vars(last), "steps": last.steps + steps})
+    samples = -1 if source.n is None or state.samples < 0 else state.samples
+    if samples >= 0:
+        samples = _deal.advance(source.n or 0, samples, last.world, last.batch, steps)
+    return State(
+        **{**vars(state), "steps": state.steps + steps, "segments": [*earlier, last], "last": 0, "samples": samples}
+    )
+
+
+def with_skip(pending: Pending, steps: int, source: Source) -> Pending:
+    """Returns what is continued if so many more steps are skipped. Raises ValueError if the epoch has fewer."""
+    total = source.count_steps(0)
+    done = pending.skipped + (pending.state.steps if pending.state is not None else 0)
+    if total is not None and done + steps > total:
+        raise ValueError(
+            f"headrace: skip({steps}) would leave out more than the epoch has: {total - done} steps are left"
+        )
+    return Pending(pending.state, pending.skipped + steps)
+
+
+def count_left(source: Source, state: State | None, skipped: int) -> int | None:
+    """Returns how many steps an epoch has left that begins with a state, or None if that is not known."""
+    if state is None or not state.steps:
+        count = source.count_steps(0)
+        return None if count is None else count - skipped
+    if state.segments[-1].divides_as(source.segment):
+        count, done = source.count_steps(0), state.steps
+        if len(state.segments) == 1:
+            return None if count is None else count - done
+    return source.count_steps(state.samples)
+
+
+def length_of(epoch: Epoch | None, count: int) -> int:
+    """Returns the number of batches of the running epoch, if it was divided in another way before; else `count`."""
+    if epoch is None or not epoch.has_changed:
+        return count
+    left = epoch.steps_left()
+    return epoch.steps_done() + left if left else count
+
+
+def length_to_be(state: State, source: Source, count: int) -> int:
+    """Returns the same for an epoch that begins with a state."""
+    if not state.steps or (len(state.segments) == 1 and state.segments[-1].divides_as(source.segment)):
+        return count
+    left = count_left(source, state, 0)
+    return count if left is None else state.steps + left
+
+
+def fitting(state: State, source: Source, on_changed: str) -> State:
+    """Returns the state, or what on_changed makes of it if the dataset has changed. Raises StateError if it does not
+    fit the loader."""
+    check_same_order(state, source)
+    then, now = state.order["n"], source.order["n"]
+    if then != now:
+        state = _changed(state, then, now, source, on_changed)
+    elif state.steps:
+        check_division(state, source)
+    return state
+
+
+def _changed(state: State, then: int, now: int, source: Source, word: str) -> State:
+    """Returns what on_changed makes of a state that was taken with another number of samples."""
+    if word == "next_epoch" or not state.steps:
+        return next_epoch(state)
+    message = f"headrace: this state was taken with {then:,} samples, and the dataset has {now:,}"
+    if word != "finish":
+        raise StateError(
+            f'{message}; on_changed="finish" ends this epoch with the old ones, "next_epoch" begins the next epoch'
+        )
+    if now < then:
+        raise StateError(
+            f'{message}: on_changed="finish" needs all of the old ones; on_changed="next_epoch" begins the next epoch'
+        )
+    source = source.with_size(then)
+    check_division(state, source)
+    return state
+
+
+def next_epoch(state: State) -> State:
+    if not state.steps:
+        return state
+    return State(state.epoch + 1, 0, 0, dict(state.order), [Segment(**{**vars(state.segments[-1]), "steps": 0})])
