@@ -86,11 +86,6 @@ class State:
         """Returns True if each rank may load it."""
         return self.rank < 0
 
-    @property
-    def epoch_of_order(self) -> int:
-        """Returns the epoch that the samplers have, or the loader's if they have none."""
-        return int(self.order.get("epoch", self.epoch))
-
 
 _TYPES: dict[str, type] = {
     "epoch": int,

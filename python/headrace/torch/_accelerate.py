@@ -21,9 +21,9 @@ from typing import Any
 import torch.utils.data
 
 from headrace.sampling import _state
-from headrace.torch import _per_loader
 
 _MODULE = "accelerate.data_loader"
+_ITERATION = "_iteration"  # the key in a state for accelerate's number of the epoch
 _originals: dict[tuple[str, str], Any] = {}  # (class, method) -> accelerate's function, while it is replaced
 _loader_class: Any = torch.utils.data.DataLoader  # of the loaders inside accelerate's
 
@@ -56,7 +56,7 @@ def _update_state(adapter: Any) -> None:
     if not adapter.use_stateful_dataloader:
         return
     if not _is_dispatcher(adapter):
-        adapter.dl_state_dict = {**adapter.base_dataloader.state_dict(), "_iterator_finished": adapter.end_of_dataloader}
+        adapter.dl_state_dict = _marked(adapter, adapter.base_dataloader.state_dict())
     elif adapter.end_of_dataloader:  # all ranks call it then
         _share_state(adapter)
 
@@ -73,18 +73,24 @@ def _share_state(dispatcher: Any) -> None:
     is_first = dispatcher.state.process_index == 0
     shared = [dispatcher.base_dataloader.state_dict() if is_first else None]
     sys.modules[_MODULE].broadcast_object_list(shared)
-    dispatcher.dl_state_dict = {**shared[0], "_iterator_finished": dispatcher.end_of_dataloader}
+    dispatcher.dl_state_dict = _marked(dispatcher, shared[0])
+
+
+def _marked(adapter: Any, state: dict[str, str]) -> dict[str, Any]:
+    """Returns the state of the loader inside with what accelerate adds, and its own number of the next batch's epoch."""
+    is_finished = adapter.end_of_dataloader
+    iteration = getattr(adapter, "iteration", 0)  # SkipDataLoader has none
+    return {**state, "_iterator_finished": is_finished, _ITERATION: iteration + is_finished}
 
 
 def _load_state(adapter: Any, state: Any) -> None:
     """Replaces DataLoaderAdapter.load_state_dict. accelerate sets the samplers to the epoch `iteration`, which is 0 in a
     new process."""
-    if _is_dispatcher(adapter) and adapter.state.process_index > 0:
-        adapter.iteration = _state.decode(state).epoch_of_order
-        return
-    base = adapter.base_dataloader
-    base.load_state_dict(state)
-    adapter.iteration = _per_loader.pending.get(base).state.epoch_of_order  # type: ignore[union-attr]
+    loaded = _state.decode(state)
+    if not _is_dispatcher(adapter) or adapter.state.process_index == 0:
+        adapter.base_dataloader.load_state_dict(state)
+    iteration = state.get(_ITERATION)
+    adapter.iteration = iteration if type(iteration) is int else loaded.order.get("epoch", loaded.epoch)
 
 
 def _is_dispatcher(adapter: Any) -> bool:

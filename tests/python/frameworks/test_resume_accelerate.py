@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from resumed_runs import Facts, after_save, facts_of, needs, resumed, saved_at
+from resumed_runs import Facts, after_save, facts_of, needs, resumed, saved_at, steps_of
 
 pytestmark = pytest.mark.timeout(1000)
 RANKS = [("alone", 0, 1), ("two", 0, 2), ("two", 1, 2)]  # processes, rank, world size
@@ -29,6 +29,17 @@ def test_accelerate_resumed_in_mid_epoch_sees_the_rest(
 def test_accelerate_with_shared_batches_sees_the_rest(accelerate: Facts, kind: str, steps: int, rank: int) -> None:
     case = f"two_{kind}.rank{rank}"
     assert resumed(accelerate, case) == after_save(accelerate, case, steps)
+
+
+@pytest.mark.parametrize(("processes", "rank", "world_size"), RANKS)
+def test_accelerate_resumed_after_epoch_sees_the_next_one(
+    accelerate: Facts, processes: str, rank: int, world_size: int
+) -> None:
+    for kind in ("end", "dispatched_end") if world_size == 2 else ("end",):
+        case = f"{processes}_{kind}.rank{rank}"
+        expected = after_save(accelerate, case, 2 * steps_of(world_size))
+        assert resumed(accelerate, case) == expected
+        assert len(expected) == steps_of(world_size)
 
 
 def test_resumed_accelerate_makes_no_samples_again(accelerate: Facts) -> None:

@@ -25,9 +25,9 @@ def prepared(workers: int, **configuration: Any) -> tuple[Any, Any]:
     return accelerator, accelerator.prepare(loader)
 
 
-def train(accelerator: Any, loader: Any, first_epoch: int, case: str) -> list[Any]:
+def train(accelerator: Any, loader: Any, first_epoch: int, case: str, saves_at: int = 0) -> list[Any]:
     seen: list[Any] = []
-    saves_at = len(loader) + len(loader) // 2
+    saves_at = saves_at or len(loader) + len(loader) // 2
     for epoch in range(first_epoch, EPOCHS):
         for batch in loader:
             seen.append([epoch, batch["index"].tolist()])
@@ -42,6 +42,15 @@ def stateful(case: str, workers: int, **configuration: Any) -> None:
     if IS_RESUMED:
         accelerator.load_state(str(folder_of(case)))
     seen = train(accelerator, loader, 1 if IS_RESUMED else 0, case)
+    report(f"{case}.rank{accelerator.process_index}", seen=seen, made=loader.dataset.made.value)
+
+
+def at_end(case: str, **configuration: Any) -> None:
+    """Saves after the last batch of the second epoch."""
+    accelerator, loader = prepared(0, use_stateful_dataloader=True, **configuration)
+    if IS_RESUMED:
+        accelerator.load_state(str(folder_of(case)))
+    seen = train(accelerator, loader, 2 if IS_RESUMED else 0, case, 2 * len(loader))
     report(f"{case}.rank{accelerator.process_index}", seen=seen, made=loader.dataset.made.value)
 
 
@@ -64,9 +73,11 @@ def cases(prefix: str) -> None:
         stateful(f"{prefix}_seedable_{workers}", workers, use_seedable_sampler=True, data_seed=3)
         stateful(f"{prefix}_random_{workers}", workers)
         skipping(f"{prefix}_skip_{workers}", workers)
+    at_end(f"{prefix}_end", use_seedable_sampler=True, data_seed=3)
     if prefix.endswith("two"):
         stateful(f"{prefix}_split", 0, use_seedable_sampler=True, data_seed=3, split_batches=True)
         stateful(f"{prefix}_dispatched", 0, use_seedable_sampler=True, data_seed=3, dispatch_batches=True)
+        at_end(f"{prefix}_dispatched_end", use_seedable_sampler=True, data_seed=3, dispatch_batches=True)
 
 
 def on_two() -> None:
