@@ -52,10 +52,10 @@ def has_set_epoch(sampler: Any) -> bool:
 class Before:
     """What a sampler and the generators are at the beginning of an epoch, before torch's iterator is made."""
 
-    def __init__(self, index_sampler: Any) -> None:
+    def __init__(self, sampler: Any) -> None:
         self.globals = _generators.Globals()
-        self.own = {name: _generators.state_of(one) for name, one in _own_generators(index_sampler).items()}
-        self.sampler = _values.encode(index_sampler.state_dict()) if _has_state(index_sampler) else None
+        self.own = {name: _generators.state_of(one) for name, one in _own_generators(sampler).items()}
+        self.sampler = _values.encode(sampler.state_dict()) if _has_state(sampler) else None
         self._after = self.globals
 
     def iterator_was_made(self, draws_from_default: bool) -> None:
@@ -65,6 +65,12 @@ class Before:
         if after.equals(expected):
             self.globals = after
         self._after = after
+
+    def encode(self) -> dict[str, Any]:
+        """Returns everything as seeds of a source."""
+        own = {name: _generators.text_of(state) for name, state in self.own.items()}
+        sampler = {} if self.sampler is None else {"sampler": self.sampler}
+        return {"own": own, "globals": self.globals.encode(), **sampler}
 
     def has_drawn(self) -> bool:
         """Returns True if the sampler has drawn from the shared generators until now."""
@@ -120,6 +126,10 @@ class ForeignSource(Source):
             self.seeds["globals"] = before.globals.encode()
         if before.sampler is not None:
             self.seeds["sampler"] = before.sampler
+
+    def start_seeds(self) -> dict[str, Any]:
+        """Returns all that the sampler may draw from, as long as it has not drawn."""
+        return {**self.seeds, **(self.before.encode() if self.before is not None else {})}
 
 
 def _differs(state: Any, generator: Any) -> bool:

@@ -193,7 +193,7 @@ class Beginning:
     def sampler_will_be_iterated(self) -> None:
         """Notes what the sampler is before torch's iterator class iterates it."""
         if isinstance(self.source, ForeignSource) and not self.is_continued:
-            self._before = self.source.before = Before(self._loader._index_sampler)
+            self._before = self.source.before = Before(self.source._sampler)
 
     def _state_to_continue(self, pending: Pending) -> State | None:
         """Returns the state that the epoch continues, if its samplers are still in the epoch that they were set to."""

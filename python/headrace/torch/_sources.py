@@ -69,6 +69,9 @@ class RandomSource(Source):
     def count_steps(self, position: int) -> int | None:
         return count_batches((self.n or 0) - position, self.segment)
 
+    def start_seeds(self) -> dict[str, Any]:
+        return {**(self._lists.expected() if self._lists is not None else {}), **self.seeds}
+
     def end_seeds(self) -> dict[str, Any]:
         generator = self._sampler.generator
         return {} if generator is None else {"next_generator": generator.get_state()}
@@ -165,6 +168,9 @@ class ShardSource(Source):
         whole = Drawn((), self._sampler.batch_sampler.batch_size, False)
         shard.batch_sampler = _Batches(whole, self.n - position, self._sampler.batch_sampler)  # type: ignore[operator]
         return len(shard)
+
+    def start_seeds(self) -> dict[str, Any]:
+        return self._whole.start_seeds()
 
     def end_seeds(self) -> dict[str, Any]:
         return self._whole.end_seeds()
