@@ -140,6 +140,14 @@ int hr_loader_begin(hr_loader *loader, const void *payload, size_t payload_bytes
     return 0;
 }
 
+int hr_loader_start_at(hr_loader *loader, uint32_t worker) {
+    if (worker >= loader->worker_count)
+        return hr__fail(-EINVAL, "loader: worker %u of %u", worker, loader->worker_count);
+    if (loader->submitted) return hr__fail(HR_E_STATE, "loader: a task of this epoch was submitted already");
+    loader->next_worker = worker;
+    return 0;
+}
+
 /* ---- tasks ---- */
 
 static int check_epoch(const hr_loader *loader) {

@@ -18,6 +18,7 @@ A worker that stalls is killed first if on_stall="restart"; one that hangs becau
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import signal
@@ -103,17 +104,26 @@ class Crew:
         self._next_check_s = 0.0
         self.slice_s = min(SLICE_S, policy.stall_after / 4)
 
-    def start(self, source: JobSource, epoch: int) -> None:
-        """Starts all workers."""
-        self._epoch = epoch
+    def start(self, source: JobSource, epoch: int, starts: list[StartState] | None = None) -> None:
+        """Starts all workers. starts: where they start in an iterable dataset whose epoch is continued."""
+        self._epoch = self._start_epoch = epoch
+        self._starts = starts
         fork_hazards.warn_of_fork(self._context)
         for worker in range(self._count):
-            self._start(worker, source, StartState(epoch=epoch, banned=self._sample_deaths.banned), _call)
+            self._start(worker, source, self._first_start(worker), _call)
+
+    def _first_start(self, worker: int) -> StartState:
+        """Returns where a worker starts in this epoch."""
+        start = StartState(epoch=self._epoch) if self._starts is None else dataclasses.replace(self._starts[worker])
+        start.banned = self._sample_deaths.banned
+        return start
 
     def begin_epoch(self, epoch: int) -> StartState:
         """Forgets the states of iterable datasets, which start again. Returns what the running workers are sent."""
         self._epoch = epoch
         self._states.clear()
+        if epoch != self._start_epoch:
+            self._starts = None
         return StartState(epoch=epoch, banned=self._sample_deaths.banned)
 
     def keep_state(self, notes: BatchNotes) -> None:
@@ -192,11 +202,12 @@ class Crew:
     def _take_over_tasks(self, worker: int) -> StartState:
         """Moves the tasks of a dead worker to the process that comes next, and returns where that one starts."""
         delivered, published, _ = self._core.replace(worker)
-        start = StartState(epoch=self._epoch, banned=self._sample_deaths.banned)
+        start = self._first_start(worker)
+        before = start.made + start.discard  # batches that were delivered before this process
         if worker in self._states:
             start.state, start.made = self._states[worker].state, self._states[worker].made
         if self._restart_mode != restart_state.REDO:
-            start.discard = delivered + published - start.made
+            start.discard = before + delivered + published - start.made
         return start
 
     def _describe_end(self, dead: WorkerSnapshot, exit_code: int | None) -> str:

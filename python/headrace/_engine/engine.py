@@ -22,6 +22,7 @@ from typing import Any, NoReturn, Protocol
 from headrace import _core
 from headrace._engine import crew, restart_state, shutdown, start_errors
 from headrace._engine.snapshot import WorkerSnapshot
+from headrace._engine.worker_places import WorkerPlaces
 from headrace._errors import exception_text
 from headrace._errors.units import in_units
 from headrace._errors.warn import warn_user
@@ -97,6 +98,7 @@ class Engine:
         seed: int,
         sample_deaths: restart_state.SampleDeaths,
         epoch: int,
+        places: WorkerPlaces | None = None,
     ) -> None:
         self._has_warned = False
         self._pid = os.getpid()
@@ -111,8 +113,10 @@ class Engine:
         self.processes = self._crew.processes
         arguments = (self._core, self.processes, policy.shutdown_timeout)
         self._finalizer = util.Finalize(self, shutdown.close, arguments, exitpriority=100)
+        self._places = places
+        self._noted = 0  # the serial number of the answer that the places have got last
         try:
-            self._crew.start(client, epoch)
+            self._crew.start(client, epoch, None if places is None else places.starts(epoch))
         except BaseException:
             self.close()
             raise
@@ -129,7 +133,13 @@ class Engine:
         owed = len(self.processes) * self._prefetch_factor
         self._wait(client, lambda seconds: self._core.begin(start, owed, keep_workers, seconds), timeout)
         self._has_begun = True
+        if self._places is not None:
+            self._core.start_at(self._places.next_worker)
         self.submit_owed(client)
+
+    def use_places(self, places: WorkerPlaces | None) -> None:
+        """Sets what notes the places of the workers in the next epoch."""
+        self._places = places
 
     def _wait(self, client: EngineClient, wait: Callable[[float], int | None], timeout: float | None) -> int | None:
         """Waits in slices, so that a stall is noticed. Time in which this process was stopped counts as one slice."""
@@ -253,20 +263,29 @@ class Engine:
         """Returns the batch that next waited for, and the same one again until it is dropped. Raises the exception of
         the worker, MemoryError for a batch over the limit, and any exception of rebuilding the batch."""
         value = self._core.answer()
+        notes = pickle.loads(value[0]) if status == _core.STATUS_NOTED else None
+        if self._places is not None:
+            self._note_place(client, self._places, notes)
         if status == _core.STATUS_BATCH:
             return value
         if status == _core.STATUS_TOO_BIG:
             self._core.fail()
             raise self._explain_size(value, batch_size)
         if status == _core.STATUS_NOTED:
-            notes, value = value
-            self._keep_notes(pickle.loads(notes))
-            return value
-        *wrapped, notes = value
-        if notes is not None:
-            self._keep_notes(pickle.loads(notes))
+            self._keep_notes(notes)
+            return value[1]
+        *wrapped, bad = value
+        if bad is not None:
+            self._keep_notes(pickle.loads(bad))
         self._core.fail()
         return client.reraise(*wrapped)
+
+    def _note_place(self, client: EngineClient, places: WorkerPlaces, notes: BatchNotes | None) -> None:
+        """Notes the worker of an answer, once. The consumer has all answers before it, except for those held back."""
+        if self._noted == self._core.serial:
+            return
+        places.note(self._core.worker, notes, client.tasks.answered_count - self._policy.held_back)
+        self._noted = self._core.serial
 
     @property
     def source(self) -> _core.Loader:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class InProcessIterator(in_process.InProcessIterator):
-    """Iterates over one epoch of a Loader with num_workers=0."""
+    """Iterates over one epoch of a Loader with num_workers=0. was_made: is called after each batch."""
+
+    is_over = False
+    was_made: Callable[[], None] | None = None
 
     def __init__(self, loader: Loader, tasks: _core.Tasks, epoch: int) -> None:
         policy = _options.Policy.of(loader, loader._is_iterable, {})
@@ -44,7 +47,14 @@ class InProcessIterator(in_process.InProcessIterator):
             loader._engine = self._here
 
     def _prepare(self) -> Any:
-        return self._make(self._from, self._fetch)
+        try:
+            data = self._make(self._from, self._fetch)
+        except StopIteration:
+            self.is_over = True
+            raise
+        if self.was_made is not None:
+            self.was_made()
+        return data
 
 
 def _fetch_and_collate(fetcher: Fetcher, collate: Callable[[Any], Any], indices: Any) -> Any:

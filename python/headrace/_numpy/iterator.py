@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from headrace import _core, _options
 from headrace._engine import engine as _engine
 from headrace._engine import restart_state, start_errors
+from headrace._engine.worker_places import WorkerPlaces
 from headrace._numpy.job import Job
 from headrace._numpy.worker_error import reraise
 from headrace._samples import refill
@@ -27,7 +28,8 @@ class WorkerIterator(_core.Iterator):
 
     _is_from_signal = staticmethod(signals.is_from_signal)
 
-    def __init__(self, loader: Loader, epoch: int) -> None:
+    def __init__(self, loader: Loader, epoch: int, places: WorkerPlaces | None) -> None:
+        self._places = places
         self._timeout = loader.timeout or None
         self._batch_size = loader.batch_size
         self._keep_workers = loader.persistent_workers
@@ -70,11 +72,13 @@ class WorkerIterator(_core.Iterator):
             seed=loader.seed,
             sample_deaths=loader._blame,
             epoch=epoch,
+            places=self._places,
         )
 
-    def begin(self, tasks: _core.Tasks, epoch: int) -> None:
-        """Starts an epoch with these tasks."""
+    def begin(self, tasks: _core.Tasks, epoch: int, places: WorkerPlaces | None) -> None:
+        """Starts an epoch with these tasks. places: notes where the workers are in an iterable dataset."""
         self.tasks = tasks
+        self._engine.use_places(places)
         self.wrap: Callable[[Any], Any] | None = None
         if self._job.policy.on_bad_sample != "raise":
             self.wrap = refill.Refills(tasks, self._job.batched, self._job.seed, epoch).wrap
@@ -112,6 +116,11 @@ class WorkerIterator(_core.Iterator):
                 self._engine.close()
             raise StopIteration
         return self._engine.answer(self, status, self._batch_size)
+
+    @property
+    def is_over(self) -> bool:
+        """Returns True if the epoch has ended."""
+        return self._engine.is_over
 
     def report(self) -> dict[str, Any]:
         """Returns counters: see headrace.Loader.report."""

@@ -97,7 +97,7 @@ class Job(DatasetJob):
             self._maker = SampleMaker(port.noting, self.dataset, self.policy, start, self.seed, self.worker)
             self._take_bad = self._maker.take_bad
         mode = restart_state.restart_mode_of(self.dataset, self.is_iterable)
-        self._state_is_wanted = mode == restart_state.STATE and self.policy.max_restarts > 0
+        self._state_is_wanted = mode == restart_state.STATE
         self._begin(start, self.init_fn)
 
     def begin_epoch(self, start: StartState) -> None:

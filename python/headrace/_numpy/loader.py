@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
 import secrets
@@ -12,6 +13,8 @@ from typing import Any
 from headrace import _core, _options
 from headrace._engine import engine as _engine
 from headrace._engine import in_process, restart_state
+from headrace._engine.iterable_epoch import IterableEpoch
+from headrace._engine.worker_places import WorkerPlaces
 from headrace._forkserver import client, context
 from headrace._inspect import lookup
 from headrace._numpy.collate import default_collate
@@ -233,25 +236,37 @@ class Loader(Options):
     def _batch_function(self) -> Callable[[list[Any]], Any]:
         return self.collate_fn or default_collate
 
-    def _tasks(self) -> _core.Tasks:
-        """Returns the tasks of an epoch: the indices of each batch."""
-        if not self._is_iterable:
-            return self._place.begin(self).tasks
-        endless = itertools.repeat(None)  # the workers report the end of their data
-        return _core.Tasks(endless, self.batch_size or 0, self.drop_last)
-
     def __iter__(self) -> Iterator[Any]:
-        tasks = self._tasks()
+        if self._is_iterable:
+            return self._iterate_iterable(self._place.begin_iterable(self))
+        tasks = self._place.begin(self).tasks
+        return self._iterate(tasks, self._count_epoch(), None)
+
+    def _count_epoch(self) -> int:
         epoch, self.epoch = self.epoch, self.epoch + 1
+        return epoch
+
+    def _iterate_iterable(self, epoch: IterableEpoch) -> Iterator[Any]:
+        endless = itertools.repeat(None)  # the workers report the end of their data
+        tasks = _core.Tasks(endless, self.batch_size or 0, self.drop_last)
+        iterator = self._iterate(tasks, self._count_epoch(), epoch.places)
+        epoch.tasks, epoch.is_over = tasks, functools.partial(getattr, iterator, "is_over")
+        if self.num_workers == 0:
+            epoch.tasks, iterator.was_made = iterator._source, epoch.made_in_process
+        epoch.warn_of_drop()
+        for _ in range(epoch.to_drop):
+            next(iterator)
+        self._place.has_begun(epoch)
+        return iterator
+
+    def _iterate(self, tasks: _core.Tasks, epoch: int, places: WorkerPlaces | None) -> Any:
         if self.num_workers == 0:
             return InProcessIterator(self, tasks, epoch)
-        if self._iterator is not None and self.persistent_workers and not self._iterator.is_closed:
-            self._iterator.begin(tasks, epoch)
-            return self._iterator
-        iterator = WorkerIterator(self, epoch)
-        iterator.begin(tasks, epoch)
-        if self.persistent_workers:
-            self._iterator = iterator
+        iterator = self._iterator
+        if iterator is None or not self.persistent_workers or iterator.is_closed:
+            iterator = WorkerIterator(self, epoch, places)
+            self._iterator = iterator if self.persistent_workers else None
+        iterator.begin(tasks, epoch, places)
         return iterator
 
     def report(self) -> dict[str, Any]:

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
+from headrace._engine.iterable_epoch import IterableEpoch
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
-from headrace.sampling import _pending, _state, _values
+from headrace.sampling import _iterable, _pending, _state, _values
 from headrace.sampling._epoch import Epoch, Last
 from headrace.sampling._known import ShuffledSource, order_source, range_source
 from headrace.sampling._order import Order
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import Drawn, Source, check_division, check_same_order
-from headrace.sampling._state import State, StateError
+from headrace.sampling._state import Segment, State, StateError
 
 if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
@@ -48,32 +50,41 @@ def source_of(loader: Loader) -> Source:
     return SamplerSource(sampler, type(sampler).__name__, _size_of(loader.dataset), batch_size, loader.drop_last)
 
 
+def _rank() -> int:
+    return 0
+
+
 def _size_of(dataset: Any) -> int | None:
     return len(dataset) if lookup.has_special(dataset, "__len__") else None
 
 
 class Place:
-    """The place of a loader with a map-style dataset in its epochs."""
+    """The place of a loader in its epochs."""
 
     def __init__(self) -> None:
         self._pending: Pending | None = None
-        self._epoch: Epoch | None = None
+        self._epoch: Epoch | IterableEpoch | None = None
+        self._initial: bytes | None = None  # state of an iterable dataset before another one was loaded, pickled
 
     # ---- taking it ----
 
     def state(self, loader: Loader) -> State:
         """Returns the state after the batches that were delivered."""
-        if self._pending is not None:
-            source = source_of(loader)
-            state = self._pending.state or self._fresh(loader, source)
-            skipped = self._pending.skipped
-            state = _pending.skipped(state, skipped, source) if skipped else state
-        elif self._epoch is None:
-            state = self._fresh(loader, source_of(loader))
-        else:
+        if self._pending is None and self._epoch is not None:
             state = self._epoch.state(loader.held_back)
+        else:
+            state = self._state_to_begin(loader)
         state.seeds = {**state.seeds, "loader": loader.seed}
         return state
+
+    def _state_to_begin(self, loader: Loader) -> State:
+        pending = self._pending or Pending(None)
+        if loader._is_iterable:
+            order = _iterable.order_of(loader.dataset, loader.num_workers)
+            return pending.state or State(loader.epoch, 0, -1, order, [Segment(1, 1, False, "pad")], rank=_rank())
+        source = source_of(loader)
+        state = pending.state or self._fresh(loader, source)
+        return _pending.skipped(state, pending.skipped, source) if pending.skipped else state
 
     def _fresh(self, loader: Loader, source: Source) -> State:
         return State(loader.epoch, 0, 0, source.order, [source.segment])
@@ -89,11 +100,15 @@ class Place:
         """Returns how many batches the epoch has left."""
         if self._pending is None and self._epoch is not None:
             return self._epoch.steps_left()
+        if loader._is_iterable:
+            return None
         source = source_of(loader)
         return _pending.count_left(source, None if self._pending is None else self.state(loader), 0)
 
     def length(self, loader: Loader, count: int) -> int:
         """Returns the number of batches of the epoch that runs or is continued; `count`: of any other one."""
+        if loader._is_iterable:
+            return count
         if self._pending is None or self._pending.state is None:
             return _pending.length_of(None if self._pending is not None else self._epoch, count)
         return _pending.length_to_be(self._pending.state, source_of(loader), count)
@@ -111,7 +126,7 @@ class Place:
         before = loader.seed, loader.epoch
         loader.seed, loader.epoch = seed, state.epoch
         try:
-            state = _pending.fitting(state, source_of(loader), loader.on_changed)
+            state = self._fitting(loader, state)
         except Exception:
             loader.seed, loader.epoch = before
             raise
@@ -120,9 +135,21 @@ class Place:
             loader.sampler.set_epoch(state.order["epoch"])  # type: ignore[union-attr]
         self._pending, self._epoch = Pending(state), None
 
+    def _fitting(self, loader: Loader, state: State) -> State:
+        if not loader._is_iterable:
+            return _pending.fitting(state, source_of(loader), loader.on_changed)
+        state = _iterable.fitting(state, loader.dataset, loader.num_workers, _rank())
+        if "epoch" in state.order:
+            loader.dataset.set_epoch(state.order["epoch"])
+        return state
+
     def skip(self, loader: Loader, steps: int) -> None:
         """Lets the next iterator begin some steps later."""
-        self._pending = _pending.with_skip(self._pending or Pending(None), steps, source_of(loader))
+        pending = self._pending or Pending(None)
+        if loader._is_iterable:
+            self._pending = Pending(pending.state, pending.skipped + steps)
+        else:
+            self._pending = _pending.with_skip(pending, steps, source_of(loader))
 
     def epoch_is_set(self, epoch: int) -> None:
         """Discards a state of another epoch, with a warning."""
@@ -136,20 +163,33 @@ class Place:
                 f"{state.steps} steps"
             )
 
+    def begin_iterable(self, loader: Loader) -> IterableEpoch:
+        """Begins the next epoch of a loader with an iterable dataset, or continues one."""
+        workers = loader.num_workers
+        if self._initial is not None:
+            loader.dataset.load_state_dict(pickle.loads(self._initial))
+        epoch = IterableEpoch(loader.dataset, workers, _rank(), loader.epoch, self._pending, loader.held_back)
+        self._initial = None if workers else epoch.load_in_process()
+        return epoch
+
+    def has_begun(self, epoch: IterableEpoch) -> None:
+        """Keeps an epoch whose iterator is ready."""
+        self._pending, self._epoch = None, epoch
+
     def begin(self, loader: Loader) -> Epoch:
         """Begins the loader's next epoch, or continues one. Raises StateError if the order has changed."""
         source = source_of(loader)
         state = None if self._pending is None else self._pending.state
         if state is not None and state.steps:
-            check_same_order(state, source)
+            check_same_order(state, source.order)
             if state.order["n"] != source.order["n"]:
                 source = source.with_size(state.order["n"])
             check_division(state, source)
         if self._pending is not None and self._pending.skipped:
             state = _pending.skipped(state or self._fresh(loader, source), self._pending.skipped, source)
-        self._epoch = self._begun(loader, source, state)
+        self._epoch = epoch = self._begun(loader, source, state)
         self._pending = None
-        return self._epoch
+        return epoch
 
     def _begun(self, loader: Loader, source: Source, state: State | None) -> Epoch:
         try:

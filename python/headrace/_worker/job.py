@@ -120,7 +120,8 @@ class DatasetJob:
         except BaseException:
             self.notes = self._notes_of(None)
             raise
-        self.notes = self._notes_of(pickle.dumps(self.dataset.state_dict()) if self._state_is_wanted else None)
+        is_due = self._state_is_wanted and self._made % self.policy.snapshot_every_n_steps == 0
+        self.notes = self._notes_of(pickle.dumps(self.dataset.state_dict()) if is_due else None)
         return data
 
     def _notes_of(self, state: bytes | None) -> BatchNotes | None:

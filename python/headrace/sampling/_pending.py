@@ -74,7 +74,7 @@ def length_to_be(state: State, source: Source, count: int) -> int:
 def fitting(state: State, source: Source, on_changed: str) -> State:
     """Returns the state, or what on_changed makes of it if the dataset has changed. Raises StateError if it does not
     fit the loader."""
-    check_same_order(state, source)
+    check_same_order(state, source.order)
     then, now = state.order["n"], source.order["n"]
     if then != now:
         state = _changed(state, then, now, source, on_changed)

@@ -97,8 +97,8 @@ class Source:
         """Called after the first indices of an epoch were drawn."""
 
     def next_order(self) -> dict[str, Any]:
-        """Returns what the order of the next epoch is made from. A sampler with set_epoch keeps its epoch until the user
-        sets it."""
+        """Returns what the order of the next epoch is made from. A sampler with set_epoch keeps its epoch until the
+        user sets it."""
         order = dict(self.order)
         if self.counts_epochs:
             order["epoch"] += 1
@@ -218,10 +218,9 @@ def part_of(entries: Any, dealt: _deal.Deal, count: int) -> Iterable[Any]:
     return [*part, *(entries[(dealt.first + i * dealt.step) % n] for i in rest)] if rest else part
 
 
-def check_same_order(state: State, source: Source) -> None:
-    """Raises StateError if a state was taken with another order than the source has, other than by the number of
-    samples."""
-    theirs, ours = state.order, source.order
+def check_same_order(state: State, ours: dict[str, Any]) -> None:
+    """Raises StateError if a state was taken with another order, other than by the number of samples and the epoch."""
+    theirs = state.order
     if theirs["kind"] != ours["kind"]:
         raise StateError(
             f"headrace: this state was taken with a {theirs['kind']}, and this loader has a {ours['kind']}; give it "

@@ -3,7 +3,7 @@
 
 accelerate's prepare() and skip_first_batches() make loaders of accelerate's own classes, each with a torch DataLoader
 inside. Without these changes that is torch's class or torchdata's StatefulDataLoader, whose order of samples is another
-one after a resume, and a sampler that gives the part of one rank is shared out between the ranks again.
+one after a resume, and a sampler that gives the part of one rank is dealt to the ranks again.
 
 With use_stateful_dataloader=True, accelerate keeps the state of the loader inside in `dl_state_dict` at each batch, and
 save_state() saves that. A DataLoaderShard has fetched one batch more than its user has, and keeps the state before
@@ -21,6 +21,7 @@ from typing import Any
 import torch.utils.data
 
 from headrace.sampling import _state
+from headrace.torch import _dealt_again
 
 _MODULE = "accelerate.data_loader"
 _ITERATION = "_iteration"  # the key in a state for accelerate's number of the epoch
@@ -122,32 +123,28 @@ _REPLACEMENTS = {
 }
 
 
-def is_of_one_rank(batch_sampler: Any) -> bool:
-    """Returns True if a batch sampler, or the sampler that it draws from, gives only the part of one of several
-    ranks."""
+def sampler_of_one_rank(batch_sampler: Any) -> Any:
+    """Returns the batch sampler, or the sampler that it draws from, if it gives only the part of one of several ranks;
+    else None."""
     samplers = [batch_sampler, getattr(batch_sampler, "sampler", None)]
     distributed = torch.utils.data.DistributedSampler
-    return any(isinstance(one, distributed) and one.num_replicas > 1 for one in samplers)
+    return next((one for one in samplers if isinstance(one, distributed) and one.num_replicas > 1), None)
 
 
 def is_left_as_it_is(shard: Any) -> bool:
     """Returns True if a BatchSamplerShard gives the batches of the batch sampler inside it, which are those of one
     rank."""
-    return is_installed() and is_of_one_rank(shard.batch_sampler)
+    return is_installed() and sampler_of_one_rank(shard.batch_sampler) is not None
 
 
 def check_before_prepare(loader: Any) -> None:
-    """Raises RuntimeError if accelerate is about to share out a part of one rank again, and headrace is not installed
-    to prevent it."""
+    """Raises RuntimeError if accelerate is about to deal the part of one rank again, and headrace is not installed to
+    prevent it."""
     states = sys.modules.get("accelerate.state")
-    ranks = states.PartialState().num_processes if states else 1
-    if ranks > 1 and not is_installed() and is_of_one_rank(loader.batch_sampler):
-        raise RuntimeError(
-            f"headrace: accelerate's prepare() would share out the sampler of this loader again, so that {ranks} "
-            f"processes would see only 1/{ranks} of the samples: {type(loader.sampler).__name__} gives the part of one "
-            "rank already. Call headrace.torch.install() before prepare(), which leaves the sampler as it is, or give "
-            "the loader a sampler of all samples (shuffle=True)"
-        )
+    processes = states.PartialState().num_processes if states else 1
+    sampler = sampler_of_one_rank(loader.batch_sampler)
+    if processes > 1 and not is_installed() and sampler is not None:
+        raise RuntimeError(_dealt_again.describe(sampler, processes))
 
 
 # ---- where the replacements are put ----

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import distributed
 
+from headrace.torch import _dealt_again
+
 try:
     from headrace import _core
 except ImportError:
@@ -21,10 +23,12 @@ class DistributedSampler(distributed.DistributedSampler[_T_co]):
     """torch.utils.data.DistributedSampler with the same indices, in less time and memory.
 
     torch makes a list of all n indices on each rank. This class makes a table with 4 bytes for each index (8 from
-    n = 2**31 + 1 on), and keeps the part of its own rank. Arguments, attributes and errors are torch's.
+    n = 2**31 + 1 on), and keeps the part of its own rank. Arguments, attributes and errors are torch's. There is one
+    error more: if accelerate's prepare() deals the part of a rank to its processes again, it raises RuntimeError.
     """
 
     def __iter__(self) -> Iterator[Any]:
+        _dealt_again.check(self)
         n = self._count_dealt()
         if n is None:
             return super().__iter__()

@@ -13,7 +13,7 @@ import torch.utils.data
 from headrace import _options
 from headrace._engine import in_process
 from headrace._samples import draw
-from headrace.torch import _early_end, _internals, _loader_state, _per_loader, _resume
+from headrace.torch import _early_end, _internals, _iterable, _loader_state, _per_loader, _resume
 
 # In torch's words, so that users' warning filters match.
 _LONGER = (
@@ -53,12 +53,16 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     """torch's iterator for num_workers=0, with two additions: an exception of a signal's handler loses no batch, and
     samples are made one by one if the policy needs that."""
 
+    _is_over = False
+
     def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
         is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
         beginning = None if is_iterable else _resume.Beginning(loader)
         if beginning is not None:
             beginning.sampler_will_be_iterated()
-        _internals.called_by_torch(super().__init__, loader if beginning is None else beginning.shown())
+        self._epoch = _iterable.begin(loader) if is_iterable else None
+        with _iterable.generators_kept(loader, self._epoch):
+            _internals.called_by_torch(super().__init__, loader if beginning is None else beginning.shown())
         self._profile_name = f"enumerate(DataLoader)#{_internals.SingleProcessIterator.__name__}.__next__"
         if beginning is None:
             self._use_samples(loader, policy)
@@ -68,6 +72,8 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         self._source = self._from.tasks
         if self._here is not None:
             _loader_state.engines.set(loader, self._here)
+        if self._epoch is not None:
+            _iterable.start(loader, self, self._epoch, lambda: self._is_over)
 
     def _use_samples(self, loader: Any, policy: _options.Policy) -> None:
         batch_size = loader.batch_size if self._auto_collation else 0
@@ -93,7 +99,14 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
             self._here, self._made_by = samples.here, samples.fetch
 
     def _next_data(self) -> Any:
-        return self._make(self._from, self._fetch)
+        try:
+            data = self._make(self._from, self._fetch)
+        except StopIteration:
+            self._is_over = True
+            raise
+        if self._epoch is not None:
+            self._epoch.made_in_process()
+        return data
 
     def _handle_stop(self, error: StopIteration, drawn: Any) -> None:
         is_iterable = self._dataset_kind == _internals.DatasetKind.Iterable

@@ -23,7 +23,17 @@ from headrace._inspect import lookup
 from headrace._samples import refill
 from headrace._start import signals
 from headrace._tensors import extension
-from headrace.torch import _early_end, _in_process, _internals, _loader_state, _per_loader, _pinning, _resume, _worker
+from headrace.torch import (
+    _early_end,
+    _in_process,
+    _internals,
+    _iterable,
+    _loader_state,
+    _per_loader,
+    _pinning,
+    _resume,
+    _worker,
+)
 
 # In torch's words, so that users' warning filters match.
 _NOT_PICKLED = (
@@ -81,10 +91,14 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self._is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
         self._beginning = None if self._is_iterable else _resume.Beginning(loader)
-        shown = loader if self._beginning is None else self._beginning.shown()
-        _internals.called_by_torch(super().__init__, shown)
+        self._epoch = _iterable.begin(loader) if self._is_iterable else None
+        with _iterable.generators_kept(loader, self._epoch):
+            shown = loader if self._beginning is None else self._beginning.shown()
+            _internals.called_by_torch(super().__init__, shown)
         if self._beginning is not None:
             self._beginning.iterator_was_made(self)
+        if self._epoch is not None and self._epoch.base_seed is not None:
+            self._base_seed = self._epoch.base_seed
         extension.use_torch()
         self._batch_size = lookup.attribute(loader, "batch_size")  # fastai's replacement of a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # torch also waits if it is not a number
@@ -139,7 +153,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             ),
             seed=self._seed,
             sample_deaths=_loader_state.blames.get_or_make(loader, restart_state.SampleDeaths),
-            epoch=_per_loader.epochs.get(loader) or 0,
+            epoch=(_per_loader.epochs.get(loader) or 0) if self._epoch is None else self._epoch.number,
+            places=None if self._epoch is None else self._epoch.places,
         )
 
     def name_sampler(self) -> str:
@@ -180,13 +195,15 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if beginning is None or not beginning.is_continued:
             super()._reset(loader, first_iter)
         self._num_yielded = self._warned_at = 0
-        epoch = _per_loader.count_epoch(loader)
         source = None
-        if beginning is None:
-            self.tasks = _tasks_of_iterable(self._index_sampler, self._sampler_iter)
-        else:
-            begun = beginning.epoch(self, epoch)
+        if beginning is not None:
+            begun = beginning.epoch(self, _per_loader.count_epoch(loader))
             self.tasks, epoch, source = begun.tasks, begun.number, begun.source
+        else:
+            if not first_iter:
+                self._epoch = _iterable.begin(loader)
+                self._engine.use_places(self._epoch.places)
+            self.tasks, epoch = _tasks_of_iterable(self._index_sampler, self._sampler_iter), self._epoch.number
         if self._pinner is not None:
             self._answered = max(self._answered, self._pinner.drop_all())
         self._ahead.clear()
@@ -200,6 +217,9 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             self._raise_timeout()
         if source is not None:
             source.was_drawn()
+        if self._epoch is not None:
+            engine = self._engine
+            _iterable.start(loader, self, self._epoch, lambda: engine.is_over)
 
     def reraise(self, wrapped: Any, note: str) -> NoReturn:
         _reraise(wrapped, note)

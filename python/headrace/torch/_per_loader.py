@@ -46,6 +46,7 @@ class PerLoader(Generic[_Known]):
 
 epochs: PerLoader[int] = PerLoader()  # the number of the next epoch
 pending: PerLoader[Any] = PerLoader()  # what the next iterator continues: see _resume
+initials: PerLoader[bytes] = PerLoader()  # state of a dataset before another one was loaded into it, pickled
 progress: PerLoader[_epoch.Epoch] = PerLoader()  # the newest epoch
 
 

@@ -18,26 +18,28 @@ import torch
 from headrace import _options
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
-from headrace.sampling import _pending, _state
+from headrace.sampling import _iterable, _pending, _state
 from headrace.sampling._epoch import Epoch, Last, core_tasks
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import Source, check_division, check_same_order
-from headrace.sampling._state import State, StateError
-from headrace.torch import _generators, _per_loader, _sources
+from headrace.sampling._state import Segment, State, StateError
+from headrace.torch import _generators, _internals, _per_loader, _sources
 from headrace.torch._foreign import Before, ForeignSource, has_set_epoch, samplers_of
 
 
-def _option(loader: Any, name: str) -> Any:
+def option(loader: Any, name: str) -> Any:
+    """Returns one of headrace's options of a loader, which may be torch's own."""
     others = _per_loader.installed_options.get(name, _options.DEFAULTS[name])
     return _options.own(loader, name, others) if hasattr(loader, "steps_left") else others
 
 
 def source_of(loader: Any) -> tuple[Source, int]:
     """Returns the source of a loader's indices, and how many steps at the beginning of an epoch are skipped."""
-    return _sources.source_of(loader._index_sampler, loader.dataset, _rank_of_process())
+    return _sources.source_of(loader._index_sampler, loader.dataset, rank_of_process())
 
 
-def _rank_of_process() -> int:
+def rank_of_process() -> int:
+    """Returns the rank of this process."""
     return (
         torch.distributed.get_rank() if torch.distributed.is_available() and torch.distributed.is_initialized() else 0
     )
@@ -67,8 +69,15 @@ _FRAMEWORKS = ("accelerate", "transformers", "lightning", "pytorch_lightning")
 # ---- taking a state ----
 
 
+def is_iterable(loader: Any) -> bool:
+    """Returns True if the dataset of a loader gives no samples by index."""
+    return bool(loader._dataset_kind == _internals.DatasetKind.Iterable)
+
+
 def state_dict(loader: Any) -> dict[str, str]:
-    """Returns the state of a loader with a map-style dataset, after the batches that were delivered."""
+    """Returns the state of a loader, after the batches that were delivered."""
+    if is_iterable(loader):
+        return _state.encode(_iterable_state(loader))
     pending = _per_loader.pending.get(loader)
     if pending is not None:
         return _state.encode(_pending_state(loader, pending))
@@ -77,11 +86,21 @@ def state_dict(loader: Any) -> dict[str, str]:
         return _state.encode(_fresh_state(loader))
     seeds = epoch.source.seeds
     seeds.update({name: _text(value) for name, value in seeds.items()})  # encoded once
-    state = epoch.state(_option(loader, "held_back"))
+    state = epoch.state(option(loader, "held_back"))
     state.seeds = {name: _text(value) for name, value in state.seeds.items()}
     if state.steps == 0 and "base" not in state.seeds:
         state.seeds |= _end_seeds(loader)
     return _state.encode(state)
+
+
+def _iterable_state(loader: Any) -> State:
+    pending, epoch = _per_loader.pending.get(loader), _per_loader.progress.get(loader)
+    number, rank = _per_loader.epochs.get(loader) or 0, rank_of_process()
+    order = _iterable.order_of(loader.dataset, loader.num_workers)
+    fresh = State(number, 0, -1, order, [Segment(1, 1, False, "pad")], rank=rank)
+    if pending is not None:
+        return pending.state or fresh
+    return fresh if epoch is None else epoch.state(option(loader, "held_back"))
 
 
 def _text(value: Any) -> Any:
@@ -112,6 +131,8 @@ def steps_left(loader: Any) -> int | None:
     epoch = _per_loader.progress.get(loader)
     if pending is None and epoch is not None:
         return epoch.steps_left()
+    if is_iterable(loader):
+        return None
     source, skipped = source_of(loader)
     state = _pending_state(loader, pending) if pending is not None else None
     return _pending.count_left(source, state, skipped)
@@ -121,7 +142,7 @@ def length(loader: Any, count: int) -> int:
     """Returns the number of batches of the running epoch, or of the one that is continued next: those that are done,
     before a resume too, and those left. `count`: of any other epoch."""
     pending = _per_loader.pending.get(loader)
-    if pending is None or pending.state is None:
+    if pending is None or pending.state is None or is_iterable(loader):
         return _pending.length_of(None if pending is not None else _per_loader.progress.get(loader), count)
     return _pending.length_to_be(pending.state, source_of(loader)[0], count)
 
@@ -140,20 +161,28 @@ def load(loader: Any, given: Any) -> None:
     """Checks a state and keeps it for the next iterator. Workers that persist are ended, because they have the seeds of
     the old epoch. Raises TypeError and StateError, and then changes nothing."""
     state = _state.decode(given)
-    source, _ = source_of(loader)
-    state = _pending.fitting(state, source, _option(loader, "on_changed"))
+    if is_iterable(loader):
+        state = _iterable.fitting(state, loader.dataset, loader.num_workers, rank_of_process())
+    else:
+        state = _pending.fitting(state, source_of(loader)[0], option(loader, "on_changed"))
     _per_loader.pending.set(loader, Pending(state))
     _per_loader.progress.drop(loader)
     _per_loader.epochs.set(loader, state.epoch)
     if loader._iterator is not None:
         loader._iterator._shutdown_workers()
         loader._iterator = None
-    set_sampler_epoch(loader, state.order)
+    if is_iterable(loader) and "epoch" in state.order:
+        loader.dataset.set_epoch(state.order["epoch"])
+    elif not is_iterable(loader):
+        set_sampler_epoch(loader, state.order)
 
 
 def skip(loader: Any, steps: int) -> None:
     """Lets the next iterator begin some steps later. Raises ValueError if the epoch has fewer."""
     pending = _per_loader.pending.get(loader) or Pending(None)
+    if is_iterable(loader):
+        _per_loader.pending.set(loader, Pending(pending.state, pending.skipped + steps))
+        return
     _per_loader.pending.set(loader, _pending.with_skip(pending, steps, source_of(loader)[0]))
 
 
@@ -219,7 +248,7 @@ class Beginning:
         return state
 
     def _check_epoch(self, state: State) -> None:
-        check_same_order(state, self.source)
+        check_same_order(state, self.source.order)
         if state.steps and state.order["n"] == self.source.order["n"]:
             check_division(state, self.source)
 
@@ -281,7 +310,7 @@ class Beginning:
         try:
             return Epoch(self.source, number, state, new_tasks)
         except StateError:
-            if state is None or _option(self._loader, "on_changed") != "next_epoch":
+            if state is None or option(self._loader, "on_changed") != "next_epoch":
                 raise
         following = _pending.next_epoch(state)
         _per_loader.epochs.set(self._loader, following.epoch + 1)

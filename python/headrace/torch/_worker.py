@@ -118,7 +118,7 @@ class Job(DatasetJob):
             self._note_failure()
 
     def _begin(self) -> None:
-        if self._maker is None and self.policy.max_restarts:
+        if self._maker is None:
             self._state_is_wanted = restart_state.restart_mode_of(self.dataset, True) == restart_state.STATE
         if self._state is None:
             self._fetcher = self._new_fetcher()

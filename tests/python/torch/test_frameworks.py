@@ -73,21 +73,6 @@ def test_two_processes_of_accelerate_get_disjoint_halves(accelerate: Facts) -> N
     assert sorted(ranks[0]["seen"] + ranks[1]["seen"]) == INDICES
 
 
-def test_accelerate_leaves_a_sampler_of_one_rank(accelerate: Facts) -> None:
-    """accelerate would take each rank's part of the part that the sampler gives to the rank."""
-    seen = [accelerate[f"sharded{rank}"]["seen"] for rank in range(2)]
-    assert sorted(seen[0] + seen[1]) == INDICES
-
-
-def test_accelerate_sharing_out_a_part_again_raises(accelerate: Facts) -> None:
-    """Without headrace.torch.install() it cannot be prevented, only reported."""
-    for rank in range(2):
-        error = accelerate[f"sharded{rank}"]["error"]
-        assert "prepare() would share out the sampler of this loader again" in error
-        assert "2 processes would see only 1/2 of the samples: DistributedSampler" in error
-        assert "Call headrace.torch.install() before prepare()" in error
-
-
 def test_accelerate_imported_after_install_is_changed_too(accelerate: Facts) -> None:
     assert accelerate["late"] == {"changed": "headrace.torch._accelerate", "restored": "accelerate.data_loader"}
 
@@ -118,6 +103,34 @@ def test_accelerate_that_removes_no_option_does_not_warn(accelerate: Facts) -> N
     facts = accelerate["warned"]
     assert facts["none"] == {"installed": [], "limit given": [], "in process": [], "torch's": []}
     assert facts["left_alone"]
+
+
+def test_sampler_that_accelerate_deals_again_raises(accelerate: Facts) -> None:
+    """accelerate deals the batches of any loader. With torch's sampler 8 of 24 samples are never seen, without an
+    error; headrace's samplers raise, and headrace's loader with any of them."""
+    ranks = [accelerate["dealt0"], accelerate["dealt1"]]
+    kinds = {"torch's": "DistributedSampler", "ours": "DistributedSampler", "per_rank": "PerRank"}
+    kinds["per_rank of batches"] = "PerRank"
+    assert len({index for rank in ranks for index in rank["torch's"][0]}) == 16
+    for name, kind in kinds.items():
+        for rank in ranks:
+            text = f"headrace: {kind} gives each rank its part, and accelerate's prepare() deals this part to its 2"
+            for raised in rank[name][name == "torch's" : 2]:
+                assert raised.startswith(text)
+
+
+@pytest.mark.parametrize("name", ["torch's", "ours", "per_rank", "per_rank of batches", "whole order"])
+def test_installed_accelerate_leaves_sampler_of_one_rank(accelerate: Facts, name: str) -> None:
+    ranks = [accelerate["dealt0"], accelerate["dealt1"]]
+    assert sorted(index for rank in ranks for index in rank[name][2]) == INDICES
+
+
+def test_loaders_that_are_not_prepared_deal_by_themselves(accelerate: Facts) -> None:
+    ranks = [accelerate["dealt0"], accelerate["dealt1"]]
+    for number in range(3):
+        assert sorted(index for rank in ranks for index in rank["whole order"][number]) == INDICES
+    for name in ("torch's", "ours", "per_rank", "per_rank of batches"):
+        assert sorted(index for rank in ranks for index in rank[name][3]) == INDICES
 
 
 # ---- Lightning ----
@@ -161,6 +174,33 @@ def test_loaders_rebuilt_for_two_devices_keep_engine_and_options(lightning: Fact
         halves = [rank["seen"][stage] for rank in ranks]
         assert [len(half) for half in halves] == [12 * passes] * 2
         assert sorted(halves[0] + halves[1]) == sorted(INDICES * passes)
+
+
+def test_lightning_leaves_per_rank_alone_and_sets_its_epoch(lightning: Facts) -> None:
+    ranks = [lightning["dealt0"], lightning["dealt1"]]
+    for rank in ranks:
+        assert rank["loaders"] == [["PerRank", True]] * 2  # as sampler, to train and to validate
+    for stage in "train", "val":
+        halves = [rank["seen"][stage] for rank in ranks]
+        assert sorted(halves[0] + halves[1]) == sorted(INDICES * 2)
+    first, second = (sorted(half[:12]) for half in (ranks[0]["seen"]["train"], ranks[0]["seen"]["train"][12:]))
+    assert first != second  # another part in the second epoch
+
+
+def test_sampler_made_before_lightning_knows_ranks_raises(lightning: Facts) -> None:
+    """Lightning tells its second process the number of ranks and its local rank only, and the first one nothing."""
+    assert "(with Lightning: in the hook that makes the loader)" in lightning["dealt0"]["early"]
+    assert "WORLD_SIZE is '2', but RANK is not set" in lightning["dealt1"]["early"]
+
+
+def test_lightning_takes_batches_if_it_may_not_add_a_sampler(lightning: Facts) -> None:
+    """It wants to add a sampler to a loader with a batch sampler, says that it cannot, and which option to set."""
+    ranks = [lightning["dealt0"], lightning["dealt1"]]
+    for rank in ranks:
+        assert "use_distributed_sampler=False" in rank["batches refused"]
+    halves = [rank["batches"]["train"] for rank in ranks]
+    assert sorted(halves[0] + halves[1]) == sorted(INDICES * 2)
+    assert sorted(halves[0][:12]) != sorted(halves[0][12:])
 
 
 # ---- transformers ----

@@ -16,6 +16,7 @@ struct loader {
     bool has_failed;              /* the answer is the exception that is being raised */
     unsigned long long serial;    /* number of answers that were waited for */
     unsigned long long task;      /* number of the task of the last of them */
+    uint32_t worker;              /* its worker */
     unsigned long long owed;      /* number of tasks that still have to be submitted */
     unsigned long long submitted; /* in this epoch */
     int failed_step;              /* enum step: the step at which the last submit failed */
@@ -178,6 +179,14 @@ static PyObject *loader_begin(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+static PyObject *loader_start_at(PyObject *self, PyObject *argument) {
+    unsigned long worker = PyLong_AsUnsignedLong(argument);
+    if (PyErr_Occurred() || !idle_loader(self)) return NULL;
+    int r = hr_loader_start_at(((struct loader *)self)->loader, worker > UINT32_MAX ? UINT32_MAX : (uint32_t)worker);
+    if (r < 0) return core_raise(r);
+    Py_RETURN_NONE;
+}
+
 static PyObject *pack_task(PyObject *task, PyObject *wrap) {
     if (wrap == Py_None) return core_pack_indices(task);
     PyObject *wrapped = PyObject_CallOneArg(wrap, task);
@@ -247,6 +256,7 @@ static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
     loader->received = received;
     loader->status = (long)received->status;
     loader->task = received->task;
+    loader->worker = received->worker;
     loader->serial++;
     return PyLong_FromLong(loader->status);
 }
@@ -428,6 +438,8 @@ static PyMethodDef loader_methods[] = {
      "on from an earlier one are sent `epoch`, any object. keeps_workers: those without data wait for another epoch. "
      "See "
      "hr_loader_begin. WorkerDied, TimeoutError."},
+    {"start_at", loader_start_at, METH_O,
+     "start_at(worker)\n\nGives the first task of the epoch that has begun to this worker."},
     {"submit", loader_submit, METH_VARARGS,
      "submit(tasks, wrap) -> bool\n\nSubmits the next of the Tasks. `wrap` is None, or a callable that returns what is "
      "sent for the task. Returns False if there is no task. If it raises, the task stays drawn, and owed."},
@@ -458,6 +470,7 @@ static PyMemberDef loader_members[] = {
      "Number of tasks that were submitted in this epoch."},
     {"failed_step", T_INT, offsetof(struct loader, failed_step), READONLY,
      "The step at which the last submit failed. 0: it did not fail; 1: drawing the task; 2: sending it."},
+    {"worker", T_UINT, offsetof(struct loader, worker), READONLY, "The worker that gave that answer."},
     {"task", T_ULONGLONG, offsetof(struct loader, task), READONLY,
      "The number of the task of the answer that was waited for last."},
     {"serial", T_ULONGLONG, offsetof(struct loader, serial), READONLY, "Number of answers that were waited for."},

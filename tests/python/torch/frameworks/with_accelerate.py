@@ -13,6 +13,9 @@ import torch.utils.data
 from accelerate import Accelerator, debug_launcher, skip_first_batches
 from accelerate.data_loader import DataLoaderShard
 from common import BATCH, COUNT, OPTIONS, Numbers, engines, limits, of_headrace, report, taken, watch
+from headrace.torch import per_rank
+
+KINDS = (torch.utils.data.DataLoader, headrace.torch.DataLoader)
 
 
 def make(kind: Any, workers: int = 2, **options: Any) -> Any:
@@ -87,27 +90,6 @@ def rank() -> None:
     report(f"rank{accelerator.process_index}", seen=seen, total=total, engines=taken(engines))
 
 
-def of_one_rank(accelerator: Any) -> list[int]:
-    """Prepares a loader whose sampler gives the part of this rank already. Returns what it gives."""
-    data = Numbers()
-    sampler = headrace.torch.DistributedSampler(data, accelerator.num_processes, accelerator.process_index)
-    loader = accelerator.prepare(headrace.torch.DataLoader(data, BATCH, sampler=sampler, num_workers=1))
-    assert len(loader) == COUNT // accelerator.num_processes // BATCH
-    return [index for _, indices in loader for index in indices.tolist()]
-
-
-def sharded() -> None:
-    accelerator = Accelerator(cpu=True)
-    with headrace.torch.installed():
-        seen = of_one_rank(accelerator)
-    try:
-        of_one_rank(accelerator)
-        error = ""
-    except RuntimeError as raised:
-        error = str(raised)
-    report(f"sharded{accelerator.process_index}", seen=seen, error=error)
-
-
 def late() -> None:
     """accelerate's module is imported after headrace is installed, as in a script that installs it first."""
     headrace.torch.install()
@@ -116,9 +98,40 @@ def late() -> None:
     report("late", changed=changed, restored=accelerate.data_loader.DataLoaderAdapter.__init__.__module__)
 
 
+def seen_by(accelerator: Any, kind: Any, **options: Any) -> list[int] | str:
+    """Returns the samples that a prepared loader gives this process, or the error that it raises."""
+    try:
+        loader = accelerator.prepare(kind(Numbers(), num_workers=1, **options))
+        return [index for _, indices in loader for index in indices.tolist()]
+    except RuntimeError as error:
+        return str(error)
+
+
+def dealt() -> None:
+    """Samplers that deal to ranks, in loaders that prepare() deals again."""
+    accelerator = Accelerator(cpu=True)
+    numbers = Numbers()
+    batches = torch.utils.data.BatchSampler(range(COUNT), BATCH, False)
+    samplers = {
+        "torch's": {"batch_size": BATCH, "sampler": torch.utils.data.DistributedSampler(numbers)},
+        "ours": {"batch_size": BATCH, "sampler": headrace.torch.DistributedSampler(numbers)},
+        "per_rank": {"batch_size": BATCH, "sampler": per_rank(range(COUNT))},
+        "per_rank of batches": {"batch_sampler": per_rank(batches)},
+        "whole order": {"batch_size": BATCH, "sampler": per_rank(range(COUNT), num_replicas=1, rank=0)},
+    }
+    facts: dict[str, Any] = {}
+    for name, options in samplers.items():
+        facts[name] = [seen_by(accelerator, kind, **options) for kind in KINDS]
+        with headrace.torch.installed():
+            facts[name].append(seen_by(accelerator, KINDS[0], **options))
+        left = headrace.torch.DataLoader(numbers, num_workers=1, **options)  # a loader that is not prepared
+        facts[name].append([index for _, indices in left for index in indices.tolist()])
+    report(f"dealt{accelerator.process_index}", **facts)
+
+
 def on_two() -> None:
     rank()
-    sharded()
+    dealt()
 
 
 if __name__ == "__main__":

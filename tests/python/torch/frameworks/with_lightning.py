@@ -15,7 +15,8 @@ import headrace.torch
 import lightning.pytorch as pl
 import torch
 import torch.utils.data
-from common import BATCH, OPTIONS, Numbers, bits, engines, limits, report, taken, watch
+from common import BATCH, COUNT, OPTIONS, Numbers, bits, engines, limits, report, taken, watch
+from headrace.torch import per_rank
 
 
 class Model(pl.LightningModule):
@@ -52,13 +53,12 @@ class WithHooks(Model):
 def trainer(**options: Any) -> Any:
     return pl.Trainer(
         accelerator="cpu",
-        max_epochs=1,
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        **options,
+        **{"max_epochs": 1, **options},
     )
 
 
@@ -118,6 +118,67 @@ def on_two() -> None:
     report(f"rank{os.environ.get('LOCAL_RANK', '0')}", given=given, hooks=hooks)
 
 
+class Dealt(Model):
+    """Its loaders are made in Lightning's hooks, when the ranks are known, with samplers that per_rank deals."""
+
+    def __init__(self, is_in_batches: bool = False) -> None:
+        super().__init__()
+        self.is_in_batches = is_in_batches
+
+    def train_dataloader(self) -> Any:
+        sampler = torch.utils.data.RandomSampler(Numbers())
+        if self.is_in_batches:
+            batches = torch.utils.data.BatchSampler(sampler, BATCH, False)
+            return headrace.torch.DataLoader(Numbers(), batch_sampler=per_rank(batches, seed=3), num_workers=1)
+        return headrace.torch.DataLoader(Numbers(), BATCH, sampler=per_rank(sampler, seed=3), num_workers=1)
+
+    def val_dataloader(self) -> Any:
+        sampler = per_rank(range(COUNT), tail="exact")
+        return headrace.torch.DataLoader(Numbers(), BATCH, sampler=sampler, num_workers=1)
+
+
+def error_of(function: Any, *arguments: Any) -> str:
+    try:
+        function(*arguments)
+    except (RuntimeError, TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def deal_early() -> str:
+    """Returns the error of a sampler that is made before the ranks are known: at once if Lightning started this process
+    as its second rank, and otherwise in the first epoch."""
+    two = trainer(devices=2, strategy="ddp")
+    if "LOCAL_RANK" in os.environ:
+        text = error_of(per_rank, range(COUNT))
+        two.fit(Dealt())
+        return text
+    early = per_rank(range(COUNT))
+    two.fit(Dealt())
+    return error_of(iter, early)
+
+
+def dealt() -> None:
+    early = deal_early()
+    two = {"devices": 2, "strategy": "ddp", "max_epochs": 2}
+    one, model = trainer(**two), Dealt()
+    one.fit(model)
+    made = [one.train_dataloader, one.val_dataloaders]
+    loaders = [[type(loader.sampler).__name__, loader.sampler.num_replicas == 2] for loader in made]
+    refused = error_of(trainer(**two).fit, Dealt(is_in_batches=True))
+    in_batches = Dealt(is_in_batches=True)
+    trainer(**two, use_distributed_sampler=False).fit(in_batches)
+    taken(engines), taken(limits)
+    report(
+        f"dealt{os.environ.get('LOCAL_RANK', '0')}",
+        loaders=loaders,
+        seen=model.seen,
+        batches=in_batches.seen,
+        early=early,
+        **{"batches refused": refused},
+    )
+
+
 if __name__ == "__main__":
     watch()
     if "LOCAL_RANK" not in os.environ:
@@ -126,4 +187,5 @@ if __name__ == "__main__":
         report("ours", **fit(headrace.torch.DataLoader, **OPTIONS))
         with headrace.torch.installed():
             report("installed", **fit(torch.utils.data.DataLoader))
+    dealt()
     on_two()

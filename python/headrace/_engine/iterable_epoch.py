@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One epoch of a loader with an iterable dataset: how far it is, and the state that continues it.
+
+A dataset with state_dict and load_state_dict continues where it was, in each worker. Any other one is iterated from its
+beginning, and the batches that the consumer had are made again and dropped.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from headrace._engine.worker_places import WorkerPlaces
+from headrace._errors.warn import warn_user
+from headrace._worker.job import BatchNotes
+from headrace.sampling._epoch import Last
+from headrace.sampling._iterable import has_state, order_of
+from headrace.sampling._pending import Pending
+from headrace.sampling._state import Segment, State
+
+
+class IterableEpoch:
+    """See above.
+
+    dataset, workers, rank: of the loader. number: of the epoch. pending: what it continues. held_back: see the option.
+    The iterator starts it, sets `tasks`, which count the batches that the consumer has, and drops `to_drop` batches.
+    """
+
+    has_changed = False
+    tasks: Any = None
+    is_over: Callable[[], bool] = staticmethod(lambda: False)
+
+    def __init__(
+        self, dataset: Any, workers: int, rank: int, number: int, pending: Pending | None, held_back: int
+    ) -> None:
+        self.order = order_of(dataset, workers)
+        self.number = number
+        self.seeds: dict[str, Any] = {}
+        self._dataset = dataset
+        self._workers = workers
+        self._rank = rank
+        self._held_back = held_back
+        state = None if pending is None else pending.state
+        self._state = state if state is not None and state.steps else None
+        self._dropped = 0 if pending is None else pending.skipped
+        saved = [] if self._state is None else self._state.workers
+        self.places = WorkerPlaces(max(workers, 1), saved) if has_state(dataset) else None
+        self._begun = self._state.steps if self._state is not None and saved else 0
+        self._is_repeated = self._state is not None and not saved
+        self.to_drop = self._dropped + (self._state.steps if self._state is not None and not saved else 0)
+        self._noted = 0  # batches after which the dataset's state was noted
+
+    @property
+    def is_continued(self) -> bool:
+        """Returns True if the epoch was begun before."""
+        return self._state is not None
+
+    @property
+    def base_seed(self) -> int | None:
+        """Returns the seed of the workers, if the epoch was begun before."""
+        return None if self._state is None else self._state.seeds.get("base")
+
+    def load_in_process(self) -> bytes | None:
+        """Loads the state into the dataset of a loader without workers, before it is iterated. Returns the dataset's
+        state before that, pickled, with which its next epoch begins; None if nothing was loaded."""
+        if self.places is None or self._state is None or not self._state.workers:
+            return None
+        start = self.places.starts(self.number)[0]
+        self.to_drop += start.discard
+        self._begun -= start.discard
+        if start.state is None:
+            return None
+        before = pickle.dumps(self._dataset.state_dict())
+        self._dataset.load_state_dict(pickle.loads(start.state))
+        return before
+
+    def made_in_process(self) -> None:
+        """Called after each batch of a loader without workers: takes the dataset's state, if the consumer may have
+        fewer batches than were made."""
+        made = self._begun + self.tasks.answered_count + 1
+        if self.places is not None and self._held_back and made != self._noted:
+            state = pickle.dumps(self._dataset.state_dict())
+            self.places.note(0, BatchNotes(0, state=state, made=made), self._delivered())
+            self._noted = made
+
+    def warn_of_drop(self) -> None:
+        """Says what it costs to continue a dataset that has no state."""
+        if self._is_repeated:
+            warn_user(
+                f"headrace: the state has none of the dataset ({type(self._dataset).__name__} has no state_dict and "
+                f"load_state_dict), so the {self.to_drop} batches that were delivered before are made again and dropped"
+            )
+
+    def _delivered(self) -> int:
+        return max(0, int(self.tasks.answered_count) - self._held_back)
+
+    def steps_done(self, held_back: int = 0) -> int:
+        """Returns how many batches of the epoch the consumer has, those before a resume too."""
+        return self._begun + max(0, int(self.tasks.answered_count) - held_back)
+
+    def steps_left(self) -> int | None:
+        """Returns None: an iterable dataset has no known end."""
+        return None
+
+    def last(self) -> Last | None:
+        """Returns the batch that was delivered last, or None. It has no indices."""
+        steps = self.steps_done()
+        return None if not self.tasks.answered_count else Last(self.number, steps - 1, None, [], None)
+
+    def state(self, held_back: int) -> State:
+        """Returns the state after the batches that were delivered, without those that are held back."""
+        if self.is_over():
+            return State(self.number + 1, 0, -1, self.order, [Segment(1, 1, False, "pad")], rank=self._rank)
+        steps = self.steps_done(held_back)
+        return State(
+            self.number,
+            steps,
+            -1,
+            self.order,
+            [Segment(1, 1, False, "pad", steps)],
+            seeds=dict(self.seeds),
+            rank=self._rank,
+            by=self._rank,
+            workers=self._saved() if steps and self.places is not None else [],
+        )
+
+    def _saved(self) -> list[Any]:
+        assert self.places is not None
+        if self._workers or self._held_back:
+            return self.places.saved(self._delivered())
+        state = BatchNotes(0, state=pickle.dumps(self._dataset.state_dict()), made=self.steps_done())
+        places = WorkerPlaces(1, [0, [None, 0, self.steps_done() - 1]])
+        places.note(0, state, 1)
+        return places.saved(1)

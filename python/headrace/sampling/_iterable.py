@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a state says of an iterable dataset, and whether it fits one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace._inspect import lookup
+from headrace.sampling._source import check_same_order
+from headrace.sampling._state import State, StateError
+
+
+def order_of(dataset: Any, workers: int) -> dict[str, Any]:
+    """Returns what has to be the same if a state is loaded."""
+    order: dict[str, Any] = {"kind": f"iterable {type(dataset).__name__}", "n": -1, "workers": workers}
+    epoch = lookup.attribute(dataset, "epoch")
+    if type(epoch) is int and callable(lookup.attribute(dataset, "set_epoch")):
+        order["epoch"] = epoch
+    return order
+
+
+def has_state(dataset: Any) -> bool:
+    """Returns True if a dataset can be continued by its own state."""
+    return all(callable(lookup.attribute(dataset, name)) for name in ("state_dict", "load_state_dict"))
+
+
+def fitting(state: State, dataset: Any, workers: int, rank: int) -> State:
+    """Returns a state if it fits the loader. Raises StateError."""
+    order = order_of(dataset, workers)
+    check_same_order(state, order)
+    if state.steps and state.rank != rank:
+        raise StateError(
+            f"headrace: this state is that of rank {state.rank}, and this is rank {rank}: an iterable dataset is "
+            "continued on each rank by its own state"
+        )
+    if state.workers and not has_state(dataset):
+        raise StateError(
+            f"headrace: this state contains that of the dataset, but {type(dataset).__name__} has no state_dict and "
+            "load_state_dict here"
+        )
+    return state

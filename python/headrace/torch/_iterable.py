@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Begins and continues the epochs of torch loaders with an iterable dataset. Both iterators use it."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headrace._engine.iterable_epoch import IterableEpoch
+from headrace.torch import _generators, _per_loader, _resume
+
+
+def begin(loader: Any) -> IterableEpoch:
+    """Returns the next epoch of a loader, or the one that it continues. Raises StateError."""
+    pending = _per_loader.pending.get(loader)
+    if loader.num_workers == 0:
+        _put_back(loader)
+    number = _per_loader.count_epoch(loader)
+    held_back = _resume.option(loader, "held_back")
+    epoch = IterableEpoch(loader.dataset, loader.num_workers, _resume.rank_of_process(), number, pending, held_back)
+    if loader.num_workers == 0 and (before := epoch.load_in_process()) is not None:
+        _per_loader.initials.set(loader, before)
+    return epoch
+
+
+def _put_back(loader: Any) -> None:
+    """Puts the dataset back to its beginning, if a state was loaded into it for the epoch before: it may keep the state
+    for each further iteration."""
+    before = _per_loader.initials.get(loader)
+    if before is not None:
+        loader.dataset.load_state_dict(pickle.loads(before))
+        _per_loader.initials.drop(loader)
+
+
+@contextlib.contextmanager
+def generators_kept(loader: Any, epoch: IterableEpoch | None) -> Iterator[None]:
+    """While torch's iterator class is initialised, which draws a base seed: keeps the generators as they are, if the
+    epoch is continued."""
+    if epoch is None or not epoch.is_continued:
+        yield
+        return
+    with _generators.globals_kept():
+        before = None if loader.generator is None else loader.generator.get_state()
+        yield
+    if before is not None:
+        loader.generator.set_state(before)
+
+
+def start(loader: Any, iterator: Any, epoch: IterableEpoch, is_over: Callable[[], bool]) -> None:
+    """Starts an epoch whose iterator is ready: it drops the batches that are made again."""
+    epoch.tasks, epoch.is_over = iterator._source if iterator._num_workers == 0 else iterator.tasks, is_over
+    epoch.seeds["base"] = iterator._base_seed
+    epoch.warn_of_drop()
+    for _ in range(epoch.to_drop):
+        next(iterator)
+    iterator._num_yielded = 0
+    _per_loader.pending.drop(loader)
+    _per_loader.progress.set(loader, epoch)
