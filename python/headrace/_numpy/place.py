@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._engine.iterable_epoch import IterableEpoch
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
+from headrace._ranks import where
 from headrace.sampling import _iterable, _pending, _state, _values
 from headrace.sampling._epoch import Epoch, Last
 from headrace.sampling._known import ShuffledSource, order_source, range_source
@@ -50,10 +51,6 @@ def source_of(loader: Loader) -> Source:
     return SamplerSource(sampler, type(sampler).__name__, _size_of(loader.dataset), batch_size, loader.drop_last)
 
 
-def _rank() -> int:
-    return 0
-
-
 def _size_of(dataset: Any) -> int | None:
     return len(dataset) if lookup.has_special(dataset, "__len__") else None
 
@@ -81,7 +78,8 @@ class Place:
         pending = self._pending or Pending(None)
         if loader._is_iterable:
             order = _iterable.order_of(loader.dataset, loader.num_workers)
-            return pending.state or State(loader.epoch, 0, -1, order, [Segment(1, 1, False, "pad")], rank=_rank())
+            fresh = State(loader.epoch, 0, -1, order, [Segment(1, 1, False, "pad")], rank=where.rank_or_zero())
+            return pending.state or fresh
         source = source_of(loader)
         state = pending.state or self._fresh(loader, source)
         return _pending.skipped(state, pending.skipped, source) if pending.skipped else state
@@ -138,7 +136,7 @@ class Place:
     def _fitting(self, loader: Loader, state: State) -> State:
         if not loader._is_iterable:
             return _pending.fitting(state, source_of(loader), loader.on_changed)
-        state = _iterable.fitting(state, loader.dataset, loader.num_workers, _rank())
+        state = _iterable.fitting(state, loader.dataset, loader.num_workers, where.rank_or_zero())
         if "epoch" in state.order:
             loader.dataset.set_epoch(state.order["epoch"])
         return state
@@ -165,10 +163,10 @@ class Place:
 
     def begin_iterable(self, loader: Loader) -> IterableEpoch:
         """Begins the next epoch of a loader with an iterable dataset, or continues one."""
-        workers = loader.num_workers
+        workers, rank = loader.num_workers, where.rank_or_zero()
         if self._initial is not None:
             loader.dataset.load_state_dict(pickle.loads(self._initial))
-        epoch = IterableEpoch(loader.dataset, workers, _rank(), loader.epoch, self._pending, loader.held_back)
+        epoch = IterableEpoch(loader.dataset, workers, rank, loader.epoch, self._pending, loader.held_back)
         self._initial = None if workers else epoch.load_in_process()
         return epoch
 

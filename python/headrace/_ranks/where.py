@@ -46,6 +46,14 @@ _OPEN_MPI = _Variables(*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", 
 _HYDRA = _Variables("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")  # of MPICH and Intel MPI
 
 
+def rank_or_zero() -> int:
+    """Returns the rank of this process, or 0 if nothing says it, or if what says it is wrong."""
+    try:
+        return find().rank
+    except (TypeError, ValueError):
+        return 0
+
+
 def find(num_replicas: int | None = None, rank: int | None = None) -> Place:
     """Returns the place of this process among the ranks of its training.
 

@@ -15,6 +15,7 @@ from headrace import _options
 from headrace._errors import exception_text
 from headrace._options import Options
 from headrace.torch import _resume
+from headrace.torch._per_rank import PerRank
 
 _T_co = TypeVar("_T_co", covariant=True)
 _HEADRACES = (
@@ -67,9 +68,21 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
             _explain_words(error, {**dict(zip(names, args, strict=False)), **kwargs})
             raise
         _options.check_own(options)
+        self._use_per_rank()
         with _options.explained_as_attributes():
             _options.Policy.of(self, isinstance(self.dataset, torch.utils.data.IterableDataset), {})
         self._warm_up()
+
+    def _use_per_rank(self) -> None:
+        """Checks the sampler of a rank. Frameworks recognise by the attribute `sampler` that batches were dealt."""
+        for one in (self.sampler, self.batch_sampler):
+            if isinstance(one, PerRank) and one.tail == "exact" and self.drop_last:
+                raise ValueError(
+                    "headrace: drop_last=True leaves samples out, but per_rank(tail='exact') is to give each one once; "
+                    "leave out drop_last"
+                )
+        if isinstance(self.batch_sampler, PerRank):
+            vars(self)["sampler"] = self.batch_sampler  # torch's class allows no assignment
 
     @property
     def multiprocessing_context(self) -> Any:

@@ -49,12 +49,37 @@ def has_set_epoch(sampler: Any) -> bool:
     return callable(lookup.attribute(sampler, "set_epoch"))
 
 
+def own_states(sampler: Any) -> dict[str, Any]:
+    """Returns the states of a sampler's own generators, by the names of the attributes."""
+    return {name: _generators.state_of(one) for name, one in _own_generators(sampler).items()}
+
+
+def changed_states(sampler: Any, before: dict[str, Any]) -> dict[str, Any]:
+    """Returns those of the states that own_states has returned which the sampler has drawn from since, as JSON can
+    contain them."""
+    own = _own_generators(sampler)
+    return texts_of({name: one for name, one in before.items() if name in own and _differs(one, own[name])})
+
+
+def texts_of(states: dict[str, Any]) -> dict[str, Any]:
+    """Returns states of generators as JSON can contain them."""
+    return {name: _generators.text_of(one) for name, one in states.items()}
+
+
+def restore_states(sampler: Any, states: dict[str, Any]) -> None:
+    """Sets a sampler's own generators to what changed_states has returned. Raises StateError."""
+    own = _own_generators(sampler)
+    for name, text in states.items():
+        if name in own:
+            _generators.restore(own[name], text)
+
+
 class Before:
     """What a sampler and the generators are at the beginning of an epoch, before torch's iterator is made."""
 
     def __init__(self, sampler: Any) -> None:
         self.globals = _generators.Globals()
-        self.own = {name: _generators.state_of(one) for name, one in _own_generators(sampler).items()}
+        self.own = own_states(sampler)
         self.sampler = _values.encode(sampler.state_dict()) if _has_state(sampler) else None
         self._after = self.globals
 
@@ -68,9 +93,8 @@ class Before:
 
     def encode(self) -> dict[str, Any]:
         """Returns everything as seeds of a source."""
-        own = {name: _generators.text_of(state) for name, state in self.own.items()}
         sampler = {} if self.sampler is None else {"sampler": self.sampler}
-        return {"own": own, "globals": self.globals.encode(), **sampler}
+        return {"own": texts_of(self.own), "globals": self.globals.encode(), **sampler}
 
     def has_drawn(self) -> bool:
         """Returns True if the sampler has drawn from the shared generators until now."""
@@ -105,10 +129,7 @@ class ForeignSource(Source):
             return drawn, steps
 
     def _put_back(self, seeds: dict[str, Any]) -> None:
-        own = _own_generators(self._sampler)
-        for name, text in seeds.get("own", {}).items():
-            if name in own:
-                _generators.restore(own[name], text)
+        restore_states(self._sampler, seeds.get("own", {}))
         if "sampler" in seeds:
             self._sampler.load_state_dict(_values.decode(seeds["sampler"]))
 
@@ -118,10 +139,8 @@ class ForeignSource(Source):
         if before is None:
             return
         self.before = None
-        own = _own_generators(self._sampler)
-        used = {name: one for name, one in before.own.items() if name in own and _differs(one, own[name])}
-        if used:
-            self.seeds["own"] = {name: _generators.text_of(one) for name, one in used.items()}
+        if used := changed_states(self._sampler, before.own):
+            self.seeds["own"] = used
         if before.has_drawn():
             self.seeds["globals"] = before.globals.encode()
         if before.sampler is not None:

@@ -18,6 +18,7 @@ import torch
 from headrace import _options
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
+from headrace._ranks import where
 from headrace.sampling import _iterable, _pending, _state
 from headrace.sampling._epoch import Epoch, Last, core_tasks
 from headrace.sampling._pending import Pending
@@ -40,9 +41,7 @@ def source_of(loader: Any) -> tuple[Source, int]:
 
 def rank_of_process() -> int:
     """Returns the rank of this process."""
-    return (
-        torch.distributed.get_rank() if torch.distributed.is_available() and torch.distributed.is_initialized() else 0
-    )
+    return where.rank_or_zero()
 
 
 def set_sampler_epoch(loader: Any, order: dict[str, Any]) -> None:

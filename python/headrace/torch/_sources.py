@@ -27,8 +27,9 @@ from headrace.sampling._source import Dealt, Drawn, Source
 from headrace.sampling._state import Segment
 from headrace.torch import _accelerate
 from headrace.torch._distributed_sampler import DistributedSampler
-from headrace.torch._foreign import ForeignSource
+from headrace.torch._foreign import ForeignSource, changed_states, own_states, restore_states, texts_of
 from headrace.torch._lists import Lists
+from headrace.torch._per_rank import PerRank
 
 try:
     from headrace import _core
@@ -138,6 +139,51 @@ class DistributedSource(Dealt):
         return other
 
 
+class PerRankSource(Dealt):
+    """headrace.torch.per_rank. Its order is drawn when the first index is needed."""
+
+    def __init__(self, sampler: PerRank, batch_size: int, drop_last: bool) -> None:
+        n = sampler._count_entries()
+        order = {"kind": f"per_rank({type(sampler.dataset).__name__})", "n": n}
+        if sampler.is_seeded:
+            order["seed"] = sampler.seed
+        if sampler.shuffle:
+            order["epoch"] = sampler.epoch
+        segment = segment_of(batch_size, drop_last, sampler.num_replicas, sampler.tail)
+        super().__init__(order, n, segment, sampler.rank, batch_size)
+        self._sampler = sampler
+        self._entries: Any = None
+
+    def entries(self) -> Any:
+        if self._entries is None:
+            before = own_states(self._sampler.dataset)
+            self._entries = self._sampler.begin_epoch()
+            self.n = len(self._entries)
+            self.has_batches = bool(self.n) and isinstance(self._entries[0], (list, tuple))
+            if used := changed_states(self._sampler.dataset, before):
+                self.seeds["own"] = used
+            if "epoch" in self.order:
+                self.order["epoch"] = self._sampler.epoch
+        return self._entries
+
+    def __iter__(self) -> Iterator[Any]:
+        self.entries()
+        return iter(super().part(0))
+
+    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
+        if seeds is not None or position or steps:
+            restore_states(self._sampler.dataset, (seeds or {}).get("own", {}))
+            self.entries()
+        return super().draw(position, steps, seeds)
+
+    def part(self, position: int) -> Iterable[Any]:
+        return self if self._entries is None else super().part(position)
+
+    def start_seeds(self) -> dict[str, Any]:
+        is_drawn = self._entries is not None
+        return self.seeds if is_drawn else {**self.seeds, "own": texts_of(own_states(self._sampler.dataset))}
+
+
 class ShardSource(Source):
     """accelerate's BatchSamplerShard over a known sampler. accelerate itself chooses the batches of this rank."""
 
@@ -215,6 +261,7 @@ _MAKERS: dict[type, Callable[[Any, int, bool], Source]] = {
     WeightedRandomSampler: RandomSource,
     distributed.DistributedSampler: DistributedSource,
     DistributedSampler: DistributedSource,
+    PerRank: PerRankSource,
 }
 if Order is not None:
     _MAKERS[Order] = order_source

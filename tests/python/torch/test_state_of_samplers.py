@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from headrace.torch import DataLoader
+from headrace.torch import DataLoader, per_rank
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 N = 20
@@ -33,6 +33,7 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
     "random with a generator": lambda: RandomSampler(range(N), generator=torch.Generator().manual_seed(3)),
     "weighted": lambda: WeightedRandomSampler([1.0] * N, N),
     "subset with a generator": lambda: SubsetRandomSampler(range(N), generator=torch.Generator().manual_seed(3)),
+    "per_rank of a generator": lambda: per_rank(RandomSampler(range(N), generator=torch.Generator().manual_seed(3))),
     "own with a generator": lambda: Own(random.Random(3)),
     "own with Python's generator": lambda: Own(random),
 }
