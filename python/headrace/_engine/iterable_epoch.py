@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace._engine.worker_places import WorkerPlaces
 from headrace._errors.warn import warn_user
+from headrace._inspect import lookup
 from headrace._worker.job import BatchNotes
 from headrace.sampling._epoch import Last
 from headrace.sampling._iterable import has_state, order_of
@@ -50,6 +51,7 @@ class IterableEpoch:
         self._is_repeated = self._state is not None and not saved
         self.to_drop = self._dropped + (self._state.steps if self._state is not None and not saved else 0)
         self._noted = 0  # batches after which the dataset's state was noted
+        self._of_iterator: bytes | None = None  # a state that is loaded when the dataset has been iterated
 
     @property
     def is_continued(self) -> bool:
@@ -63,7 +65,8 @@ class IterableEpoch:
 
     def load_in_process(self) -> bytes | None:
         """Loads the state into the dataset of a loader without workers, before it is iterated. Returns the dataset's
-        state before that, pickled, with which its next epoch begins; None if nothing was loaded."""
+        state before that, pickled, with which its next epoch begins; None if nothing was loaded. If the dataset is its
+        own iterator, load_into_iterator loads the state."""
         if self.places is None or self._state is None or not self._state.workers:
             return None
         start = self.places.starts(self.number)[0]
@@ -71,9 +74,18 @@ class IterableEpoch:
         self._begun -= start.discard
         if start.state is None:
             return None
+        if lookup.has_special(self._dataset, "__next__"):
+            self._of_iterator = start.state
+            return None
         before = pickle.dumps(self._dataset.state_dict())
         self._dataset.load_state_dict(pickle.loads(start.state))
         return before
+
+    def load_into_iterator(self) -> None:
+        """Loads the state into a dataset without workers that is its own iterator: its __iter__, which has been called
+        now, may have put it at its beginning."""
+        if self._of_iterator is not None:
+            self._dataset.load_state_dict(pickle.loads(self._of_iterator))
 
     def made_in_process(self) -> None:
         """Called after each batch of a loader without workers: takes the dataset's state, if the consumer may have

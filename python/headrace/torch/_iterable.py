@@ -50,6 +50,7 @@ def generators_kept(loader: Any, epoch: IterableEpoch | None) -> Iterator[None]:
 
 def start(loader: Any, iterator: Any, epoch: IterableEpoch, is_over: Callable[[], bool]) -> None:
     """Starts an epoch whose iterator is ready: it drops the batches that are made again."""
+    epoch.load_into_iterator()
     epoch.tasks, epoch.is_over = iterator._source if iterator._num_workers == 0 else iterator.tasks, is_over
     epoch.seeds["base"] = iterator._base_seed
     epoch.warn_of_drop()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,7 +50,7 @@ def test_state_before_first_batch_repeats_the_epoch(name: str, workers: int) -> 
     expected = [batch.tolist() for batch in iterator]
     loader.load_state_dict(state)
     iterator = iter(loader)
-    assert loader.state_dict() == state
+    assert json.loads(loader.state_dict()["headrace"]) == json.loads(state["headrace"])
     assert [batch.tolist() for batch in iterator] == expected
 
 
@@ -88,8 +89,8 @@ def test_start_state_of_users_sampler_is_refused_by_another_rank(monkeypatch: py
     iterator = iter(loader)
     state = loader.state_dict()
     del iterator
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     other = DataLoader(range(N), 3, sampler=Own(random.Random(3)))
     with pytest.raises(ValueError, match="this state is that of rank 0, and this is rank 1"):
         other.load_state_dict(state)
