@@ -86,8 +86,8 @@ HR_API hr_crew *hr_loader_crew(hr_loader *loader);
  * with the payload (any bytes; NULL with 0). Errors as hr_arena_receive; call again after -EINTR. */
 HR_API int hr_loader_begin(hr_loader *loader, const void *payload, size_t payload_bytes, int64_t deadline_ns);
 
-/* Gives the first task of an epoch to worker `worker` instead of worker 0, for an epoch that is continued. Call it between
- * hr_loader_begin and the first hr_loader_submit. -EINVAL, HR_E_STATE. */
+/* Gives the first task of an epoch to worker `worker` instead of worker 0, for an epoch that is continued. Call it
+ * between hr_loader_begin and the first hr_loader_submit. -EINVAL, HR_E_STATE. */
 HR_API int hr_loader_start_at(hr_loader *loader, uint32_t worker);
 
 /* Submits the next task. The caller submits prefetch_factor x worker_count of them after hr_loader_begin, and one after

@@ -272,7 +272,7 @@ class Engine:
             self._core.fail()
             raise self._explain_size(value, batch_size)
         if status == _core.STATUS_NOTED:
-            self._keep_notes(notes)
+            self._keep_notes(notes)  # type: ignore[arg-type] # there are notes
             return value[1]
         *wrapped, bad = value
         if bad is not None:

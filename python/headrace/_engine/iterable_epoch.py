@@ -28,9 +28,8 @@ class IterableEpoch:
     The iterator starts it, sets `tasks`, which count the batches that the consumer has, and drops `to_drop` batches.
     """
 
-    has_changed = False
     tasks: Any = None
-    is_over: Callable[[], bool] = staticmethod(lambda: False)
+    is_over: Callable[[], bool]
 
     def __init__(
         self, dataset: Any, workers: int, rank: int, number: int, pending: Pending | None, held_back: int
@@ -52,6 +51,11 @@ class IterableEpoch:
         self.to_drop = self._dropped + (self._state.steps if self._state is not None and not saved else 0)
         self._noted = 0  # batches after which the dataset's state was noted
         self._of_iterator: bytes | None = None  # a state that is loaded when the dataset has been iterated
+
+    @property
+    def has_changed(self) -> bool:
+        """Returns False: it cannot be divided in another way."""
+        return False
 
     @property
     def is_continued(self) -> bool:

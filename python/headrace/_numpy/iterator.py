@@ -117,11 +117,6 @@ class WorkerIterator(_core.Iterator):
             raise StopIteration
         return self._engine.answer(self, status, self._batch_size)
 
-    @property
-    def is_over(self) -> bool:
-        """Returns True if the epoch has ended."""
-        return self._engine.is_over
-
     def report(self) -> dict[str, Any]:
         """Returns counters: see headrace.Loader.report."""
         return self._engine.report()

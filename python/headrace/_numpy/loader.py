@@ -238,19 +238,24 @@ class Loader(Options):
 
     def __iter__(self) -> Iterator[Any]:
         if self._is_iterable:
-            return self._iterate_iterable(self._place.begin_iterable(self))
-        tasks = self._place.begin(self).tasks
-        return self._iterate(tasks, self._count_epoch(), None)
+            iterator = self._iterate_iterable(self._place.begin_iterable(self))
+        else:
+            tasks = self._place.begin(self).tasks
+            iterator = self._iterate(tasks, self._count_epoch(), None)
+        found: Iterator[Any] = iterator
+        return found
 
     def _count_epoch(self) -> int:
         epoch, self.epoch = self.epoch, self.epoch + 1
         return epoch
 
-    def _iterate_iterable(self, epoch: IterableEpoch) -> Iterator[Any]:
+    def _iterate_iterable(self, epoch: IterableEpoch) -> Any:
         endless = itertools.repeat(None)  # the workers report the end of their data
         tasks = _core.Tasks(endless, self.batch_size or 0, self.drop_last)
         iterator = self._iterate(tasks, self._count_epoch(), epoch.places)
-        epoch.tasks, epoch.is_over = tasks, functools.partial(getattr, iterator, "is_over")
+        # Not of the iterator over workers, which the user's last reference has to end.
+        over = iterator if self.num_workers == 0 else iterator._engine
+        epoch.tasks, epoch.is_over = tasks, functools.partial(getattr, over, "is_over")
         if self.num_workers == 0:
             epoch.tasks, iterator.was_made = iterator._source, epoch.made_in_process
         epoch.load_into_iterator()

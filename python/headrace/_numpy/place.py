@@ -11,7 +11,7 @@ from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
 from headrace._ranks import where
 from headrace.sampling import _iterable, _pending, _state, _values
-from headrace.sampling._epoch import Epoch, Last
+from headrace.sampling._epoch import Epoch, Last, Progress
 from headrace.sampling._known import ShuffledSource, order_source, range_source
 from headrace.sampling._order import Order
 from headrace.sampling._pending import Pending
@@ -60,7 +60,7 @@ class Place:
 
     def __init__(self) -> None:
         self._pending: Pending | None = None
-        self._epoch: Epoch | IterableEpoch | None = None
+        self._epoch: Progress | None = None
         self._initial: bytes | None = None  # state of an iterable dataset before another one was loaded, pickled
 
     # ---- taking it ----

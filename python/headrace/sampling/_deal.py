@@ -13,12 +13,12 @@ except ImportError:
 
 
 class Deal(NamedTuple):
-    """The part of a rank: `count` positions first, first + step, ..., modulo n. The first `once` of them are no
+    """The part of a rank: `size` positions first, first + step, ..., modulo n. The first `once` of them are no
     repeats."""
 
     first: int
     step: int
-    count: int
+    size: int
     once: int
 
 

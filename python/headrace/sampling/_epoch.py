@@ -7,7 +7,7 @@ import array
 import itertools
 import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headrace.sampling import _deal
 from headrace.sampling._source import Drawn, Source
@@ -32,6 +32,26 @@ class Last(NamedTuple):
     indices: Any
     weights: Any
     global_count: int | None
+
+
+class Progress(Protocol):
+    """How far a loader is in an epoch: an Epoch, or one over an iterable dataset."""
+
+    @property
+    def has_changed(self) -> bool:
+        """Returns True if the epoch was divided in another way before."""
+
+    def steps_done(self) -> int:
+        """Returns how many batches the consumer has, those before a resume too."""
+
+    def steps_left(self) -> int | None:
+        """Returns how many are left, or None if that is not known."""
+
+    def last(self) -> Last | None:
+        """Returns the batch that was delivered last, or None."""
+
+    def state(self, held_back: int) -> State:
+        """Returns the state after the batches that were delivered, without the last `held_back` of them."""
 
 
 def hash_of(task: Any) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headrace.sampling import _deal
-from headrace.sampling._epoch import Epoch
+from headrace.sampling._epoch import Progress
 from headrace.sampling._source import Source, check_division, check_same_order
 from headrace.sampling._state import Segment, State, StateError
 
@@ -55,7 +55,7 @@ def count_left(source: Source, state: State | None, skipped: int) -> int | None:
     return source.count_steps(state.samples)
 
 
-def length_of(epoch: Epoch | None, count: int) -> int:
+def length_of(epoch: Progress | None, count: int) -> int:
     """Returns the number of batches of the running epoch, if it was divided in another way before; else `count`."""
     if epoch is None or not epoch.has_changed:
         return count

@@ -156,8 +156,8 @@ class Dealt(Source):
         if self.segment.tail == "slice":
             return dealt.once
         if self.segment.tail != "exact":
-            return dealt.count
-        is_short = -(-dealt.once // self.segment.batch) < -(-dealt.count // self.segment.batch)
+            return dealt.size
+        is_short = -(-dealt.once // self.segment.batch) < -(-dealt.size // self.segment.batch)
         return dealt.once + is_short
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:

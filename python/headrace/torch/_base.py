@@ -14,6 +14,7 @@ import torch.utils.data
 from headrace import _options
 from headrace._errors import exception_text
 from headrace._options import Options
+from headrace.sampling._epoch import Last
 from headrace.torch import _resume
 from headrace.torch._per_rank import PerRank
 
@@ -125,7 +126,7 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
         _resume.skip(self, _options.check_count("steps", steps))
 
     @property
-    def last(self) -> _resume.Last | None:
+    def last(self) -> Last | None:
         """The batch that was delivered last, or None: `epoch`, `step` (from 0), `indices` (as the sampler gave them),
         `weights` (float32 tensor: 1 for each sample, 0 for one that only fills up the step) and `global_count` (samples
         of this step on all ranks, without those; None if headrace does not know the order)."""

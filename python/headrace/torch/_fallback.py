@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -10,16 +11,22 @@ from typing import Any, TypeVar
 import torch.multiprocessing
 
 from headrace import _options
-from headrace.torch import _base
+from headrace.torch import _base, _per_loader, _plain, _resume
 
 _T_co = TypeVar("_T_co", covariant=True)
 
 
 class DataLoader(_base.DataLoader[_T_co]):
-    """torch.utils.data.DataLoader, with the methods that scripts call on headrace's."""
+    """torch.utils.data.DataLoader, with the methods that scripts call on headrace's. Its states are headrace's, too."""
+
+    def _get_iterator(self) -> Any:
+        return _plain.get_iterator(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Does nothing: torch's loader does not seed each sample."""
+        """Sets the number of the next epoch, which only a state contains: torch's loader does not seed each sample."""
+        epoch = operator.index(epoch)
+        _resume.drop_pending(self, epoch)
+        _per_loader.epochs.set(self, epoch)
 
     def report(self) -> dict[str, Any]:
         """Returns an empty report, because there is no engine that counts."""

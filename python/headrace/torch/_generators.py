@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
     """Returns the state of a numpy.random.Generator as JSON can contain it."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
-    return {"words": _pack(value)} if hasattr(value, "tolist") and getattr(value, "ndim", 0) else value
+    return {"words": _pack(value)} if hasattr(value, "tolist") else value  # an array
 
 
 def _of_plain(value: Any, like: Any) -> Any:
@@ -167,7 +167,7 @@ def set_globals(states: dict[str, Any]) -> None:
     """Sets the shared generators to what Globals.encode has returned. Raises StateError."""
     try:
         set_state(torch.default_generator, states["torch"])
-        restore(random._inst, states["random"])  # type: ignore[attr-defined]
+        restore(random._inst, states["random"])
         numpy = sys.modules.get("numpy")
         if numpy is not None and "numpy" in states:
             name, keys, *rest = states["numpy"]

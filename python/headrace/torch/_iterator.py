@@ -200,7 +200,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             begun = beginning.epoch(self, _per_loader.count_epoch(loader))
             self.tasks, epoch, source = begun.tasks, begun.number, begun.source
         else:
-            if not first_iter:
+            if self._epoch is None or not first_iter:
                 self._epoch = _iterable.begin(loader)
                 self._engine.use_places(self._epoch.places)
             self.tasks, epoch = _tasks_of_iterable(self._index_sampler, self._sampler_iter), self._epoch.number

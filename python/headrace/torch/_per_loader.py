@@ -47,7 +47,7 @@ class PerLoader(Generic[_Known]):
 epochs: PerLoader[int] = PerLoader()  # the number of the next epoch
 pending: PerLoader[Any] = PerLoader()  # what the next iterator continues: see _resume
 initials: PerLoader[bytes] = PerLoader()  # state of a dataset before another one was loaded into it, pickled
-progress: PerLoader[_epoch.Epoch] = PerLoader()  # the newest epoch
+progress: PerLoader[_epoch.Progress] = PerLoader()  # the newest epoch
 
 
 def count_epoch(loader: Any) -> int:

@@ -81,7 +81,7 @@ def state_dict(loader: Any) -> dict[str, str]:
     if pending is not None:
         return _state.encode(_pending_state(loader, pending))
     epoch = _per_loader.progress.get(loader)
-    if epoch is None:
+    if not isinstance(epoch, Epoch):
         return _state.encode(_fresh_state(loader))
     seeds = epoch.source.seeds
     seeds.update({name: _text(value) for name, value in seeds.items()})  # encoded once
@@ -280,27 +280,37 @@ class Beginning:
 
     def shown(self) -> Any:
         """Returns what torch's iterator class is made with: the loader, or one whose sampler it does not begin."""
-        return _WithoutSampler(self._loader) if self.is_continued else self._loader
+        return Shown(self._loader) if self.is_continued else self._loader
 
     def iterator_was_made(self, iterator: Any) -> None:
         """Gives torch's iterator the base seed of the epoch that is continued, and puts back the generators that it has
         drawn another one from."""
-        if self._kept is not None and self._state is not None:
-            self._kept.restore()
-            if self._loaders is not None:
-                self._loader.generator.set_state(self._loaders)
+        self.put_generators_back()
+        if self.is_continued and self._state is not None:
             iterator._base_seed = self._state.seeds["base"]
             iterator._index_sampler = self._loader._index_sampler
         elif self._before is not None:
             self._before.iterator_was_made(self._loader.generator is None)
 
-    def epoch(self, iterator: Any, number: int, new_tasks: Any = core_tasks) -> Epoch:
+    def put_generators_back(self) -> None:
+        """If the epoch is continued, sets the generators, once, to what they were before torch's iterator drew."""
+        if self._kept is not None:
+            self._kept.restore()
+        if self._loaders is not None:
+            self._loader.generator.set_state(self._loaders)
+        self._kept = self._loaders = None
+
+    def epoch(self, iterator: Any, number: int) -> Epoch:
         """Returns the epoch. Its tasks are drawn when they are needed, or now if it is continued."""
-        source, state = self.source, self._state
-        if isinstance(source, ForeignSource):
-            source.iterator = None if self.is_continued else iterator._sampler_iter
-        epoch = self._begin(number, state, new_tasks)
-        source.seeds["base"] = iterator._base_seed
+        if isinstance(self.source, ForeignSource):
+            self.source.iterator = None if self.is_continued else iterator._sampler_iter
+        epoch = self.begin(number, core_tasks)
+        epoch.source.seeds["base"] = iterator._base_seed
+        return epoch
+
+    def begin(self, number: int, new_tasks: Any) -> Epoch:
+        """Does the same without torch's iterator. new_tasks: see Epoch."""
+        epoch = self._begin(number, self._state, new_tasks)
         _per_loader.pending.drop(self._loader)
         _per_loader.progress.set(self._loader, epoch)
         return epoch
@@ -318,13 +328,13 @@ class Beginning:
         return Epoch(self.source, following.epoch, None, new_tasks)
 
 
-class _WithoutSampler:
-    """A loader for torch's iterator class, which would begin its sampler: that draws numbers and may count epochs."""
+class Shown:
+    """A loader for torch's iterator class, with other indices than those of its sampler: to begin the sampler would
+    draw random numbers, and it may count epochs."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, index_sampler: Any = ()) -> None:
         self._loader = loader
-
-    _index_sampler = ()
+        self._index_sampler = index_sampler
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

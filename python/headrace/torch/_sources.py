@@ -129,7 +129,7 @@ class DistributedSource(Dealt):
             return self
         if not self.order["shuffle"] or _core is None:
             return super().part(position)
-        count = self.deal(position).count
+        count = self.deal(position).size
         world, drops = self.segment.world, self.segment.tail == "drop"
         return _core.Order.torch(self.n or 0, self._seed(), world, self.rank, drops, position).iterate(0, 1, count)
 
@@ -213,7 +213,7 @@ class ShardSource(Source):
         shard = copy.copy(self._sampler)
         whole = Drawn((), self._sampler.batch_sampler.batch_size, False)
         shard.batch_sampler = _Batches(whole, self.n - position, self._sampler.batch_sampler)  # type: ignore[operator]
-        return len(shard)
+        return int(len(shard))
 
     def start_seeds(self) -> dict[str, Any]:
         return self._whole.start_seeds()
@@ -235,7 +235,7 @@ class _Batches:
         return self._drawn.tasks()
 
     def __len__(self) -> int:
-        return self._left // self.batch_size if self.drop_last else -(-self._left // self.batch_size)
+        return int(self._left // self.batch_size if self.drop_last else -(-self._left // self.batch_size))
 
 
 # ---- finding it ----
@@ -308,8 +308,8 @@ def source_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[Source, int]
         if whole.is_known and whole.segment.world == 1:
             return ShardSource(index_sampler, whole), 0
     sampler, size, drop_last = _inner_of(index_sampler)
-    source = _find_known(sampler, size, drop_last)
-    return source or ForeignSource(sampler, _size_of(dataset), size, drop_last, rank), 0
+    known = _find_known(sampler, size, drop_last)
+    return known or ForeignSource(sampler, _size_of(dataset), size, drop_last, rank), 0
 
 
 def _inner_of(index_sampler: Any) -> tuple[Any, int, bool]:
