@@ -42,13 +42,14 @@ class IterableEpoch:
         self._rank = rank
         self._held_back = held_back
         state = None if pending is None else pending.state
-        self._state = state if state is not None and state.steps else None
+        self._state = state if state is not None and (state.steps or "base" in state.seeds) else None
         self._dropped = 0 if pending is None else pending.skipped
         saved = [] if self._state is None else self._state.workers
         self.places = WorkerPlaces(max(workers, 1), saved) if has_state(dataset) else None
         self._begun = self._state.steps if self._state is not None and saved else 0
-        self._is_repeated = self._state is not None and not saved
-        self.to_drop = self._dropped + (self._state.steps if self._state is not None and not saved else 0)
+        repeated = self._state.steps if self._state is not None and not saved else 0
+        self._is_repeated = repeated > 0
+        self.to_drop = self._dropped + repeated
         self._noted = 0  # batches after which the dataset's state was noted
         self._of_iterator: bytes | None = None  # a state that is loaded when the dataset has been iterated
 

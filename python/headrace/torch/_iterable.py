@@ -15,6 +15,8 @@ from headrace.torch import _generators, _per_loader, _resume
 def begin(loader: Any) -> IterableEpoch:
     """Returns the next epoch of a loader, or the one that it continues. Raises StateError."""
     pending = _per_loader.pending.get(loader)
+    if pending is not None and pending.state is not None:
+        _resume.set_generators(loader, None, pending.state.seeds)
     if loader.num_workers == 0:
         _put_back(loader)
     number = _per_loader.count_epoch(loader)

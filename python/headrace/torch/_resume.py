@@ -98,8 +98,12 @@ def _iterable_state(loader: Any) -> State:
     order = _iterable.order_of(loader.dataset, loader.num_workers)
     fresh = State(number, 0, -1, order, [Segment(1, 1, False, "pad")], rank=rank)
     if pending is not None:
-        return pending.state or fresh
-    return fresh if epoch is None else epoch.state(option(loader, "held_back"))
+        state = pending.state or fresh
+    else:
+        state = fresh if epoch is None else epoch.state(option(loader, "held_back"))
+    if not state.steps and "base" not in state.seeds:
+        state.seeds = _end_seeds(loader) | state.seeds
+    return state
 
 
 def _text(value: Any) -> Any:
@@ -200,6 +204,16 @@ def drop_pending(loader: Any, epoch: int) -> None:
 # ---- beginning an epoch ----
 
 
+def set_generators(loader: Any, source: Any, seeds: dict[str, Any]) -> None:
+    """Sets the user's generators to the states with which an epoch begins. source: of its indices, or None."""
+    for name, generator in (
+        ("next_generator", lookup.attribute(getattr(source, "_sampler", None), "generator")),
+        ("next_loader", loader.generator),
+    ):
+        if name in seeds and generator is not None:
+            _generators.set_state(generator, seeds[name])
+
+
 class Beginning:
     """The beginning of an epoch of a loader. Raises StateError if the state that was loaded does not fit any more."""
 
@@ -230,7 +244,7 @@ class Beginning:
             self._check_epoch(state)
             state = self._fit(state)
         if state is not None and not state.steps and "base" not in state.seeds:
-            self._set_generators(state.seeds)
+            set_generators(loader, self.source, state.seeds)
             state = None
         if not pending.skipped:
             return state
@@ -268,15 +282,6 @@ class Beginning:
                 f"steps; to go on with it, begin the loop over epochs at {then}"
             )
         return None
-
-    def _set_generators(self, seeds: dict[str, Any]) -> None:
-        """Sets the user's generators to the states with which the epoch begins."""
-        for name, generator in (
-            ("next_generator", lookup.attribute(getattr(self.source, "_sampler", None), "generator")),
-            ("next_loader", self._loader.generator),
-        ):
-            if name in seeds and generator is not None:
-                _generators.set_state(generator, seeds[name])
 
     def shown(self) -> Any:
         """Returns what torch's iterator class is made with: the loader, or one whose sampler it does not begin."""
