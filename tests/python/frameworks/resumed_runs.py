@@ -40,6 +40,7 @@ def _run(name: str, folder: pathlib.Path, run: str) -> None:
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "CUDA_VISIBLE_DEVICES": "",
+        "HEADRACE_DISABLE": str(int(run == "disabled")),
     }
     with Script(folder, (SCRIPTS / f"resume_{name}.py").read_text(), **env) as script:
         status = script.finish(DEADLINE_S)
@@ -47,9 +48,9 @@ def _run(name: str, folder: pathlib.Path, run: str) -> None:
         assert script.left() == []
 
 
-def facts_of(name: str, folder: pathlib.Path) -> Facts:
-    """Runs a script to save and to resume. Returns its reports by their names, such as "save.torch_0"."""
-    for run in ("save", "resume"):
+def facts_of(name: str, folder: pathlib.Path, *others: str) -> Facts:
+    """Runs a script to save, to resume, and other runs. Returns its reports by their names, such as "save.torch_0"."""
+    for run in ("save", "resume", *others):
         _run(name, folder, run)
     return {path.name.removesuffix(".json"): json.loads(path.read_text()) for path in folder.glob("*.json")}
 

@@ -12,7 +12,7 @@ RANKS = [("alone", 0, 1), ("two", 0, 2), ("two", 1, 2)]  # processes, rank, worl
 
 @pytest.fixture(scope="module")
 def accelerate(tmp_path_factory: pytest.TempPathFactory) -> Facts:
-    return facts_of("accelerate", tmp_path_factory.mktemp("accelerate"))
+    return facts_of("accelerate", tmp_path_factory.mktemp("accelerate"), "disabled")
 
 
 @pytest.mark.parametrize(("processes", "rank", "world_size"), RANKS)
@@ -40,6 +40,12 @@ def test_accelerate_resumed_after_epoch_sees_the_next_one(
         expected = after_save(accelerate, case, 2 * steps_of(world_size))
         assert resumed(accelerate, case) == expected
         assert len(expected) == steps_of(world_size)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_accelerate_resumed_without_the_engine_sees_the_rest(accelerate: Facts, workers: int) -> None:
+    case = f"alone_seedable_{workers}"
+    assert accelerate[f"disabled.{case}.rank0"]["seen"] == after_save(accelerate, f"{case}.rank0", saved_at())
 
 
 def test_resumed_accelerate_makes_no_samples_again(accelerate: Facts) -> None:

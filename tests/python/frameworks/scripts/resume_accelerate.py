@@ -14,7 +14,7 @@ import headrace.torch
 import torch
 import torch.utils.data
 from accelerate import Accelerator, DataLoaderConfiguration, debug_launcher
-from common import BATCH, EPOCHS, IS_RESUMED, Numbers, folder_of, report
+from common import BATCH, EPOCHS, IS_RESUMED, RUN, Numbers, folder_of, report
 
 HAS_TORCHDATA = importlib.util.find_spec("torchdata") is not None
 
@@ -96,6 +96,15 @@ def alone() -> None:
         cases("torchdata_alone")
 
 
+def without_engine() -> None:
+    with headrace.torch.installed():
+        for workers in (0, 2):
+            stateful(f"alone_seedable_{workers}", workers, use_seedable_sampler=True, data_seed=3)
+
+
 if __name__ == "__main__":
-    debug_launcher(on_two, num_processes=2)  # before this process is an accelerator's itself: it forks
-    alone()
+    if RUN == "disabled":
+        without_engine()
+    else:
+        debug_launcher(on_two, num_processes=2)  # before this process is an accelerator's itself: it forks
+        alone()
