@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures orders: the first index of a shuffled epoch, the memory that it takes, and the time of each index.
+"""Measures orders: the first index of a shuffled epoch, the memory that it takes, and the time of each index. Measures
+also what a step costs a rank that shows it to another one.
 
 The samplers are run in new processes by sampling_script.py, because an allocator keeps memory that was freed.
 """
@@ -7,6 +8,7 @@ The samplers are run in new processes by sampling_script.py, because an allocato
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -19,18 +21,22 @@ from pathlib import Path
 import numpy as np
 import torch
 from headrace import Order
+from headrace._ranks.agreement import Agreement, Facts
 from measure import QUICK, ROUNDS, Goal, Key, Row, in_turn, in_words, run_all
 
 SCRIPT = Path(__file__).resolve().parent / "sampling_script.py"
 SAMPLER_COUNT, WORLD_SIZE = 1_000_000 if QUICK else 10_000_000, 8
 STREAM_COUNT, TABLE_COUNT = 1_000_000_000, 10_000_000
 READ = 1_000_000  # indices
+STEPS = 1_000_000
+FACTS = Facts(length=-1, steps=STEPS, seed=-1, epoch=0, digest=-1, samples=-1)
 
 SAMPLER = f"DistributedSampler, {SAMPLER_COUNT:.0e} samples, {WORLD_SIZE} ranks"
 FIRST, PEAK, KEPT = f"{SAMPLER}: first index", f"{SAMPLER}: memory until then", f"{SAMPLER}: memory that is kept"
 STREAM_FIRST = f"Order, stream, {STREAM_COUNT:.0e} samples: first index"
 BULK = f"an index, {READ:.0e} at a time"
 ITERATED = "an index, iterated"
+STEP = "a step of a rank, shown to another rank"
 AT_POSITION = "an index, at one position after another"
 GRAINS_ROUNDS = 4  # Grain's own samplers use as many
 
@@ -50,6 +56,7 @@ def goals() -> list[Goal]:
         Goal(PEAK, Key(PEAK, "headrace"), bytes_a_sample * SAMPLER_COUNT * 1.02, unit="bytes"),
         Goal(STREAM_FIRST, Key(STREAM_FIRST, "headrace"), 1000, unit="us"),
         Goal(f"stream: {BULK}", Key(BULK, "headrace"), 20, unit="ns"),
+        Goal(STEP, Key(STEP, "headrace"), 100, unit="ns"),
     ]
 
 
@@ -122,6 +129,29 @@ def of_stream() -> list[Row]:
     ]
 
 
+PEER = f"""
+import sys
+from headrace._ranks.agreement import Agreement, Facts
+Agreement("bench", 1, 2).begin_epoch(Facts(*{tuple(FACTS)}))
+sys.stdin.read()
+"""
+
+
+def of_steps() -> list[Row]:
+    """Measures with another process on the board, which ends when its stdin is closed."""
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=f"bench {os.getpid()}")
+    agreement = Agreement("bench", 0, 2)
+    with subprocess.Popen([sys.executable, "-c", PEER], stdin=subprocess.PIPE):
+        agreement.begin_epoch(FACTS)
+        if "with 1 other" not in agreement.describe():
+            raise RuntimeError(f"the ranks did not meet: {agreement.describe()}")
+
+        def show() -> float:
+            return 1e9 * seconds(lambda: deque(map(agreement.step, range(STEPS)), maxlen=0)) / STEPS
+
+        return in_turn(STEP, {"headrace": show})
+
+
 @dataclass(frozen=True)
 class Case:
     name: str
@@ -129,7 +159,7 @@ class Case:
     in_quick: bool = True
 
 
-CASES = [Case("sampler", of_sampler), Case("stream", of_stream)]
+CASES = [Case("sampler", of_sampler), Case("stream", of_stream), Case("steps", of_steps)]
 
 
 def show(rows: list[Row]) -> None:

@@ -5,6 +5,7 @@
 /* The whole public C API. Each header can also be included alone. */
 #include <headrace/arena.h>
 #include <headrace/batch.h>
+#include <headrace/board.h>
 #include <headrace/crew.h>
 #include <headrace/error.h>
 #include <headrace/loader.h>

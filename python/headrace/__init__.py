@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace._numpy.job import WorkerInfo as WorkerInfo
     from headrace._numpy.job import get_worker_info as get_worker_info
     from headrace._numpy.loader import Loader as Loader
+    from headrace._ranks.disagreement import RanksDisagree as RanksDisagree
     from headrace.sampling._order import Order as Order
     from headrace.store._attributes import freeze_attributes as freeze_attributes
     from headrace.store._freeze import StoreError as StoreError
@@ -29,6 +30,7 @@ __all__ = [
     "ForkWarning",
     "Loader",
     "Order",
+    "RanksDisagree",
     "StoreError",
     "WorkerInfo",
     "__version__",
@@ -46,6 +48,7 @@ _LATE = {
     "ForkWarning": "headrace._errors.exception_text",
     "Loader": "headrace._numpy.loader",
     "Order": "headrace.sampling._order",
+    "RanksDisagree": "headrace._ranks.disagreement",
     "WorkerInfo": "headrace._numpy.job",
     "get_worker_info": "headrace._numpy.job",
     "default_collate": "headrace._numpy.collate",

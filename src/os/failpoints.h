@@ -7,8 +7,9 @@
  * step of starting, granting, taking, writing, publishing, delivering, releasing, replacing, stopping and closing.
  *
  * POINT(constant, name, side): `name` is its name in $HEADRACE_STOP (hr__stop_at in os.h), `side` is the process that
- * passes it. The numbers are those of enum hr__point. tests/c/process/test_sweep.c goes over the table, so a point that
- * no run passes is a failing test.
+ * passes it. RANK is a trainer with a board that it shares with other trainers. The numbers are those of enum
+ * hr__point. tests/c/process/test_sweep.c and test_board_ranks.c go over the table, so a point that no run passes is a
+ * failing test.
  */
 #define HR__FAILPOINTS(POINT)                                                                                          \
     /* start */                                                                                                        \
@@ -119,13 +120,28 @@
     POINT(CREW_CLOSED, "crew.closed", TRAINER)                                                                         \
     POINT(ARENA_UNMAPPED, "arena.unmapped", TRAINER)                                                                   \
     POINT(ARENA_CLOSED, "arena.closed", TRAINER)                                                                       \
-    POINT(HOLD_RETIRED, "hold.retired", TRAINER)
+    POINT(HOLD_RETIRED, "hold.retired", TRAINER)                                                                       \
+    /* the board between ranks */                                                                                      \
+    POINT(BOARD_BOUND, "board.bound", RANK)                                                                            \
+    POINT(BOARD_CREATED, "board.created", RANK)                                                                        \
+    POINT(BOARD_SERVES, "board.serves", RANK)                                                                          \
+    POINT(BOARD_CONNECTED, "board.connected", RANK)                                                                    \
+    POINT(BOARD_RECEIVED, "board.received", RANK)                                                                      \
+    POINT(BOARD_CLAIMED, "board.claimed", RANK)                                                                        \
+    POINT(BOARD_ENTERED, "board.entered", RANK)                                                                        \
+    POINT(BOARD_FACTS, "board.facts", RANK)                                                                            \
+    POINT(BOARD_PUBLISHED, "board.published", RANK)                                                                    \
+    POINT(BOARD_LATE, "board.late", RANK)                                                                              \
+    POINT(BOARD_STEP, "board.step", RANK)                                                                              \
+    POINT(BOARD_END, "board.end", RANK)                                                                                \
+    POINT(BOARD_OVER, "board.over", RANK)                                                                              \
+    POINT(BOARD_CLOSED, "board.closed", RANK)
 
 #define HR__POINT_CONSTANT(constant, name, side) HR__AT_##constant,
 enum hr__point { HR__FAILPOINTS(HR__POINT_CONSTANT) HR__POINT_COUNT };
 #undef HR__POINT_CONSTANT
 
-enum hr__side { HR__BY_TRAINER = 1, HR__BY_WORKER = 2, HR__BY_BOTH = HR__BY_TRAINER | HR__BY_WORKER };
+enum hr__side { HR__BY_TRAINER = 1, HR__BY_WORKER = 2, HR__BY_BOTH = HR__BY_TRAINER | HR__BY_WORKER, HR__BY_RANK = 4 };
 
 struct hr__failpoint {
     const char *name;

@@ -164,6 +164,25 @@ struct hr__thread {
 int hr__thread_start(struct hr__thread *thread, void (*run)(void *), void *context);
 void hr__thread_join(struct hr__thread *thread);
 
+/* ---- lock.c ---- */
+
+/* Locks a range of a file for this process, until it ends or closes any descriptor of the file. Forked children do not
+ * have the lock. -EAGAIN: another process has it. */
+int hr__lock_range(int fd, uint64_t offset, uint64_t bytes);
+/* Returns true if a process other than this one holds a lock in the range. */
+bool hr__range_is_locked(int fd, uint64_t offset, uint64_t bytes);
+
+/* ---- socket.c: local sockets with abstract names, non-blocking; at most 107 bytes of a name are used ---- */
+
+int hr__socket_listen(const char *name, int *ret_fd);  /* -EADDRINUSE: a socket has the name */
+int hr__socket_connect(const char *name, int *ret_fd); /* -ECONNREFUSED: no process listens */
+int hr__socket_accept(int listen_fd, int *ret_fd);     /* -EAGAIN: no process is waiting */
+bool hr__socket_is_of_user(int fd);                    /* the process at the other end is of the same user */
+int hr__socket_send_fd(int socket_fd, int fd);
+/* -EAGAIN: it has not arrived. -ECONNRESET: the other end is closed. -EPROTO: another message arrived. */
+int hr__socket_receive_fd(int socket_fd, int *ret_fd);
+uint32_t hr__user(void); /* the effective user */
+
 /* ---- cgroup.c ---- */
 
 /* Returns the first number in a file; UINT64_MAX for "max" and if the file does not exist. */

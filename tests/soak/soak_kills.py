@@ -37,7 +37,9 @@ from headrace._engine import crew  # noqa: E402
 from mishaps import Marks, Plan, Random, Resumable  # noqa: E402
 from processes import children, private_bytes, shared_bytes, until  # noqa: E402
 
-POINTS = re.findall(r'^ *POINT\(\w+, "([\w.]+)", (?!TRAINER)', (HERE / "../../src/os/failpoints.h").read_text(), re.M)
+POINTS = re.findall(
+    r'^ *POINT\(\w+, "([\w.]+)", (?!TRAINER|RANK)', (HERE / "../../src/os/failpoints.h").read_text(), re.M
+)
 NOTHING = Plan(Marks(HERE))
 COUNT = 240  # samples of an epoch
 LOADERS_OF_100 = {"fork": 92, "spawn": 2, "forkserver": 6}  # one with spawn takes as long as 50 with fork

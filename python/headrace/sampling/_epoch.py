@@ -209,7 +209,7 @@ class Epoch:
         source, tasks = self.source, self.tasks
         if steps - len(holes) == 0 and not self._earlier:
             return self._at_start(source.start_seeds())
-        if self.steps_left() == 0 and not held_back:
+        if not held_back and self._is_over():
             return self._at_next_epoch()
         segment = Segment(**{**vars(source.segment), "steps": steps})
         first = self._first_hash or (0 if tasks.first is None else hash_of(tasks.first))
@@ -240,6 +240,13 @@ class Epoch:
         """Returns the state after the last batch, which is that before the first one of the next epoch."""
         source = self.source
         return State(self.number + 1, 0, 0, source.next_order(), [source.segment], seeds=source.end_seeds())
+
+    def _is_over(self) -> bool:
+        """Returns True if the consumer has all batches. The sampler may not have come to its end yet; then it is
+        iterated to its end, as the next call of next() would do."""
+        tasks = self.tasks
+        is_answered = tasks.answered_count == tasks.handed_count - tasks.lost_count
+        return is_answered and bool(tasks.is_over or self.steps_left() == 0) and not tasks.look(1)
 
     def _samples(self, segment: Segment) -> int:
         if self.source.n is None:

@@ -112,6 +112,9 @@ class Source:
         """Returns the random numbers that the next epoch begins with."""
         return {}
 
+    def begin_with(self, seeds: dict[str, Any]) -> None:
+        """Sets the sampler to what end_seeds has returned at the end of the epoch before. Raises StateError."""
+
     def with_size(self, n: int) -> Source:
         """Returns the same source for a dataset of n samples, to end an epoch that began with these. Raises StateError
         if it cannot."""

@@ -38,9 +38,12 @@ except ModuleNotFoundError as error:
 
 _reason = _why_not()
 if _reason is None:
+    from headrace.torch import _ranks_store
     from headrace.torch._install import install, installed, uninstall
     from headrace.torch._loader import DataLoader
     from headrace.torch._spawn import spawn
+
+    _ranks_store.install()
 else:
     if not getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker would repeat the warning
         warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {_reason}", stacklevel=2)

@@ -77,16 +77,16 @@ def _share_state(dispatcher: Any) -> None:
     dispatcher.dl_state_dict = _marked(dispatcher, shared[0])
 
 
-def _marked(adapter: Any, state: dict[str, str]) -> dict[str, Any]:
-    """Returns the state of the loader inside with what accelerate adds, and its own number of the next batch's epoch."""
+def _marked(adapter: Any, state: Any) -> dict[str, Any]:
+    """Returns the state of the loader inside with what accelerate adds, and its number of the next batch's epoch."""
     is_finished = adapter.end_of_dataloader
     iteration = getattr(adapter, "iteration", 0)  # SkipDataLoader has none
     return {**state, "_iterator_finished": is_finished, _ITERATION: iteration + is_finished}
 
 
 def _load_state(adapter: Any, state: Any) -> None:
-    """Replaces DataLoaderAdapter.load_state_dict. accelerate sets the samplers to the epoch `iteration`, which is 0 in a
-    new process."""
+    """Replaces DataLoaderAdapter.load_state_dict. accelerate sets the samplers to the epoch `iteration`, which is 0 in
+    a new process."""
     loaded = _state.decode(state)
     if not _is_dispatcher(adapter) or adapter.state.process_index == 0:
         adapter.base_dataloader.load_state_dict(state)

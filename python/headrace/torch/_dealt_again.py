@@ -41,8 +41,8 @@ def _count_processes(accelerate: Any, owner: Any) -> int:
 def describe(sampler: Any, processes: int) -> str:
     """Returns the text of the error for a sampler whose part is dealt to so many processes again."""
     return (
-        f"headrace: {type(sampler).__name__} gives each rank its part, and accelerate's prepare() deals this part to its "
-        f"{processes} processes again, so most samples would never be seen; call headrace.torch.install() before "
+        f"headrace: {type(sampler).__name__} gives each rank its part, and accelerate's prepare() deals this part to "
+        f"its {processes} processes again, so most samples would never be seen; call headrace.torch.install() before "
         "prepare(), which leaves the sampler as it is, or do not pass the loader to prepare(), or let accelerate deal: "
         "give the loader the sampler without per_rank, or make this one with num_replicas=1, rank=0"
     )

@@ -74,6 +74,23 @@ def restore_states(sampler: Any, states: dict[str, Any]) -> None:
             _generators.restore(own[name], text)
 
 
+def next_seeds(sampler: Any) -> dict[str, Any]:
+    """Returns what a sampler's next epoch begins with: the states of its own generators, and its own state."""
+    seeds: dict[str, Any] = {}
+    if own := own_states(sampler):
+        seeds["next_own"] = {name: _generators.text_of(one) for name, one in own.items()}
+    if _has_state(sampler):
+        seeds["next_sampler"] = _values.encode(sampler.state_dict())
+    return seeds
+
+
+def begin_with(sampler: Any, seeds: dict[str, Any]) -> None:
+    """Sets a sampler to what next_seeds has returned. Raises StateError."""
+    restore_states(sampler, seeds.get("next_own", {}))
+    if "next_sampler" in seeds:
+        sampler.load_state_dict(_values.decode(seeds["next_sampler"]))
+
+
 class Before:
     """What a sampler and the generators are at the beginning of an epoch, before torch's iterator is made."""
 
@@ -132,6 +149,12 @@ class ForeignSource(Source):
         restore_states(self._sampler, seeds.get("own", {}))
         if "sampler" in seeds:
             self._sampler.load_state_dict(_values.decode(seeds["sampler"]))
+
+    def end_seeds(self) -> dict[str, Any]:
+        return next_seeds(self._sampler)
+
+    def begin_with(self, seeds: dict[str, Any]) -> None:
+        begin_with(self._sampler, seeds)
 
     def was_drawn(self) -> None:
         """Called after the first indices of an epoch that was not continued: notes what the sampler draws from."""

@@ -77,6 +77,19 @@ def profiler_is_on() -> bool:
     return bool(getattr(profiler, "_is_profiler_enabled", True))
 
 
+def default_group_size() -> int:
+    """Returns the number of processes of torch.distributed's default group, or 0 if there is no group."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 0
+    return int(distributed.get_world_size())
+
+
+def default_store() -> Any:
+    """Returns the store of torch.distributed's default group."""
+    return sys.modules["torch.distributed"].distributed_c10d._get_default_store()
+
+
 def forget_library_finalizers() -> None:
     """Saves 7 ms at the end of a worker: torch's operators are not destroyed one by one, because the process ends
     anyway."""

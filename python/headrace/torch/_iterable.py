@@ -16,7 +16,7 @@ def begin(loader: Any) -> IterableEpoch:
     """Returns the next epoch of a loader, or the one that it continues. Raises StateError."""
     pending = _per_loader.pending.get(loader)
     if pending is not None and pending.state is not None:
-        _resume.set_generators(loader, None, pending.state.seeds)
+        _resume.set_loaders_generator(loader, pending.state.seeds)
     if loader.num_workers == 0:
         _put_back(loader)
     number = _per_loader.count_epoch(loader)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -128,11 +127,12 @@ class PerRank(distributed.DistributedSampler[Any]):
         return _deal.deal(n, position, self.num_replicas, self.rank, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
+        # A generator, because torch makes iterators that it does not use: the first next() draws the order.
         entries = self.begin_epoch()
         n = len(entries)
         first, step, count, once = self.deal(n)
-        own = entries[first : first + once * step : step]
-        return itertools.chain(own, (entries[(first + k * step) % n] for k in range(once, count)))
+        yield from entries[first : first + once * step : step]
+        yield from (entries[(first + k * step) % n] for k in range(once, count))
 
     def __len__(self) -> int:
         return self.num_samples

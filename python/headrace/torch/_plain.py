@@ -28,16 +28,29 @@ class PlainTasks:
         self._tasks = drawn.tasks()
         self._count_delivered = count_delivered
         self._drawn: dict[int, Any] = {}  # the tasks that are not delivered, and the last one that is
+        self._ahead: list[Any] = []
+        self.is_over = False
         self.handed_count = 0
         self.first: Any = None
 
     def __iter__(self) -> Iterator[Any]:
-        for task in self._tasks:
+        while (task := self._next()) is not None:
             self.first = task if self.first is None else self.first
             self._drawn[self.handed_count] = task
             self.handed_count += 1
             self._forget()
             yield task
+
+    def _next(self) -> Any:
+        found = self._ahead.pop() if self._ahead else next(self._tasks, None)
+        self.is_over = found is None
+        return found
+
+    def look(self, count: int) -> list[Any]:
+        """Returns the next task in a list, which is empty at the end; `count` is 1."""
+        if not self._ahead and (found := self._next()) is not None:
+            self._ahead.append(found)
+        return self._ahead
 
     def _forget(self) -> None:
         for number in [one for one in self._drawn if one < self.answered_count - 1]:
@@ -46,7 +59,7 @@ class PlainTasks:
     def skip(self, count: int) -> tuple[int, Any]:
         """Draws and drops tasks. Returns how many there were, and the last one."""
         skipped, last = 0, None
-        while skipped < count and (found := next(self._tasks, None)) is not None:
+        while skipped < count and (found := self._next()) is not None:
             skipped, last = skipped + 1, found
         return skipped, last
 

@@ -17,7 +17,6 @@ import torch
 
 from headrace import _options
 from headrace._errors.warn import warn_user
-from headrace._inspect import lookup
 from headrace._ranks import where
 from headrace.sampling import _iterable, _pending, _state
 from headrace.sampling._epoch import Epoch, Last, core_tasks
@@ -204,14 +203,10 @@ def drop_pending(loader: Any, epoch: int) -> None:
 # ---- beginning an epoch ----
 
 
-def set_generators(loader: Any, source: Any, seeds: dict[str, Any]) -> None:
-    """Sets the user's generators to the states with which an epoch begins. source: of its indices, or None."""
-    for name, generator in (
-        ("next_generator", lookup.attribute(getattr(source, "_sampler", None), "generator")),
-        ("next_loader", loader.generator),
-    ):
-        if name in seeds and generator is not None:
-            _generators.set_state(generator, seeds[name])
+def set_loaders_generator(loader: Any, seeds: dict[str, Any]) -> None:
+    """Sets the generator that the user gave to a loader to the state with which an epoch begins."""
+    if "next_loader" in seeds and loader.generator is not None:
+        _generators.set_state(loader.generator, seeds["next_loader"])
 
 
 class Beginning:
@@ -244,7 +239,7 @@ class Beginning:
             self._check_epoch(state)
             state = self._fit(state)
         if state is not None and not state.steps and "base" not in state.seeds:
-            set_generators(loader, self.source, state.seeds)
+            self._begin_with(state.seeds)
             state = None
         if not pending.skipped:
             return state
@@ -282,6 +277,11 @@ class Beginning:
                 f"steps; to go on with it, begin the loop over epochs at {then}"
             )
         return None
+
+    def _begin_with(self, seeds: dict[str, Any]) -> None:
+        """Sets the sampler and the generators to what the epoch begins with."""
+        self.source.begin_with(seeds)
+        set_loaders_generator(self._loader, seeds)
 
     def shown(self) -> Any:
         """Returns what torch's iterator class is made with: the loader, or one whose sampler it does not begin."""

@@ -25,9 +25,17 @@ from torch.utils.data import (
 from headrace.sampling._known import RepeatedSource, count_batches, order_source, range_source, segment_of
 from headrace.sampling._source import Dealt, Drawn, Source
 from headrace.sampling._state import Segment
-from headrace.torch import _accelerate
+from headrace.torch import _accelerate, _generators
 from headrace.torch._distributed_sampler import DistributedSampler
-from headrace.torch._foreign import ForeignSource, changed_states, own_states, restore_states, texts_of
+from headrace.torch._foreign import (
+    ForeignSource,
+    begin_with,
+    changed_states,
+    next_seeds,
+    own_states,
+    restore_states,
+    texts_of,
+)
 from headrace.torch._lists import Lists
 from headrace.torch._per_rank import PerRank
 
@@ -76,6 +84,10 @@ class RandomSource(Source):
     def end_seeds(self) -> dict[str, Any]:
         generator = self._sampler.generator
         return {} if generator is None else {"next_generator": generator.get_state()}
+
+    def begin_with(self, seeds: dict[str, Any]) -> None:
+        if "next_generator" in seeds and self._sampler.generator is not None:
+            _generators.set_state(self._sampler.generator, seeds["next_generator"])
 
     def with_size(self, n: int) -> Source:
         if type(self._sampler) is not RandomSampler:
@@ -183,6 +195,12 @@ class PerRankSource(Dealt):
         is_drawn = self._entries is not None
         return self.seeds if is_drawn else {**self.seeds, "own": texts_of(own_states(self._sampler.dataset))}
 
+    def end_seeds(self) -> dict[str, Any]:
+        return next_seeds(self._sampler.dataset)
+
+    def begin_with(self, seeds: dict[str, Any]) -> None:
+        begin_with(self._sampler.dataset, seeds)
+
 
 class ShardSource(Source):
     """accelerate's BatchSamplerShard over a known sampler. accelerate itself chooses the batches of this rank."""
@@ -213,13 +231,16 @@ class ShardSource(Source):
         shard = copy.copy(self._sampler)
         whole = Drawn((), self._sampler.batch_sampler.batch_size, False)
         shard.batch_sampler = _Batches(whole, self.n - position, self._sampler.batch_sampler)  # type: ignore[operator]
-        return int(len(shard))
+        return len(shard)
 
     def start_seeds(self) -> dict[str, Any]:
         return self._whole.start_seeds()
 
     def end_seeds(self) -> dict[str, Any]:
         return self._whole.end_seeds()
+
+    def begin_with(self, seeds: dict[str, Any]) -> None:
+        self._whole.begin_with(seeds)
 
 
 class _Batches:

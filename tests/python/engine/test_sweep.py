@@ -31,8 +31,8 @@ POINTS = re.findall(
     (pathlib.Path(__file__).parents[3] / "src/os/failpoints.h").read_text(),
     re.MULTILINE,
 )
-WORKERS = [name for name, side in POINTS if side != "TRAINER"]
-TRAINERS = [name for name, side in POINTS if side != "WORKER"]
+WORKERS = [name for name, side in POINTS if side in ("WORKER", "BOTH")]
+TRAINERS = [name for name, side in POINTS if side in ("TRAINER", "BOTH")]
 KINDS = ("map", "iterable")
 SLOW = ("spawn", "forkserver")
 GONE_S = 1.0  # 0.1 is wanted

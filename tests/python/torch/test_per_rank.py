@@ -271,7 +271,7 @@ def test_ranks_that_appear_later_are_an_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match=r"now this is rank 1 of 2 \(environment: RANK, WORLD_SIZE\); call per_rank"):
-        iter(sampler)
+        next(iter(sampler))
     assert list(per_rank(range(8))) == [1, 3, 5, 7]
 
 

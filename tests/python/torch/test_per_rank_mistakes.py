@@ -57,7 +57,7 @@ def test_shuffle_that_differs_per_rank_is_refused_or_seeded() -> None:
         naive.append(order[rank::2])
     assert len(seen(naive)) < 40
     with pytest.raises(ValueError, match="give seed="):
-        iter(per_rank(Shuffled(), num_replicas=2, rank=0))
+        next(iter(per_rank(Shuffled(), num_replicas=2, rank=0)))
     ours = []
     for rank in range(2):
         random.seed(rank)

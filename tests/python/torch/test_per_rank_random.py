@@ -63,7 +63,7 @@ def test_sampler_that_uses_process_random_state_is_refused(name: str) -> None:
     sampler = per_rank(Shuffled(SHUFFLES[name]), num_replicas=2, rank=0)
     before = random.getstate(), torch.get_rng_state(), numpys_state()
     with pytest.raises(ValueError, match=rf"Shuffled draws from the random numbers of the process \({name}\)"):
-        iter(sampler)
+        next(iter(sampler))
     assert random.getstate() == before[0] and torch.equal(torch.get_rng_state(), before[1])
     assert numpys_state() == before[2]
 
@@ -156,7 +156,7 @@ WEIGHTS: list[tuple[Any, dict[str, Any], str]] = [
 def test_weights_without_a_draw_are_named(weights: Any, options: dict[str, Any], message: str) -> None:
     sampler = per_rank(WeightedRandomSampler(weights, 2, **options), num_replicas=2, rank=0, seed=0)
     with pytest.raises(ValueError) as error:
-        iter(sampler)
+        next(iter(sampler))
     assert message in str(error.value)
 
 
@@ -180,4 +180,4 @@ def test_sampler_without_end_is_an_error(kind: type, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(whole_order, "_MOST_INDICES", 100_000)
     monkeypatch.setattr(whole_order, "_MOST_OTHERS", 100_000)
     with pytest.raises(ValueError, match=f"{kind.__name__} gave more than .* entries .* and seems to have no end"):
-        iter(per_rank(kind(), num_replicas=2, rank=0))
+        next(iter(per_rank(kind(), num_replicas=2, rank=0)))

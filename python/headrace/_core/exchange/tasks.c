@@ -388,6 +388,7 @@ static PyMemberDef members[] = {
      "Whether tasks are kept in `sent`, `first` and `last`. It is False at first."},
     {"item_count", T_ULONGLONG, offsetof(struct tasks, item_count), READONLY, "How many items the iterator gave."},
     {"handed_count", T_ULONGLONG, offsetof(struct tasks, handed_count), READONLY, "How many tasks were handed on."},
+    {"is_over", T_BOOL, offsetof(struct tasks, is_over), READONLY, "True if the iterator has come to its end."},
     {"lost_count", T_ULONGLONG, offsetof(struct tasks, lost_count), READONLY,
      "How many of them no worker got. They have no number."},
     {"answered_count", T_ULONGLONG, offsetof(struct tasks, answered_count), READONLY,

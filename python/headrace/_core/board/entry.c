@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "board/board.h"
+
+#include <errno.h>
+
+struct core_entry {
+    PyObject_HEAD PyObject *owner; /* the _core.Board */
+    hr_board_entry *entry;
+};
+
+static hr_board_entry *entry_of(PyObject *self) {
+    return ((struct core_entry *)self)->entry;
+}
+
+static void entry_dealloc(PyObject *self) {
+    hr_board_leave(entry_of(self));
+    Py_XDECREF(((struct core_entry *)self)->owner);
+    Py_TYPE(self)->tp_free(self);
+}
+
+PyObject *entry_new(PyObject *owner, hr_board *board, PyObject *arguments) {
+    const char *where;
+    unsigned long long place;
+    unsigned int rank, world_size;
+    if (!PyArg_ParseTuple(arguments, "sKII:enter", &where, &place, &rank, &world_size)) return NULL;
+    struct core_entry *self = (struct core_entry *)BoardEntryType.tp_alloc(&BoardEntryType, 0);
+    if (!self) return NULL;
+    self->owner = Py_NewRef(owner);
+    int r = hr_board_enter(board, where, place, rank, world_size, &self->entry);
+    if (r >= 0) return (PyObject *)self;
+    core_raise(r);
+    Py_DECREF(self);
+    return NULL;
+}
+
+static PyObject *entry_publish(PyObject *self, PyObject *arguments) {
+    long long length, steps, seed, epoch, digest, samples;
+    if (!PyArg_ParseTuple(arguments, "LLLLLL:publish", &length, &steps, &seed, &epoch, &digest, &samples)) return NULL;
+    struct hr_board_facts facts = {length, steps, seed, epoch, digest, samples};
+    int r = hr_board_publish(entry_of(self), &facts);
+    if (r < 0) return core_raise(r);
+    Py_RETURN_NONE;
+}
+
+static PyObject *entry_wait(PyObject *self, PyObject *arguments) {
+    unsigned int process_count;
+    PyObject *seconds;
+    int64_t deadline_ns;
+    int r;
+    if (!PyArg_ParseTuple(arguments, "IO:wait", &process_count, &seconds)) return NULL;
+    if (core_deadline(seconds, &deadline_ns) < 0) return NULL;
+    do {
+        Py_BEGIN_ALLOW_THREADS;
+        r = hr_board_await(entry_of(self), process_count, deadline_ns);
+        Py_END_ALLOW_THREADS;
+        if (r == -EINTR && PyErr_CheckSignals() < 0) return NULL;
+    } while (r == -EINTR);
+    if (r < 0 && r != -ETIMEDOUT) return core_raise(r);
+    return PyBool_FromLong(r == 0);
+}
+
+static PyObject *describe_peer(const struct hr_board_peer *peer) {
+    const struct hr_board_facts *facts = &peer->facts;
+    return Py_BuildValue("II(LLLLLL)", peer->page, peer->rank, (long long)facts->length, (long long)facts->steps,
+                         (long long)facts->seed, (long long)facts->epoch, (long long)facts->digest,
+                         (long long)facts->samples);
+}
+
+static PyObject *entry_peers(PyObject *self, PyObject *ignored) {
+    struct hr_board_peer peers[HR_BOARD_MAX_PROCESSES];
+    (void)ignored;
+    int count = hr_board_peers(entry_of(self), peers);
+    PyObject *list = PyList_New(count);
+    for (int i = 0; list && i < count; i++) {
+        PyObject *item = describe_peer(&peers[i]);
+        if (!item)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+static PyObject *entry_known(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    return PyLong_FromUnsignedLong(hr_board_known(entry_of(self)));
+}
+
+static PyObject *describe_end(int is_unequal, const struct hr_board_ended *ended) {
+    if (!is_unequal) Py_RETURN_NONE;
+    return Py_BuildValue("IK", ended->rank, (unsigned long long)ended->steps);
+}
+
+static PyObject *entry_step(PyObject *self, PyObject *argument) {
+    struct hr_board_ended ended;
+    unsigned long long steps = PyLong_AsUnsignedLongLong(argument);
+    if (steps == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    return describe_end(hr_board_step(entry_of(self), steps, &ended), &ended);
+}
+
+static PyObject *entry_end(PyObject *self, PyObject *argument) {
+    struct hr_board_ended ended;
+    unsigned long long steps = PyLong_AsUnsignedLongLong(argument);
+    if (steps == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    return describe_end(hr_board_end(entry_of(self), steps, &ended), &ended);
+}
+
+static PyMethodDef methods[] = {
+    {"publish", entry_publish, METH_VARARGS,
+     "publish(length, steps, seed, epoch, digest, samples)\n\nShows the facts of the next epoch; -1: not known."},
+    {"wait", entry_wait, METH_VARARGS,
+     "wait(process_count, timeout_s) -> bool\n\nWaits until all processes on the board, and at least process_count, "
+     "have published the same epoch. Returns False if some have not in time."},
+    {"peers", entry_peers, METH_NOARGS,
+     "peers() -> list\n\nReturns (page, rank, facts) of each other running process that is in the same epoch."},
+    {"known", entry_known, METH_NOARGS,
+     "known() -> int\n\nReturns the number of running processes that have begun any epoch of this loader."},
+    {"step", entry_step, METH_O,
+     "step(steps) -> tuple | None\n\nShows how many batches were taken. Returns (rank, steps) of a rank that is at its "
+     "end with fewer."},
+    {"end", entry_end, METH_O,
+     "end(steps) -> tuple | None\n\nShows that this rank is at its end. Returns (rank, steps) of a rank that has taken "
+     "more batches, or is at its end with fewer."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject BoardEntryType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.BoardEntry",
+    .tp_basicsize = sizeof(struct core_entry),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "The entry of a loader on the board between ranks. Board.enter makes it.",
+    .tp_dealloc = entry_dealloc,
+    .tp_methods = methods,
+};

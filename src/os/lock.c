@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+static struct flock whole(uint64_t offset, uint64_t bytes) {
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)offset, .l_len = (off_t)bytes};
+}
+
+int hr__lock_range(int fd, uint64_t offset, uint64_t bytes) {
+    struct flock range = whole(offset, bytes);
+    if (fcntl(fd, F_SETLK, &range) == 0) return 0;
+    return errno == EACCES ? -EAGAIN : -errno; /* POSIX allows both for a range that is locked */
+}
+
+bool hr__range_is_locked(int fd, uint64_t offset, uint64_t bytes) {
+    struct flock range = whole(offset, bytes);
+    return fcntl(fd, F_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
