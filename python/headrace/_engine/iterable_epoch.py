@@ -2,7 +2,8 @@
 """One epoch of a loader with an iterable dataset: how far it is, and the state that continues it.
 
 A dataset with state_dict and load_state_dict continues where it was, in each worker. Any other one is iterated from its
-beginning, and the batches that the consumer had are made again and dropped.
+beginning, and the batches that the consumer had are made again and dropped: by each worker its own, so that it does not
+matter in which order they come.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ class IterableEpoch:
         self._state = state if state is not None and (state.steps or "base" in state.seeds) else None
         self._dropped = 0 if pending is None else pending.skipped
         saved = [] if self._state is None else self._state.workers
-        self.places = WorkerPlaces(max(workers, 1), saved) if has_state(dataset) else None
+        self.places = WorkerPlaces(max(workers, 1), saved) if workers or has_state(dataset) else None
         self._begun = self._state.steps if self._state is not None and saved else 0
-        repeated = self._state.steps if self._state is not None and not saved else 0
-        self._is_repeated = repeated > 0
-        self.to_drop = self._dropped + repeated
+        steps = 0 if self._state is None else self._state.steps
+        self._repeated = 0 if has_state(dataset) and saved else steps
+        self.to_drop = self._dropped + (0 if saved else steps)
         self._noted = 0  # batches after which the dataset's state was noted
         self._of_iterator: bytes | None = None  # a state that is loaded when the dataset has been iterated
 
@@ -103,10 +104,10 @@ class IterableEpoch:
 
     def warn_of_drop(self) -> None:
         """Says what it costs to continue a dataset that has no state."""
-        if self._is_repeated:
+        if self._repeated:
             warn_user(
                 f"headrace: the state has none of the dataset ({type(self._dataset).__name__} has no state_dict and "
-                f"load_state_dict), so the {self.to_drop} batches that were delivered before are made again and dropped"
+                f"load_state_dict), so the {self._repeated} batches that were delivered before are made again and dropped"
             )
 
     def _delivered(self) -> int:
