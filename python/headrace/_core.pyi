@@ -181,6 +181,7 @@ class Order:
 
 def deal(n: int, position: int, world_size: int, rank: int, drop_last: bool, /) -> tuple[int, int, int, int]: ...
 def advance(n: int, position: int, world_size: int, batch_size: int, steps: int, /) -> int: ...
+
 @final
 class Board:
     @staticmethod

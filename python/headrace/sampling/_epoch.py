@@ -181,6 +181,10 @@ class Epoch:
         steps, holes = self._delivered(held_back)
         return sum(one.steps for one in self._earlier) + steps - len(holes)
 
+    def position(self) -> int:
+        """Returns how many entries of the order, of all ranks, were consumed when this division began."""
+        return self._position
+
     def steps_left(self) -> int | None:
         """Returns how many batches are left, or None if that is not known."""
         count = self.source.count_steps(self._position)

@@ -13,7 +13,8 @@ import torch.utils.data
 from headrace import _options
 from headrace._engine import in_process
 from headrace._samples import draw
-from headrace.torch import _early_end, _internals, _iterable, _loader_state, _per_loader, _resume
+from headrace.sampling._source import Source
+from headrace.torch import _agree, _early_end, _internals, _iterable, _loader_state, _per_loader, _resume
 
 # In torch's words, so that users' warning filters match.
 _LONGER = (
@@ -54,6 +55,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     samples are made one by one if the policy needs that."""
 
     _is_over = False
+    _watch: _agree.Watch | None = None
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
         is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
@@ -89,7 +91,8 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     def _use_indices(self, loader: Any, policy: _options.Policy, beginning: _resume.Beginning) -> None:
         epoch = beginning.epoch(self, _per_loader.count_epoch(loader))
         tasks = epoch.tasks
-        self._from = draw.FromSampler(tasks, epoch.source.was_drawn)
+        self._watch = _agree.watch_of(loader, epoch)
+        self._from = draw.FromSampler(tasks, functools.partial(_has_drawn, epoch.source, self._watch))
         self._made_by = self._dataset_fetcher.fetch
         if policy.is_per_sample:
             seed = _loader_state.seed_of(loader, self._base_seed)
@@ -103,7 +106,11 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
             data = self._make(self._from, self._fetch)
         except StopIteration:
             self._is_over = True
+            if self._watch is not None:
+                self._watch.end(self._num_yielded)
             raise
+        if self._watch is not None:
+            self._watch.step(self._num_yielded + 1)
         if self._epoch is not None:
             self._epoch.made_in_process()
         return data
@@ -115,3 +122,10 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     def _fetch(self, drawn: Any) -> Any:
         data = self._made_by(drawn)
         return _internals.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
+
+
+def _has_drawn(source: Source, watch: _agree.Watch | None) -> None:
+    """Called after the first indices of an epoch were drawn."""
+    source.was_drawn()
+    if watch is not None:
+        watch.begin()

@@ -24,6 +24,7 @@ from headrace._samples import refill
 from headrace._start import signals
 from headrace._tensors import extension
 from headrace.torch import (
+    _agree,
     _early_end,
     _in_process,
     _internals,
@@ -87,6 +88,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     """Iterates over a loader with workers: for one epoch, or for several with persistent workers."""
 
     _is_from_signal = staticmethod(signals.is_from_signal)
+    _watch: _agree.Watch | None = None
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self._is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
@@ -199,6 +201,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if beginning is not None:
             begun = beginning.epoch(self, _per_loader.count_epoch(loader))
             self.tasks, epoch, source = begun.tasks, begun.number, begun.source
+            self._watch = _agree.watch_of(loader, begun)
         else:
             if self._epoch is None or not first_iter:
                 self._epoch = _iterable.begin(loader)
@@ -217,6 +220,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             self._raise_timeout()
         if source is not None:
             source.was_drawn()
+        if self._watch is not None:
+            self._watch.begin()
         if self._epoch is not None:
             engine = self._engine
             _iterable.start(loader, self, self._epoch, lambda: engine.is_over)
@@ -235,6 +240,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     def _next_value(self) -> Any:
         self._engine.warn_of_copies(stacklevel=5)
         value = self._next_answer() if self._pinner is None else self._next_pinned()
+        if self._watch is not None:
+            self._watch.step(self._num_yielded + 1)
         if type(value) is _ExceptionWrapper:  # a dataset or collate_fn returned it, or pinning failed
             self._engine.source.fail()
             _reraise(value)
@@ -251,6 +258,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if status is None:
             if not self._persistent_workers:
                 self._shutdown_workers()
+            if self._watch is not None:
+                self._watch.end(self._num_yielded)
             raise StopIteration
         return status
 

@@ -17,6 +17,7 @@ from headrace._inspect import this_process
 from headrace._start import contexts
 from headrace.torch import (
     _accelerate,
+    _agree,
     _base,
     _in_process,
     _internals,
@@ -59,6 +60,7 @@ class DataLoader(_base.DataLoader[_T_co]):
     """
 
     def _warm_up(self) -> None:
+        _per_loader.places.set(self, _agree.place_of_caller())
         if _uses_engine(self) and not contexts.foreign_class(self.multiprocessing_context):
             _warm_up_for(self)
 

@@ -178,6 +178,11 @@ class PerRankSource(Dealt):
                 self.order["epoch"] = self._sampler.epoch
         return self._entries
 
+    @property
+    def drawn_entries(self) -> Any:
+        """The order, if it was drawn from another sampler."""
+        return self._entries
+
     def __iter__(self) -> Iterator[Any]:
         self.entries()
         return iter(super().part(0))

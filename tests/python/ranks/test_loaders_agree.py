@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loaders of several ranks compare what they read, without a line in the user's script."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from rank_scripts import run_ranks
+
+LOADERS = """
+import torch
+from headrace.torch import DataLoader, DistributedSampler, per_rank
+from torch.utils.data import DistributedSampler as TorchsSampler
+
+class Naive(TorchsSampler):
+    # Buckets whose batches have different numbers of samples, dealt by a slice of the samples.
+    def __init__(self, lengths):
+        super().__init__(lengths)
+        self.batches = self._make(lengths)
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return len(self.batches)
+
+    def _make(self, lengths):
+        mine = range(RANK, len(lengths), WORLD_SIZE)
+        short = [i for i in mine if lengths[i] < 100]
+        return [short[i : i + 4] for i in range(0, len(short), 4)]
+
+def epochs(make, count=1, set_epoch=lambda loader, epoch: None):
+    try:
+        for epoch in range(count):
+            loader = make() if epoch == 0 else loader
+            set_epoch(loader, epoch)
+            for batch in loader:
+                pass
+    except headrace.RanksDisagree as error:
+        print(error, flush=True)
+    else:
+        print("fine", flush=True)
+    meet("end")
+    os._exit(0)
+
+torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(str(SHARED / "store"), WORLD_SIZE),
+                                     rank=RANK, world_size=WORLD_SIZE)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ranks_with_77_and_78_batches_all_raise(tmp_path: pathlib.Path, workers: int) -> None:
+    code = f"""
+lengths = [200 if i in (1, 3, 5, 7) else 50 for i in range(624)]
+epochs(lambda: DataLoader(lengths, batch_sampler=Naive(lengths), num_workers={workers}))
+"""
+    first, second = run_ranks(tmp_path, 2, LOADERS + code)
+    assert "rank 0 has 78 batches, rank 1 has 77" in first
+    assert first == second and "headrace.torch.per_rank" in first
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_set_epoch_that_one_rank_forgot_is_named(tmp_path: pathlib.Path, workers: int) -> None:
+    code = f"""
+def set_epoch(loader, epoch):
+    if RANK == 0:
+        loader.sampler.set_epoch(epoch)
+
+epochs(lambda: DataLoader(range(64), 4, sampler=DistributedSampler(range(64)), num_workers={workers}), 3, set_epoch)
+"""
+    first, second = run_ranks(tmp_path, 2, LOADERS + code)
+    assert first == second and "set_epoch" in first and "epoch" in first
+
+
+@pytest.mark.parametrize("kind", ["DistributedSampler(range(64), seed=RANK)", "per_rank(range(64), seed=RANK)"])
+def test_seeds_that_differ_are_named(tmp_path: pathlib.Path, kind: str) -> None:
+    code = f"epochs(lambda: DataLoader(range(64), 4, sampler={kind}))"
+    first, second = run_ranks(tmp_path, 2, LOADERS + code)
+    assert first == second and "seed" in first and "rank 0" in first and "rank 1" in first
+
+
+def test_an_order_that_differs_is_found_by_its_digest(tmp_path: pathlib.Path) -> None:
+    code = """
+order = [3, 1, 2, 0, 4, 5, 6, 7] if RANK else list(range(8))
+epochs(lambda: DataLoader(range(8), 2, sampler=per_rank(order)))
+"""
+    first, second = run_ranks(tmp_path, 2, LOADERS + code)
+    assert first == second and "order" in first
+
+
+def test_datasets_of_different_sizes_are_named(tmp_path: pathlib.Path) -> None:
+    code = "epochs(lambda: DataLoader(range(64 + RANK), 4, sampler=DistributedSampler(range(64 + RANK))))"
+    first, second = run_ranks(tmp_path, 2, LOADERS + code)
+    assert first == second and "64" in first and "65" in first
+
+
+def test_ranks_that_agree_run_with_two_loaders_and_breaks(tmp_path: pathlib.Path) -> None:
+    code = """
+def make(n):
+    return DataLoader(range(n), 4, sampler=DistributedSampler(range(n)), num_workers=1)
+
+train, validation = make(64), make(30)
+for epoch in range(3):
+    train.sampler.set_epoch(epoch)
+    for number, batch in enumerate(train):
+        if number == 2 and RANK == epoch % 2:
+            break
+    list(validation)
+state = train.state_dict()
+train.load_state_dict(state)
+list(train)
+print("fine", flush=True)
+meet("end")
+"""
+    assert run_ranks(tmp_path, 2, LOADERS + code) == ["fine\n", "fine\n"]
