@@ -107,7 +107,8 @@ class IterableEpoch:
         if self._repeated:
             warn_user(
                 f"headrace: the state has none of the dataset ({type(self._dataset).__name__} has no state_dict and "
-                f"load_state_dict), so the {self._repeated} batches that were delivered before are made again and dropped"
+                f"load_state_dict), so the {self._repeated} batches that were delivered before are made again and "
+                "dropped"
             )
 
     def _delivered(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of an iterable dataset that is its own iterator, and begins anew in __iter__."""
+"""The state of an iterable dataset that is its own iterator, and starts at its beginning in __iter__."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ N = 20
 
 
 class Counting(torch.utils.data.IterableDataset[int]):
-    """Has a place only while it is iterated."""
+    """A dataset that has a place only while it is iterated."""
 
     def __iter__(self) -> Counting:
         info = torch.utils.data.get_worker_info() or headrace.get_worker_info()

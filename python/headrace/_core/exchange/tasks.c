@@ -410,9 +410,10 @@ PyTypeObject TasksType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Tasks",
     .tp_basicsize = sizeof(struct tasks),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "What a loader is to make, drawn from a sampler: Tasks(iterable, batch_size=0, drop_last=False, "
-              "lists=False, is_iterator=False). With a batch size, items are put together to lists of that many. lists: "
-              "the iterable gives lists of items. is_iterator: it is an iterator, whose __iter__ is not called again.",
+    .tp_doc =
+        "What a loader is to make, drawn from a sampler: Tasks(iterable, batch_size=0, drop_last=False, "
+        "lists=False, is_iterator=False). With a batch size, items are put together to lists of that many. lists: "
+        "the iterable gives lists of items. is_iterator: it is an iterator, whose __iter__ is not called again.",
     .tp_new = tasks_new,
     .tp_dealloc = tasks_dealloc,
     .tp_traverse = tasks_traverse,
