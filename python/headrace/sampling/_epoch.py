@@ -78,6 +78,7 @@ class Epoch:
     """
 
     tasks: Any
+    order_before: dict[str, Any] | None = None  # of the epoch before, if that came to its end
 
     def __init__(
         self,

@@ -46,13 +46,14 @@ class Source:
     size: the number of samples of the dataset, or None.
     """
 
+    warns_of_epochs = False  # True: the sampler itself warns if its epoch was not set
     counts_epochs = False  # True: the next epoch has another number without a call of set_epoch
     is_known = False  # True: another rank, number of ranks and batch size can continue it
     n: int | None = None  # entries of the order, of all ranks; a state then counts them
 
     def __init__(self, sampler: Any, kind: str, size: int | None, batch_size: int = 0, drop_last: bool = False) -> None:
         self.order: dict[str, Any] = {"kind": kind, "n": -1 if size is None else size}
-        self.segment = Segment(world=1, batch=1, drop_last=False, tail="pad")
+        self.segment = Segment(world=1, batch=batch_size or 1, drop_last=drop_last, tail="pad")
         self.rank = 0
         self._sampler = sampler
         self._batch_size = batch_size

@@ -13,7 +13,7 @@ import torch.utils.data
 from headrace import _options
 from headrace._engine import in_process
 from headrace._samples import draw
-from headrace.sampling._source import Source
+from headrace.sampling._epoch import Epoch
 from headrace.torch import _agree, _early_end, _internals, _iterable, _loader_state, _per_loader, _resume
 
 # In torch's words, so that users' warning filters match.
@@ -92,7 +92,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         epoch = beginning.epoch(self, _per_loader.count_epoch(loader))
         tasks = epoch.tasks
         self._watch = _agree.watch_of(loader, epoch)
-        self._from = draw.FromSampler(tasks, functools.partial(_has_drawn, epoch.source, self._watch))
+        self._from = draw.FromSampler(tasks, functools.partial(_has_drawn, loader, epoch, self._watch))
         self._made_by = self._dataset_fetcher.fetch
         if policy.is_per_sample:
             seed = _loader_state.seed_of(loader, self._base_seed)
@@ -124,8 +124,9 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         return _internals.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
 
 
-def _has_drawn(source: Source, watch: _agree.Watch | None) -> None:
+def _has_drawn(loader: Any, epoch: Epoch, watch: _agree.Watch | None) -> None:
     """Called after the first indices of an epoch were drawn."""
-    source.was_drawn()
+    epoch.source.was_drawn()
+    _resume.warn_of_same_order(loader, epoch)
     if watch is not None:
         watch.begin()

@@ -197,10 +197,10 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if beginning is None or not beginning.is_continued:
             super()._reset(loader, first_iter)
         self._num_yielded = self._warned_at = 0
-        source = None
+        begun = None
         if beginning is not None:
             begun = beginning.epoch(self, _per_loader.count_epoch(loader))
-            self.tasks, epoch, source = begun.tasks, begun.number, begun.source
+            self.tasks, epoch = begun.tasks, begun.number
             self._watch = _agree.watch_of(loader, begun)
         else:
             if self._epoch is None or not first_iter:
@@ -218,8 +218,9 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             self._engine.begin(self, epoch, self._wait_s, self._persistent_workers)
         except _engine.Timeout:
             self._raise_timeout()
-        if source is not None:
-            source.was_drawn()
+        if begun is not None:
+            begun.source.was_drawn()
+            _resume.warn_of_same_order(loader, begun)
         if self._watch is not None:
             self._watch.begin()
         if self._epoch is not None:

@@ -46,6 +46,7 @@ class PerLoader(Generic[_Known]):
 
 epochs: PerLoader[int] = PerLoader()  # the number of the next epoch
 pending: PerLoader[Any] = PerLoader()  # what the next iterator continues: see _resume
+warned: PerLoader[bool] = PerLoader()  # of a set_epoch that was forgotten
 places: PerLoader[str] = PerLoader()  # the line that made the loader
 agreements: PerLoader[Any] = PerLoader()  # how it is compared with those of other ranks: see _agree
 initials: PerLoader[bytes] = PerLoader()  # state of a dataset before another one was loaded into it, pickled

@@ -315,7 +315,10 @@ class Beginning:
 
     def begin(self, number: int, new_tasks: Any) -> Epoch:
         """Does the same without torch's iterator. new_tasks: see Epoch."""
+        before = _per_loader.progress.get(self._loader)
         epoch = self._begin(number, self._state, new_tasks)
+        if isinstance(before, Epoch) and before.steps_left() == 0:
+            epoch.order_before = dict(before.source.order)
         _per_loader.pending.drop(self._loader)
         _per_loader.progress.set(self._loader, epoch)
         return epoch
@@ -331,6 +334,21 @@ class Beginning:
         set_sampler_epoch(self._loader, following.order)
         self.source, _ = source_of(self._loader)
         return Epoch(self.source, following.epoch, None, new_tasks)
+
+
+def warn_of_same_order(loader: Any, epoch: Epoch) -> None:
+    """Warns once if a shuffled epoch of several ranks has the order of the one before, because nothing has called
+    set_epoch. Called after the first indices were drawn, because frameworks call it after iter()."""
+    order, source = epoch.source.order, epoch.source
+    is_shuffled = "epoch" in order and order.get("shuffle", True) and not source.counts_epochs
+    if not is_shuffled or source.segment.world < 2 or order != epoch.order_before or source.warns_of_epochs:
+        return
+    if _per_loader.warned.get(loader) is None:
+        _per_loader.warned.set(loader, True)
+        warn_user(
+            f"headrace: this epoch has the order of the one before, because the {order['kind']} is still in epoch "
+            f"{order['epoch']}; call its set_epoch(epoch) before each epoch"
+        )
 
 
 class Shown:

@@ -154,6 +154,8 @@ class DistributedSource(Dealt):
 class PerRankSource(Dealt):
     """headrace.torch.per_rank. Its order is drawn when the first index is needed."""
 
+    warns_of_epochs = True
+
     def __init__(self, sampler: PerRank, batch_size: int, drop_last: bool) -> None:
         n = sampler._count_entries()
         order = {"kind": f"per_rank({type(sampler.dataset).__name__})", "n": n}

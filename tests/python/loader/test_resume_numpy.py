@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of headrace.Loader with map-style datasets."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import headrace
+import numpy as np
+import pytest
+from loaders import only_headrace
+from resumed import N, Numbers, Stateful, plain
+
+pytestmark = only_headrace
+MAKERS: dict[str, Callable[..., Any]] = {
+    "sequential": lambda **o: headrace.Loader(Numbers(), 4, seed=7, **o),
+    "shuffle": lambda **o: headrace.Loader(Numbers(), 4, shuffle=True, seed=7, **o),
+    "drawn seed": lambda **o: headrace.Loader(Numbers(), 4, shuffle=True, **o),
+    "drop_last": lambda **o: headrace.Loader(Numbers(), 4, shuffle=True, drop_last=True, seed=7, **o),
+    "no batches": lambda **o: headrace.Loader(Numbers(), None, shuffle=True, seed=7, **o),
+    "order": lambda **o: headrace.Loader(Numbers(), 4, sampler=headrace.Order(N, seed=1), **o),
+    "slice of an order": lambda **o: headrace.Loader(Numbers(), 4, sampler=headrace.Order(N, seed=1)[1::2], **o),
+    "list": lambda **o: headrace.Loader(Numbers(), 4, sampler=[3, 2, 1] * 7, **o),
+    "batches": lambda **o: headrace.Loader(Numbers(), batch_sampler=[[1, 2], [3], [4, 5, 6]] * 2, **o),
+    "own state": lambda **o: headrace.Loader(Numbers(), 4, sampler=Stateful(), **o),
+}
+
+
+@pytest.mark.parametrize("kind", list(MAKERS))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_continued_run_gives_the_batches_of_the_whole_run(kind: str, workers: int) -> None:
+    loader = MAKERS[kind](num_workers=workers)
+    states, epochs = [(0, 0, loader.state_dict())], []
+    for epoch in range(2):
+        batches: list[Any] = []
+        for batch in loader:
+            batches.append(plain(batch))
+            states.append((epoch, len(batches), loader.state_dict()))
+            assert loader.last.step == len(batches) - 1 and loader.last.epoch == epoch
+            assert loader.last.indices == batches[-1] and loader.last.weights.dtype == np.float32
+        epochs.append(batches)
+    for epoch, done, state in states:
+        if done == len(epochs[epoch]):
+            epoch, done = epoch + 1, 0
+        if epoch == 2 or (kind == "own state" and epoch):
+            continue
+        other = MAKERS[kind](num_workers=2 - workers)
+        other.load_state_dict(state)
+        assert other.steps_left in (len(epochs[epoch]) - done, None)
+        assert [plain(batch) for batch in other] == epochs[epoch][done:]
+
+
+def test_the_seed_is_loaded_or_has_to_be_the_same() -> None:
+    state = headrace.Loader(Numbers(), 4, shuffle=True, seed=7).state_dict()
+    loader = headrace.Loader(Numbers(), 4, shuffle=True)
+    loader.load_state_dict(state)
+    assert loader.seed == 7
+    with pytest.raises(ValueError, match="taken with seed=7, and this loader has seed=8"):
+        headrace.Loader(Numbers(), 4, shuffle=True, seed=8).load_state_dict(state)
+
+
+def test_the_batch_size_may_change() -> None:
+    loader = headrace.Loader(Numbers(), 4, shuffle=True, seed=7)
+    iterator = iter(loader)
+    seen = [plain(next(iterator)) for _ in range(2)]
+    other = headrace.Loader(Numbers(), 5, shuffle=True, seed=7)
+    other.load_state_dict(loader.state_dict())
+    assert len(other) == 2 + 3 and other.steps_left == 3
+    rest = [plain(batch) for batch in other]
+    assert sorted(itertools.chain.from_iterable(seen + rest)) == list(range(N)) and len(rest) == 3
+
+
+def test_the_ranks_of_an_order_may_change() -> None:
+    order = headrace.Order(N, seed=1)
+    loaders = [headrace.Loader(Numbers(), 2, sampler=order[rank::3]) for rank in range(3)]
+    seen = []
+    for loader in loaders:
+        seen += [plain(batch) for batch in itertools.islice(loader, 2)]
+    rest = []
+    for rank in range(2):
+        loader = headrace.Loader(Numbers(), 2, sampler=order[rank::2])
+        loader.load_state_dict(loaders[1].state_dict())
+        rest += [plain(batch) for batch in loader]
+    assert sorted(itertools.chain.from_iterable(seen + rest)) == list(range(N))
+
+
+def test_a_dataset_that_has_grown_and_another_epoch() -> None:
+    loader = headrace.Loader(Numbers(20), 4, shuffle=True, seed=7)
+    iterator = iter(loader)
+    seen = [plain(next(iterator)) for _ in range(2)]
+    state = loader.state_dict()
+    with pytest.raises(ValueError, match="taken with 20 samples, and the dataset has 30"):
+        headrace.Loader(Numbers(30), 4, shuffle=True, seed=7).load_state_dict(state)
+    grown = headrace.Loader(Numbers(30), 4, shuffle=True, seed=7, on_changed="finish")
+    grown.load_state_dict(state)
+    rest = [plain(batch) for batch in grown]
+    assert sorted(itertools.chain.from_iterable(seen + rest)) == list(range(20))
+    assert sum(map(len, grown)) == 30
+    loader = headrace.Loader(Numbers(20), 4, shuffle=True, seed=7)
+    loader.load_state_dict(state)
+    with pytest.warns(UserWarning, match=r"set_epoch\(3\) discards the state"):
+        loader.set_epoch(3)
+    assert sum(map(len, loader)) == 20
+
+
+def test_copies_and_pickles_begin_again() -> None:
+    loader = headrace.Loader(Numbers(), 4)
+    iterator = iter(loader)
+    next(iterator)
+    for other in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader)):
+        assert json.loads(other.state_dict()["headrace"])["steps"] == 0 and other.last is None
+
+
+def test_skip() -> None:
+    loader = headrace.Loader(Numbers(), 4, shuffle=True, seed=7)
+    whole = [plain(batch) for batch in loader]
+    loader.set_epoch(0)
+    loader.skip(2)
+    assert loader.steps_left == 4 and [plain(batch) for batch in loader] == whole[2:]
+    with pytest.raises(ValueError, match="6 steps are left"):
+        loader.skip(7)
+    with pytest.raises(TypeError, match="steps should be an int"):
+        loader.skip(1.5)  # type: ignore[arg-type]
