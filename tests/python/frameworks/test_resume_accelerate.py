@@ -32,6 +32,15 @@ def test_accelerate_with_shared_batches_sees_the_rest(accelerate: Facts, kind: s
 
 
 @pytest.mark.parametrize(("processes", "rank", "world_size"), RANKS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_accelerate_resumed_continues_iterable_dataset(
+    accelerate: Facts, processes: str, rank: int, world_size: int, workers: int
+) -> None:
+    case = f"{processes}_stream_{workers}.rank{rank}"
+    assert resumed(accelerate, case) == after_save(accelerate, case, saved_at(world_size))
+
+
+@pytest.mark.parametrize(("processes", "rank", "world_size"), RANKS)
 def test_accelerate_resumed_after_epoch_sees_the_next_one(
     accelerate: Facts, processes: str, rank: int, world_size: int
 ) -> None:

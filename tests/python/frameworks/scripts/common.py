@@ -40,6 +40,28 @@ class Numbers(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return {"index": torch.tensor(index), "labels": torch.tensor(float(index))}
 
 
+class Stream(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+    """Numbers without a length, with a position that can be saved, as the dataset's author would write it."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def __iter__(self) -> Any:
+        info = torch.utils.data.get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        while first + self.position * step < COUNT:
+            index = first + self.position * step
+            self.position += 1
+            yield {"index": torch.tensor(index), "labels": torch.tensor(float(index))}
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
 class Model(torch.nn.Module):
     """A model that any of the frameworks can train."""
 

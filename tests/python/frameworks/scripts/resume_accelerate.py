@@ -14,7 +14,7 @@ import headrace.torch
 import torch
 import torch.utils.data
 from accelerate import Accelerator, DataLoaderConfiguration, debug_launcher
-from common import BATCH, EPOCHS, IS_RESUMED, RUN, Numbers, folder_of, report
+from common import BATCH, EPOCHS, IS_RESUMED, RUN, Numbers, Stream, folder_of, report, saved_at
 
 HAS_TORCHDATA = importlib.util.find_spec("torchdata") is not None
 
@@ -45,6 +45,17 @@ def stateful(case: str, workers: int, **configuration: Any) -> None:
     report(f"{case}.rank{accelerator.process_index}", seen=seen, made=loader.dataset.made.value)
 
 
+def streaming(case: str, workers: int) -> None:
+    """An iterable dataset with a state of its own. In two processes, accelerate lets one make all batches."""
+    configuration = DataLoaderConfiguration(use_stateful_dataloader=True)
+    accelerator = Accelerator(cpu=True, dataloader_config=configuration)
+    loader = accelerator.prepare(torch.utils.data.DataLoader(Stream(), batch_size=BATCH, num_workers=workers))
+    if IS_RESUMED:
+        accelerator.load_state(str(folder_of(case)))
+    seen = train(accelerator, loader, 1 if IS_RESUMED else 0, case, saved_at(accelerator.num_processes))
+    report(f"{case}.rank{accelerator.process_index}", seen=seen)
+
+
 def at_end(case: str, **configuration: Any) -> None:
     """Saves after the last batch of the second epoch."""
     accelerator, loader = prepared(0, use_stateful_dataloader=True, **configuration)
@@ -73,6 +84,8 @@ def cases(prefix: str) -> None:
         stateful(f"{prefix}_seedable_{workers}", workers, use_seedable_sampler=True, data_seed=3)
         stateful(f"{prefix}_random_{workers}", workers)
         skipping(f"{prefix}_skip_{workers}", workers)
+        if not prefix.startswith("torchdata"):
+            streaming(f"{prefix}_stream_{workers}", workers)
     at_end(f"{prefix}_end", use_seedable_sampler=True, data_seed=3)
     if prefix.endswith("two"):
         stateful(f"{prefix}_split", 0, use_seedable_sampler=True, data_seed=3, split_batches=True)

@@ -13,7 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import torch.utils.data
-from common import BATCH, COUNT, EPOCHS, IS_RESUMED, Model, Numbers, folder_of, report, saved_at
+from common import BATCH, EPOCHS, IS_RESUMED, Model, Numbers, Stream, folder_of, report, saved_at
 from headrace.torch import DataLoader, DistributedSampler
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
@@ -32,28 +32,6 @@ class Module(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=1e-3)
-
-
-class Stream(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
-    """Numbers without a length, with a position that can be saved, as the dataset's author would write it."""
-
-    def __init__(self) -> None:
-        self.position = 0
-
-    def __iter__(self) -> Any:
-        info = torch.utils.data.get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        while first + self.position * step < COUNT:
-            index = first + self.position * step
-            self.position += 1
-            yield {"index": torch.tensor(index), "labels": torch.tensor(float(index))}
-        self.position = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"position": self.position}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.position = state["position"]
 
 
 def fit(case: str, loader: Any, devices: int = 1) -> None:
