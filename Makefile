@@ -18,7 +18,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-jax test-imports check bench soak format clean packages-demo packages-test packages-check
+.PHONY: help demo test test-jax test-imports test-frameworks test-torchdata check bench soak format clean packages-demo packages-test packages-check
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,12 @@ test-jax: build/dev.stamp build/jax.stamp ## runs the tests of jax, which needs 
 
 test-imports: build/dev.stamp build/imports.stamp ## forks workers from a process with pyarrow, OpenCV and others
 	PYTHONPATH="$(CURDIR)/build/imports" .venv/bin/python -m pytest -q tests/python/engine/test_forked_libraries.py
+
+test-frameworks: build/dev.stamp build/frameworks.stamp ## saves and resumes in frameworks, also with datasets and torchdata
+	PYTHONPATH="$(CURDIR)/build/frameworks/site-packages" .venv/bin/python -m pytest -q tests/python/frameworks
+
+test-torchdata: build/dev.stamp build/frameworks.stamp ## runs torchdata's own tests with headrace's loader; CHECKOUT=folder
+	.venv/bin/python tools/run_torchdata_tests.py "$(CHECKOUT)"
 
 check: packages-check build/dev.stamp ## runs linters, type checks, sanitizers and fuzzers; ONLY="layers tidy": these checks
 	.venv/bin/python tools/check.py $(ONLY)
@@ -83,6 +89,12 @@ build/rivals.stamp: requirements-bench.txt .venv/stamp
 build/imports.stamp: requirements-imports.txt .venv/stamp
 	rm -rf build/imports
 	uv pip install -q --python .venv/bin/python --no-deps --target build/imports -r $<
+	touch $@
+
+# dill, which datasets uses, copies modules by value unless site-packages is in their paths.
+build/frameworks.stamp: requirements-frameworks.txt .venv/stamp
+	rm -rf build/frameworks
+	uv pip install -q --python .venv/bin/python --no-deps --target build/frameworks/site-packages -r $<
 	touch $@
 
 build/release.stamp: .venv/stamp $(SOURCES) $(wildcard bench/*.[ch] bench/meson.build) | packages-demo

@@ -37,6 +37,16 @@ STREAM_FIRST = f"Order, stream, {STREAM_COUNT:.0e} samples: first index"
 BULK = f"an index, {READ:.0e} at a time"
 ITERATED = "an index, iterated"
 STEP = "a step of a rank, shown to another rank"
+AT_POSITION = "an index, at one position after another"
+GRAINS_ROUNDS = 4  # Grain's own samplers use as many
+
+try:
+    import absl.logging
+
+    absl.logging.set_verbosity(absl.logging.ERROR)  # otherwise Grain warns that jax is missing
+    from grain.experimental import index_shuffle
+except ImportError:
+    index_shuffle = None
 
 
 def goals() -> list[Goal]:
@@ -96,12 +106,26 @@ def iterate_list() -> float:
     return 1e9 * seconds(lambda: deque(iter(torch.randperm(READ).tolist()), maxlen=0)) / READ
 
 
+def read_positions() -> float:
+    order = Order(STREAM_COUNT, seed=1)
+    return 1e9 * seconds(lambda: deque((order[position] for position in range(READ)), maxlen=0)) / READ
+
+
+def read_grains_positions() -> float:
+    last = STREAM_COUNT - 1
+    indices = (index_shuffle(position, last, 1, GRAINS_ROUNDS) for position in range(READ))
+    return 1e9 * seconds(lambda: deque(indices, maxlen=0)) / READ
+
+
 def of_stream() -> list[Row]:
-    """Compares with torch's whole permutation, divided by its indices: it has no other way to the first one."""
+    """Compares with torch's whole permutation, divided by its indices: it has no other way to the first one. Grain's
+    shuffle gives one index at a time."""
+    grains = {"Grain": read_grains_positions} if index_shuffle else {}
     return [
         *in_turn(STREAM_FIRST, {"headrace": take_first}, "us"),
         *in_turn(BULK, {"torch": permute_with_torch, "headrace": read_bulk}),
-        *in_turn(ITERATED, {"torch": iterate_list, "headrace": iterate}),
+        *in_turn(ITERATED, {"torch": iterate_list, **grains, "headrace": iterate}),
+        *in_turn(AT_POSITION, {**grains, "headrace": read_positions}),
     ]
 
 

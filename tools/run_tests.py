@@ -47,7 +47,10 @@ SECONDS = {
     "test_doctor_seeds_pickling": 17,
     "test_doctor": 17,
     "test_doctor_loader": 15,
-    "test_frameworks": 14,
+    "test_frameworks": 30,
+    "test_resume_lightning": 20,
+    "test_resume_trainer": 20,
+    "test_resume_accelerate": 12,
 }
 
 

@@ -70,7 +70,12 @@ class Loader:
 @final
 class Tasks:
     def __new__(
-        cls, iterable: Iterable[Any], batch_size: int = ..., drop_last: bool = ..., lists: bool = ...
+        cls,
+        iterable: Iterable[Any],
+        batch_size: int = ...,
+        drop_last: bool = ...,
+        lists: bool = ...,
+        is_iterator: bool = ...,
     ) -> Tasks: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...

@@ -2,7 +2,8 @@
 """One epoch of a loader with an iterable dataset: how far it is, and the state that continues it.
 
 A dataset with state_dict and load_state_dict continues where it was, in each worker. Any other one is iterated from its
-beginning, and the batches that the consumer had are made again and dropped.
+beginning, and the batches that the consumer had are made again and dropped: by each worker its own, so that it does not
+matter in which order they come.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from headrace._engine.worker_places import WorkerPlaces
 from headrace._errors.warn import warn_user
+from headrace._inspect import lookup
 from headrace._worker.job import BatchNotes
 from headrace.sampling._epoch import Last
 from headrace.sampling._iterable import has_state, order_of
@@ -41,14 +43,16 @@ class IterableEpoch:
         self._rank = rank
         self._held_back = held_back
         state = None if pending is None else pending.state
-        self._state = state if state is not None and state.steps else None
+        self._state = state if state is not None and (state.steps or "base" in state.seeds) else None
         self._dropped = 0 if pending is None else pending.skipped
         saved = [] if self._state is None else self._state.workers
-        self.places = WorkerPlaces(max(workers, 1), saved) if has_state(dataset) else None
+        self.places = WorkerPlaces(max(workers, 1), saved) if workers or has_state(dataset) else None
         self._begun = self._state.steps if self._state is not None and saved else 0
-        self._is_repeated = self._state is not None and not saved
-        self.to_drop = self._dropped + (self._state.steps if self._state is not None and not saved else 0)
+        steps = 0 if self._state is None else self._state.steps
+        self._repeated = 0 if has_state(dataset) and saved else steps
+        self.to_drop = self._dropped + (0 if saved else steps)
         self._noted = 0  # batches after which the dataset's state was noted
+        self._of_iterator: bytes | None = None  # a state that is loaded when the dataset has been iterated
 
     @property
     def has_changed(self) -> bool:
@@ -67,7 +71,8 @@ class IterableEpoch:
 
     def load_in_process(self) -> bytes | None:
         """Loads the state into the dataset of a loader without workers, before it is iterated. Returns the dataset's
-        state before that, pickled, with which its next epoch begins; None if nothing was loaded."""
+        state before that, pickled, with which its next epoch begins; None if nothing was loaded. If the dataset is its
+        own iterator, load_into_iterator loads the state."""
         if self.places is None or self._state is None or not self._state.workers:
             return None
         start = self.places.starts(self.number)[0]
@@ -75,9 +80,18 @@ class IterableEpoch:
         self._begun -= start.discard
         if start.state is None:
             return None
+        if lookup.has_special(self._dataset, "__next__"):
+            self._of_iterator = start.state
+            return None
         before = pickle.dumps(self._dataset.state_dict())
         self._dataset.load_state_dict(pickle.loads(start.state))
         return before
+
+    def load_into_iterator(self) -> None:
+        """Loads the state into a dataset without workers that is its own iterator: its __iter__, which has been called
+        now, may have put it at its beginning."""
+        if self._of_iterator is not None:
+            self._dataset.load_state_dict(pickle.loads(self._of_iterator))
 
     def made_in_process(self) -> None:
         """Called after each batch of a loader without workers: takes the dataset's state, if the consumer may have
@@ -90,10 +104,11 @@ class IterableEpoch:
 
     def warn_of_drop(self) -> None:
         """Says what it costs to continue a dataset that has no state."""
-        if self._is_repeated:
+        if self._repeated:
             warn_user(
                 f"headrace: the state has none of the dataset ({type(self._dataset).__name__} has no state_dict and "
-                f"load_state_dict), so the {self.to_drop} batches that were delivered before are made again and dropped"
+                f"load_state_dict), so the {self._repeated} batches that were delivered before are made again and "
+                "dropped"
             )
 
     def _delivered(self) -> int:

@@ -28,7 +28,7 @@ class InProcessIterator(in_process.InProcessIterator):
         self._collate = loader._batch_function() if self._is_batched else _as_is
         if loader._is_iterable:
             batch_size = (loader.batch_size or 0) if self._is_batched else 0
-            self._from: Any = draw.FromIterable(loader.dataset, batch_size, loader.drop_last, policy, None)
+            self._from: Any = draw.FromIterable(iter(loader.dataset), batch_size, loader.drop_last, policy, None)
             self._fetch: Any = self._collate
             if policy.is_per_sample:
                 self._here = in_process.InProcessEpoch(self._from.tasks, loader.seed, self._from.take_bad)

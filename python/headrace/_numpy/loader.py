@@ -258,6 +258,7 @@ class Loader(Options):
         epoch.tasks, epoch.is_over = tasks, functools.partial(getattr, over, "is_over")
         if self.num_workers == 0:
             epoch.tasks, iterator.was_made = iterator._source, epoch.made_in_process
+        epoch.load_into_iterator()
         epoch.warn_of_drop()
         for _ in range(epoch.to_drop):
             next(iterator)

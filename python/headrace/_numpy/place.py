@@ -38,7 +38,7 @@ def source_of(loader: Loader) -> Source:
     """Returns the source of a loader's indices for its next epoch."""
     sampler, batch_size = loader.sampler, loader.batch_size or 0
     if loader.batch_sampler is not None:
-        return SamplerSource(loader.batch_sampler, type(loader.batch_sampler).__name__, len(loader.dataset))
+        return SamplerSource(loader.batch_sampler, type(loader.batch_sampler).__name__, _size_of(loader.dataset))
     if sampler is None:
         n = len(loader.dataset)
         if loader.shuffle:

@@ -65,7 +65,7 @@ class FromIterable:
     bad one, or the batch is smaller. `batch_size`: 0 gives samples one by one. `worker`: None in the trainer."""
 
     def __init__(self, iterator: Any, batch_size: int, drop_last: bool, policy: Policy, worker: int | None) -> None:
-        self.tasks = _core.Tasks(iterator, batch_size, drop_last)
+        self.tasks = _core.Tasks(iterator, batch_size, drop_last, is_iterator=True)
         self._policy = policy
         self._worker = worker
         self._bad: list[BadSample] = []

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from headrace import _core
 from headrace._errors import raising
+from headrace._inspect import lookup
 from headrace._options import Policy
 from headrace._samples.maker import BadSample, SampleMaker
 from headrace._start.start_state import StartState
@@ -138,7 +139,10 @@ class DatasetJob:
 
     def _load(self, state: bytes) -> None:
         """Loads a state into the dataset. It is called only once there is a task, because a dataset may keep the state
-        for the next iteration over it, whichever that is."""
+        for the next iteration over it, whichever that is. If the dataset is its own iterator, its __iter__ may put it
+        at its beginning, and comes first."""
+        is_iterator = lookup.has_special(self.dataset, "__next__")
+        fetcher = self._new_fetcher() if is_iterator else None
         self.dataset.load_state_dict(pickle.loads(state))
         self._state = None
-        self._fetcher = self._new_fetcher()
+        self._fetcher = fetcher or self._new_fetcher()

@@ -215,7 +215,7 @@ class Epoch:
         steps, holes = self._delivered(held_back)
         source = self.source
         if steps - len(holes) == 0 and not self._earlier:
-            return self._at_start(dict(source.seeds))
+            return self._at_start(source.start_seeds())
         if not held_back and self._is_over(steps - len(holes)):
             return self._at_next_epoch()
         segment = Segment(**{**vars(source.segment), "steps": steps})
@@ -228,13 +228,18 @@ class Epoch:
             holes=holes,
             last=self._hash_of_last(steps),
             seeds=dict(source.seeds),
-            rank=source.rank if holes or (not source.is_known and source.seeds.keys() - {"base"}) else -1,
+            rank=source.rank if holes or self._has_own_seeds(source.seeds) else -1,
             by=source.rank,
         )
 
     def _at_start(self, seeds: dict[str, Any]) -> State:
         """Returns the state before the first batch of this epoch."""
-        return State(self.number, 0, 0, dict(self.source.order), [self.source.segment], seeds=seeds)
+        rank = self.source.rank if self._has_own_seeds(seeds) else -1
+        return State(self.number, 0, 0, dict(self.source.order), [self.source.segment], seeds=seeds, rank=rank)
+
+    def _has_own_seeds(self, seeds: dict[str, Any]) -> bool:
+        """Returns True if the random numbers are those of a sampler that may give each rank other ones."""
+        return not self.source.is_known and bool(seeds.keys() - {"base"})
 
     def _at_next_epoch(self) -> State:
         """Returns the state after the last batch, which is that before the first one of the next epoch."""

@@ -33,7 +33,7 @@ def fitting(state: State, dataset: Any, workers: int, rank: int) -> State:
             f"headrace: this state is that of rank {state.rank}, and this is rank {rank}: an iterable dataset is "
             "continued on each rank by its own state"
         )
-    if state.workers and not has_state(dataset):
+    if any(isinstance(one, list) and one[:1] != [None] for one in state.workers) and not has_state(dataset):
         raise StateError(
             f"headrace: this state contains that of the dataset, but {type(dataset).__name__} has no state_dict and "
             "load_state_dict here"

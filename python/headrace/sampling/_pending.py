@@ -78,7 +78,7 @@ def fitting(state: State, source: Source, on_changed: str) -> State:
     then, now = state.order["n"], source.order["n"]
     if then != now:
         state = _changed(state, then, now, source, on_changed)
-    elif state.steps:
+    elif state.steps or not state.is_of_all_ranks:
         check_division(state, source)
     return state
 

@@ -105,6 +105,10 @@ class Source:
             order["epoch"] += 1
         return order
 
+    def start_seeds(self) -> dict[str, Any]:
+        """Returns the random numbers of this epoch before its first batch, also if they are not drawn yet."""
+        return dict(self.seeds)
+
     def end_seeds(self) -> dict[str, Any]:
         """Returns the random numbers that the next epoch begins with."""
         return {}

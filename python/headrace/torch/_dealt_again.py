@@ -25,7 +25,7 @@ def check(sampler: Any) -> None:
             return
         processes = _count_processes(accelerate, frame.f_locals.get("self"))
         if processes > 1:
-            raise RuntimeError(_describe(type(sampler).__name__, processes))
+            raise RuntimeError(describe(sampler, processes))
         frame = frame.f_back
 
 
@@ -38,9 +38,11 @@ def _count_processes(accelerate: Any, owner: Any) -> int:
     return 0
 
 
-def _describe(name: str, processes: int) -> str:
+def describe(sampler: Any, processes: int) -> str:
+    """Returns the text of the error for a sampler whose part is dealt to so many processes again."""
     return (
-        f"headrace: {name} gives each rank its part, and accelerate's prepare() deals this part to its {processes} "
-        "processes again, so most samples would never be seen; do not pass the loader to prepare(), or let accelerate "
-        "deal: give the loader the sampler without per_rank, or make this one with num_replicas=1, rank=0"
+        f"headrace: {type(sampler).__name__} gives each rank its part, and accelerate's prepare() deals this part to "
+        f"its {processes} processes again, so most samples would never be seen; call headrace.torch.install() before "
+        "prepare(), which leaves the sampler as it is, or do not pass the loader to prepare(), or let accelerate deal: "
+        "give the loader the sampler without per_rank, or make this one with num_replicas=1, rank=0"
     )

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch.multiprocessing
 
 from headrace import _options
-from headrace.torch import _base, _per_loader, _plain, _resume
+from headrace.torch import _accelerate, _base, _per_loader, _plain, _resume
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -34,12 +34,15 @@ class DataLoader(_base.DataLoader[_T_co]):
 
 
 def install(**options: Any) -> None:
-    """Checks the options only: there is no engine for torch's loaders to use."""
+    """Checks the options. There is no engine for torch's loaders to use, but accelerate's loaders have headrace's
+    state."""
     _options.check_own(options)
+    _accelerate.install(DataLoader)
 
 
 def uninstall() -> None:
-    """Does nothing."""
+    """Gives accelerate's loaders torch's class again."""
+    _accelerate.uninstall()
 
 
 def spawn(*args: Any, repair: str | None = None, **kwargs: Any) -> Any:
@@ -51,6 +54,11 @@ def spawn(*args: Any, repair: str | None = None, **kwargs: Any) -> Any:
 
 @contextmanager
 def installed(**options: Any) -> Iterator[None]:
-    """Checks the options only."""
-    _options.check_own(options)
-    yield
+    """Calls install() for the duration of a with block."""
+    was_installed = _accelerate.is_installed()
+    install(**options)
+    try:
+        yield
+    finally:
+        if not was_installed:
+            _accelerate.uninstall()

@@ -58,8 +58,12 @@ def changed_states(sampler: Any, before: dict[str, Any]) -> dict[str, Any]:
     """Returns those of the states that own_states has returned which the sampler has drawn from since, as JSON can
     contain them."""
     own = _own_generators(sampler)
-    used = {name: one for name, one in before.items() if name in own and _differs(one, own[name])}
-    return {name: _generators.text_of(one) for name, one in used.items()}
+    return texts_of({name: one for name, one in before.items() if name in own and _differs(one, own[name])})
+
+
+def texts_of(states: dict[str, Any]) -> dict[str, Any]:
+    """Returns states of generators as JSON can contain them."""
+    return {name: _generators.text_of(one) for name, one in states.items()}
 
 
 def restore_states(sampler: Any, states: dict[str, Any]) -> None:
@@ -103,6 +107,11 @@ class Before:
         if after.equals(expected):
             self.globals = after
         self._after = after
+
+    def encode(self) -> dict[str, Any]:
+        """Returns everything as seeds of a source."""
+        sampler = {} if self.sampler is None else {"sampler": self.sampler}
+        return {"own": texts_of(self.own), "globals": self.globals.encode(), **sampler}
 
     def has_drawn(self) -> bool:
         """Returns True if the sampler has drawn from the shared generators until now."""
@@ -159,6 +168,10 @@ class ForeignSource(Source):
             self.seeds["globals"] = before.globals.encode()
         if before.sampler is not None:
             self.seeds["sampler"] = before.sampler
+
+    def start_seeds(self) -> dict[str, Any]:
+        """Returns all that the sampler may draw from, as long as it has not drawn."""
+        return {**self.seeds, **(self.before.encode() if self.before is not None else {})}
 
 
 def _differs(state: Any, generator: Any) -> bool:

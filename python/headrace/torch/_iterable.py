@@ -15,6 +15,8 @@ from headrace.torch import _generators, _per_loader, _resume
 def begin(loader: Any) -> IterableEpoch:
     """Returns the next epoch of a loader, or the one that it continues. Raises StateError."""
     pending = _per_loader.pending.get(loader)
+    if pending is not None and pending.state is not None:
+        _resume.set_loaders_generator(loader, pending.state.seeds)
     if loader.num_workers == 0:
         _put_back(loader)
     number = _per_loader.count_epoch(loader)
@@ -50,6 +52,7 @@ def generators_kept(loader: Any, epoch: IterableEpoch | None) -> Iterator[None]:
 
 def start(loader: Any, iterator: Any, epoch: IterableEpoch, is_over: Callable[[], bool]) -> None:
     """Starts an epoch whose iterator is ready: it drops the batches that are made again."""
+    epoch.load_into_iterator()
     epoch.tasks, epoch.is_over = iterator._source if iterator._num_workers == 0 else iterator.tasks, is_over
     epoch.seeds["base"] = iterator._base_seed
     epoch.warn_of_drop()

@@ -37,6 +37,18 @@ class Lists:
         self._done = 0  # lists that were made
         self._seeded: torch.Generator | None = None  # of a RandomSampler without a generator of the user's
 
+    def expected(self) -> dict[str, Any]:
+        """Returns what will be drawn for the first list, if nothing else draws before. Draws nothing."""
+        if self._done or self._seeds:
+            return dict(self._seeds)
+        own = getattr(self._sampler, "generator", None)
+        state = (own or torch.default_generator).get_state()
+        if own is not None or type(self._sampler) is not RandomSampler:
+            return {"torch" if own is None else "generator": state}
+        copy = torch.Generator()
+        copy.set_state(state)
+        return {"seed": _draw_seed(copy)}
+
     def __iter__(self) -> Lists:
         return self
 
@@ -103,11 +115,15 @@ class Lists:
         if self._seeded is None:
             seed = self._seeds.get("seed")
             if seed is None:
-                seed = int(torch.empty((), dtype=torch.int64).random_().item())
+                seed = _draw_seed(torch.default_generator)
             generator = torch.Generator()
             generator.manual_seed(seed)
             self._seeded, self.drawn["seed"] = generator, seed
         return self._seeded
+
+
+def _draw_seed(generator: torch.Generator) -> int:
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 @contextlib.contextmanager

@@ -15,7 +15,17 @@ from headrace._engine import engine as _engine
 from headrace._forkserver import client, context
 from headrace._inspect import this_process
 from headrace._start import contexts
-from headrace.torch import _agree, _base, _in_process, _internals, _iterator, _loader_state, _per_loader, _resume
+from headrace.torch import (
+    _accelerate,
+    _agree,
+    _base,
+    _in_process,
+    _internals,
+    _iterator,
+    _loader_state,
+    _per_loader,
+    _resume,
+)
 
 _T_co = TypeVar("_T_co", covariant=True)
 _PRELOAD = ["numpy.random", "headrace.torch._worker"]
@@ -78,7 +88,9 @@ class DataLoader(_base.DataLoader[_T_co]):
     # Not a property, so that users can set it to True, which makes accelerate keep the loader.
     @functools.cached_property
     def _is_accelerate_prepared(self) -> bool:
-        """Warns of what will be lost. Only accelerate reads this attribute, before it rebuilds a loader."""
+        """Warns of what will be lost, and raises RuntimeError if most samples would be. Only accelerate reads this
+        attribute, before it rebuilds a loader."""
+        _accelerate.check_before_prepare(self)
         if _uses_engine(self) and not _why_torchs(self):
             if _internals.factories()[0] is not get_iterator:
                 _warn_of_accelerate(_ENGINE_LOST)

@@ -97,8 +97,12 @@ def _iterable_state(loader: Any) -> State:
     order = _iterable.order_of(loader.dataset, loader.num_workers)
     fresh = State(number, 0, -1, order, [Segment(1, 1, False, "pad")], rank=rank)
     if pending is not None:
-        return pending.state or fresh
-    return fresh if epoch is None else epoch.state(option(loader, "held_back"))
+        state = pending.state or fresh
+    else:
+        state = fresh if epoch is None else epoch.state(option(loader, "held_back"))
+    if not state.steps and "base" not in state.seeds:
+        state.seeds = _end_seeds(loader) | state.seeds
+    return state
 
 
 def _text(value: Any) -> Any:
@@ -199,6 +203,12 @@ def drop_pending(loader: Any, epoch: int) -> None:
 # ---- beginning an epoch ----
 
 
+def set_loaders_generator(loader: Any, seeds: dict[str, Any]) -> None:
+    """Sets the generator that the user gave to a loader to the state with which an epoch begins."""
+    if "next_loader" in seeds and loader.generator is not None:
+        _generators.set_state(loader.generator, seeds["next_loader"])
+
+
 class Beginning:
     """The beginning of an epoch of a loader. Raises StateError if the state that was loaded does not fit any more."""
 
@@ -271,8 +281,7 @@ class Beginning:
     def _begin_with(self, seeds: dict[str, Any]) -> None:
         """Sets the sampler and the generators to what the epoch begins with."""
         self.source.begin_with(seeds)
-        if "next_loader" in seeds and self._loader.generator is not None:
-            _generators.set_state(self._loader.generator, seeds["next_loader"])
+        set_loaders_generator(self._loader, seeds)
 
     def shown(self) -> Any:
         """Returns what torch's iterator class is made with: the loader, or one whose sampler it does not begin."""

@@ -25,7 +25,7 @@ from torch.utils.data import (
 from headrace.sampling._known import RepeatedSource, count_batches, order_source, range_source, segment_of
 from headrace.sampling._source import Dealt, Drawn, Source
 from headrace.sampling._state import Segment
-from headrace.torch import _generators
+from headrace.torch import _accelerate, _generators
 from headrace.torch._distributed_sampler import DistributedSampler
 from headrace.torch._foreign import (
     ForeignSource,
@@ -34,6 +34,7 @@ from headrace.torch._foreign import (
     next_seeds,
     own_states,
     restore_states,
+    texts_of,
 )
 from headrace.torch._lists import Lists
 from headrace.torch._per_rank import PerRank
@@ -76,6 +77,9 @@ class RandomSource(Source):
 
     def count_steps(self, position: int) -> int | None:
         return count_batches((self.n or 0) - position, self.segment)
+
+    def start_seeds(self) -> dict[str, Any]:
+        return {**(self._lists.expected() if self._lists is not None else {}), **self.seeds}
 
     def end_seeds(self) -> dict[str, Any]:
         generator = self._sampler.generator
@@ -194,6 +198,10 @@ class PerRankSource(Dealt):
     def part(self, position: int) -> Iterable[Any]:
         return self if self._entries is None else super().part(position)
 
+    def start_seeds(self) -> dict[str, Any]:
+        is_drawn = self._entries is not None
+        return self.seeds if is_drawn else {**self.seeds, "own": texts_of(own_states(self._sampler.dataset))}
+
     def end_seeds(self) -> dict[str, Any]:
         return next_seeds(self._sampler.dataset)
 
@@ -231,6 +239,9 @@ class ShardSource(Source):
         whole = Drawn((), self._sampler.batch_sampler.batch_size, False)
         shard.batch_sampler = _Batches(whole, self.n - position, self._sampler.batch_sampler)  # type: ignore[operator]
         return len(shard)
+
+    def start_seeds(self) -> dict[str, Any]:
+        return self._whole.start_seeds()
 
     def end_seeds(self) -> dict[str, Any]:
         return self._whole.end_seeds()
@@ -317,7 +328,10 @@ def source_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[Source, int]
     if _is_accelerates(index_sampler, "SkipBatchSampler"):
         source, skipped = source_of(index_sampler.batch_sampler, dataset, rank)
         return source, skipped + index_sampler.skip_batches
-    if _is_accelerates(index_sampler, "BatchSamplerShard") and type(index_sampler.batch_sampler) is BatchSampler:
+    is_shard = _is_accelerates(index_sampler, "BatchSamplerShard")
+    if is_shard and _accelerate.is_left_as_it_is(index_sampler):
+        return source_of(index_sampler.batch_sampler, dataset, rank)
+    if is_shard and type(index_sampler.batch_sampler) is BatchSampler:
         whole, _ = source_of(index_sampler.batch_sampler, dataset, rank)
         if whole.is_known and whole.segment.world == 1:
             return ShardSource(index_sampler, whole), 0

@@ -73,6 +73,10 @@ def test_two_processes_of_accelerate_get_disjoint_halves(accelerate: Facts) -> N
     assert sorted(ranks[0]["seen"] + ranks[1]["seen"]) == INDICES
 
 
+def test_accelerate_imported_after_install_is_changed_too(accelerate: Facts) -> None:
+    assert accelerate["late"] == {"changed": "headrace.torch._accelerate", "restored": "accelerate.data_loader"}
+
+
 def test_accelerate_removing_the_engine_warns_once_at_its_line(accelerate: Facts) -> None:
     """The warning comes once, and names the line where accelerate takes the engine away."""
     facts = accelerate["warned"]
@@ -103,14 +107,27 @@ def test_accelerate_that_removes_no_option_does_not_warn(accelerate: Facts) -> N
 
 def test_sampler_that_accelerate_deals_again_raises(accelerate: Facts) -> None:
     """accelerate deals the batches of any loader. With torch's sampler 8 of 24 samples are never seen, without an
-    error; headrace's samplers raise, under torch's loader and headrace's, with and without install()."""
+    error; headrace's samplers raise, and headrace's loader with any of them."""
+    ranks = [accelerate["dealt0"], accelerate["dealt1"]]
+    kinds = {"torch's": "DistributedSampler", "ours": "DistributedSampler", "per_rank": "PerRank"}
+    kinds["per_rank of batches"] = "PerRank"
+    assert len({index for rank in ranks for index in rank["torch's"][0]}) == 16
+    for name, kind in kinds.items():
+        for rank in ranks:
+            text = f"headrace: {kind} gives each rank its part, and accelerate's prepare() deals this part to its 2"
+            for raised in rank[name][name == "torch's" : 2]:
+                assert raised.startswith(text)
+
+
+@pytest.mark.parametrize("name", ["torch's", "ours", "per_rank", "per_rank of batches", "whole order"])
+def test_installed_accelerate_leaves_sampler_of_one_rank(accelerate: Facts, name: str) -> None:
+    ranks = [accelerate["dealt0"], accelerate["dealt1"]]
+    assert sorted(index for rank in ranks for index in rank[name][2]) == INDICES
+
+
+def test_loaders_that_are_not_prepared_deal_by_themselves(accelerate: Facts) -> None:
     ranks = [accelerate["dealt0"], accelerate["dealt1"]]
     for number in range(3):
-        assert len({index for rank in ranks for index in rank["torch's"][number]}) == 16
-        for name, kind in (("ours", "DistributedSampler"), ("per_rank", "PerRank"), ("per_rank of batches", "PerRank")):
-            for rank in ranks:
-                text = f"headrace: {kind} gives each rank its part, and accelerate's prepare() deals this part to its 2"
-                assert rank[name][number].startswith(text)
         assert sorted(index for rank in ranks for index in rank["whole order"][number]) == INDICES
     for name in ("torch's", "ours", "per_rank", "per_rank of batches"):
         assert sorted(index for rank in ranks for index in rank[name][3]) == INDICES

@@ -6,7 +6,7 @@
 /* _core.Tasks: the indices of one batch after the other, drawn from a sampler. A drawn task is kept until it has been
  * handed on, so an exception in between (for example of a signal handler) loses nothing. */
 struct tasks {
-    PyObject_HEAD PyObject *iterable; /* NULL: the iterator was made */
+    PyObject_HEAD PyObject *iterable; /* NULL: the iterator was given */
     PyObject *iterator;
     PyObject *list; /* where the iterator gives lists of items: the newest, and how many of it were taken */
     Py_ssize_t list_taken;
@@ -28,16 +28,18 @@ struct tasks {
 };
 
 static PyObject *tasks_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    static char *names[] = {"iterable", "batch_size", "drop_last", "lists", NULL};
+    static char *names[] = {"iterable", "batch_size", "drop_last", "lists", "is_iterator", NULL};
     PyObject *iterable;
     Py_ssize_t batch_size = 0;
-    int drop_last = 0, has_lists = 0;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|npp:Tasks", names, &iterable, &batch_size, &drop_last,
-                                     &has_lists))
+    int drop_last = 0, has_lists = 0, is_iterator = 0;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|nppp:Tasks", names, &iterable, &batch_size, &drop_last,
+                                     &has_lists, &is_iterator))
         return NULL;
+    if (is_iterator && !PyIter_Check(iterable))
+        return PyErr_Format(PyExc_TypeError, "headrace: %.200s is not an iterator", Py_TYPE(iterable)->tp_name);
     struct tasks *tasks = (struct tasks *)type->tp_alloc(type, 0);
     if (!tasks) return NULL;
-    tasks->iterable = Py_NewRef(iterable);
+    *(is_iterator ? &tasks->iterator : &tasks->iterable) = Py_NewRef(iterable);
     tasks->batch_size = batch_size;
     tasks->drop_last = drop_last;
     tasks->has_lists = has_lists;
@@ -404,9 +406,10 @@ PyTypeObject TasksType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Tasks",
     .tp_basicsize = sizeof(struct tasks),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "What a loader is to make, drawn from a sampler: Tasks(iterable, batch_size=0, drop_last=False, "
-              "lists=False). With a batch size, items are put together to lists of that many. lists: the iterable "
-              "gives lists of items.",
+    .tp_doc =
+        "What a loader is to make, drawn from a sampler: Tasks(iterable, batch_size=0, drop_last=False, "
+        "lists=False, is_iterator=False). With a batch size, items are put together to lists of that many. lists: "
+        "the iterable gives lists of items. is_iterator: it is an iterator, whose __iter__ is not called again.",
     .tp_new = tasks_new,
     .tp_dealloc = tasks_dealloc,
     .tp_traverse = tasks_traverse,

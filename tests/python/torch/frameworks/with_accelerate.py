@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import Any
 
+import accelerate.data_loader
 import headrace.torch
 import torch.utils.data
 from accelerate import Accelerator, debug_launcher, skip_first_batches
@@ -88,10 +90,18 @@ def rank() -> None:
     report(f"rank{accelerator.process_index}", seen=seen, total=total, engines=taken(engines))
 
 
+def late() -> None:
+    """accelerate's module is imported after headrace is installed, as in a script that installs it first."""
+    headrace.torch.install()
+    changed = importlib.reload(accelerate.data_loader).DataLoaderAdapter.__init__.__module__
+    headrace.torch.uninstall()
+    report("late", changed=changed, restored=accelerate.data_loader.DataLoaderAdapter.__init__.__module__)
+
+
 def seen_by(accelerator: Any, kind: Any, **options: Any) -> list[int] | str:
     """Returns the samples that a prepared loader gives this process, or the error that it raises."""
-    loader = accelerator.prepare(kind(Numbers(), num_workers=1, **options))
     try:
+        loader = accelerator.prepare(kind(Numbers(), num_workers=1, **options))
         return [index for _, indices in loader for index in indices.tolist()]
     except RuntimeError as error:
         return str(error)
@@ -129,3 +139,4 @@ if __name__ == "__main__":
     debug_launcher(on_two, num_processes=2)  # before this process is an accelerator's itself: it forks
     alone()
     warned()
+    late()
