@@ -117,3 +117,15 @@ print("fine", flush=True)
 meet("end")
 """
     assert run_ranks(tmp_path, 2, LOADERS + code) == ["fine\n", "fine\n"]
+
+
+def test_the_report_says_which_rank_this_is_and_how_it_is_compared(tmp_path: pathlib.Path) -> None:
+    code = """
+loader = DataLoader(range(64), 4, sampler=per_rank(range(64)), num_workers=1)
+list(loader)
+print(loader.report()["ranks"], flush=True)
+meet("end")
+"""
+    for rank, text in enumerate(run_ranks(tmp_path, 2, LOADERS + code)):
+        assert text.startswith(f"rank {rank} of 2 (torch.distributed")
+        assert "compared with 1 other processes of this machine" in text
