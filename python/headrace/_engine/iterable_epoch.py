@@ -118,6 +118,10 @@ class IterableEpoch:
         """Returns how many batches of the epoch the consumer has, those before a resume too."""
         return self._begun + max(0, int(self.tasks.answered_count) - held_back)
 
+    def has_delivered(self) -> bool:
+        """Returns True if the consumer has a batch of it from this process, or if no more come."""
+        return self.tasks is not None and (self.tasks.answered_count > self.to_drop or self.is_over())
+
     def steps_left(self) -> int | None:
         """Returns None: an iterable dataset has no known end."""
         return None

@@ -65,9 +65,15 @@ class Place:
 
     # ---- taking it ----
 
+    def _pending_now(self) -> Pending | None:
+        """Returns what the next iterator continues, or None."""
+        if self._pending is not None and self._pending.is_used:
+            self._pending = None
+        return self._pending
+
     def state(self, loader: Loader) -> State:
         """Returns the state after the batches that were delivered."""
-        if self._pending is None and self._epoch is not None:
+        if self._pending_now() is None and self._epoch is not None:
             state = self._epoch.state(loader.held_back)
         else:
             state = self._state_to_begin(loader)
@@ -96,20 +102,22 @@ class Place:
 
     def steps_left(self, loader: Loader) -> int | None:
         """Returns how many batches the epoch has left."""
-        if self._pending is None and self._epoch is not None:
+        pending = self._pending_now()
+        if pending is None and self._epoch is not None:
             return self._epoch.steps_left()
         if loader._is_iterable:
             return None
         source = source_of(loader)
-        return _pending.count_left(source, None if self._pending is None else self.state(loader), 0)
+        return _pending.count_left(source, None if pending is None else self.state(loader), 0)
 
     def length(self, loader: Loader, count: int) -> int:
         """Returns the number of batches of the epoch that runs or is continued; `count`: of any other one."""
         if loader._is_iterable:
             return count
-        if self._pending is None or self._pending.state is None:
-            return _pending.length_of(None if self._pending is not None else self._epoch, count)
-        return _pending.length_to_be(self._pending.state, source_of(loader), count)
+        pending = self._pending_now()
+        if pending is None or pending.state is None:
+            return _pending.length_of(None if pending is not None else self._epoch, count)
+        return _pending.length_to_be(pending.state, source_of(loader), count)
 
     # ---- continuing it ----
 
@@ -143,7 +151,7 @@ class Place:
 
     def skip(self, loader: Loader, steps: int) -> None:
         """Lets the next iterator begin some steps later."""
-        pending = self._pending or Pending(None)
+        pending = self._pending_now() or Pending(None)
         if loader._is_iterable:
             self._pending = Pending(pending.state, pending.skipped + steps)
         else:
@@ -151,7 +159,8 @@ class Place:
 
     def epoch_is_set(self, epoch: int) -> None:
         """Discards a state of another epoch, with a warning."""
-        state = None if self._pending is None else self._pending.state
+        pending = self._pending_now()
+        state = None if pending is None else pending.state
         if state is None or state.epoch == epoch:
             return
         self._pending = None
@@ -163,30 +172,39 @@ class Place:
 
     def begin_iterable(self, loader: Loader) -> IterableEpoch:
         """Begins the next epoch of a loader with an iterable dataset, or continues one."""
-        workers, rank = loader.num_workers, where.rank_or_zero()
+        workers, rank, pending = loader.num_workers, where.rank_or_zero(), self._pending_now()
+        if pending is not None and pending.state is not None:
+            loader.epoch = pending.state.epoch
         if self._initial is not None:
             loader.dataset.load_state_dict(pickle.loads(self._initial))
-        epoch = IterableEpoch(loader.dataset, workers, rank, loader.epoch, self._pending, loader.held_back)
+        epoch = IterableEpoch(loader.dataset, workers, rank, loader.epoch, pending, loader.held_back)
         self._initial = None if workers else epoch.load_in_process()
         return epoch
 
     def has_begun(self, epoch: IterableEpoch) -> None:
         """Keeps an epoch whose iterator is ready."""
-        self._pending, self._epoch = None, epoch
+        if self._pending is not None:
+            self._pending.begun = epoch
+        self._epoch = epoch
 
     def begin(self, loader: Loader) -> Epoch:
         """Begins the loader's next epoch, or continues one. Raises StateError if the order has changed."""
+        pending = self._pending_now()
+        state = None if pending is None else pending.state
+        if state is not None:
+            loader.epoch = state.epoch
         source = source_of(loader)
-        state = None if self._pending is None else self._pending.state
         if state is not None and state.steps:
             check_same_order(state, source.order)
             if state.order["n"] != source.order["n"]:
                 source = source.with_size(state.order["n"])
             check_division(state, source)
-        if self._pending is not None and self._pending.skipped:
-            state = _pending.skipped(state or self._fresh(loader, source), self._pending.skipped, source)
-        self._epoch = epoch = self._begun(loader, source, state)
-        self._pending = None
+        if pending is not None and pending.skipped:
+            state = _pending.skipped(state or self._fresh(loader, source), pending.skipped, source)
+        epoch = self._begun(loader, source, state)
+        if pending is not None:
+            pending.begun = epoch
+        self._epoch = epoch
         return epoch
 
     def _begun(self, loader: Loader, source: Source, state: State | None) -> Epoch:

@@ -41,6 +41,9 @@ class Progress(Protocol):
     def has_changed(self) -> bool:
         """Returns True if the epoch was divided in another way before."""
 
+    def has_delivered(self) -> bool:
+        """Returns True if the consumer has a batch of it from this process, or if no more come."""
+
     def steps_done(self) -> int:
         """Returns how many batches the consumer has, those before a resume too."""
 
@@ -183,6 +186,10 @@ class Epoch:
 
     def _count_earlier(self) -> int:
         return sum(one.steps for one in self._earlier)
+
+    def has_delivered(self) -> bool:
+        """Returns True if the consumer has a batch of it from this process, or if no more are drawn."""
+        return bool(self.tasks.answered_count or self.tasks.is_over)
 
     def position(self) -> int:
         """Returns how many entries of the order, of all ranks, were consumed when this division began."""

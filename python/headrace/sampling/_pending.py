@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from headrace.sampling import _deal
 from headrace.sampling._epoch import Progress
@@ -11,11 +11,20 @@ from headrace.sampling._source import Source, check_division, check_same_order
 from headrace.sampling._state import Segment, State, StateError
 
 
-class Pending(NamedTuple):
-    """The state that the next iterator of a loader continues. skipped: steps to leave out after it."""
+@dataclass
+class Pending:
+    """The state that the next iterator of a loader continues. skipped: steps to leave out after it. begun: the epoch of
+    the iterator that has begun it, which the next one does again unless a batch was delivered: iter() may have been
+    interrupted, or its result was not used."""
 
     state: State | None
     skipped: int = 0
+    begun: Progress | None = None
+
+    @property
+    def is_used(self) -> bool:
+        """Returns True if the consumer has a batch after the state."""
+        return self.begun is not None and self.begun.has_delivered()
 
 
 def skipped(state: State, steps: int, source: Source) -> State:

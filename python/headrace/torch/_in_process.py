@@ -14,7 +14,7 @@ from headrace import _options
 from headrace._engine import in_process
 from headrace._samples import draw
 from headrace.sampling._epoch import Epoch
-from headrace.torch import _agree, _early_end, _internals, _iterable, _loader_state, _per_loader, _resume
+from headrace.torch import _agree, _early_end, _internals, _iterable, _loader_state, _resume
 
 # In torch's words, so that users' warning filters match.
 _LONGER = (
@@ -89,7 +89,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
             self._made_by = functools.partial(self._here.noting, self._collate_fn)
 
     def _use_indices(self, loader: Any, policy: _options.Policy, beginning: _resume.Beginning) -> None:
-        epoch = beginning.epoch(self, _per_loader.count_epoch(loader))
+        epoch = beginning.epoch(self)
         tasks = epoch.tasks
         self._watch = _agree.watch_of(loader, epoch)
         self._from = draw.FromSampler(tasks, functools.partial(_has_drawn, loader, epoch, self._watch))

@@ -14,16 +14,18 @@ from headrace.torch import _generators, _per_loader, _resume
 
 def begin(loader: Any) -> IterableEpoch:
     """Returns the next epoch of a loader, or the one that it continues. Raises StateError."""
-    pending = _per_loader.pending.get(loader)
+    pending = _per_loader.pending_of(loader)
     if pending is not None and pending.state is not None:
         _resume.set_loaders_generator(loader, pending.state.seeds)
     if loader.num_workers == 0:
         _put_back(loader)
-    number = _per_loader.count_epoch(loader)
+    number = _per_loader.count_epoch(loader, pending)
     held_back = _resume.option(loader, "held_back")
     epoch = IterableEpoch(loader.dataset, loader.num_workers, _resume.rank_of_process(), number, pending, held_back)
     if loader.num_workers == 0 and (before := epoch.load_in_process()) is not None:
         _per_loader.initials.set(loader, before)
+    if pending is not None:
+        pending.begun = epoch
     return epoch
 
 
@@ -59,5 +61,4 @@ def start(loader: Any, iterator: Any, epoch: IterableEpoch, is_over: Callable[[]
     for _ in range(epoch.to_drop):
         next(iterator)
     iterator._num_yielded = 0
-    _per_loader.pending.drop(loader)
     _per_loader.progress.set(loader, epoch)

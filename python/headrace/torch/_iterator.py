@@ -199,7 +199,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         self._num_yielded = self._warned_at = 0
         begun = None
         if beginning is not None:
-            begun = beginning.epoch(self, _per_loader.count_epoch(loader))
+            begun = beginning.epoch(self)
             self.tasks, epoch = begun.tasks, begun.number
             self._watch = _agree.watch_of(loader, begun)
         else:

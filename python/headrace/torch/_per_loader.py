@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from headrace.sampling import _epoch
+from headrace.sampling._pending import Pending
 
 _Known = TypeVar("_Known")
 installed_options: dict[str, Any] = {}  # those of install(), for loaders that do not set them themselves
@@ -45,7 +46,7 @@ class PerLoader(Generic[_Known]):
 
 
 epochs: PerLoader[int] = PerLoader()  # the number of the next epoch
-pending: PerLoader[Any] = PerLoader()  # what the next iterator continues: see _resume
+pending: PerLoader[Pending] = PerLoader()  # what the next iterator continues
 warned: PerLoader[bool] = PerLoader()  # of a set_epoch that was forgotten
 places: PerLoader[str] = PerLoader()  # the line that made the loader
 agreements: PerLoader[Any] = PerLoader()  # how it is compared with those of other ranks: see _agree
@@ -53,8 +54,18 @@ initials: PerLoader[bytes] = PerLoader()  # state of a dataset before another on
 progress: PerLoader[_epoch.Progress] = PerLoader()  # the newest epoch
 
 
-def count_epoch(loader: Any) -> int:
-    """Returns the number of the epoch that begins now."""
-    epoch = epochs.get(loader) or 0
+def pending_of(loader: Any) -> Pending | None:
+    """Returns what the next iterator of a loader continues, or None."""
+    found = pending.get(loader)
+    if found is not None and found.is_used:
+        pending.drop(loader)
+        return None
+    return found
+
+
+def count_epoch(loader: Any, continued: Pending | None) -> int:
+    """Returns the number of the epoch that begins now. continued: what it continues."""
+    state = None if continued is None else continued.state
+    epoch = (epochs.get(loader) or 0) if state is None else state.epoch
     epochs.set(loader, epoch + 1)
     return epoch

@@ -102,7 +102,7 @@ class Indices:
             beginning = _resume.Beginning(loader)
         beginning.put_generators_back()
         beginning.sampler_will_be_iterated()
-        epoch = self._epoch = beginning.begin(_per_loader.count_epoch(loader), self._tasks_of)
+        epoch = self._epoch = beginning.begin(self._tasks_of)
         self._note_seed(epoch)
         for task in epoch.tasks:
             epoch.source.was_drawn()
@@ -142,10 +142,11 @@ class PlainIterableEpoch:
         self._order = _iterable.order_of(loader.dataset, loader.num_workers)
         self._number = number
         self._iterator: Any = None
+        self._dropped = 0
 
     def begin(self, iterator: Any, steps: int) -> None:
         """Drops so many batches."""
-        self._iterator = weakref.ref(iterator)
+        self._iterator, self._dropped = weakref.ref(iterator), steps
         for _ in range(steps):
             next(iterator)
 
@@ -158,6 +159,10 @@ class PlainIterableEpoch:
         """Returns how many batches the consumer has."""
         iterator = self._iterator()
         return 0 if iterator is None else int(iterator._num_yielded)
+
+    def has_delivered(self) -> bool:
+        """Returns True if the consumer has a batch of it from this process, or if no more come."""
+        return self._iterator() is None or self.steps_done() > self._dropped
 
     def steps_left(self) -> int | None:
         """Returns None: the end is not known."""
@@ -194,14 +199,15 @@ def _over_indices(loader: Any) -> Any:
 
 
 def _over_samples(loader: Any) -> Any:
-    pending, steps = _per_loader.pending.get(loader), 0
+    pending, steps = _per_loader.pending_of(loader), 0
     if pending is not None:
         steps = pending.skipped + (0 if pending.state is None else pending.state.steps)
     if steps:
         warn_user(f"headrace: without headrace's engine, {steps} batches are made again and dropped")
-    epoch = PlainIterableEpoch(loader, _per_loader.count_epoch(loader))
+    epoch = PlainIterableEpoch(loader, _per_loader.count_epoch(loader, pending))
     iterator = _internals.torchs_iterator(loader)
     epoch.begin(iterator, steps)
-    _per_loader.pending.drop(loader)
+    if pending is not None:
+        pending.begun = epoch
     _per_loader.progress.set(loader, epoch)
     return iterator

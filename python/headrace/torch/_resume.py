@@ -76,7 +76,7 @@ def state_dict(loader: Any) -> dict[str, str]:
     """Returns the state of a loader, after the batches that were delivered."""
     if is_iterable(loader):
         return _state.encode(_iterable_state(loader))
-    pending = _per_loader.pending.get(loader)
+    pending = _per_loader.pending_of(loader)
     if pending is not None:
         return _state.encode(_pending_state(loader, pending))
     epoch = _per_loader.progress.get(loader)
@@ -92,7 +92,7 @@ def state_dict(loader: Any) -> dict[str, str]:
 
 
 def _iterable_state(loader: Any) -> State:
-    pending, epoch = _per_loader.pending.get(loader), _per_loader.progress.get(loader)
+    pending, epoch = _per_loader.pending_of(loader), _per_loader.progress.get(loader)
     number, rank = _per_loader.epochs.get(loader) or 0, rank_of_process()
     order = _iterable.order_of(loader.dataset, loader.num_workers)
     fresh = State(number, 0, -1, order, [Segment(1, 1, False, "pad")], rank=rank)
@@ -129,7 +129,7 @@ def _pending_state(loader: Any, pending: Pending) -> State:
 
 def steps_left(loader: Any) -> int | None:
     """Returns how many batches the running epoch has left, or the next one if none runs; None if that is not known."""
-    pending = _per_loader.pending.get(loader)
+    pending = _per_loader.pending_of(loader)
     epoch = _per_loader.progress.get(loader)
     if pending is None and epoch is not None:
         return epoch.steps_left()
@@ -143,7 +143,7 @@ def steps_left(loader: Any) -> int | None:
 def length(loader: Any, count: int) -> int:
     """Returns the number of batches of the running epoch, or of the one that is continued next: those that are done,
     before a resume too, and those left. `count`: of any other epoch."""
-    pending = _per_loader.pending.get(loader)
+    pending = _per_loader.pending_of(loader)
     if pending is None or pending.state is None or is_iterable(loader):
         return _pending.length_of(None if pending is not None else _per_loader.progress.get(loader), count)
     return _pending.length_to_be(pending.state, source_of(loader)[0], count)
@@ -181,7 +181,7 @@ def load(loader: Any, given: Any) -> None:
 
 def skip(loader: Any, steps: int) -> None:
     """Lets the next iterator begin some steps later. Raises ValueError if the epoch has fewer."""
-    pending = _per_loader.pending.get(loader) or Pending(None)
+    pending = _per_loader.pending_of(loader) or Pending(None)
     if is_iterable(loader):
         _per_loader.pending.set(loader, Pending(pending.state, pending.skipped + steps))
         return
@@ -190,7 +190,7 @@ def skip(loader: Any, steps: int) -> None:
 
 def drop_pending(loader: Any, epoch: int) -> None:
     """Called when the user sets the loader's epoch: a state of another epoch is discarded, with a warning."""
-    pending = _per_loader.pending.get(loader)
+    pending = _per_loader.pending_of(loader)
     if pending is not None and pending.state is not None and pending.state.epoch != epoch:
         _per_loader.pending.drop(loader)
         if pending.state.steps:
@@ -215,9 +215,10 @@ class Beginning:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self.source, skipped = source_of(loader)
-        pending = _per_loader.pending.get(loader)
+        pending = _per_loader.pending_of(loader)
         if pending is None and skipped:
             pending = Pending(None, skipped)
+        self._pending = pending
         self._state = None if pending is None else self._state_to_continue(pending)
         self._before: Before | None = None
         # Otherwise the epoch's numbers are drawn now, even if some of its steps are skipped.
@@ -305,21 +306,23 @@ class Beginning:
             self._loader.generator.set_state(self._loaders)
         self._kept = self._loaders = None
 
-    def epoch(self, iterator: Any, number: int) -> Epoch:
+    def epoch(self, iterator: Any) -> Epoch:
         """Returns the epoch. Its tasks are drawn when they are needed, or now if it is continued."""
         if isinstance(self.source, ForeignSource):
             self.source.iterator = None if self.is_continued else iterator._sampler_iter
-        epoch = self.begin(number, core_tasks)
+        epoch = self.begin(core_tasks)
         epoch.source.seeds["base"] = iterator._base_seed
         return epoch
 
-    def begin(self, number: int, new_tasks: Any) -> Epoch:
+    def begin(self, new_tasks: Any) -> Epoch:
         """Does the same without torch's iterator. new_tasks: see Epoch."""
         before = _per_loader.progress.get(self._loader)
+        number = _per_loader.count_epoch(self._loader, self._pending)
         epoch = self._begin(number, self._state, new_tasks)
         if isinstance(before, Epoch) and before.steps_left() == 0:
             epoch.order_before = dict(before.source.order)
-        _per_loader.pending.drop(self._loader)
+        if self._pending is not None:
+            self._pending.begun = epoch
         _per_loader.progress.set(self._loader, epoch)
         return epoch
 

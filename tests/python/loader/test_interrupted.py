@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import threading
@@ -133,6 +134,65 @@ def test_interrupted_next_loses_no_pinned_batch(pinned: dict[int, str], in_order
     values = _flat([one for one in got if not isinstance(one, ValueError)])
     expected = [i for i in range(COUNT) if i // 2 * 2 % BAD]
     assert (values if in_order else sorted(values)) == expected
+
+
+class Continued(Stream):
+    """A stream with a state, which workers send with each batch."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"none": 0}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        raise AssertionError("no worker is replaced")
+
+
+@KINDS
+@WORKERS
+@pytest.mark.parametrize("kind", [Samples, Stream, Continued])
+def test_interrupted_next_counts_each_batch_once(make: Any, workers: int, kind: Any) -> None:
+    """The state of the loader is right after each batch, wherever next() was interrupted before."""
+    loader = make(kind(), workers, batch_size=2)
+    with Interrupter() as interrupter:
+        for number, _ in enumerate(interrupter.all_of(iter(loader)), start=1):
+            state = json.loads(loader.state_dict()["headrace"])
+            done = (state["epoch"], state["steps"])
+            assert done == (0, number) or (kind is Samples and number == COUNT // 2 and done == (1, 0))
+            places = state["workers"][1:]
+            assert sum(done for _, _, done in places) == (number if places else 0)
+
+
+@KINDS
+@WORKERS
+def test_interrupted_next_after_a_resume_loses_no_batch(make: Any, workers: int) -> None:
+    loader = make(Samples(), workers, batch_size=2, shuffle=True)
+    iterator = iter(loader)
+    seen = [next(iterator) for _ in range(50)]
+    state = loader.state_dict()
+    loader = make(Samples(), workers, batch_size=2, shuffle=True)
+    loader.load_state_dict(state)
+    got, _ = _run(loader)
+    assert sorted(_flat([*seen, *got])) == list(range(COUNT))
+
+
+def test_interrupted_iter_keeps_the_state_that_was_loaded() -> None:
+    loader = _torch(Samples(), 0, batch_size=2, shuffle=True)
+    iterator = iter(loader)
+    seen = [next(iterator) for _ in range(50)]
+    state = loader.state_dict()
+    other = _torch(Samples(), 0, batch_size=2, shuffle=True)
+    other.load_state_dict(state)
+    rounds = 0
+    while True:
+        with Interrupter() as interrupter:
+            try:
+                iterator = interrupter.call(lambda: iter(other), rounds)
+            except Interruption:
+                assert other.state_dict() == state
+                rounds += 1
+                continue
+        break
+    assert rounds > 100
+    assert sorted(_flat([*seen, *iterator])) == list(range(COUNT))
 
 
 def _in_flight(iterator: Any) -> int:
