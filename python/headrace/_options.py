@@ -220,21 +220,21 @@ class Options:
     on_changed: str = _row(
         "error",
         _one_of("error", "finish", "next_epoch"),
-        """what load_state_dict does if the dataset has another number of samples than when the state was taken.
-        "error": raise ValueError. "finish": end this epoch with the old samples, which are the first ones; the next
-        epoch has all. "next_epoch": leave the rest of the epoch out.""",
+        """what load_state_dict does if the dataset has another number of samples than the state. "error": raise
+        ValueError. "finish": end this epoch with the old samples, which are the first ones; the next epoch has
+        all. "next_epoch": leave the rest of the epoch out.""",
     )
     held_back: int = _row(
         0,
         check_count,
-        """how many batches a framework has taken ahead of the training: state_dict counts so many of the batches that
+        """how many batches a framework has taken ahead of the training: state_dict counts so many of those that
         were delivered last as not delivered. Needs in_order=True.""",
     )
     snapshot_every_n_steps: int = _row(
         1,
         _check_steps,
-        """for an iterable dataset with state_dict and load_state_dict: how often each worker takes its state, in
-        batches. A state that is loaded begins at the last one, and makes the batches after it again.""",
+        """for an iterable dataset with state_dict and load_state_dict: each worker takes its state
+        after so many batches. A loader that is continued begins there, and makes the batches after it again.""",
     )
     freeze: bool = _row(
         False,

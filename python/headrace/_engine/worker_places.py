@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the workers are in an iterable dataset, after the batches that the consumer has.
+"""The places of the workers in an iterable dataset, after the batches that the consumer has.
 
 Each worker has its own copy of the dataset, and takes its state_dict after some of its batches. A state of the loader
 has the newest one that the consumer has reached, and how many batches of the worker came after it: these are made

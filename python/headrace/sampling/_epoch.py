@@ -94,7 +94,6 @@ class Epoch:
         self._position = 0  # entries that the earlier segments have consumed
         self._begun = 0  # steps of this segment before this process
         self._holes: list[int] = []  # of these, the ones that were not delivered; they come first
-        self._first_hash = 0
         self._last_hash = 0
         if state is None or state.steps == 0:
             self._begin(None if state is None or not state.seeds else state.seeds)
@@ -116,7 +115,7 @@ class Epoch:
             return
         self._earlier, self._begun, self._holes = earlier, last.steps, state.holes
         self._position = self._count_consumed(earlier)
-        self._first_hash, self._last_hash = state.first, state.last
+        self._last_hash = state.last
         self._redraw(state)
 
     def _count_consumed(self, segments: list[Segment]) -> int:
@@ -180,7 +179,10 @@ class Epoch:
     def steps_done(self, held_back: int = 0) -> int:
         """Returns how many batches of the epoch the consumer has, those before a resume too."""
         steps, holes = self._delivered(held_back)
-        return sum(one.steps for one in self._earlier) + steps - len(holes)
+        return self._count_earlier() + steps - len(holes)
+
+    def _count_earlier(self) -> int:
+        return sum(one.steps for one in self._earlier)
 
     def position(self) -> int:
         """Returns how many entries of the order, of all ranks, were consumed when this division began."""
@@ -200,7 +202,7 @@ class Epoch:
         number = self._number_of(self.tasks.last_number)
         return Last(
             epoch=self.number,
-            step=sum(one.steps for one in self._earlier) + number,
+            step=self._count_earlier() + number,
             indices=list(task) if isinstance(task, (list, tuple)) else task,
             weights=self.source.weights(self._position, number, task),
             global_count=self.source.count_global(self._position, number),
@@ -211,21 +213,19 @@ class Epoch:
     def state(self, held_back: int) -> State:
         """Returns the state after the batches that were delivered, without the last `held_back` of them."""
         steps, holes = self._delivered(held_back)
-        source, tasks = self.source, self.tasks
+        source = self.source
         if steps - len(holes) == 0 and not self._earlier:
             return self._at_start(source.start_seeds())
-        if not held_back and self._is_over():
+        if not held_back and self._is_over(steps - len(holes)):
             return self._at_next_epoch()
         segment = Segment(**{**vars(source.segment), "steps": steps})
-        first = self._first_hash or (0 if tasks.first is None else hash_of(tasks.first))
         return State(
             epoch=self.number,
-            steps=self.steps_done(held_back),
+            steps=self._count_earlier() + steps - len(holes),
             samples=self._samples(segment),
             order=dict(source.order),
             segments=[*self._earlier, segment],
             holes=holes,
-            first=first,
             last=self._hash_of_last(steps),
             seeds=dict(source.seeds),
             rank=source.rank if holes or self._has_own_seeds(source.seeds) else -1,
@@ -246,12 +246,14 @@ class Epoch:
         source = self.source
         return State(self.number + 1, 0, 0, source.next_order(), [source.segment], seeds=source.end_seeds())
 
-    def _is_over(self) -> bool:
+    def _is_over(self, done: int) -> bool:
         """Returns True if the consumer has all batches. The sampler may not have come to its end yet; then it is
         iterated to its end, as the next call of next() would do."""
         tasks = self.tasks
         is_answered = tasks.answered_count == tasks.handed_count - tasks.lost_count
-        return is_answered and bool(tasks.is_over or self.steps_left() == 0) and not tasks.look(1)
+        if not is_answered or not (tasks.is_over or self.source.count_steps(self._position) == done):
+            return False
+        return not tasks.look(1)
 
     def _samples(self, segment: Segment) -> int:
         if self.source.n is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a state says of an iterable dataset, and whether it fits one."""
+"""The part of a state that describes an iterable dataset, and the check whether it fits one."""
 
 from __future__ import annotations
 

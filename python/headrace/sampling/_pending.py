@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the next iterator of a loader continues: a state that was loaded, and steps to skip. Both loaders use it."""
+"""The state that the next iterator of a loader continues, and the steps that it skips. Both loaders use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.sampling._state import Segment, State, StateError
 
 
 class Pending(NamedTuple):
-    """What the next iterator of a loader continues. skipped: steps to leave out after it."""
+    """The state that the next iterator of a loader continues. skipped: steps to leave out after it."""
 
     state: State | None
     skipped: int = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the indices of an epoch come from: an order that is known, so that it can be continued at any place and divided
+"""The sources of the indices of an epoch: an order that is known, so that it can be continued at any place and divided
 among another number of ranks, or a sampler of the user's, whose indices are drawn again.
 
 The loaders choose the source (headrace.torch._sources, headrace._numpy.sources); Epoch (_epoch.py) begins and continues

@@ -28,9 +28,6 @@ _FOREIGN = {
 }
 
 
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))  # equal states are equal texts
-
-
 class StateError(ValueError):
     """Raised if a state cannot be loaded. Nothing of it is loaded then."""
 
@@ -64,8 +61,8 @@ class State:
     order, of all ranks, that were consumed; -1 if that is not known. order: what the order of this epoch is made from
     (`kind`, and `n`, `seed`, `epoch`, ... as far as they exist), which must be the same at load. segments: the parts of
     this epoch, of which the last one is under way. holes: of the last segment, numbers of batches that were not
-    delivered although later ones were. first, last: hashes of the indices of the epoch's first batch and of the last
-    delivered one, to find an order that has changed. by: the rank whose batches these are. seeds: random numbers that
+    delivered although later ones were. last: a hash of the indices of the batch that was delivered last, to find an
+    order that has changed; 0: not known. by: the rank that it was delivered to. seeds: random numbers that
     were drawn for this epoch. rank: whose state it is, or -1 if it is right for all ranks. workers: for an iterable
     dataset, the state of each worker.
     """
@@ -76,7 +73,6 @@ class State:
     order: dict[str, Any]
     segments: list[Segment]
     holes: list[int] = field(default_factory=list)
-    first: int = 0
     last: int = 0
     seeds: dict[str, Any] = field(default_factory=dict)
     rank: int = -1
@@ -97,7 +93,6 @@ _TYPES: dict[str, type] = {
     "order": dict,
     "segments": list,
     "holes": list,
-    "first": int,
     "last": int,
     "seeds": dict,
     "rank": int,
@@ -111,12 +106,15 @@ _TAILS = ("pad", "drop", "exact", "slice")
 
 def encode(state: State) -> dict[str, str]:
     """Returns the state as users keep it."""
-    text = _ENCODER.encode({"format": FORMAT, **vars(state), "segments": [vars(one) for one in state.segments]})
+    text = _text({"format": FORMAT, **vars(state), "segments": [vars(one) for one in state.segments]})
     return {KEY: f'{text[:-1]},"checksum":{zlib.crc32(text.encode())}}}'}
 
 
+_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
 def _checksum(fields: Mapping[str, Any]) -> int:
-    return zlib.crc32(_ENCODER.encode(fields).encode())
+    return zlib.crc32(_text(fields).encode())
 
 
 def decode(given: Any) -> State:

@@ -92,7 +92,7 @@ def begin_with(sampler: Any, seeds: dict[str, Any]) -> None:
 
 
 class Before:
-    """What a sampler and the generators are at the beginning of an epoch, before torch's iterator is made."""
+    """The states of a sampler and of the generators at the beginning of an epoch, before torch's iterator is made."""
 
     def __init__(self, sampler: Any) -> None:
         self.globals = _generators.Globals()

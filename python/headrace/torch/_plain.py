@@ -31,11 +31,9 @@ class PlainTasks:
         self._ahead: list[Any] = []
         self.is_over = False
         self.handed_count = 0
-        self.first: Any = None
 
     def __iter__(self) -> Iterator[Any]:
         while (task := self._next()) is not None:
-            self.first = task if self.first is None else self.first
             self._drawn[self.handed_count] = task
             self.handed_count += 1
             self._forget()

@@ -30,7 +30,7 @@ from headrace.torch._foreign import Before, ForeignSource, has_set_epoch, sample
 def option(loader: Any, name: str) -> Any:
     """Returns one of headrace's options of a loader, which may be torch's own."""
     others = _per_loader.installed_options.get(name, _options.DEFAULTS[name])
-    return _options.own(loader, name, others) if hasattr(loader, "steps_left") else others
+    return _options.own(loader, name, others) if hasattr(type(loader), "steps_left") else others
 
 
 def source_of(loader: Any) -> tuple[Source, int]:

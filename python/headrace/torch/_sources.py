@@ -251,7 +251,7 @@ class ShardSource(Source):
 
 
 class _Batches:
-    """What is left of an order as a batch sampler with a length."""
+    """The rest of an order as a batch sampler with a length."""
 
     def __init__(self, drawn: Drawn, left: int, like: Any) -> None:
         self._drawn = drawn
@@ -341,7 +341,7 @@ def source_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[Source, int]
 
 
 def _inner_of(index_sampler: Any) -> tuple[Any, int, bool]:
-    """Returns the sampler inside torch's BatchSampler, its batch size (0: there is none) and drop_last."""
+    """Returns the sampler inside torch's BatchSampler, its batch size (0: no batches) and drop_last."""
     is_torchs = type(index_sampler) is BatchSampler and BatchSampler.__iter__ is _make_batches
     size = index_sampler.batch_size if is_torchs else 0
     if type(size) is int and size > 0:

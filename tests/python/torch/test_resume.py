@@ -68,7 +68,7 @@ def test_after_a_load_iter_takes_no_random_numbers(kind: str) -> None:
 
 
 @KINDS
-def test_state_before_the_first_batch_is_that_of_the_epochs_start(kind: str) -> None:
+def test_the_state_before_the_first_batch_begins_the_epoch(kind: str) -> None:
     torch.manual_seed(6)
     loader = MAKERS[kind](num_workers=2)
     numbers = torch.get_rng_state()
@@ -123,7 +123,7 @@ def test_of_two_iterators_the_newest_one_counts() -> None:
     assert _decoded(loader.state_dict())["steps"] == 1
 
 
-def test_with_seeds_of_each_sample_a_continued_run_gives_the_same_bytes() -> None:
+def test_with_seeds_of_each_sample_the_bytes_are_the_same() -> None:
     def make(workers: int) -> Any:
         return DataLoader(Noisy(), 4, shuffle=True, rng="sample", num_workers=workers)
 
@@ -241,7 +241,7 @@ def _without_own(state: dict[str, str]) -> dict[str, Any]:
     """Returns what is the same on all ranks."""
     fields = _decoded(state)
     fields["seeds"].pop("base", None)
-    return {name: one for name, one in fields.items() if name not in ("by", "first", "last", "checksum")}
+    return {name: one for name, one in fields.items() if name not in ("by", "last", "checksum")}
 
 
 def _steps_of(loaders: list[Any], steps: int) -> list[int]:
@@ -266,7 +266,7 @@ DIVISION = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 9))
     divisions=st.lists(DIVISION, min_size=1, max_size=3),
 )
 @settings(max_examples=int(os.environ.get("HEADRACE_EXAMPLES", 60)), deadline=None)
-def test_after_changes_of_ranks_and_batch_size_each_remaining_sample_comes_once(
+def test_each_remaining_sample_comes_once_after_changes(
     kind: str, n: int, tail: str, divisions: list[tuple[int, int, int]]
 ) -> None:
     if kind == "distributed" and tail == "exact":

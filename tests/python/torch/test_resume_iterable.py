@@ -148,7 +148,7 @@ def test_a_dataset_state_with_other_objects_is_refused(kind: Any) -> None:
 
 
 class KeepsState(IterableDataset[int]):
-    """As datasets of Hugging Face: a state that was loaded stays for each later iteration."""
+    """Does what datasets of Hugging Face do: a state that was loaded stays for each later iteration."""
 
     def __init__(self) -> None:
         self.start = self.next = 0

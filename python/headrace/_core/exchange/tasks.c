@@ -12,18 +12,18 @@ struct tasks {
     Py_ssize_t list_taken;
     Py_ssize_t batch_size; /* 0: items are handed on as they come */
     bool drop_last, has_lists, is_over;
-    char reads_batches;              /* a task that can be read only once is read into a list */
-    char keeps_sent;                 /* tasks are kept in `sent`, `first` and `last` */
-    PyObject *batch;                 /* list: items of a batch that is not complete */
-    PyObject *ahead;                 /* list: drawn by look, oldest first */
-    PyObject *error;                 /* that the sampler raised after those, in look */
-    PyObject *held;                  /* dict: thread -> what it has drawn and not handed on */
-    PyObject *sent;                  /* dict: number -> task that was handed on and not answered */
-    PyObject *first, *last;          /* the first task that was handed on, and the task that was answered last */
-    Py_ssize_t skipped_count;        /* items that are left out of that batch */
-    unsigned long long item_count;   /* items that the iterator gave */
-    unsigned long long handed_count; /* tasks that were handed on */
-    unsigned long long lost_count;   /* of these, tasks that no worker got; they have no number */
+    char reads_batches;                             /* a task that can be read only once is read into a list */
+    char keeps_sent;                                /* tasks are kept in `sent` and `last` */
+    PyObject *batch;                                /* list: items of a batch that is not complete */
+    PyObject *ahead;                                /* list: drawn by look, oldest first */
+    PyObject *error;                                /* that the sampler raised after those, in look */
+    PyObject *held;                                 /* dict: thread -> what it has drawn and not handed on */
+    PyObject *sent;                                 /* dict: number -> task that was handed on and not answered */
+    PyObject *last;                                 /* the task that was answered last */
+    Py_ssize_t skipped_count;                       /* items that are left out of that batch */
+    unsigned long long item_count;                  /* items that the iterator gave */
+    unsigned long long handed_count;                /* tasks that were handed on */
+    unsigned long long lost_count;                  /* of these, tasks that no worker got; they have no number */
     unsigned long long answered_count, last_number; /* tasks that were answered, and the number of the last of them */
 };
 
@@ -61,7 +61,6 @@ static int tasks_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(tasks->error);
     Py_VISIT(tasks->held);
     Py_VISIT(tasks->sent);
-    Py_VISIT(tasks->first);
     Py_VISIT(tasks->last);
     return 0;
 }
@@ -76,7 +75,6 @@ static int tasks_clear(PyObject *self) {
     Py_CLEAR(tasks->error);
     Py_CLEAR(tasks->held);
     Py_CLEAR(tasks->sent);
-    Py_CLEAR(tasks->first);
     Py_CLEAR(tasks->last);
     return 0;
 }
@@ -196,11 +194,10 @@ PyObject *tasks_draw(PyObject *self) {
 static void keep_sent(struct tasks *tasks, PyObject *task) {
     PyObject *number = PyLong_FromUnsignedLongLong(tasks->handed_count - tasks->lost_count);
     if (number) PyDict_SetItem(tasks->sent, number, task);
-    if (!tasks->first) tasks->first = Py_NewRef(task);
     Py_XDECREF(number);
 }
 
-/* Removes this thread's task from those that are held. Returns it, or NULL if there is none. */
+/* Removes this thread's task from those that are held. Returns it, or NULL if it holds none. */
 static PyObject *take_held(struct tasks *tasks) {
     PyObject *thread = this_thread();
     PyObject *task = thread ? Py_XNewRef(PyDict_GetItemWithError(tasks->held, thread)) : NULL;
@@ -385,7 +382,7 @@ static PyMemberDef members[] = {
     {"reads_batches", T_BOOL, offsetof(struct tasks, reads_batches), 0,
      "Whether a task that can be read only once is read into a list. It is False at first."},
     {"keeps_sent", T_BOOL, offsetof(struct tasks, keeps_sent), 0,
-     "Whether tasks are kept in `sent`, `first` and `last`. It is False at first."},
+     "Whether tasks are kept in `sent` and `last`. It is False at first."},
     {"item_count", T_ULONGLONG, offsetof(struct tasks, item_count), READONLY, "How many items the iterator gave."},
     {"handed_count", T_ULONGLONG, offsetof(struct tasks, handed_count), READONLY, "How many tasks were handed on."},
     {"is_over", T_BOOL, offsetof(struct tasks, is_over), READONLY, "True if the iterator has come to its end."},
@@ -395,7 +392,6 @@ static PyMemberDef members[] = {
      "How many of them were answered."},
     {"sent", T_OBJECT_EX, offsetof(struct tasks, sent), READONLY,
      "The tasks that were handed on and not answered, by number."},
-    {"first", T_OBJECT, offsetof(struct tasks, first), READONLY, "The first task that was handed on, or None."},
     {"last", T_OBJECT, offsetof(struct tasks, last), READONLY, "The task that was answered last, or None."},
     {"last_number", T_ULONGLONG, offsetof(struct tasks, last_number), READONLY, "The number of that task."},
     {NULL, 0, 0, 0, NULL},

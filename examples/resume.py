@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training that is killed in the middle of an epoch on two ranks, and goes on at the same sample on one rank.
+
+    python examples/resume.py                                        # shows it: trains, kills, resumes, compares
+    torchrun --nproc-per-node 2 examples/resume.py --train FOLDER    # the training alone, under any launcher
+
+The function `train` is the part to copy. Its checkpoint has the state of the loader next to those of the model and the
+optimizer: `loader.state_dict()`, and `loader.load_state_dict(...)`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+from headrace.torch import DataLoader, per_rank
+from torch.utils.data import Dataset, RandomSampler
+
+SAMPLES, BATCH, EPOCHS = 600, 10, 2
+
+
+class Points(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
+    """Points in a plane, and on which side of a line they are."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        point = torch.rand(2, generator=torch.Generator().manual_seed(index))
+        return point, (point.sum(dim=0, keepdim=True) > 1).float(), index
+
+
+def train(folder: str, workers: int, killed_at: int) -> None:
+    """Trains on all ranks, and saves a checkpoint every five steps."""
+    dist.init_process_group("gloo")
+    rank, path = dist.get_rank(), os.path.join(folder, "checkpoint.pt")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+
+    # per_rank gives each rank its part of the shuffled order, and each sample once per epoch.
+    dataset = Points()
+    sampler = per_rank(RandomSampler(dataset), tail="exact", seed=0)
+    loader = DataLoader(dataset, BATCH, sampler=sampler, num_workers=workers)
+
+    step, first_epoch = 0, 0
+    if os.path.exists(path):
+        checkpoint = torch.load(path)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        loader.load_state_dict(checkpoint["loader"])  # the next `for` begins after the last sample of the checkpoint
+        step, first_epoch = checkpoint["step"], checkpoint["epoch"]
+        if rank == 0:
+            print(f"  resumed after step {step}, in epoch {first_epoch}, on {dist.get_world_size()} ranks", flush=True)
+
+    for epoch in range(first_epoch, EPOCHS):
+        sampler.set_epoch(epoch)
+        for points, sides, indices in loader:
+            weights = loader.last.weights  # 0 for a sample that another rank has too, 1 for all others
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(
+                model(points), sides, weight=weights[:, None], reduction="sum"
+            )
+            optimizer.zero_grad()
+            (loss / loader.last.global_count).backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+            optimizer.step()
+            step += 1
+            note_samples(folder, rank, step, epoch, indices, weights)
+            if step % 5 == 0 and rank == 0:
+                state = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "loader": loader.state_dict(),
+                }
+                torch.save({**state, "step": step, "epoch": epoch}, path + ".new")
+                os.rename(path + ".new", path)
+            if step == killed_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+    dist.destroy_process_group()
+
+
+# ---- what follows only shows that it works ----
+
+
+def note_samples(folder: str, rank: int, step: int, epoch: int, indices: torch.Tensor, weights: torch.Tensor) -> None:
+    """Notes which samples were trained on, for the comparison at the end."""
+    seen = [index for index, weight in zip(indices.tolist(), weights.tolist(), strict=True) if weight]
+    with open(os.path.join(folder, f"seen-{rank}"), "a") as file:
+        print(json.dumps([step, epoch, seen]), file=file)
+
+
+def run_ranks(folder: str, ranks: int, workers: int, killed_at: int) -> None:
+    """Runs the training with so many ranks, and waits for their end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, __file__, "--train", folder, "--workers", str(workers), "--killed-at", str(killed_at)]
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    processes = [subprocess.Popen(command, env={**common, "RANK": str(rank)}) for rank in range(ranks)]
+    for process in processes:
+        process.wait(300)
+
+
+def samples_of_epochs(folder: str, killed_step: int) -> list[list[int]]:
+    """Returns the samples that the model was trained on in each epoch. Steps after the last checkpoint before the kill
+    were undone by it, and were made again."""
+    last: dict[tuple[int, int], tuple[int, list[int]]] = {}
+    for name in sorted(os.listdir(folder)):
+        if name.startswith("seen-"):
+            with open(os.path.join(folder, name)) as file:
+                for line in file:
+                    step, epoch, seen = json.loads(line)
+                    rank = int(name.removeprefix("seen-"))
+                    last[step, rank] = epoch, seen
+    kept = killed_step // 5 * 5  # the step of the checkpoint
+    found: list[list[int]] = [[] for _ in range(EPOCHS)]
+    for (step, rank), (epoch, seen) in last.items():
+        if step <= kept or rank == 0:
+            found[epoch] += seen
+    return found
+
+
+def show(workers: int) -> bool:
+    """Trains on two ranks, kills them, resumes on one, and says whether each sample was seen once per epoch."""
+    killed_at = 42
+    with tempfile.TemporaryDirectory() as folder:
+        print(f"two ranks train on {SAMPLES} samples, and are killed at step {killed_at}, in the middle of epoch 1")
+        run_ranks(folder, 2, workers, killed_at)
+        print("one rank goes on")
+        run_ranks(folder, 1, workers, -1)
+        epochs = samples_of_epochs(folder, killed_at)
+    for epoch, seen in enumerate(epochs):
+        print(f"epoch {epoch}: {len(seen)} samples, {len(set(seen))} different ones")
+    return all(sorted(seen) == list(range(SAMPLES)) for seen in epochs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", metavar="FOLDER", help="train, with checkpoints in this folder")
+    parser.add_argument("--workers", type=int, default=1, help="data loading processes of each rank")
+    parser.add_argument("--killed-at", type=int, default=-1, help="the step at which each rank kills itself")
+    options = parser.parse_args()
+    if options.train:
+        train(options.train, options.workers, options.killed_at)
+        return 0
+    is_right = show(options.workers)
+    print("each sample was seen once per epoch" if is_right else "samples are missing, or were seen twice")
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
