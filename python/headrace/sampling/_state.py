@@ -28,6 +28,9 @@ _FOREIGN = {
 }
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))  # equal states are equal texts
+
+
 class StateError(ValueError):
     """Raised if a state cannot be loaded. Nothing of it is loaded then."""
 
@@ -106,15 +109,12 @@ _TAILS = ("pad", "drop", "exact", "slice")
 
 def encode(state: State) -> dict[str, str]:
     """Returns the state as users keep it."""
-    text = _text({"format": FORMAT, **vars(state), "segments": [vars(one) for one in state.segments]})
+    text = _ENCODER.encode({"format": FORMAT, **vars(state), "segments": [vars(one) for one in state.segments]})
     return {KEY: f'{text[:-1]},"checksum":{zlib.crc32(text.encode())}}}'}
 
 
-_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-
-
 def _checksum(fields: Mapping[str, Any]) -> int:
-    return zlib.crc32(_text(fields).encode())
+    return zlib.crc32(_ENCODER.encode(fields).encode())
 
 
 def decode(given: Any) -> State:

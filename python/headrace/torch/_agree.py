@@ -78,6 +78,18 @@ def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
     return Watch(agreement, sampler, epoch)
 
 
+def describe(loader: Any) -> str:
+    """Returns which rank a loader reads for, what says so, and how it is compared with the others."""
+    sampler = _dealing_sampler(loader)
+    if sampler is None:
+        return "its sampler deals to one rank"
+    place = lookup.attribute(sampler, "place")
+    source = "of the sampler" if place is None else place.source
+    agreement = _per_loader.agreements.get(loader)
+    compared = "not compared yet" if agreement is None else agreement.describe()
+    return f"rank {sampler.rank} of {sampler.num_replicas} ({source}); {compared}"
+
+
 def _facts_of(epoch: Epoch, sampler: Any) -> Facts:
     order = epoch.source.order
     left = epoch.steps_left()

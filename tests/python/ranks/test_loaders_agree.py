@@ -63,6 +63,9 @@ epochs(lambda: DataLoader(lengths, batch_sampler=Naive(lengths), num_workers={wo
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_set_epoch_that_one_rank_forgot_is_named(tmp_path: pathlib.Path, workers: int) -> None:
     code = f"""
+import warnings
+warnings.simplefilter("ignore")  # rank 1 warns by itself of what it forgot
+
 def set_epoch(loader, epoch):
     if RANK == 0:
         loader.sampler.set_epoch(epoch)
@@ -97,10 +100,10 @@ def test_datasets_of_different_sizes_are_named(tmp_path: pathlib.Path) -> None:
 
 def test_ranks_that_agree_run_with_two_loaders_and_breaks(tmp_path: pathlib.Path) -> None:
     code = """
-def make(n):
-    return DataLoader(range(n), 4, sampler=DistributedSampler(range(n)), num_workers=1)
+def make(n, shuffle):
+    return DataLoader(range(n), 4, sampler=DistributedSampler(range(n), shuffle=shuffle), num_workers=1)
 
-train, validation = make(64), make(30)
+train, validation = make(64, True), make(30, False)
 for epoch in range(3):
     train.sampler.set_epoch(epoch)
     for number, batch in enumerate(train):
@@ -114,3 +117,15 @@ print("fine", flush=True)
 meet("end")
 """
     assert run_ranks(tmp_path, 2, LOADERS + code) == ["fine\n", "fine\n"]
+
+
+def test_the_report_says_which_rank_this_is_and_how_it_is_compared(tmp_path: pathlib.Path) -> None:
+    code = """
+loader = DataLoader(range(64), 4, sampler=per_rank(range(64)), num_workers=1)
+list(loader)
+print(loader.report()["ranks"], flush=True)
+meet("end")
+"""
+    for rank, text in enumerate(run_ranks(tmp_path, 2, LOADERS + code)):
+        assert text.startswith(f"rank {rank} of 2 (torch.distributed")
+        assert "compared with 1 other processes of this machine" in text

@@ -28,7 +28,7 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "shutdown_timeout": 4.0,
     "on_changed": "finish",
     "held_back": 1,
-    "snapshot_every_n_steps": 2,
+    "snapshot_every_n_steps": 5,
     "freeze": True,
     "repair": "auto",
 }
