@@ -271,6 +271,8 @@ def test_each_remaining_sample_comes_once_after_changes(
 ) -> None:
     if kind == "distributed" and tail == "exact":
         tail = "pad"
+    if kind == "random" and n == 0:  # RandomSampler raises then
+        kind = "order"
     state, counted = None, []
     for number, (world, batch, wanted) in enumerate(divisions):
         loaders = _rank_loaders(kind, n, world, batch, tail)
