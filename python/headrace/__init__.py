@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace._numpy.loader import Loader as Loader
     from headrace._ranks.disagreement import RanksDisagree as RanksDisagree
     from headrace.sampling._order import Order as Order
+    from headrace.sampling._state import StateError as StateError
     from headrace.store._attributes import freeze_attributes as freeze_attributes
     from headrace.store._freeze import StoreError as StoreError
     from headrace.store._freeze import freeze as freeze
@@ -31,6 +32,7 @@ __all__ = [
     "Loader",
     "Order",
     "RanksDisagree",
+    "StateError",
     "StoreError",
     "WorkerInfo",
     "__version__",
@@ -52,6 +54,7 @@ _LATE = {
     "WorkerInfo": "headrace._numpy.job",
     "get_worker_info": "headrace._numpy.job",
     "default_collate": "headrace._numpy.collate",
+    "StateError": "headrace.sampling._state",
     "StoreError": "headrace.store._freeze",
     "freeze": "headrace.store._freeze",
     "freeze_attributes": "headrace.store._attributes",

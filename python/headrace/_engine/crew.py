@@ -205,8 +205,9 @@ class Crew:
         start = self._first_start(worker)
         before = start.made + start.discard  # batches that were delivered before this process
         if worker in self._states:
-            start.state, start.made = self._states[worker].state, self._states[worker].made
-        if self._restart_mode != restart_state.REDO:
+            notes = self._states[worker]
+            start.state, start.made, start.is_ended = notes.state, notes.made, notes.is_end
+        if self._restart_mode != restart_state.REDO and not start.is_ended:
             start.discard = before + delivered + published - start.made
         return start
 

@@ -316,7 +316,7 @@ class Engine:
         if notes.bad:
             self._bad[self._core.serial] = notes.bad
             self._core.count_skipped(self._skipped + len(self._bad_samples()))
-        if notes.state is not None:
+        if notes.state is not None or notes.is_end:
             self._crew.keep_state(notes)
 
     def _bad_samples(self) -> list[Any]:

@@ -133,7 +133,7 @@ class IterableEpoch:
 
     def state(self, held_back: int) -> State:
         """Returns the state after the batches that were delivered, without those that are held back."""
-        if self.is_over():
+        if self.is_over() or self._is_exhausted(held_back):
             return State(self.number + 1, 0, -1, self.order, [Segment(1, 1, False, "pad")], rank=self._rank)
         steps = self.steps_done(held_back)
         return State(
@@ -148,11 +148,19 @@ class IterableEpoch:
             workers=self._saved() if steps and self.places is not None else [],
         )
 
+    def _is_exhausted(self, held_back: int) -> bool:
+        """Returns True if the consumer has the last batch, as far as that is known before the end."""
+        if self.places is None or not self.steps_done(held_back):
+            return False
+        if self._workers:
+            return self.places.are_ended(self._delivered())
+        return bool(self.tasks.is_over) and not held_back
+
     def _saved(self) -> list[Any]:
         assert self.places is not None
         if self._workers or self._held_back:
             return self.places.saved(self._delivered())
         state = BatchNotes(0, state=pickle.dumps(self._dataset.state_dict()), made=self.steps_done())
-        places = WorkerPlaces(1, [0, [None, 0, self.steps_done() - 1]])
+        places = WorkerPlaces(1, [0, [None, 0, self.steps_done() - 1, False]])
         places.note(0, state, 1)
         return places.saved(1)

@@ -29,6 +29,28 @@ class _Place:
     state: bytes | None = None  # pickled
     made: int = 0  # batches that the dataset had given by then
     done: int = 0  # batches of this worker that the consumer has
+    is_ended: bool = False  # the dataset has no more for this worker
+    error: str = ""  # what the dataset's state_dict raised last
+
+    def take(self, notes: BatchNotes) -> None:
+        """Takes what a worker has sent with a batch."""
+        self.is_ended |= notes.is_end
+        self.error = notes.error
+        if notes.state is not None:
+            self.state, self.made = notes.state, notes.made
+
+    def start(self, epoch: int) -> StartState:
+        """Returns where the worker starts."""
+        if self.is_ended:
+            return StartState(epoch=epoch, is_ended=True, made=self.done)
+        return StartState(epoch=epoch, state=self.state, made=self.made, discard=self.done - self.made)
+
+    def saved(self) -> list[Any]:
+        """Returns the place as a state contains it. Raises StateError."""
+        if self.error:
+            raise StateError(f"headrace: the dataset's state_dict failed in a worker: {self.error}")
+        state = None if self.state is None or self.is_ended else _values.encode(pickle.loads(self.state))
+        return [state, self.done if self.is_ended else self.made, self.done, self.is_ended]
 
 
 class WorkerPlaces:
@@ -55,8 +77,8 @@ class WorkerPlaces:
             answer = self._answers.popleft()
             place = self._places[answer.worker]
             place.done += 1
-            if answer.notes is not None and answer.notes.state is not None:
-                place.state, place.made = answer.notes.state, answer.notes.made
+            if answer.notes is not None:
+                place.take(answer.notes)
             self._next_worker = (answer.worker + 1) % len(self._places)
             self._count += 1
 
@@ -67,25 +89,27 @@ class WorkerPlaces:
 
     def starts(self, epoch: int) -> list[StartState]:
         """Returns where the workers start in an epoch that is continued."""
-        return [
-            StartState(epoch=epoch, state=one.state, made=one.made, discard=one.done - one.made) for one in self._places
-        ]
+        return [one.start(epoch) for one in self._places]
+
+    def are_ended(self, delivered: int) -> bool:
+        """Returns True if no worker has more after so many answers."""
+        self._include(delivered)
+        return all(one.is_ended for one in self._places)
 
     def saved(self, delivered: int) -> list[Any]:
         """Returns the places after so many answers as a state contains them: the next worker, and for each worker its
-        dataset's state, and the batches that it had made then and those that the consumer has. Raises StateError."""
+        dataset's state, the batches that it had made then, those that the consumer has, and whether it has no more.
+        Raises StateError."""
         self._include(delivered)
-        states = [None if one.state is None else _values.encode(pickle.loads(one.state)) for one in self._places]
-        places = zip(states, self._places, strict=True)
-        return [self._next_worker, *([state, one.made, one.done] for state, one in places)]
+        return [self._next_worker, *(one.saved() for one in self._places)]
 
 
 def _read(saved: Any) -> _Place:
     try:
-        text, made, done = saved
-        is_good = type(made) is type(done) is int and 0 <= made <= done
+        text, made, done, is_ended = saved
+        is_good = type(made) is type(done) is int and 0 <= made <= done and type(is_ended) is bool
     except (TypeError, ValueError):
         is_good = False
     if not is_good:
         raise StateError(f"headrace: this state is damaged: a worker's part is {saved!r}")
-    return _Place(None if text is None else pickle.dumps(_values.decode(text)), made, done)
+    return _Place(None if text is None else pickle.dumps(_values.decode(text)), made, done, is_ended)

@@ -11,6 +11,7 @@ from headrace import _core, _options
 from headrace._engine import in_process
 from headrace._numpy.job import Fetcher
 from headrace._samples import draw
+from headrace.sampling._epoch import Epoch
 
 if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
@@ -20,6 +21,7 @@ class InProcessIterator(in_process.InProcessIterator):
     """Iterates over one epoch of a Loader with num_workers=0. was_made: is called after each batch."""
 
     is_over = False
+    epoch: Epoch | None = None  # of a map-style dataset
     was_made: Callable[[], None] | None = None
 
     def __init__(self, loader: Loader, tasks: _core.Tasks, epoch: int) -> None:
@@ -51,6 +53,8 @@ class InProcessIterator(in_process.InProcessIterator):
             data = self._make(self._from, self._fetch)
         except StopIteration:
             self.is_over = True
+            if self.epoch is not None:
+                self.epoch.has_ended = True
             raise
         if self.was_made is not None:
             self.was_made()

@@ -18,6 +18,7 @@ from headrace._numpy.job import Job
 from headrace._numpy.worker_error import reraise
 from headrace._samples import refill
 from headrace._start import signals
+from headrace.sampling._epoch import Epoch
 
 if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
@@ -27,6 +28,7 @@ class WorkerIterator(_core.Iterator):
     """Iterates over a Loader with workers: for one epoch, or for several with persistent workers."""
 
     _is_from_signal = staticmethod(signals.is_from_signal)
+    epoch: Epoch | None = None  # of a map-style dataset
 
     def __init__(self, loader: Loader, epoch: int, places: WorkerPlaces | None) -> None:
         self._places = places
@@ -112,6 +114,8 @@ class WorkerIterator(_core.Iterator):
         except _engine.Timeout:
             self._raise_timeout()
         if status is None:
+            if self.epoch is not None:
+                self.epoch.has_ended = True
             if not self._keep_workers:
                 self._engine.close()
             raise StopIteration

@@ -21,7 +21,7 @@ from headrace._samples.maker import SampleMaker
 from headrace._start.start_state import StartState
 from headrace._worker import diagnostics
 from headrace._worker.iterable_fetcher import IterableFetcher
-from headrace._worker.job import DatasetJob
+from headrace._worker.job import DatasetJob, EndOfData
 from headrace._worker.library_threads import limit_library_threads
 
 
@@ -107,6 +107,7 @@ class Job(DatasetJob):
 
     def _begin(self, start: StartState, init_fn: Callable[[int], None] | None) -> None:
         self._made = start.made
+        self._is_ended = start.is_ended
         self._state = start.state
         _seed_all(self.seed, start.epoch, self.worker)
         self._fetcher = None
@@ -132,6 +133,8 @@ class Job(DatasetJob):
         self.notes = None
         self._made += 1
         self._raise_failure()
+        if self._is_ended:
+            raise EndOfData
         if self._state is not None:
             self._load(self._state)
         samples = self._fetch_and_note(self._samples, task)

@@ -184,7 +184,8 @@ class Loader(Options):
 
     def state_dict(self) -> dict[str, str]:
         """Returns how far this loader is: after the batches that were delivered, or at the next epoch's beginning after
-        the last one. It can be called at any time, and starts no worker.
+        the last one. (Of an iterable dataset without a state, the last one is not known before the loop has ended.) It
+        can be called at any time, and starts no worker.
 
         The dict has one key and a string, about 1 KiB. In order (in_order=True) it is the same on each rank."""
         return _state.encode(self._place.state(self))
@@ -240,8 +241,9 @@ class Loader(Options):
         if self._is_iterable:
             iterator = self._iterate_iterable(self._place.begin_iterable(self))
         else:
-            tasks = self._place.begin(self).tasks
-            iterator = self._iterate(tasks, self._count_epoch(), None)
+            epoch = self._place.begin(self)
+            iterator = self._iterate(epoch.tasks, self._count_epoch(), None)
+            iterator.epoch = epoch
         found: Iterator[Any] = iterator
         return found
 

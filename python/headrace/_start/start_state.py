@@ -17,6 +17,7 @@ class StartState:
     and why; the keys are random_numbers.text_of their indices. state: the state_dict of an iterable dataset, pickled,
     to be loaded before the dataset is iterated. made: batches that the dataset had given when that state was taken.
     discard: batches after those which an earlier worker has made already; they are made again and discarded.
+    is_ended: the iterable dataset has no more for this worker.
     look_s: see headrace._inspect.growth.
     """
 
@@ -25,4 +26,5 @@ class StartState:
     state: bytes | None = None
     made: int = 0
     discard: int = 0
+    is_ended: bool = False
     look_s: float | None = field(default_factory=lambda: growth.look_s)

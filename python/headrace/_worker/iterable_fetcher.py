@@ -35,6 +35,11 @@ class IterableFetcher:
         self._collate = collate_fn
         self._from: FromIterable | None = None
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Returns True if the dataset has come to its end."""
+        return self._from is not None and bool(self._from.tasks.is_over)
+
     def take_bad(self) -> list[BadSample]:
         """Returns the bad samples of the batch that was fetched last, once."""
         return [] if self._from is None else self._from.take_bad()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace import _core
-from headrace._errors import raising
+from headrace._errors import exception_text, raising
 from headrace._inspect import lookup
 from headrace._options import Policy
 from headrace._samples.maker import BadSample, SampleMaker
@@ -36,6 +36,8 @@ class BatchNotes:
     state: bytes | None = None  # the state_dict of an iterable dataset after the batch, pickled
     made: int = 0  # how many batches the dataset had given by then in this epoch
     bad: list[BadSample] = field(default_factory=list)
+    is_end: bool = False  # an iterable dataset has come to its end in this batch
+    error: str = ""  # what its state_dict raised
 
 
 class Job(Protocol):
@@ -88,6 +90,7 @@ class DatasetJob:
     _take_bad: Callable[[], list[BadSample]] = staticmethod(list)  # gives the bad samples of the latest batch, once
     _made: int
     _state: bytes | None = None  # is loaded when the first task arrives
+    _is_ended: bool = False  # the dataset has ended in an earlier worker
     _state_is_wanted: bool
     _fetcher: Any = None
     _failure: Any = None  # the exception that kept the worker from starting; the next task is answered with it
@@ -122,14 +125,29 @@ class DatasetJob:
             self.notes = self._notes_of(None)
             raise
         is_due = self._state_is_wanted and self._made % self.policy.snapshot_every_n_steps == 0
-        self.notes = self._notes_of(pickle.dumps(self.dataset.state_dict()) if is_due else None)
+        state, error = self._take_state() if is_due else (None, "")
+        self.notes = self._notes_of(state, self._state_is_wanted and self._is_exhausted(), error)
         return data
 
-    def _notes_of(self, state: bytes | None) -> BatchNotes | None:
+    def _take_state(self) -> tuple[bytes | None, str]:
+        """Returns the state of the dataset, or what kept it from being taken: that matters only if the loader's state
+        is asked for, or if a worker may have to be replaced."""
+        try:
+            return pickle.dumps(self.dataset.state_dict()), ""
+        except Exception as error:
+            if self.policy.max_restarts:
+                raise
+            return None, exception_text.in_words(error)
+
+    def _is_exhausted(self) -> bool:
+        """Returns True if the iterable dataset came to its end while the last batch was made."""
+        return bool(getattr(self._fetcher, "is_exhausted", getattr(self._fetcher, "ended", False)))
+
+    def _notes_of(self, state: bytes | None, is_end: bool = False, error: str = "") -> BatchNotes | None:
         bad = self._take_bad()
-        if state is None and not bad:
+        if state is None and not bad and not is_end and not error:
             return None
-        return BatchNotes(self.worker, state=state, made=self._made, bad=bad)
+        return BatchNotes(self.worker, state=state, made=self._made, bad=bad, is_end=is_end, error=error)
 
     def sends(self, error: BaseException) -> bool:
         """Does what Job.sends says. A policy for bad samples covers exceptions of class Exception. Any other one ends

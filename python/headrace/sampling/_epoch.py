@@ -81,6 +81,7 @@ class Epoch:
     """
 
     tasks: Any
+    has_ended = False  # the iterator has raised StopIteration
     order_before: dict[str, Any] | None = None  # of the epoch before, if that came to its end
 
     def __init__(
@@ -151,7 +152,8 @@ class Epoch:
         return (
             "headrace: the order of the samples has changed since this state was taken: the "
             f"{state.order['kind']} {what} than before in its first {self._begun} batches; make it with the same seed, "
-            "weights and dataset, or use on_changed='next_epoch' to leave the rest of the epoch out"
+            "weights and dataset, give it state_dict and load_state_dict if it counts epochs itself, or use "
+            "on_changed='next_epoch' to leave the rest of the epoch out"
         )
 
     # ---- the progress ----
@@ -219,6 +221,7 @@ class Epoch:
 
     def state(self, held_back: int) -> State:
         """Returns the state after the batches that were delivered, without the last `held_back` of them."""
+        held_back = 0 if self.has_ended else held_back
         steps, holes = self._delivered(held_back)
         source = self.source
         if steps - len(holes) == 0 and not self._earlier:
@@ -251,7 +254,9 @@ class Epoch:
     def _at_next_epoch(self) -> State:
         """Returns the state after the last batch, which is that before the first one of the next epoch."""
         source = self.source
-        return State(self.number + 1, 0, 0, source.next_order(), [source.segment], seeds=source.end_seeds())
+        return State(
+            self.number + 1, 0, 0, source.next_order(), [source.segment], seeds=source.end_seeds(), is_end=True
+        )
 
     def _is_over(self, done: int) -> bool:
         """Returns True if the consumer has all batches. The sampler may not have come to its end yet; then it is

@@ -27,6 +27,11 @@ def has_state(dataset: Any) -> bool:
 def fitting(state: State, dataset: Any, workers: int, rank: int) -> State:
     """Returns a state if it fits the loader. Raises StateError."""
     order = order_of(dataset, workers)
+    if state.steps and state.order.get("workers") not in (None, workers):
+        raise StateError(
+            f"headrace: this state was taken with num_workers={state.order['workers']}, and this loader has "
+            f"num_workers={workers}: each worker has its own part of an iterable dataset, so they have to be as many"
+        )
     check_same_order(state, order)
     if state.steps and state.rank != rank:
         raise StateError(

@@ -43,25 +43,21 @@ def skipped(state: State, steps: int, source: Source) -> State:
 
 def with_skip(pending: Pending, steps: int, source: Source) -> Pending:
     """Returns what is continued if so many more steps are skipped. Raises ValueError if the epoch has fewer."""
-    total = source.count_steps(0)
-    done = pending.skipped + (pending.state.steps if pending.state is not None else 0)
-    if total is not None and done + steps > total:
-        raise ValueError(
-            f"headrace: skip({steps}) would leave out more than the epoch has: {total - done} steps are left"
-        )
+    left = count_left(source, pending.state, pending.skipped)
+    if left is not None and steps > left:
+        raise ValueError(f"headrace: skip({steps}) would leave out more than the epoch has: {left} steps are left")
     return Pending(pending.state, pending.skipped + steps)
 
 
 def count_left(source: Source, state: State | None, skipped: int) -> int | None:
     """Returns how many steps an epoch has left that begins with a state, or None if that is not known."""
-    if state is None or not state.steps:
-        count = source.count_steps(0)
-        return None if count is None else count - skipped
-    if state.segments[-1].divides_as(source.segment):
-        count, done = source.count_steps(0), state.steps
-        if len(state.segments) == 1:
-            return None if count is None else count - done
-    return source.count_steps(state.samples)
+    position = done = 0
+    if state is not None and state.steps:
+        position = max(0, state.samples)
+        if len(state.segments) == 1 and state.segments[-1].divides_as(source.segment):
+            position, done = 0, state.steps  # this works if the place in the order is not known, too
+    count = source.count_steps(position)
+    return None if count is None else count - done - skipped
 
 
 def length_of(epoch: Progress | None, count: int) -> int:

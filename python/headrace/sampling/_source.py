@@ -227,10 +227,10 @@ def check_same_order(state: State, ours: dict[str, Any]) -> None:
     theirs = state.order
     if theirs["kind"] != ours["kind"]:
         raise StateError(
-            f"headrace: this state was taken with a {theirs['kind']}, and this loader has a {ours['kind']}; give it "
-            "the same kind of sampler"
+            f"headrace: this state was taken with {theirs['kind']}, and this loader has {ours['kind']}; give it the "
+            "same kind of sampler or dataset"
         )
-    for name in theirs.keys() - {"n", "kind", "epoch"}:
+    for name in theirs.keys() - {"n", "kind", "epoch", "workers"}:
         if theirs[name] != ours.get(name):
             raise StateError(
                 f"headrace: this state was taken with {name}={theirs[name]!r} of the {ours['kind']}, and here it is "

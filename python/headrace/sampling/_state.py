@@ -67,7 +67,7 @@ class State:
     delivered although later ones were. last: a hash of the indices of the batch that was delivered last, to find an
     order that has changed; 0: not known. by: the rank that it was delivered to. seeds: random numbers that
     were drawn for this epoch. rank: whose state it is, or -1 if it is right for all ranks. workers: for an iterable
-    dataset, the state of each worker.
+    dataset, the state of each worker. is_end: it was taken after the last batch of the epoch that `order` has.
     """
 
     epoch: int
@@ -81,6 +81,7 @@ class State:
     rank: int = -1
     by: int = 0
     workers: list[Any] = field(default_factory=list)
+    is_end: bool = False
     algorithm: int = 1
 
     @property
@@ -101,6 +102,7 @@ _TYPES: dict[str, type] = {
     "rank": int,
     "by": int,
     "workers": list,
+    "is_end": bool,
     "algorithm": int,
 }
 _SEGMENT_TYPES: dict[str, type] = {"world": int, "batch": int, "drop_last": bool, "tail": str, "steps": int}
@@ -194,14 +196,35 @@ def _segment(fields: Any) -> Segment:
     if not isinstance(fields, Mapping):
         raise StateError(f"headrace: this state is damaged: a segment is {fields!r}")
     _check_types(fields, _SEGMENT_TYPES, "a segment")
-    if fields["world"] < 1 or fields["batch"] < 1 or fields["steps"] < 0 or fields["tail"] not in _TAILS:
+    is_in_range = 1 <= fields["world"] < 1 << 32 and 1 <= fields["batch"] < 1 << 32 and fields["steps"] >= 0
+    if not is_in_range or fields["tail"] not in _TAILS:
         raise StateError(f"headrace: this state is damaged: a segment is {dict(fields)!r}")
     return Segment(**fields)
+
+
+_MOST = 1 << 63  # of numbers that count
+_NUMBERS = ("n", "seed", "epoch", "num_samples", "workers")  # of an order, as far as it has them
+
+
+def _check_numbers(fields: dict[str, Any]) -> None:
+    """Raises StateError for numbers that are out of range."""
+    if fields["algorithm"] != 1:
+        raise StateError(
+            f"headrace: this state needs algorithm {fields['algorithm']}, which this version of headrace does not "
+            "have; install a newer one"
+        )
+    order, seeds = fields["order"], fields["seeds"]
+    numbers = [fields[name] for name in ("epoch", "steps", "samples", "rank", "by")]
+    numbers += [order.get("n")] + [order[name] for name in _NUMBERS if name in order]
+    numbers += [seeds[name] for name in ("base", "seed", "loader") if name in seeds]
+    if not all(type(one) is int and -_MOST <= one < 2 * _MOST for one in numbers):
+        raise StateError(f"headrace: this state is damaged: a number of {order!r} or of its seeds is out of range")
 
 
 def _checked(fields: dict[str, Any]) -> State:
     _check_types(fields, _TYPES, "it")
     segments = [_segment(one) for one in fields["segments"]]
+    _check_numbers(fields)
     holes = fields["holes"]
     if not segments or fields["epoch"] < 0 or fields["steps"] < 0 or not isinstance(fields["order"].get("kind"), str):
         raise StateError("headrace: this state is damaged: its epoch, steps, order or segments are out of range")

@@ -105,7 +105,9 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
 
     def state_dict(self) -> dict[str, str]:
         """Returns how far this loader is: after the batches that were delivered, or at the next epoch's beginning after
-        the last one. It can be called at any time, starts no worker and draws no random number.
+        the last one. (Of an iterable dataset without a state, the last one is not known before the loop has ended.) It
+        can be called at any time, and starts no worker. Random numbers are drawn only at the end of an epoch, if the
+        sampler draws some there.
 
         The dict has one key and a string, about 1 KiB, or up to 16 KiB with the states of generators. In order
         (in_order=True) it is the same on each rank. Raises StateError for a sampler or an iterable dataset whose own

@@ -162,8 +162,8 @@ class ForeignSource(Source):
         if before is None:
             return
         self.before = None
-        if used := changed_states(self._sampler, before.own):
-            self.seeds["own"] = used
+        if before.own:  # it may draw from them later
+            self.seeds["own"] = texts_of(before.own)
         if before.has_drawn():
             self.seeds["globals"] = before.globals.encode()
         if before.sampler is not None:

@@ -55,6 +55,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     samples are made one by one if the policy needs that."""
 
     _is_over = False
+    _place: Epoch | None = None
     _watch: _agree.Watch | None = None
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
@@ -90,7 +91,9 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
 
     def _use_indices(self, loader: Any, policy: _options.Policy, beginning: _resume.Beginning) -> None:
         epoch = beginning.epoch(self)
+        beginning.has_begun(epoch)
         tasks = epoch.tasks
+        self._place = epoch
         self._watch = _agree.watch_of(loader, epoch)
         self._from = draw.FromSampler(tasks, functools.partial(_has_drawn, loader, epoch, self._watch))
         self._made_by = self._dataset_fetcher.fetch
@@ -106,6 +109,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
             data = self._make(self._from, self._fetch)
         except StopIteration:
             self._is_over = True
+            self._has_ended()
             if self._watch is not None:
                 self._watch.end(self._num_yielded)
             raise
@@ -114,6 +118,11 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         if self._epoch is not None:
             self._epoch.made_in_process()
         return data
+
+    def _has_ended(self) -> None:
+        """Notes that no more batches come, so that none is held back."""
+        if self._place is not None:
+            self._place.has_ended = True
 
     def _handle_stop(self, error: StopIteration, drawn: Any) -> None:
         is_iterable = self._dataset_kind == _internals.DatasetKind.Iterable

@@ -19,13 +19,11 @@ def begin(loader: Any) -> IterableEpoch:
         _resume.set_loaders_generator(loader, pending.state.seeds)
     if loader.num_workers == 0:
         _put_back(loader)
-    number = _per_loader.count_epoch(loader, pending)
+    number = _per_loader.number_of_next(loader, pending)
     held_back = _resume.option(loader, "held_back")
     epoch = IterableEpoch(loader.dataset, loader.num_workers, _resume.rank_of_process(), number, pending, held_back)
     if loader.num_workers == 0 and (before := epoch.load_in_process()) is not None:
         _per_loader.initials.set(loader, before)
-    if pending is not None:
-        pending.begun = epoch
     return epoch
 
 
@@ -61,4 +59,4 @@ def start(loader: Any, iterator: Any, epoch: IterableEpoch, is_over: Callable[[]
     for _ in range(epoch.to_drop):
         next(iterator)
     iterator._num_yielded = 0
-    _per_loader.progress.set(loader, epoch)
+    _per_loader.has_begun(loader, epoch, epoch.number, _per_loader.pending_of(loader))

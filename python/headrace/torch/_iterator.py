@@ -23,6 +23,7 @@ from headrace._inspect import lookup
 from headrace._samples import refill
 from headrace._start import signals
 from headrace._tensors import extension
+from headrace.sampling._epoch import Epoch
 from headrace.torch import (
     _agree,
     _early_end,
@@ -89,6 +90,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
 
     _is_from_signal = staticmethod(signals.is_from_signal)
     _watch: _agree.Watch | None = None
+    _place: Epoch | None = None
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self._is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
@@ -223,6 +225,9 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             _resume.warn_of_same_order(loader, begun)
         if self._watch is not None:
             self._watch.begin()
+        self._place = begun
+        if beginning is not None and begun is not None:
+            beginning.has_begun(begun)
         if self._epoch is not None:
             engine = self._engine
             _iterable.start(loader, self, self._epoch, lambda: engine.is_over)
@@ -259,6 +264,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if status is None:
             if not self._persistent_workers:
                 self._shutdown_workers()
+            if self._place is not None:
+                self._place.has_ended = True
             if self._watch is not None:
                 self._watch.end(self._num_yielded)
             raise StopIteration

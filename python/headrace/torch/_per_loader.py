@@ -63,9 +63,15 @@ def pending_of(loader: Any) -> Pending | None:
     return found
 
 
-def count_epoch(loader: Any, continued: Pending | None) -> int:
-    """Returns the number of the epoch that begins now. continued: what it continues."""
+def number_of_next(loader: Any, continued: Pending | None) -> int:
+    """Returns the number of the loader's next epoch. continued: what it continues."""
     state = None if continued is None else continued.state
-    epoch = (epochs.get(loader) or 0) if state is None else state.epoch
-    epochs.set(loader, epoch + 1)
-    return epoch
+    return (epochs.get(loader) or 0) if state is None else state.epoch
+
+
+def has_begun(loader: Any, epoch: _epoch.Progress, number: int, continued: Pending | None) -> None:
+    """Notes an epoch that has begun, as the last step of iter(): if it is interrupted, the next one does it again."""
+    if continued is not None:
+        continued.begun = epoch
+    progress.set(loader, epoch)
+    epochs.set(loader, number + 1)

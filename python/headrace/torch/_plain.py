@@ -103,6 +103,7 @@ class Indices:
         beginning.put_generators_back()
         beginning.sampler_will_be_iterated()
         epoch = self._epoch = beginning.begin(self._tasks_of)
+        beginning.has_begun(epoch)
         self._note_seed(epoch)
         for task in epoch.tasks:
             epoch.source.was_drawn()
@@ -204,10 +205,9 @@ def _over_samples(loader: Any) -> Any:
         steps = pending.skipped + (0 if pending.state is None else pending.state.steps)
     if steps:
         warn_user(f"headrace: without headrace's engine, {steps} batches are made again and dropped")
-    epoch = PlainIterableEpoch(loader, _per_loader.count_epoch(loader, pending))
+    number = _per_loader.number_of_next(loader, pending)
+    epoch = PlainIterableEpoch(loader, number)
     iterator = _internals.torchs_iterator(loader)
     epoch.begin(iterator, steps)
-    if pending is not None:
-        pending.begun = epoch
-    _per_loader.progress.set(loader, epoch)
+    _per_loader.has_begun(loader, epoch, number, pending)
     return iterator

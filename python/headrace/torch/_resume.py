@@ -317,14 +317,15 @@ class Beginning:
     def begin(self, new_tasks: Any) -> Epoch:
         """Does the same without torch's iterator. new_tasks: see Epoch."""
         before = _per_loader.progress.get(self._loader)
-        number = _per_loader.count_epoch(self._loader, self._pending)
+        number = _per_loader.number_of_next(self._loader, self._pending)
         epoch = self._begin(number, self._state, new_tasks)
         if isinstance(before, Epoch) and before.steps_left() == 0:
             epoch.order_before = dict(before.source.order)
-        if self._pending is not None:
-            self._pending.begun = epoch
-        _per_loader.progress.set(self._loader, epoch)
         return epoch
+
+    def has_begun(self, epoch: Epoch) -> None:
+        """Notes that the epoch has begun. Until then, the next iter() does the same again."""
+        _per_loader.has_begun(self._loader, epoch, epoch.number, self._pending)
 
     def _begin(self, number: int, state: State | None, new_tasks: Any) -> Epoch:
         try:
@@ -333,7 +334,6 @@ class Beginning:
             if state is None or option(self._loader, "on_changed") != "next_epoch":
                 raise
         following = _pending.next_epoch(state)
-        _per_loader.epochs.set(self._loader, following.epoch + 1)
         set_sampler_epoch(self._loader, following.order)
         self.source, _ = source_of(self._loader)
         return Epoch(self.source, following.epoch, None, new_tasks)

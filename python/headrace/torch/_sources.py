@@ -22,6 +22,7 @@ from torch.utils.data import (
     distributed,
 )
 
+from headrace._start import signals
 from headrace.sampling._known import RepeatedSource, count_batches, order_source, range_source, segment_of
 from headrace.sampling._source import Dealt, Drawn, Source
 from headrace.sampling._state import Segment
@@ -51,7 +52,9 @@ _make_batches = BatchSampler.__iter__  # a user may put another in its place
 def _size_of(dataset: Any) -> int | None:
     try:
         return len(dataset)
-    except (TypeError, NotImplementedError, AttributeError):
+    except Exception as error:  # it has no length, or its own __len__ raises
+        if signals.is_from_signal(error):
+            raise
         return None
 
 
@@ -66,6 +69,8 @@ class RandomSource(Source):
         self.n = len(sampler)
         if type(sampler) is RandomSampler:
             self.order |= {"replacement": sampler.replacement, "num_samples": sampler._num_samples or -1}
+        elif type(sampler) is WeightedRandomSampler:
+            self.order |= {"replacement": sampler.replacement, "num_samples": sampler.num_samples}
         self._lists: Lists | None = None
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
@@ -319,7 +324,9 @@ def _deals_as_torch(sampler: Any) -> bool:
 def _find_known(sampler: Any, batch_size: int, drop_last: bool) -> Source | None:
     try:
         return known_source(sampler, batch_size, drop_last)
-    except Exception:  # of the dataset's own __len__: torch meets it when it draws the first index
+    except Exception as error:  # of the dataset's own __len__: torch meets it when it draws the first index
+        if signals.is_from_signal(error):
+            raise
         return None
 
 

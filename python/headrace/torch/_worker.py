@@ -104,6 +104,7 @@ class Job(DatasetJob):
         self._port = port
         self._state_is_wanted = False
         self._made = start.made
+        self._is_ended = start.is_ended
         self._maker: SampleMaker | None = None
         self._is_plain = False
         self._state = start.state
@@ -162,6 +163,7 @@ class Job(DatasetJob):
 
     def begin_epoch(self, start: StartState) -> None:
         self._made = 0
+        self._is_ended = False
         self._state = self._fetcher = None
         self._is_plain = False
         try:
@@ -180,6 +182,8 @@ class Job(DatasetJob):
         self.notes = None
         self._made += 1
         self._raise_failure()
+        if self._is_ended:
+            raise EndOfData
         if self._state is not None:
             self._load(self._state)
         return self._fetch_and_note(self._fetch, task)

@@ -165,7 +165,7 @@ class FirstIsLate(Numbers):
 
     def __getitem__(self, index: int) -> int:
         if index == 0:
-            while len(os.listdir(self.folder)) < 3:
+            while len(os.listdir(self.folder)) < 4:  # the fourth is made when two batches were delivered
                 pass
         elif index % 4 == 0:
             open(os.path.join(self.folder, str(index)), "w").close()

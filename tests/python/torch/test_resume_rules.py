@@ -139,7 +139,7 @@ OTHERS: list[tuple[Callable[[], Any], Callable[[], Any], str]] = [
     (
         lambda: DataLoader(Numbers(), 4),
         lambda: DataLoader(Numbers(), 4, shuffle=True),
-        "taken with a SequentialSampler, and this loader has a RandomSampler",
+        "taken with SequentialSampler, and this loader has RandomSampler",
     ),
     (
         lambda: DataLoader(Numbers(), 4, sampler=DistributedSampler(Numbers(), 2, 0)),
