@@ -229,6 +229,7 @@ class Engine:
             self.submit_owed(client)
             if status != _core.STATUS_END:
                 return status
+            self._note_ends()
         return None
 
     @property
@@ -257,6 +258,7 @@ class Engine:
                 return None
             if status != _core.STATUS_END:
                 return status
+            self._note_ends()
         return None
 
     def answer(self, client: EngineClient, status: int, batch_size: int | None) -> Any:
@@ -286,6 +288,12 @@ class Engine:
             return
         places.note(self._core.worker, notes, client.tasks.answered_count - self._policy.held_back)
         self._noted = self._core.serial
+
+    def _note_ends(self) -> None:
+        """Notes which workers have no more data."""
+        if self._places is not None:
+            workers = range(len(self.processes))
+            self._places.note_ends([one for one in workers if not self._core.has_data(one)])
 
     @property
     def source(self) -> _core.Loader:

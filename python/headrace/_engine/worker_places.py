@@ -22,6 +22,7 @@ from headrace.sampling._state import StateError
 class _Answer(NamedTuple):
     worker: int
     notes: BatchNotes | None
+    is_end: bool = False  # it is no batch, but the end of the worker's data
 
 
 @dataclasses.dataclass
@@ -59,6 +60,7 @@ class WorkerPlaces:
     def __init__(self, workers: int, saved: list[Any] | None = None) -> None:
         self._places = [_Place() for _ in range(workers)]
         self._answers: collections.deque[_Answer] = collections.deque()  # that came after the places
+        self._ended: set[int] = set()  # workers whose end was noted
         self._count = 0  # answers that the places include
         self._next_worker = 0
         if saved:
@@ -72,10 +74,20 @@ class WorkerPlaces:
         self._answers.append(_Answer(worker, notes))
         self._include(delivered)
 
+    def note_ends(self, workers: list[int]) -> None:
+        """Notes the workers that have no more data, after all of their answers."""
+        for worker in workers:
+            if worker not in self._ended:
+                self._ended.add(worker)
+                self._answers.append(_Answer(worker, None, is_end=True))
+
     def _include(self, delivered: int) -> None:
-        while self._count < delivered and self._answers:
+        while self._answers and (self._count < delivered or self._answers[0].is_end):
             answer = self._answers.popleft()
             place = self._places[answer.worker]
+            if answer.is_end:
+                place.is_ended = True
+                continue
             place.done += 1
             if answer.notes is not None:
                 place.take(answer.notes)

@@ -179,6 +179,13 @@ static PyObject *loader_begin(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+static PyObject *loader_has_data(PyObject *self, PyObject *argument) {
+    unsigned long worker = PyLong_AsUnsignedLong(argument);
+    hr_loader *loader = core_open_loader(self);
+    if (PyErr_Occurred() || !loader) return NULL;
+    return PyBool_FromLong(worker <= UINT32_MAX && hr_loader_has_data(loader, (uint32_t)worker));
+}
+
 static PyObject *loader_start_at(PyObject *self, PyObject *argument) {
     unsigned long worker = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred() || !idle_loader(self)) return NULL;
@@ -438,6 +445,8 @@ static PyMethodDef loader_methods[] = {
      "on from an earlier one are sent `epoch`, any object. keeps_workers: those without data wait for another epoch. "
      "See "
      "hr_loader_begin. WorkerDied, TimeoutError."},
+    {"has_data", loader_has_data, METH_O,
+     "has_data(worker) -> bool\n\nReturns True while a worker has data in this epoch, as far as is known."},
     {"start_at", loader_start_at, METH_O,
      "start_at(worker)\n\nGives the first task of the epoch that has begun to this worker."},
     {"submit", loader_submit, METH_VARARGS,
