@@ -301,8 +301,8 @@ class Loader(Options):
         return self._engine.report()
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths(), "_place": Place()}
-        return {**self.__dict__, **fresh, "_context": self._method}
+        fresh = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths()}
+        return {**self.__dict__, **fresh, "_place": self._place.copy(), "_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -65,6 +65,13 @@ class Place:
 
     # ---- taking it ----
 
+    def copy(self) -> Place:
+        """Returns the place of a copy of the loader, which continues the same state, and has begun no epoch."""
+        other, pending = Place(), self._pending_now()
+        if pending is not None:
+            other._pending = Pending(pending.state, pending.skipped)
+        return other
+
     def _pending_now(self) -> Pending | None:
         """Returns what the next iterator continues, or None."""
         if self._pending is not None and self._pending.is_used:
@@ -133,7 +140,7 @@ class Place:
         loader.seed, loader.epoch = seed, state.epoch
         try:
             state = self._fitting(loader, state)
-        except Exception:
+        except BaseException:
             loader.seed, loader.epoch = before
             raise
         loader.epoch = state.epoch

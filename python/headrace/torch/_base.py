@@ -144,6 +144,13 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
         batch size: the batches that were done before, and those that are left."""
         return _resume.length(self, super().__len__())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the attributes for a copy or a pickle, with the state that the loader continues next."""
+        return _resume.with_pending(self)
+
+    def __setstate__(self, attributes: dict[str, Any]) -> None:
+        vars(self).update(_resume.taking_pending(self, attributes))
+
     # ---- workers ----
 
     def _headrace_context(self) -> Any:

@@ -76,10 +76,10 @@ def state_dict(loader: Any) -> dict[str, str]:
     """Returns the state of a loader, after the batches that were delivered."""
     if is_iterable(loader):
         return _state.encode(_iterable_state(loader))
-    pending = _per_loader.pending_of(loader)
-    if pending is not None:
+    pending, epoch = _per_loader.pending_of(loader), _per_loader.progress.get(loader)
+    is_running = isinstance(epoch, Epoch) and not epoch.has_ended
+    if pending is not None and (pending.state is not None or not is_running):
         return _state.encode(_pending_state(loader, pending))
-    epoch = _per_loader.progress.get(loader)
     if not isinstance(epoch, Epoch):
         return _state.encode(_fresh_state(loader))
     seeds = epoch.source.seeds
@@ -87,7 +87,7 @@ def state_dict(loader: Any) -> dict[str, str]:
     state = epoch.state(option(loader, "held_back"))
     state.seeds = {name: _text(value) for name, value in state.seeds.items()}
     if state.steps == 0 and "base" not in state.seeds:
-        state.seeds |= _end_seeds(loader)
+        state.seeds |= _end_seeds(loader, epoch)
     return _state.encode(state)
 
 
@@ -117,9 +117,15 @@ def _fresh_state(loader: Any) -> State:
     return state
 
 
-def _end_seeds(loader: Any) -> dict[str, Any]:
-    generator = loader.generator
-    return {} if generator is None else {"next_loader": _generators.encode(generator.get_state())}
+def _end_seeds(loader: Any, epoch: Epoch | None = None) -> dict[str, Any]:
+    """Returns what the next epoch begins with: the state of the loader's generator, and the base seed of workers that
+    persist, because torch draws none for their further epochs."""
+    seeds: dict[str, Any] = {}
+    if loader.generator is not None:
+        seeds["next_loader"] = _generators.encode(loader.generator.get_state())
+    if epoch is not None and loader.persistent_workers and "base" in epoch.source.seeds:
+        seeds["next_base"] = epoch.source.seeds["base"]
+    return seeds
 
 
 def _pending_state(loader: Any, pending: Pending) -> State:
@@ -200,6 +206,27 @@ def drop_pending(loader: Any, epoch: int) -> None:
             )
 
 
+_COPIED = "_headrace_pending"  # in the attributes of a copy
+
+
+def with_pending(loader: Any) -> dict[str, Any]:
+    """Returns the attributes of a loader, with what it continues next."""
+    pending = _per_loader.pending_of(loader)
+    found = dict(vars(loader))
+    return found if pending is None else {**found, _COPIED: (pending.state, pending.skipped)}
+
+
+def taking_pending(loader: Any, attributes: dict[str, Any]) -> dict[str, Any]:
+    """Keeps what a copy of a loader continues next. Returns its other attributes."""
+    found = dict(attributes)
+    if _COPIED in found:
+        pending = Pending(*found.pop(_COPIED))
+        _per_loader.pending.set(loader, pending)
+        if pending.state is not None:
+            _per_loader.epochs.set(loader, pending.state.epoch)
+    return found
+
+
 # ---- beginning an epoch ----
 
 
@@ -223,10 +250,17 @@ class Beginning:
         self._before: Before | None = None
         # Otherwise the epoch's numbers are drawn now, even if some of its steps are skipped.
         self.is_continued = self._state is not None and "base" in self._state.seeds
-        self._kept = _generators.Globals() if self.is_continued else None
+        base = None if self._state is None else self._state.seeds.get("base")
+        self._base = self._base_of_next(pending) if base is None else base
+        self._kept = _generators.Globals() if self._base is not None else None
         self._loaders = (
             loader.generator.get_state() if self._kept is not None and loader.generator is not None else None
         )
+
+    def _base_of_next(self, pending: Pending | None) -> int | None:
+        """Returns the base seed of workers that persist, if the state was taken between two epochs."""
+        state = None if pending is None else pending.state
+        return None if state is None or not self._loader.persistent_workers else state.seeds.get("next_base")
 
     def sampler_will_be_iterated(self) -> None:
         """Notes what the sampler is before torch's iterator class iterates it."""
@@ -252,6 +286,12 @@ class Beginning:
         epoch = self.source.order.get("epoch")
         if epoch is not None and epoch != state.order.get("epoch"):
             return self._set_to_other_epoch(state, epoch)
+        if state.is_end and epoch is not None and not self.source.counts_epochs:
+            warn_user(
+                f"headrace: the state that was loaded was taken after the last batch of epoch {epoch}, and the sampler "
+                f"is in epoch {epoch} again, so that epoch is read a second time; begin the loop over epochs at "
+                f"{epoch + 1}"
+            )
         if state.steps and state.order["n"] != self.source.order["n"]:
             self.source = self.source.with_size(state.order["n"])
         return state
@@ -292,8 +332,9 @@ class Beginning:
         """Gives torch's iterator the base seed of the epoch that is continued, and puts back the generators that it has
         drawn another one from."""
         self.put_generators_back()
-        if self.is_continued and self._state is not None:
-            iterator._base_seed = self._state.seeds["base"]
+        if self._base is not None:
+            iterator._base_seed = self._base
+        if self.is_continued:
             iterator._index_sampler = self._loader._index_sampler
         elif self._before is not None:
             self._before.iterator_was_made(self._loader.generator is None)

@@ -8,6 +8,7 @@ import copy
 import itertools
 import json
 import os
+import pickle
 import random
 from typing import Any
 
@@ -139,6 +140,55 @@ def test_with_seeds_of_each_sample_the_bytes_are_the_same() -> None:
         assert [batch.numpy().tobytes() for batch in other] == batches[done:]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", ["shuffle", "shuffle, generator", "global generator"])
+def test_workers_that_persist_draw_one_base_seed(kind: str, workers: int) -> None:
+    """The run that is continued draws no other one at the next epoch, which would change the order after it."""
+
+    def make() -> Any:
+        return MAKERS[kind](num_workers=workers, persistent_workers=True)
+
+    torch.manual_seed(8)
+    whole = resumed.run(make())
+    steps = len(whole[0])
+    for stopped in (steps - 1, steps, steps + 1):
+        torch.manual_seed(8)
+        state, numbers = resumed.stop(make(), stopped)
+        loader = make()
+        torch.set_rng_state(numbers)
+        loader.load_state_dict(state)
+        epoch, done = divmod(stopped, steps)
+        assert resumed.run(loader, epoch) == [whole[epoch][done:], *whole[epoch + 1 :]]
+
+
+def test_a_copy_of_a_loader_continues_the_state_that_was_loaded() -> None:
+    state, _ = resumed.stop(DataLoader(Numbers(), 4), 2)
+    for make in (DataLoader, headrace.Loader):
+        loader: Any = make(Numbers(), 4)
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        state = loader.state_dict()
+        loader = make(Numbers(), 4)
+        loader.load_state_dict(state)
+        for other in (copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+            assert plain(next(iter(other))) == [8, 9, 10, 11] and other.last.epoch == 0
+        assert plain(next(iter(loader))) == [8, 9, 10, 11]
+
+
+def test_an_iterator_that_is_not_used_leaves_the_state() -> None:
+    loader = DataLoader(Numbers(), 4, shuffle=True, num_workers=1)
+    iterator = iter(loader)
+    seen = [plain(next(iterator))]
+    state = loader.state_dict()
+    rest = [plain(batch) for batch in iterator]
+    loader = DataLoader(Numbers(), 4, shuffle=True, num_workers=1)
+    loader.load_state_dict(state)
+    iter(loader), iter(loader)
+    assert loader.state_dict() == state and loader.steps_left == 5
+    assert [plain(batch) for batch in loader] == rest and len(seen + rest) == 6
+    assert sum(map(len, loader)) == 23
+
+
 def test_batches_that_a_framework_holds_back_are_not_delivered() -> None:
     loader = DataLoader(Numbers(), 4, held_back=1)
     iterator = iter(loader)
@@ -146,6 +196,9 @@ def test_batches_that_a_framework_holds_back_are_not_delivered() -> None:
     other = DataLoader(Numbers(), 4)
     other.load_state_dict(loader.state_dict())
     assert plain(next(iter(other))) == [4, 5, 6, 7]
+    list(iterator)
+    state = _decoded(loader.state_dict())  # after the end, none is held back
+    assert (state["epoch"], state["steps"]) == (1, 0)
 
 
 def test_batches_ahead_in_the_pinning_thread_are_not_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,6 +409,10 @@ def test_skip_begins_later_in_the_same_order(kind: str) -> None:
     assert [plain(batch) for batch in loader] == whole[2:]
     with pytest.raises(ValueError, match=rf"more than the epoch has: {len(whole)} steps are left"):
         loader.skip(len(whole) + 1)
+    iterator = iter(loader)
+    next(iterator)
+    loader.skip(1)  # of the next epoch: the one that runs goes on
+    assert _decoded(loader.state_dict())["steps"] == 1
     torch.manual_seed(2)
     loader = MAKERS[kind]()
     loader.skip(1)

@@ -61,6 +61,11 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (_edited(STATE, True, segments=[1]), ValueError, "a segment is 1"),
     (_edited(STATE, True, segments=[{}]), ValueError, "a segment has world=None"),
     (_edited(STATE, True, holes=[5]), ValueError, r"holes=\[5\]"),
+    (_edited(STATE, True, algorithm=7), ValueError, "needs algorithm 7"),
+    (_edited(STATE, True, order={"kind": "SequentialSampler"}), ValueError, "out of range"),
+    (_edited(STATE, True, order={"kind": "SequentialSampler", "n": "x"}), ValueError, "out of range"),
+    (_edited(STATE, True, epoch=10**30), ValueError, "out of range"),
+    (_edited(STATE, True, seeds={"base": "x"}), ValueError, "out of range"),
     ({"_snapshot": {}, "_num_yielded": 57}, ValueError, r"of torchdata's StatefulDataLoader.*loader.skip\(57\)"),
     ({"_iterator_finished": True}, ValueError, "accelerate"),
     ({"dp_rank_0": b"", "world_size": 1}, ValueError, "torchtitan"),
@@ -269,6 +274,34 @@ def test_set_epoch_after_a_load(kind: Any) -> None:
         UserWarning, match=r"set_epoch\(4\) discards the state that was loaded, of epoch 3 after 2 steps"
     ):
         assert len([plain(batch) for batch in loader]) == 3
+
+
+def test_an_epoch_that_is_read_a_second_time_is_warned_of() -> None:
+    loader = DataLoader(Numbers(), 4, sampler=DistributedSampler(Numbers(), 2, 0))
+    loader.sampler.set_epoch(3)  # type: ignore[attr-defined]
+    list(loader)
+    state = loader.state_dict()
+    for epoch, warns in ((3, True), (4, False)):
+        loader = DataLoader(Numbers(), 4, sampler=DistributedSampler(Numbers(), 2, 0))
+        loader.load_state_dict(state)
+        loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            list(loader)
+        assert [f"begin the loop over epochs at {epoch + 1}" in str(one.message) for one in caught] == [True] * warns
+
+
+def test_skip_after_another_division_counts_what_is_left() -> None:
+    loader = DataLoader(Numbers(), 2)
+    state = _after(loader, 9)
+    loader = DataLoader(Numbers(), 4)
+    loader.load_state_dict(state)
+    assert loader.steps_left == 2
+    loader.skip(1)
+    assert [plain(batch) for batch in loader] == [[22]]
+    with pytest.raises(ValueError, match="2 steps are left"):
+        loader.load_state_dict(state)
+        loader.skip(3)
 
 
 def test_set_epoch_of_the_loader_after_a_load() -> None:
