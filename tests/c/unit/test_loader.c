@@ -355,6 +355,30 @@ static void a_dismissed_worker_reports_skipped_tasks_until_its_end(void **state)
     close_room(&room);
 }
 
+/* An epoch that is continued begins with the worker whose turn it is. */
+static void an_epoch_can_begin_with_any_worker(void **state) {
+    (void)state;
+    struct room room;
+    int64_t index = 0;
+    uint32_t worker;
+    open_room(&room, 3, 2, 0);
+    for (int i = 0; i < 3; i++) room.left[i] = 1000;
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
+    assert_int_equal(hr_loader_start_at(room.loader, 3), -EINVAL);
+    must(hr_loader_start_at(room.loader, 2));
+    for (uint32_t expected = 2; expected < 5; expected++) {
+        struct hr_delivery *delivery;
+        assert_int_equal(hr_loader_submit(room.loader, &index, sizeof index), 1);
+        must(hr_loader_awaited(room.loader, &worker));
+        assert_int_equal(worker, expected % 3);
+        work_off(&room);
+        must(hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery));
+        hr_delivery_done(delivery);
+    }
+    assert_int_equal(hr_loader_start_at(room.loader, 0), HR_E_STATE);
+    close_room(&room);
+}
+
 static void options_out_of_range_are_refused(void **state) {
     (void)state;
     hr_loader *loader = (hr_loader *)&state;
@@ -377,6 +401,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_submitted_or_received_before_an_epoch_has_begun),
         cmocka_unit_test(a_dismissed_worker_gets_no_task_in_this_epoch_or_a_later_one),
         cmocka_unit_test(a_dismissed_worker_reports_skipped_tasks_until_its_end),
+        cmocka_unit_test(an_epoch_can_begin_with_any_worker),
         cmocka_unit_test(options_out_of_range_are_refused),
     };
     return cmocka_run_group_tests_name("loader", tests, NULL, NULL);
