@@ -234,9 +234,15 @@ void tasks_answered(PyObject *self, unsigned long long number) {
 /* For a batch that was made in this process: it is handed on and answered at once. */
 void tasks_done(PyObject *self) {
     struct tasks *tasks = (struct tasks *)self;
-    unsigned long long before = tasks->handed_count;
-    tasks_handed_on(self);
-    if (tasks->handed_count != before) tasks_answered(self, before - tasks->lost_count);
+    PyObject *task = take_held(tasks);
+    if (!task) return;
+    tasks->last_number = tasks->handed_count - tasks->lost_count;
+    tasks->handed_count++;
+    tasks->answered_count++;
+    if (tasks->keeps_sent)
+        Py_XSETREF(tasks->last, task);
+    else
+        Py_DECREF(task);
 }
 
 static PyObject *py_draw(PyObject *self, PyObject *ignored) {
