@@ -48,9 +48,15 @@ SECONDS = {
     "test_doctor": 17,
     "test_doctor_loader": 15,
     "test_frameworks": 30,
+    "test_agreement": 40,
+    "test_loaders_agree": 25,
+    "test_resume": 25,
+    "test_resume_iterable": 20,
     "test_resume_lightning": 20,
     "test_resume_trainer": 20,
     "test_resume_accelerate": 12,
+    "test_resume_fallback": 12,
+    "test_resume_killed": 12,
 }
 
 
