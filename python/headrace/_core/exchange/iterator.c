@@ -44,7 +44,7 @@ static void count_deleted(struct iterator *iterator) {
     PyObject *task = key && numbers && PyDict_CheckExact(numbers) ? PyDict_GetItemWithError(numbers, key) : NULL;
     unsigned long long number = task ? PyLong_AsUnsignedLongLong(task) : 0;
     if (task && PyDict_DelItem(numbers, key) == 0) count_answer(iterator, number);
-    PyErr_Clear();
+    if (PyErr_Occurred()) PyErr_Clear();
     Py_XDECREF(key);
 }
 

@@ -227,7 +227,7 @@ void tasks_answered(PyObject *self, unsigned long long number) {
     }
     tasks->answered_count++;
     tasks->last_number = number;
-    PyErr_Clear();
+    if (PyErr_Occurred()) PyErr_Clear(); /* without memory for the number, the task stays among those that are open */
     Py_XDECREF(key);
 }
 
