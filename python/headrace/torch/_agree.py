@@ -79,10 +79,11 @@ def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
 
 
 def describe(loader: Any) -> str:
-    """Returns which rank a loader reads for, what says so, and how it is compared with the others."""
+    """Returns which rank a loader reads for, what says so, and how it is compared with the others. "": its sampler deals
+    to one rank."""
     sampler = _dealing_sampler(loader)
     if sampler is None:
-        return "its sampler deals to one rank"
+        return ""
     place = lookup.attribute(sampler, "place")
     source = "of the sampler" if place is None else place.source
     agreement = _per_loader.agreements.get(loader)

@@ -78,12 +78,14 @@ class DataLoader(_base.DataLoader[_T_co]):
         _per_loader.epochs.set(self, epoch)
 
     def report(self) -> dict[str, Any]:
-        """Returns counters of the newest iterator: see headrace.Loader.report; and `ranks`, a text that says which rank
-        this is, what says so, and how it is compared with the others. Raises RuntimeError before the first one."""
+        """Returns counters of the newest iterator: see headrace.Loader.report. If the sampler deals to several ranks,
+        there is also `ranks`, a text that says which rank this is, what says so, and how it is compared with the
+        others. Raises RuntimeError before the first one."""
         engine = _loader_state.engines.get(self)
         if engine is None:
             raise RuntimeError(_engine.NO_REPORT)
-        return {**engine.report(), "ranks": _agree.describe(self)}
+        ranks = _agree.describe(self)
+        return {**engine.report(), "ranks": ranks} if ranks else engine.report()
 
     # Not a property, so that users can set it to True, which makes accelerate keep the loader.
     @functools.cached_property
