@@ -79,8 +79,8 @@ def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
 
 
 def describe(loader: Any) -> str:
-    """Returns which rank a loader reads for, what says so, and how it is compared with the others. "": its sampler deals
-    to one rank."""
+    """Returns which rank a loader reads for, what says so, and how it is compared with the others. "": its sampler
+    deals to one rank."""
     sampler = _dealing_sampler(loader)
     if sampler is None:
         return ""
