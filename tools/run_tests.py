@@ -55,7 +55,7 @@ SECONDS = {
     "test_resume_lightning": 20,
     "test_resume_trainer": 20,
     "test_resume_accelerate": 12,
-    "test_resume_fallback": 12,
+    "test_resume_fallback": 25,
     "test_resume_killed": 12,
 }
 

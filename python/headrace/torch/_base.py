@@ -15,7 +15,8 @@ from headrace import _options
 from headrace._errors import exception_text
 from headrace._options import Options
 from headrace.sampling._epoch import Last
-from headrace.torch import _resume
+from headrace.sampling._state import StateError
+from headrace.torch import _internals, _resume
 from headrace.torch._per_rank import PerRank
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -32,6 +33,15 @@ def _explain_words(error: Exception, arguments: Mapping[str, Any]) -> None:
         if isinstance(arguments.get(name), str):
             text = f"headrace: {name} is a string, {arguments[name]!r}; give a number (argparse converts with type=int)"
             exception_text.add_text(error, text)
+
+
+def _check_continuable(dataset: Any) -> None:
+    """Raises StateError for a DataPipe, because its loader has torch's iterator as it is."""
+    if isinstance(dataset, _internals.DataPipes):
+        raise StateError(
+            f"headrace: DataPipes have a state of their own, so a loader of a {type(dataset).__name__} cannot be "
+            "continued; save the state of the DataPipe, or use a Dataset or an IterableDataset"
+        )
 
 
 class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
@@ -121,10 +131,12 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
 
         Raises TypeError and ValueError (StateError) for a state that is damaged, newer, of another library or of
         another dataset, and then changes nothing."""
+        _check_continuable(self.dataset)
         _resume.load(self, state)
 
     def skip(self, steps: int) -> None:
         """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
+        _check_continuable(self.dataset)
         _resume.skip(self, _options.check_count("steps", steps))
 
     @property

@@ -186,3 +186,15 @@ def globals_kept() -> Iterator[None]:
         yield
     finally:
         before.restore()
+
+
+@contextlib.contextmanager
+def kept_with(generator: torch.Generator | None) -> Iterator[None]:
+    """Restores the shared generators, and that of a loader if it has one, at the end of the block."""
+    before = None if generator is None else generator.get_state()
+    try:
+        with globals_kept():
+            yield
+    finally:
+        if generator is not None and before is not None:
+            generator.set_state(before)

@@ -16,6 +16,7 @@ from torch._utils import ExceptionWrapper as _ExceptionWrapper
 from torch.utils.data import _utils, dataloader
 
 from headrace._errors import raising
+from headrace._start import signals
 
 BaseIterator: Any = dataloader._BaseDataLoaderIter
 SingleProcessIterator: Any = dataloader._SingleProcessDataLoaderIter
@@ -70,6 +71,72 @@ def set_factories(factory: Any, new: Any) -> None:
 def factories() -> tuple[Any, Any]:
     """Returns what set_factories() has set, or torch's own."""
     return torch.utils.data.DataLoader._get_iterator, vars(MultiProcessingIterator).get("__new__", torchs_new)
+
+
+class _SeededIterator(MultiProcessingIterator):  # type: ignore[misc]
+    """torch's iterator for workers with a base seed that is known. torch's __init__ draws another one and starts the
+    workers with it, so the attribute is a property that stays as it is."""
+
+    def __init__(self, loader: Any, seed: int) -> None:
+        self._known_seed = seed
+        super().__init__(loader)
+        self._profile_name = f"enumerate(DataLoader)#{MultiProcessingIterator.__name__}.__next__"
+
+    @property
+    def _base_seed(self) -> int:
+        return self._known_seed
+
+    @_base_seed.setter
+    def _base_seed(self, drawn: int) -> None:
+        """Drops the seed that torch has drawn."""
+
+
+def iterator_with_seed(loader: Any, seed: int | None) -> Any:
+    """Returns torch's iterator of a loader with a base seed; None: torch draws it. If another tool has wrapped torch's
+    function, that is called, and workers are started with the seed that torch draws."""
+    if seed is not None and loader.num_workers > 0 and not is_wrapped:
+        called_by_torch(loader.check_worker_number_rationality)
+        return called_by_torch(_SeededIterator, loader, seed)
+    iterator = torchs_iterator(loader)
+    if seed is not None and isinstance(iterator, BaseIterator):
+        iterator._base_seed = seed
+    return iterator
+
+
+def open_tasks(iterator: Any) -> Any:
+    """Returns the numbers of the tasks that torch's iterator has drawn in this epoch and not returned."""
+    return getattr(iterator, "_task_info", {}).keys()  # an iterator without workers has no such attribute
+
+
+def call_after_next(iterator: Any, note: Callable[[Any, Exception | None], None]) -> None:
+    """Calls note(iterator, None) after each batch of one of torch's iterators, or note(iterator, error) after the
+    exception in its place. The iterator must not keep itself alive, because its end stops the workers."""
+    next_data, weak = type(iterator)._next_data, weakref.ref(iterator)
+
+    def noted() -> Any:
+        itself = weak()
+        try:
+            data = next_data(itself)
+        except Exception as error:
+            if not signals.is_from_signal(error):  # after a signal, the consumer does not have the batch
+                note(itself, error)
+            raise
+        note(itself, None)
+        return data
+
+    iterator._next_data = noted
+
+
+def call_after_reset(iterator: Any, begin: Callable[[Any, Any], None]) -> None:
+    """Calls begin(iterator, loader) after persistent workers of one of torch's iterators have begun another epoch."""
+    reset, weak = type(iterator)._reset, weakref.ref(iterator)
+
+    def noted(loader: Any, first_iter: bool = False) -> None:
+        itself = weak()
+        reset(itself, loader, first_iter)
+        begin(itself, loader)
+
+    iterator._reset = noted
 
 
 def profiler_is_on() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from headrace._engine.iterable_epoch import IterableEpoch
@@ -36,18 +36,11 @@ def _put_back(loader: Any) -> None:
         _per_loader.initials.drop(loader)
 
 
-@contextlib.contextmanager
-def generators_kept(loader: Any, epoch: IterableEpoch | None) -> Iterator[None]:
+def generators_kept(loader: Any, epoch: IterableEpoch | None) -> contextlib.AbstractContextManager[None]:
     """While torch's iterator class is initialised, which draws a base seed: keeps the generators as they are, if the
     epoch is continued."""
-    if epoch is None or not epoch.is_continued:
-        yield
-        return
-    with _generators.globals_kept():
-        before = None if loader.generator is None else loader.generator.get_state()
-        yield
-    if before is not None:
-        loader.generator.set_state(before)
+    is_continued = epoch is not None and epoch.is_continued
+    return _generators.kept_with(loader.generator) if is_continued else contextlib.nullcontext()
 
 
 def start(loader: Any, iterator: Any, epoch: IterableEpoch, is_over: Callable[[], bool]) -> None:

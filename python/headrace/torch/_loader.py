@@ -24,6 +24,7 @@ from headrace.torch import (
     _iterator,
     _loader_state,
     _per_loader,
+    _plain,
     _resume,
 )
 
@@ -122,7 +123,7 @@ def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
         return _iterator_in_process(loader)
     if reason := _why_torchs(loader):
         _warn_of_torchs(reason)
-        return _internals.torchs_iterator(loader)
+        return _torchs_iterator(loader)
     _internals.called_by_torch(loader.check_worker_number_rationality)
     return _iterator_over_workers(loader)
 
@@ -132,8 +133,15 @@ def _iterator_in_process(loader: torch.utils.data.DataLoader[Any]) -> Any:
         return _internals.torchs_iterator(loader)
     policy = _loader_state.policy_of(loader)
     if _internals.is_wrapped and not policy.is_per_sample:
-        return _internals.torchs_iterator(loader)
+        return _torchs_iterator(loader)
     return _in_process.InProcessIterator(loader, policy)
+
+
+def _torchs_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
+    """Returns torch's iterator. It is counted and continued for loaders that have a state: headrace's own."""
+    if isinstance(loader, _base.DataLoader) or _per_loader.pending_of(loader) is not None:
+        return _plain.get_iterator(loader)
+    return _internals.torchs_iterator(loader)
 
 
 def _iterator_over_workers(loader: torch.utils.data.DataLoader[Any]) -> Any:

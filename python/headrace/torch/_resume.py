@@ -262,6 +262,11 @@ class Beginning:
         state = None if pending is None else pending.state
         return None if state is None or not self._loader.persistent_workers else state.seeds.get("next_base")
 
+    @property
+    def base_seed(self) -> int | None:
+        """The base seed that torch's iterator gets, or None if it draws one."""
+        return self._base
+
     def sampler_will_be_iterated(self) -> None:
         """Notes what the sampler is before torch's iterator class iterates it."""
         if isinstance(self.source, ForeignSource) and not self.is_continued:
