@@ -119,7 +119,7 @@ meet("end")
     assert run_ranks(tmp_path, 2, LOADERS + code) == ["fine\n", "fine\n"]
 
 
-def test_the_report_says_which_rank_this_is_and_how_it_is_compared(tmp_path: pathlib.Path) -> None:
+def test_report_says_how_ranks_are_compared(tmp_path: pathlib.Path) -> None:
     code = """
 loader = DataLoader(range(64), 4, sampler=per_rank(range(64)), num_workers=1)
 list(loader)
