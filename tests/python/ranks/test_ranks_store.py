@@ -68,7 +68,8 @@ def test_ranks_without_shared_memory_disagree_by_the_store(tmp_path: pathlib.Pat
     start = [
         "fine",
         "board: a failpoint turns it off; 2 of 2 processes are in the store of torch.distributed",
-        "headrace: loader at train.py:12, epoch 1: rank 0 has 77 batches, rank 1 has 78 (lengths 990, 991); give all X",
+        "headrace: loader at train.py:12, epoch 1: rank 0 has 77 batches, rank 1 has 78 (lengths 990, 991); give all "
+        f"ranks the same number of batches, for example with headrace.torch.per_rank{OFF}",
         "headrace: loader at epoch.py:1, at the start of an epoch: rank 0 is in epoch 0, rank 1 is in epoch 1; call "
         f"sampler.set_epoch(epoch) in every rank before it iterates over the loader{OFF}",
     ]
