@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from headrace import Order
 from headrace._ranks.agreement import Agreement, Facts
+from headrace._ranks.loader_place import LoaderPlace
 from measure import QUICK, ROUNDS, Goal, Key, Row, in_turn, in_words, run_all
 
 SCRIPT = Path(__file__).resolve().parent / "sampling_script.py"
@@ -132,7 +133,8 @@ def of_stream() -> list[Row]:
 PEER = f"""
 import sys
 from headrace._ranks.agreement import Agreement, Facts
-Agreement("bench", 1, 2).begin_epoch(Facts(*{tuple(FACTS)}))
+from headrace._ranks.loader_place import LoaderPlace
+Agreement(LoaderPlace(["bench"]), 1, 2).begin_epoch(Facts(*{tuple(FACTS)}))
 sys.stdin.read()
 """
 
@@ -140,14 +142,17 @@ sys.stdin.read()
 def of_steps() -> list[Row]:
     """Measures with another process on the board, which ends when its stdin is closed."""
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=f"bench {os.getpid()}")
-    agreement = Agreement("bench", 0, 2)
+    agreement = Agreement(LoaderPlace(["bench"]), 0, 2)
     with subprocess.Popen([sys.executable, "-c", PEER], stdin=subprocess.PIPE):
         agreement.begin_epoch(FACTS)
         if "with 1 other" not in agreement.describe():
             raise RuntimeError(f"the ranks did not meet: {agreement.describe()}")
 
+        show_step = agreement.show_step
+        assert show_step is not None
+
         def show() -> float:
-            return 1e9 * seconds(lambda: deque(map(agreement.step, range(STEPS)), maxlen=0)) / STEPS
+            return 1e9 * seconds(lambda: deque(map(show_step, range(STEPS)), maxlen=0)) / STEPS
 
         return in_turn(STEP, {"headrace": show})
 

@@ -66,7 +66,7 @@ HR_API void hr_board_finish(hr_board *board);
 /* ---- a loader's entry ---- */
 
 /* Takes an entry for a loader. Loaders of several processes are the same one if `where`, `place` and `world_size` are
- * equal: the source line, the number of the loader among those of this line, the number of ranks. Several processes may
+ * equal: the source line, a number for the loader among those of this line, the number of ranks. Several processes may
  * have the same rank, if they read the same part. The board owns the entry. -ENOSPC: all entries are taken. */
 HR_API int hr_board_enter(hr_board *board, const char *where, uint64_t place, uint32_t rank, uint32_t world_size,
                           hr_board_entry **ret_entry);

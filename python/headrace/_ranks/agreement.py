@@ -8,15 +8,26 @@ torch.distributed, which headrace.torch gives to `use_store`. A job without eith
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections import Counter
-from typing import Protocol
+from collections.abc import Callable
+from typing import NoReturn, Protocol
 
 from headrace import _core
 from headrace._errors.warn import warn_user
 from headrace._ranks import membership
-from headrace._ranks.disagreement import Facts, RanksDisagree, describe, describe_end
+from headrace._ranks.disagreement import (
+    SWITCH,
+    Facts,
+    RanksDisagree,
+    describe,
+    describe_end,
+    describe_other_dataset,
+    has_other_dataset,
+)
 from headrace._ranks.job import attempt, find_job
+from headrace._ranks.loader_place import LoaderPlace
+from headrace._start import signals
 
 WAIT_S = 2.0  # for the ranks that begin an epoch later
 NOTE_AFTER_S = 30.0  # a note of missing ranks comes at the first epoch after so long
@@ -38,8 +49,8 @@ class Store(Protocol):
 
 
 _store: Store | None = None
-_places: Counter[str] = Counter()  # loaders that have begun, by where they were made
-_late: set[str] = set()  # where the loaders were made for which ranks did not come in time
+_late: set[str] = set()  # the makers (see LoaderPlace) of loaders for which ranks did not come in time
+_given_up: set[str] = set()  # the makers of loaders that are not compared any more
 
 
 def use_store(store: Store | None) -> None:
@@ -51,19 +62,21 @@ def use_store(store: Store | None) -> None:
 class Agreement:
     """The agreement of the ranks about one loader.
 
-    where: the line that made the loader, such as "train.py:12". Loaders are compared with those of the same line and
-        the same world_size in other processes. So the text must be the same in all ranks, with a file name that does
-        not depend on the machine, and ranks that form several groups need the group in it.
+    place: loaders of other processes are compared if they have the same place, world_size and settings.
     rank, world_size: those of the part that this loader reads. Several processes may have the same rank.
+    settings: a text; loaders with other settings are different loaders.
     """
 
-    def __init__(self, where: str, rank: int, world_size: int) -> None:
-        self._where = where.encode(errors="backslashreplace").decode()
+    def __init__(self, place: LoaderPlace, rank: int, world_size: int, settings: str = "") -> None:
+        self._place, self._settings = place, settings
         self._rank, self._world_size = rank, world_size
         self._member: membership.Membership | None = None
         self._entry: _core.BoardEntry | None = None
-        self._place = self._number = 0
-        self._facts = Facts(-1, -1, -1, -1, -1, -1)
+        self._key = 0
+        self._facts: Facts | None = None
+        self._number = self._ended = 0  # of the newest epoch, and of the newest one that came to its end
+        self._shown = self._sent = 0  # of the newest epoch on the board, and in the store
+        self._steps_before = 0
         self._waits = True  # until ranks did not come in time
         self._came = True  # the others began this epoch in time
         self._are_known = True  # the others have begun any epoch
@@ -71,26 +84,20 @@ class Agreement:
         self._was_noted = False
         self._board_state, self._store_state = "no epoch has begun", ""
 
-    def __reduce__(self) -> tuple[type[Agreement], tuple[str, int, int]]:
-        """Makes copies, and loaders that are sent to other processes, begin with an agreement of their own."""
-        return Agreement, (self._where, self._rank, self._world_size)
-
     def describe(self) -> str:
         """Returns how this rank is compared with others, or why not."""
         return "; ".join(filter(None, [self._board_state, self._store_state]))
 
-    def begin_epoch(self, facts: Facts) -> None:
+    def begin_epoch(self, facts: Facts, steps_before: int = 0) -> None:
         """Compares the facts with those of the other ranks. Waits for them 2 s at most, and not again for this loader
-        if they do not come. Raises RanksDisagree."""
-        if self._world_size < 2 or not membership.may_take_part():
-            self._board_state = (
-                "there is one rank" if self._world_size < 2 else "this is a data worker or a forked child"
-            )
-            self._entry = None
+        if they do not come. Raises RanksDisagree. If a signal has interrupted it, it can be called again.
+
+        steps_before: batches of this epoch that were taken before a resume."""
+        if self._is_left_out():
             return
         deadline = time.monotonic() + WAIT_S
-        self._facts = Facts(*map(_as_word, facts))
-        self._number += 1
+        self._number_epoch(Facts(*map(_as_word, facts)))
+        self._steps_before = steps_before
         self._join(deadline)
         if not self._waits:
             deadline = 0.0
@@ -98,24 +105,71 @@ class Agreement:
         peers = self._meet_on_board(deadline)
         others = self._meet_in_store(peers, deadline)
         self._note_missing()
-        found = [(self._rank, self._facts), *((rank, facts) for _, rank, facts in peers), *others]
-        if message := describe(self._where, found):
+        if self._is_left_out():
+            return
+        self._compare([(self._rank, self._own()), *((rank, facts) for _, rank, facts in peers), *others])
+
+    def _is_left_out(self) -> bool:
+        """Returns True if this loader is not compared, and notes why."""
+        reason = self._why_not()
+        if reason:
+            self._board_state, self._store_state, self._entry = reason, "", None
+        return bool(reason)
+
+    def _why_not(self) -> str:
+        """Returns why this loader is not compared, or nothing. If ranks did not come to a loader in time, they may make
+        fewer loaders in these lines, and then the places of later ones do not belong together."""
+        if os.environ.get(SWITCH) == "0":
+            return f"{SWITCH}=0 is set"
+        if self._world_size < 2:
+            return "there is one rank"
+        if not membership.may_take_part():
+            return "this is a data worker or a forked child"
+        if self._place.maker in _given_up:
+            return "the ranks use other datasets in the lines that made it"
+        if self._place.maker in _late and self._place.number > 0:
+            return "ranks did not come in time to a loader of the lines that made it, and it is not the first one"
+        return ""
+
+    def _number_epoch(self, facts: Facts) -> None:
+        """Gives the epoch a number. An epoch that begins again before its end keeps its number: then a rank that has
+        looked at one batch before its training is in the same epoch as the others."""
+        if facts != self._facts or self._ended == self._number:
+            self._number, self._facts = self._number + 1, facts
+
+    def _own(self) -> Facts:
+        assert self._facts is not None, "an epoch has begun"
+        return self._facts
+
+    def _compare(self, found: list[tuple[int, Facts]]) -> None:
+        """Raises RanksDisagree if the facts of ranks differ. If their datasets have nothing in common, the loaders are
+        not the same one: each rank has made other loaders in these lines, which are not compared any more."""
+        if any(has_other_dataset(self._own(), facts) for _, facts in found):
+            _given_up.add(self._place.maker)
+            self._is_left_out()
+            warn_user(describe_other_dataset(self._place.where, found))
+        elif message := describe(self._place.where, found):
             raise RanksDisagree(message)
 
-    def step(self, steps: int) -> None:
-        """Shows that `steps` batches were taken. Raises RanksDisagree if another rank of this machine is at its end
-        with fewer."""
-        if self._entry is not None and (ended := self._entry.step(steps)):
-            self._raise_end(steps, ended)
+    @property
+    def show_step(self) -> Callable[[int], tuple[int, int] | None] | None:
+        """A function that is to be called with the number of batches that were taken in this process. If it does not
+        return None, call raise_end. It is written in C, because it is called at each step. None: nothing is
+        compared."""
+        return None if self._entry is None else self._entry.step
 
     def end(self, steps: int) -> None:
-        """Shows that this rank is at its end after `steps` batches. An epoch that is broken off has no end. Raises
-        RanksDisagree if another rank of this machine has taken more, or is at its end with fewer."""
+        """Shows that this rank is at its end after `steps` batches in this process. An epoch that is broken off has no
+        end. Raises RanksDisagree if another rank of this machine has taken more, or is at its end with fewer."""
+        self._ended = self._number
         if self._entry is not None and (ended := self._entry.end(steps)):
-            self._raise_end(steps, ended)
+            self.raise_end(steps, ended)
 
-    def _raise_end(self, steps: int, ended: tuple[int, int]) -> None:
-        raise RanksDisagree(describe_end(self._where, self._facts, (self._rank, steps), ended))
+    def raise_end(self, steps: int, ended: tuple[int, int]) -> NoReturn:
+        """Raises RanksDisagree: this rank has taken `steps` batches in this process; `ended` is a result of
+        show_step."""
+        own = self._rank, self._steps_before + steps
+        raise RanksDisagree(describe_end(self._place.where, self._own(), own, ended))
 
     def _join(self, deadline: float) -> None:
         """Takes an entry on the board in the first epoch."""
@@ -123,14 +177,13 @@ class Agreement:
             return
         processes = _store.process_count() if _store else 0
         self._member = membership.join(find_job(max(self._world_size, processes)), _until(deadline))
-        self._place = _places[self._where]
-        _places[self._where] += 1
-        self._waits = self._where not in _late
+        self._key = self._place.key(self._settings)
+        self._waits = self._place.maker not in _late
         board, self._board_state = self._member.board, self._member.reason
         if board is None:
             return
         try:
-            self._entry = board.enter(self._where, self._place, self._rank, self._world_size)
+            self._entry = board.enter(self._place.where, self._key, self._rank, self._world_size)
         except (OSError, MemoryError) as error:
             self._board_state = str(getattr(error, "strerror", None) or error)
 
@@ -139,7 +192,10 @@ class Agreement:
         member, entry = self._member, self._entry
         if member is None or member.board is None or entry is None:
             return []
-        entry.publish(*self._facts)
+        entry.count_from(self._steps_before)
+        if self._shown != self._number:
+            self._shown = self._number  # before publish: a signal that arrives there interrupts it at its end
+            entry.publish(*self._own())
         self._came = entry.wait(member.awaited, _until(deadline))
         count = member.board.process_count()
         if not self._came and count < member.awaited:
@@ -156,23 +212,26 @@ class Agreement:
             return []
         board = self._member.board if self._member else None
         is_first = board is None or all(board.page() < page for page, _, _ in peers)
-        pairs = [(self._rank, self._facts), *((rank, facts) for _, rank, facts in peers)]
-        text = json.dumps([self._waits, _group(pairs)]) if is_first else None
+        pairs = [(self._rank, self._own()), *((rank, facts) for _, rank, facts in peers)]
+        text = json.dumps([self._waits, _group(pairs)]) if is_first and self._sent != self._number else None
+        self._sent = self._number
         try:
-            count, texts = _store.gather(self._key(self._number), text, len(pairs), deadline)
+            count, texts = _store.gather(self._store_key(self._number), text, len(pairs), deadline)
             found = [pair for text in texts for pair in self._same_epoch(text)]
             if not self._waits:
-                self._are_known &= _store.gather(self._key(self._number - 1), None, 0, 0.0)[0] >= processes
-            _store.forget(self._key(self._number - 2))
+                self._are_known &= _store.gather(self._store_key(self._number - 1), None, 0, 0.0)[0] >= processes
+            _store.forget(self._store_key(self._number - 2))
         except Exception as error:  # of the store: a connection that is closed, a method that it does not have
+            if signals.is_from_signal(error):
+                raise
             self._store_state = f"the store of torch.distributed failed: {error}"
             return []
         self._came &= count >= processes
         self._store_state = f"{count} of {processes} processes are in the store of torch.distributed"
         return found
 
-    def _key(self, number: int) -> str:
-        return f"headrace/{attempt()}/{self._where}/{self._world_size}/{self._place}/{number}"
+    def _store_key(self, number: int) -> str:
+        return f"headrace/{attempt()}/{self._place.where}/{self._world_size}/{self._key}/{number}"
 
     def _same_epoch(self, text: str) -> list[tuple[int, Facts]]:
         """Returns the ranks and facts of a text. After a rank was late, its epochs may have other numbers than those of
@@ -181,13 +240,13 @@ class Agreement:
         pairs = [(rank, Facts(*facts)) for ranks, facts in groups for rank in ranks]
         if waits and self._waits:
             return pairs
-        return [(rank, facts) for rank, facts in pairs if facts.epoch == self._facts.epoch != -1]
+        return [(rank, facts) for rank, facts in pairs if facts.epoch == self._own().epoch != -1]
 
     def _note_missing(self) -> None:
         """Waits no more if ranks did not come in time, and gives a note once if some have not come for long."""
         if not self._came:
             self._waits = False
-            _late.add(self._where)
+            _late.add(self._place.maker)
         if self._came or self._are_known:
             self._missing_since = None
             return
@@ -197,8 +256,8 @@ class Agreement:
         elif now - self._missing_since >= NOTE_AFTER_S and not self._was_noted:
             self._was_noted = True
             warn_user(
-                f"headrace: rank {self._rank} has begun an epoch of the loader at {self._where}, and other ranks have "
-                f"not done so for {now - self._missing_since:.0f} s ({self.describe()}). If they do not use this "
+                f"headrace: rank {self._rank} has begun an epoch of the loader at {self._place.where}, and other ranks "
+                f"have not done so for {now - self._missing_since:.0f} s ({self.describe()}). If they do not use this "
                 "loader, ignore this; otherwise look where they are, for example with py-spy dump"
             )
 

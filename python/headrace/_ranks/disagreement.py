@@ -75,6 +75,9 @@ _FIELDS = {
     ),
 }
 _MANY = 8  # so many ranks are listed
+_CLOSE = 50  # sizes of datasets that differ by less than one in so many may be those of the same dataset
+SWITCH = "HEADRACE_COMPARE_RANKS"  # an environment variable: 0 turns the comparison off
+_OFF = f"if these loaders are not meant to be equal, set {SWITCH}=0"
 
 
 def describe(where: str, found: Iterable[tuple[int, Facts]]) -> str | None:
@@ -89,8 +92,26 @@ def describe(where: str, found: Iterable[tuple[int, Facts]]) -> str | None:
         if len(ranks) > 1:
             epochs = {facts.epoch for _, facts in pairs} - {-1}
             when = f"epoch {epochs.pop()}" if len(epochs) == 1 else "at the start of an epoch"
-            return f"{_place(where)}{when}: {_clauses(field, ranks)}{_lengths(name, pairs)}; {field.advice}"
+            return f"{_place(where)}{when}: {_clauses(field, ranks)}{_lengths(name, pairs)}; {field.advice}; {_OFF}"
     return None
+
+
+def has_other_dataset(facts: Facts, others: Facts) -> bool:
+    """Returns True if the sizes of the datasets differ so much that they are not the same dataset with some files
+    missing."""
+    sizes = (facts.samples, others.samples)
+    return -1 not in sizes and abs(sizes[0] - sizes[1]) * _CLOSE > max(sizes)
+
+
+def describe_other_dataset(where: str, found: Iterable[tuple[int, Facts]]) -> str:
+    """Returns a warning about ranks whose loaders have other datasets."""
+    ranks: defaultdict[int, set[int]] = defaultdict(set)
+    for rank, facts in found:
+        ranks[facts.samples].add(rank)
+    return (
+        f"{_place(where)}{_clauses(_FIELDS['samples'], ranks)}; so these are different loaders, and the loaders of "
+        f"this line are not compared any more. If they are meant to be equal, {_FIELDS['samples'].advice}"
+    )
 
 
 def describe_end(where: str, facts: Facts, mine: tuple[int, int], theirs: tuple[int, int]) -> str:
@@ -99,7 +120,7 @@ def describe_end(where: str, facts: Facts, mine: tuple[int, int], theirs: tuple[
     when = f"epoch {facts.epoch}: " if facts.epoch != -1 else ""
     return (
         f"{_place(where)}{when}rank {short_rank} is at its end after {short} batches, and rank {long_rank} has taken "
-        f"{long}; {_FIELDS['steps'].advice}"
+        f"{long}; {_FIELDS['steps'].advice}; {_OFF}"
     )
 
 

@@ -9,6 +9,7 @@ import os
 
 from headrace import _core
 from headrace._ranks.job import Job
+from headrace._start import signals
 
 BOARD_FD = "HEADRACE_BOARD_FD"  # the number of an inherited descriptor of a board
 
@@ -30,6 +31,8 @@ class Membership:
             inherited = int(fd) if fd else -1
             self.board = _core.Board.join(job.key, job.world_size, job.local_size, inherited, timeout_s)
         except Exception as error:
+            if signals.is_from_signal(error):
+                raise
             self.reason = str(getattr(error, "strerror", None) or error)
         else:
             atexit.register(self.board.finish)

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils.data import distributed
@@ -17,22 +17,28 @@ from torch.utils.data import distributed
 from headrace._inspect import lookup
 from headrace._ranks.agreement import Agreement
 from headrace._ranks.disagreement import Facts
+from headrace._ranks.loader_place import LoaderPlace
+from headrace._start import signals
 from headrace.sampling._epoch import Epoch
 from headrace.torch import _per_loader
 from headrace.torch._foreign import samplers_of
 
 _OTHERS = 4096  # entries of another kind than ints that are hashed, from all parts of the order
+_LINES = 3  # so many of the lines that make a loader name it
+# Their lines do not name a loader.
+_INSIDE = ("headrace", "torch", "accelerate", "transformers", "lightning", "pytorch_lightning", "lightning_fabric")
 
 
-def place_of_caller() -> str:
-    """Returns the file and line outside of headrace and torch that calls, such as "train.py:12"."""
+def place_of_caller(kind: str = "") -> LoaderPlace:
+    """Returns the place of a loader that the calling lines outside of headrace, torch and frameworks make. kind: see
+    LoaderPlace."""
+    lines: list[str] = []
     frame: Any = sys._getframe(1)
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] not in ("headrace", "torch"):
-            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    while frame is not None and len(lines) < _LINES:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _INSIDE:
+            lines.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
         frame = frame.f_back
-    return "?"
+    return LoaderPlace(lines, kind)
 
 
 def _dealing_sampler(loader: Any) -> Any:
@@ -51,18 +57,17 @@ class Watch:
         self._sampler = sampler
         self._epoch = epoch
         self._before = epoch.steps_done()
+        self.show_step: Callable[[int], tuple[int, int] | None] | None = None  # see Agreement; from begin() on
+        self.raise_end = agreement.raise_end
 
     def begin(self) -> None:
-        """Compares the epochs that begin. Raises RanksDisagree."""
-        self._agreement.begin_epoch(_facts_of(self._epoch, self._sampler))
-
-    def step(self, count: int) -> None:
-        """Shows that so many batches came in this process. Raises RanksDisagree."""
-        self._agreement.step(self._before + count)
+        """Compares the epochs that begin. Raises RanksDisagree. After an interruption it can be called again."""
+        self._agreement.begin_epoch(_facts_of(self._epoch, self._sampler), self._before)
+        self.show_step = self._agreement.show_step
 
     def end(self, count: int) -> None:
-        """Shows that the epoch has ended after so many batches. Raises RanksDisagree."""
-        self._agreement.end(self._before + count)
+        """Shows that the epoch has ended after so many batches in this process. Raises RanksDisagree."""
+        self._agreement.end(count)
 
 
 def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
@@ -72,10 +77,17 @@ def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
         return None
     agreement = _per_loader.agreements.get(loader)
     if agreement is None:
-        where = _per_loader.places.get(loader) or place_of_caller()
-        agreement = Agreement(where, sampler.rank, sampler.num_replicas)
+        settings = _settings_of(loader, sampler)
+        place = _per_loader.places.get(loader) or place_of_caller(f"{epoch.source.order['n']} {settings}")
+        agreement = Agreement(place, sampler.rank, sampler.num_replicas, settings)
         _per_loader.agreements.set(loader, agreement)
     return Watch(agreement, sampler, epoch)
+
+
+def _settings_of(loader: Any, sampler: Any) -> str:
+    """Returns settings that are equal in all ranks if the loader is the same one."""
+    settings = [lookup.attribute(sampler, name) for name in ("shuffle", "drop_last", "tail")]
+    return f"{lookup.attribute(loader, 'batch_size')} {type(sampler).__qualname__} {settings}"
 
 
 def describe(loader: Any) -> str:
@@ -111,7 +123,9 @@ def _number(value: Any) -> int:
 def _length_of(sampler: Any) -> int:
     try:
         return len(sampler)
-    except Exception:  # its own __len__ raises
+    except Exception as error:  # its own __len__ raises
+        if signals.is_from_signal(error):
+            raise
         return -1
 
 

@@ -113,8 +113,11 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
             if self._watch is not None:
                 self._watch.end(self._num_yielded)
             raise
-        if self._watch is not None:
-            self._watch.step(self._num_yielded + 1)
+        watch = self._watch  # no function of Python is called for it at each step
+        if watch is not None and watch.show_step is not None:
+            ended = watch.show_step(self._num_yielded + 1)
+            if ended is not None:
+                watch.raise_end(self._num_yielded + 1, ended)
         if self._epoch is not None:
             self._epoch.made_in_process()
         return data

@@ -246,8 +246,11 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     def _next_value(self) -> Any:
         self._engine.warn_of_copies(stacklevel=5)
         value = self._next_answer() if self._pinner is None else self._next_pinned()
-        if self._watch is not None:
-            self._watch.step(self._num_yielded + 1)
+        watch = self._watch  # no function of Python is called for it at each step
+        if watch is not None and watch.show_step is not None:
+            ended = watch.show_step(self._num_yielded + 1)
+            if ended is not None:
+                watch.raise_end(self._num_yielded + 1, ended)
         if type(value) is _ExceptionWrapper:  # a dataset or collate_fn returned it, or pinning failed
             self._engine.source.fail()
             _reraise(value)

@@ -15,6 +15,7 @@ import os, pathlib, sys, time
 import headrace
 from headrace._ranks import agreement
 from headrace._ranks.agreement import Agreement, Facts
+from headrace._ranks.loader_place import LoaderPlace
 from processes import until
 
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -23,8 +24,14 @@ SHARED = pathlib.Path(os.environ["TEST_SHARED"])
 def facts(steps=78, epoch=0, length=-1, seed=-1, digest=-1, samples=-1):
     return Facts(length, steps, seed, epoch, digest, samples)
 
+class Stepped(Agreement):
+    def step(self, steps):
+        # As the iterators do it.
+        if self.show_step is not None and (ended := self.show_step(steps)) is not None:
+            self.raise_end(steps, ended)
+
 def agree(where="train.py:12", rank=RANK, world_size=WORLD_SIZE):
-    return Agreement(where, rank, world_size)
+    return Stepped(LoaderPlace([where]), rank, world_size)
 
 def announce(name):
     (SHARED / name).touch()

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 
 import headrace
 import pytest
-from headrace._ranks.agreement import Agreement, Facts
+from headrace._ranks.agreement import Facts
 from headrace._ranks.disagreement import describe, describe_end
 from headrace._ranks.job import Job, find_job
 
@@ -72,10 +71,3 @@ def test_error_is_public_and_can_be_pickled() -> None:
     error = pickle.loads(pickle.dumps(headrace.RanksDisagree("text")))
     assert type(error) is headrace.RanksDisagree and isinstance(error, RuntimeError)
     assert error.args == ("text",)
-
-
-def test_copied_agreement_begins_with_its_own_entry() -> None:
-    one = Agreement("a:1", 0, 1)
-    one.begin_epoch(UNKNOWN)
-    for other in copy.copy(one), pickle.loads(pickle.dumps(one)):
-        assert other.describe() == "no epoch has begun"

@@ -6,7 +6,12 @@
 struct core_entry {
     PyObject_HEAD PyObject *owner; /* the _core.Board */
     hr_board_entry *entry;
+    unsigned long long steps_before; /* of the epoch, before those that step and end are called with */
 };
+
+static unsigned long long steps_before(PyObject *self) {
+    return ((struct core_entry *)self)->steps_before;
+}
 
 static hr_board_entry *entry_of(PyObject *self) {
     return ((struct core_entry *)self)->entry;
@@ -91,18 +96,25 @@ static PyObject *describe_end(int is_unequal, const struct hr_board_ended *ended
     return Py_BuildValue("IK", ended->rank, (unsigned long long)ended->steps);
 }
 
+static PyObject *entry_count_from(PyObject *self, PyObject *argument) {
+    unsigned long long steps = PyLong_AsUnsignedLongLong(argument);
+    if (steps == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    ((struct core_entry *)self)->steps_before = steps;
+    Py_RETURN_NONE;
+}
+
 static PyObject *entry_step(PyObject *self, PyObject *argument) {
     struct hr_board_ended ended;
     unsigned long long steps = PyLong_AsUnsignedLongLong(argument);
     if (steps == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
-    return describe_end(hr_board_step(entry_of(self), steps, &ended), &ended);
+    return describe_end(hr_board_step(entry_of(self), steps_before(self) + steps, &ended), &ended);
 }
 
 static PyObject *entry_end(PyObject *self, PyObject *argument) {
     struct hr_board_ended ended;
     unsigned long long steps = PyLong_AsUnsignedLongLong(argument);
     if (steps == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
-    return describe_end(hr_board_end(entry_of(self), steps, &ended), &ended);
+    return describe_end(hr_board_end(entry_of(self), steps_before(self) + steps, &ended), &ended);
 }
 
 static PyMethodDef methods[] = {
@@ -115,12 +127,14 @@ static PyMethodDef methods[] = {
      "peers() -> list\n\nReturns (page, rank, facts) of each other running process that is in the same epoch."},
     {"known", entry_known, METH_NOARGS,
      "known() -> int\n\nReturns the number of running processes that have begun any epoch of this loader."},
+    {"count_from", entry_count_from, METH_O,
+     "count_from(steps)\n\nSets how many batches of the epoch were taken before those that step and end count."},
     {"step", entry_step, METH_O,
      "step(steps) -> tuple | None\n\nShows how many batches were taken. Returns (rank, steps) of a rank that is at its "
-     "end with fewer."},
+     "end with fewer, with all steps of its epoch."},
     {"end", entry_end, METH_O,
      "end(steps) -> tuple | None\n\nShows that this rank is at its end. Returns (rank, steps) of a rank that has taken "
-     "more batches, or is at its end with fewer."},
+     "more batches, or is at its end with fewer, with all steps of its epoch."},
     {NULL, NULL, 0, NULL},
 };
 
