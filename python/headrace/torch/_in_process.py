@@ -14,7 +14,7 @@ from headrace import _options
 from headrace._engine import in_process
 from headrace._samples import draw
 from headrace.sampling._epoch import Epoch
-from headrace.torch import _agree, _early_end, _internals, _iterable, _loader_state, _resume
+from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state
 
 # In torch's words, so that users' warning filters match.
 _LONGER = (
@@ -60,7 +60,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
         is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
-        beginning = None if is_iterable else _resume.Beginning(loader)
+        beginning = None if is_iterable else _beginning.Beginning(loader)
         if beginning is not None:
             beginning.sampler_will_be_iterated()
         self._epoch = _iterable.begin(loader) if is_iterable else None
@@ -89,7 +89,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
             self._here = in_process.InProcessEpoch(self._from.tasks, seed, self._from.take_bad)
             self._made_by = functools.partial(self._here.noting, self._collate_fn)
 
-    def _use_indices(self, loader: Any, policy: _options.Policy, beginning: _resume.Beginning) -> None:
+    def _use_indices(self, loader: Any, policy: _options.Policy, beginning: _beginning.Beginning) -> None:
         epoch = beginning.epoch(self)
         beginning.has_begun(epoch)
         tasks = epoch.tasks
@@ -139,6 +139,6 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
 def _has_drawn(loader: Any, epoch: Epoch, watch: _agree.Watch | None) -> None:
     """Called after the first indices of an epoch were drawn."""
     epoch.source.was_drawn()
-    _resume.warn_of_same_order(loader, epoch)
+    _beginning.warn_of_same_order(loader, epoch)
     if watch is not None:
         watch.begin()

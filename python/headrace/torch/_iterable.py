@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace._engine.iterable_epoch import IterableEpoch
-from headrace.torch import _generators, _per_loader, _resume
+from headrace.torch import _beginning, _generators, _per_loader, _resume
 
 
 def begin(loader: Any) -> IterableEpoch:
     """Returns the next epoch of a loader, or the one that it continues. Raises StateError."""
     pending = _per_loader.pending_of(loader)
     if pending is not None and pending.state is not None:
-        _resume.set_loaders_generator(loader, pending.state.seeds)
+        _beginning.set_loaders_generator(loader, pending.state.seeds)
     if loader.num_workers == 0:
         _put_back(loader)
     number = _per_loader.number_of_next(loader, pending)

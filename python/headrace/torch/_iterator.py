@@ -26,6 +26,7 @@ from headrace._tensors import extension
 from headrace.sampling._epoch import Epoch
 from headrace.torch import (
     _agree,
+    _beginning,
     _early_end,
     _in_process,
     _internals,
@@ -33,7 +34,6 @@ from headrace.torch import (
     _loader_state,
     _per_loader,
     _pinning,
-    _resume,
     _worker,
 )
 
@@ -94,7 +94,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self._is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
-        self._beginning = None if self._is_iterable else _resume.Beginning(loader)
+        self._beginning = None if self._is_iterable else _beginning.Beginning(loader)
         self._epoch = _iterable.begin(loader) if self._is_iterable else None
         with _iterable.generators_kept(loader, self._epoch):
             shown = loader if self._beginning is None else self._beginning.shown()
@@ -193,7 +193,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             return
         beginning, self._beginning = self._beginning, None  # kept, it would hold the loader, which holds this iterator
         if beginning is None and not self._is_iterable:
-            beginning = _resume.Beginning(loader)
+            beginning = _beginning.Beginning(loader)
         if beginning is not None:
             beginning.sampler_will_be_iterated()
         if beginning is None or not beginning.is_continued:
@@ -222,7 +222,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             self._raise_timeout()
         if begun is not None:
             begun.source.was_drawn()
-            _resume.warn_of_same_order(loader, begun)
+            _beginning.warn_of_same_order(loader, begun)
         if self._watch is not None:
             self._watch.begin()
         self._place = begun

@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._source import Drawn
-from headrace.torch import _internals, _plain_iterable, _resume
+from headrace.torch import _beginning, _internals, _plain_iterable, _resume
 
 
 class PlainTasks:
@@ -79,9 +79,9 @@ class PlainTasks:
 class Indices:
     """An index sampler for torch's iterators: begins an epoch of a loader each time that it is iterated."""
 
-    def __init__(self, loader: Any, beginning: _resume.Beginning) -> None:
+    def __init__(self, loader: Any, beginning: _beginning.Beginning) -> None:
         self._loader = weakref.ref(loader)
-        self._beginning: _resume.Beginning | None = beginning
+        self._beginning: _beginning.Beginning | None = beginning
         self._length = loader._index_sampler
         self._base_seed: int | None = None
         self._epoch: Epoch | None = None  # the newest one
@@ -100,7 +100,7 @@ class Indices:
 
     def _new_epoch(self) -> Epoch:
         """Begins an epoch: the one of the first beginning, or another one of persistent workers."""
-        beginning = self._beginning or _resume.Beginning(self._loader())
+        beginning = self._beginning or _beginning.Beginning(self._loader())
         beginning.put_generators_back()
         beginning.sampler_will_be_iterated()
         epoch = self._epoch = beginning.begin(PlainTasks)
@@ -120,7 +120,7 @@ class Indices:
         if beginning is not None and self._epoch is not None:
             self._note_begun(beginning, self._epoch)
 
-    def _note_begun(self, beginning: _resume.Beginning, epoch: Epoch) -> None:
+    def _note_begun(self, beginning: _beginning.Beginning, epoch: Epoch) -> None:
         if self._base_seed is not None:
             epoch.source.seeds["base"] = self._base_seed
         beginning.has_begun(epoch)
@@ -140,9 +140,9 @@ def get_iterator(loader: Any) -> Any:
 
 
 def _over_indices(loader: Any) -> Any:
-    beginning = _resume.Beginning(loader)
+    beginning = _beginning.Beginning(loader)
     indices = Indices(loader, beginning)
-    iterator = _internals.iterator_with_seed(_resume.Shown(loader, indices), beginning.base_seed)
+    iterator = _internals.iterator_with_seed(_beginning.Shown(loader, indices), beginning.base_seed)
     indices.iterator_was_made(iterator)
     beginning.put_generators_back()
     return iterator

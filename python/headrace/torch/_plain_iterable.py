@@ -13,7 +13,7 @@ from headrace.sampling import _iterable
 from headrace.sampling._epoch import Last
 from headrace.sampling._pending import Pending
 from headrace.sampling._state import Segment, State, StateError
-from headrace.torch import _generators, _internals, _per_loader, _resume
+from headrace.torch import _beginning, _generators, _internals, _per_loader
 
 
 class PlainIterableEpoch:
@@ -126,5 +126,5 @@ def _start_next_epoch(iterator: Any, loader: Any) -> None:
 def _next_epoch(loader: Any) -> PlainIterableEpoch:
     pending = _per_loader.pending_of(loader)
     if pending is not None and pending.state is not None:
-        _resume.set_loaders_generator(loader, pending.state.seeds)
+        _beginning.set_loaders_generator(loader, pending.state.seeds)
     return PlainIterableEpoch(loader, _per_loader.number_of_next(loader, pending), pending)

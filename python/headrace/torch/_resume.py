@@ -1,16 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of torch's loaders: state_dict, load_state_dict and skip, and the epoch that a loader's iterator begins.
-
-1. `load` checks a state against the loader and keeps it. Nothing is drawn, and no worker is started.
-2. `Beginning` is made before torch's iterator class is initialised, and again when persistent workers begin another
-   epoch. It finds the source of the indices, and takes the state that is kept, if there is one.
-3. `Beginning.epoch` begins the epoch or continues it. The draws of an epoch that is continued take no random numbers
-   from the generators that other code uses.
-"""
+"""The state of torch's loaders: state_dict, load_state_dict and skip. `load` checks a state against the loader and keeps
+it for the next iterator; nothing is drawn, and no worker is started. _beginning.py begins the epoch that continues it."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
@@ -19,12 +12,12 @@ from headrace import _options
 from headrace._errors.warn import warn_user
 from headrace._ranks import where
 from headrace.sampling import _iterable, _pending, _state
-from headrace.sampling._epoch import Epoch, Last, core_tasks
+from headrace.sampling._epoch import Epoch, Last
 from headrace.sampling._pending import Pending
-from headrace.sampling._source import Source, check_division, check_same_order
-from headrace.sampling._state import Segment, State, StateError
+from headrace.sampling._source import Source
+from headrace.sampling._state import Segment, State
 from headrace.torch import _generators, _internals, _per_loader, _sources
-from headrace.torch._foreign import Before, ForeignSource, has_set_epoch, samplers_of
+from headrace.torch._foreign import has_set_epoch, samplers_of
 
 
 def option(loader: Any, name: str) -> Any:
@@ -48,20 +41,6 @@ def set_sampler_epoch(loader: Any, order: dict[str, Any]) -> None:
     for one in samplers_of(loader._index_sampler) if "epoch" in order else []:
         if has_set_epoch(one):
             one.set_epoch(order["epoch"])
-
-
-def _called_by_framework() -> bool:
-    """Returns True if a framework iterates the loader. It may have called set_epoch with its own count of epochs, which
-    starts at 0 in each process."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] in _FRAMEWORKS:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-_FRAMEWORKS = ("accelerate", "transformers", "lightning", "pytorch_lightning")
 
 
 # ---- taking a state ----
@@ -225,188 +204,3 @@ def taking_pending(loader: Any, attributes: dict[str, Any]) -> dict[str, Any]:
         if pending.state is not None:
             _per_loader.epochs.set(loader, pending.state.epoch)
     return found
-
-
-# ---- beginning an epoch ----
-
-
-def set_loaders_generator(loader: Any, seeds: dict[str, Any]) -> None:
-    """Sets the generator that the user gave to a loader to the state with which an epoch begins."""
-    if "next_loader" in seeds and loader.generator is not None:
-        _generators.set_state(loader.generator, seeds["next_loader"])
-
-
-class Beginning:
-    """The beginning of an epoch of a loader. Raises StateError if the state that was loaded does not fit any more."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self.source, skipped = source_of(loader)
-        pending = _per_loader.pending_of(loader)
-        if pending is None and skipped:
-            pending = Pending(None, skipped)
-        self._pending = pending
-        self._state = None if pending is None else self._state_to_continue(pending)
-        self._before: Before | None = None
-        # Otherwise the epoch's numbers are drawn now, even if some of its steps are skipped.
-        self.is_continued = self._state is not None and "base" in self._state.seeds
-        base = None if self._state is None else self._state.seeds.get("base")
-        self._base = self._base_of_next(pending) if base is None else base
-        self._kept = _generators.Globals() if self._base is not None else None
-        self._loaders = (
-            loader.generator.get_state() if self._kept is not None and loader.generator is not None else None
-        )
-
-    def _base_of_next(self, pending: Pending | None) -> int | None:
-        """Returns the base seed of workers that persist, if the state was taken between two epochs."""
-        state = None if pending is None else pending.state
-        return None if state is None or not self._loader.persistent_workers else state.seeds.get("next_base")
-
-    @property
-    def base_seed(self) -> int | None:
-        """The base seed that torch's iterator gets, or None if it draws one."""
-        return self._base
-
-    def sampler_will_be_iterated(self) -> None:
-        """Notes what the sampler is before torch's iterator class iterates it."""
-        if isinstance(self.source, ForeignSource) and not self.is_continued:
-            self._before = self.source.before = Before(self.source._sampler)
-
-    def _state_to_continue(self, pending: Pending) -> State | None:
-        """Returns the state that the epoch continues, if its samplers are still in the epoch that they were set to."""
-        loader, state = self._loader, pending.state
-        if state is not None:
-            self._check_epoch(state)
-            state = self._fit(state)
-        if state is not None and not state.steps and "base" not in state.seeds:
-            self._begin_with(state.seeds)
-            state = None
-        if not pending.skipped:
-            return state
-        fresh = State(_per_loader.epochs.get(loader) or 0, 0, 0, self.source.order, [self.source.segment])
-        return _pending.skipped(state or fresh, pending.skipped, self.source)
-
-    def _fit(self, state: State) -> State | None:
-        """Chooses the source for a state. Returns None if the samplers were set to another epoch."""
-        epoch = self.source.order.get("epoch")
-        if epoch is not None and epoch != state.order.get("epoch"):
-            return self._set_to_other_epoch(state, epoch)
-        if state.is_end and epoch is not None and not self.source.counts_epochs:
-            warn_user(
-                f"headrace: the state that was loaded was taken after the last batch of epoch {epoch}, and the sampler "
-                f"is in epoch {epoch} again, so that epoch is read a second time; begin the loop over epochs at "
-                f"{epoch + 1}"
-            )
-        if state.steps and state.order["n"] != self.source.order["n"]:
-            self.source = self.source.with_size(state.order["n"])
-        return state
-
-    def _check_epoch(self, state: State) -> None:
-        check_same_order(state, self.source.order)
-        if state.steps and state.order["n"] == self.source.order["n"]:
-            check_division(state, self.source)
-
-    def _set_to_other_epoch(self, state: State, epoch: int) -> State | None:
-        """Decides what becomes of a state if set_epoch was called on the sampler after it was loaded."""
-        then = state.order.get("epoch", 0)
-        if epoch < then and _called_by_framework():
-            warn_user(
-                f"headrace: a framework set the sampler to epoch {epoch} after a state of epoch {then} was loaded; "
-                f"epoch {then} goes on"
-            )
-            set_sampler_epoch(self._loader, state.order)
-            self.source, _ = source_of(self._loader)
-            return state
-        if state.steps:
-            warn_user(
-                f"headrace: set_epoch({epoch}) discards the state that was loaded, of epoch {then} after {state.steps} "
-                f"steps; to go on with it, begin the loop over epochs at {then}"
-            )
-        return None
-
-    def _begin_with(self, seeds: dict[str, Any]) -> None:
-        """Sets the sampler and the generators to what the epoch begins with."""
-        self.source.begin_with(seeds)
-        set_loaders_generator(self._loader, seeds)
-
-    def shown(self) -> Any:
-        """Returns what torch's iterator class is made with: the loader, or one whose sampler it does not begin."""
-        return Shown(self._loader) if self.is_continued else self._loader
-
-    def iterator_was_made(self, iterator: Any) -> None:
-        """Gives torch's iterator the base seed of the epoch that is continued, and puts back the generators that it has
-        drawn another one from."""
-        self.put_generators_back()
-        if self._base is not None:
-            iterator._base_seed = self._base
-        if self.is_continued:
-            iterator._index_sampler = self._loader._index_sampler
-        elif self._before is not None:
-            self._before.iterator_was_made(self._loader.generator is None)
-
-    def put_generators_back(self) -> None:
-        """If the epoch is continued, sets the generators, once, to what they were before torch's iterator drew."""
-        if self._kept is not None:
-            self._kept.restore()
-        if self._loaders is not None:
-            self._loader.generator.set_state(self._loaders)
-        self._kept = self._loaders = None
-
-    def epoch(self, iterator: Any) -> Epoch:
-        """Returns the epoch. Its tasks are drawn when they are needed, or now if it is continued."""
-        if isinstance(self.source, ForeignSource):
-            self.source.iterator = None if self.is_continued else iterator._sampler_iter
-        epoch = self.begin(core_tasks)
-        epoch.source.seeds["base"] = iterator._base_seed
-        return epoch
-
-    def begin(self, new_tasks: Any) -> Epoch:
-        """Does the same without torch's iterator. new_tasks: see Epoch."""
-        before = _per_loader.progress.get(self._loader)
-        number = _per_loader.number_of_next(self._loader, self._pending)
-        epoch = self._begin(number, self._state, new_tasks)
-        if isinstance(before, Epoch) and before.steps_left() == 0:
-            epoch.order_before = dict(before.source.order)
-        return epoch
-
-    def has_begun(self, epoch: Epoch) -> None:
-        """Notes that the epoch has begun. Until then, the next iter() does the same again."""
-        _per_loader.has_begun(self._loader, epoch, epoch.number, self._pending)
-
-    def _begin(self, number: int, state: State | None, new_tasks: Any) -> Epoch:
-        try:
-            return Epoch(self.source, number, state, new_tasks)
-        except StateError:
-            if state is None or option(self._loader, "on_changed") != "next_epoch":
-                raise
-        following = _pending.next_epoch(state)
-        set_sampler_epoch(self._loader, following.order)
-        self.source, _ = source_of(self._loader)
-        return Epoch(self.source, following.epoch, None, new_tasks)
-
-
-def warn_of_same_order(loader: Any, epoch: Epoch) -> None:
-    """Warns once if a shuffled epoch of several ranks has the order of the one before, because nothing has called
-    set_epoch. Called after the first indices were drawn, because frameworks call it after iter()."""
-    order, source = epoch.source.order, epoch.source
-    is_shuffled = "epoch" in order and order.get("shuffle", True) and not source.counts_epochs
-    if not is_shuffled or source.segment.world < 2 or order != epoch.order_before or source.warns_of_epochs:
-        return
-    if _per_loader.warned.get(loader) is None:
-        _per_loader.warned.set(loader, True)
-        warn_user(
-            f"headrace: this epoch has the order of the one before, because the {order['kind']} is still in epoch "
-            f"{order['epoch']}; call its set_epoch(epoch) before each epoch"
-        )
-
-
-class Shown:
-    """A loader for torch's iterator class, with other indices than those of its sampler: to begin the sampler would
-    draw random numbers, and it may count epochs."""
-
-    def __init__(self, loader: Any, index_sampler: Any = ()) -> None:
-        self._loader = loader
-        self._index_sampler = index_sampler
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
