@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of torch's loaders: state_dict, load_state_dict and skip. `load` checks a state against the loader and keeps
-it for the next iterator; nothing is drawn, and no worker is started. _beginning.py begins the epoch that continues it."""
+"""The state of torch's loaders: state_dict, load_state_dict and skip.
+
+`load` checks a state against the loader and keeps it for the next iterator; nothing is drawn, and no worker is started.
+_beginning.py begins the epoch that continues it.
+"""
 
 from __future__ import annotations
 
