@@ -72,6 +72,7 @@ def _state() -> dict[str, set[Any]]:
 def _left(before: dict[str, set[Any]], patience_s: float) -> dict[str, set[Any]]:
     """Returns what is new and stays. Ignores files of other programs, which use /dev/shm too."""
     gc.collect()
+    gc.collect()  # of cycles that were held by what the first one has freed, such as a dataset by its loader's epoch
     resource_sharer.stop(timeout=5)  # multiprocessing's own, where a test sent a tensor to another process
     stays: dict[str, set[Any]] = {}
 
