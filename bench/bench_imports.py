@@ -56,9 +56,23 @@ def goals() -> list[Goal]:
 
 def run_script(library: str, module: str) -> dict[str, Any]:
     command = [sys.executable, str(SCRIPT), library, "forkserver", module]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            out, _ = process.communicate()
+        finally:
+            process.kill()
+            remove_semaphores_of(process.pid)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, out)
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
     return found
+
+
+def remove_semaphores_of(pid: int) -> None:
+    """Removes the semaphores that torch's loader leaves if its process is killed after joblib (of sklearn) was
+    imported: joblib gives them names that multiprocessing does not clean up."""
+    for path in Path("/dev/shm").glob(f"sem.loky-{pid}-*"):
+        path.unlink(missing_ok=True)
 
 
 def run_case(case: Case) -> list[Row]:

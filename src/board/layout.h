@@ -21,8 +21,8 @@
  *     an entry: | key, rank, late | progress | end | facts of even epochs | facts of odd epochs |    one line each
  *
  * All atomics are stored and loaded in one total order, except in hr_board_step, which says why. The owner of a page is
- * its only writer. It holds a record lock on the page, so a reader can ask the kernel whether it
- * still runs. If it dies, the page stays as it is, and the next owner clears it.
+ * its only writer. It holds a record lock on the page, so a reader can ask the kernel whether it still runs. If it
+ * dies, the page stays as it is, and the next owner clears it.
  *
  * A rank may be one epoch ahead of another one: it has met it at the beginning of an epoch, has finished that quickly,
  * and begins the next one while the other has not looked yet. So an entry keeps the facts of two epochs. A reader

@@ -17,9 +17,9 @@ from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
 from headrace._worker.job import BatchNotes
 from headrace.sampling._epoch import Last
-from headrace.sampling._iterable import has_state, order_of
+from headrace.sampling._iterable import order_of, segment, state_at_start
 from headrace.sampling._pending import Pending
-from headrace.sampling._state import Segment, State
+from headrace.sampling._state import State
 
 
 class IterableEpoch:
@@ -46,10 +46,10 @@ class IterableEpoch:
         self._state = state if state is not None and (state.steps or "base" in state.seeds) else None
         self._dropped = 0 if pending is None else pending.skipped
         saved = [] if self._state is None else self._state.workers
-        self.places = WorkerPlaces(max(workers, 1), saved) if workers or has_state(dataset) else None
+        self.places = WorkerPlaces(max(workers, 1), saved) if workers or lookup.has_state(dataset) else None
         self._begun = self._state.steps if self._state is not None and saved else 0
         steps = 0 if self._state is None else self._state.steps
-        self._repeated = 0 if has_state(dataset) and saved else steps
+        self._repeated = 0 if lookup.has_state(dataset) and saved else steps
         self.to_drop = self._dropped + (0 if saved else steps)
         self._noted = 0  # batches after which the dataset's state was noted
         self._of_iterator: bytes | None = None  # a state that is loaded when the dataset has been iterated
@@ -134,14 +134,14 @@ class IterableEpoch:
     def state(self, held_back: int) -> State:
         """Returns the state after the batches that were delivered, without those that are held back."""
         if self.is_over() or self._is_exhausted(held_back):
-            return State(self.number + 1, 0, -1, self.order, [Segment(1, 1, False, "pad")], rank=self._rank)
+            return state_at_start(self.number + 1, self.order, self._rank)
         steps = self.steps_done(held_back)
         return State(
             self.number,
             steps,
             -1,
             self.order,
-            [Segment(1, 1, False, "pad", steps)],
+            [segment(steps)],
             seeds=dict(self.seeds),
             rank=self._rank,
             by=self._rank,

@@ -22,7 +22,7 @@ def restart_mode_of(dataset: Any, is_iterable: bool) -> str | None:
     if not is_iterable:
         return REDO
     try:
-        if all(callable(lookup.attribute(dataset, name)) for name in ("state_dict", "load_state_dict")):
+        if lookup.has_state(dataset):
             return STATE
         return REPLAY if lookup.attribute(dataset, "replayable", False) else None
     except Exception:  # a property of the dataset raised it

@@ -31,6 +31,11 @@ def has_special(value: object, name: str) -> bool:
     return False
 
 
+def has_state(value: object) -> bool:
+    """Returns whether an object has the methods state_dict and load_state_dict, by which it is continued."""
+    return all(callable(attribute(value, name)) for name in ("state_dict", "load_state_dict"))
+
+
 # ---- classes ----
 
 

@@ -25,6 +25,7 @@ from headrace._options import Options
 from headrace._start import contexts
 from headrace.sampling import _state
 from headrace.sampling._epoch import Last
+from headrace.sampling._source import count_batches
 
 _PRELOAD = ["numpy.random", "headrace._numpy.job"]
 
@@ -230,9 +231,7 @@ class Loader(Options):
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # type: ignore[arg-type]
         count = len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
-        if self.batch_size is None:
-            return count
-        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+        return count if self.batch_size is None else count_batches(count, self.batch_size, self.drop_last)
 
     def _batch_function(self) -> Callable[[list[Any]], Any]:
         return self.collate_fn or default_collate

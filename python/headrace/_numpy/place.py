@@ -7,7 +7,6 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from headrace._engine.iterable_epoch import IterableEpoch
-from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
 from headrace._ranks import where
 from headrace.sampling import _iterable, _pending, _state, _values
@@ -16,7 +15,7 @@ from headrace.sampling._known import ShuffledSource, order_source, range_source
 from headrace.sampling._order import Order
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import Drawn, Source, check_division, check_same_order
-from headrace.sampling._state import Segment, State, StateError
+from headrace.sampling._state import State, StateError
 
 if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
@@ -27,7 +26,7 @@ class SamplerSource(Source):
     has them."""
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
-        if all(callable(lookup.attribute(self._sampler, name)) for name in ("state_dict", "load_state_dict")):
+        if lookup.has_state(self._sampler):
             if seeds and "sampler" in seeds:
                 self._sampler.load_state_dict(_values.decode(seeds["sampler"]))
             self.seeds["sampler"] = _values.encode(self._sampler.state_dict())
@@ -91,8 +90,7 @@ class Place:
         pending = self._pending or Pending(None)
         if loader._is_iterable:
             order = _iterable.order_of(loader.dataset, loader.num_workers)
-            fresh = State(loader.epoch, 0, -1, order, [Segment(1, 1, False, "pad")], rank=where.rank_or_zero())
-            return pending.state or fresh
+            return pending.state or _iterable.state_at_start(loader.epoch, order, where.rank_or_zero())
         source = source_of(loader)
         state = pending.state or self._fresh(loader, source)
         return _pending.skipped(state, pending.skipped, source) if pending.skipped else state
@@ -166,16 +164,8 @@ class Place:
 
     def epoch_is_set(self, epoch: int) -> None:
         """Discards a state of another epoch, with a warning."""
-        pending = self._pending_now()
-        state = None if pending is None else pending.state
-        if state is None or state.epoch == epoch:
-            return
-        self._pending = None
-        if state.steps:
-            warn_user(
-                f"headrace: set_epoch({epoch}) discards the state that was loaded, of epoch {state.epoch} after "
-                f"{state.steps} steps"
-            )
+        if _pending.discards(self._pending_now(), epoch):
+            self._pending = None
 
     def begin_iterable(self, loader: Loader) -> IterableEpoch:
         """Begins the next epoch of a loader with an iterable dataset, or continues one."""

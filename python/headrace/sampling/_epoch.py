@@ -181,9 +181,9 @@ class Epoch:
         """Returns True if the epoch was divided in another way before."""
         return bool(self._earlier)
 
-    def steps_done(self, held_back: int = 0) -> int:
+    def steps_done(self) -> int:
         """Returns how many batches of the epoch the consumer has, those before a resume too."""
-        steps, holes = self._delivered(held_back)
+        steps, holes = self._delivered(0)
         return self._count_earlier() + steps - len(holes)
 
     def _count_earlier(self) -> int:

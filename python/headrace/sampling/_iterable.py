@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace._inspect import lookup
 from headrace.sampling._source import check_same_order
-from headrace.sampling._state import State, StateError
+from headrace.sampling._state import Segment, State, StateError
 
 
 def order_of(dataset: Any, workers: int) -> dict[str, Any]:
@@ -19,9 +19,14 @@ def order_of(dataset: Any, workers: int) -> dict[str, Any]:
     return order
 
 
-def has_state(dataset: Any) -> bool:
-    """Returns True if a dataset can be continued by its own state."""
-    return all(callable(lookup.attribute(dataset, name)) for name in ("state_dict", "load_state_dict"))
+def segment(steps: int = 0) -> Segment:
+    """Returns how far an epoch is. headrace does not divide an iterable dataset among ranks."""
+    return Segment(1, 1, False, "pad", steps)
+
+
+def state_at_start(number: int, order: dict[str, Any], rank: int) -> State:
+    """Returns the state before the first batch of an epoch."""
+    return State(number, 0, -1, order, [segment()], rank=rank)
 
 
 def fitting(state: State, dataset: Any, workers: int, rank: int) -> State:
@@ -38,7 +43,7 @@ def fitting(state: State, dataset: Any, workers: int, rank: int) -> State:
             f"headrace: this state is that of rank {state.rank}, and this is rank {rank}: an iterable dataset is "
             "continued on each rank by its own state"
         )
-    if any(isinstance(one, list) and one[:1] != [None] for one in state.workers) and not has_state(dataset):
+    if any(isinstance(one, list) and one[:1] != [None] for one in state.workers) and not lookup.has_state(dataset):
         raise StateError(
             f"headrace: this state contains that of the dataset, but {type(dataset).__name__} has no state_dict and "
             "load_state_dict here"

@@ -7,18 +7,13 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.sampling._source import Dealt, Drawn, Source, WholeOrder
+from headrace.sampling._source import Dealt, Drawn, Source, WholeOrder, count_batches
 from headrace.sampling._state import Segment
 
 
 def segment_of(batch_size: int, drop_last: bool, world: int = 1, tail: str = "pad") -> Segment:
     """Returns how an order is divided into batches; without batches (batch_size 0), each entry is one."""
     return Segment(world, batch_size or 1, drop_last, tail)
-
-
-def count_batches(left: int, segment: Segment) -> int:
-    """Returns how many batches are made of so many entries of one rank."""
-    return left // segment.batch if segment.drop_last else -(-left // segment.batch)
 
 
 class RepeatedSource(Source):
@@ -39,7 +34,7 @@ class RepeatedSource(Source):
         return Drawn(items, self._batch_size, self.segment.drop_last), 0
 
     def count_steps(self, position: int) -> int | None:
-        return count_batches((self.n or 0) - position, self.segment)
+        return count_batches((self.n or 0) - position, self.segment.batch, self.segment.drop_last)
 
 
 def order_source(order: Any, batch_size: int, drop_last: bool) -> Source:
@@ -72,11 +67,11 @@ def range_source(kind: str, n: int, batch_size: int, drop_last: bool) -> Source:
 class ShuffledSource(Dealt):
     """numpy's permutation of n indices by a seed and an epoch, which headrace.Loader shuffles by."""
 
+    counts_epochs = True
+
     def __init__(self, n: int, seed: int, epoch: int, batch_size: int, drop_last: bool) -> None:
         order = {"kind": "shuffle=True", "n": n, "seed": seed, "epoch": epoch}
         super().__init__(order, n, segment_of(batch_size, drop_last), 0, batch_size)
-
-    counts_epochs = True
 
     def part(self, position: int) -> Iterable[Any]:
         return map(int, self.entries()[position:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace._errors.warn import warn_user
 from headrace.sampling import _deal
 from headrace.sampling._epoch import Progress
 from headrace.sampling._source import Source, check_division, check_same_order
@@ -60,6 +61,20 @@ def count_left(source: Source, state: State | None, skipped: int) -> int | None:
     return None if count is None else count - done - skipped
 
 
+def discards(pending: Pending | None, epoch: int) -> bool:
+    """Returns True if the state that is continued next is discarded, because the user sets the loader to another epoch.
+    Then a warning says how many steps are lost."""
+    state = None if pending is None else pending.state
+    if state is None or state.epoch == epoch:
+        return False
+    if state.steps:
+        warn_user(
+            f"headrace: set_epoch({epoch}) discards the state that was loaded, of epoch {state.epoch} after "
+            f"{state.steps} steps"
+        )
+    return True
+
+
 def length_of(epoch: Progress | None, count: int) -> int:
     """Returns the number of batches of the running epoch, if it was divided in another way before; else `count`."""
     if epoch is None or not epoch.has_changed:
@@ -107,6 +122,7 @@ def _changed(state: State, then: int, now: int, source: Source, word: str) -> St
 
 
 def next_epoch(state: State) -> State:
+    """Returns the state at the beginning of the epoch after that of a state, or the same one before any step."""
     if not state.steps:
         return state
     return State(state.epoch + 1, 0, 0, dict(state.order), [Segment(**{**vars(state.segments[-1]), "steps": 0})])

@@ -2,7 +2,7 @@
 """The sources of the indices of an epoch: an order that is known, so that it can be continued at any place and divided
 among another number of ranks, or a sampler of the user's, whose indices are drawn again.
 
-The loaders choose the source (headrace.torch._sources, headrace._numpy.sources); Epoch (_epoch.py) begins and continues
+The loaders choose the source (headrace.torch._sources, headrace._numpy.place); Epoch (_epoch.py) begins and continues
 it.
 """
 
@@ -71,9 +71,7 @@ class Source:
             count = len(self._sampler)
         except (TypeError, NotImplementedError, AttributeError):
             return None
-        if not self._batch_size:
-            return count
-        return count // self._batch_size if self._drop_last else -(-count // self._batch_size)
+        return count_batches(count, self._batch_size, self._drop_last) if self._batch_size else count
 
     def weights(self, position: int, step: int, task: Any) -> list[float]:
         """Returns for each sample of a task 1, or 0 if it only repeats another one to fill up the task."""
@@ -123,6 +121,11 @@ class Source:
             f"headrace: on_changed='finish' cannot end an epoch with the old samples of a {self.order['kind']}; use "
             "on_changed='next_epoch'"
         )
+
+
+def count_batches(count: int, batch_size: int, drop_last: bool) -> int:
+    """Returns how many batches are made of so many entries of one rank."""
+    return count // batch_size if drop_last else -(-count // batch_size)
 
 
 def count_samples(task: Any) -> int:
@@ -178,8 +181,7 @@ class Dealt(Source):
         return entries
 
     def count_steps(self, position: int) -> int | None:
-        count, batch = self._count(self.deal(position)), self.segment.batch
-        return count // batch if self.segment.drop_last else -(-count // batch)
+        return count_batches(self._count(self.deal(position)), self.segment.batch, self.segment.drop_last)
 
     def weights(self, position: int, step: int, task: Any) -> list[float]:
         first, once = step * self.segment.batch, self.deal(position).once

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import array
 import json
-import os
-import sys
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,28 +15,13 @@ from torch.utils.data import distributed
 from headrace._inspect import lookup
 from headrace._ranks.agreement import Agreement
 from headrace._ranks.disagreement import Facts
-from headrace._ranks.loader_place import LoaderPlace
-from headrace._start import signals
 from headrace.sampling._epoch import Epoch
 from headrace.torch import _per_loader
+from headrace.torch._callers import place_of_caller
 from headrace.torch._foreign import samplers_of
+from headrace.torch._whole_order import length_of
 
 _OTHERS = 4096  # entries of another kind than ints that are hashed, from all parts of the order
-_LINES = 3  # so many of the lines that make a loader name it
-# Their lines do not name a loader.
-_INSIDE = ("headrace", "torch", "accelerate", "transformers", "lightning", "pytorch_lightning", "lightning_fabric")
-
-
-def place_of_caller(kind: str = "") -> LoaderPlace:
-    """Returns the place of a loader that the calling lines outside of headrace, torch and frameworks make. kind: see
-    LoaderPlace."""
-    lines: list[str] = []
-    frame: Any = sys._getframe(1)
-    while frame is not None and len(lines) < _LINES:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _INSIDE:
-            lines.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
-        frame = frame.f_back
-    return LoaderPlace(lines, kind)
 
 
 def _dealing_sampler(loader: Any) -> Any:
@@ -105,9 +88,9 @@ def describe(loader: Any) -> str:
 
 def _facts_of(epoch: Epoch, sampler: Any) -> Facts:
     order = epoch.source.order
-    left = epoch.steps_left()
+    left, length = epoch.steps_left(), length_of(sampler)
     return Facts(
-        length=_length_of(sampler),
+        length=-1 if length is None else length,
         steps=-1 if left is None else epoch.steps_done() + left,
         seed=_number(order.get("seed", lookup.attribute(sampler, "seed"))),
         epoch=_number(order.get("epoch", epoch.number)),
@@ -118,15 +101,6 @@ def _facts_of(epoch: Epoch, sampler: Any) -> Facts:
 
 def _number(value: Any) -> int:
     return value if type(value) is int else -1
-
-
-def _length_of(sampler: Any) -> int:
-    try:
-        return len(sampler)
-    except Exception as error:  # its own __len__ raises
-        if signals.is_from_signal(error):
-            raise
-        return -1
 
 
 def _digest_of(epoch: Epoch) -> int:

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from headrace._errors.warn import warn_user
@@ -20,22 +19,9 @@ from headrace.sampling._pending import Pending
 from headrace.sampling._source import check_division, check_same_order
 from headrace.sampling._state import State, StateError
 from headrace.torch import _generators, _per_loader
+from headrace.torch._callers import called_by_framework
 from headrace.torch._foreign import Before, ForeignSource
 from headrace.torch._resume import option, set_sampler_epoch, source_of
-
-
-def _called_by_framework() -> bool:
-    """Returns True if a framework iterates the loader. It may have called set_epoch with its own count of epochs, which
-    starts at 0 in each process."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] in _FRAMEWORKS:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-_FRAMEWORKS = ("accelerate", "transformers", "lightning", "pytorch_lightning")
 
 
 def set_loaders_generator(loader: Any, seeds: dict[str, Any]) -> None:
@@ -78,7 +64,7 @@ class Beginning:
     def sampler_will_be_iterated(self) -> None:
         """Notes what the sampler is before torch's iterator class iterates it."""
         if isinstance(self.source, ForeignSource) and not self.is_continued:
-            self._before = self.source.before = Before(self.source._sampler)
+            self._before = self.source.note_before()
 
     def _state_to_continue(self, pending: Pending) -> State | None:
         """Returns the state that the epoch continues, if its samplers are still in the epoch that they were set to."""
@@ -117,7 +103,7 @@ class Beginning:
     def _set_to_other_epoch(self, state: State, epoch: int) -> State | None:
         """Decides what becomes of a state if set_epoch was called on the sampler after it was loaded."""
         then = state.order.get("epoch", 0)
-        if epoch < then and _called_by_framework():
+        if epoch < then and called_by_framework():
             warn_user(
                 f"headrace: a framework set the sampler to epoch {epoch} after a state of epoch {then} was loaded; "
                 f"epoch {then} goes on"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 import torch.multiprocessing
 
 from headrace import _options
-from headrace.torch import _accelerate, _base, _per_loader, _plain, _resume
+from headrace.torch import _accelerate, _base, _plain, _resume
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -24,9 +23,7 @@ class DataLoader(_base.DataLoader[_T_co]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which only a state contains: torch's loader does not seed each sample."""
-        epoch = operator.index(epoch)
-        _resume.drop_pending(self, epoch)
-        _per_loader.epochs.set(self, epoch)
+        _resume.set_epoch(self, epoch)
 
     def report(self) -> dict[str, Any]:
         """Returns an empty report, because there is no engine that counts."""

@@ -14,13 +14,10 @@ from typing import Any
 import torch
 
 from headrace._inspect import lookup
+from headrace._samples import random_numbers
 from headrace.sampling import _values
 from headrace.sampling._source import Drawn, Source
 from headrace.torch import _generators
-
-
-def _has_state(sampler: Any) -> bool:
-    return all(callable(lookup.attribute(sampler, name)) for name in ("state_dict", "load_state_dict"))
 
 
 def _own_generators(sampler: Any) -> dict[str, Any]:
@@ -79,7 +76,7 @@ def next_seeds(sampler: Any) -> dict[str, Any]:
     seeds: dict[str, Any] = {}
     if own := own_states(sampler):
         seeds["next_own"] = {name: _generators.text_of(one) for name, one in own.items()}
-    if _has_state(sampler):
+    if lookup.has_state(sampler):
         seeds["next_sampler"] = _values.encode(sampler.state_dict())
     return seeds
 
@@ -97,14 +94,14 @@ class Before:
     def __init__(self, sampler: Any) -> None:
         self.globals = _generators.Globals()
         self.own = own_states(sampler)
-        self.sampler = _values.encode(sampler.state_dict()) if _has_state(sampler) else None
+        self.sampler = _values.encode(sampler.state_dict()) if lookup.has_state(sampler) else None
         self._after = self.globals
 
     def iterator_was_made(self, draws_from_default: bool) -> None:
         """Looks whether the sampler drew numbers when torch's iterator was made, which draws a base seed itself."""
         after = _generators.Globals()
         expected = self.globals.after_base_seed() if draws_from_default else self.globals
-        if after.equals(expected):
+        if not after.differs_from(expected):
             self.globals = after
         self._after = after
 
@@ -115,7 +112,7 @@ class Before:
 
     def has_drawn(self) -> bool:
         """Returns True if the sampler has drawn from the shared generators until now."""
-        return self._after is not self.globals or not self.globals.equals(_generators.Globals())
+        return self._after is not self.globals or bool(self.globals.drawn_from())
 
 
 class ForeignSource(Source):
@@ -131,11 +128,16 @@ class ForeignSource(Source):
         self.before: Before | None = None
         self.iterator: Any = None
 
+    def note_before(self) -> Before:
+        """Notes what the sampler is at the beginning of an epoch."""
+        self.before = Before(self._sampler)
+        return self.before
+
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         if seeds is None:
             items = self._sampler if self.iterator is None or self._batch_size else self.iterator
             return Drawn(items, self._batch_size, self._drop_last), steps
-        with _generators.globals_kept():
+        with random_numbers.generators_kept():
             if "globals" in seeds:
                 _generators.set_globals(seeds["globals"])
             self._put_back(seeds)

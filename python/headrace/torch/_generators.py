@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from headrace._samples import random_numbers
 from headrace.sampling._state import StateError
 
 
@@ -109,9 +110,9 @@ def restore(generator: Any, text: Any) -> None:
             generator.setstate((version, tuple(_unpack(words)), gauss))
         else:
             generator.bit_generator.state = _of_plain(text, generator.bit_generator.state)
+    except StateError:
+        raise
     except (KeyError, ValueError, TypeError, zlib.error) as error:
-        if isinstance(error, StateError):
-            raise
         raise StateError(f"headrace: the state of a {type(generator).__name__} does not fit it: {error!r}") from None
 
 
@@ -144,10 +145,18 @@ class Globals:
         if numpy is not None and self.numpys is not None:
             numpy.random.set_state(self.numpys)
 
-    def equals(self, other: Globals) -> bool:
-        """Returns True if nothing was drawn between the two."""
-        same_numpy = None in (self.numpys, other.numpys) or _text(self.numpys) == _text(other.numpys)
-        return torch.equal(self.torchs, other.torchs) and self.pythons == other.pythons and same_numpy
+    def differs_from(self, other: Globals) -> list[str]:
+        """Returns the modules from whose generators something was drawn between the two."""
+        same = {
+            "random": self.pythons == other.pythons,
+            "torch": torch.equal(self.torchs, other.torchs),
+            "numpy": None in (self.numpys, other.numpys) or _text(self.numpys) == _text(other.numpys),
+        }
+        return [module for module, is_same in same.items() if not is_same]
+
+    def drawn_from(self) -> list[str]:
+        """Returns the modules from whose generators something was drawn since these states were noted."""
+        return self.differs_from(Globals())
 
     def after_base_seed(self) -> Globals:
         """Returns the states after torch's iterator has drawn its base seed from torch's generator."""
@@ -172,20 +181,10 @@ def set_globals(states: dict[str, Any]) -> None:
         if numpy is not None and "numpy" in states:
             name, keys, *rest = states["numpy"]
             numpy.random.set_state((name, _unpack(keys), *rest))
+    except StateError:
+        raise
     except (KeyError, ValueError, TypeError, zlib.error) as error:
-        if isinstance(error, StateError):
-            raise
         raise StateError(f"headrace: this state is damaged: its generators cannot be set ({error!r})") from None
-
-
-@contextlib.contextmanager
-def globals_kept() -> Iterator[None]:
-    """Restores the shared generators at the end of the block to what they were at its start."""
-    before = Globals()
-    try:
-        yield
-    finally:
-        before.restore()
 
 
 @contextlib.contextmanager
@@ -193,7 +192,7 @@ def kept_with(generator: torch.Generator | None) -> Iterator[None]:
     """Restores the shared generators, and that of a loader if it has one, at the end of the block."""
     before = None if generator is None else generator.get_state()
     try:
-        with globals_kept():
+        with random_numbers.generators_kept():
             yield
     finally:
         if generator is not None and before is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace._engine.iterable_epoch import IterableEpoch
+from headrace._ranks import where
 from headrace.torch import _beginning, _generators, _per_loader, _resume
 
 
@@ -21,7 +22,7 @@ def begin(loader: Any) -> IterableEpoch:
         _put_back(loader)
     number = _per_loader.number_of_next(loader, pending)
     held_back = _resume.option(loader, "held_back")
-    epoch = IterableEpoch(loader.dataset, loader.num_workers, _resume.rank_of_process(), number, pending, held_back)
+    epoch = IterableEpoch(loader.dataset, loader.num_workers, where.rank_or_zero(), number, pending, held_back)
     if loader.num_workers == 0 and (before := epoch.load_in_process()) is not None:
         _per_loader.initials.set(loader, before)
     return epoch

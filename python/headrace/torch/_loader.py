@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import warnings
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from headrace.torch import (
     _accelerate,
     _agree,
     _base,
+    _callers,
     _in_process,
     _internals,
     _iterator,
@@ -61,7 +61,7 @@ class DataLoader(_base.DataLoader[_T_co]):
     """
 
     def _warm_up(self) -> None:
-        _per_loader.places.set(self, _agree.place_of_caller())
+        _per_loader.places.set(self, _callers.place_of_caller())
         if _uses_engine(self) and not contexts.foreign_class(self.multiprocessing_context):
             _warm_up_for(self)
 
@@ -74,9 +74,7 @@ class DataLoader(_base.DataLoader[_T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which rng="sample" and on_bad_sample="refill" use. Without it, the epochs
         are counted."""
-        epoch = operator.index(epoch)
-        _resume.drop_pending(self, epoch)
-        _per_loader.epochs.set(self, epoch)
+        _resume.set_epoch(self, epoch)
 
     def report(self) -> dict[str, Any]:
         """Returns counters of the newest iterator: see headrace.Loader.report. If the sampler deals to several ranks,

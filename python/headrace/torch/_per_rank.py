@@ -22,26 +22,13 @@ class PerRank(distributed.DistributedSampler[Any]):
 
     It is a subclass of torch's DistributedSampler, and has its attributes, because frameworks recognise by that class
     that a sampler has been dealt already. `dataset` is the sampler that is dealt, `tail` and `place` are what per_rank
-    was given and found.
+    was given and found, after its checks.
     """
 
-    def __init__(
-        self,
-        sampler: Any,
-        *,
-        tail: str = "pad",
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        seed: int | None = None,
-        group: Any = None,
-        mesh: Any = None,
-    ) -> None:
-        if tail not in TAILS:
-            raise ValueError(f"headrace.torch.per_rank: tail should be one of {TAILS}, but got {tail!r}")
-        self.is_seeded, self.seed = seed is not None, _check_seed(seed)
-        _whole_order.check(sampler, self.is_seeded)
-        self.place = _places.find(num_replicas, rank, group, mesh)
-        self.num_replicas, self.rank = self.place.world_size, self.place.rank
+    def __init__(self, sampler: Any, tail: str, place: where.Place, seed: int | None) -> None:
+        self.is_seeded, self.seed = seed is not None, seed or 0
+        self.place = place
+        self.num_replicas, self.rank = place.world_size, place.rank
         self.dataset, self.epoch = sampler, 0
         self.tail, self.drop_last = tail, tail == "drop"
         self.shuffle = self._follows_epoch()
@@ -168,9 +155,9 @@ class PerRank(distributed.DistributedSampler[Any]):
         return f"headrace.torch.per_rank({type(self.dataset).__name__}, tail={self.tail!r}, {place}{seed})"
 
 
-def _check_seed(seed: Any) -> int:
+def _check_seed(seed: Any) -> int | None:
     try:
-        return 0 if seed is None else operator.index(seed)
+        return None if seed is None else operator.index(seed)
     except TypeError:
         raise TypeError(f"headrace.torch.per_rank: seed should be an int or None, but got {seed!r}") from None
 
@@ -207,4 +194,8 @@ def per_rank(
 
     Raises TypeError and ValueError for arguments that are wrong, and for samplers that are dealt already.
     """
-    return PerRank(sampler, tail=tail, num_replicas=num_replicas, rank=rank, seed=seed, group=group, mesh=mesh)
+    if tail not in TAILS:
+        raise ValueError(f"headrace.torch.per_rank: tail should be one of {TAILS}, but got {tail!r}")
+    number = _check_seed(seed)
+    _whole_order.check(sampler, is_seeded=number is not None)
+    return PerRank(sampler, tail, _places.find(num_replicas, rank, group, mesh), number)

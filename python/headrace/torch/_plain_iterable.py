@@ -12,7 +12,7 @@ from headrace._ranks import where
 from headrace.sampling import _iterable
 from headrace.sampling._epoch import Last
 from headrace.sampling._pending import Pending
-from headrace.sampling._state import Segment, State, StateError
+from headrace.sampling._state import State, StateError
 from headrace.torch import _beginning, _generators, _internals, _per_loader
 
 
@@ -90,10 +90,9 @@ class PlainIterableEpoch:
         any more."""
         rank = where.rank_or_zero()
         if self._is_over:
-            return State(self._number + 1, 0, -1, self._order, [Segment(1, 1, False, "pad")], rank=rank)
+            return _iterable.state_at_start(self._number + 1, self._order, rank)
         steps = max(0, self._delivered - held_back)
-        segment = Segment(1, 1, False, "pad", steps)
-        seeds = dict(self._seeds)
+        segment, seeds = _iterable.segment(steps), dict(self._seeds)
         return State(self._number, steps, -1, self._order, [segment], seeds=seeds, rank=rank, by=rank)
 
 

@@ -7,18 +7,18 @@ _beginning.py begins the epoch that continues it.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 
 from headrace import _options
-from headrace._errors.warn import warn_user
 from headrace._ranks import where
 from headrace.sampling import _iterable, _pending, _state
 from headrace.sampling._epoch import Epoch, Last
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import Source
-from headrace.sampling._state import Segment, State
+from headrace.sampling._state import State
 from headrace.torch import _generators, _internals, _per_loader, _sources
 from headrace.torch._foreign import has_set_epoch, samplers_of
 
@@ -31,12 +31,7 @@ def option(loader: Any, name: str) -> Any:
 
 def source_of(loader: Any) -> tuple[Source, int]:
     """Returns the source of a loader's indices, and how many steps at the beginning of an epoch are skipped."""
-    return _sources.source_of(loader._index_sampler, loader.dataset, rank_of_process())
-
-
-def rank_of_process() -> int:
-    """Returns the rank of this process."""
-    return where.rank_or_zero()
+    return _sources.source_of(loader._index_sampler, loader.dataset, where.rank_or_zero())
 
 
 def set_sampler_epoch(loader: Any, order: dict[str, Any]) -> None:
@@ -75,9 +70,9 @@ def state_dict(loader: Any) -> dict[str, str]:
 
 def _iterable_state(loader: Any) -> State:
     pending, epoch = _per_loader.pending_of(loader), _per_loader.progress.get(loader)
-    number, rank = _per_loader.epochs.get(loader) or 0, rank_of_process()
+    number, rank = _per_loader.epochs.get(loader) or 0, where.rank_or_zero()
     order = _iterable.order_of(loader.dataset, loader.num_workers)
-    fresh = State(number, 0, -1, order, [Segment(1, 1, False, "pad")], rank=rank)
+    fresh = _iterable.state_at_start(number, order, rank)
     if pending is not None:
         state = pending.state or fresh
     else:
@@ -152,7 +147,7 @@ def load(loader: Any, given: Any) -> None:
     the old epoch. Raises TypeError and StateError, and then changes nothing."""
     state = _state.decode(given)
     if is_iterable(loader):
-        state = _iterable.fitting(state, loader.dataset, loader.num_workers, rank_of_process())
+        state = _iterable.fitting(state, loader.dataset, loader.num_workers, where.rank_or_zero())
     else:
         state = _pending.fitting(state, source_of(loader)[0], option(loader, "on_changed"))
     _per_loader.pending.set(loader, Pending(state))
@@ -176,16 +171,12 @@ def skip(loader: Any, steps: int) -> None:
     _per_loader.pending.set(loader, _pending.with_skip(pending, steps, source_of(loader)[0]))
 
 
-def drop_pending(loader: Any, epoch: int) -> None:
-    """Called when the user sets the loader's epoch: a state of another epoch is discarded, with a warning."""
-    pending = _per_loader.pending_of(loader)
-    if pending is not None and pending.state is not None and pending.state.epoch != epoch:
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Sets the number of a loader's next epoch. A state of another epoch is discarded, with a warning."""
+    epoch = operator.index(epoch)
+    if _pending.discards(_per_loader.pending_of(loader), epoch):
         _per_loader.pending.drop(loader)
-        if pending.state.steps:
-            warn_user(
-                f"headrace: set_epoch({epoch}) discards the state that was loaded, of epoch {pending.state.epoch} "
-                f"after {pending.state.steps} steps"
-            )
+    _per_loader.epochs.set(loader, epoch)
 
 
 _COPIED = "_headrace_pending"  # in the attributes of a copy

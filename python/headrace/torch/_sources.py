@@ -23,8 +23,8 @@ from torch.utils.data import (
 )
 
 from headrace._start import signals
-from headrace.sampling._known import RepeatedSource, count_batches, order_source, range_source, segment_of
-from headrace.sampling._source import Dealt, Drawn, Source
+from headrace.sampling._known import RepeatedSource, order_source, range_source, segment_of
+from headrace.sampling._source import Dealt, Drawn, Source, count_batches
 from headrace.sampling._state import Segment
 from headrace.torch import _accelerate, _generators
 from headrace.torch._distributed_sampler import DistributedSampler
@@ -39,6 +39,7 @@ from headrace.torch._foreign import (
 )
 from headrace.torch._lists import Lists
 from headrace.torch._per_rank import PerRank
+from headrace.torch._whole_order import length_of
 
 try:
     from headrace import _core
@@ -47,15 +48,6 @@ except ImportError:
     _core = Order = None  # type: ignore[assignment, misc]
 
 _make_batches = BatchSampler.__iter__  # a user may put another in its place
-
-
-def _size_of(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except Exception as error:  # it has no length, or its own __len__ raises
-        if signals.is_from_signal(error):
-            raise
-        return None
 
 
 class RandomSource(Source):
@@ -81,7 +73,7 @@ class RandomSource(Source):
         return Drawn(self._lists, self._batch_size, self.segment.drop_last, has_lists=True), 0
 
     def count_steps(self, position: int) -> int | None:
-        return count_batches((self.n or 0) - position, self.segment)
+        return count_batches((self.n or 0) - position, self.segment.batch, self.segment.drop_last)
 
     def start_seeds(self) -> dict[str, Any]:
         return {**(self._lists.expected() if self._lists is not None else {}), **self.seeds}
@@ -268,7 +260,7 @@ class _Batches:
         return self._drawn.tasks()
 
     def __len__(self) -> int:
-        return int(self._left // self.batch_size if self.drop_last else -(-self._left // self.batch_size))
+        return count_batches(self._left, self.batch_size, self.drop_last)
 
 
 # ---- finding it ----
@@ -344,7 +336,7 @@ def source_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[Source, int]
             return ShardSource(index_sampler, whole), 0
     sampler, size, drop_last = _inner_of(index_sampler)
     known = _find_known(sampler, size, drop_last)
-    return known or ForeignSource(sampler, _size_of(dataset), size, drop_last, rank), 0
+    return known or ForeignSource(sampler, length_of(dataset), size, drop_last, rank), 0
 
 
 def _inner_of(index_sampler: Any) -> tuple[Any, int, bool]:

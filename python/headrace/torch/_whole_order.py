@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 import itertools
-import pickle
-import random
-import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +13,9 @@ from torch.utils.data import Dataset, RandomSampler, SequentialSampler, SubsetRa
 
 from headrace._inspect import lookup
 from headrace._samples import random_numbers
+from headrace._start import signals
+from headrace.torch._foreign import has_set_epoch, samplers_of
+from headrace.torch._generators import Globals
 
 try:
     from headrace.sampling._order import Order as _Order
@@ -30,37 +30,26 @@ _MOST_WEIGHTS = 1 << 24  # torch.multinomial takes no more
 _RANDOM = {kind.__iter__ for kind in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)}
 
 
-def layers(sampler: Any) -> Iterator[Any]:
-    """Yields a sampler and those that it wraps under the name `sampler` or `batch_sampler`, as a BatchSampler does."""
-    seen: list[Any] = []
-    while lookup.has_special(sampler, "__iter__") and not any(sampler is one for one in seen):
-        seen.append(sampler)
-        yield sampler
-        inner = lookup.attribute(sampler, "sampler")
-        sampler = lookup.attribute(sampler, "batch_sampler") if inner is None else inner
-
-
 def length_of(sampler: Any) -> int | None:
-    """Returns the length that a sampler says it has, or None if it has no length."""
+    """Returns the length that a sampler or a dataset says it has, or None if it has no length."""
     try:
         return len(sampler)
-    except Exception:  # it has no __len__, or what it wraps has none
+    except Exception as error:  # it has no __len__, or what it wraps has none, or its own __len__ raises
+        if signals.is_from_signal(error):
+            raise
         return None
 
 
 def set_epoch(sampler: Any, epoch: int) -> None:
     """Sets the epoch of a sampler and of those that it wraps, if they have set_epoch."""
-    for one in layers(sampler):
-        if callable(set_one := lookup.attribute(one, "set_epoch")):
-            set_one(epoch)
+    for one in samplers_of(sampler):
+        if has_set_epoch(one):
+            one.set_epoch(epoch)
 
 
 def has_epochs(sampler: Any) -> bool:
     """Returns whether set_epoch changes the order of a sampler, as far as that can be known without drawing it."""
-    return any(
-        callable(lookup.attribute(one, "set_epoch")) and not (_is_order(one) and one.kind == "sequential")
-        for one in layers(sampler)
-    )
+    return any(has_set_epoch(one) and not (_is_order(one) and one.kind == "sequential") for one in samplers_of(sampler))
 
 
 def _is_order(sampler: Any) -> bool:
@@ -73,7 +62,7 @@ def _is_order(sampler: Any) -> bool:
 def check(sampler: Any, is_seeded: bool) -> None:
     """Raises TypeError or ValueError if a sampler has no order that is the same on each rank, or is dealt already."""
     _check_kind(sampler)
-    for one in layers(sampler):
+    for one in samplers_of(sampler):
         _check_not_dealt(one)
         if not is_seeded and type(one).__iter__ in _RANDOM and lookup.attribute(one, "generator") is None:
             raise ValueError(_describe_difference(type(one).__name__, ["torch"]))
@@ -141,32 +130,18 @@ def draw(sampler: Any, seed: int | None, epoch: int) -> Sequence[Any]:
         return whole
     if type(sampler) is SequentialSampler:
         return range(len(sampler.data_source))
-    for one in layers(sampler):
+    for one in samplers_of(sampler):
         if isinstance(one, WeightedRandomSampler):
             _check_weights(one)
     with random_numbers.generators_kept():
         if seed is not None:
             random_numbers.seed_all(seed, epoch, _WHO)
             return _collect(sampler)
-        before = _global_states()
+        before = Globals()
         entries = _collect(sampler)
-        _check_unchanged(sampler, before)
+        if used := before.drawn_from():
+            raise ValueError(_describe_difference(type(sampler).__name__, used))
         return entries
-
-
-def _global_states() -> dict[str, object]:
-    """Returns the states of the generators that the whole process shares, by module."""
-    states: dict[str, object] = {"random": random.getstate(), "torch": torch.default_generator.get_state().tolist()}
-    if numpy := sys.modules.get("numpy"):
-        states["numpy"] = pickle.dumps(numpy.random.get_state())
-    return states
-
-
-def _check_unchanged(sampler: Any, before: dict[str, object]) -> None:
-    after = _global_states()
-    used = [name for name in before if after[name] != before[name]]
-    if used:
-        raise ValueError(_describe_difference(type(sampler).__name__, used))
 
 
 def _describe_difference(name: str, used: list[str]) -> str:

@@ -65,9 +65,9 @@ static PyObject *board_enter(PyObject *self, PyObject *arguments) {
 
 static PyMethodDef methods[] = {
     {"join", board_join, METH_VARARGS | METH_STATIC,
-     "join(key, world_size, local_size, fd, timeout_s) -> Board\n\nJoins the board of a job, or makes it. local_size "
-     "0: "
-     "not known; fd -1: it was not inherited. Raises an exception with the reason if there can be no board."},
+     "join(key, world_size, local_size, fd, timeout_s) -> Board\n\nJoins the board of a job, or makes it. local_size: "
+     "0 if it is not known. fd: -1 if it was not inherited. Raises an exception with the reason if there can be no "
+     "board."},
     {"process_count", board_process_count, METH_NOARGS,
      "process_count() -> int\n\nReturns the number of running processes that have joined."},
     {"page", board_page, METH_NOARGS, "page() -> int\n\nReturns the number of this process's page."},

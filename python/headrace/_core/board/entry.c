@@ -9,10 +9,6 @@ struct core_entry {
     unsigned long long steps_before; /* of the epoch, before those that step and end are called with */
 };
 
-static unsigned long long steps_before(PyObject *self) {
-    return ((struct core_entry *)self)->steps_before;
-}
-
 static hr_board_entry *entry_of(PyObject *self) {
     return ((struct core_entry *)self)->entry;
 }
@@ -91,11 +87,6 @@ static PyObject *entry_known(PyObject *self, PyObject *ignored) {
     return PyLong_FromUnsignedLong(hr_board_known(entry_of(self)));
 }
 
-static PyObject *describe_end(int is_unequal, const struct hr_board_ended *ended) {
-    if (!is_unequal) Py_RETURN_NONE;
-    return Py_BuildValue("IK", ended->rank, (unsigned long long)ended->steps);
-}
-
 static PyObject *entry_count_from(PyObject *self, PyObject *argument) {
     unsigned long long steps = PyLong_AsUnsignedLongLong(argument);
     if (steps == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
@@ -103,18 +94,23 @@ static PyObject *entry_count_from(PyObject *self, PyObject *argument) {
     Py_RETURN_NONE;
 }
 
-static PyObject *entry_step(PyObject *self, PyObject *argument) {
+/* Shows steps by hr_board_step or hr_board_end. Returns (rank, steps) of another rank if it is told of one. */
+static PyObject *show_steps(PyObject *self, PyObject *argument,
+                            int (*show)(hr_board_entry *, uint64_t, struct hr_board_ended *)) {
     struct hr_board_ended ended;
     unsigned long long steps = PyLong_AsUnsignedLongLong(argument);
     if (steps == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
-    return describe_end(hr_board_step(entry_of(self), steps_before(self) + steps, &ended), &ended);
+    steps += ((struct core_entry *)self)->steps_before;
+    if (!show(entry_of(self), steps, &ended)) Py_RETURN_NONE;
+    return Py_BuildValue("IK", ended.rank, (unsigned long long)ended.steps);
+}
+
+static PyObject *entry_step(PyObject *self, PyObject *argument) {
+    return show_steps(self, argument, hr_board_step);
 }
 
 static PyObject *entry_end(PyObject *self, PyObject *argument) {
-    struct hr_board_ended ended;
-    unsigned long long steps = PyLong_AsUnsignedLongLong(argument);
-    if (steps == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
-    return describe_end(hr_board_end(entry_of(self), steps_before(self) + steps, &ended), &ended);
+    return show_steps(self, argument, hr_board_end);
 }
 
 static PyMethodDef methods[] = {

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace._inspect import lookup
+from headrace._samples import random_numbers
 
 MAX_ENTRIES = 2_000_000  # that are drawn of an epoch
 _WRAPPED = ("sampler", "batch_sampler", "dataset")  # where samplers keep the sampler that they wrap
@@ -63,20 +64,13 @@ def _plain(index: Any) -> Any:
 def _seeded(seed: int) -> Iterator[None]:
     """Seeds the process's random numbers, which samplers draw from, as in another process. Restores them at the end."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    kept = random.getstate(), torch and torch.get_rng_state(), numpy and numpy.random.get_state()
-    random.seed(seed)
-    if torch is not None:
-        torch.manual_seed(seed)
-    if numpy is not None:
-        numpy.random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(kept[0])
+    with random_numbers.generators_kept():
+        random.seed(seed)
         if torch is not None:
-            torch.set_rng_state(kept[1])
+            torch.manual_seed(seed)
         if numpy is not None:
-            numpy.random.set_state(kept[2])
+            numpy.random.seed(seed)
+        yield
 
 
 @contextlib.contextmanager

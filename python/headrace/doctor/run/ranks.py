@@ -11,6 +11,7 @@ from headrace._inspect import lookup
 from headrace._ranks import where
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import draws
+from headrace.sampling._source import count_batches
 
 _PER_RANK = "headrace.torch.per_rank(your_sampler, {}), where your_sampler gives the order of all ranks"
 
@@ -117,4 +118,4 @@ def _count_batches(loader: Any, sampler: Any, count: int) -> int:
     size = lookup.attribute(batches, "batch_size")
     if batches is sampler or not isinstance(size, int) or size < 1:
         return count
-    return count // size if lookup.attribute(batches, "drop_last") else -(-count // size)
+    return count_batches(count, size, bool(lookup.attribute(batches, "drop_last")))

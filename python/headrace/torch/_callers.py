@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the code that calls headrace: the lines of the user's program, and whether a framework is between."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from headrace._ranks.loader_place import LoaderPlace
+
+_FRAMEWORKS = ("accelerate", "transformers", "lightning", "pytorch_lightning", "lightning_fabric")
+_INSIDE = ("headrace", "torch", *_FRAMEWORKS)  # their lines do not name a loader
+_LINES = 3  # so many of the lines that make a loader name it
+
+
+def _frames() -> Iterator[tuple[str, Any]]:
+    """Yields the top package and the frame of each caller, the innermost one first."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_globals.get("__name__", "").partition(".")[0], frame
+        frame = frame.f_back
+
+
+def called_by_framework() -> bool:
+    """Returns True if a framework iterates the loader. It may have called set_epoch with its own count of epochs, which
+    starts at 0 in each process."""
+    return any(package in _FRAMEWORKS for package, _ in _frames())
+
+
+def place_of_caller(kind: str = "") -> LoaderPlace:
+    """Returns the place of a loader that the calling lines outside of headrace, torch and frameworks make. kind: see
+    LoaderPlace."""
+    lines: list[str] = []
+    for package, frame in _frames():
+        if package not in _INSIDE:
+            lines.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
+        if len(lines) == _LINES:
+            break
+    return LoaderPlace(lines, kind)
