@@ -30,11 +30,11 @@ enum {
     HR_LAUNCH_MAX_RANKS = 4096, /* on this machine */
     HR_LAUNCH_STDOUT = 1,       /* the streams, as torchrun numbers them; both: 3 */
     HR_LAUNCH_STDERR = 2,
-    HR_LAUNCH_TIMEOUT = 124,      /* exit codes: exit_timeout_ns or stall_after_ns has passed */
-    HR_LAUNCH_ERROR = 125,        /* headrace itself failed */
-    HR_LAUNCH_CANNOT_RUN = 126,   /* the command cannot be executed */
-    HR_LAUNCH_NOT_FOUND = 127,    /* there is no such command */
-    HR_LAUNCH_SIGNAL_BASE = 128,  /* 128 + n: a rank died of signal n */
+    HR_LAUNCH_TIMEOUT = 124,     /* exit codes: exit_timeout_ns or stall_after_ns has passed */
+    HR_LAUNCH_ERROR = 125,       /* headrace itself failed */
+    HR_LAUNCH_CANNOT_RUN = 126,  /* the command cannot be executed */
+    HR_LAUNCH_NOT_FOUND = 127,   /* there is no such command */
+    HR_LAUNCH_SIGNAL_BASE = 128, /* 128 + n: a rank died of signal n */
 };
 
 enum hr_launch_kind {
@@ -49,7 +49,7 @@ struct hr_launch_job {
      * template as of Python's string.Template.safe_substitute: $local_rank and ${local_rank} become the local rank. */
     const char *const *words;
     bool has_macros;
-    bool is_python; /* for messages: words[0] is an interpreter, and the script is at `script` */
+    bool is_python;     /* for messages: words[0] is an interpreter, and the script is at `script` */
     const char *script; /* what the user calls the program, for messages; NULL: words[0] */
 
     uint32_t local_size; /* ranks on this machine, 1 or more; 1 if the kind is HR_LAUNCH_ONE */
@@ -61,14 +61,15 @@ struct hr_launch_job {
     const char *role;        /* ROLE_NAME; NULL: "default" */
     uint32_t max_restarts;   /* of all ranks together, with node_count 1 */
 
-    /* Logs: LOG_DIR/RUN_ID_XXXXXXXX/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}. `redirects` and `tees` have
-     * one entry per local rank: the streams that go to the log file only, and those that are also shown. NULL: none. */
+    /* Logs: LOG_DIR/RUN_ID_XXXXXXXX/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}. `redirects` and `tees`
+     * have one entry per local rank: the streams that go to the log file only, and those that are also shown. NULL:
+     * none. */
     const char *log_dir; /* NULL: no logs; then redirects and tees are all 0 */
     const uint8_t *redirects;
     const uint8_t *tees;
     const bool *is_shown; /* per local rank: its streams are shown if they are not redirected; NULL: all are */
 
-    bool has_prefix;   /* lines are shown as "[rank] line"; false: as they are. Without effect for one rank */
+    bool has_prefix;    /* lines are shown as "[rank] line"; false: as they are. Without effect for one rank */
     int32_t stdin_rank; /* the local rank that reads stdin; the others read /dev/null. -1: none */
 
     int64_t grace_ns;        /* after a failure: from SIGTERM to SIGKILL */

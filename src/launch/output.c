@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "launch.h"
+
+/* ---- the screen ---- */
+
+static const int64_t UNFINISHED_NS = 50000000; /* an unfinished line is shown after so long */
+static const int64_t OTHER_BAR_NS =
+    HR_NS_PER_S; /* the bar of a rank, if the unfinished line on the screen is another's */
+
+/* Which stream the unfinished line on the screen belongs to. */
+static bool is_open(const struct hr__screen *screen, const struct hr__stream *stream) {
+    return screen->open == stream;
+}
+
+static void put(struct hr__launch *launch, uint8_t target, const struct hr__text *text) {
+    if (!hr__writer_add(&launch->writer, target, text)) launch->writer.dropped++;
+}
+
+static void say_dropped(struct hr__launch *launch) {
+    struct hr__text text = {0};
+    hr__text_addf(&text, "headrace: %llu lines were not shown, because the terminal was blocked\n",
+                  (unsigned long long)launch->writer.dropped);
+    if (hr__writer_add(&launch->writer, HR_LAUNCH_STDERR, &text)) launch->writer.dropped = 0;
+    hr__text_free(&text);
+}
+
+/* Ends the unfinished line of any stream. */
+static void close_open(struct hr__screen *screen, struct hr__text *text, uint8_t target) {
+    if (!screen->open) return;
+    if (screen->open->target == target || screen->is_one_terminal) hr__text_adds(text, "\n");
+    screen->open = NULL;
+}
+
+static void add_prefix(const struct hr__attempt *attempt, const struct hr__rank *rank, const struct hr__stream *stream,
+                       struct hr__text *text) {
+    const struct hr_launch_job *job = attempt->job;
+    if (stream->log_fd >= 0)
+        hr__text_addf(text, "[%s%u]:", job->role ? job->role : "default", rank->local);
+    else if (job->has_prefix && job->local_size > 1)
+        hr__text_addf(text, "[%u] ", rank->global);
+}
+
+struct shown {
+    struct hr__attempt *attempt;
+    struct hr__rank *rank;
+    struct hr__stream *stream;
+};
+
+/* Shows a part of a line. `is_again`: it replaces what is shown of this line. */
+static void show(const struct shown *shown, const char *bytes, size_t length, bool is_again) {
+    struct hr__launch *launch = shown->attempt->launch;
+    struct hr__screen *screen = &launch->screen;
+    struct hr__text text = {0};
+    bool goes_on = is_open(screen, shown->stream);
+    if (goes_on && is_again) hr__text_adds(&text, "\r");
+    if (!goes_on) close_open(screen, &text, shown->stream->target);
+    if (!goes_on || is_again) add_prefix(shown->attempt, shown->rank, shown->stream, &text);
+    hr__text_add(&text, bytes, length);
+    put(launch, shown->stream->target, &text);
+    screen->open = length && bytes[length - 1] != '\n' ? shown->stream : NULL;
+    hr__text_free(&text);
+    if (launch->writer.dropped) say_dropped(launch);
+}
+
+static void show_line(void *context, const char *line, size_t bytes) {
+    const struct shown *shown = context;
+    const struct hr__lines *lines = &shown->stream->lines;
+    size_t skipped = lines->shown_bytes;
+    bool is_new_state = lines->is_bar && skipped == 0;
+    show(shown, line + skipped, bytes - skipped, is_new_state);
+}
+
+static bool may_show_bar(const struct hr__launch *launch, const struct hr__stream *stream) {
+    return launch->writer.is_terminal[stream->target - 1];
+}
+
+static void show_unfinished(const struct shown *shown) {
+    struct hr__lines *lines = &shown->stream->lines;
+    size_t length = hr__lines_pending(lines), from = lines->shown_bytes;
+    if (length <= from) return;
+    show(shown, lines->rest.bytes + from, length - from, lines->is_bar && from == 0);
+    lines->shown_bytes = length;
+}
+
+/* Returns when the unfinished line of a stream is shown. */
+static int64_t show_due(const struct hr__attempt *attempt, const struct hr__rank *rank,
+                        const struct hr__stream *stream) {
+    const struct hr__lines *lines = &stream->lines;
+    if (!stream->is_shown || hr__lines_pending(lines) <= lines->shown_bytes) return INT64_MAX;
+    if (lines->is_bar) {
+        if (!may_show_bar(attempt->launch, stream)) return INT64_MAX;
+        const struct hr__stream *open = attempt->launch->screen.open;
+        return lines->since_ns + (open && open != stream ? OTHER_BAR_NS : UNFINISHED_NS);
+    }
+    bool is_at_once = attempt->job->stdin_rank >= 0 && rank->local == (uint32_t)attempt->job->stdin_rank;
+    return lines->since_ns + (is_at_once ? 0 : UNFINISHED_NS);
+}
+
+int64_t hr__output_tick(struct hr__attempt *attempt, int64_t now_ns) {
+    int64_t next_ns = INT64_MAX;
+    if (!attempt->launch->is_piped) return next_ns;
+    for
+        hr__each_rank(rank, attempt) {
+            for (int i = 0; i < 2; i++) {
+                struct hr__stream *stream = &rank->streams[i];
+                int64_t due_ns = show_due(attempt, rank, stream);
+                if (due_ns <= now_ns)
+                    show_unfinished(&(struct shown){attempt, rank, stream});
+                else if (due_ns < next_ns)
+                    next_ns = due_ns;
+            }
+        }
+    return next_ns;
+}
+
+/* What a rank writes to its terminal is passed on as it is, because programs move the cursor there. */
+static void pass(const struct shown *shown, const char *data, size_t bytes) {
+    while (bytes) {
+        const char *end = memchr(data, '\n', bytes);
+        size_t length = end ? (size_t)(end + 1 - data) : bytes;
+        show(shown, data, length, false);
+        data += length;
+        bytes -= length;
+    }
+}
+
+/* ---- log files ---- */
+
+static void log_bytes(struct hr__attempt *attempt, struct hr__rank *rank, struct hr__stream *stream, const char *data,
+                      size_t bytes) {
+    if (stream->log_fd < 0 || stream->is_log_full) return;
+    int r = hr__write_all(stream->log_fd, data, bytes);
+    if (r == 0) return;
+    stream->is_log_full = true; /* the descriptor stays: it says which prefix lines have */
+    hr__say(attempt->launch,
+            "headrace: the %s log of rank %u cannot be written: %s; its output is only shown from here on",
+            stream->target == HR_LAUNCH_STDERR ? "stderr" : "stdout", rank->global, hr_error_text(r));
+}
+
+/* ---- streams ---- */
+
+static void take(struct hr__attempt *attempt, struct hr__rank *rank, struct hr__stream *stream, const char *data,
+                 size_t bytes) {
+    const struct shown shown = {attempt, rank, stream};
+    hr__tail_add(&rank->tail, data, bytes);
+    log_bytes(attempt, rank, stream, data, bytes);
+    hr__watch_output(attempt);
+    if (!stream->is_shown) return;
+    if (rank->has_terminal)
+        pass(&shown, data, bytes);
+    else
+        hr__lines_feed(&stream->lines, data, bytes, hr__now_ns(), show_line, (void *)&shown);
+}
+
+static void end_stream(struct hr__attempt *attempt, struct hr__rank *rank, struct hr__stream *stream) {
+    const struct shown shown = {attempt, rank, stream};
+    struct hr__lines *lines = &stream->lines;
+    if (stream->is_shown && lines->rest.length > lines->shown_bytes)
+        show_line((void *)&shown, lines->rest.bytes, lines->rest.length);
+    hr__lines_free(lines);
+    *lines = (struct hr__lines){0};
+    if (attempt->terminal_fd == stream->fd) attempt->terminal_fd = -1;
+    hr__close(&stream->fd);
+}
+
+/* Returns false if there is nothing to read now. */
+static bool read_some(struct hr__attempt *attempt, struct hr__rank *rank, struct hr__stream *stream) {
+    static char data[1 << 16];
+    int length = hr__read(stream->fd, data, sizeof data);
+    if (length == -EAGAIN) return false;
+    if (length <= 0) {
+        end_stream(attempt, rank, stream); /* -EIO: no process has the terminal open */
+        return false;
+    }
+    take(attempt, rank, stream, data, (size_t)length);
+    return true;
+}
+
+void hr__output_read(struct hr__attempt *attempt, struct hr__rank *rank, struct hr__stream *stream) {
+    read_some(attempt, rank, stream);
+}
+
+static void end_open_line(struct hr__launch *launch) {
+    const struct hr__stream *open = launch->screen.open;
+    struct hr__text text = {0};
+    if (!open) return;
+    hr__text_adds(&text, "\n");
+    put(launch, open->target, &text);
+    hr__text_free(&text);
+    launch->screen.open = NULL;
+}
+
+void hr__output_end(struct hr__attempt *attempt) {
+    enum { MOST = 1024 }; /* a process that is left may write without an end */
+    for
+        hr__each_rank(rank, attempt) {
+            for (int i = 0; i < 2; i++) {
+                struct hr__stream *stream = &rank->streams[i];
+                for (int n = 0; n < MOST && stream->fd >= 0 && read_some(attempt, rank, stream); n++) {
+                }
+                if (stream->fd >= 0) end_stream(attempt, rank, stream);
+            }
+        }
+    end_open_line(attempt->launch);
+}
+
+void hr__say(struct hr__launch *launch, const char *format, ...) {
+    struct hr__text text = {0};
+    char line[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    close_open(&launch->screen, &text, HR_LAUNCH_STDERR);
+    hr__text_addf(&text, "%s\n", line);
+    hr__show_text(launch, &text);
+    hr__text_free(&text);
+}
+
+void hr__show_text(struct hr__launch *launch, const struct hr__text *text) {
+    if (launch->writer.is_running)
+        put(launch, HR_LAUNCH_STDERR, text);
+    else
+        hr__write_all(HR_LAUNCH_STDERR, hr__text_string(text), text->length);
+}
