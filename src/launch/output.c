@@ -118,7 +118,7 @@ int64_t hr__output_tick(struct hr__attempt *attempt, int64_t now_ns) {
     return next_ns;
 }
 
-/* What a rank writes to its terminal is passed on as it is, because programs move the cursor there. */
+/* Output to a terminal is passed on as it is, because programs move the cursor there. */
 static void pass(const struct shown *shown, const char *data, size_t bytes) {
     while (bytes) {
         const char *end = memchr(data, '\n', bytes);

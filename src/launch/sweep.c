@@ -5,7 +5,7 @@
 
 /*
  * A process that dies leaves its children to this process, because it is their subreaper. So killing the children
- * again and again, until there are none, reaches all descendants. Only children are killed: nothing but this process
+ * again and again, until no child is left, reaches all descendants. Only children are killed: nothing but this process
  * can reap them, so none of their pids can belong to another process by now.
  */
 

@@ -175,7 +175,7 @@ size_t hr__children_of(int parent, int *ret_pids, size_t room);
 int hr__kill(int pid, int signal); /* only for a child of this process, whose pid cannot be reused */
 void hr__process_name(int pid, char *ret_name, size_t bytes); /* "": not known */
 
-/* What a forked child becomes. The memory is prepared before the fork. */
+/* A program that a forked child becomes. The memory is prepared before the fork. */
 struct hr__program {
     const char *path;
     const char *const *words;       /* ended by NULL */
