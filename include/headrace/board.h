@@ -125,7 +125,7 @@ HR_API int hr_board_end(hr_board_entry *entry, uint64_t steps, struct hr_board_e
 
 /* ---- looking from outside ---- */
 
-/* Where a running process is in the epoch of one of its loaders. */
+/* How far a running process is in the epoch of one of its loaders. */
 struct hr_board_position {
     uint32_t page;
     uint32_t rank;

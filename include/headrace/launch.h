@@ -42,7 +42,7 @@ enum hr_launch_kind {
     HR_LAUNCH_ONE,   /* one rank of another launcher, or a launcher: its environment is not changed */
 };
 
-/* What to start, and how. All memory is borrowed until hr_launch returns. */
+/* Describes what to start, and how. All memory is borrowed until hr_launch returns. */
 struct hr_launch_job {
     enum hr_launch_kind kind;
     /* The command and its arguments, ended by NULL. The command is looked up in PATH. If `has_macros`, each word is a

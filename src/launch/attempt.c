@@ -184,7 +184,8 @@ static void when_stuck(void *context, int pid, int error) {
     add_name(&attempt->stuck, &event);
 }
 
-/* Nobody told the guardian to end, so it was killed. The kernel has killed the ranks; what they leave is adopted. */
+/* The guardian has ended without an order, so it was killed. The kernel has killed the ranks; what they leave is
+ * adopted. */
 static void replace_guardian(struct hr__attempt *attempt) {
     attempt->reason = HR__GUARDIAN_DIED;
     if (!attempt->ending_ns) attempt->ending_ns = hr__now_ns();
@@ -214,7 +215,7 @@ static void hear_guardian(struct hr__attempt *attempt) {
 
 enum { SIGTSTP_NUMBER = 20, SIGCONT_NUMBER = 18, SIGWINCH_NUMBER = 28, SIGCHLD_NUMBER = 17 };
 
-/* As process 1 of a container, this process adopts what other processes leave. */
+/* Reaps processes that this one has adopted. As process 1 of a container, it adopts all that other processes leave. */
 static void reap_adopted(const struct hr__attempt *attempt) {
     int pid;
     struct hr__end end;

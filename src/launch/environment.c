@@ -89,7 +89,7 @@ const char **hr__rank_words(const struct hr_launch_job *job, uint32_t local) {
 
 /* ---- the environment ---- */
 
-/* What run sets in each rank. A variable of the same name is not inherited. */
+/* Variables that run sets in each rank. A variable of the same name is not inherited. */
 static const char *const of_ranks[] = {
     "RANK",
     "LOCAL_RANK",
@@ -112,7 +112,7 @@ static const char *const of_ranks[] = {
     "HEADRACE_RUN",
     "HEADRACE_PYTHONPATH",
 };
-/* What is also set for a program that is no rank. */
+/* Variables that are also set for a program that is no rank. */
 static const char *const of_all[] = {"HEADRACE_RANK_FD", "HEADRACE_RUN", "HEADRACE_PYTHONPATH"};
 
 static bool has_name(const char *variable, const char *name) {

@@ -10,7 +10,7 @@ bool hr__rank_failed(const struct hr__rank *rank) {
     return rank->start_error || (rank->has_ended && (rank->end.signal || rank->end.exit_code));
 }
 
-/* Returns the earlier of two times, of which 0 is none. */
+/* Returns the earlier of two times, of which 0 means that there is no such time. */
 static int64_t earlier(int64_t a, int64_t b) {
     return !a ? b : !b ? a : a < b ? a : b;
 }

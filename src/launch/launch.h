@@ -66,7 +66,7 @@ struct hr__rank {
     bool exit_noted, exit_timed_out;
 };
 
-/* What the terminal, or the files that stdout and stderr are, show at their ends. */
+/* Knows what the terminal, or the files that stdout and stderr are, show at their ends. */
 struct hr__screen {
     const struct hr__stream *open; /* whose unfinished line is shown last; NULL: none */
     bool is_one_terminal;          /* stdout and stderr are the same terminal */
@@ -190,7 +190,7 @@ void hr__page_close(struct hr__rank *rank);
 int64_t hr__page_word(const _Atomic int64_t *word, int64_t least, int64_t most); /* 0: it is out of range */
 void hr__page_text(const struct hr__rank *rank, struct hr__text *ret_text);      /* of the exception */
 void hr__page_keepers(const struct hr__rank *rank, struct hr__text *ret_text);
-/* Reads stacks that were written since the last call; false: there are none. */
+/* Reads stacks that were written since the last call; false: there is nothing new. */
 bool hr__page_read_stacks(struct hr__rank *rank);
 
 /* ---- output.c ---- */
@@ -224,7 +224,7 @@ void hr__ending_take_stack(struct hr__attempt *attempt, struct hr__rank *rank); 
 
 /* ---- first.c ---- */
 
-/* What is known about how a rank ended. Times are CLOCK_MONOTONIC in ns. */
+/* Describes how a rank failed. Times are CLOCK_MONOTONIC in ns. */
 struct hr__failure {
     bool is_failure;
     bool is_symptom; /* it lost a connection, or was ended because another rank had failed */
@@ -243,17 +243,17 @@ void hr__watch_close(struct hr__attempt *attempt);
 int64_t hr__watch_tick(struct hr__attempt *attempt, int64_t now_ns); /* returns when to call it again */
 void hr__watch_output(struct hr__attempt *attempt);                  /* a rank wrote something */
 struct hr_board_position;
-/* Where a rank is, as the board showed it last; NULL: not known. */
+/* Returns how far a rank is, as the board showed it last; NULL: not known. */
 const struct hr_board_position *hr__watch_position(const struct hr__attempt *attempt, const struct hr__rank *rank);
-/* What keeps a rank whose main program is over: threads, children and where it is. */
+/* Adds what keeps a rank whose main program is over: threads, children and where it is. */
 void hr__describe_keepers(const struct hr__rank *rank, struct hr__text *to);
-/* A line for each rank, and the one that the others wait for. */
+/* Adds a line for each rank, and the one that the others wait for. */
 void hr__describe_stall(struct hr__attempt *attempt, struct hr__text *to);
 
 /* ---- stacks.c ---- */
 
 /* Finds in a dump of faulthandler where the main thread is: its innermost call, and the innermost one in a file of the
- * user. false: there is none. */
+ * user. false: the dump has no such thread. */
 struct hr__where {
     const char *function; /* borrowed from the dump */
     size_t function_bytes;
