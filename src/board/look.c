@@ -44,7 +44,7 @@ static int look_at_page(const struct hr__shared_page *shared, uint32_t page, str
 
 int hr_board_look(int fd, struct hr_board_position *ret_positions, uint32_t room) {
     hr_board board = {.fd = fd};
-    struct hr__board_header header;
+    struct hr__board_header header = {.magic = 0};
     int r = hr__memory_bytes(fd, &board.bytes);
     if (r == 0) r = hr__read_at(fd, 0, &header, sizeof header);
     if (r == 0) r = hr__board_check_size(&header, board.bytes);

@@ -76,10 +76,6 @@ void hr__attempt_order(struct hr__attempt *attempt, enum hr__order_kind kind, in
     if (attempt->control_fd >= 0) hr__write_all(attempt->control_fd, &order, sizeof order);
 }
 
-static void note_start(struct hr__rank *rank, const struct hr__event *event) {
-    rank->pid = event->pid;
-}
-
 static void note_end(struct hr__attempt *attempt, struct hr__rank *rank, const struct hr__event *event) {
     rank->has_ended = true;
     rank->end = (struct hr__end){.is_known = true, .signal = event->signal, .exit_code = event->exit_code};
@@ -105,33 +101,27 @@ static void add_name(struct hr__text *names, const struct hr__event *event) {
                   event->name[0] ? event->name : "a process", event->pid);
 }
 
-static void note_event(struct hr__attempt *attempt, const struct hr__event *event) {
-    struct hr__rank *rank = event->local >= 0 ? &attempt->ranks[event->local] : NULL;
-    switch (event->kind) {
-    case HR__EVENT_STARTED:
-        note_start(rank, event);
-        break;
-    case HR__EVENT_NOT_STARTED:
+static void note_rank_event(struct hr__attempt *attempt, struct hr__rank *rank, const struct hr__event *event) {
+    if (event->kind == HR__EVENT_STARTED)
+        rank->pid = event->pid;
+    else if (event->kind == HR__EVENT_NOT_STARTED)
         note_not_started(attempt, rank, event);
-        break;
-    case HR__EVENT_ENDED:
+    else
         note_end(attempt, rank, event);
-        break;
-    case HR__EVENT_STUCK:
+}
+
+static void note_event(struct hr__attempt *attempt, const struct hr__event *event) {
+    if (event->local >= 0) {
+        note_rank_event(attempt, &attempt->ranks[event->local], event);
+    } else if (event->kind == HR__EVENT_STUCK) {
         attempt->stuck_count++;
         add_name(&attempt->stuck, event);
-        break;
-    case HR__EVENT_LEFT:
+    } else if (event->kind == HR__EVENT_LEFT) {
         add_name(&attempt->left, event);
-        break;
-    case HR__EVENT_SWEPT:
-        if (attempt->reason == HR__NO_REASON)
-            attempt->left_count = event->count;
-        else
-            attempt->adopted_count = event->count;
-        break;
-    default:
-        break;
+    } else if (attempt->reason == HR__NO_REASON) {
+        attempt->left_count = event->count;
+    } else {
+        attempt->adopted_count = event->count;
     }
 }
 

@@ -5,7 +5,7 @@
 
 int hr__page_open(struct hr__rank *rank, bool keeps_store) {
     enum hr__memory_kind kind;
-    void *page;
+    void *page = NULL;
     int r = hr__memory_create(HR__PAGE_STACKS_AT, HR__PAGE_TEXT_AT, &rank->page_fd, &kind);
     if (r == 0) r = hr__map(rank->page_fd, HR__PAGE_TEXT_AT, &page);
     if (r == 0) r = hr__memory_create(0, 0, &rank->error_fd, &kind);

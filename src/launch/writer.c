@@ -65,8 +65,8 @@ static void run(void *context) {
 
 int hr__writer_open(struct hr__writer *writer) {
     *writer = (struct hr__writer){.drained_fd = -1};
-    for (uint8_t target = 1; target <= HR__WRITER_TARGETS; target++)
-        writer->is_terminal[index_of(target)] = hr__is_terminal(target);
+    for (int target = 1; target <= HR__WRITER_TARGETS; target++)
+        writer->is_terminal[target - 1] = hr__is_terminal(target);
     int r = hr__eventfd(&writer->drained_fd);
     if (r < 0) return r;
     pthread_mutex_init(&writer->mutex, NULL);

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,18 +61,26 @@ int hr__reap(int pid, struct hr__end *ret_end, uint64_t *ret_peak_bytes) {
 /* ---- the list of children ---- */
 
 struct list {
-    int *pids;
+    int *ret_pids;
     size_t count, room;
 };
 
 static void add(struct list *list, int pid) {
-    if (list->count < list->room) list->pids[list->count] = pid;
+    if (list->count < list->room) list->ret_pids[list->count] = pid;
     list->count++;
 }
 
+static int parse_pid(const char *text) {
+    long pid = strtol(text, NULL, 10);
+    return pid > 0 && pid <= INT_MAX ? (int)pid : 0;
+}
+
 static void read_pids(FILE *file, struct list *list) {
-    int pid;
-    while (fscanf(file, "%d", &pid) == 1) add(list, pid);
+    char *word = NULL;
+    size_t room = 0;
+    while (getdelim(&word, &room, ' ', file) > 0)
+        if (parse_pid(word)) add(list, parse_pid(word));
+    free(word);
 }
 
 /* Reads the list that the kernel keeps for each thread. -ENOENT: this kernel has none. */
@@ -98,6 +107,7 @@ static int list_by_kernel(int parent, struct list *list) {
 }
 
 int hr__parent_of(int pid) {
+    enum { STATE_BYTES = 3 }; /* ") S" is followed by a space and the parent */
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -106,8 +116,8 @@ int hr__parent_of(int pid) {
     close(fd);
     text[length > 0 ? length : 0] = '\0';
     const char *name_end = strrchr(text, ')'); /* the name of the program may have spaces and parentheses */
-    int parent;
-    return name_end && sscanf(name_end + 1, " %*c %d", &parent) == 1 ? parent : -ESRCH;
+    bool is_whole = name_end && strlen(name_end) > STATE_BYTES;
+    return is_whole ? (int)strtol(name_end + STATE_BYTES, NULL, 10) : -ESRCH;
 }
 
 /* Goes over all processes. */
@@ -115,7 +125,7 @@ static int list_by_search(int parent, struct list *list) {
     DIR *processes = opendir("/proc");
     if (!processes) return -errno;
     for (const struct dirent *entry; (entry = readdir(processes));) {
-        int pid = atoi(entry->d_name);
+        int pid = parse_pid(entry->d_name);
         if (pid > 0 && hr__parent_of(pid) == parent) add(list, pid);
     }
     closedir(processes);
@@ -123,7 +133,8 @@ static int list_by_search(int parent, struct list *list) {
 }
 
 size_t hr__children_of(int parent, int *ret_pids, size_t room) {
-    struct list list = {.pids = ret_pids, .room = room};
+    struct list list = {ret_pids, 0, room};
+    if (room) *ret_pids = 0;
     if (hr__fail_at("children") < 0 || list_by_kernel(parent, &list) < 0) {
         list.count = 0;
         list_by_search(parent, &list);
@@ -205,7 +216,9 @@ static int run_by_shell(const struct hr__program *program) {
     words[1] = program->path;
     if (count) memcpy(words + 2, program->words + 1, count * sizeof *words); /* includes the NULL at the end */
     execve(words[0], (char *const *)words, (char *const *)program->environment);
-    return -errno;
+    int r = -errno;
+    free(words);
+    return r;
 }
 
 int hr__become(const struct hr__program *program) {

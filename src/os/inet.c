@@ -36,7 +36,7 @@ int hr__hold_port(uint16_t *port, int *ret_fd) {
         struct sockaddr_in6 six;
         struct sockaddr_in four;
         struct sockaddr any;
-    } address;
+    } address = {.any = {.sa_family = AF_INET}};
     socklen_t bytes = sizeof address;
     int fd = -1;
     int r = bind_any(*port, &fd);
