@@ -233,6 +233,22 @@ def test_module_and_run_path_run_in_the_interpreter(tmp_path: Path) -> None:
     assert run("run", "folder", cwd=tmp_path, env=here()).stdout == "folder\n"
 
 
+def test_interpreter_next_to_headrace_is_used_if_it_has_torch(script: str, tmp_path: Path) -> None:
+    for folder in ("env/bin", "env/lib/python3.99/site-packages/torch", "path", "empty"):
+        (tmp_path / folder).mkdir(parents=True)
+    lone = Path(shutil.copy2(PROGRAM, tmp_path / "env/bin"))
+    write_program(tmp_path / "env/bin/python3", "echo next to headrace")
+    write_program(tmp_path / "path/python3", "echo in PATH")
+
+    def interpreter(path: str) -> str:
+        return run("run", script, program=lone, env=clean(PATH=f"{tmp_path}/{path}")).stdout
+
+    assert interpreter("path") == "in PATH\n"
+    assert interpreter("empty") == "next to headrace\n"
+    (tmp_path / "env/lib/python3.99/site-packages/torch/__init__.py").write_text("")
+    assert interpreter("path") == "next to headrace\n"
+
+
 def test_variables_of_torchrun_are_defaults(script: str) -> None:
     result = run("run", "--prefix", "never", script, env=here(PET_NPROC_PER_NODE="3"))
     assert result.stdout == "started\n" * 3
