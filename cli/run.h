@@ -68,14 +68,14 @@ enum run_origin {
 
 /* A row of the table of options. */
 struct run_row {
-    const char *name; /* "--nnodes" */
-    char letter;      /* 'r': also -r; 0: none */
-    enum run_origin origin;
-    bool is_flag;         /* takes no value */
-    bool is_of_exec;      /* `headrace exec` has it, too */
+    const char *name;     /* "--nnodes" */
     const char *variable; /* the environment variable with its default; NULL: none */
     const char *value;    /* in the help: "N" */
     const char *help;     /* lines of at most 50 characters; NULL: none */
+    enum run_origin origin;
+    char letter;     /* 'r': also -r; 0: none */
+    bool is_flag;    /* takes no value */
+    bool is_of_exec; /* `headrace exec` has it, too */
 };
 extern const struct run_row run_rows[OPTION_COUNT];
 

@@ -192,7 +192,8 @@ int64_t run_ask_torch(struct run *run, const char *interpreter, const char *kind
         }
     }
     const char *answer = find_answer(text);
-    if (answer) return strtoll(answer, NULL, 10);
+    int64_t count = answer ? strtoll(answer, NULL, 10) : -1;
+    if (count >= 0) return count;
     *ret_why = error        ? strerror(error)
                : is_in_time ? last_line(run, text)
                             : run_print(run, "there was no answer after %g s", limit_ms / 1e3);

@@ -250,11 +250,6 @@ static void say_misplaced(struct run *run) {
                             names[i][j], script);
 }
 
-static void say_ignored_ranks(struct run *run) {
-    if (run_variable(run, "RANK") || run_variable(run, "WORLD_SIZE"))
-        run_say(run, "RANK and WORLD_SIZE of the environment are not used; ranks get their own");
-}
-
 static bool plan_command(struct run *run, const struct run_machine *machine, const char *const **ret_command) {
     size_t count = 0, length = 0;
     while (run->script[length]) length++;
@@ -311,7 +306,6 @@ bool run_plan(struct run *run, const struct run_machine *machine) {
     if (!plan_command(run, machine, &command)) return false;
     if (run->handed_on) return run_hand_on(run, machine, command);
     run->job.words = command;
-    say_ignored_ranks(run);
     return say_without_effect(run) && plan_meeting(run, &meeting, machine) && read_local_size(run, machine) &&
            plan_streams(run) && plan_terminal(run);
 }

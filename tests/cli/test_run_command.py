@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,20 @@ def test_missing_interpreter_is_refused(script: str, tmp_path: Path) -> None:
     assert_refused(result, "there is no Python interpreter", "PYTHON_EXEC=")
 
 
+def test_files_that_cannot_be_written_are_refused(script: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert_refused(run("run", "--log-dir", str(file), script, env=here()), str(file), "--log-dir")
+    assert_refused(run("run", "--report", f"{tmp_path}/no/report", script, env=here()), f"{tmp_path}/no/report")
+    assert_refused(run("exec", "--report", str(tmp_path), "true", env=clean()), str(tmp_path))
+
+
+def test_port_that_is_taken_is_refused(script: str) -> None:
+    with socket.create_server(("", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert_refused(run("run", "--nproc", "2", "--master-port", port, script, env=here()), port)
+
+
 # ---- GPUs ----
 
 
@@ -201,11 +216,11 @@ def test_script_runs_in_each_rank_with_its_arguments(tmp_path: Path) -> None:
     path.write_text(
         "import os, sys\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'], sys.argv[1:], sys.executable)\n"
     )
-    words = ["run", "--nproc", "2", str(path), "--nnodes", "3", "${local_rank}", "$$x"]
+    words = ["run", "--nproc", "2", str(path), "--role", "3", "${local_rank}", "$$x"]
     result = run(*words, env=here())
     assert (result.returncode, result.stderr) == (0, "")
     assert sorted(result.stdout.splitlines()) == [
-        f"[{rank}] {rank} 2 ['--nnodes', '3', '{rank}', '$x'] {sys.executable}" for rank in range(2)
+        f"[{rank}] {rank} 2 ['--role', '3', '{rank}', '$x'] {sys.executable}" for rank in range(2)
     ]
 
 
@@ -216,6 +231,22 @@ def test_module_and_run_path_run_in_the_interpreter(tmp_path: Path) -> None:
     assert run("run", "-m", "train", cwd=tmp_path, env=here()).stdout == f"__main__ {tmp_path}/train.py\n"
     assert "__main__" in run("run", "--run-path", f"{tmp_path}/train.py", env=here()).stdout
     assert run("run", "folder", cwd=tmp_path, env=here()).stdout == "folder\n"
+
+
+def test_interpreter_next_to_headrace_is_used_if_it_has_torch(script: str, tmp_path: Path) -> None:
+    for folder in ("env/bin", "env/lib/python3.99/site-packages/torch", "path", "empty"):
+        (tmp_path / folder).mkdir(parents=True)
+    lone = Path(shutil.copy2(PROGRAM, tmp_path / "env/bin"))
+    write_program(tmp_path / "env/bin/python3", "echo next to headrace")
+    write_program(tmp_path / "path/python3", "echo in PATH")
+
+    def interpreter(path: str) -> str:
+        return run("run", script, program=lone, env=clean(PATH=f"{tmp_path}/{path}")).stdout
+
+    assert interpreter("path") == "in PATH\n"
+    assert interpreter("empty") == "next to headrace\n"
+    (tmp_path / "env/lib/python3.99/site-packages/torch/__init__.py").write_text("")
+    assert interpreter("path") == "next to headrace\n"
 
 
 def test_variables_of_torchrun_are_defaults(script: str) -> None:
@@ -255,12 +286,9 @@ def test_interrupt_ends_headrace_by_the_signal() -> None:
 
 
 def test_notes_are_given_once_on_stderr(script: str) -> None:
-    result = run("run", "--monitor-interval", "1", script, env=here(RANK="3", WORLD_SIZE="4"))
+    result = run("run", "--monitor-interval", "1", script, env=here(PET_START_METHOD="fork"))
     assert (result.returncode, result.stdout) == (0, "started\n")
-    assert result.stderr.splitlines() == [
-        "headrace: note: RANK and WORLD_SIZE of the environment are not used; ranks get their own",
-        "headrace: note: --monitor-interval has no effect",
-    ]
+    assert result.stderr == "headrace: note: --monitor-interval, PET_START_METHOD have no effect\n"
 
 
 def test_logs_without_a_folder_go_to_a_temporary_one(script: str, tmp_path: Path) -> None:
@@ -289,7 +317,7 @@ def test_job_of_several_machines_is_handed_on(tmp_path: Path) -> None:
 def test_torch_starts_ranks_under_headrace_exec(tmp_path: Path) -> None:
     pytest.importorskip("torch.distributed.run")
     path = tmp_path / "train.py"
-    path.write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+    path.write_text("import os\nos.write(1, 'rank {RANK} of {WORLD_SIZE}\\n'.format(**os.environ).encode())\n")
     words = ["--standalone", "--nproc", "2", "--duplicate-stdout-filters", "x", "-m", "train"]
     result = run("run", *words, cwd=tmp_path, env=here(PYTHONPATH=str(tmp_path)))
     assert result.returncode == 0, result.stderr

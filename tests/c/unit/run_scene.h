@@ -59,8 +59,8 @@ static inline void split(char *text, const char **words) {
 /* Returns true if there is a job. The first word is run or exec. */
 static inline bool plan(struct scene *scene, const char *environment, const char *line) {
     assert_true(strlen(line) < LINE_MOST_BYTES && strlen(environment) < LINE_MOST_BYTES);
-    strcpy(scene->line, line);
-    strcpy(scene->environment, environment);
+    snprintf(scene->line, sizeof scene->line, "%s", line);
+    snprintf(scene->environment, sizeof scene->environment, "%s", environment);
     split(scene->line, scene->words);
     split(scene->environment, scene->variables);
     bool is_exec = !strcmp(scene->words[0], "exec");
@@ -78,10 +78,10 @@ static inline const struct hr_launch_job *job_of(struct scene *scene, const char
 
 static inline void assert_words(const char *const *words, const char *expected) {
     char text[LINE_MOST_BYTES * 2] = "";
-    for (; *words; words++) {
-        if (*text) strcat(text, " ");
-        strcat(text, **words ? *words : "''");
-    }
+    size_t length = 0;
+    for (const char *const *word = words; *word && length < sizeof text; word++)
+        length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", word > words ? " " : "",
+                                   **word ? *word : "''");
     assert_string_equal(text, expected);
 }
 

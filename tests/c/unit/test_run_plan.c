@@ -269,8 +269,6 @@ static void options_without_effect_are_noted_once(void **state) {
     assert_note_in("", "run --local-addr h --master-port 3 a", "--local-addr has no effect");
     assert_note_in("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=x", "run -t 3 a", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     assert_silent_in("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=x", "run a");
-    assert_note_in("RANK=3", "run a", "RANK and WORLD_SIZE of the environment are not used");
-    assert_silent_in("RANK=3 WORLD_SIZE=4", "exec a");
 }
 
 int main(void) {
