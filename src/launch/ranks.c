@@ -153,7 +153,8 @@ void hr__ranks_close(struct hr__attempt *attempt) {
                 hr__close(&rank->streams[i].log_fd);
                 hr__lines_free(&rank->streams[i].lines);
             }
-            hr__page_close(rank);
+            hr__tail_free(&rank->tail);
+        hr__page_close(rank);
         }
     free(attempt->ranks);
     attempt->ranks = NULL;
