@@ -321,4 +321,5 @@ void hr__attempt_free(struct hr__attempt *attempt) {
     hr__close(&attempt->control_fd);
     hr__text_free(&attempt->stuck);
     hr__text_free(&attempt->left);
+    hr__text_free(&attempt->stall);
 }

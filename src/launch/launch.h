@@ -64,6 +64,7 @@ struct hr__rank {
     int sent_signal; /* the last one that ends it and that was sent before its end; 0: none */
     bool was_killed; /* the guardian sent SIGKILL before its end */
     bool exit_noted, exit_timed_out;
+    struct hr__text keepers; /* what kept it when it was ended for that */
 };
 
 /* Knows what the terminal, or the files that stdout and stderr are, show at their ends. */
@@ -122,6 +123,7 @@ struct hr__attempt {
     struct hr__text stuck;  /* their names */
     uint32_t left_count;    /* processes that run on after success */
     struct hr__text left;
+    struct hr__text stall;  /* where the ranks were when they were ended for that */
     int64_t others_over_ns; /* when the main programs of all ranks but 0 were over; 0: they are not */
     struct hr__watch *watch;
 };
@@ -247,8 +249,6 @@ struct hr_board_position;
 const struct hr_board_position *hr__watch_position(const struct hr__attempt *attempt, const struct hr__rank *rank);
 /* Adds what keeps a rank whose main program is over: threads, children and where it is. */
 void hr__describe_keepers(const struct hr__rank *rank, struct hr__text *to);
-/* Adds a line for each rank, and the one that the others wait for. */
-void hr__describe_stall(struct hr__attempt *attempt, struct hr__text *to);
 
 /* ---- stacks.c ---- */
 

@@ -154,7 +154,8 @@ void hr__ranks_close(struct hr__attempt *attempt) {
                 hr__lines_free(&rank->streams[i].lines);
             }
             hr__tail_free(&rank->tail);
-        hr__page_close(rank);
+            hr__text_free(&rank->keepers);
+            hr__page_close(rank);
         }
     free(attempt->ranks);
     attempt->ranks = NULL;

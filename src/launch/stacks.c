@@ -57,7 +57,7 @@ static struct span find_main_thread(const struct hr__text *stacks) {
 /* Returns true if a frame is in a file of a library. */
 static bool is_library(const struct span *line) {
     return has(line, "/site-packages/") || has(line, "/lib/python3") || has(line, "/dist-packages/") ||
-           has(line, "\"<frozen ");
+           has(line, "\"<frozen ") || has(line, "/sitecustomize.py\"");
 }
 
 static void read_frame(const struct span *line, bool is_first, struct hr__where *where) {

@@ -235,6 +235,7 @@ static void write_cause(struct hr__attempt *attempt, const struct hr__rank *firs
                       "headrace: no rank has taken a batch or written anything for %.0f s (--stall-after), so the job "
                       "was ended\n",
                       seconds(attempt->job->stall_after_ns));
+        hr__text_adds(to, hr__text_string(&attempt->stall));
         break;
     case HR__GUARDIAN_DIED:
         hr__text_adds(to, "headrace: the process that watches the ranks was killed, and the ranks with it\n");

@@ -121,7 +121,8 @@ static void add_children(const struct hr__rank *rank, struct hr__text *to) {
 void hr__describe_keepers(const struct hr__rank *rank, struct hr__text *to) {
     struct hr__text keepers = {0};
     hr__page_keepers(rank, &keepers);
-    if (keepers.length) hr__text_addf(to, "; threads that keep it: %s", keepers.bytes);
+    if (keepers.length)
+        hr__text_addf(to, "; threads that keep it: %.*s", (int)strcspn(keepers.bytes, "\n"), keepers.bytes);
     hr__text_free(&keepers);
     if (!rank->has_ended) add_children(rank, to);
     hr__text_adds(to, "; it is ");
@@ -142,18 +143,23 @@ static void note_exit(struct hr__attempt *attempt, struct hr__rank *rank, int64_
     hr__text_free(&text);
 }
 
+static void end_late(struct hr__attempt *attempt, struct hr__rank *rank) {
+    rank->exit_timed_out = true;
+    hr__ending_take_stack(attempt, rank);
+    hr__describe_keepers(rank, &rank->keepers);
+    hr__ending_begin(attempt, HR__EXIT_TIMEOUT, 0);
+}
+
 static void watch_exits(struct hr__attempt *attempt, int64_t now_ns) {
     int64_t timeout_ns = attempt->job->exit_timeout_ns;
     for
         hr__each_rank(rank, attempt) {
             int64_t over_ns = over_since_ns(attempt, rank), since_ns = now_ns - over_ns;
-            if (!over_ns) continue;
-            bool is_late = timeout_ns >= 0 && since_ns >= timeout_ns;
-            if (!rank->exit_noted && (is_late || since_ns >= EXIT_NOTE_NS)) note_exit(attempt, rank, since_ns);
-            if (!is_late) continue;
-            rank->exit_timed_out = true;
-            hr__ending_begin(attempt, HR__EXIT_TIMEOUT, 0);
-            return;
+            if (over_ns && timeout_ns >= 0 && since_ns >= timeout_ns) {
+                end_late(attempt, rank);
+                return;
+            }
+            if (over_ns && !rank->exit_noted && since_ns >= EXIT_NOTE_NS) note_exit(attempt, rank, since_ns);
         }
 }
 
@@ -213,7 +219,7 @@ static const struct hr__rank *find_awaited(const struct hr__attempt *attempt) {
     return found;
 }
 
-void hr__describe_stall(struct hr__attempt *attempt, struct hr__text *to) {
+static void describe_stall(struct hr__attempt *attempt, struct hr__text *to) {
     for
         hr__each_rank(rank, attempt) describe_rank(attempt, rank, to);
     const struct hr__rank *awaited = find_awaited(attempt);
@@ -224,11 +230,18 @@ static void note_stall(struct hr__attempt *attempt, int64_t since_ns) {
     struct hr__text text = {0};
     attempt->watch->is_stall_noted = true;
     hr__ending_take_stacks(attempt);
-    hr__describe_stall(attempt, &text);
+    describe_stall(attempt, &text);
     hr__say(attempt->launch,
             "headrace: note: no rank has taken a batch or written anything for %.0f s:", (double)since_ns / 1e9);
     hr__show_text(attempt->launch, &text);
     hr__text_free(&text);
+}
+
+/* The ranks are described before they are ended. */
+static void end_stall(struct hr__attempt *attempt) {
+    hr__ending_take_stacks(attempt);
+    describe_stall(attempt, &attempt->stall);
+    hr__ending_begin(attempt, HR__STALLED, 0);
 }
 
 /* Without batches that are counted, silence may be a long computation. So it is only noted if the user has asked. */
@@ -243,9 +256,11 @@ static void watch_steps(struct hr__attempt *attempt, int64_t now_ns) {
     since_ns = now_ns - watch->active_ns;
     if (since_ns < LOOK_NS) watch->is_stall_noted = false;
     bool is_late = timeout_ns >= 0 && since_ns >= timeout_ns;
-    bool is_due = is_late || (counts_steps(attempt) && since_ns >= STALL_NOTE_NS);
-    if (is_due && !watch->is_stall_noted) note_stall(attempt, since_ns);
-    if (is_late) hr__ending_begin(attempt, HR__STALLED, 0);
+    bool is_due = counts_steps(attempt) && since_ns >= STALL_NOTE_NS;
+    if (is_late)
+        end_stall(attempt);
+    else if (is_due && !watch->is_stall_noted)
+        note_stall(attempt, since_ns);
 }
 
 int64_t hr__watch_tick(struct hr__attempt *attempt, int64_t now_ns) {
