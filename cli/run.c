@@ -98,6 +98,11 @@ static int check_command(struct run *run) {
     return code;
 }
 
+/* Returns true if a failure is not the command line's: there are not enough processes, descriptors or memory. */
+static bool is_shortage(int code) {
+    return code == -EAGAIN || code == -ENOMEM || code == -EMFILE || code == -ENFILE;
+}
+
 static int start(struct run *run) {
     struct hr_launch_job *job = &run->job;
     struct hr_launch_end end;
@@ -111,7 +116,7 @@ static int start(struct run *run) {
     if (code < 0) {
         fprintf(stderr, "headrace: %s\n", hr_error_message());
         if (run->needs_temporary) rmdir(job->log_dir);
-        return EXIT_USAGE;
+        return is_shortage(code) ? HR_LAUNCH_ERROR : EXIT_USAGE;
     }
     if (end.signal) die_of(end.signal);
     return end.signal ? HR_LAUNCH_SIGNAL_BASE + end.signal : end.exit_code;

@@ -63,15 +63,23 @@ bool run_hand_on(struct run *run, const struct run_machine *machine, const char 
     memcpy(words.words + words.count, command, length * sizeof *command);
     say_unused(run, PREFIX);
     say_unused(run, STDIN);
-    job->kind = HR_LAUNCH_ONE;
-    job->has_macros = false;
-    job->words = words.words;
-    job->is_python = true;
-    job->script = "torch.distributed.run";
-    job->local_size = job->node_count = 1;
-    job->max_restarts = 0;
-    job->exit_timeout_ns = job->stall_after_ns = -1; /* the ranks have them */
-    job->shutdown_ns += job->grace_ns;               /* the launcher ends its ranks first */
+    *job = (struct hr_launch_job){
+        .kind = HR_LAUNCH_ONE,
+        .words = words.words,
+        .is_python = true,
+        .script = "torch.distributed.run",
+        .local_size = 1,
+        .node_count = 1,
+        .grace_ns = job->grace_ns,
+        .shutdown_ns = job->shutdown_ns + job->grace_ns, /* the launcher ends its ranks first */
+        .exit_timeout_ns = -1,                           /* the ranks have the options for this */
+        .stall_after_ns = -1,
+        .end_signals = job->end_signals,
+        .passed_signals = job->passed_signals,
+        .report = job->report,
+        .signal_fd = -1,
+    };
+    run->needs_temporary = false;
     run_say(run, "torch.distributed.run starts the ranks of this job, because %s", run->handed_on);
     return true;
 }

@@ -26,7 +26,8 @@ static uint64_t bit(int signal) {
 
 /* How the machines of the job meet. */
 struct meeting {
-    int64_t least_nodes, most_nodes;
+    int64_t least_nodes, most_nodes, node_rank;
+    int64_t port;   /* -1: the command line has none */
     bool is_static; /* at an address that the command line has */
 };
 
@@ -38,13 +39,16 @@ static bool is_static(const struct run *run, int64_t most_nodes) {
 }
 
 static bool read_meeting(struct run *run, struct meeting *ret_meeting) {
-    struct meeting meeting;
+    struct meeting meeting = {.port = -1};
     if (!run_node_counts(run, &meeting.least_nodes, &meeting.most_nodes)) return false;
     if (run_has(run, STANDALONE) && meeting.least_nodes > 1)
         return run_fail(run, "%s is for one machine, and %s is '%s'; remove one of them", run_called(run, STANDALONE),
                         run_called(run, NNODES), text_of(run, NNODES));
     if (run_has(run, RDZV_CONF) && !run_rendezvous_configuration(run)) return false;
     meeting.is_static = is_static(run, meeting.most_nodes);
+    int64_t last_node = meeting.is_static ? meeting.most_nodes - 1 : INT32_MAX;
+    if (run_has(run, NODE_RANK) && !run_integer(run, NODE_RANK, 0, last_node, &meeting.node_rank)) return false;
+    if (run_has(run, MASTER_PORT) && !run_integer(run, MASTER_PORT, 0, UINT16_MAX, &meeting.port)) return false;
     *ret_meeting = meeting;
     return true;
 }
@@ -67,15 +71,15 @@ static const char *needs_torchrun(struct run *run, const struct meeting *meeting
 }
 
 /* MASTER_ADDR and MASTER_PORT of a static rendezvous. */
-static bool read_address(struct run *run, int64_t node_count) {
-    int64_t port = node_count > 1 ? MASTER_PORT_DEFAULT : 0;
+static bool read_address(struct run *run, const struct meeting *meeting) {
+    int64_t node_count = meeting->most_nodes;
+    int64_t port = meeting->port >= 0 ? meeting->port : node_count > 1 ? MASTER_PORT_DEFAULT : 0;
     if (run_has(run, RDZV_ENDPOINT)) {
         if (!run_endpoint(run, &run->job.master_addr, &port)) return false;
     } else {
         run->job.master_addr = "127.0.0.1";
         if (node_count > 1 && !text_of(run, MASTER_ADDR))
             run_say(run, "--master-addr is not given, so all machines look for rank 0 on themselves (127.0.0.1)");
-        if (run_has(run, MASTER_PORT) && !run_integer(run, MASTER_PORT, 0, UINT16_MAX, &port)) return false;
         if (text_of(run, MASTER_ADDR) &&
             !run_address(run, MASTER_ADDR, text_of(run, MASTER_ADDR), &run->job.master_addr))
             return false;
@@ -108,16 +112,13 @@ static void say_unused_rendezvous(struct run *run, const struct meeting *meeting
 /* Checks what is used if headrace starts the ranks. */
 static bool plan_meeting(struct run *run, const struct meeting *meeting, const struct run_machine *machine) {
     struct hr_launch_job *job = &run->job;
-    int64_t node_rank = 0;
     job->node_count = (uint32_t)meeting->most_nodes;
     if (meeting->is_static) {
-        if (!read_address(run, meeting->most_nodes)) return false;
-        if (run_has(run, NODE_RANK) && !run_integer(run, NODE_RANK, 0, meeting->most_nodes - 1, &node_rank))
-            return false;
+        if (!read_address(run, meeting)) return false;
+        job->node_rank = (uint32_t)meeting->node_rank;
     } else if (run_has(run, LOCAL_ADDR) && !run_address(run, LOCAL_ADDR, text_of(run, LOCAL_ADDR), &job->master_addr)) {
         return false;
     }
-    job->node_rank = (uint32_t)node_rank;
     bool is_named = run_has(run, RDZV_ID) && !run_has(run, STANDALONE);
     job->run_id = is_named ? text_of(run, RDZV_ID) : meeting->is_static ? NULL : machine->run_id;
     job->role = text_of(run, ROLE);
@@ -127,6 +128,12 @@ static bool plan_meeting(struct run *run, const struct meeting *meeting, const s
 
 /* ---- how many ranks, and their streams ---- */
 
+/* torch.distributed.run counts devices itself: then the largest number is used to check what names local ranks. */
+static bool count_devices(struct run *run, const struct run_machine *machine, const char *kind) {
+    run->job.local_size = HR_LAUNCH_MAX_RANKS;
+    return run->handed_on || machine->count_devices(run, kind, &run->job.local_size);
+}
+
 static bool read_local_size(struct run *run, const struct run_machine *machine) {
     static const char *const kinds[] = {"auto", "cpu", "gpu", "xpu", NULL};
     const char *text = text_of(run, NPROC_PER_NODE);
@@ -134,7 +141,7 @@ static bool read_local_size(struct run *run, const struct run_machine *machine) 
     run->job.local_size = 1;
     if (!text) return true;
     for (const char *const *kind = kinds; *kind; kind++)
-        if (!strcmp(text, *kind)) return machine->count_devices(run, *kind, &run->job.local_size);
+        if (!strcmp(text, *kind)) return count_devices(run, machine, *kind);
     if (!run_read_integer(text, &size) || size < 1 || size > HR_LAUNCH_MAX_RANKS)
         return run_fail(run, "%s is '%s'; give a number from 1 to %d, or auto, cpu, gpu or xpu",
                         run_called(run, NPROC_PER_NODE), text, HR_LAUNCH_MAX_RANKS);
@@ -165,8 +172,6 @@ static bool plan_streams(struct run *run) {
         job->log_dir = run_has(run, LOG_DIR) ? text_of(run, LOG_DIR) : NULL;
         run->needs_temporary = !job->log_dir && (job->redirects || job->tees);
     }
-    if (job->tees && run_variable(run, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"))
-        run_say(run, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE has no effect");
     return true;
 }
 
@@ -212,20 +217,23 @@ static bool plan_restarts(struct run *run) {
     return true;
 }
 
-/* Checks the options without effect as torchrun does, and says that they have none. */
-static bool say_without_effect(struct run *run) {
+/* Checks the options without effect as torchrun does. */
+static bool check_without_effect(struct run *run) {
     static const char *const methods[] = {"spawn", "fork", "forkserver", NULL};
-    const char *names = "";
     int64_t interval;
-    int count = 0;
     if (text_of(run, MONITOR_INTERVAL) && !run_seconds(run, MONITOR_INTERVAL, &interval)) return false;
-    if (text_of(run, START_METHOD) && !run->given[START_METHOD].variable && !run_choice(run, START_METHOD, methods))
-        return false;
+    return !text_of(run, START_METHOD) || run->given[START_METHOD].variable || run_choice(run, START_METHOD, methods);
+}
+
+static void say_without_effect(struct run *run) {
+    const char *names = "";
+    int count = 0;
     for (enum run_option option = 0; option < OPTION_COUNT; option++)
         if (run_rows[option].origin == WITHOUT_EFFECT && text_of(run, option))
             names = run_print(run, "%s%s%s", names, count++ ? ", " : "", run_called(run, option));
     if (count) run_say(run, "%s %s no effect", names, count == 1 ? "has" : "have");
-    return true;
+    if (run->job.tees && run_variable(run, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"))
+        run_say(run, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE has no effect");
 }
 
 /* ---- the command ---- */
@@ -303,9 +311,11 @@ bool run_plan(struct run *run, const struct run_machine *machine) {
     run->job.has_macros = true;
     if (!plan_restarts(run) || !read_meeting(run, &meeting) || !plan_end(run)) return false;
     run->handed_on = needs_torchrun(run, &meeting);
-    if (!plan_command(run, machine, &command)) return false;
+    if (!plan_command(run, machine, &command) || !read_local_size(run, machine) || !plan_streams(run) ||
+        !plan_terminal(run) || !check_without_effect(run))
+        return false;
     if (run->handed_on) return run_hand_on(run, machine, command);
     run->job.words = command;
-    return say_without_effect(run) && plan_meeting(run, &meeting, machine) && read_local_size(run, machine) &&
-           plan_streams(run) && plan_terminal(run);
+    say_without_effect(run);
+    return plan_meeting(run, &meeting, machine);
 }

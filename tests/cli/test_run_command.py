@@ -152,6 +152,13 @@ def test_port_that_is_taken_is_refused(script: str) -> None:
         assert_refused(run("run", "--nproc", "2", "--master-port", port, script, env=here()), port)
 
 
+def test_shortage_of_descriptors_is_not_the_command_lines_fault(script: str) -> None:
+    limited = ["sh", "-c", 'ulimit -n 16; exec "$@"', "sh", PROGRAM, "run", "--nproc", "64", script]
+    result = subprocess.run(limited, env=here(), capture_output=True, text=True, timeout=100)
+    assert (result.returncode, result.stdout) == (125, "")
+    assert result.stderr.startswith("headrace: ")
+
+
 # ---- GPUs ----
 
 

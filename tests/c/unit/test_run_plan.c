@@ -69,6 +69,8 @@ static void wrong_addresses_are_refused(void **state) {
     assert_refused("run --nnodes 2 --master-port 0 a", "--master-port has port 0");
     assert_refused("run --master-port 65536 a", "--master-port is '65536'; give a number from 0 to 65535");
     assert_refused("run --master-port x a", "--master-port is 'x'");
+    assert_refused("run --standalone --master-port x a", "--master-port is 'x'");
+    assert_refused("run --node-rank x a", "--node-rank is 'x'");
     assert_refused("run --master-port 1 --master-addr= a", "--master-addr is ''; give the name of a machine");
     assert_refused("run --master-port 1 --master-addr a/b a", "--master-addr is 'a/b'");
     assert_refused("run --rdzv-endpoint h a", "--rdzv-endpoint is 'h'; give HOST:PORT");
@@ -121,6 +123,22 @@ static void torchs_job_is_one_process_with_time_to_end_its_ranks(void **state) {
     run_done(&scene.run);
     assert_note_in("", "run --nnodes 1:2 --prefix never a", "--prefix has no effect: torch.distributed.run starts");
     assert_note_in("", "run --numa-binding x a", "because --numa-binding is given");
+}
+
+/* torch.distributed.run would end with a traceback. */
+static void values_for_torch_are_checked(void **state) {
+    struct scene scene;
+    (void)state;
+    assert_refused("run --nnodes 1:2 --nproc 0 a", "--nproc-per-node is '0'");
+    assert_refused("run --nnodes 1:2 --node-rank x a", "--node-rank is 'x'; give a number from 0 to");
+    assert_refused("run --nnodes 1:2 --master-port x a", "--master-port is 'x'");
+    assert_refused("run --numa-binding node -r 7 a", "--redirects is '7'");
+    assert_refused("run --numa-binding node --prefix x a", "--prefix is 'x'");
+    assert_refused("run --numa-binding node --monitor-interval x a", "--monitor-interval is 'x'");
+    const struct hr_launch_job *job = job_of(&scene, "run --nnodes 1:2 --nproc xpu -t 3 -r 5:3 --monitor-interval 1 a");
+    assert_true(!job->tees && !job->redirects && !scene.run.needs_temporary);
+    assert_null(scene.run.notes->next); /* which says why it is handed on */
+    run_done(&scene.run);
 }
 
 /* torch reads the same variables. */
@@ -279,6 +297,7 @@ int main(void) {
         cmocka_unit_test(wrong_addresses_are_refused),
         cmocka_unit_test(rendezvous_of_several_machines_is_torchs),
         cmocka_unit_test(torchs_job_is_one_process_with_time_to_end_its_ranks),
+        cmocka_unit_test(values_for_torch_are_checked),
         cmocka_unit_test(variables_are_not_repeated_for_torch),
         cmocka_unit_test(streams_are_chosen_per_rank),
         cmocka_unit_test(stdin_and_prefix_are_checked),
