@@ -161,7 +161,7 @@ static int open_launch(struct hr__launch *launch) {
 }
 
 static void close_launch(struct hr__launch *launch) {
-    hr__writer_close(&launch->writer, launch->job->signal_fd);
+    hr__writer_close(&launch->writer, launch->job->signal_fd, launch->job->end_signals);
     hr__close(&launch->null_fd);
     hr__close(&launch->hook_fd);
     hr__close(&launch->report_fd);

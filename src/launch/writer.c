@@ -147,7 +147,14 @@ static void stop(struct hr__writer *writer) {
     hr__close(&writer->drained_fd);
 }
 
-void hr__writer_close(struct hr__writer *writer, int signal_fd) {
+static bool takes_end_signal(int signal_fd, uint64_t end_signals) {
+    int signal;
+    while ((signal = hr__signals_take(signal_fd)) > 0)
+        if (end_signals >> (signal - 1) & 1) return true;
+    return false;
+}
+
+void hr__writer_close(struct hr__writer *writer, int signal_fd, uint64_t end_signals) {
     static const int64_t SLICE_NS = 100000000;
     if (!writer->is_running) return;
     bool is_signalled = false;
@@ -156,7 +163,7 @@ void hr__writer_close(struct hr__writer *writer, int signal_fd) {
         bool is_ready[2] = {false, false};
         if (hr__poll(fds, is_ready, 2, hr__now_ns() + SLICE_NS) > 0 && is_ready[0])
             hr__eventfd_drain(writer->drained_fd);
-        is_signalled = is_ready[1] && hr__signals_take(signal_fd) > 0;
+        is_signalled = is_ready[1] && takes_end_signal(signal_fd, end_signals);
     }
     writer->is_running = false;
     if (hr__writer_is_empty(writer)) stop(writer); /* else the thread is blocked, and ends with the process */

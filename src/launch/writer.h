@@ -40,8 +40,8 @@ bool hr__writer_is_full(struct hr__writer *writer);
 bool hr__writer_is_empty(struct hr__writer *writer);
 /* Returns the errno with which a target has failed, positive, or 0. */
 int hr__writer_error(struct hr__writer *writer, uint8_t target);
-/* Waits until everything is written, or a terminal blocks for a second, or `signal_fd` is readable. Then it ends the
- * thread, or leaves it if it is blocked. */
-void hr__writer_close(struct hr__writer *writer, int signal_fd);
+/* Waits until everything is written, or a terminal blocks for a second, or one of `end_signals` (bit n - 1: signal n)
+ * comes from `signal_fd`. Then it ends the thread, or leaves it if it is blocked. */
+void hr__writer_close(struct hr__writer *writer, int signal_fd, uint64_t end_signals);
 
 #endif
