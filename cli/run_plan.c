@@ -161,6 +161,7 @@ static bool read_streams(struct run *run, enum run_option option, const uint8_t 
 static bool plan_streams(struct run *run) {
     struct hr_launch_job *job = &run->job;
     if (!read_streams(run, REDIRECTS, &job->redirects) || !read_streams(run, TEE, &job->tees)) return false;
+    job->logged_prefix = run_variable(run, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     if (run_has(run, LOCAL_RANKS_FILTER)) {
         bool *is_shown = run_keep(run, job->local_size * sizeof *is_shown);
         if (!run_ranks(run, LOCAL_RANKS_FILTER, job->local_size, is_shown)) return false;
@@ -232,8 +233,6 @@ static void say_without_effect(struct run *run) {
         if (run_rows[option].origin == WITHOUT_EFFECT && text_of(run, option))
             names = run_print(run, "%s%s%s", names, count++ ? ", " : "", run_called(run, option));
     if (count) run_say(run, "%s %s no effect", names, count == 1 ? "has" : "have");
-    if (run->job.tees && run_variable(run, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"))
-        run_say(run, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE has no effect");
 }
 
 /* ---- the command ---- */

@@ -45,8 +45,9 @@ enum hr_launch_kind {
 /* Describes what to start, and how. All memory is borrowed until hr_launch returns. */
 struct hr_launch_job {
     enum hr_launch_kind kind;
-    /* The command and its arguments, ended by NULL. The command is looked up in PATH. If `has_macros`, each word is a
-     * template as of Python's string.Template.safe_substitute: $local_rank and ${local_rank} become the local rank. */
+    /* The command and its arguments, ended by NULL. The command is looked up in PATH. If `has_macros`, each word
+     * (except an interpreter) is a template as of Python's string.Template.safe_substitute: $local_rank and
+     * ${local_rank} become the local rank. */
     const char *const *words;
     bool has_macros;
     bool is_python;     /* for messages: words[0] is an interpreter, and the script is at `script` */
@@ -67,7 +68,9 @@ struct hr_launch_job {
     const char *log_dir; /* NULL: no logs; then redirects and tees are all 0 */
     const uint8_t *redirects;
     const uint8_t *tees;
-    const bool *is_shown; /* per local rank: its streams are shown if they are not redirected; NULL: all are */
+    const char *logged_prefix; /* of lines of `tees`: a template with $role_name, $rank and $local_rank; NULL:
+                                  "[${role_name}${local_rank}]:" */
+    const bool *is_shown;      /* per local rank: its streams are shown if they are not redirected; NULL: all are */
 
     bool has_prefix;    /* lines are shown as "[rank] line"; false: as they are. Without effect for one rank */
     int32_t stdin_rank; /* the local rank that reads stdin; the others read /dev/null. -1: none */

@@ -4,7 +4,7 @@
 enum { SIGINT_NUMBER = 2, SIGCONT_NUMBER = 18, FIRST_REAL_TIME = 32, LAST_SIGNAL = 64 };
 
 static const int64_t HINT_NS = 2 * HR_NS_PER_S;
-static const int64_t STACKS_NS = 100000000; /* for a rank to write its stacks */
+static const int64_t STACKS_NS = 250000000; /* for a rank to write its stacks */
 
 static void send(struct hr__attempt *attempt, int signal) {
     hr__attempt_order(attempt, HR__ORDER_SIGNAL, -1, signal);

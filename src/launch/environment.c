@@ -17,13 +17,14 @@ static size_t name_length(const char *at) {
     return length;
 }
 
-static bool is_local_rank(const char *name, size_t length) {
-    static const char wanted[] = "local_rank";
-    return length == sizeof wanted - 1 && memcmp(name, wanted, length) == 0;
+static const struct hr__macro *find_macro(const struct hr__macro *macros, const char *name, size_t length) {
+    for (; macros->name; macros++)
+        if (strlen(macros->name) == length && memcmp(macros->name, name, length) == 0) return macros;
+    return NULL;
 }
 
 /* Expands what begins at the `$` at `at`. Returns the number of characters that were taken. */
-static size_t expand_one(struct hr__text *to, const char *at, uint32_t local) {
+static size_t expand_one(struct hr__text *to, const char *at, const struct hr__macro *macros) {
     if (at[1] == '$') {
         hr__text_add(to, "$", 1);
         return 2;
@@ -31,20 +32,21 @@ static size_t expand_one(struct hr__text *to, const char *at, uint32_t local) {
     bool is_braced = at[1] == '{';
     const char *name = at + 1 + is_braced;
     size_t length = name_length(name);
-    if (is_local_rank(name, length) && (!is_braced || name[length] == '}')) {
-        hr__text_addf(to, "%u", local);
+    const struct hr__macro *macro = find_macro(macros, name, length);
+    if (macro && (!is_braced || name[length] == '}')) {
+        hr__text_adds(to, macro->value);
         return 1 + length + 2 * (size_t)is_braced;
     }
     hr__text_add(to, at, 1);
     return 1;
 }
 
-void hr__expand(struct hr__text *to, const char *word, uint32_t local) {
+void hr__expand(struct hr__text *to, const char *word, const struct hr__macro *macros) {
     while (*word) {
         size_t plain = strcspn(word, "$");
         hr__text_add(to, word, plain);
         word += plain;
-        if (*word) word += expand_one(to, word, local);
+        if (*word) word += expand_one(to, word, macros);
     }
 }
 
@@ -77,9 +79,13 @@ static const char **finish(struct strings *strings) {
 
 const char **hr__rank_words(const struct hr_launch_job *job, uint32_t local) {
     struct strings words = {0};
+    char number[12];
+    snprintf(number, sizeof number, "%u", local);
+    const struct hr__macro macros[] = {{"local_rank", number}, {NULL, NULL}};
     for (const char *const *word = job->words; *word; word++) {
-        if (job->has_macros)
-            hr__expand(&words.bytes, *word, local);
+        bool is_interpreter = job->is_python && word == job->words;
+        if (job->has_macros && !is_interpreter)
+            hr__expand(&words.bytes, *word, macros);
         else
             hr__text_adds(&words.bytes, *word);
         end_string(&words);

@@ -49,16 +49,13 @@ static int check_job(const struct hr_launch_job *job) {
 
 static int find_command(struct hr__launch *launch) {
     const struct hr_launch_job *job = launch->job;
-    struct hr__text name = {0};
-    if (job->has_macros)
-        hr__expand(&name, job->words[0], 0);
-    else
-        hr__text_adds(&name, job->words[0]);
-    int r = hr__find_program(hr__text_string(&name), launch->program, sizeof launch->program);
+    const char **words = hr__rank_words(job, 0);
+    if (!words) return hr__fail(-ENOMEM, "launch: out of memory");
+    int r = hr__find_program(words[0], launch->program, sizeof launch->program);
     if (r < 0)
-        hr__fail(r, "launch: cannot run %s: %s", hr__text_string(&name),
+        hr__fail(r, "launch: cannot run %s: %s", words[0],
                  r == -ENOENT ? "there is no such program" : hr_error_text(r));
-    hr__text_free(&name);
+    free(words);
     return r;
 }
 

@@ -43,7 +43,8 @@ struct hr__stream {
 struct hr__rank {
     uint32_t local;
     uint32_t global;
-    int pid; /* 0: it was not started */
+    char name[24]; /* for messages: "rank 3", or "the command" */
+    int pid;       /* 0: it was not started */
 
     int page_fd;
     struct hr__page *page;  /* mapped */
@@ -181,8 +182,12 @@ int hr__rank_become(const struct hr__attempt *attempt, const struct hr__rank *ra
 const char **hr__rank_environment(const struct hr__attempt *attempt, const struct hr__rank *rank);
 /* Returns the words of its command in the same way. */
 const char **hr__rank_words(const struct hr_launch_job *job, uint32_t local);
-/* Adds `word` with $local_rank and ${local_rank} replaced, by the rules of Python's string.Template.safe_substitute. */
-void hr__expand(struct hr__text *to, const char *word, uint32_t local);
+/* Adds `word` with $name and ${name} replaced, by the rules of Python's string.Template.safe_substitute. `macros` ends
+ * with a name of NULL. */
+struct hr__macro {
+    const char *name, *value;
+};
+void hr__expand(struct hr__text *to, const char *word, const struct hr__macro *macros);
 
 /* ---- page.c ---- */
 

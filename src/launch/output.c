@@ -36,12 +36,21 @@ static void close_open(struct hr__screen *screen, struct hr__text *text, uint8_t
     screen->open = NULL;
 }
 
+/* The prefix of lines that are also logged, as torchrun has it. */
+static void add_logged_prefix(const struct hr_launch_job *job, const struct hr__rank *rank, struct hr__text *text) {
+    const char *role = job->role ? job->role : "default";
+    char global[12], local[12];
+    snprintf(global, sizeof global, "%u", rank->global);
+    snprintf(local, sizeof local, "%u", rank->local);
+    const struct hr__macro macros[] = {{"role_name", role}, {"rank", global}, {"local_rank", local}, {NULL, NULL}};
+    hr__expand(text, job->logged_prefix ? job->logged_prefix : "[${role_name}${local_rank}]:", macros);
+}
+
 static void add_prefix(const struct hr__attempt *attempt, const struct hr__rank *rank, const struct hr__stream *stream,
                        struct hr__text *text) {
-    const struct hr_launch_job *job = attempt->job;
     if (stream->log_fd >= 0)
-        hr__text_addf(text, "[%s%u]:", job->role ? job->role : "default", rank->local);
-    else if (job->has_prefix && job->local_size > 1)
+        add_logged_prefix(attempt->job, rank, text);
+    else if (attempt->job->has_prefix && attempt->job->local_size > 1)
         hr__text_addf(text, "[%u] ", rank->global);
 }
 
@@ -137,9 +146,8 @@ static void log_bytes(struct hr__attempt *attempt, struct hr__rank *rank, struct
     int r = hr__write_all(stream->log_fd, data, bytes);
     if (r == 0) return;
     stream->is_log_full = true; /* the descriptor stays: it says which prefix lines have */
-    hr__say(attempt->launch,
-            "headrace: the %s log of rank %u cannot be written: %s; its output is only shown from here on",
-            stream->target == HR_LAUNCH_STDERR ? "stderr" : "stdout", rank->global, hr_error_text(r));
+    hr__say(attempt->launch, "headrace: the %s log of %s cannot be written: %s; its output is only shown from here on",
+            stream->target == HR_LAUNCH_STDERR ? "stderr" : "stdout", rank->name, hr_error_text(r));
 }
 
 /* ---- streams ---- */

@@ -104,6 +104,17 @@ static int open_rank(struct hr__attempt *attempt, struct hr__rank *rank) {
     return r;
 }
 
+/* A command of another launcher is the rank that the launcher has made it. */
+static void name_rank(const struct hr_launch_job *job, struct hr__rank *rank) {
+    const char *number = job->kind == HR_LAUNCH_ONE ? getenv("RANK") : NULL;
+    bool is_number = number && *number && strspn(number, "0123456789") == strlen(number) && strlen(number) < 10;
+    if (is_number) rank->global = (uint32_t)strtoul(number, NULL, 10);
+    if (job->kind == HR_LAUNCH_RANKS || is_number)
+        snprintf(rank->name, sizeof rank->name, "rank %u", rank->global);
+    else
+        snprintf(rank->name, sizeof rank->name, "the command");
+}
+
 static void init_rank(const struct hr__attempt *attempt, uint32_t local) {
     struct hr__rank *rank = &attempt->ranks[local];
     *rank = (struct hr__rank){.local = local,
@@ -112,6 +123,7 @@ static void init_rank(const struct hr__attempt *attempt, uint32_t local) {
                               .error_fd = -1,
                               .streams = {{.fd = -1, .log_fd = -1}, {.fd = -1, .log_fd = -1}},
                               .child_fds = {-1, -1, -1}};
+    name_rank(attempt->job, rank);
 }
 
 static int open_folder(struct hr__attempt *attempt) {
@@ -166,10 +178,13 @@ void hr__ranks_close(struct hr__attempt *attempt) {
 int hr__rank_become(const struct hr__attempt *attempt, const struct hr__rank *rank, int parent) {
     const char **words = hr__rank_words(attempt->job, rank->local);
     const char **environment = hr__rank_environment(attempt, rank);
+    char path[PATH_BYTES];
     if (!words || !environment) return -ENOMEM;
+    int r = hr__find_program(words[0], path, sizeof path); /* its name may have the local rank in it */
+    if (r < 0) return r;
     const int inherited[] = {rank->page_fd, attempt->board_fd};
     struct hr__program program = {
-        .path = attempt->launch->program,
+        .path = path,
         .words = words,
         .environment = environment,
         .streams = {rank->child_fds[0], rank->child_fds[1], rank->child_fds[2]},

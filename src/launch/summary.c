@@ -39,20 +39,23 @@ void hr__describe_end(const struct hr__attempt *attempt, const struct hr__rank *
         hr__text_addf(to, "ended with exit code %d", rank->end.exit_code);
 }
 
-/* The last line of a traceback, "ValueError: no such sample". Lines of notes may follow it; they are indented or not,
- * so the first line after the last indented one is taken. */
+/* Returns where the newest traceback in a text begins; the whole text if there is no traceback. */
+static const char *newest_traceback(const char *text) {
+    static const char head[] = "Traceback (most recent call last):";
+    for (const char *next; (next = strstr(text + 1, head));) text = next;
+    return text;
+}
+
+/* Returns the first line of an exception in a text of Python's: "ValueError: no such sample". It is the first line
+ * after the frames, which are indented; a message of several lines and notes follow it. */
 static struct hr__text exception_line(const struct hr__text *text) {
     struct hr__text line = {0};
-    const char *at = hr__text_string(text), *found = NULL;
-    bool was_indented = false;
-    while (*at) {
-        size_t length = strcspn(at, "\n");
-        bool is_indented = *at == ' ';
-        if (length && !is_indented && (was_indented || !found)) found = at;
-        was_indented = is_indented;
-        at += length + (at[length] == '\n');
-    }
-    if (found) hr__text_add(&line, found, strcspn(found, "\n"));
+    if (!text->length) return line;
+    const char *at = newest_traceback(hr__text_string(text));
+    bool has_frames = strncmp(at, "Traceback", strlen("Traceback")) == 0;
+    if (has_frames) at += strcspn(at, "\n");
+    while (*at && (*at == '\n' || *at == ' ')) at += *at == '\n' ? 1 : strcspn(at, "\n");
+    hr__text_add(&line, at, strcspn(at, "\n"));
     return line;
 }
 
@@ -92,7 +95,7 @@ static void write_first(const struct hr__attempt *attempt, const struct hr__rank
     hr__page_text(rank, &text);
     struct hr__text line = exception_line(&text);
     struct hr__failure failure = hr__failure_of(attempt, rank);
-    hr__text_addf(to, "headrace: rank %u %s", rank->global, attempt->job->local_size > 1 ? "failed first: it " : "");
+    hr__text_addf(to, "headrace: %s %s", rank->name, attempt->job->local_size > 1 ? "failed first: it " : "");
     hr__describe_end(attempt, rank, to);
     explain_signal(attempt, rank, to);
     if (line.length) hr__text_addf(to, ", after %s", hr__text_string(&line));
@@ -142,17 +145,22 @@ static void write_group(const struct hr__attempt *attempt, const enum fate *fate
                         struct hr__text *to) {
     uint32_t count = count_fate(attempt, fates, fate);
     if (!count) return;
-    hr__text_addf(to, "  rank%s ", count > 1 ? "s" : "");
-    add_ranks(attempt, fates, fate, to);
+    if (count == 1) {
+        for
+            hr__each_rank(rank, attempt) if (fates[rank->local] == fate) hr__text_addf(to, "  %s", rank->name);
+    } else {
+        hr__text_adds(to, "  ranks ");
+        add_ranks(attempt, fates, fate, to);
+    }
     hr__text_addf(to, " %s\n", what);
 }
 
 static void write_killed(const struct hr__attempt *attempt, const struct hr__rank *rank, struct hr__text *to) {
     if (rank->has_ended)
-        hr__text_addf(to, "  rank %u did not end and was killed after %.1f s; it was ", rank->global,
+        hr__text_addf(to, "  %s did not end and was killed after %.1f s; it was ", rank->name,
                       seconds(rank->ended_ns - attempt->ending_ns));
     else
-        hr__text_addf(to, "  rank %u (pid %d) could not be killed; it was ", rank->global, rank->pid);
+        hr__text_addf(to, "  %s (pid %d) could not be killed; it was ", rank->name, rank->pid);
     hr__stack_describe(&rank->stacks, to);
     hr__text_adds(to, "\n");
     hr__stack_write(&rank->stacks, INDENT, STACK_LINES, to);
@@ -162,7 +170,7 @@ static void write_other(const struct hr__attempt *attempt, const struct hr__rank
     struct hr__text text = {0};
     hr__page_text(rank, &text);
     struct hr__text line = exception_line(&text);
-    hr__text_addf(to, "  rank %u ", rank->global);
+    hr__text_addf(to, "  %s ", rank->name);
     hr__describe_end(attempt, rank, to);
     hr__text_addf(to, "%s%s\n", line.length ? ", after " : "", hr__text_string(&line));
     hr__text_free(&line);
@@ -212,9 +220,8 @@ static void write_exit_timeout(const struct hr__attempt *attempt, struct hr__tex
     for
         hr__each_rank(rank, attempt) {
             if (!rank->exit_timed_out) continue;
-            hr__text_addf(
-                to, "headrace: rank %u finished its main program, but did not exit within %.0f s (--exit-timeout)",
-                rank->global, seconds(attempt->job->exit_timeout_ns));
+            hr__text_addf(to, "headrace: %s finished its main program, but did not exit within %.0f s (--exit-timeout)",
+                          rank->name, seconds(attempt->job->exit_timeout_ns));
             hr__describe_keepers(rank, to);
             hr__text_adds(to, "\n");
         }
@@ -270,10 +277,17 @@ static void write_left(const struct hr__attempt *attempt, struct hr__text *to) {
                       attempt->left_count > 8 ? ", ..." : "");
 }
 
+/* Returns true for a command of another launcher that a signal of that launcher has ended: the launcher says why. */
+static bool ended_as_asked(const struct hr__attempt *attempt) {
+    const struct hr__rank *rank = attempt->ranks;
+    return attempt->job->kind == HR_LAUNCH_ONE && rank->sent_signal && rank->end.signal == rank->sent_signal;
+}
+
 void hr__summary_write(struct hr__attempt *attempt, uint32_t restarts_left) {
     struct hr__text text = {0};
     struct hr__rank *first = hr__find_first(attempt);
-    bool is_quiet = attempt->reason == HR__NO_REASON || (attempt->reason == HR__SIGNALLED && !first);
+    bool is_ended_as_asked = attempt->reason == HR__SIGNALLED && (!first || ended_as_asked(attempt));
+    bool is_quiet = attempt->reason == HR__NO_REASON || is_ended_as_asked;
     if (is_quiet) {
         write_left(attempt, &text);
     } else {

@@ -133,10 +133,9 @@ static void note_exit(struct hr__attempt *attempt, struct hr__rank *rank, int64_
     struct hr__text text = {0};
     rank->exit_noted = true;
     hr__ending_take_stack(attempt, rank);
-    hr__text_addf(
-        &text,
-        "headrace: note: the main program of rank %u was over %.0f s ago, but the process (pid %d) has not exited",
-        rank->global, (double)since_ns / 1e9, rank->pid);
+    hr__text_addf(&text,
+                  "headrace: note: the main program of %s was over %.0f s ago, but the process (pid %d) has not exited",
+                  rank->name, (double)since_ns / 1e9, rank->pid);
     hr__describe_keepers(rank, &text);
     if (attempt->job->exit_timeout_ns < 0) hr__text_adds(&text, ". --exit-timeout SECONDS ends such a rank");
     hr__say(attempt->launch, "%s", hr__text_string(&text));
@@ -167,7 +166,7 @@ static void watch_exits(struct hr__attempt *attempt, int64_t now_ns) {
 
 static void describe_rank(const struct hr__attempt *attempt, const struct hr__rank *rank, struct hr__text *to) {
     const struct hr_board_position *position = hr__watch_position(attempt, rank);
-    hr__text_addf(to, "  rank %u: ", rank->global);
+    hr__text_addf(to, "  %s: ", rank->name);
     if (rank->has_ended) {
         hr__describe_end(attempt, rank, to);
         hr__text_adds(to, "\n");
@@ -223,7 +222,7 @@ static void describe_stall(struct hr__attempt *attempt, struct hr__text *to) {
     for
         hr__each_rank(rank, attempt) describe_rank(attempt, rank, to);
     const struct hr__rank *awaited = find_awaited(attempt);
-    if (awaited) hr__text_addf(to, "  The other ranks wait for rank %u.\n", awaited->global);
+    if (awaited) hr__text_addf(to, "  The other ranks wait for %s.\n", awaited->name);
 }
 
 static void note_stall(struct hr__attempt *attempt, int64_t since_ns) {

@@ -14,7 +14,8 @@
 
 static void expect_expanded(const char *word, const char *wanted) {
     struct hr__text text = {0};
-    hr__expand(&text, word, 3);
+    const struct hr__macro macros[] = {{"local_rank", "3"}, {"rank", "7"}, {NULL, NULL}};
+    hr__expand(&text, word, macros);
     assert_string_equal(hr__text_string(&text), wanted);
     hr__text_free(&text);
 }
@@ -24,7 +25,7 @@ static void words_expand_as_python_templates_do(void **state) {
     expect_expanded("", "");
     expect_expanded("plain", "plain");
     expect_expanded("--gpu=${local_rank}", "--gpu=3");
-    expect_expanded("$local_rank/$local_rank", "3/3");
+    expect_expanded("$local_rank/$rank", "3/7");
     expect_expanded("$local_ranks ${local_ranks}", "$local_ranks ${local_ranks}");
     expect_expanded("$$local_rank", "$local_rank");
     expect_expanded("${local_rank", "${local_rank");
