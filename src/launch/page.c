@@ -10,6 +10,7 @@ int hr__page_open(struct hr__rank *rank, bool keeps_store) {
     if (r == 0) r = hr__map(rank->page_fd, HR__PAGE_TEXT_AT, &page);
     if (r == 0) r = hr__memory_create(0, 0, &rank->error_fd, &kind);
     if (r < 0) return hr__fail(r, "launch: cannot create shared memory for a rank: %s", hr_error_text(r));
+    hr__keep_at_least(rank->page_fd); /* a rank that cuts it would make the front touch pages that do not exist */
     rank->page = page;
     atomic_store(&rank->page->is_watched, keeps_store);
     atomic_store(&rank->page->magic, HR__PAGE_MAGIC);

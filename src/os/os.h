@@ -50,6 +50,7 @@ int hr__punch(void *address, uint64_t bytes);
 
 /* Fixes the size of memory of hr__memory_create: a write beyond its end fails. Best effort. */
 void hr__keep_size(int fd);
+void hr__keep_at_least(int fd); /* it may still grow, so that a mapping of it stays valid */
 /* Read and write all of `bytes` bytes at an offset. -EIO: the file is shorter. */
 int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes);
 int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes); /* -EFBIG as hr__file_cut */
