@@ -166,10 +166,13 @@ void hr__ranks_close(struct hr__attempt *attempt) {
 int hr__rank_become(const struct hr__attempt *attempt, const struct hr__rank *rank, int parent) {
     const char **words = hr__rank_words(attempt->job, rank->local);
     const char **environment = hr__rank_environment(attempt, rank);
+    char path[PATH_BYTES];
     if (!words || !environment) return -ENOMEM;
+    int r = hr__find_program(words[0], path, sizeof path); /* its name may have the local rank in it */
+    if (r < 0) return r;
     const int inherited[] = {rank->page_fd, attempt->board_fd};
     struct hr__program program = {
-        .path = attempt->launch->program,
+        .path = path,
         .words = words,
         .environment = environment,
         .streams = {rank->child_fds[0], rank->child_fds[1], rank->child_fds[2]},
