@@ -34,6 +34,10 @@ static int64_t error_file_ns(const struct hr__attempt *attempt, const struct hr_
     return at_ns;
 }
 
+bool hr__rank_was_ended(const struct hr__rank *rank) {
+    return rank->was_killed || (rank->sent_signal && rank->end.signal == rank->sent_signal);
+}
+
 struct hr__failure hr__failure_of(const struct hr__attempt *attempt, const struct hr__rank *rank) {
     if (!hr__rank_failed(rank)) return (struct hr__failure){.is_failure = false};
     if (rank->start_error) return (struct hr__failure){.is_failure = true, .at_ns = attempt->begun_ns};
@@ -41,7 +45,8 @@ struct hr__failure hr__failure_of(const struct hr__attempt *attempt, const struc
     int64_t begun_ns = attempt->begun_ns, ended_ns = rank->ended_ns;
     int64_t at_ns = ended_ns;
     at_ns = earlier(at_ns, hr__page_word(&page->exception_ns, begun_ns, ended_ns));
-    at_ns = earlier(at_ns, hr__page_word(&page->over_ns, begun_ns, ended_ns));
+    /* A rank that returned 0 in its main program, and was ended while it exited, has not failed then. */
+    if (!hr__rank_was_ended(rank)) at_ns = earlier(at_ns, hr__page_word(&page->over_ns, begun_ns, ended_ns));
     at_ns = earlier(at_ns, error_file_ns(attempt, rank));
     bool is_after = attempt->ending_ns && at_ns > attempt->ending_ns;
     bool is_symptom = is_after || hr__page_word(&page->is_lost_peer, 0, 1) || rank->end.signal == SIGABRT_NUMBER;

@@ -237,6 +237,7 @@ struct hr__failure {
     bool is_symptom; /* it lost a connection, or was ended because another rank had failed */
     int64_t at_ns;
 };
+bool hr__rank_was_ended(const struct hr__rank *rank); /* by a signal of this launch */
 struct hr__failure hr__failure_of(const struct hr__attempt *attempt, const struct hr__rank *rank);
 /* Returns the index of the failure that was the first: the earliest one that is not a symptom, else the earliest one.
  * -1: no rank failed. */

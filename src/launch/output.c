@@ -203,6 +203,23 @@ static void end_open_line(struct hr__launch *launch) {
     launch->screen.open = NULL;
 }
 
+/* The summary shows what a rank wrote last, also if it went to a log file only. */
+static void read_log_end(const struct hr__attempt *attempt, struct hr__rank *rank, int number) {
+    const struct hr_launch_job *job = attempt->job;
+    char path[4096], bytes[HR__TAIL_BYTES];
+    uint64_t size = 0;
+    int fd = -1;
+    bool is_redirected = job->redirects && job->redirects[rank->local] & number;
+    if (!is_redirected || rank->streams[number - 1].log_fd >= 0 || !hr__rank_failed(rank)) return;
+    snprintf(path, sizeof path, "%s/%u/%s.log", attempt->folder, rank->local, number == 1 ? "stdout" : "stderr");
+    if (hr__file_open(path, &fd) < 0) return;
+    if (hr__memory_bytes(fd, &size) == 0) {
+        size_t count = hr__min(size, sizeof bytes);
+        if (hr__read_at(fd, size - count, bytes, count) >= 0) hr__tail_add(&rank->tail, bytes, count);
+    }
+    hr__close(&fd);
+}
+
 void hr__output_end(struct hr__attempt *attempt) {
     enum { MOST = 1024 }; /* a process that is left may write without an end */
     for
@@ -212,6 +229,7 @@ void hr__output_end(struct hr__attempt *attempt) {
                 for (int n = 0; n < MOST && stream->fd >= 0 && read_some(attempt, rank, stream); n++) {
                 }
                 if (stream->fd >= 0) end_stream(attempt, rank, stream);
+                read_log_end(attempt, rank, i + 1);
             }
         }
     end_open_line(attempt->launch);

@@ -15,6 +15,8 @@ static double seconds(int64_t ns) {
 
 static int exit_code_of(const struct hr__rank *rank) {
     if (rank->start_error) return HR_LAUNCH_ERROR;
+    /* It failed by an exception, and was ended before it had exited with Python's code for that. */
+    if (hr__rank_was_ended(rank) && hr__page_word(&rank->page->exception_ns, 1, INT64_MAX)) return 1;
     return rank->end.signal ? HR_LAUNCH_SIGNAL_BASE + rank->end.signal : rank->end.exit_code;
 }
 
@@ -220,9 +222,9 @@ static void write_exit_timeout(const struct hr__attempt *attempt, struct hr__tex
     for
         hr__each_rank(rank, attempt) {
             if (!rank->exit_timed_out) continue;
-            hr__text_addf(to, "headrace: %s finished its main program, but did not exit within %.0f s (--exit-timeout)",
+            hr__text_addf(to, "headrace: %s finished its main program, but did not exit within %.10g s (--exit-timeout)",
                           rank->name, seconds(attempt->job->exit_timeout_ns));
-            hr__describe_keepers(rank, to);
+            hr__text_add(to, rank->keepers.bytes, rank->keepers.length);
             hr__text_adds(to, "\n");
         }
 }
@@ -239,7 +241,7 @@ static void write_cause(struct hr__attempt *attempt, const struct hr__rank *firs
         break;
     case HR__STALLED:
         hr__text_addf(to,
-                      "headrace: no rank has taken a batch or written anything for %.0f s (--stall-after), so the job "
+                      "headrace: no rank has taken a batch or written anything for %.10g s (--stall-after), so the job "
                       "was ended\n",
                       seconds(attempt->job->stall_after_ns));
         hr__text_adds(to, hr__text_string(&attempt->stall));

@@ -64,7 +64,7 @@ HANGS = {
     "sleeps": ("sleep_forever()", "rank 0 ended when asked to"),
     "is stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "rank 0 ended when asked to"),
     "is deaf to SIGTERM": (
-        "def deaf(): sleep_forever()\nignore(*DEAF)\nannounce('deaf')\ndeaf()",
+        "def deaf(): time.sleep(1000)\nignore(*DEAF)\nannounce('deaf')\ndeaf()",
         "rank 0 did not end and was killed after [0-9.]+ s; it was .*(\n.*)*in deaf",
     ),
     "holds the GIL": (
@@ -72,7 +72,7 @@ HANGS = {
         "rank 0 did not end and was killed after [0-9.]+ s; it was .*(\n.*)*in compute",
     ),
     "is stuck in atexit": (
-        "import atexit\ndef flush(): sleep_forever()\natexit.register(flush)\n"
+        "import atexit\ndef flush(): time.sleep(1000)\natexit.register(flush)\n"
         "ignore(*DEAF)\natexit.register(announce, 'deaf')",
         "rank 0 did not end and was killed after [0-9.]+ s; it was .*(\n.*)*in flush",
     ),

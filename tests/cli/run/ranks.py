@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts of these tests use in a rank. It imports neither torch nor pytest: a rank starts in 50 ms."""
+"""Functions for the scripts of these tests, in a rank. This file imports neither torch nor pytest: a rank starts in 50 ms."""
 
 import os
 import pathlib
@@ -20,7 +20,7 @@ def say(*words: object) -> None:
 
 
 def announce(name: str, text: str = "") -> None:
-    """Creates a file with this text at once, so that nobody reads half of it."""
+    """Creates a file with this text at once, so that no other rank reads half of it."""
     draft = SHARED / f"{name}.{os.getpid()}.draft"
     draft.write_text(text)
     draft.rename(SHARED / name)
