@@ -79,9 +79,12 @@ class _Page:
         os.pwrite(self._fd, value.to_bytes(8, sys.byteorder), word)
 
     def write_stacks_at(self, number):
-        """Makes this signal append the stacks of all threads, even while C code holds the GIL."""
+        """Makes this signal append the stacks of all threads, even while C code holds the GIL. When the interpreter
+        exits, faulthandler puts back what the signal did before, and it may arrive then: so that is to ignore it."""
+        import _signal
         import faulthandler
 
+        _signal.signal(number, _signal.SIG_IGN)
         faulthandler.register(number, file=self._fd, all_threads=True, chain=False)
         self._write(_STACK_SIGNAL, number)
 
