@@ -195,6 +195,10 @@ uint64_t hr__ignored_signals(void);                /* bit n - 1: signal n */
 /* Finds a program as execvp does. -ENOENT, -EACCES, -ENAMETOOLONG. */
 int hr__find_program(const char *name, char *ret_path, size_t bytes);
 
+/* ---- sender.c ---- */
+
+int hr__ignore_others(int trainer); /* see hr_worker_ignore_others */
+
 /* ---- signals.c: signals that are blocked and read from a descriptor ---- */
 
 int hr__signals_open(uint64_t signals, int *ret_fd); /* bit n - 1: signal n */
