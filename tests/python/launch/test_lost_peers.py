@@ -10,11 +10,10 @@ import socket
 import sys
 
 import pytest
-from rank_pages import Rank, load
+from headrace._launch import what_ended
+from rank_pages import Rank
 
 torch = pytest.importorskip("torch")
-
-what_ended = load("what_ended")
 
 GROUP = """
 import datetime, os, signal, time

@@ -16,7 +16,9 @@ from types import ModuleType
 import pytest
 from processes import is_still, kill_session, until
 
-LAUNCH = pathlib.Path(__file__).resolve().parents[3] / "src/launch"
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+LAUNCH = ROOT / "src/launch"
+WHAT_ENDED = ROOT / "python/headrace/_launch/what_ended.py"
 TEXT_AT, KEEPERS_AT, STACKS_AT = 4 << 10, 32 << 10, 64 << 10
 MAGIC = 0x6B6E615261657248
 WORDS = (
@@ -49,7 +51,7 @@ def load(name: str) -> ModuleType:
 @functools.cache
 def hook_zip() -> bytes:
     """Returns the zip that libheadrace contains (tests/c/unit/test_hook.c compares)."""
-    data = load("embed_hook").make_zip({"sitecustomize": LAUNCH / "hook.py", "what_ended": LAUNCH / "what_ended.py"})
+    data = load("embed_hook").make_zip({"sitecustomize": LAUNCH / "hook.py", "what_ended": WHAT_ENDED})
     assert isinstance(data, bytes)
     return data
 

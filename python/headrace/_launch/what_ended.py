@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describes how the main program of a rank has ended. hook.py compiles and runs this file in the rank when it has."""
+"""Describes how the main program of a rank has ended.
+
+libheadrace contains this file for ranks of `headrace run`: src/launch/hook.py compiles and runs it in the rank when its
+main program has ended. It imports nothing of headrace. headrace.torch.spawn imports it.
+"""
+
+from __future__ import annotations
 
 import os
 import sys
+from types import TracebackType
 
 # How torch.distributed reports that another rank, or the store in rank 0, has gone or does not answer: the classes of
 # its exceptions, and the texts of those whose class says nothing. A RuntimeError counts only if its text also names
@@ -29,7 +36,7 @@ _LOST_TEXTS = (
 )
 
 
-def write_traceback(kind, value, traceback):
+def write_traceback(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> str:
     """Returns the text that Python prints for an exception by default, without colours.
 
     The lines of the source are missing for Ctrl-C: modules that `traceback` imports call eval, and after that CPython
@@ -50,19 +57,19 @@ def write_traceback(kind, value, traceback):
     return "\n".join([*lines, _write_line(kind, value), ""])
 
 
-def _write_line(kind, value):
+def _write_line(kind: type[BaseException], value: BaseException) -> str:
     text = _write_text(value)
     return f"{kind.__name__}: {text}" if text else kind.__name__
 
 
-def _write_text(value):
+def _write_text(value: BaseException) -> str:
     try:
         return str(value)
     except Exception:
         return "<exception str() failed>"
 
 
-def keep_end(text, size):
+def keep_end(text: str, size: int) -> bytes:
     """Returns the end of a text in UTF-8, in whole characters."""
     data = text.encode("utf-8", "backslashreplace")[-size:]
     start = 0
@@ -71,9 +78,9 @@ def keep_end(text, size):
     return data[start:]
 
 
-def is_lost_peer(value):
+def is_lost_peer(value: BaseException) -> bool:
     """Returns True if the exception, or the first one that led to it, says that another rank was lost."""
-    seen = set()
+    seen: set[int] = set()
     while id(value) not in seen:
         seen.add(id(value))
         earlier = value.__cause__
@@ -83,7 +90,7 @@ def is_lost_peer(value):
     return _says_lost(type(value), _write_text(value))
 
 
-def _says_lost(kind, text):
+def _says_lost(kind: type[BaseException], text: str) -> bool:
     names = [one.__name__ for one in kind.__mro__ if one.__module__.partition(".")[0] == "torch"]
     if any(name in names for name in _LOST_CLASSES):
         return not any(one in text for one in _OWN_FAULTS)
@@ -92,7 +99,7 @@ def _says_lost(kind, text):
     return any(one in text for one in _SPEAKERS) and any(one in text for one in _LOST_TEXTS)
 
 
-def write_error_file(kind, value, text):
+def write_error_file(kind: type[BaseException], value: BaseException, text: str) -> None:
     """Writes the file that torchrun's agent reads, as torch's decorator @record does, unless it has written it."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or not issubclass(kind, Exception):
@@ -111,7 +118,7 @@ def write_error_file(kind, value, text):
         os.close(fd)
 
 
-def describe_threads(size):
+def describe_threads(size: int) -> bytes:
     """Returns one line for each thread that Python waits for: its name, and the function that it runs."""
     import threading
 
@@ -128,7 +135,7 @@ def describe_threads(size):
     return b"".join(lines)
 
 
-def has_ended_well(exit_status):
+def has_ended_well(exit_status: tuple[object, ...] | None) -> bool:
     """Returns False if the main program has called sys.exit with an error, or may have raised SystemExit with one.
 
     CPython removes __file__ from the names of a script that has run to its end, but not if SystemExit ended it.
@@ -139,7 +146,7 @@ def has_ended_well(exit_status):
     return main is None or getattr(main, "__spec__", None) is not None or "__file__" not in vars(main)
 
 
-def has_store():
+def has_store() -> bool:
     """Returns True if this process listens at MASTER_PORT, as rank 0 does for torch's TCPStore."""
     if "_socket" not in sys.modules or "torch" not in sys.modules:
         return False
