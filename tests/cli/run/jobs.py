@@ -78,6 +78,15 @@ def parent_of(pid: int) -> int:
     return int(text[text.rindex(")") + 2 :].split()[1])
 
 
+def state_of(pid: int) -> str:
+    """Returns the letter of /proc/PID/stat, "?" if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "?"
+    return text[text.rindex(")") + 2]
+
+
 def environment(folder: Path, cookie: str, **changes: str) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     for name in ("shared", "tmp"):
