@@ -9,7 +9,7 @@
 
 #include "hook.h"
 
-enum { SIGPIPE_NUMBER = 13, SIGINT_NUMBER = 2, SIGCHLD_BIT = 16 };
+enum { SIGPIPE_NUMBER = 13, SIGXFSZ_NUMBER = 25, SIGINT_NUMBER = 2, SIGCHLD_BIT = 16 };
 
 int hr_launch_signals(uint64_t signals, int *ret_fd) {
     /* A signal that is ignored would come from the descriptor all the same, because it is blocked. */
@@ -143,7 +143,9 @@ static int open_launch(struct hr__launch *launch) {
     launch->ignored_signals = hr__ignored_signals();
     launch->passes_signals = passes_signals(launch->job);
     launch->parent = hr__parent();
-    hr__block_signal(SIGPIPE_NUMBER);
+    hr__block_signal(
+        SIGPIPE_NUMBER); /* then writing fails instead: no process reads, or the file is as large as allowed */
+    hr__block_signal(SIGXFSZ_NUMBER);
     draw_id(launch);
     int r = hr__open_null(&launch->null_fd);
     if (r == 0) r = hr__adopt_orphans();
