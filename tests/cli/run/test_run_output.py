@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks write: whole lines, in order, whatever they contain and wherever they go."""
+"""Output of ranks: whole lines, in order, whatever they contain and wherever they go."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_nohup_outlives_sighup(tmp_path: Path) -> None:
     assert sorted(result.stdout.splitlines()) == ["[0] end True", "[1] end True"]
 
 
-def test_background_job_of_a_script_ignores_ctrl_c_and_its_ranks_do_not(tmp_path: Path) -> None:
+def test_background_job_of_a_script_ignores_ctrl_c(tmp_path: Path) -> None:
     """A shell without job control starts `command &` with SIGINT ignored. The ranks handle it."""
     code = """from ranks import *
 announce(f"int.{RANK}", str(signal.getsignal(signal.SIGINT) == signal.default_int_handler))
@@ -170,7 +170,7 @@ sleep_forever()
 """
 
 
-def test_nothing_survives_a_killed_front(tmp_path: Path) -> None:
+def test_killed_front_leaves_no_process(tmp_path: Path) -> None:
     with Job(tmp_path, DAEMONS) as job:
         job.await_files(*BOTH, expected_s=4)
         assert len(job.processes()) == 2 + 2 + 40
@@ -180,7 +180,7 @@ def test_nothing_survives_a_killed_front(tmp_path: Path) -> None:
         assert time.monotonic() - begun < SLACK * 0.2
 
 
-def test_nothing_survives_a_killed_guardian(tmp_path: Path) -> None:
+def test_killed_guardian_leaves_no_process(tmp_path: Path) -> None:
     with Job(tmp_path, DAEMONS) as job:
         job.await_files(*BOTH, expected_s=4)
         os.kill(job.guardian(), signal.SIGKILL)
@@ -238,7 +238,7 @@ def stopped_of(job: Job) -> list[int]:
 
 @needs_failpoints
 @pytest.mark.parametrize(("point", "side"), POINTS)
-def test_nothing_survives_a_front_killed_while_a_process_is_stopped(tmp_path: Path, point: str, side: str) -> None:
+def test_front_killed_at_a_point_leaves_no_process(tmp_path: Path, point: str, side: str) -> None:
     for code in PASSES.values():
         with Job(tmp_path, code, "--grace", "0.2", env={"HEADRACE_STOP": f"{point}:{int(signal.SIGSTOP)}"}) as job:
             stopped: list[int] = []
@@ -257,7 +257,7 @@ def test_nothing_survives_a_front_killed_while_a_process_is_stopped(tmp_path: Pa
 
 @needs_failpoints
 @pytest.mark.parametrize(("point", "side"), POINTS)
-def test_nothing_survives_a_process_killed_at(tmp_path: Path, point: str, side: str) -> None:
+def test_process_killed_at_a_point_leaves_no_process(tmp_path: Path, point: str, side: str) -> None:
     for code in PASSES.values():
         env = {"HEADRACE_STOP": f"{point}:{int(signal.SIGKILL)}"}
         with Job(tmp_path, code, "--grace", "0.2", env=env) as job:

@@ -201,7 +201,7 @@ await_all("go")
 
 
 def test_blocked_terminal_does_not_block_the_job(tmp_path: Path) -> None:
-    """As after Ctrl-S, or in a window of tmux that waits. The logs have every line."""
+    """Ctrl-S blocks it, or a window of tmux that waits. The logs have every line."""
     code = "from ranks import *\nfor i in range(20000): print('line', i)\nannounce(f'end.{RANK}')\n"
     with Terminal(tmp_path, code, "-t", "3", "--log-dir", "logs") as terminal:
         terminal.job.await_files("end.0", "end.1", expected_s=5)
