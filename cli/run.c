@@ -111,6 +111,7 @@ static int start(struct run *run) {
         unsetenv(run_rows[MODULE].variable);
         unsetenv(run_rows[RUN_PATH].variable);
     }
+    signal(SIGCHLD, SIG_DFL); /* a parent that ignores it passes this on, and then the kernel reaps the ranks */
     int code = hr_launch_signals(job->end_signals | job->passed_signals | terminal, &job->signal_fd);
     if (code >= 0) code = hr_launch(job, &end);
     if (code < 0) {

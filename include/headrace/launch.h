@@ -23,7 +23,8 @@ extern "C" {
  * same. If the guardian dies, the kernel kills the ranks, and the front ends what they leave.
  *
  * hr_launch is called from a process with one thread that has no other children: it waits for all children of the
- * process. It makes the process a child subreaper (prctl(2)) and blocks SIGPIPE in the calling thread.
+ * process, so SIGCHLD must not be ignored. It makes the process a child subreaper (prctl(2)) and blocks SIGPIPE and
+ * SIGXFSZ in the calling thread.
  */
 
 enum {

@@ -122,6 +122,7 @@ static void note_event(struct hr__attempt *attempt, const struct hr__event *even
         attempt->left_count = event->count;
     } else {
         attempt->adopted_count = event->count;
+        attempt->is_swept = true;
     }
 }
 
@@ -174,10 +175,9 @@ static void when_stuck(void *context, int pid, int error) {
     add_name(&attempt->stuck, &event);
 }
 
-/* The guardian has ended without an order, so it was killed. The kernel has killed the ranks; what they leave is
- * adopted. */
+/* The guardian was killed. The kernel has killed the ranks; what they leave is adopted. */
 static void replace_guardian(struct hr__attempt *attempt) {
-    attempt->reason = HR__GUARDIAN_DIED;
+    if (attempt->reason == HR__NO_REASON) attempt->reason = HR__GUARDIAN_DIED;
     if (!attempt->ending_ns) attempt->ending_ns = hr__now_ns();
     const struct hr__sweep sweep = {
         .reaped = when_reaped, .stuck = when_stuck, .context = attempt, .patience_ns = 2 * HR_NS_PER_S};
@@ -186,10 +186,11 @@ static void replace_guardian(struct hr__attempt *attempt) {
 
 static void end_of_guardian(struct hr__attempt *attempt) {
     hr__close(&attempt->control_fd);
-    if (attempt->phase != HR__KILLING)
-        replace_guardian(attempt);
-    else
+    bool is_leaving = attempt->phase == HR__KILLING && attempt->reason == HR__NO_REASON;
+    if (attempt->is_swept || is_leaving)
         reap_guardian(attempt);
+    else
+        replace_guardian(attempt);
     attempt->phase = HR__OVER;
 }
 

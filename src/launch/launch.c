@@ -9,10 +9,11 @@
 
 #include "hook.h"
 
-enum { SIGPIPE_NUMBER = 13, SIGINT_NUMBER = 2, SIGCHLD_BIT = 16 };
+enum { SIGPIPE_NUMBER = 13, SIGXFSZ_NUMBER = 25, SIGINT_NUMBER = 2, SIGCHLD_BIT = 16 };
 
 int hr_launch_signals(uint64_t signals, int *ret_fd) {
-    int r = hr__signals_open(signals | UINT64_C(1) << SIGCHLD_BIT, ret_fd);
+    /* A signal that is ignored would come from the descriptor all the same, because it is blocked. */
+    int r = hr__signals_open((signals & ~hr__ignored_signals()) | UINT64_C(1) << SIGCHLD_BIT, ret_fd);
     return r < 0 ? hr__fail(r, "launch: cannot open a descriptor for signals: %s", hr_error_text(r)) : 0;
 }
 
@@ -41,6 +42,8 @@ static int check_job(const struct hr_launch_job *job) {
                         job->local_size);
     if (!job->log_dir && (has_streams(job, job->redirects) || has_streams(job, job->tees)))
         return hr__fail(-EINVAL, "launch: logs need a folder");
+    if (hr__ignored_signals() >> SIGCHLD_BIT & 1)
+        return hr__fail(-EINVAL, "launch: SIGCHLD is ignored, so the ends of ranks are lost; reset it to SIG_DFL");
     if (job->grace_ns < 0 || job->shutdown_ns < 0) return hr__fail(-EINVAL, "launch: a time limit is negative");
     return 0;
 }
@@ -140,7 +143,9 @@ static int open_launch(struct hr__launch *launch) {
     launch->ignored_signals = hr__ignored_signals();
     launch->passes_signals = passes_signals(launch->job);
     launch->parent = hr__parent();
-    hr__block_signal(SIGPIPE_NUMBER);
+    hr__block_signal(
+        SIGPIPE_NUMBER); /* then writing fails instead: no process reads, or the file is as large as allowed */
+    hr__block_signal(SIGXFSZ_NUMBER);
     draw_id(launch);
     int r = hr__open_null(&launch->null_fd);
     if (r == 0) r = hr__adopt_orphans();

@@ -119,6 +119,7 @@ struct hr__attempt {
     int64_t ending_ns;      /* when the ranks were asked to end */
     int64_t deadline_ns;    /* HR__ENDING: then they are killed */
     uint64_t oom_kills;     /* on this machine when the attempt began */
+    bool is_swept;          /* the guardian has ended all processes */
     uint32_t adopted_count; /* processes that the guardian killed and that were not ranks */
     uint32_t stuck_count;   /* processes that could not be killed */
     struct hr__text stuck;  /* their names */

@@ -8,7 +8,9 @@
 
 /* ---- the screen ---- */
 
-static const int64_t UNFINISHED_NS = 50000000; /* an unfinished line is shown after so long */
+/* An unfinished line is shown after so long: on a terminal a person may wait for it. Elsewhere lines had better be
+ * whole: `python -u` writes each word that print() gets by itself, and a busy machine may stop it in between. */
+static const int64_t UNFINISHED_NS = 50000000, UNFINISHED_ELSEWHERE_NS = 500000000;
 static const int64_t OTHER_BAR_NS =
     HR_NS_PER_S; /* the bar of a rank, if the unfinished line on the screen is another's */
 
@@ -84,10 +86,6 @@ static void show_line(void *context, const char *line, size_t bytes) {
     show(shown, line + skipped, bytes - skipped, is_new_state);
 }
 
-static bool may_show_bar(const struct hr__launch *launch, const struct hr__stream *stream) {
-    return launch->writer.is_terminal[stream->target - 1];
-}
-
 static void show_unfinished(const struct shown *shown) {
     struct hr__lines *lines = &shown->stream->lines;
     size_t length = hr__lines_pending(lines), from = lines->shown_bytes;
@@ -97,17 +95,18 @@ static void show_unfinished(const struct shown *shown) {
 }
 
 /* Returns when the unfinished line of a stream is shown. */
-static int64_t show_due(const struct hr__attempt *attempt, const struct hr__rank *rank,
-                        const struct hr__stream *stream) {
+static int64_t show_due(const struct hr__attempt *attempt, const struct hr__stream *stream) {
+    const struct hr__launch *launch = attempt->launch;
     const struct hr__lines *lines = &stream->lines;
+    bool is_terminal = launch->writer.is_terminal[stream->target - 1];
     if (!stream->is_shown || hr__lines_pending(lines) <= lines->shown_bytes) return INT64_MAX;
     if (lines->is_bar) {
-        if (!may_show_bar(attempt->launch, stream)) return INT64_MAX;
-        const struct hr__stream *open = attempt->launch->screen.open;
-        return lines->since_ns + (open && open != stream ? OTHER_BAR_NS : UNFINISHED_NS);
+        if (!is_terminal) return INT64_MAX;
+        return lines->since_ns + (launch->screen.open && launch->screen.open != stream ? OTHER_BAR_NS : UNFINISHED_NS);
     }
-    bool is_at_once = attempt->job->stdin_rank >= 0 && rank->local == (uint32_t)attempt->job->stdin_rank;
-    return lines->since_ns + (is_at_once ? 0 : UNFINISHED_NS);
+    /* While the writer is full, the rest of the line is not read. */
+    int64_t since_ns = (int64_t)hr__max((uint64_t)lines->since_ns, (uint64_t)launch->writer.full_ns);
+    return since_ns + (is_terminal ? UNFINISHED_NS : UNFINISHED_ELSEWHERE_NS);
 }
 
 int64_t hr__output_tick(struct hr__attempt *attempt, int64_t now_ns) {
@@ -117,7 +116,7 @@ int64_t hr__output_tick(struct hr__attempt *attempt, int64_t now_ns) {
         hr__each_rank(rank, attempt) {
             for (int i = 0; i < 2; i++) {
                 struct hr__stream *stream = &rank->streams[i];
-                int64_t due_ns = show_due(attempt, rank, stream);
+                int64_t due_ns = show_due(attempt, stream);
                 if (due_ns <= now_ns)
                     show_unfinished(&(struct shown){attempt, rank, stream});
                 else if (due_ns < next_ns)

@@ -222,7 +222,8 @@ static void write_exit_timeout(const struct hr__attempt *attempt, struct hr__tex
     for
         hr__each_rank(rank, attempt) {
             if (!rank->exit_timed_out) continue;
-            hr__text_addf(to, "headrace: %s finished its main program, but did not exit within %.10g s (--exit-timeout)",
+            hr__text_addf(to,
+                          "headrace: %s finished its main program, but did not exit within %.10g s (--exit-timeout)",
                           rank->name, seconds(attempt->job->exit_timeout_ns));
             hr__text_add(to, rank->keepers.bytes, rank->keepers.length);
             hr__text_adds(to, "\n");

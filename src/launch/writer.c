@@ -112,7 +112,9 @@ static size_t pending(struct hr__writer *writer) {
 }
 
 bool hr__writer_is_full(struct hr__writer *writer) {
-    return pending(writer) >= HR__WRITER_MOST_BYTES;
+    bool is_full = pending(writer) >= HR__WRITER_MOST_BYTES;
+    if (is_full) writer->full_ns = hr__now_ns();
+    return is_full;
 }
 
 bool hr__writer_is_empty(struct hr__writer *writer) {

@@ -29,6 +29,7 @@ struct hr__writer {
     int error[HR__WRITER_TARGETS];
     bool is_terminal[HR__WRITER_TARGETS];
     int drained_fd;   /* rung when everything is written */
+    int64_t full_ns;  /* when it was full last; only the front uses it */
     uint64_t dropped; /* lines that were not shown, because a terminal blocked; only the front uses it */
 };
 

@@ -78,6 +78,15 @@ def parent_of(pid: int) -> int:
     return int(text[text.rindex(")") + 2 :].split()[1])
 
 
+def state_of(pid: int) -> str:
+    """Returns the letter of /proc/PID/stat, "?" if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "?"
+    return text[text.rindex(")") + 2]
+
+
 def environment(folder: Path, cookie: str, **changes: str) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     for name in ("shared", "tmp"):
@@ -94,7 +103,7 @@ def environment(folder: Path, cookie: str, **changes: str) -> dict[str, str]:
 
 
 class Job:
-    """`headrace run OPTION... script.py`. Leaving the context ends all that is left of it."""
+    """`headrace run OPTION... train.py`, or other words. Leaving the context ends all that is left of it."""
 
     def __init__(
         self,
@@ -105,12 +114,13 @@ class Job:
         arguments: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
         prefix: tuple[str, ...] = (),
+        words: list[str] | None = None,
         **popen: Any,
     ) -> None:
         self.folder = folder
         self.cookie = uuid.uuid4().hex
         (folder / "train.py").write_text(code)
-        words = [HEADRACE, "run", "--nproc", str(nproc), *options, "train.py", *arguments]
+        words = words or [HEADRACE, "run", "--nproc", str(nproc), *options, "train.py", *arguments]
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.env = environment(folder, self.cookie, **(env or {}))
         self.begun = time.monotonic()

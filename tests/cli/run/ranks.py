@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions for the scripts of these tests, in a rank. This file imports neither torch nor pytest: a rank starts in 50 ms."""
+"""Functions for the scripts of these tests, in a rank. It imports neither torch nor pytest: a rank starts in 50 ms."""
 
 import os
 import pathlib

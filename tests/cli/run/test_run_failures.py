@@ -29,7 +29,7 @@ def test_failure_is_explained_and_ends_the_job(tmp_path: Path, name: str) -> Non
     assert report["exit_code"] == failure.exit_code
 
 
-def test_culprit_is_named_though_another_rank_dies_first(tmp_path: Path) -> None:
+def test_first_failure_is_named_though_another_rank_dies_first(tmp_path: Path) -> None:
     """Rank 1 fails, and takes long to exit. Rank 0 fails 30 ms later, and is dead at once."""
     for fails, code in (("raise ValueError('mine')", 1), ("sys.exit(4)", 4)):
         result = run(tmp_path, TWO_FAILURES.format(fails=fails), *GRACE)
