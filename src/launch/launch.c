@@ -106,7 +106,8 @@ static void choose_streams(struct hr__launch *launch) {
     const struct hr_launch_job *job = launch->job;
     launch->is_piped = job->local_size > 1 || has_streams(job, job->tees);
     launch->joins_streams = hr__is_same_file(1, 2);
-    launch->is_terminal = job->local_size > 1 && job->stdin_rank >= 0 && hr__is_terminal(0) && hr__is_terminal(1);
+    launch->is_stdin_terminal = job->stdin_rank >= 0 && hr__is_terminal(0);
+    launch->is_terminal = job->local_size > 1 && launch->is_stdin_terminal && hr__is_terminal(1);
     launch->screen.is_one_terminal = launch->joins_streams && hr__is_terminal(1);
 }
 

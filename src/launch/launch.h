@@ -140,6 +140,7 @@ struct hr__launch {
     bool joins_streams;       /* stdout and stderr are one file */
     bool is_piped;            /* the ranks write to pipes */
     bool is_terminal;         /* a rank gets a terminal */
+    bool is_stdin_terminal;   /* a person may wait for a prompt of the rank with stdin */
     uint64_t ignored_signals; /* when this process began; bit n - 1: signal n */
     bool passes_signals;
     int parent;   /* when this process began */

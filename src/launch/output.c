@@ -106,7 +106,8 @@ static int64_t show_due(const struct hr__attempt *attempt, const struct hr__rank
         const struct hr__stream *open = attempt->launch->screen.open;
         return lines->since_ns + (open && open != stream ? OTHER_BAR_NS : UNFINISHED_NS);
     }
-    bool is_at_once = attempt->job->stdin_rank >= 0 && rank->local == (uint32_t)attempt->job->stdin_rank;
+    /* It may be a prompt, and a person waits for it. Else a line that is written in pieces stays one line. */
+    bool is_at_once = attempt->launch->is_stdin_terminal && rank->local == (uint32_t)attempt->job->stdin_rank;
     return lines->since_ns + (is_at_once ? 0 : UNFINISHED_NS);
 }
 
