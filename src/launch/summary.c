@@ -230,6 +230,14 @@ static void write_exit_timeout(const struct hr__attempt *attempt, struct hr__tex
         }
 }
 
+/* The first failure may be of a rank that another headrace or another launcher has started. */
+static void write_elsewhere(const struct hr__attempt *attempt, const struct hr__rank *first, struct hr__text *to) {
+    bool has_others = attempt->job->node_count > 1 || attempt->job->kind == HR_LAUNCH_ONE;
+    if (!has_others || !hr__page_word(&first->page->is_lost_peer, 0, 1)) return;
+    hr__text_addf(to, "  it lost the connection to a rank %s, which failed before: look for the reason there\n",
+                  attempt->job->node_count > 1 ? "of another machine" : "that was started elsewhere");
+}
+
 static void write_cause(struct hr__attempt *attempt, const struct hr__rank *first, struct hr__text *to) {
     switch (attempt->reason) {
     case HR__SIGNALLED:
@@ -254,7 +262,9 @@ static void write_cause(struct hr__attempt *attempt, const struct hr__rank *firs
         hr__text_adds(to, "headrace: the process that started headrace has ended, so the program was ended, too\n");
         break;
     default:
-        if (first) write_first(attempt, first, to);
+        if (!first) return;
+        write_first(attempt, first, to);
+        write_elsewhere(attempt, first, to);
     }
 }
 
