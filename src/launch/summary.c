@@ -179,6 +179,14 @@ static void write_other(const struct hr__attempt *attempt, const struct hr__rank
     hr__text_free(&text);
 }
 
+/* Ranks that have ended well close their connections. If others fail for this, that is all there is to say. */
+static const char *describe_return(const struct hr__rank *first) {
+    bool is_left_alone = first && hr__page_word(&first->page->is_lost_peer, 0, 1);
+    return is_left_alone ? "had returned 0 before, so the others waited in vain; do all ranks have the same number of "
+                           "batches and of collectives?"
+                         : "returned 0";
+}
+
 static void write_followers(const struct hr__attempt *attempt, const struct hr__rank *first, struct hr__text *to) {
     enum fate *fates = calloc(attempt->job->local_size, sizeof *fates);
     uint32_t shown = 0;
@@ -190,7 +198,7 @@ static void write_followers(const struct hr__attempt *attempt, const struct hr__
             write_other(attempt, rank, to);
     write_group(attempt, fates, LOST_PEER, "lost the connection to another rank and ended", to);
     write_group(attempt, fates, ASKED, "ended when asked to", to);
-    write_group(attempt, fates, RETURNED, "returned 0", to);
+    write_group(attempt, fates, RETURNED, describe_return(first), to);
     shown = 0;
     for
         hr__each_rank(rank, attempt) if (fates[rank->local] == KILLED && shown++ < SHOWN_RANKS)
