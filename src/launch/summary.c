@@ -182,7 +182,7 @@ static void write_other(const struct hr__attempt *attempt, const struct hr__rank
 /* Ranks that have ended well close their connections. If others fail for this, that is all there is to say. */
 static const char *describe_return(const struct hr__rank *first) {
     bool is_left_alone = first && hr__page_word(&first->page->is_lost_peer, 0, 1);
-    return is_left_alone ? "had returned 0 before, so the others waited in vain; do all ranks have the same number of "
+    return is_left_alone ? "had returned 0 before, and the others waited on; do all ranks have the same number of "
                            "batches and of collectives?"
                          : "returned 0";
 }
