@@ -98,9 +98,13 @@ static void write_first(const struct hr__attempt *attempt, const struct hr__rank
     struct hr__text line = exception_line(&text);
     struct hr__failure failure = hr__failure_of(attempt, rank);
     hr__text_addf(to, "headrace: %s %s", rank->name, attempt->job->local_size > 1 ? "failed first: it " : "");
-    hr__describe_end(attempt, rank, to);
-    explain_signal(attempt, rank, to);
-    if (line.length) hr__text_addf(to, ", after %s", hr__text_string(&line));
+    if (line.length && hr__rank_was_ended(rank)) { /* it was still exiting when the others were asked to end, too */
+        hr__text_addf(to, "raised %s", hr__text_string(&line));
+    } else {
+        hr__describe_end(attempt, rank, to);
+        explain_signal(attempt, rank, to);
+        if (line.length) hr__text_addf(to, ", after %s", hr__text_string(&line));
+    }
     hr__text_addf(to, " (pid %d, %.1f s after the start)\n", rank->pid, seconds(failure.at_ns - attempt->begun_ns));
     if (text.length && attempt->launch->is_piped)
         add_indented(to, hr__text_string(&text));

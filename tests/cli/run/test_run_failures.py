@@ -70,7 +70,7 @@ raise DistNetworkError("Connection reset by peer")
 """,
     )
     assert result.code == 1
-    result.assert_says("rank 1 failed first: it ended with exit code 1, after ValueError: mine", "rank 0 lost the conn")
+    result.assert_says("rank 1 failed first: it .*ValueError: mine", "rank 0 lost the conn")
 
 
 def test_command_that_one_rank_cannot_execute_is_named(tmp_path: Path) -> None:
@@ -80,6 +80,22 @@ def test_command_that_one_rank_cannot_execute_is_named(tmp_path: Path) -> None:
     result = run(tmp_path, "", "--no-python", "./rank-${local_rank}")
     assert result.code == 127, result.stderr
     result.assert_says("rank 1 failed first: it could not execute .*: No such file or directory")
+
+
+def test_exception_of_a_rank_that_is_ended_while_it_exits_counts(tmp_path: Path) -> None:
+    """Rank 1 raises, and is still in its atexit handlers when rank 0 is dead and all are asked to end."""
+    code = """from ranks import *
+import atexit
+if RANK == 0:
+    await_all("exiting")
+    os._exit(9)
+atexit.register(time.sleep, 1000)
+atexit.register(announce, "exiting")
+raise ValueError("mine")
+"""
+    result = run(tmp_path, code, *GRACE)
+    assert result.code == 1
+    result.assert_says(r"rank 1 failed first: it raised ValueError: mine \(pid", "rank 0 ended with exit code 9")
 
 
 @pytest.mark.parametrize("options", [(), ("--log-dir", "logs", "-t", "3"), ("--log-dir", "logs", "-r", "3")])

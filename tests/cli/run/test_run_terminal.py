@@ -64,9 +64,9 @@ else:
     say(f"other <{sys.stdin.read()}> {sys.stdin.isatty()}")
 """
     with Terminal(tmp_path, code, nproc=nproc) as terminal:
-        terminal.await_text("name: $")
+        terminal.await_text("name: ")
         terminal.type("wrog\x7f\x7fong\n")  # two backspaces
-        terminal.await_text("secret: $")
+        terminal.await_text("secret: ")
         terminal.type("abc\n")
         terminal.await_text("<wrong> <cba> True True")
         terminal.type("one\ntwo\n\x04")
