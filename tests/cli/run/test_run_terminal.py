@@ -226,8 +226,7 @@ say("last")
         time.sleep(1.5)  # a terminal counts as blocked after 1 s
         (tmp_path / "shared/blocked").touch()
         terminal.job.await_files("end.0", "end.1")
-        time.sleep(0.1)
-        (tmp_path / "shared/go").touch()
         terminal.await_text(r"headrace: \d+ lines were not shown, because the terminal was blocked", 5)
+        (tmp_path / "shared/go").touch()
         terminal.await_text("last")
         assert terminal.finish() == 0
