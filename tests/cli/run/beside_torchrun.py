@@ -75,7 +75,7 @@ TORCH = "from ranks import *\nimport torch\nimport torch.distributed as dist\n"
 CASES = [
     Case("all ranks return 0", f"{START}"),
     *(Case(name, failing(name)) for name in FAILURES),
-    *(Case(f"exit 7 beside a rank that {name}", hanging(name)) for name in HANGS),
+    *(Case(f"exit 7, and the other rank {name}", hanging(name)) for name in HANGS),
     Case(
         "two failures, 30 ms apart; the second rank is dead first",
         "from ranks import *\nimport atexit\nif RANK == 0:\n    await_all('failing')\n    time.sleep(0.03)\n"
@@ -90,7 +90,8 @@ CASES = [
     Case(
         "rank 0 fails before init_process_group",
         "from ranks import *\nif RANK == 0:\n    await_all('importing')\n    time.sleep(3)\n"
-        "    raise ValueError('mine')\nannounce('importing')\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n",
+        "    raise ValueError('mine')\nannounce('importing')\n"
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\n",
     ),
     Case(
         "rank 1 has a batch less",

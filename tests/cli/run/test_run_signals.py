@@ -194,7 +194,7 @@ def test_killed_guardian_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_process_killed_at_random_leaves_no_process(tmp_path: Path) -> None:
-    """Of the front, the guardian, the ranks and their children, one is killed while the job starts, runs or ends."""
+    """One of the front, the guardian, the ranks and their children is killed while the job starts, runs or ends."""
     for number in range(KILLS):
         chance = random.Random(number)
         with Job(tmp_path, PASSES["failure"], "--grace", "0.1") as job:
