@@ -112,6 +112,7 @@ static int64_t show_due(const struct hr__attempt *attempt, const struct hr__stre
 int64_t hr__output_tick(struct hr__attempt *attempt, int64_t now_ns) {
     int64_t next_ns = INT64_MAX;
     if (!attempt->launch->is_piped) return next_ns;
+    if (attempt->launch->writer->dropped) say_dropped(attempt->launch);
     hr__each_rank (rank, attempt) {
         for (int i = 0; i < 2; i++) {
             struct hr__stream *stream = &rank->streams[i];
@@ -237,6 +238,7 @@ void hr__output_end(struct hr__attempt *attempt) {
         }
     }
     end_open_line(attempt->launch);
+    if (attempt->launch->writer && attempt->launch->writer->dropped) say_dropped(attempt->launch);
 }
 
 void hr__say(struct hr__launch *launch, const char *format, ...) {

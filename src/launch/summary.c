@@ -98,9 +98,13 @@ static void write_first(const struct hr__attempt *attempt, const struct hr__rank
     struct hr__text line = exception_line(&text);
     struct hr__failure failure = hr__failure_of(attempt, rank);
     hr__text_addf(to, "headrace: %s %s", rank->name, attempt->job->local_size > 1 ? "failed first: it " : "");
-    hr__describe_end(attempt, rank, to);
-    explain_signal(attempt, rank, to);
-    if (line.length) hr__text_addf(to, ", after %s", hr__text_string(&line));
+    if (line.length && hr__rank_was_ended(rank)) { /* it was still exiting when the others were asked to end, too */
+        hr__text_addf(to, "raised %s", hr__text_string(&line));
+    } else {
+        hr__describe_end(attempt, rank, to);
+        explain_signal(attempt, rank, to);
+        if (line.length) hr__text_addf(to, ", after %s", hr__text_string(&line));
+    }
     if (rank->pid)
         hr__text_addf(to, " (pid %d, %.1f s after the start)", rank->pid,
                       hr__seconds(failure.at_ns - attempt->begun_ns));
@@ -184,7 +188,7 @@ static void write_other(const struct hr__attempt *attempt, const struct hr__rank
 /* Ranks that have ended well close their connections. If others fail for this, that is all there is to say. */
 static const char *describe_return(const struct hr__rank *first) {
     bool is_left_alone = first && hr__page_word(&first->page->is_lost_peer, 0, 1);
-    return is_left_alone ? "had returned 0 before, so the others waited in vain; do all ranks have the same number of "
+    return is_left_alone ? "had returned 0 before, and the others waited on; do all ranks have the same number of "
                            "batches and of collectives?"
                          : "returned 0";
 }

@@ -175,7 +175,7 @@ dist.destroy_process_group()
     result.assert_says("rank 0 failed first: .*Connection closed by peer", "rank 1 had returned 0 before")
 
 
-def test_job_with_shared_files_and_buckets_ends_after_its_barrier(tmp_path: Path) -> None:
+def test_job_with_shared_files_and_buckets_ends(tmp_path: Path) -> None:
     """The sharing strategy `file_system`, a sampler of buckets, workers that are still there, and a rank 0 that ends
     while rank 1 still uses its store: jobs like this were reported to pass their last barrier and never to exit."""
     code = (
