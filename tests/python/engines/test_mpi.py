@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of Open MPI and of MPICH (Hydra), which `make test-engines` installs: each is a child of `headrace exec`."""
+"""Ranks of Open MPI, and of MPICH and Intel MPI, which both have Hydra. Each is a child of `headrace exec`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,15 @@ from processes import alive, until
 
 BUILD = pathlib.Path(os.environ.get("HEADRACE_ENGINES", "."))
 AS_ROOT = {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
-SOURCES = {"openmpi": "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE", "mpich": "PMI_RANK, PMI_SIZE"}
+SOURCES = {
+    "openmpi": "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE",
+    "mpich": "PMI_RANK, PMI_SIZE",
+    "impi": "PMI_RANK, PMI_SIZE",
+}
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(params=["openmpi", "mpich"])
+@pytest.fixture(params=["openmpi", "mpich", "impi"])
 def kind(request: pytest.FixtureRequest) -> str:
     if not (BUILD / request.param / "bin/mpiexec").exists():
         pytest.skip(f"{request.param} is not installed: make test-engines does it")
@@ -76,14 +80,14 @@ def test_ranks_find_their_place_and_agree(kind: str, tmp_path: pathlib.Path) -> 
 
 
 def test_failure_is_explained_and_nothing_is_left(kind: str, tmp_path: pathlib.Path) -> None:
-    """MPICH lets the other ranks go on if they do not use MPI: then it ends them here when it is asked to."""
+    """Hydra lets the other ranks go on if they do not use MPI: then it ends them here when it is asked to."""
     with started(kind, 2, command_of(tmp_path, FAIL)) as launcher:
         pids = pids_of(tmp_path, "pid.0", "pid.1", "daemon")
         assert_ended(pids[1:])
-        if kind == "mpich":
+        if kind != "openmpi":
             launcher.terminate()
         _, errors = launcher.communicate(timeout=100)
-    assert launcher.returncode == 7 or kind == "mpich", errors
+    assert launcher.returncode == 7 or kind != "openmpi", errors
     assert "headrace: the command ended with exit code 7" in errors
     assert_ended(pids)
 

@@ -94,6 +94,19 @@ def test_cancelled_job_leaves_nothing(slurm: Cluster, tmp_path: pathlib.Path) ->
     assert until(lambda: not any(map(alive, pids)), 60), pids
 
 
+def test_headrace_run_on_each_node(slurm: Cluster, tmp_path: pathlib.Path) -> None:
+    command_of(tmp_path, TRAIN)  # writes the script
+    place = "--nnodes $SLURM_NNODES --node-rank $SLURM_NODEID --master-addr $MASTER_ADDR --master-port $MASTER_PORT"
+    shell = f"PYTHON_EXEC={sys.executable} exec {HEADRACE} run {place} --nproc 2 {tmp_path}/train.py {tmp_path}"
+    with start(slurm, "-N2", "--ntasks-per-node=1", "sh", "-c", shell) as srun:
+        output, errors = srun.communicate(timeout=300)
+    assert srun.returncode == 0, (output, errors, slurm.logs())
+    seen = what_ranks_saw(tmp_path, 4)
+    assert {rank["source"] for rank in seen} == {"environment: RANK, WORLD_SIZE"}
+    assert [rank["local"] for rank in seen] == [[0, 2], [1, 2], [0, 2], [1, 2]]
+    assert_ranks_agree(seen)
+
+
 def test_headrace_run_in_a_batch_script(slurm: Cluster, tmp_path: pathlib.Path) -> None:
     """A batch script has SLURM_PROCID=0, and is no task: headrace run starts the ranks in it."""
     (tmp_path / "train.py").write_text(
