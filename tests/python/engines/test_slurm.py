@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def start(slurm: Cluster, *words: str) -> subprocess.Popen[str]:
-    pipe, environment = subprocess.PIPE, {**clean(), **slurm.variables}
+    pipe, environment = subprocess.PIPE, {**clean(PYTHON_EXEC=sys.executable), **slurm.variables}
     command = [slurm.program("srun"), *words]
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
 
@@ -74,15 +75,30 @@ def test_failure_is_explained_and_nothing_is_left(slurm: Cluster, tmp_path: path
     assert until(lambda: not any(map(alive, pids)), 20), pids
 
 
-def test_sigterm_to_the_step_reaches_each_task_once(slurm: Cluster, tmp_path: pathlib.Path) -> None:
-    """Slurm signals each process of the step, so headrace exec does not pass the signal on."""
-    with start(slurm, "-n2", *command_of(tmp_path, SAVE)) as srun:
+@pytest.mark.parametrize("command", ["exec", "run"])
+def test_sigterm_to_the_step_reaches_each_rank_once(slurm: Cluster, tmp_path: pathlib.Path, command: str) -> None:
+    """Slurm signals each process of the step, so headrace does not pass the signal on."""
+    words = ["-n2", *command_of(tmp_path, SAVE)]
+    if command == "run":
+        words = ["-n1", "-c2", HEADRACE, "run", "--nproc=2", str(tmp_path / "train.py"), str(tmp_path)]
+    with start(slurm, *words) as srun:
         await_files(tmp_path, "ready.0", "ready.1")
         job = job_of(slurm)
         assert slurm.run("scancel", "--signal=TERM", f"{job}.0").returncode == 0
         await_files(tmp_path, "checkpoint.0", "checkpoint.1")
         _, errors = srun.communicate(timeout=100)
     assert [(tmp_path / f"checkpoint.{rank}").read_text() for rank in range(2)] == ["1", "1"], errors
+
+
+def test_signal_of_a_person_in_a_step_is_passed_on(slurm: Cluster, tmp_path: pathlib.Path) -> None:
+    """Ctrl-C in `srun --pty` is like this: it reaches headrace only."""
+    shell = f'echo $$ > {tmp_path}/front; exec "$@"'
+    with start(slurm, "-n1", "sh", "-c", shell, "sh", *command_of(tmp_path, SAVE)) as srun:
+        await_files(tmp_path, "front", "ready.0")
+        os.kill(int((tmp_path / "front").read_text()), signal.SIGTERM)
+        await_files(tmp_path, "checkpoint.0")
+        srun.communicate(timeout=100)
+    assert (tmp_path / "checkpoint.0").read_text() == "1"
 
 
 def test_cancelled_job_leaves_nothing(slurm: Cluster, tmp_path: pathlib.Path) -> None:
