@@ -54,7 +54,9 @@ def test_exec_outlives_the_script_that_has_started_it(tmp_path: Path) -> None:
 def test_exec_of_a_rank_ends_with_its_launcher(tmp_path: Path) -> None:
     code = "from ranks import *\nannounce('begun')\nsleep_forever()\n"
     words = ["sh", "-c", f"{HEADRACE} exec {sys.executable} train.py & wait"]
-    with Job(tmp_path, code, words=words, env={"RANK": "3"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
+    with Job(
+        tmp_path, code, words=words, env={"RANK": "3"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as job:
         job.await_files("begun")
         job.send(signal.SIGKILL)
         job.assert_nothing_is_left()
