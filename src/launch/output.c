@@ -175,7 +175,7 @@ static void end_stream(struct hr__attempt *attempt, struct hr__rank *rank, struc
     hr__close(&stream->fd);
 }
 
-/* Returns how many bytes it has read; 0: there are none now. */
+/* Returns how many bytes it has read; 0: nothing is there now. */
 static size_t read_some(struct hr__attempt *attempt, struct hr__rank *rank, struct hr__stream *stream) {
     static char data[1 << 16];
     int length = hr__read(stream->fd, data, sizeof data);
