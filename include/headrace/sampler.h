@@ -188,8 +188,8 @@ enum hr_plan_tail { HR_PLAN_PAD, HR_PLAN_DROP, HR_PLAN_EXACT };
  *
  * - max_sum, max_padded, max_batch, or several of them. A batch has samples of similar length: `window` entries of the
  *   order at a time are sorted by length, and each step takes neighbours of these.
- * - buckets, sorted by `longest`, whose batch sizes do not rise. A batch has as many samples as the bucket of its
- * longest sample says, or of a longer one.
+ * - buckets, sorted by `longest`, whose batch sizes do not rise. A batch has as many samples as a bucket says that is
+ *   large enough for its longest sample.
  * - pack, and max_batch if wanted: batches are rows of a capacity, which are filled as well as possible.
  */
 struct hr_plan_settings {

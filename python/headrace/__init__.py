@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace._numpy.loader import Loader as Loader
     from headrace._ranks.disagreement import RanksDisagree as RanksDisagree
     from headrace.sampling._order import Order as Order
+    from headrace.sampling._plan import Plan as Plan
     from headrace.sampling._state import StateError as StateError
     from headrace.store._attributes import freeze_attributes as freeze_attributes
     from headrace.store._freeze import StoreError as StoreError
@@ -31,6 +32,7 @@ __all__ = [
     "ForkWarning",
     "Loader",
     "Order",
+    "Plan",
     "RanksDisagree",
     "StateError",
     "StoreError",
@@ -50,6 +52,7 @@ _LATE = {
     "ForkWarning": "headrace._errors.exception_text",
     "Loader": "headrace._numpy.loader",
     "Order": "headrace.sampling._order",
+    "Plan": "headrace.sampling._plan",
     "RanksDisagree": "headrace._ranks.disagreement",
     "WorkerInfo": "headrace._numpy.job",
     "get_worker_info": "headrace._numpy.job",
