@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace._numpy.collate import default_collate as default_collate
     from headrace._numpy.job import WorkerInfo as WorkerInfo
     from headrace._numpy.job import get_worker_info as get_worker_info
+    from headrace._numpy.lengths import lengths as lengths
     from headrace._numpy.loader import Loader as Loader
     from headrace._ranks.disagreement import RanksDisagree as RanksDisagree
     from headrace.sampling._order import Order as Order
@@ -43,6 +44,7 @@ __all__ = [
     "freeze",
     "freeze_attributes",
     "get_worker_info",
+    "lengths",
     "open",
     "store",
     "thaw",
@@ -57,6 +59,7 @@ _LATE = {
     "WorkerInfo": "headrace._numpy.job",
     "get_worker_info": "headrace._numpy.job",
     "default_collate": "headrace._numpy.collate",
+    "lengths": "headrace._numpy.lengths",
     "StateError": "headrace.sampling._state",
     "StoreError": "headrace.store._freeze",
     "freeze": "headrace.store._freeze",
