@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "board/board.h"
-#include "exchange/arrays.h"
+#include "exchange/encode.h"
 #include "exchange/exchange.h"
 #include "frozen/store.h"
 #include "inspect/inspect.h"
@@ -136,6 +136,7 @@ static int add_constants(PyObject *module) {
                  {"TASK_STOP", HR_TASK_STOP},
                  {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},
                  {"FLAVOR_NUMPY", HR_FLAVOR_NUMPY},
+                 {"FLAVOR_PACKED", CORE_FLAVOR_PACKED},
                  {"STATUS_NOTED", HR_STATUS_USER},
                  {"PHASE_WAIT", HR_PHASE_WAIT},
                  {"PHASE_FETCH", HR_PHASE_FETCH},
