@@ -30,7 +30,7 @@ class Padded:
 
     @property
     def sizes(self) -> list[int]:
-        """What each batch has with its padding."""
+        """The sizes of the batches with their padding."""
         return [max(one) * len(one) for one in self.batches]
 
     @property
