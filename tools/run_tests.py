@@ -60,6 +60,8 @@ SECONDS = {
     "test_resume_accelerate": 12,
     "test_resume_fallback": 25,
     "test_resume_killed": 12,
+    "test_packed": 20,
+    "test_plan_state": 12,
 }
 
 
