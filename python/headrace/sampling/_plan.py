@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace._errors.warn import warn_user
+from headrace._inspect import lookup
 from headrace._ranks import accelerate_shards, where
 from headrace.sampling._plan_inputs import check_lengths, order_of
 from headrace.sampling._plan_report import PlanReport, report_of
@@ -206,6 +208,18 @@ class Plan:
 
     def _whole(self) -> Rest:
         return self.rest(self._epoch, [], Division(self.place.world_size, self.settings))
+
+    def check_dataset(self, dataset: Any) -> None:
+        """Raises ValueError if a dataset has fewer samples than there are lengths. Warns if it has more. Loaders call
+        it."""
+        if not lookup.has_special(dataset, "__len__"):
+            return
+        count = len(dataset)
+        text = f"the plan has the lengths of {self.n:,} samples, but the dataset has {count:,}"
+        if count < self.n:
+            raise ValueError(f"headrace: {text}; give the plan the lengths of this dataset")
+        if count > self.n:
+            warn_user(f"headrace: {text}; the others are never read")
 
     def begin_epoch(self) -> None:
         """Raises RuntimeError if there are ranks now, but were none when this plan was made."""

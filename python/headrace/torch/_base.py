@@ -96,7 +96,10 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
         if isinstance(self.batch_sampler, PerRank):
             vars(self)["sampler"] = self.batch_sampler  # torch's class allows no assignment
         elif is_plan(self.batch_sampler):
+            self.batch_sampler.check_dataset(self.dataset)  # type: ignore[union-attr]
             vars(self)["sampler"] = PlanSampler(self.batch_sampler)
+        elif is_plan(self.sampler):
+            raise ValueError("headrace: a Plan gives batches; pass it as batch_sampler, without batch_size and sampler")
 
     @property
     def multiprocessing_context(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch.utils.data
-from headrace import Plan
+from headrace import Loader, Plan
 from headrace.torch import DataLoader
 from loaders import only_headrace
 from planned import lognormal
@@ -89,6 +89,16 @@ def test_frameworks_see_a_sampler_that_is_dealt_already() -> None:
     assert (sampler.num_replicas, sampler.rank, len(sampler)) == (2, 1, len(list(sampler)))
     sampler.set_epoch(2)
     assert plan.epoch == sampler.epoch == 2 and plan.sampler is plan
+
+
+@pytest.mark.parametrize("kind", [pytest.param(DataLoader, marks=only_headrace), Loader])
+def test_plan_that_does_not_fit_the_loader_is_refused(kind: Any) -> None:
+    with pytest.raises(ValueError, match="a Plan gives batches; pass it as batch_sampler"):
+        kind(Numbers(len(LENGTHS)), sampler=plan_of())
+    with pytest.raises(ValueError, match="lengths of 400 samples, but the dataset has 399"):
+        kind(Numbers(399), batch_sampler=plan_of())
+    with pytest.warns(UserWarning, match="the dataset has 401; the others are never read"):
+        kind(Numbers(401), batch_sampler=plan_of())
 
 
 def test_plan_made_before_the_ranks_raises(monkeypatch: pytest.MonkeyPatch) -> None:
