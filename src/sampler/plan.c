@@ -29,7 +29,7 @@ int64_t hr__plan_window(const struct hr__planner *planner, int64_t next, int64_t
 }
 
 bool hr__plan_allows(const struct hr_plan_settings *settings, int64_t rows, int64_t longest, int64_t sum) {
-    if (rows == 1) return true;
+    if (rows <= 1) return true;
     if (settings->max_sum && sum > settings->max_sum) return false;
     if (settings->max_padded && longest > settings->max_padded / rows) return false;
     if (settings->max_batch && rows > settings->max_batch) return false;
