@@ -198,8 +198,8 @@ class Loader(Options):
 
     def load_state_dict(self, state: Any) -> None:
         """Lets the next iter() of this loader continue where the state was taken, with any number of workers. With
-        shuffle, without a sampler, and with a headrace.Order, the number of ranks and the batch size may be others too:
-        what is left of the epoch is divided again.
+        shuffle, without a sampler, and with a headrace.Order or a headrace.Plan, the number of ranks and the batch size
+        may be others too: what is left of the epoch is divided again.
 
         Raises TypeError and ValueError (StateError) for a state that is damaged, newer, of another library or of
         another dataset, and then changes nothing."""
