@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import pickle
 import random
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from headrace import Order, Plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,6 +96,20 @@ def test_plan_is_copied_and_pickled_as_its_settings() -> None:
     assert list(pickle.loads(pickle.dumps(plan))) == list(copy.deepcopy(plan)) == batches
     assert len(pickle.dumps(plan)) < 6000
     assert "max_sum=16384" in repr(plan) and "rank=1" in repr(plan)
+
+
+def test_lengths_of_any_integer_kind_give_the_same_plan() -> None:
+    values = [i % 7 + 1 for i in range(100)]
+    expected = list(Plan(values, max_sum=20))
+    for lengths in (
+        tuple(values),
+        array.array("H", values),
+        np.array(values, np.uint64),
+        np.repeat(np.array(values, np.int16), 2)[::2],
+        torch.tensor(values, dtype=torch.uint8),
+    ):
+        assert list(Plan(lengths, max_sum=20)) == expected
+    assert list(Plan(range(9), max_batch=3)) == list(Plan(list(range(9)), max_batch=3))
 
 
 # ---- the sampler that plans replace ----
