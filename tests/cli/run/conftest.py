@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -38,6 +39,14 @@ def nothing_is_left() -> Iterator[None]:
 
     assert until(is_clean, PATIENCE_S), stays
     assert len(_descriptors()) <= descriptors
+
+
+@pytest.fixture(autouse=True)
+def sigint_is_not_ignored() -> Iterator[None]:
+    """A shell's background jobs ignore it, and pass this on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)
