@@ -42,11 +42,13 @@ def nothing_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def sigint_is_not_ignored() -> Iterator[None]:
-    """A shell's background jobs ignore it, and pass this on."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def keyboard_signals_are_not_ignored() -> Iterator[None]:
+    """A shell's background jobs ignore them, and pass this on."""
+    ways = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
+    before = {number: signal.signal(number, way) for number, way in ways.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, way in before.items():
+        signal.signal(number, way)
 
 
 @pytest.fixture(autouse=True)
