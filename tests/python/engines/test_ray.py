@@ -93,6 +93,6 @@ def test_failed_training_leaves_no_process_of_ray(tmp_path: pathlib.Path) -> Non
     done = run_driver(tmp_path, "fails")
     assert done.returncode == 1, (done.stdout[-3000:], done.stderr[-3000:])
     assert "headrace: the command ended with exit code 1, after " in done.stderr
-    assert "processes that the ranks had started were killed" in done.stderr
+    assert "processes that the command had started were killed" in done.stderr
     pids = [rank["pid"] for rank in what_ranks_saw(tmp_path, 2)]
     assert until(lambda: not any(map(alive, pids)), 20), pids
