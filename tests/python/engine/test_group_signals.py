@@ -14,7 +14,14 @@ from processes import Script, run, until
 
 pytestmark = only_headrace
 
-FACES = pytest.mark.parametrize("kind", ["headrace.Loader", "headrace.torch.DataLoader"])
+NUMPY, TORCH = "headrace.Loader", "headrace.torch.DataLoader"
+ALL = [(kind, method) for kind in (NUMPY, TORCH) for method in ("fork", "forkserver", "spawn")]
+IN_SOAK = "HEADRACE_SOAK" in os.environ  # `make soak` tries each loader with each start method
+WAYS = pytest.mark.parametrize(("kind", "method"), ALL if IN_SOAK else [(NUMPY, "fork"), (TORCH, "forkserver")])
+STARTED = [way for way in ALL if way[1] != "fork"]
+STARTED_WAYS = pytest.mark.parametrize(
+    ("kind", "method"), STARTED if IN_SOAK else [(NUMPY, "spawn"), (TORCH, "forkserver")]
+)
 METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 TRAINER = """
 import os, pathlib, signal, warnings
@@ -65,8 +72,7 @@ def send_to_group(group: int, number: signal.Signals) -> None:
     subprocess.run(["kill", f"-{int(number)}", "--", f"-{group}"], check=True)
 
 
-@FACES
-@METHODS
+@WAYS
 def test_checkpoint_is_written_after_sigterm_to_group(tmp_path: pathlib.Path, kind: str, method: str) -> None:
     attempts = 2 if method == "spawn" else 20  # spawned workers take longer to start
     with start(tmp_path, kind, method, attempts) as script:
@@ -80,8 +86,7 @@ def test_checkpoint_is_written_after_sigterm_to_group(tmp_path: pathlib.Path, ki
         assert script.left() == []
 
 
-@FACES
-@METHODS
+@WAYS
 def test_workers_go_on_after_signals_of_other_processes(tmp_path: pathlib.Path, kind: str, method: str) -> None:
     with start(tmp_path, kind, method, 1) as script:
         pids = list(map(int, script.line().split()[1:]))
@@ -112,8 +117,7 @@ if __name__ == "__main__":
 """
 
 
-@FACES
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@STARTED_WAYS
 def test_workers_that_start_go_on_after_sigterm_to_group(tmp_path: pathlib.Path, kind: str, method: str) -> None:
     imports = "import headrace.torch" if "torch" in kind else ""
     with Script(tmp_path, STARTING.format(kind=kind, method=method, imports=imports)) as script:
@@ -193,15 +197,13 @@ def ask(folder: pathlib.Path, kind: str, method: str, define: str, init: str = "
     return run(folder, ASKED.format(kind=kind, method=method, imports=imports, define=define, init=init))
 
 
-@FACES
-@METHODS
+@WAYS
 def test_handler_of_worker_init_fn_wins(tmp_path: pathlib.Path, kind: str, method: str) -> None:
     define = HANDLES.format(unpickled="pass")
     assert ask(tmp_path, kind, method, define, "set_handler()") == "['mine']\n"
 
 
-@FACES
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@STARTED_WAYS
 def test_handler_of_unpickled_dataset_wins(tmp_path: pathlib.Path, kind: str, method: str) -> None:
     assert ask(tmp_path, kind, method, HANDLES.format(unpickled="set_handler()")) == "['mine']\n"
 
