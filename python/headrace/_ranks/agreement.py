@@ -23,7 +23,7 @@ from headrace._ranks.disagreement import (
     describe,
     describe_end,
     describe_other_dataset,
-    has_other_dataset,
+    have_other_datasets,
 )
 from headrace._ranks.job import attempt, find_job
 from headrace._ranks.loader_place import LoaderPlace
@@ -144,7 +144,7 @@ class Agreement:
     def _compare(self, found: list[tuple[int, Facts]]) -> None:
         """Raises RanksDisagree if the facts of ranks differ. If their datasets have nothing in common, the loaders are
         not the same one: each rank has made other loaders in these lines, which are not compared any more."""
-        if any(has_other_dataset(self._own(), facts) for _, facts in found):
+        if have_other_datasets(found):
             _given_up.add(self._place.maker)
             self._is_left_out()
             warn_user(describe_other_dataset(self._place.where, found))

@@ -96,11 +96,11 @@ def describe(where: str, found: Iterable[tuple[int, Facts]]) -> str | None:
     return None
 
 
-def has_other_dataset(facts: Facts, others: Facts) -> bool:
+def have_other_datasets(found: Iterable[tuple[int, Facts]]) -> bool:
     """Returns True if the sizes of the datasets differ so much that they are not the same dataset with some files
-    missing."""
-    sizes = (facts.samples, others.samples)
-    return -1 not in sizes and abs(sizes[0] - sizes[1]) * _CLOSE > max(sizes)
+    missing. The smallest and the largest one are compared, so all ranks come to the same result."""
+    sizes = [facts.samples for _, facts in found if facts.samples != -1]
+    return bool(sizes) and (max(sizes) - min(sizes)) * _CLOSE > max(sizes)
 
 
 def describe_other_dataset(where: str, found: Iterable[tuple[int, Facts]]) -> str:

@@ -75,6 +75,16 @@ def test_each_field_that_differs_is_named(
     assert all(wanted in text for text in printed), printed
 
 
+def test_all_ranks_decide_equally_about_sizes_of_datasets(tmp_path: pathlib.Path) -> None:
+    """Rank 1 is close to both others, which are not close to each other."""
+    code = """
+warnings.simplefilter("ignore")  # that says so
+attempt(agree().begin_epoch, facts(samples=924 + 12 * RANK))
+"""
+    printed = run_ranks(tmp_path, 3, "import warnings" + code)
+    assert all(text.startswith(FINE) for text in printed), printed
+
+
 def test_equal_ranks_iterate_without_an_error(tmp_path: pathlib.Path) -> None:
     """There are several loaders, and loaders that are made again for each epoch."""
     printed = run_ranks(
