@@ -6,6 +6,7 @@
 #include <headrace/arena.h>
 #include <headrace/batch.h>
 #include <headrace/board.h>
+#include <headrace/cache.h>
 #include <headrace/crew.h>
 #include <headrace/error.h>
 #include <headrace/loader.h>

@@ -7,9 +7,9 @@
  * step of starting, granting, taking, writing, publishing, delivering, releasing, replacing, stopping and closing.
  *
  * POINT(constant, name, side): `name` is its name in $HEADRACE_STOP (hr__stop_at in os.h), `side` is the process that
- * passes it. RANK is a trainer with a board that it shares with other trainers. The numbers are those of enum
- * hr__point. tests/c/process/test_sweep.c and test_board_ranks.c go over the table, so a point that no run passes is a
- * failing test.
+ * passes it. RANK is a trainer with a board that it shares with other trainers, CACHE a process that uses the cache.
+ * The numbers are those of enum hr__point. tests/c/process/test_sweep.c, test_board_ranks.c and test_cache_kills.c go
+ * over the table, so a point that no run passes is a failing test.
  */
 #define HR__FAILPOINTS(POINT)                                                                                          \
     /* start */                                                                                                        \
@@ -135,13 +135,38 @@
     POINT(BOARD_STEP, "board.step", RANK)                                                                              \
     POINT(BOARD_END, "board.end", RANK)                                                                                \
     POINT(BOARD_OVER, "board.over", RANK)                                                                              \
-    POINT(BOARD_CLOSED, "board.closed", RANK)
+    POINT(BOARD_CLOSED, "board.closed", RANK)                                                                          \
+    /* the cache */                                                                                                    \
+    POINT(CACHE_LOCKED, "cache.locked", CACHE)                                                                         \
+    POINT(CACHE_BEGUN, "cache.begun", CACHE)                                                                           \
+    POINT(CACHE_FOLDER, "cache.folder", CACHE)                                                                         \
+    POINT(CACHE_RESERVED, "cache.reserved", CACHE)                                                                     \
+    POINT(CACHE_PLANNED, "cache.planned", CACHE)                                                                       \
+    POINT(CACHE_WRITTEN, "cache.written", CACHE)                                                                       \
+    POINT(CACHE_MARKED, "cache.marked", CACHE)                                                                         \
+    POINT(CACHE_SUMMED, "cache.summed", CACHE)                                                                         \
+    POINT(CACHE_COMPLETE, "cache.complete", CACHE)                                                                     \
+    POINT(CACHE_SWAPPED, "cache.swapped", CACHE)                                                                       \
+    POINT(CACHE_RENAMED, "cache.renamed", CACHE)                                                                       \
+    POINT(CACHE_RETIRED, "cache.retired", CACHE)                                                                       \
+    POINT(CACHE_PUBLISHED, "cache.published", CACHE)                                                                   \
+    POINT(CACHE_FAILED, "cache.failed", CACHE)                                                                         \
+    POINT(CACHE_TAKEN_OVER, "cache.taken_over", CACHE)                                                                 \
+    POINT(CACHE_OPENED, "cache.opened", CACHE)                                                                         \
+    POINT(CACHE_DELETE, "cache.delete", CACHE)                                                                         \
+    POINT(CACHE_TRASHED, "cache.trashed", CACHE)
 
 #define HR__POINT_CONSTANT(constant, name, side) HR__AT_##constant,
 enum hr__point { HR__FAILPOINTS(HR__POINT_CONSTANT) HR__POINT_COUNT };
 #undef HR__POINT_CONSTANT
 
-enum hr__side { HR__BY_TRAINER = 1, HR__BY_WORKER = 2, HR__BY_BOTH = HR__BY_TRAINER | HR__BY_WORKER, HR__BY_RANK = 4 };
+enum hr__side {
+    HR__BY_TRAINER = 1,
+    HR__BY_WORKER = 2,
+    HR__BY_BOTH = HR__BY_TRAINER | HR__BY_WORKER,
+    HR__BY_RANK = 4,
+    HR__BY_CACHE = 8
+};
 
 struct hr__failpoint {
     const char *name;
