@@ -79,6 +79,12 @@ HR_API int hr_cache_attach(hr_cache *cache, const char *name, const char *versio
 HR_API int hr_cache_attach_id(hr_cache *cache, const char *name, const char *version, const char *id,
                               hr_cached **ret_cached);
 
+/* Reads which object has a name now, without attaching it: its id, and its stamp, which the caller frees with
+ * hr_cache_free_text. Errors as hr_cache_attach. */
+HR_API int hr_cache_peek(hr_cache *cache, const char *name, const char *version, char ret_id[HR_CACHE_ID_CHARACTERS],
+                         char **ret_stamp);
+HR_API void hr_cache_free_text(char *text); /* NULL is fine */
+
 /* Unmaps it and ends the claim. An object with HR_CACHE_KEEP_JOB, or one that was removed, is deleted with its last
  * claim. NULL is fine; returns NULL. */
 HR_API hr_cached *hr_cached_detach(hr_cached *cached);
@@ -159,9 +165,16 @@ HR_API void hr_cache_ticket_look(hr_cache_ticket *ticket, struct hr_cache_builde
  * HR_CACHE_CHUNK_BYTES. -ENOSPC and -ENOMEM say what is missing where. */
 HR_API int hr_cache_build_reserve(hr_cache_build *build, uint64_t bytes, uint64_t chunk_bytes, const char *meta);
 
+/* Checks that `bytes` bytes would find a place now, before they are made. Errors as hr_cache_build_reserve. */
+HR_API int hr_cache_build_check_room(hr_cache_build *build, uint64_t bytes);
+
 /* The other way: decides where the data will be, `bytes_hint` bytes or fewer (0: not known), and returns the path of
  * the file that the caller makes and fills. Borrowed from the build. Errors as hr_cache_build_reserve. */
 HR_API int hr_cache_build_file(hr_cache_build *build, uint64_t bytes_hint, const char **ret_path);
+
+/* After hr_cache_build_file, instead of making the file: appends to the data, whose space is committed first. Errors as
+ * hr_cache_build_reserve. */
+HR_API int hr_cache_build_append(hr_cache_build *build, const void *data, uint64_t bytes);
 
 /* After hr_cache_build_reserve: writes to the data. Any number of threads may write at the same time. -ERANGE. */
 HR_API int hr_cache_build_write(hr_cache_build *build, uint64_t offset, const void *data, uint64_t bytes);
@@ -177,9 +190,9 @@ HR_API void hr_cache_build_progress(hr_cache_build *build, uint64_t done, uint64
  * freed, but not after a failure: then the caller still has to end it. */
 HR_API int hr_cache_build_finish(hr_cache_build *build, const char *meta, hr_cached **ret_cached);
 
-/* Ends a build that failed. Those that wait for it get `text` (`count` bytes, copied); a later call builds again.
- * Returns NULL. */
-HR_API hr_cache_build *hr_cache_build_fail(hr_cache_build *build, const void *text, uint64_t count);
+/* Ends a build that failed. Those that wait for it get `text` (`count` bytes, copied); a later call builds again, and
+ * keeps the finished chunks if `keeps_chunks` is 1. Returns NULL. */
+HR_API hr_cache_build *hr_cache_build_fail(hr_cache_build *build, const void *text, uint64_t count, int keeps_chunks);
 
 /* Ends a build as the death of this process would: another process builds it, and keeps the finished chunks. NULL is
  * fine; returns NULL. */

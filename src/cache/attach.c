@@ -240,6 +240,33 @@ int hr_cache_attach(hr_cache *cache, const char *name, const char *version, hr_c
     return r == -ENOENT ? no_such(cache, name, version) : r;
 }
 
+static int peek_in(hr_cache *cache, uint32_t store, const char *key, char *ret_id, char **ret_stamp) {
+    char folder[HR__PATH_BYTES];
+    struct record record;
+    int r = hr__path(folder, "%s/objects/%s", cache->stores[store].path, key);
+    if (r == 0) r = hr__record_read(folder, &record);
+    if (r < 0) return r;
+    memcpy(ret_id, record.id, HR_CACHE_ID_CHARACTERS);
+    *ret_stamp = hr_take(record.stamp);
+    hr__record_done(&record);
+    return 0;
+}
+
+int hr_cache_peek(hr_cache *cache, const char *name, const char *version, char ret_id[HR_CACHE_ID_CHARACTERS],
+                  char **ret_stamp) {
+    char key[KEY_BYTES];
+    int r = hr_cache_check_name(name, version);
+    if (r < 0) return r;
+    hr__cache_key(name, version, key);
+    r = -ENOENT;
+    for (uint32_t i = 0; r == -ENOENT && i < cache->store_count; i++) r = peek_in(cache, i, key, ret_id, ret_stamp);
+    return r == -ENOENT ? no_such(cache, name, version) : r;
+}
+
+void hr_cache_free_text(char *text) {
+    hr__free(text);
+}
+
 int hr_cache_attach_id(hr_cache *cache, const char *name, const char *version, const char *id, hr_cached **ret_cached) {
     int r = hr_cache_check_name(name, version);
     if (r == 0 && (strlen(id) != HR_CACHE_ID_CHARACTERS - 1 || strspn(id, "0123456789abcdef") != strlen(id)))

@@ -100,14 +100,36 @@ void hr_cache_build_progress(hr_cache_build *build, uint64_t done, uint64_t tota
 
 /* ---- publishing ---- */
 
-/* The file of the caller: its size and its chunks are known now. */
-static int adopt_file(hr_cache_build *build) {
-    struct hr__file_info info;
+/* Opens the file of hr_cache_build_file. */
+static int open_file(hr_cache_build *build) {
+    if (build->fd >= 0) return 0;
     if (!*build->folder) return hr__fail(HR_E_STATE, "cache: '%s' has no data", build->record.name);
     int r = hr__file_open_or_make(build->data_path, &build->fd);
     if (r == 0) r = hr__lock_file(build->fd, HR__SHARED);
-    if (r == 0) r = hr__file_look_fd(build->fd, &info);
-    if (r < 0) return hr__fail(r, "cache: cannot open %s: %s", build->data_path, hr_error_text(r));
+    return r < 0 ? hr__fail(r, "cache: cannot open %s: %s", build->data_path, hr_error_text(r)) : 0;
+}
+
+int hr_cache_build_append(hr_cache_build *build, const void *data, uint64_t bytes) {
+    struct hr__file_info info;
+    int r = check_owner(build);
+    if (r == 0 && build->sums)
+        r = hr__fail(HR_E_STATE, "cache: '%s' has a fixed size; use hr_cache_build_write", build->record.name);
+    if (r == 0) r = open_file(build);
+    if (r < 0 || bytes == 0) return r;
+    r = hr__file_look_fd(build->fd, &info);
+    if (r == 0) r = hr__cache_commit_more(build->fd, build->cache->stores[build->store].is_memory, info.bytes, bytes);
+    if (r < 0) return hr__fail_more(r, "cache: '%s' has %" PRIu64 " bytes so far", build->record.name, info.bytes);
+    r = hr__write_at(build->fd, info.bytes, data, bytes);
+    return r < 0 ? hr__fail(r, "cache: cannot write %s: %s", build->data_path, hr_error_text(r)) : 0;
+}
+
+/* The size and the chunks of that file are known now. */
+static int adopt_file(hr_cache_build *build) {
+    struct hr__file_info info;
+    int r = open_file(build);
+    if (r < 0) return r;
+    r = hr__file_look_fd(build->fd, &info);
+    if (r < 0) return hr__fail(r, "cache: cannot look at %s: %s", build->data_path, hr_error_text(r));
     build->record.bytes = info.bytes;
     build->chunk_count = hr__count_chunks(info.bytes, build->record.chunk_bytes);
     build->sums = hr__realloc(NULL, (build->chunk_count + 1) * sizeof *build->sums);
@@ -197,7 +219,7 @@ static int open_claimed(const hr_cache_build *build, int *ret_fd) {
 
 static int complete(hr_cache_build *build, const char *meta) {
     int r = check_owner(build);
-    if (r == 0 && build->fd < 0) r = adopt_file(build);
+    if (r == 0 && !build->sums) r = adopt_file(build);
     if (r == 0 && meta) r = hr__record_set(&build->record.meta, meta);
     if (r == 0) r = write_sums(build);
     hr__stop_at(HR__AT_CACHE_SUMMED);
@@ -243,12 +265,12 @@ static int write_failure(const hr_cache_build *build, const void *text, uint64_t
     return r < 0 ? r : hr__rename(temporary, path);
 }
 
-hr_cache_build *hr_cache_build_fail(hr_cache_build *build, const void *text, uint64_t count) {
+hr_cache_build *hr_cache_build_fail(hr_cache_build *build, const void *text, uint64_t count, int keeps_chunks) {
     if (build->pid != hr__pid()) return free_build(build);
     write_failure(build, text, count); /* if it fails, those that wait only learn that the build failed */
     hr__stop_at(HR__AT_CACHE_FAILED);
     hr__close(&build->fd);
-    hr__partials_delete(build->cache, build->key);
+    if (!keeps_chunks) hr__partials_delete(build->cache, build->key);
     set_idle(build, false);
     return free_build(build);
 }

@@ -78,6 +78,7 @@ int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t
 /* Commits a file's bytes. In memory it first looks at the limits of the cgroups, because the kernel kills a process
  * that passes them. */
 int hr__cache_commit(int fd, bool is_memory, uint64_t bytes);
+int hr__cache_commit_more(int fd, bool is_memory, uint64_t offset, uint64_t bytes);
 
 /* ---- lock.c ---- */
 

@@ -10,6 +10,11 @@
 
 enum { MARGIN_BYTES = 16 << 20, HUGE_BYTES = 2 << 20, STEP_BYTES = 64 << 20 };
 
+/* A cgroup of version 1 without a limit has one of almost 2^63 bytes. */
+static bool has_no_limit(uint64_t headroom) {
+    return headroom >= UINT64_C(1) << 60;
+}
+
 static double in_gib(uint64_t bytes) {
     return (double)bytes / (1 << 30);
 }
@@ -30,9 +35,9 @@ static struct room look_at_memory(const struct hr__file_system *system) {
 static bool fits_memory(uint64_t bytes, const struct hr__file_system *system, char *ret_why) {
     struct room room = look_at_memory(system);
     char cgroup[64] = "no limit";
-    if (room.cgroup != UINT64_MAX) snprintf(cgroup, sizeof cgroup, "%.2f GiB", in_gib(room.cgroup));
+    if (!has_no_limit(room.cgroup)) snprintf(cgroup, sizeof cgroup, "%.2f GiB", in_gib(room.cgroup));
     bool fits = bytes <= room.file_system && bytes <= room.half_of_available &&
-                (room.cgroup == UINT64_MAX || (room.cgroup > MARGIN_BYTES && bytes <= room.cgroup - MARGIN_BYTES));
+                (has_no_limit(room.cgroup) || (room.cgroup > MARGIN_BYTES && bytes <= room.cgroup - MARGIN_BYTES));
     snprintf(ret_why, HR__WHY_BYTES,
              "%.2f GiB %s memory: free in the file system %.2f GiB, left in the cgroup %s, half of the available "
              "memory %.2f GiB",
@@ -91,7 +96,7 @@ int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t
 
 static int check_headroom(uint64_t bytes) {
     uint64_t headroom = hr__cgroup_headroom();
-    if (headroom == UINT64_MAX || headroom > bytes + MARGIN_BYTES) return 0;
+    if (has_no_limit(headroom) || headroom > bytes + MARGIN_BYTES) return 0;
     return hr__fail(-ENOMEM,
                     "cache: the cgroup of this process has %.2f GiB left, and %.2f GiB more are needed; the kernel "
                     "would kill it. Raise the memory limit of the container or job",
@@ -103,6 +108,16 @@ static int commit_step(int fd, void *address, uint64_t offset, uint64_t bytes) {
     int r = huge ? hr__commit_huge(fd, address, offset, huge) : 0;
     if (r == 0 && bytes > huge) r = hr__commit(fd, offset + huge, bytes - huge);
     return r < 0 ? hr__fail(r, "cache: cannot reserve %.2f GiB: %s", in_gib(bytes), hr_error_text(r)) : 0;
+}
+
+int hr__cache_commit_more(int fd, bool is_memory, uint64_t offset, uint64_t bytes) {
+    int r = 0;
+    for (uint64_t end = offset + bytes; r == 0 && offset < end; offset += STEP_BYTES) {
+        uint64_t step = hr__min(STEP_BYTES, end - offset);
+        if (is_memory) r = check_headroom(step);
+        if (r == 0) r = commit_step(fd, NULL, offset, step);
+    }
+    return r;
 }
 
 int hr__cache_commit(int fd, bool is_memory, uint64_t bytes) {

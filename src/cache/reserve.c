@@ -212,6 +212,13 @@ int hr_cache_build_reserve(hr_cache_build *build, uint64_t bytes, uint64_t chunk
     return r < 0 ? r : begin_files(build);
 }
 
+int hr_cache_build_check_room(hr_cache_build *build, uint64_t bytes) {
+    char why[HR__WHY_BYTES];
+    uint32_t store;
+    int r = check_begin(build);
+    return r < 0 ? r : hr__cache_choose(build->cache, build->record.name, bytes, build->record.keep, &store, why);
+}
+
 int hr_cache_build_file(hr_cache_build *build, uint64_t bytes_hint, const char **ret_path) {
     int r = check_begin(build);
     if (r == 0) r = begin_folder(build, bytes_hint);

@@ -102,7 +102,7 @@ static void live(uint32_t number) {
     hr_cached_detach(cached);
     build = begin(&failing);
     must(hr_cache_build_reserve(build, OBJECT_BYTES, CHUNK, "meta"));
-    hr_cache_build_fail(build, "text", 4);
+    hr_cache_build_fail(build, "text", 4, 0);
     if (ask(&request, &cached, &build) == HR_CACHE_BUILD) {
         must(hr_cache_build_reserve(build, OBJECT_BYTES, CHUNK, "meta"));
         must(write_chunk(build, 0, 1));
@@ -313,7 +313,7 @@ static void begin_and_fail(uint32_t number) {
     (void)number;
     atomic_store(&stage->gate, 1);
     await(&stage->gate, 2);
-    hr_cache_build_fail(build, "Traceback\0.", 11);
+    hr_cache_build_fail(build, "Traceback\0.", 11, 0);
 }
 
 static void expect_failure(uint32_t number) {
@@ -355,10 +355,10 @@ static void build_one_that_needs_the_other(uint32_t number) {
     if (r == -EDEADLK) {
         check(strstr(hr_error_message(), "and the other way round") != NULL);
         atomic_fetch_add(&stage->builds, 1);
-        hr_cache_build_fail(build, "cycle", 5);
+        hr_cache_build_fail(build, "cycle", 5, 0);
     } else {
         check(r == HR_E_BUILD_FAILED);
-        hr_cache_build_fail(build, "other", 5);
+        hr_cache_build_fail(build, "other", 5, 0);
     }
 }
 

@@ -253,7 +253,7 @@ static void one_that_waits_gets_the_text_and_a_later_call_builds(void **state) {
     must(hr_cache_ask(cache, &request, &ticket));
     /* In this thread, it would be a deadlock. */
     assert_refused(hr_cache_wait(ticket, 0, &cached, &other), -EDEADLK, "asks for 'features' itself");
-    hr_cache_build_fail(build, "Traceback", 9);
+    hr_cache_build_fail(build, "Traceback", 9, 0);
     check(hr_cache_wait(ticket, 0, &cached, &other) == HR_CACHE_BUILD);
     check(hr_cache_ticket_failure(ticket, &count) == NULL && count == 0);
     assert_int_equal(count_in("partial"), 0);
@@ -323,7 +323,7 @@ static void a_full_disk_at_each_write_is_an_error(void **state) {
         check(r == -ENOSPC || r == -EMFILE);
         check(*hr_error_message());
         unsetenv("HEADRACE_FAIL");
-        hr_cache_build_fail(build, "full", 4);
+        hr_cache_build_fail(build, "full", 4, 0);
         assert_int_equal(count_in("objects") + count_in("partial") + count_in("trash"), 0);
     }
     setenv("HEADRACE_FAIL", "write_state:ENOSPC", 1);
