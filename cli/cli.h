@@ -2,9 +2,24 @@
 #ifndef HR_CLI_H
 #define HR_CLI_H
 
-enum { EXIT_USAGE = 2 };
+#include <headrace/cache.h>
+
+enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 /* `headrace cache`, with the program's own arguments. Returns the exit code. */
 int cache_command(int argc, char **argv);
+
+/* The commands of headrace cache, with the words that follow their names. Each returns the exit code. */
+int cache_warm(int count, char **words);
+int cache_ls(int count, char **words);
+int cache_info(int count, char **words);
+int cache_verify(int count, char **words);
+int cache_rm(int count, char **words);
+int cache_gc(int count, char **words);
+
+/* Opens the cache in `root`, or the default one. Returns NULL after a message on stderr. */
+hr_cache *open_cache(const char *root);
+/* Prints the library's message. Returns 1, the exit code. */
+int fail_with_message(void);
 
 #endif

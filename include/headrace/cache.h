@@ -233,6 +233,15 @@ HR_API int hr_cache_claims(hr_cache *cache, const char *id,
  * keep it, and it is deleted with the last of them. */
 HR_API int hr_cache_remove(hr_cache *cache, const char *name, const char *version, int force);
 
+/* The place where data would go now. */
+struct hr_cache_room {
+    char folder[4096];
+    char why[512];
+};
+/* Says where `bytes` bytes would go, as hr_cache_build_reserve decides it. -ENOSPC says what is missing where. */
+HR_API int hr_cache_look_for_room(hr_cache *cache, const char *name, uint64_t bytes, uint32_t keep,
+                                  struct hr_cache_room *ret_room);
+
 struct hr_cache_collected {
     uint64_t objects, bytes; /* deleted */
     uint64_t bytes_left;     /* of all objects that remain */

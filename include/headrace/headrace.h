@@ -7,6 +7,7 @@
 #include <headrace/batch.h>
 #include <headrace/board.h>
 #include <headrace/cache.h>
+#include <headrace/cache_files.h>
 #include <headrace/crew.h>
 #include <headrace/error.h>
 #include <headrace/loader.h>

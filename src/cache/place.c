@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,6 +91,19 @@ int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t
     *ret_store = 1;
     int length = snprintf(ret_why, HR__WHY_BYTES, "%.240s; %.240s", first, second);
     return length < 0 ? -EINVAL : 0;
+}
+
+int hr_cache_look_for_room(hr_cache *cache, const char *name, uint64_t bytes, uint32_t keep,
+                           struct hr_cache_room *ret_room) {
+    static_assert(sizeof ret_room->folder >= HR__PATH_BYTES && sizeof ret_room->why >= HR__WHY_BYTES,
+                  "they are copied");
+    char why[HR__WHY_BYTES];
+    uint32_t store;
+    int r = hr__cache_choose(cache, name, bytes, keep, &store, why);
+    if (r < 0) return r;
+    memcpy(ret_room->folder, cache->stores[store].path, HR__PATH_BYTES);
+    memcpy(ret_room->why, why, sizeof why);
+    return 0;
 }
 
 /* ---- commit ---- */

@@ -13,6 +13,7 @@ import functools
 import json
 import math
 import os
+import pickle
 import sys
 import weakref
 from multiprocessing.reduction import ForkingPickler
@@ -20,6 +21,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._cache import opening
+from headrace._cache.files import Files
 from headrace.store import _freeze, _pickling
 
 _attached: weakref.WeakValueDictionary[tuple[str, str], _core.Cached] = weakref.WeakValueDictionary()  # by root and id
@@ -105,6 +107,9 @@ def value_of(cache: _core.Cache, cached: _core.Cached) -> Any:
         return _array(cached, meta)
     if meta["kind"] == "frozen":
         return _image(cache, cached).root()
+    if meta["kind"] == "files":
+        register_arrays()
+        return _files(cache, cached)
     if meta["kind"] == "bytes":
         return memoryview(cached)  # type: ignore[arg-type]
     raise _core.CacheError(f"headrace: this version cannot read objects of the kind {meta['kind']!r}; update headrace")
@@ -121,6 +126,14 @@ def _array(cached: _core.Cached, meta: dict[str, Any]) -> Any:
             f"dtype {dtype}; remove it and build it again"
         )
     return np.ndarray(shape, dtype, buffer=cached)  # type: ignore[arg-type]
+
+
+def _files(cache: _core.Cache, cached: _core.Cached) -> Any:
+    info = cached.info()
+    files = Files(cached)
+    if not info["is_private"]:
+        files.handle = (cache.root, info["name"], info["version"], info["id"])
+    return files
 
 
 def _image(cache: _core.Cache, cached: _core.Cached) -> _core.Image:
@@ -163,6 +176,19 @@ def _attach_sent(cache: _core.Cache, name: str, version: str, identity: str) -> 
         ) from error
 
 
+def _load_files(root: str, name: str, version: str, identity: str) -> Files:
+    register_arrays()
+    cache = opening.open_root_of(root)
+    files: Files = _files(cache, _attach_sent(cache, name, version, identity))
+    return files
+
+
+def _reduce_files(files: Files) -> Any:
+    if files.handle is None:
+        raise pickle.PicklingError("headrace: the folder of this cache was removed, so the data cannot be sent")
+    return _load_files, files.handle
+
+
 def _load_array(
     handle: tuple[str, str, str, str], offset: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> Any:
@@ -196,6 +222,9 @@ def _reduce_array(array: Any) -> Any:
         return _load_array, (found[0], found[1], array.dtype, array.shape, array.strides)
     previous = _state["previous"]
     return previous(array) if previous else array.__reduce_ex__(4)
+
+
+ForkingPickler.register(Files, _reduce_files)
 
 
 def register_arrays() -> None:

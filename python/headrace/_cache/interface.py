@@ -274,15 +274,28 @@ class NamedCache:
         keep: str = "boot",
         root: Root = None,
     ) -> Any:
-        """Copies a file into the cache, and returns its contents: the array of a .npy file, otherwise a read-only
-        memoryview. If the file changes, the next call copies it again. Raises FileNotFoundError."""
+        """Copies a file into the cache, and returns its contents: the array of a .npy file; a Mapping of arrays by file
+        stem for a folder of .npy and .npz files, or for one .npz file; otherwise a read-only memoryview. If a file
+        changes, the next call copies it again. Raises FileNotFoundError."""
         name, text = opening.check_name(name), opening.check_version(version)
         path = os.path.abspath(os.fspath(path))
+        if os.path.isdir(path) or path.endswith(".npz"):
+            return self._add_files(name, path, text, opening.check_keep(keep), opening.open_cache(root))
         stamp = stamps.make(None, path, False)
         cache = opening.open_cache(root)
         cached = building.obtain(
             cache, name, text, stamp, "file", opening.check_keep(keep), lambda space: contents.write_file(space, path)
         )
+        building.tell_attached(cache, cached)
+        return attached.value_of(cache, cached)
+
+    def _add_files(self, name: str, path: str, version: str, keep: int, cache: _core.Cache) -> Any:
+        plan = _core.FilesPlan((os.fsencode(path),))
+
+        def make(space: _core.CacheBuild) -> None:
+            plan.fill(space, 0)
+
+        cached = building.obtain(cache, name, version, plan.stamp, "files", keep, make, keeps_chunks=True)
         building.tell_attached(cache, cached)
         return attached.value_of(cache, cached)
 

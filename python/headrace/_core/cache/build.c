@@ -20,8 +20,7 @@ static void build_dealloc(PyObject *self) {
     Py_TYPE(self)->tp_free(self);
 }
 
-/* Returns NULL with an exception if the build has ended. */
-static hr_cache_build *open_build(PyObject *self) {
+hr_cache_build *cache_build_of(PyObject *self) {
     hr_cache_build *build = ((struct build *)self)->build;
     if (!build) PyErr_SetString(CacheError, "headrace: this build has ended");
     return build;
@@ -35,7 +34,7 @@ static PyObject *none_or_raise(int code) {
 static PyObject *build_reserve(PyObject *self, PyObject *arguments) {
     unsigned long long bytes, chunk_bytes;
     const char *meta;
-    hr_cache_build *build = open_build(self);
+    hr_cache_build *build = cache_build_of(self);
     int r;
     if (!build || !PyArg_ParseTuple(arguments, "KKs:reserve", &bytes, &chunk_bytes, &meta)) return NULL;
     Py_BEGIN_ALLOW_THREADS;
@@ -46,7 +45,7 @@ static PyObject *build_reserve(PyObject *self, PyObject *arguments) {
 
 static PyObject *build_file(PyObject *self, PyObject *argument) {
     const char *path;
-    hr_cache_build *build = open_build(self);
+    hr_cache_build *build = cache_build_of(self);
     unsigned long long hint = PyLong_AsUnsignedLongLong(argument);
     if (!build || PyErr_Occurred()) return NULL;
     int r = hr_cache_build_file(build, hint, &path);
@@ -54,7 +53,7 @@ static PyObject *build_file(PyObject *self, PyObject *argument) {
 }
 
 static PyObject *build_check_room(PyObject *self, PyObject *argument) {
-    hr_cache_build *build = open_build(self);
+    hr_cache_build *build = cache_build_of(self);
     unsigned long long bytes = PyLong_AsUnsignedLongLong(argument);
     if (!build || PyErr_Occurred()) return NULL;
     return none_or_raise(hr_cache_build_check_room(build, bytes));
@@ -62,7 +61,7 @@ static PyObject *build_check_room(PyObject *self, PyObject *argument) {
 
 static PyObject *build_append(PyObject *self, PyObject *argument) {
     Py_buffer data;
-    hr_cache_build *build = open_build(self);
+    hr_cache_build *build = cache_build_of(self);
     int r;
     if (!build || PyObject_GetBuffer(argument, &data, PyBUF_SIMPLE) < 0) return NULL;
     Py_BEGIN_ALLOW_THREADS;
@@ -75,7 +74,7 @@ static PyObject *build_append(PyObject *self, PyObject *argument) {
 static PyObject *build_write(PyObject *self, PyObject *arguments) {
     unsigned long long offset;
     Py_buffer data;
-    hr_cache_build *build = open_build(self);
+    hr_cache_build *build = cache_build_of(self);
     int r;
     if (!build || !PyArg_ParseTuple(arguments, "Ky*:write", &offset, &data)) return NULL;
     Py_BEGIN_ALLOW_THREADS;
@@ -86,7 +85,7 @@ static PyObject *build_write(PyObject *self, PyObject *arguments) {
 }
 
 static PyObject *build_mark(PyObject *self, PyObject *argument) {
-    hr_cache_build *build = open_build(self);
+    hr_cache_build *build = cache_build_of(self);
     unsigned long long chunk = PyLong_AsUnsignedLongLong(argument);
     int r;
     if (!build || PyErr_Occurred()) return NULL;
@@ -97,7 +96,7 @@ static PyObject *build_mark(PyObject *self, PyObject *argument) {
 }
 
 static PyObject *build_has(PyObject *self, PyObject *argument) {
-    hr_cache_build *build = open_build(self);
+    hr_cache_build *build = cache_build_of(self);
     unsigned long long chunk = PyLong_AsUnsignedLongLong(argument);
     if (!build || PyErr_Occurred()) return NULL;
     return PyBool_FromLong(hr_cache_build_has(build, chunk));
@@ -105,7 +104,7 @@ static PyObject *build_has(PyObject *self, PyObject *argument) {
 
 static PyObject *build_progress(PyObject *self, PyObject *arguments) {
     unsigned long long done, total;
-    hr_cache_build *build = open_build(self);
+    hr_cache_build *build = cache_build_of(self);
     if (!build || !PyArg_ParseTuple(arguments, "KK:progress", &done, &total)) return NULL;
     hr_cache_build_progress(build, done, total);
     Py_RETURN_NONE;
@@ -114,7 +113,7 @@ static PyObject *build_progress(PyObject *self, PyObject *arguments) {
 static PyObject *build_finish(PyObject *self, PyObject *arguments) {
     const char *meta;
     hr_cached *cached = NULL;
-    hr_cache_build *build = open_build(self);
+    hr_cache_build *build = cache_build_of(self);
     int r;
     if (!build || !PyArg_ParseTuple(arguments, "z:finish", &meta)) return NULL;
     Py_BEGIN_ALLOW_THREADS;
@@ -128,7 +127,7 @@ static PyObject *build_finish(PyObject *self, PyObject *arguments) {
 static PyObject *build_fail(PyObject *self, PyObject *arguments) {
     Py_buffer text;
     int keeps_chunks;
-    hr_cache_build *build = open_build(self);
+    hr_cache_build *build = cache_build_of(self);
     if (!build || !PyArg_ParseTuple(arguments, "y*p:fail", &text, &keeps_chunks)) return NULL;
     ((struct build *)self)->build = hr_cache_build_fail(build, text.buf, (uint64_t)text.len, keeps_chunks);
     PyBuffer_Release(&text);
@@ -143,7 +142,7 @@ static PyObject *build_abandon(PyObject *self, PyObject *ignored) {
 
 static PyObject *build_chunk_count(PyObject *self, void *ignored) {
     (void)ignored;
-    hr_cache_build *build = open_build(self);
+    hr_cache_build *build = cache_build_of(self);
     return build ? PyLong_FromUnsignedLongLong(hr_cache_build_chunk_count(build)) : NULL;
 }
 

@@ -185,14 +185,24 @@ PyTypeObject CacheType = {
     .tp_getset = attributes,
 };
 
+static PyMethodDef functions[] = {
+    {"files_count", files_count, METH_O, "files_count(cached) -> int\n\nReturns the number of arrays of cached files."},
+    {"files_find", files_find, METH_VARARGS,
+     "files_find(cached, stem) -> (first, count) | None\n\nFinds the arrays of a file."},
+    {"files_read", files_read, METH_VARARGS,
+     "files_read(cached, number) -> (stem, member, dtype, shape, is_fortran, offset, bytes)\n\nReads one array's "
+     "entry."},
+    {NULL, NULL, 0, NULL},
+};
+
 int cache_add(PyObject *module) {
     CacheError = PyErr_NewExceptionWithDoc(
         "headrace.CacheError",
         "The cache cannot give an object: it is damaged or in use, its builders died, or they wait for each other.",
         PyExc_RuntimeError, NULL);
     if (!CacheError || PyModule_AddObjectRef(module, "CacheError", CacheError) < 0) return -1;
-    PyTypeObject *types[] = {&CacheType, &CacheTicketType, &CacheBuildType, &CachedType};
+    PyTypeObject *types[] = {&CacheType, &CacheTicketType, &CacheBuildType, &CachedType, &FilesPlanType};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0) return -1;
-    return 0;
+    return PyModule_AddFunctions(module, functions);
 }

@@ -10,9 +10,11 @@
  *     cache.c   _core.Cache, an open cache: attaches, asks, lists, removes
  *     ticket.c  _core.CacheTicket, a request that waits for an object or becomes its builder
  *     build.c   _core.CacheBuild, an object that this process builds
+ *     files.c   _core.FilesPlan, array files that become one object, and how such an object is read
  *     cached.c  _core.Cached, an attached object; its bytes are a read-only buffer
  */
 
+extern PyTypeObject FilesPlanType;
 extern PyTypeObject CacheType, CacheTicketType, CacheBuildType, CachedType;
 extern PyObject *CacheError;
 
@@ -23,6 +25,14 @@ void *cache_raise(int code);
 PyObject *cached_new(hr_cached *cached);
 PyObject *cache_build_new(hr_cache_build *build);
 PyObject *cache_ticket_new(hr_cache_ticket *ticket);
+
+/* Borrowed. The build is NULL, with an exception, if it has ended. */
+hr_cache_build *cache_build_of(PyObject *build);
+void cached_look(PyObject *cached, struct hr_cached_info *ret_info);
+
+PyObject *files_count(PyObject *module, PyObject *cached);
+PyObject *files_find(PyObject *module, PyObject *arguments);
+PyObject *files_read(PyObject *module, PyObject *arguments);
 
 /* Describes an object or a build as a dict; its texts may be any bytes. */
 PyObject *describe_cached(const struct hr_cached_info *info);

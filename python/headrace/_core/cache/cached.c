@@ -22,6 +22,10 @@ PyObject *cached_new(hr_cached *cached) {
     return (PyObject *)self;
 }
 
+void cached_look(PyObject *cached, struct hr_cached_info *ret_info) {
+    hr_cached_look(cached_of(cached), ret_info);
+}
+
 static void cached_dealloc(PyObject *self) {
     struct cached *cached = (struct cached *)self;
     if (cached->weakrefs) PyObject_ClearWeakRefs(self);
