@@ -112,7 +112,7 @@ static int show(FILE *to, const char *text) {
     return to == stdout ? 0 : EXIT_USAGE;
 }
 
-static int run_command(const struct command *command, int count, char **words) {
+static int run_words(const struct command *command, int count, char **words) {
     for (int i = 0; i < count; i++)
         if (is_help(words[i])) return show(stdout, command->help);
     int code = command->run(count, words);
@@ -124,7 +124,7 @@ int cache_command(int argc, char **argv) {
     if (argc < 3) return show(stderr, general_help);
     if (is_help(argv[2])) return show(stdout, general_help);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        if (strcmp(argv[2], commands[i].name) == 0) return run_command(&commands[i], argc - 3, argv + 3);
+        if (strcmp(argv[2], commands[i].name) == 0) return run_words(&commands[i], argc - 3, argv + 3);
     fprintf(stderr, "headrace: unknown cache command '%s'; there is", argv[2]);
     for (size_t i = 0; i < COMMAND_COUNT; i++) fprintf(stderr, "%s %s", i ? "," : "", commands[i].name);
     fputs("\n", stderr);

@@ -4,10 +4,25 @@
 
 #include <headrace/cache.h>
 
+#include <stdbool.h>
+#include <stddef.h>
+
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
-/* `headrace cache`, with the program's own arguments. Returns the exit code. */
+/* `headrace cache`, `run` and `exec`, with the program's own arguments. They return the exit code. */
 int cache_command(int argc, char **argv);
+int run_command(int argc, char **argv);
+int exec_command(int argc, char **argv);
+
+/* ---- interpreter.c ---- */
+
+/* Writes to `path` the path of this program. */
+bool find_program(char *path, size_t size);
+/* Writes to `path` the path of the program `name` in the directory of this program. Returns true if it can be executed.
+ */
+bool find_next_to(const char *name, char *path, size_t size);
+/* Returns the interpreter in which the package is installed, or NULL. `path` is memory for its name. */
+const char *find_interpreter(char *path, size_t size);
 
 /* The commands of headrace cache, with the words that follow their names. Each returns the exit code. */
 int cache_warm(int count, char **words);

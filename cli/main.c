@@ -12,6 +12,8 @@
 
 static int show_help(FILE *to) {
     fputs("Usage: headrace [--version | --help]\n"
+          "       headrace run [OPTION...] SCRIPT [ARGUMENT...]\n"
+          "       headrace exec [OPTION...] [--] COMMAND [ARGUMENT...]\n"
           "       headrace replay SOURCE INDEX... [OPTION...]\n"
           "       headrace doctor [SOURCE] [OPTION...]\n"
           "       headrace cache COMMAND [ARGUMENT...]\n"
@@ -21,8 +23,12 @@ static int show_help(FILE *to) {
           "  doctor         list the objects in SOURCE that cannot be sent to worker\n"
           "                 processes, with a fix for each; without SOURCE: check this\n"
           "                 machine\n"
+          "  exec           start one command, explain how it fails, and end what it\n"
+          "                 leaves behind; see `headrace exec --help`\n"
           "  replay         make samples of a dataset in the foreground, to see why one\n"
           "                 fails; see `headrace replay --help`\n"
+          "  run            start the ranks of a training job as torchrun does, and end\n"
+          "                 all of them if one fails; see `headrace run --help`\n"
           "  -h, --help     show this text\n"
           "  -V, --version  show the version\n"
           "\n"
@@ -44,25 +50,6 @@ static int finish(int code) {
     if (fflush(stdout) == 0 && !ferror(stdout)) return code;
     perror("headrace: standard output");
     return 1;
-}
-
-/* Writes to `path` the path of the program `name` in the directory of this program. Returns true if it can be executed.
- */
-static int find_next_to(const char *name, char *path, size_t size) {
-    ssize_t length = readlink("/proc/self/exe", path, size - 1);
-    if (length < 0) return 0;
-    path[length] = '\0';
-    char *slash = strrchr(path, '/');
-    if (!slash) return 0;
-    size_t room = size - (size_t)(slash + 1 - path);
-    return (size_t)snprintf(slash + 1, room, "%s", name) < room && access(path, X_OK) == 0;
-}
-
-/* Returns the interpreter in which the package is installed, or NULL. `path` is memory for its name. */
-static const char *find_interpreter(char *path, size_t size) {
-    const char *named = getenv("HEADRACE_PYTHON");
-    if (named && *named) return named;
-    return find_next_to("python3", path, size) || find_next_to("python", path, size) ? path : NULL;
 }
 
 /* Does the same as `python -P -m headrace`, because Python 3.10 does not have -P. A file in the current folder may have
@@ -112,9 +99,9 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"--version", "-V", show_version, NULL}, {"--help", "-h", show_help, NULL},
-    {"cache", NULL, NULL, cache_command},    {"doctor", NULL, NULL, become_python},
-    {"replay", NULL, NULL, become_python},
+    {"--version", "-V", show_version, NULL}, {"--help", "-h", show_help, NULL},  {"cache", NULL, NULL, cache_command},
+    {"doctor", NULL, NULL, become_python},   {"exec", NULL, NULL, exec_command}, {"replay", NULL, NULL, become_python},
+    {"run", NULL, NULL, run_command},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 

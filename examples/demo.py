@@ -130,11 +130,12 @@ def run(what: str, *arguments: str) -> Left:
     """Runs Python in a session of its own, so that only the demo gets a Ctrl-C of the terminal. It ends the others."""
     files = shared_files()
     command = [sys.executable, *arguments]
-    with subprocess.Popen(command, env={**os.environ, **QUIET_AND_LOCAL}, start_new_session=True) as process:
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
+    with subprocess.Popen(command, env={**os.environ, **QUIET_AND_LOCAL}, **options) as process:
         try:
             status = process.wait()
         except KeyboardInterrupt:
-            process.kill()  # Kills torchrun first, because it would print a message about the end of each rank.
+            process.kill()  # Of `headrace run`, too: it would tell how each rank ended. Its guardian ends them.
             raise
     if status:
         sys.exit(f"demo: {what} ended with status {status}; its output is above")
@@ -148,11 +149,11 @@ def train(loader: str, args: argparse.Namespace, folder: Path) -> tuple[dict[str
     seconds, workers = args.seconds, args.workers
     print(f"\nTraining through {loader}: 2 ranks x {workers} workers, {seconds:.0f} s", flush=True)
     report = folder / f"{loader}.json"
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
+    launch = ["-m", "headrace", "run", "--nproc=2"]
     script = [str(HERE / "train_stdlib.py"), f"--loader={loader}", f"--workers={workers}"]
     if args.freeze and loader == "headrace":
         script.append("--freeze")
-    left = run(f"the training through {loader}", *torchrun, *script, f"--seconds={seconds}", f"--report={report}")
+    left = run(f"the training through {loader}", *launch, *script, f"--seconds={seconds}", f"--report={report}")
     return json.loads(report.read_text()), left
 
 

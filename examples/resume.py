@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training that is killed in the middle of an epoch on two ranks, and goes on at the same sample on one rank.
 
-    python examples/resume.py                                        # shows it: trains, kills, resumes, compares
-    torchrun --nproc-per-node 2 examples/resume.py --train FOLDER    # the training alone, under any launcher
+    python examples/resume.py                                    # shows it: trains, kills, resumes, compares
+    headrace run --nproc 2 examples/resume.py --train FOLDER     # the training alone; torchrun starts it, too
 
 The function `train` is the part to copy. Its checkpoint has the state of the loader next to those of the model and the
 optimizer: `loader.state_dict()`, and `loader.load_state_dict(...)`.
@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -98,16 +97,11 @@ def note_samples(folder: str, rank: int, step: int, epoch: int, indices: torch.T
         print(json.dumps([step, epoch, seen]), file=file)
 
 
-def run_ranks(folder: str, ranks: int, workers: int, killed_at: int) -> None:
-    """Runs the training with so many ranks, and waits for their end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, __file__, "--train", folder, "--workers", str(workers), "--killed-at", str(killed_at)]
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
-    processes = [subprocess.Popen(command, env={**common, "RANK": str(rank)}) for rank in range(ranks)]
-    for process in processes:
-        process.wait(300)
+def run_ranks(folder: str, ranks: int, workers: int, killed_at: int) -> int:
+    """Runs the training with so many ranks, and returns the exit code of `headrace run`."""
+    launch = [sys.executable, "-m", "headrace", "run", f"--nproc={ranks}"]
+    script = [__file__, "--train", folder, "--workers", str(workers), "--killed-at", str(killed_at)]
+    return subprocess.run([*launch, *script], timeout=300).returncode
 
 
 def samples_of_epochs(folder: str, killed_step: int) -> list[list[int]]:
@@ -133,9 +127,12 @@ def show(workers: int) -> bool:
     """Trains on two ranks, kills them, resumes on one, and says whether each sample was seen once per epoch."""
     killed_at = 42
     with tempfile.TemporaryDirectory() as folder:
-        print(f"two ranks train on {SAMPLES} samples, and are killed at step {killed_at}, in the middle of epoch 1")
-        run_ranks(folder, 2, workers, killed_at)
-        print("one rank goes on")
+        print(
+            f"two ranks train on {SAMPLES} samples, and are killed at step {killed_at}, in the middle of epoch 1",
+            flush=True,
+        )
+        killed = run_ranks(folder, 2, workers, killed_at)
+        print(f"headrace run has ended with exit code {killed}; one rank goes on", flush=True)
         run_ranks(folder, 1, workers, -1)
         epochs = samples_of_epochs(folder, killed_at)
     for epoch, seen in enumerate(epochs):

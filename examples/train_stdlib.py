@@ -2,7 +2,7 @@
 """Train a small byte-level language model on the source code of Python's standard library.
 
     python examples/train_stdlib.py                                   # one process
-    torchrun --nproc-per-node 2 examples/train_stdlib.py --workers 2  # two ranks, DistributedDataParallel over gloo
+    headrace run --nproc 2 examples/train_stdlib.py --workers 2       # two ranks, DistributedDataParallel over gloo
 
 You can start your own script from this one: the only headrace line is the import of DataLoader.
 """
@@ -178,9 +178,9 @@ def train(args: argparse.Namespace, loader: DataLoader[Tensor], seen: Measuremen
     """Trains epoch after epoch until the time is up, and returns the seconds that it took."""
     trainer = Trainer(args)
     form = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s{postfix}"
-    with tqdm(total=args.seconds, bar_format=form, ncols=79, nrows=24, disable=args.rank != 0) as bar:
-        if not sys.stderr.isatty():
-            bar.mininterval = 5.0
+    with tqdm(total=args.seconds, bar_format=form, ncols=72, nrows=24, disable=args.rank != 0) as bar:
+        if not sys.stderr.isatty():  # a log file, or the pipe of a launcher
+            bar.mininterval = 1.0
         started = time.perf_counter()
         for epoch in range(args.epochs):
             if isinstance(loader.sampler, DistributedSampler):
@@ -200,6 +200,8 @@ def train(args: argparse.Namespace, loader: DataLoader[Tensor], seen: Measuremen
 
 def make_loader(args: argparse.Namespace) -> DataLoader[Tensor]:
     texts = SourceBlocks(Path(sysconfig.get_paths()["stdlib"]), args.max_bytes)
+    if args.rank == 0:
+        print(f"{len(texts)} files of Python's standard library, {len(texts.records)} blocks", flush=True)
     return DataLoader(
         texts,
         batch_size=args.batch_size,

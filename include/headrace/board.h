@@ -123,6 +123,22 @@ HR_API int hr_board_step(hr_board_entry *entry, uint64_t steps, struct hr_board_
  * more, or is at its END with fewer, else 0. For each two ranks whose numbers differ, at least one is told. */
 HR_API int hr_board_end(hr_board_entry *entry, uint64_t steps, struct hr_board_ended *ret_ended);
 
+/* ---- looking from outside ---- */
+
+/* How far a running process is in the epoch of one of its loaders. */
+struct hr_board_position {
+    uint32_t page;
+    uint32_t rank;
+    uint64_t loader; /* the same number for the same loader in all processes */
+    int64_t epoch;   /* -1: not known */
+    uint64_t steps;  /* batches that were taken */
+    bool is_at_end;  /* of the epoch */
+};
+
+/* Looks at a board without joining it: `fd` is of hr_board_create. Writes the positions, at most `room`, and returns
+ * how many there are. Costs the processes nothing. HR_E_CORRUPT: it is not a board. */
+HR_API int hr_board_look(int fd, struct hr_board_position *ret_positions, uint32_t room);
+
 #ifdef __cplusplus
 }
 #endif

@@ -88,6 +88,15 @@ HR_API int hr_crew_signal(hr_crew *crew, uint32_t worker, int signal);
  * HR_E_STATE in a forked child. */
 HR_API int hr_crew_stop(hr_crew *crew, int64_t timeout_ns);
 
+/* In a worker: ignores SIGTERM, SIGUSR1 and SIGUSR2 from now on if another process than `trainer` or the worker itself
+ * has sent them. Schedulers and launchers send these to the process group of a trainer that has to write a checkpoint,
+ * and it may need its workers for that. Sent by the trainer or the worker itself, they end the worker as before, and so
+ * they do in processes that the worker forks.
+ *
+ * It sets a handler for those of the signals that have their default action, and leaves others. Setting another action
+ * later replaces it. May be called again, also in a forked child. -EINVAL: `trainer` is no process ID. */
+HR_API int hr_worker_ignore_others(int trainer);
+
 /* Describes in one or two sentences how a worker ended or what it is doing. The sentences are for people and are
  * written to `text`, which has `bytes` bytes. Returns the length that they have without this limit, as snprintf does.
  */

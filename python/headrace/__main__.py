@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the headrace program that are written in Python; `python -m headrace` runs them too."""
+"""The commands of the headrace program that are written in Python; `python -m headrace` runs all commands."""
 
 from __future__ import annotations
 
@@ -8,19 +8,24 @@ import os
 import sys
 import traceback
 
-from headrace._commands import doctor, replay
+from headrace._commands import doctor, program, replay
 
 _COMMANDS = {"doctor": doctor.main, "replay": replay.main}
 
 _USAGE = """\
-usage: python -m headrace replay SOURCE INDEX... [OPTION...]
-       python -m headrace doctor [SOURCE] [OPTION...]"""
+usage: python -m headrace run [OPTION...] SCRIPT [ARGUMENT...]
+       python -m headrace exec [OPTION...] [--] COMMAND [ARGUMENT...]
+       python -m headrace replay SOURCE INDEX... [OPTION...]
+       python -m headrace doctor [SOURCE] [OPTION...]
+       python -m headrace cache verify FILE..."""
 
 
 def main(arguments: list[str]) -> int:
     """Runs a command; returns the exit code."""
     if sys.stderr is None:  # closed: print would use stdout, and the next file opened would become it
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if arguments[:1] and arguments[0] in program.COMMANDS:
+        return program.become(arguments)
     if sys.stdout is None:
         print("headrace: standard output is closed; redirect it to /dev/null if you do not want it", file=sys.stderr)
         return 2

@@ -36,6 +36,13 @@ void hr__board_init_header(struct hr__board_header *header, const struct hr_boar
                                         .key_hash = hr__board_hash_text(options->key)};
 }
 
+int hr__board_check_size(const struct hr__board_header *header, uint64_t bytes) {
+    bool is_board = header->magic == MAGIC && header->version == VERSION &&
+                    header->page_count <= HR_BOARD_MAX_PROCESSES &&
+                    bytes == (UINT64_C(1) + header->page_count) * HR__BOARD_PAGE_BYTES;
+    return is_board ? 0 : hr__fail(HR_E_CORRUPT, "board: the shared memory is not a board");
+}
+
 int hr__board_check_header(const struct hr__board_header *header, uint64_t bytes,
                            const struct hr_board_options *options) {
     struct hr__board_header wanted;

@@ -106,6 +106,8 @@ uint64_t hr__board_hash_text(const char *text);
 /* The bytes of a board, after a check of the sizes. -EINVAL. */
 int hr__board_measure(const struct hr_board_options *options, uint64_t *ret_bytes);
 void hr__board_init_header(struct hr__board_header *header, const struct hr_board_options *options);
+/* Checks only that memory of `bytes` bytes is a board of this version. */
+int hr__board_check_size(const struct hr__board_header *header, uint64_t bytes);
 /* Checks the header of memory of `bytes` bytes that another process made. */
 int hr__board_check_header(const struct hr__board_header *header, uint64_t bytes,
                            const struct hr_board_options *options);

@@ -165,7 +165,7 @@ static int begin_folder(hr_cache_build *build, uint64_t bytes) {
     if (r == 0) r = hr__record_set(&build->record.place, why);
     if (r == 0) r = name_folder(build, store);
     if (r < 0) return r;
-    r = hr__folder_make(build->folder);
+    r = hr__folder_make_new(build->folder);
     if (r < 0) return hr__fail(r, "cache: cannot make %s: %s", build->folder, hr_error_text(r));
     hr__stop_at(HR__AT_CACHE_FOLDER);
     return 0;

@@ -42,7 +42,7 @@ static int check_file_system(const char *path, struct hr__file_system *ret_syste
 }
 
 static int make_folder(const char *path) {
-    int r = hr__folder_make(path);
+    int r = hr__folder_make_new(path);
     if (r == 0 || r == -EEXIST) return 0;
     struct hr__file_info info;
     if (r == -EROFS && hr__file_look(path, &info) == 0) return 0; /* it is there, and can be read */

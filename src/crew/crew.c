@@ -190,6 +190,12 @@ int hr_crew_expect_end(hr_crew *crew, uint32_t worker) {
     return r < 0 ? r : hr_arena_watch(crew->arena, worker, -1);
 }
 
+int hr_worker_ignore_others(int trainer) {
+    int r = trainer > 0 ? hr__ignore_others(trainer) : -EINVAL;
+    return r < 0 ? hr__fail(r, "crew: cannot ignore signals of other processes than %d: %s", trainer, hr_error_text(r))
+                 : 0;
+}
+
 /* ---- looking ---- */
 
 /* Reads how a member ended while the kernel still knows it. */

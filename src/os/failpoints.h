@@ -7,9 +7,10 @@
  * step of starting, granting, taking, writing, publishing, delivering, releasing, replacing, stopping and closing.
  *
  * POINT(constant, name, side): `name` is its name in $HEADRACE_STOP (hr__stop_at in os.h), `side` is the process that
- * passes it. RANK is a trainer with a board that it shares with other trainers, CACHE a process that uses the cache.
- * The numbers are those of enum hr__point. tests/c/process/test_sweep.c, test_board_ranks.c and test_cache_kills.c go
- * over the table, so a point that no run passes is a failing test.
+ * passes it. RANK is a trainer with a board that it shares with other trainers; LAUNCH is the front of `headrace run`,
+ * GUARDIAN its guardian, and FORKED a rank before it becomes the user's command; CACHE is a process that uses the
+ * cache. The numbers are those of enum hr__point. tests/c/process/test_sweep.c, test_board_ranks.c and
+ * test_cache_kills.c go over the table, so a point that no run passes is a failing test.
  */
 #define HR__FAILPOINTS(POINT)                                                                                          \
     /* start */                                                                                                        \
@@ -154,7 +155,21 @@
     POINT(CACHE_TAKEN_OVER, "cache.taken_over", CACHE)                                                                 \
     POINT(CACHE_OPENED, "cache.opened", CACHE)                                                                         \
     POINT(CACHE_DELETE, "cache.delete", CACHE)                                                                         \
-    POINT(CACHE_TRASHED, "cache.trashed", CACHE)
+    POINT(CACHE_TRASHED, "cache.trashed", CACHE)                                                                       \
+    /* the processes of headrace run */                                                                                \
+    POINT(LAUNCH_OPENED, "launch.opened", LAUNCH)                                                                      \
+    POINT(LAUNCH_FORKED, "launch.forked", LAUNCH)                                                                      \
+    POINT(LAUNCH_STARTED, "launch.started", LAUNCH)                                                                    \
+    POINT(LAUNCH_ENDED, "launch.ended", LAUNCH)                                                                        \
+    POINT(LAUNCH_ENDING, "launch.ending", LAUNCH)                                                                      \
+    POINT(LAUNCH_KILLS, "launch.kills", LAUNCH)                                                                        \
+    POINT(LAUNCH_OVER, "launch.over", LAUNCH)                                                                          \
+    POINT(GUARDIAN_BEGINS, "guardian.begins", GUARDIAN)                                                                \
+    POINT(GUARDIAN_STARTED, "guardian.started", GUARDIAN)                                                              \
+    POINT(GUARDIAN_OBEYS, "guardian.obeys", GUARDIAN)                                                                  \
+    POINT(GUARDIAN_SWEEPS, "guardian.sweeps", GUARDIAN)                                                                \
+    POINT(GUARDIAN_SWEPT, "guardian.swept", GUARDIAN)                                                                  \
+    POINT(RANK_FORKED, "rank.forked", FORKED)
 
 #define HR__POINT_CONSTANT(constant, name, side) HR__AT_##constant,
 enum hr__point { HR__FAILPOINTS(HR__POINT_CONSTANT) HR__POINT_COUNT };
@@ -165,7 +180,10 @@ enum hr__side {
     HR__BY_WORKER = 2,
     HR__BY_BOTH = HR__BY_TRAINER | HR__BY_WORKER,
     HR__BY_RANK = 4,
-    HR__BY_CACHE = 8
+    HR__BY_LAUNCH = 8,
+    HR__BY_GUARDIAN = 16,
+    HR__BY_FORKED = 32,
+    HR__BY_CACHE = 64
 };
 
 struct hr__failpoint {

@@ -7,12 +7,15 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/base.h"
 
 int hr__file_open(const char *path, int *ret_fd) {
     struct stat info;
@@ -133,4 +136,31 @@ void hr__random(void *bytes, size_t count) {
         if (n < 0 && errno != EINTR) return; /* getrandom is not available: the caller's bytes stay */
         if (n > 0) at += n, count -= (size_t)n;
     }
+}
+
+int hr__folder_make(const char *path) {
+    return mkdir(path, 0777) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+int hr__folder_make_unique(char *path) {
+    return mkdtemp(path) ? 0 : -errno;
+}
+
+int hr__log_create(const char *path, int *ret_fd) {
+    int r = hr__fail_at("log_create");
+    return r < 0 ? r : hr__own(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0666), ret_fd);
+}
+
+int hr__log_append(const char *path, int *ret_fd) {
+    return hr__own(open(path, O_WRONLY | O_CLOEXEC | O_APPEND | O_NONBLOCK), ret_fd);
+}
+
+int hr__file_age(int fd, int64_t *ret_changed_ns) {
+    struct stat info;
+    struct timespec wall;
+    if (fstat(fd, &info) < 0) return -errno;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    int64_t age_ns = (wall.tv_sec - info.st_mtim.tv_sec) * HR_NS_PER_S + (wall.tv_nsec - info.st_mtim.tv_nsec);
+    *ret_changed_ns = hr__now_ns() - age_ns;
+    return 0;
 }

@@ -72,7 +72,7 @@ int hr__file_touch(const char *path) {
     return utimensat(AT_FDCWD, path, NULL, 0) < 0 ? -errno : 0;
 }
 
-int hr__folder_make(const char *path) {
+int hr__folder_make_new(const char *path) {
     int r = hr__fail_at("mkdir");
     if (r < 0) return r;
     return mkdir(path, 0700) < 0 ? -errno : 0;

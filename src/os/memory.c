@@ -208,6 +208,10 @@ void hr__keep_size(int fd) {
     fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK);
 }
 
+void hr__keep_at_least(int fd) {
+    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);
+}
+
 int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes) {
     while (bytes) {
         ssize_t n = pread(fd, data, bytes, (off_t)offset);

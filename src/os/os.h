@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <termios.h>
 
 #include "failpoints.h"
 
@@ -19,6 +20,7 @@
 
 int64_t hr__now_ns(void);        /* CLOCK_MONOTONIC */
 int64_t hr__wall_ns(void);       /* CLOCK_REALTIME: since 1970 */
+int64_t hr__wall_s(void);        /* seconds since 1970 */
 int64_t hr__coarse_now_ns(void); /* CLOCK_MONOTONIC of the last tick: up to 10 ms old, at a quarter of the cost */
 void hr__sleep_until(int64_t deadline_ns); /* shorter if a signal handler runs */
 void hr__pause(void);                      /* one turn of a spin loop, without a system call */
@@ -50,6 +52,7 @@ int hr__punch(void *address, uint64_t bytes);
 
 /* Fixes the size of memory of hr__memory_create: a write beyond its end fails. Best effort. */
 void hr__keep_size(int fd);
+void hr__keep_at_least(int fd); /* it may still grow, so that a mapping of it stays valid */
 /* Read and write all of `bytes` bytes at an offset. -EIO: the file is shorter. */
 int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes);
 int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes); /* -EFBIG as hr__file_cut */
@@ -88,6 +91,11 @@ int hr__file_reopen(int fd, int *ret_fd);
  * may exist. */
 void hr__seal(int fd);
 void hr__random(void *bytes, size_t count);
+int hr__folder_make(const char *path);             /* its parent exists; 0 if it exists, too */
+int hr__folder_make_unique(char *path);            /* replaces the XXXXXX at its end */
+int hr__log_create(const char *path, int *ret_fd); /* to append to; an existing file is emptied */
+int hr__log_append(const char *path, int *ret_fd); /* of an existing file */
+int hr__file_age(int fd, int64_t *ret_changed_ns); /* when it was changed last, on CLOCK_MONOTONIC */
 
 /* ---- event.c ---- */
 
@@ -162,6 +170,82 @@ uint64_t hr__pid_namespace(void);
 enum { HR__BOOT_ID_BYTES = 40 };
 void hr__boot_id(char ret_id[HR__BOOT_ID_BYTES]); /* a text, another one after each start of the machine */
 
+/* ---- children.c: the processes that this one starts, and those that it adopts ---- */
+
+int hr__adopt_orphans(void); /* from now on, this process is the parent of descendants whose parent has ended */
+int hr__new_session(void);
+int hr__parent(void);
+
+/* A child that has ended and was not reaped. -EAGAIN: none has ended. -ECHILD: there are no children. */
+int hr__ended_child(int *ret_pid);
+int hr__reap(int pid, struct hr__end *ret_end, uint64_t *ret_peak_bytes); /* -EAGAIN: it has not ended */
+
+int hr__parent_of(int pid); /* -ESRCH and others */
+/* Writes the pids of the children of a process, at most `room`, and returns how many there are. */
+size_t hr__children_of(int parent, int *ret_pids, size_t room);
+int hr__kill(int pid, int signal); /* only for a child of this process, whose pid cannot be reused */
+void hr__process_name(int pid, char *ret_name, size_t bytes); /* "": not known */
+
+/* A program that a forked child becomes. The memory is prepared before the fork. */
+struct hr__program {
+    const char *path;
+    const char *const *words;       /* ended by NULL */
+    const char *const *environment; /* ended by NULL */
+    int streams[3];                 /* above 2; -1: closed */
+    const int *inherited;           /* descriptors that it keeps under their numbers */
+    size_t inherited_count;
+    uint64_t kept_ignored; /* bit n - 1: signal n stays ignored; all others get their default, and none is blocked */
+    bool has_own_group;
+    bool has_terminal; /* streams[0] is a terminal, and becomes that of a session of its own */
+    bool dies_with_parent;
+    int parent;
+};
+int hr__become(const struct hr__program *program); /* returns only if it fails */
+uint64_t hr__ignored_signals(void);                /* bit n - 1: signal n */
+/* Finds a program as execvp does. -ENOENT, -EACCES, -ENAMETOOLONG. */
+int hr__find_program(const char *name, char *ret_path, size_t bytes);
+
+/* ---- sender.c ---- */
+
+int hr__ignore_others(int trainer); /* see hr_worker_ignore_others */
+
+/* ---- signals.c: signals that are blocked and read from a descriptor ---- */
+
+int hr__signals_open(uint64_t signals, int *ret_fd); /* bit n - 1: signal n */
+int hr__signals_take(int fd);                        /* its number; 0: none came */
+void hr__block_signal(int number);
+void hr__stop_self(void);
+
+/* ---- inet.c ---- */
+
+/* Binds a TCP port, 0 for any, of all addresses without listening. Other programs do not get it, but a program that
+ * sets SO_REUSEADDR, as torch's store does, can bind it and listen. -EADDRINUSE, -EACCES. */
+int hr__hold_port(uint16_t *port, int *ret_fd);
+
+/* ---- stream.c ---- */
+
+int hr__read(int fd, void *data, size_t bytes); /* at most; 0: the end. -EAGAIN */
+int hr__write_all(int fd, const void *data, size_t bytes);
+int hr__stream_pair(int ret_fds[2]);                      /* two connected sockets, which block */
+int hr__output_pipe(int *ret_read_fd, int *ret_write_fd); /* only the read end does not block */
+bool hr__is_same_file(int first, int second);
+bool hr__has_file(int pid, int fd); /* process `pid` has the file of `fd` open under the same number */
+bool hr__is_terminal(int fd);
+bool hr__is_foreground(int fd);          /* this process may read from its terminal */
+void hr__replace_fd(int fd, int number); /* makes `number` the same file */
+int hr__open_null(int *ret_fd);
+
+struct hr__terminal_modes {
+    struct termios modes;
+};
+/* Opens a terminal with the modes and the size of `like_fd`. */
+int hr__terminal_open(int like_fd, int *ret_master_fd, int *ret_rank_fd);
+void hr__terminal_copy_size(int from_fd, int to_fd);
+int hr__terminal_pass_keys(int fd, struct hr__terminal_modes *ret_before);
+void hr__terminal_restore(int fd, const struct hr__terminal_modes *modes);
+enum hr__key { HR__KEY_OTHER, HR__KEY_INTERRUPT, HR__KEY_QUIT, HR__KEY_SUSPEND };
+enum hr__key hr__terminal_key(int rank_terminal_fd, unsigned char key); /* what the terminal does with it */
+
 /* ---- thread.c ---- */
 
 /* A thread with all signals blocked, so that signal handlers run in the threads that the program knows. The struct must
@@ -204,7 +288,7 @@ int hr__file_look_fd(int fd, struct hr__file_info *ret_info);
 int hr__file_make(const char *path, int *ret_fd);         /* a new file, to read and write, mode 0600. -EEXIST */
 int hr__file_open_or_make(const char *path, int *ret_fd); /* to read and write, mode 0600. -ELOOP: a symbolic link */
 int hr__file_touch(const char *path);                     /* sets its time to now */
-int hr__folder_make(const char *path);                    /* mode 0700. -EEXIST: there is something of that name */
+int hr__folder_make_new(const char *path);                /* mode 0700. -EEXIST: there is something of that name */
 int hr__folder_sync(const char *path);                    /* 0 also if the file system has nothing to sync */
 /* Removes a folder and the files in it; folders in it stay, and so does it. */
 int hr__folder_remove(const char *path);

@@ -31,6 +31,8 @@ def test_help_goes_to_standard_output(option: str) -> None:
     assert "headrace replay SOURCE INDEX" in result.stdout
     assert "headrace doctor [SOURCE]" in result.stdout
     assert "headrace cache COMMAND" in result.stdout
+    assert "headrace run [OPTION...] SCRIPT" in result.stdout
+    assert "headrace exec [OPTION...] [--] COMMAND" in result.stdout
     assert result.stderr == ""
 
 
@@ -53,7 +55,7 @@ def test_an_unknown_word_is_named_with_what_exists(arguments: list[str], named: 
     result = run(*arguments)
     assert result.returncode == 2
     assert result.stdout == ""
-    assert result.stderr == f"headrace: {named}; there is --version, --help, cache, doctor, replay\n"
+    assert result.stderr == f"headrace: {named}; there is --version, --help, cache, doctor, exec, replay, run\n"
 
 
 def test_an_argument_too_many_is_named() -> None:

@@ -210,7 +210,9 @@ def _ensure(place: Place, is_interrupted: bool) -> ServerProcess:
         _retire()
     if not _current:
         preload = [name for name in forkserver._forkserver._preload_modules if name != "__main__"]  # type: ignore[attr-defined]
-        _current.append(ServerProcess(Setup(place, preload, **_wanted, is_interrupted=is_interrupted)))
+        _current.append(
+            ServerProcess(Setup(place, preload, **_wanted, is_interrupted=is_interrupted, trainer=os.getpid()))
+        )
     return _current[0]
 
 

@@ -45,6 +45,7 @@ class Setup:
     modules: list[str]  # the modules of headrace
     job_modules: list[str]  # the modules of the dataset and its parts
     is_interrupted: bool  # does Ctrl-C end workers?
+    trainer: int  # its process ID
 
 
 @dataclass

@@ -38,7 +38,7 @@ from typing import IO, NoReturn
 from headrace import _core
 from headrace._forkserver.import_watch import ANY_NEW, SCRIPT, ImportWatch
 from headrace._forkserver.protocol import MAX_FDS, MAX_REQUEST_BYTES, NUMBER, STALE, Setup, Verdict
-from headrace._start import gc_pause, transport
+from headrace._start import gc_pause, signals, transport
 from headrace._worker import inherited
 
 WORKER_MODULES = ("headrace._forkserver.context", "headrace._worker.main")  # each worker needs them
@@ -103,8 +103,9 @@ def exit_code_of(error: SystemExit) -> int:
 class Forker:
     """Forks processes, and sends their exit codes when they have ended."""
 
-    def __init__(self, alive: int, list_fds: Callable[[], list[int]]) -> None:
+    def __init__(self, alive: int, trainer: int, list_fds: Callable[[], list[int]]) -> None:
         self.alive = alive  # a pipe that closes when the trainer ends
+        self.trainer = trainer  # its process ID
         self.list_fds = list_fds  # gives further descriptors that a child closes
         self.exit_pipes: dict[int, int] = {}  # pid -> the descriptor for its exit code
         self.wakeup, wakeup_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -120,10 +121,16 @@ class Forker:
     def fork(self, run: Callable[[], int], keeps_alive: bool = False) -> int:
         """Forks a child that calls run() and ends with its result as exit code. The child closes all descriptors of
         this object, but with `keeps_alive` not the pipe `alive`. Returns its pid."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # CPython warns of any thread; those that are here are safe
-            pid = os.fork()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals.GROUP)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # CPython warns of any thread; those that are here are safe
+                pid = os.fork()
+        except OSError:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            raise
         if pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return pid
         code = 1
         try:
@@ -144,6 +151,7 @@ class Forker:
         signal.set_wakeup_fd(-1)
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
+        _core.Loader.ignore_others(self.trainer)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
         close_all([*self.wakeup_fds, *self.exit_pipes.values(), *self.list_fds()])
         if not keeps_alive:
@@ -235,7 +243,7 @@ class Root:
         self.control: socket.socket | None = control
         self.setup = setup
         self.variables = variables
-        self.forker = Forker(alive, self._list_fds)
+        self.forker = Forker(alive, setup.trainer, self._list_fds)
         self.zygote: Child | None = None
         self.unfit: Child | None = None  # waits for the first request
         self.pending: Child | None = None  # still imports
@@ -434,7 +442,7 @@ def import_and_serve(source: socket.socket, alive: int, setup: Setup, kept: list
         os.close(alive)
         return become_worker(source)
     gc_pause.freeze()
-    serve_zygote(source, alive)
+    serve_zygote(source, alive, setup.trainer)
 
 
 def send_verdict(source: socket.socket, verdict: Verdict, imported: Imported) -> bool:
@@ -502,11 +510,12 @@ def become_worker(source: socket.socket) -> int:
     return run_worker(child_r, child_w, rest)
 
 
-def serve_zygote(source: socket.socket, alive: int) -> NoReturn:
+def serve_zygote(source: socket.socket, alive: int, trainer: int) -> NoReturn:
     """Forks workers until the root closes its end and all of them have ended."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    inherited.drop_handlers(before)  # the script's belong to the trainer; SIGINT stays blocked until it is ignored
-    forker = Forker(alive, lambda: [source.fileno()])
+    # The script's belong to the trainer. SIGINT stays blocked until it is ignored.
+    inherited.drop_handlers(before, True, trainer)
+    forker = Forker(alive, trainer, lambda: [source.fileno()])
     signal.pthread_sigmask(signal.SIG_SETMASK, before - {signal.SIGCHLD})
     is_open = True
     while is_open or forker.exit_pipes:
@@ -543,6 +552,7 @@ def main(control: int, alive: int, file: IO[bytes], tracker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with file:
         setup = pickle.load(file)
+    _core.Loader.ignore_others(setup.trainer)
     if setup.is_interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # drops an earlier Ctrl-C
     util._close_stdin()  # type: ignore[attr-defined]  # before the user's code can read it

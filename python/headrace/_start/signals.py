@@ -4,7 +4,7 @@ traceback of its imports. The crew, the iterators and the workers call this modu
 
 A worker that is started by fork or spawn starts with SIGINT blocked, and unblocks it when it can end without a
 traceback. A fork server ignores SIGINT. Its children print nothing before they unpickle their arguments, which block
-it.
+it. The signals of GROUP are blocked, too, until the worker ignores those that its trainer has not sent.
 
 It also tells whether a signal's handler raised the exception that ended a call.
 """
@@ -28,6 +28,8 @@ from headrace._start import contexts
 _Result = TypeVar("_Result")
 
 
+# Schedulers send these to the process group of a trainer that is to write a checkpoint, for which it needs its workers.
+GROUP = frozenset({signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 _get_handler = getattr(signal.getsignal, "__wrapped__", signal.getsignal)  # without the enums, which take longer
 
@@ -45,9 +47,9 @@ def is_blocked() -> bool:
 
 @contextlib.contextmanager
 def blocked(context: Any) -> Iterator[None]:
-    """Blocks SIGINT in this thread while it starts a process. A Ctrl-C that arrives in between is raised afterwards,
-    unless another thread of the trainer receives it. For a fork it blocks all signals that have a handler, because the
-    handler would otherwise run in the worker too, until headrace._worker.inherited removes it there."""
+    """Blocks SIGINT and GROUP in this thread while it starts a process. A Ctrl-C that arrives in between is raised
+    afterwards, unless another thread of the trainer receives it. For a fork it blocks all signals that have a handler,
+    because the handler would otherwise run in the worker too, until headrace._worker.inherited removes it there."""
     method = contexts.start_method_of(context)
     if method == "forkserver":  # a server that is started here would pass the block on to all its children
         yield
@@ -55,7 +57,7 @@ def blocked(context: Any) -> Iterator[None]:
     if method == "spawn" and not multiprocessing.current_process().daemon:  # a daemon may start no process
         resource_tracker.ensure_running()  # starting it unblocks SIGINT
     others = handlers() if method == "fork" else ()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *others})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *GROUP, *others})
     try:
         yield
     finally:

@@ -25,7 +25,8 @@ class WorkerDescriptors:
         self.worker = worker
         self.trainer = os.getpid()
         self.fds: list[Any] = list(fds)
-        self.mask: set[Any] | None = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # a forked worker starts with it
+        self.mask: set[Any] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self.is_forked = True
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "fds": [reduction.DupFd(fd) for fd in self.fds]}
@@ -33,9 +34,10 @@ class WorkerDescriptors:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.check_process()
-        self.mask = None  # main need not drop the handlers again
+        self.is_forked = False  # main need not drop the handlers again
         signals.block()
-        inherited.drop_handlers(None)  # before the dataset is unpickled, which may set handlers of its own
+        # Before the dataset is unpickled, which may set handlers of its own.
+        inherited.drop_handlers(self.mask, False, self.trainer)
         gc_pause.freeze()  # the modules that are imported by now
         gc_pause.pause()  # also while the dataset is unpickled, which comes next
         _core.Loader.guard(self.fds[_LIFE].detach(), os.getpid())  # the trainer may have died before it could do this

@@ -168,8 +168,8 @@ def main(descriptors: WorkerDescriptors, arguments: transport.WorkerArguments, i
     """Runs a worker process from its start to its end. `arguments`: a Job and a StartState. `is_interrupted`: Ctrl-C
     ends the worker."""
     descriptors.check_process()
-    if descriptors.mask is not None:  # the worker was forked, and so nothing was unpickled
-        inherited.drop_handlers(descriptors.mask)
+    if descriptors.is_forked:  # nothing was unpickled
+        inherited.drop_handlers(descriptors.mask, True, descriptors.trainer)
         inherited.drop_event_loop()
     gc_pause.resume()
     job, start = arguments.value

@@ -35,6 +35,7 @@ worker: Any = _utils.worker
 signal_handling: Any = _utils.signal_handling
 pin_memory: Any = _utils.pin_memory
 start_processes: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]
+ProcessContext: Any = torch.multiprocessing.ProcessContext  # type: ignore[attr-defined]
 set_thread_name: Any = torch.multiprocessing._set_thread_name
 profiler: Any = torch.autograd.profiler
 

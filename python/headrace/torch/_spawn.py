@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace.torch.spawn: torch.multiprocessing.spawn, which lists all objects that cannot be sent to the processes."""
+"""headrace.torch.spawn: torch.multiprocessing.spawn, which lists all objects that cannot be sent to the processes, and
+raises the first failure."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 from headrace import _options
 from headrace._engine import start_errors
-from headrace.torch import _internals
+from headrace.torch import _first_failure, _internals
 
 _ONLY_SPAWN = (  # torch's text
     "This method only supports start_method=spawn (got: {}).\n"
@@ -33,12 +34,21 @@ def spawn(
 
     If they cannot be started because objects cannot be pickled, the exception lists all of these objects.
 
+    If processes fail, it raises the earliest failure that is not the consequence of another, where torch raises the one
+    that it notices first: an exception of torch.distributed which says that another process was lost, and SIGABRT,
+    count only if there is nothing else. The exception also shows the stacks of processes that still run (a note, from
+    Python 3.11 on). They are ended then, as with torch.
+
     Args:
         repair: "auto": make such objects again in the processes where headrace knows how, and list them in a warning.
             None: raise the exception.
 
     Returns:
-        None, or with join=False torch's ProcessContext.
+        None, or with join=False a ProcessContext of torch, whose `join` does the same.
+
+    Raises:
+        torch.multiprocessing.ProcessRaisedException: the function raised in the process `error_index`.
+        torch.multiprocessing.ProcessExitedException: the process `error_index` died, or its exit code was not 0.
     """
     _options.check_repair(repair)
     if start_method != "spawn":
@@ -55,7 +65,14 @@ def spawn(
 def _start(fn: Any, args: tuple[Any, ...], nprocs: int, daemon: bool, is_repaired: bool) -> Any:
     if is_repaired:
         fn, args = _call, (start_errors.repaired_pickle((fn, args)),)
-    return _internals.start_processes(fn, args, nprocs, join=False, daemon=daemon, start_method="spawn")
+    start = functools.partial(
+        _internals.start_processes, nprocs=nprocs, join=False, daemon=daemon, start_method="spawn"
+    )
+    try:
+        notes = _first_failure.Notes(nprocs)
+    except OSError:  # a limit on the size of files, or on their number
+        return start(fn, args)
+    return _first_failure.Context(start(_first_failure.Noting(fn, notes), args), notes)
 
 
 def _call(number: int, sent: tuple[Any, tuple[Any, ...]]) -> None:

@@ -7,7 +7,6 @@ headrace._worker.main runs it in the worker process.
 from __future__ import annotations
 
 import random
-import signal
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from headrace._options import Policy
 from headrace._samples.maker import SampleMaker
 from headrace._start.start_state import StartState
 from headrace._tensors import extension
-from headrace._worker import diagnostics
+from headrace._worker import diagnostics, inherited
 from headrace._worker.iterable_fetcher import IterableFetcher
 from headrace._worker.job import DatasetJob, EndOfData
 from headrace._worker.library_threads import limit_library_threads
@@ -91,8 +90,8 @@ class Job(DatasetJob):
 
     def prepare(self, port: _core.Port, start: StartState) -> None:
         extension.use_torch()
-        _internals.signal_handling._set_worker_signal_handlers()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torch's exits with 0 if the signal went to the trainer's group
+        with inherited.keeping_sigterm():
+            _internals.signal_handling._set_worker_signal_handlers()
         diagnostics.record_stacks_and_stderr(port)
         _internals.set_thread_name("pt_data_worker")
         _internals.forget_library_finalizers()

@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def trained(report: Path, *flags: str) -> dict[str, Any]:
-    """Runs the training script without torchrun, as the only rank, and reads its report."""
+    """Runs the training script without a launcher, as the only rank, and reads its report."""
     script = [sys.executable, str(EXAMPLES / "train_stdlib.py"), "--seconds=300", "--epochs=1", f"--report={report}"]
     small = ["--workers=1", "--batch-size=16", "--max-bytes=32", "--width=64", "--lr=0.01"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "1", "RANK": "0"}
@@ -50,7 +50,7 @@ def seconds_from_ctrl_c_to_the_demos_end() -> float:
     command = [sys.executable, str(EXAMPLES / "demo.py"), "--seconds=60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout and demo.stderr
-        while "0/60 s" not in demo.stderr.readline():  # the ranks train
+        while "blocks" not in demo.stdout.readline():  # the ranks train
             assert demo.poll() is None
         demo.send_signal(signal.SIGINT)
         begin = time.monotonic()

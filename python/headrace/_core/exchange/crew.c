@@ -24,6 +24,15 @@ PyObject *crew_guard(PyObject *module, PyObject *arguments) {
     return PyBool_FromLong(hr_worker_fds_guard(&fds, pid) == 0);
 }
 
+PyObject *crew_ignore_others(PyObject *module, PyObject *arguments) {
+    int trainer;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "i:ignore_others", &trainer)) return NULL;
+    int r = hr_worker_ignore_others(trainer);
+    if (r < 0) return core_raise(r);
+    Py_RETURN_NONE;
+}
+
 /* A worker may have written any bytes. */
 static PyObject *text_of(const char *text, size_t bytes) {
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)bytes, "replace");

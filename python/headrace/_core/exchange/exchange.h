@@ -55,6 +55,7 @@ unsigned long long loader_task(PyObject *loader);
 
 PyObject *crew_adopt(PyObject *self, PyObject *arguments);
 PyObject *crew_guard(PyObject *module, PyObject *arguments);
+PyObject *crew_ignore_others(PyObject *module, PyObject *arguments);
 PyObject *crew_snapshot(PyObject *self, PyObject *worker);
 PyObject *crew_posted_status(PyObject *self, PyObject *worker);
 PyObject *crew_signal(PyObject *self, PyObject *arguments);

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of the headrace program that are written in C: `python -m headrace run` and so on become the program.
+
+A user names the interpreter in this way, whose folder of programs need not be in PATH: `python -m headrace run
+train.py` starts the ranks with that interpreter, as `python -m torch.distributed.run train.py` does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+COMMANDS = ("cache", "exec", "run")
+
+
+def _places() -> Iterator[Path]:
+    """Yields where the program that was installed with this package can be."""
+    packages = Path(__file__).resolve().parents[2]
+    yield packages / "bin"  # pip install --target
+    if len(packages.parents) > 2:
+        yield packages.parents[2] / "bin"  # PREFIX/lib/python3.12/site-packages
+    yield Path(sysconfig.get_path("scripts"))
+
+
+def find() -> str | None:
+    """Returns the path of the program headrace, or None if it is missing. That of this package comes first."""
+    for place in _places():
+        if os.access(path := place / "headrace", os.X_OK) and path.is_file():
+            return str(path)
+    return shutil.which("headrace")
+
+
+def become(arguments: list[str]) -> int:
+    """Replaces this process by the program. Returns the exit code of a usage error if that fails."""
+    path = find()
+    if path is None:
+        looked = ", ".join(str(place) for place in _places())
+        print(
+            f"headrace: the program headrace, which has the command {arguments[0]}, is not in {looked} or in PATH; "
+            "install the package headrace again",
+            file=sys.stderr,
+        )
+        return 2
+    if arguments[0] == "run":
+        os.environ.setdefault("PYTHON_EXEC", sys.executable)  # of the ranks
+    try:
+        os.execv(path, [path, *arguments])
+    except OSError as error:
+        print(f"headrace: cannot start {path}: {error.strerror}", file=sys.stderr)
+        return 2

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "launch.h"
+
+enum { SIGABRT_NUMBER = 6 };
+
+bool hr__rank_failed(const struct hr__rank *rank) {
+    return rank->start_error || (rank->has_ended && (rank->end.signal || rank->end.exit_code));
+}
+
+/* Returns the earlier of two times, of which 0 means that there is no such time. */
+static int64_t earlier(int64_t a, int64_t b) {
+    return !a ? b : !b ? a : a < b ? a : b;
+}
+
+static int64_t written_ns(int fd) {
+    uint64_t bytes;
+    int64_t changed_ns;
+    bool is_written = hr__memory_bytes(fd, &bytes) == 0 && bytes > 0 && hr__file_age(fd, &changed_ns) == 0;
+    return is_written ? changed_ns : 0;
+}
+
+/* Returns when the error file was written, which a script with torch's @record does before it ends; 0: it was not. */
+static int64_t error_file_ns(const struct hr__attempt *attempt, const struct hr__rank *rank) {
+    char path[4096];
+    int fd = -1;
+    if (!attempt->folder) return written_ns(rank->error_fd);
+    snprintf(path, sizeof path, "%s/%u/error.json", attempt->folder, rank->local);
+    if (hr__file_open(path, &fd) < 0) return 0;
+    int64_t at_ns = written_ns(fd);
+    hr__close(&fd);
+    return at_ns;
+}
+
+bool hr__rank_was_ended(const struct hr__rank *rank) {
+    return rank->was_killed || (rank->sent_signal && rank->end.signal == rank->sent_signal);
+}
+
+struct hr__failure hr__failure_of(const struct hr__attempt *attempt, const struct hr__rank *rank) {
+    if (!hr__rank_failed(rank)) return (struct hr__failure){.is_failure = false};
+    if (rank->start_error) return (struct hr__failure){.is_failure = true, .at_ns = attempt->begun_ns};
+    const struct hr__page *page = rank->page;
+    int64_t begun_ns = attempt->begun_ns, ended_ns = rank->ended_ns;
+    int64_t at_ns = ended_ns;
+    at_ns = earlier(at_ns, hr__page_word(&page->exception_ns, begun_ns, ended_ns));
+    /* A rank that returned 0 in its main program, and was ended while it exited, has not failed then. */
+    if (!hr__rank_was_ended(rank)) at_ns = earlier(at_ns, hr__page_word(&page->over_ns, begun_ns, ended_ns));
+    at_ns = earlier(at_ns, error_file_ns(attempt, rank));
+    bool is_after = attempt->ending_ns && at_ns > attempt->ending_ns;
+    bool is_symptom = is_after || hr__page_word(&page->is_lost_peer, 0, 1) || rank->end.signal == SIGABRT_NUMBER;
+    return (struct hr__failure){.is_failure = true, .is_symptom = is_symptom, .at_ns = at_ns};
+}
+
+static bool is_before(const struct hr__failure *a, const struct hr__failure *b) {
+    return a->is_symptom == b->is_symptom ? a->at_ns < b->at_ns : b->is_symptom;
+}
+
+int64_t hr__first_failure(const struct hr__failure *failures, uint32_t count) {
+    int64_t first = -1;
+    for (uint32_t i = 0; i < count; i++)
+        if (failures[i].is_failure && (first < 0 || is_before(&failures[i], &failures[first]))) first = i;
+    return first;
+}
+
+struct hr__rank *hr__find_first(const struct hr__attempt *attempt) {
+    uint32_t count = attempt->job->local_size;
+    struct hr__failure *failures = calloc(count, sizeof *failures);
+    if (!failures) return NULL;
+    for (uint32_t i = 0; i < count; i++) failures[i] = hr__failure_of(attempt, &attempt->ranks[i]);
+    int64_t first = hr__first_failure(failures, count);
+    free(failures);
+    return first < 0 ? NULL : &attempt->ranks[first];
+}

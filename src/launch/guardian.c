@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "launch.h"
+
+/*
+ * The guardian has one thread, no output and no state that the front needs: it starts the ranks, says how they end, and
+ * sends signals for the front, because only their parent knows that a pid still belongs to a rank. When the front has
+ * ended, it kills everything.
+ */
+
+enum { SIGCHLD_BIT = 16, STUCK_NS = 2 }; /* SIGCHLD is 17 */
+
+struct guardian {
+    struct hr__attempt *attempt;
+    int control_fd;
+    int signal_fd;
+    bool is_killing;
+    uint32_t other_count; /* processes that were killed and are no ranks */
+};
+
+static void send_event(struct guardian *guardian, const struct hr__event *event) {
+    /* It may wait for a front that is stopped. An error means that there is no front any more. */
+    hr__write_all(guardian->control_fd, event, sizeof *event);
+}
+
+static struct hr__rank *find_rank(const struct guardian *guardian, int pid) {
+    for
+        hr__each_rank(rank, guardian->attempt) if (rank->pid == pid && !rank->has_ended) return rank;
+    return NULL;
+}
+
+/* ---- ends ---- */
+
+static void note_end(struct guardian *guardian, int pid) {
+    struct hr__end end;
+    uint64_t peak_bytes = 0;
+    if (hr__reap(pid, &end, &peak_bytes) < 0) return;
+    struct hr__rank *rank = find_rank(guardian, pid);
+    if (!rank) {
+        guardian->other_count += guardian->is_killing;
+        return;
+    }
+    rank->has_ended = true;
+    struct hr__event event = {.kind = HR__EVENT_ENDED,
+                              .local = (int32_t)rank->local,
+                              .pid = pid,
+                              .signal = end.signal,
+                              .exit_code = end.exit_code,
+                              .was_killed = guardian->is_killing && end.signal == HR__KILL,
+                              .peak_bytes = peak_bytes,
+                              .at_ns = hr__now_ns()};
+    send_event(guardian, &event);
+}
+
+static void reap(struct guardian *guardian) {
+    int pid;
+    while (hr__ended_child(&pid) == 0) note_end(guardian, pid);
+}
+
+static void when_reaped(void *context, int pid) {
+    note_end(context, pid);
+}
+
+static void send_process(struct guardian *guardian, enum hr__event_kind kind, int pid, int error) {
+    struct hr__event event = {.kind = (uint32_t)kind, .local = -1, .pid = pid, .error = error};
+    hr__process_name(pid, event.name, sizeof event.name);
+    send_event(guardian, &event);
+}
+
+static void when_stuck(void *context, int pid, int error) {
+    send_process(context, HR__EVENT_STUCK, pid, error);
+}
+
+static _Noreturn void kill_all(struct guardian *guardian) {
+    hr__stop_at(HR__AT_GUARDIAN_SWEEPS);
+    guardian->is_killing = true;
+    const struct hr__sweep sweep = {
+        .reaped = when_reaped, .stuck = when_stuck, .context = guardian, .patience_ns = STUCK_NS * HR_NS_PER_S};
+    hr__sweep(&sweep);
+    struct hr__event event = {.kind = HR__EVENT_SWEPT, .local = -1, .count = guardian->other_count};
+    send_event(guardian, &event);
+    hr__stop_at(HR__AT_GUARDIAN_SWEPT);
+    hr__exit(0);
+}
+
+/* ---- starts ---- */
+
+static _Noreturn void become_rank(const struct guardian *guardian, const struct hr__rank *rank) {
+    int parent = hr__parent();
+    hr__stop_at(HR__AT_RANK_FORKED);
+    int error = -hr__rank_become(guardian->attempt, rank, parent);
+    atomic_store(&rank->page->exec_error, error);
+    hr__exit(error == ENOENT ? HR_LAUNCH_NOT_FOUND : HR_LAUNCH_CANNOT_RUN);
+}
+
+static int start(struct guardian *guardian, struct hr__rank *rank) {
+    int pid;
+    int r = hr__fork(&pid);
+    if (r == 0 && pid == 0) become_rank(guardian, rank);
+    if (r == 0) rank->pid = pid;
+    struct hr__event event = {.kind = r < 0 ? HR__EVENT_NOT_STARTED : HR__EVENT_STARTED,
+                              .local = (int32_t)rank->local,
+                              .pid = rank->pid,
+                              .error = r,
+                              .at_ns = hr__now_ns()};
+    send_event(guardian, &event);
+    hr__stop_at(HR__AT_GUARDIAN_STARTED);
+    return r;
+}
+
+static void start_all(struct guardian *guardian) {
+    for
+        hr__each_rank(rank, guardian->attempt) if (start(guardian, rank) < 0) break; /* the front ends the others */
+    hr__ranks_give(guardian->attempt);
+}
+
+/* ---- orders ---- */
+
+static void send_signal(struct guardian *guardian, const struct hr__order *order) {
+    for
+        hr__each_rank(rank, guardian->attempt) if (rank->pid && !rank->has_ended &&
+                                                   (order->local < 0 || (uint32_t)order->local == rank->local))
+            hr__kill(rank->pid, order->signal);
+}
+
+/* Parents first, so that no process starts others while its children are stopped. */
+static void signal_descendants(int parent, int signal, int depth) {
+    enum { MOST = 1024, DEEPEST = 32 };
+    int pids[MOST];
+    size_t count = hr__min(hr__children_of(parent, pids, MOST), MOST);
+    for (size_t i = 0; i < count; i++) {
+        hr__kill(pids[i], signal);
+        if (depth < DEEPEST) signal_descendants(pids[i], signal, depth + 1);
+    }
+}
+
+static _Noreturn void leave(struct guardian *guardian) {
+    enum { SHOWN = 8 };
+    int pids[SHOWN];
+    size_t count = hr__children_of((int)hr__pid(), pids, SHOWN);
+    for (size_t i = 0; i < hr__min(count, SHOWN); i++) send_process(guardian, HR__EVENT_LEFT, pids[i], 0);
+    struct hr__event event = {.kind = HR__EVENT_SWEPT, .local = -1, .count = (uint32_t)count};
+    send_event(guardian, &event);
+    hr__exit(0);
+}
+
+static void obey(struct guardian *guardian) {
+    struct hr__order order;
+    int length = hr__read(guardian->control_fd, &order, sizeof order); /* records of 16 bytes are never split */
+    if (length != sizeof order) kill_all(guardian);
+    hr__stop_at(HR__AT_GUARDIAN_OBEYS);
+    switch (order.kind) {
+    case HR__ORDER_SIGNAL:
+        send_signal(guardian, &order);
+        break;
+    case HR__ORDER_STOP:
+        signal_descendants((int)hr__pid(), order.signal, 0);
+        break;
+    case HR__ORDER_LEAVE:
+        leave(guardian);
+    default:
+        kill_all(guardian);
+    }
+}
+
+/* Closes what belongs to the front, so that nothing waits for the guardian to close it. */
+static void let_go(struct hr__attempt *attempt) {
+    hr__close(&attempt->control_fd);
+    for
+        hr__each_rank(rank, attempt) for (int i = 0; i < 2; i++) hr__close(&rank->streams[i].fd);
+    for (int number = 0; number < 3; number++) hr__replace_fd(attempt->launch->null_fd, number);
+}
+
+void hr__guardian_run(struct hr__attempt *attempt, int control_fd) {
+    struct guardian guardian = {.attempt = attempt, .control_fd = control_fd, .signal_fd = -1};
+    hr__stop_at(HR__AT_GUARDIAN_BEGINS);
+    let_go(attempt);
+    if (hr__new_session() < 0 || hr__adopt_orphans() < 0 ||
+        hr__signals_open(UINT64_C(1) << SIGCHLD_BIT, &guardian.signal_fd) < 0)
+        hr__exit(HR_LAUNCH_ERROR);
+    start_all(&guardian);
+    for (;;) {
+        const int fds[] = {control_fd, guardian.signal_fd};
+        bool is_ready[2] = {false, false};
+        int r = hr__poll(fds, is_ready, 2, INT64_MAX);
+        if (r < 0 && r != -EINTR) kill_all(&guardian);
+        if (is_ready[1]) {
+            while (hr__signals_take(guardian.signal_fd) > 0) {
+            }
+            reap(&guardian);
+        }
+        if (is_ready[0]) obey(&guardian);
+    }
+}

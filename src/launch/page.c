@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <headrace/error.h>
+
+#include "launch.h"
+
+int hr__page_open(struct hr__rank *rank, bool keeps_store) {
+    enum hr__memory_kind kind;
+    void *page = NULL;
+    int r = hr__memory_create(HR__PAGE_STACKS_AT, HR__PAGE_TEXT_AT, &rank->page_fd, &kind);
+    if (r == 0) r = hr__map(rank->page_fd, HR__PAGE_TEXT_AT, &page);
+    if (r == 0) r = hr__memory_create(0, 0, &rank->error_fd, &kind);
+    if (r < 0) return hr__fail(r, "launch: cannot create shared memory for a rank: %s", hr_error_text(r));
+    hr__keep_at_least(rank->page_fd); /* a rank that cuts it would make the front touch pages that do not exist */
+    rank->page = page;
+    atomic_store(&rank->page->is_watched, keeps_store);
+    atomic_store(&rank->page->magic, HR__PAGE_MAGIC);
+    return 0;
+}
+
+void hr__page_close(struct hr__rank *rank) {
+    if (rank->page) hr__unmap(rank->page, HR__PAGE_TEXT_AT);
+    rank->page = NULL;
+    hr__close(&rank->page_fd);
+    hr__close(&rank->error_fd);
+    hr__text_free(&rank->stacks);
+}
+
+int64_t hr__page_word(const _Atomic int64_t *word, int64_t least, int64_t most) {
+    int64_t value = atomic_load(word);
+    return value >= least && value <= most ? value : 0;
+}
+
+/* Adds `bytes` bytes of a file, as far as it has them. */
+static void read_into(struct hr__text *text, int fd, uint64_t at, uint64_t bytes) {
+    enum { PIECE = 4096 };
+    char piece[PIECE];
+    uint64_t size;
+    if (hr__memory_bytes(fd, &size) < 0 || at >= size) return;
+    bytes = hr__min(bytes, size - at);
+    for (uint64_t done = 0; done < bytes;) {
+        size_t length = (size_t)hr__min(bytes - done, PIECE);
+        if (hr__read_at(fd, at + done, piece, length) < 0) return;
+        hr__text_add(text, piece, length);
+        done += length;
+    }
+}
+
+void hr__page_text(const struct hr__rank *rank, struct hr__text *ret_text) {
+    int64_t bytes = hr__page_word(&rank->page->text_bytes, 0, HR__PAGE_TEXT_BYTES);
+    read_into(ret_text, rank->page_fd, HR__PAGE_TEXT_AT, (uint64_t)bytes);
+}
+
+void hr__page_keepers(const struct hr__rank *rank, struct hr__text *ret_text) {
+    int64_t bytes = hr__page_word(&rank->page->keepers_bytes, 0, HR__PAGE_KEEPERS_BYTES);
+    read_into(ret_text, rank->page_fd, HR__PAGE_KEEPERS_AT, (uint64_t)bytes);
+}
+
+bool hr__page_read_stacks(struct hr__rank *rank) {
+    uint64_t size, from = HR__PAGE_STACKS_AT + rank->stacks_bytes;
+    if (hr__memory_bytes(rank->page_fd, &size) < 0 || size <= from) return false;
+    hr__text_cut(&rank->stacks, 0);
+    read_into(&rank->stacks, rank->page_fd, from, HR__PAGE_STACKS_BYTES);
+    rank->stacks_bytes = size - HR__PAGE_STACKS_AT;
+    return rank->stacks.length > 0;
+}

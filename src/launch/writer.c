@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "writer.h"
+
+#include <string.h>
+
+#include "base/base.h"
+
+static const int64_t BLOCKED_NS = HR_NS_PER_S;
+
+struct record {
+    uint8_t target;
+    uint32_t bytes;
+};
+
+static int index_of(uint8_t target) {
+    return target - 1;
+}
+
+/* ---- the thread ---- */
+
+static void write_record(struct hr__writer *writer, const struct record *record, const char *bytes) {
+    int index = index_of(record->target);
+    pthread_mutex_lock(&writer->mutex);
+    bool is_failed = writer->error[index] != 0;
+    writer->write_began_ns = hr__now_ns();
+    pthread_mutex_unlock(&writer->mutex);
+    int r = is_failed ? 0 : hr__write_all(record->target, bytes, record->bytes);
+    pthread_mutex_lock(&writer->mutex);
+    writer->write_began_ns = 0;
+    writer->written_left -= sizeof *record + record->bytes;
+    if (r < 0) writer->error[index] = -r;
+    pthread_mutex_unlock(&writer->mutex);
+}
+
+static void write_all(struct hr__writer *writer) {
+    const char *at = writer->written.bytes, *end = at + writer->written.length;
+    struct record record;
+    for (; at < end; at += sizeof record + record.bytes) {
+        memcpy(&record, at, sizeof record);
+        write_record(writer, &record, at + sizeof record);
+    }
+}
+
+/* Takes the queue. Returns false at the end. */
+static bool take_queue(struct hr__writer *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    hr__text_cut(&writer->written, 0);
+    writer->written_left = 0;
+    if (!writer->queue.length) hr__eventfd_ring(writer->drained_fd);
+    while (!writer->queue.length && !writer->is_stopping) pthread_cond_wait(&writer->changed, &writer->mutex);
+    struct hr__text taken = writer->queue;
+    writer->queue = writer->written;
+    writer->written = taken;
+    writer->written_left = taken.length;
+    pthread_mutex_unlock(&writer->mutex);
+    return taken.length > 0;
+}
+
+static void run(void *context) {
+    struct hr__writer *writer = context;
+    while (take_queue(writer)) write_all(writer);
+}
+
+/* ---- the front ---- */
+
+int hr__writer_open(struct hr__writer *writer) {
+    *writer = (struct hr__writer){.drained_fd = -1};
+    for (int target = 1; target <= HR__WRITER_TARGETS; target++)
+        writer->is_terminal[target - 1] = hr__is_terminal(target);
+    int r = hr__eventfd(&writer->drained_fd);
+    if (r < 0) return r;
+    pthread_mutex_init(&writer->mutex, NULL);
+    pthread_cond_init(&writer->changed, NULL);
+    r = hr__thread_start(&writer->thread, run, writer);
+    if (r < 0) {
+        hr__close(&writer->drained_fd);
+        return r;
+    }
+    writer->is_running = true;
+    return 0;
+}
+
+static bool is_blocked(const struct hr__writer *writer) {
+    return writer->write_began_ns && hr__now_ns() - writer->write_began_ns > BLOCKED_NS;
+}
+
+bool hr__writer_add(struct hr__writer *writer, uint8_t target, const struct hr__text *bytes) {
+    if (!bytes->length) return true;
+    const struct record record = {.target = target, .bytes = (uint32_t)bytes->length};
+    pthread_mutex_lock(&writer->mutex);
+    bool is_dropped = writer->is_terminal[index_of(target)] && is_blocked(writer);
+    if (!is_dropped) {
+        hr__text_add(&writer->queue, &record, sizeof record);
+        size_t head = writer->queue.length - sizeof record;
+        hr__text_add(&writer->queue, bytes->bytes, bytes->length);
+        if (writer->queue.is_short) { /* memory ran out: what is half there goes */
+            hr__text_cut(&writer->queue, head < writer->queue.length ? head : writer->queue.length);
+            writer->queue.is_short = false;
+            is_dropped = true;
+        }
+        pthread_cond_signal(&writer->changed);
+    }
+    pthread_mutex_unlock(&writer->mutex);
+    return !is_dropped;
+}
+
+static size_t pending(struct hr__writer *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    size_t bytes = writer->queue.length + writer->written_left;
+    pthread_mutex_unlock(&writer->mutex);
+    return bytes;
+}
+
+bool hr__writer_is_full(struct hr__writer *writer) {
+    bool is_full = pending(writer) >= HR__WRITER_MOST_BYTES;
+    if (is_full) writer->full_ns = hr__now_ns();
+    return is_full;
+}
+
+bool hr__writer_is_empty(struct hr__writer *writer) {
+    return pending(writer) == 0;
+}
+
+int hr__writer_error(struct hr__writer *writer, uint8_t target) {
+    pthread_mutex_lock(&writer->mutex);
+    int error = writer->error[index_of(target)];
+    pthread_mutex_unlock(&writer->mutex);
+    return error;
+}
+
+static bool is_given_up(struct hr__writer *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    bool is_any_terminal = writer->is_terminal[0] || writer->is_terminal[1];
+    bool result = is_any_terminal && is_blocked(writer);
+    pthread_mutex_unlock(&writer->mutex);
+    return result;
+}
+
+static void stop(struct hr__writer *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    writer->is_stopping = true;
+    pthread_cond_signal(&writer->changed);
+    pthread_mutex_unlock(&writer->mutex);
+    hr__thread_join(&writer->thread);
+    pthread_cond_destroy(&writer->changed);
+    pthread_mutex_destroy(&writer->mutex);
+    hr__text_free(&writer->queue);
+    hr__text_free(&writer->written);
+    hr__close(&writer->drained_fd);
+}
+
+static bool takes_end_signal(int signal_fd, uint64_t end_signals) {
+    int signal;
+    while ((signal = hr__signals_take(signal_fd)) > 0)
+        if (end_signals >> (signal - 1) & 1) return true;
+    return false;
+}
+
+void hr__writer_close(struct hr__writer *writer, int signal_fd, uint64_t end_signals) {
+    static const int64_t SLICE_NS = 100000000;
+    if (!writer->is_running) return;
+    bool is_signalled = false;
+    while (!hr__writer_is_empty(writer) && !is_given_up(writer) && !is_signalled) {
+        const int fds[] = {writer->drained_fd, signal_fd};
+        bool is_ready[2] = {false, false};
+        if (hr__poll(fds, is_ready, 2, hr__now_ns() + SLICE_NS) > 0 && is_ready[0])
+            hr__eventfd_drain(writer->drained_fd);
+        is_signalled = is_ready[1] && takes_end_signal(signal_fd, end_signals);
+    }
+    writer->is_running = false;
+    if (hr__writer_is_empty(writer)) stop(writer); /* else the thread is blocked, and ends with the process */
+}

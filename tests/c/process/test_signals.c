@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <headrace/crew.h>
+#include <headrace/error.h>
+
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* A worker that ignores signals of others than its trainer, which is this process. */
+
+typedef void act(void);
+
+static int pipe_fds[2];
+
+static void report_ready(void) {
+    if (write(pipe_fds[1], "", 1) != 1) _exit(9);
+}
+
+static void await_ready(void) {
+    char ready;
+    assert_int_equal(read(pipe_fds[0], &ready, 1), 1);
+}
+
+static int start(act *work) {
+    assert_int_equal(pipe(pipe_fds), 0);
+    int pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        alarm(100); /* the end of a worker that a failed test leaves */
+        work();
+        _exit(0);
+    }
+    await_ready();
+    return pid;
+}
+
+static int status_of(int pid) {
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    close(pipe_fds[0]);
+    close(pipe_fds[1]);
+    return status;
+}
+
+/* Sends it from another process, and waits until that has ended. */
+static void send_as_other(int pid, int number) {
+    int status, other = fork();
+    if (other == 0) _exit(kill(pid, number) < 0);
+    assert_int_equal(waitpid(other, &status, 0), other);
+    assert_int_equal(status, 0);
+}
+
+static void wait_for_trainer(void) {
+    if (hr_worker_ignore_others(getppid()) < 0) _exit(8);
+    report_ready();
+    for (;;) {
+        pause();
+        report_ready();
+    }
+}
+
+static void a_worker_ignores_signals_of_other_processes(void **state) {
+    (void)state;
+    const int numbers[] = {SIGTERM, SIGUSR1, SIGUSR2};
+    for (size_t i = 0; i < 3; i++) {
+        int pid = start(wait_for_trainer);
+        for (size_t j = 0; j < 3; j++) {
+            send_as_other(pid, numbers[j]);
+            await_ready(); /* a second signal is dropped while the first is pending */
+        }
+        assert_int_equal(waitpid(pid, NULL, WNOHANG), 0);
+        assert_int_equal(kill(pid, numbers[i]), 0); /* the trainer's own ends it */
+        int status = status_of(pid);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == numbers[i]);
+    }
+}
+
+static void raise_in_worker(void) {
+    if (hr_worker_ignore_others(getppid()) < 0) _exit(8);
+    report_ready();
+    raise(SIGUSR2);
+}
+
+static void a_worker_ends_by_its_own_signal(void **state) {
+    (void)state;
+    int status = status_of(start(raise_in_worker));
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR2);
+}
+
+static void wait_in_a_child(void) {
+    if (hr_worker_ignore_others(getppid()) < 0) _exit(8);
+    int child = fork(), status;
+    if (child == 0)
+        for (;;) pause();
+    send_as_other(child, SIGTERM);
+    report_ready();
+    _exit(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM ? 0 : 7);
+}
+
+static void a_process_that_a_worker_forks_ends_by_signals(void **state) {
+    (void)state;
+    assert_int_equal(status_of(start(wait_in_a_child)), 0);
+}
+
+static volatile sig_atomic_t own_count;
+
+static void count(int number) {
+    (void)number;
+    own_count++;
+}
+
+static void handle_and_ignore(void) {
+    signal(SIGTERM, count);
+    signal(SIGUSR1, SIG_IGN);
+    if (hr_worker_ignore_others(getppid()) < 0) _exit(8);
+    signal(SIGUSR2, count); /* replaces the handler */
+    send_as_other(getpid(), SIGTERM);
+    send_as_other(getpid(), SIGUSR1);
+    send_as_other(getpid(), SIGUSR2);
+    report_ready();
+    _exit(own_count == 2 ? 0 : 7);
+}
+
+static void a_worker_keeps_handlers_of_its_own(void **state) {
+    (void)state;
+    assert_int_equal(status_of(start(handle_and_ignore)), 0);
+}
+
+static void no_process_cannot_be_the_trainer(void **state) {
+    (void)state;
+    assert_int_equal(hr_worker_ignore_others(0), -EINVAL);
+    assert_non_null(strstr(hr_error_message(), "crew: cannot ignore signals of other processes than 0: "));
+    assert_int_equal(hr_worker_ignore_others(-1), -EINVAL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_worker_ignores_signals_of_other_processes),
+        cmocka_unit_test(a_worker_ends_by_its_own_signal),
+        cmocka_unit_test(a_process_that_a_worker_forks_ends_by_signals),
+        cmocka_unit_test(a_worker_keeps_handlers_of_its_own),
+        cmocka_unit_test(no_process_cannot_be_the_trainer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
