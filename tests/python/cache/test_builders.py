@@ -75,10 +75,6 @@ def test_waiting_says_who_builds_and_how_far(scripts: Scripts) -> None:
 
 WAIT = """
 try:
-    headrace.cache("rows", lambda: 1, version=1, timeout=0.05)
-except TimeoutError:
-    note(f"waits-{sys.argv[-1]}")
-try:
     headrace.cache("rows", lambda: np.zeros(1), version=1)
 except Exception as error:
     print(type(error).__module__, type(error).__name__, error, *getattr(error, "__notes__", []))
@@ -88,11 +84,8 @@ except Exception as error:
 def _wait_for_failure(scripts: Scripts, how: str) -> tuple[str, str]:
     builder = scripts.start(SLOW.format(how))
     scripts.await_("began")
-    ready = "import threading; threading.Timer(0.3, lambda: note('waits')).start()\n"
-    waiting = scripts.start(ready + WAIT.split("\n", 5)[5])
-    scripts.await_("waits")
-    entry = until(lambda: headrace.cache.ls() or [0])
-    assert entry
+    waiting = scripts.start(WAIT)
+    assert until(lambda: "nanosleep" in _sleeps(waiting.pid), 60)  # it has found the builder
     scripts.note("go")
     _, errors = scripts.end(builder, 1)
     return scripts.end(waiting)[0], errors
