@@ -18,8 +18,11 @@
  * file system) is ignored. */
 static void note_claim(hr_cached *cached) {
     static _Atomic uint32_t number;
-    char text[HR_CACHE_COMMAND_BYTES + 80], command[HR_CACHE_COMMAND_BYTES];
-    hr__command_line((int)cached->pid, command, sizeof command);
+    static _Thread_local char command[HR_CACHE_COMMAND_BYTES]; /* of process `command_pid`: reading it takes 10 us */
+    static _Thread_local uint32_t command_pid;
+    char text[HR_CACHE_COMMAND_BYTES + 80];
+    if (command_pid != cached->pid) hr__command_line((int)cached->pid, command, sizeof command);
+    command_pid = cached->pid;
     int length = snprintf(text, sizeof text, "%" PRIu32 " %" PRIu64 " %" PRId64 " %s", cached->pid, hr__pid_namespace(),
                           hr__wall_ns(), command);
     int r = hr__path(cached->claim, "%s/claims/%s.%" PRIu32 ".%" PRIu32, cached->cache->stores[0].path,

@@ -175,7 +175,8 @@ int hr__build_new(hr_cache *cache, const char *key, struct held_lock *lock, cons
 int hr__sum(int fd, uint64_t offset, uint64_t bytes, uint64_t *ret_sum);
 uint64_t hr__chunk_end(const struct record *record, uint64_t chunk);
 uint64_t hr__count_chunks(uint64_t bytes, uint64_t chunk_bytes);
-/* Deletes the unfinished builds of a key that no process uses; the caller has the builder's lock. */
+/* Moves the unfinished builds of a key to the trash, where each is deleted if no process has it; the caller has the
+ * builder's lock. */
 void hr__partials_delete(hr_cache *cache, const char *key);
 /* Finds the newest unfinished build of a key. -ENOENT. */
 int hr__partial_find(hr_cache *cache, const char *key, uint32_t *ret_store, char *ret_folder);

@@ -43,38 +43,47 @@ int hr__sum(int fd, uint64_t offset, uint64_t bytes, uint64_t *ret_sum) {
 /* ---- unfinished builds ---- */
 
 struct search {
+    hr_cache *cache;
     const char *key;
     size_t key_length;
-    const char *newest_of; /* path of the folder, for deletion; NULL: look for the newest */
-    const char *trash;
+    const char *folder; /* of unfinished builds */
     uint64_t newest;
+    uint32_t store;
     bool is_found;
 };
 
-static int look_at_partial(void *context, const char *name) {
+/* Returns true if a name is KEY.GENERATION. */
+static bool is_of_key(const struct search *search, const char *name, uint64_t *ret_generation) {
+    if (strncmp(name, search->key, search->key_length) != 0 || name[search->key_length] != '.') return false;
+    *ret_generation = strtoull(name + search->key_length + 1, NULL, 10);
+    return true;
+}
+
+static int find_newest(void *context, const char *name) {
     struct search *search = context;
-    if (strncmp(name, search->key, search->key_length) != 0 || name[search->key_length] != '.') return 0;
-    uint64_t generation = strtoull(name + search->key_length + 1, NULL, 10);
-    if (search->newest_of) {
-        char folder[HR__PATH_BYTES], trash[HR__PATH_BYTES], id[HR_CACHE_ID_CHARACTERS];
-        hr__cache_draw_id(id);
-        if (hr__path(folder, "%s/%s", search->newest_of, name) == 0 &&
-            hr__path(trash, "%s/%s~%s", search->trash, search->key, id) == 0)
-            hr__delete_unclaimed(folder, trash);
-    } else if (!search->is_found || generation > search->newest) {
-        search->newest = generation;
-        search->is_found = true;
-    }
+    uint64_t generation;
+    if (!is_of_key(search, name, &generation)) return 0;
+    if (!search->is_found || generation > search->newest) search->newest = generation;
+    search->is_found = true;
+    return 0;
+}
+
+/* A folder of unfinished builds may have an object that processes have: its builder died between the moment when it
+ * changed places with its successor and the moment when it went to the trash. So it goes there now. */
+static int retire_one(void *context, const char *name) {
+    struct search *search = context;
+    char folder[HR__PATH_BYTES];
+    uint64_t generation;
+    if (!is_of_key(search, name, &generation) || hr__path(folder, "%s/%s", search->folder, name) < 0) return 0;
+    hr__retire(search->cache, search->store, search->key, folder, NULL);
     return 0;
 }
 
 void hr__partials_delete(hr_cache *cache, const char *key) {
     for (uint32_t i = 0; i < cache->store_count; i++) {
-        char partial[HR__PATH_BYTES], trash[HR__PATH_BYTES];
-        struct search search = {.key = key, .key_length = strlen(key), .newest_of = partial, .trash = trash};
-        if (hr__path(partial, "%s/partial", cache->stores[i].path) == 0 &&
-            hr__path(trash, "%s/trash", cache->stores[i].path) == 0)
-            hr__folder_visit(partial, look_at_partial, &search);
+        char partial[HR__PATH_BYTES];
+        struct search search = {.cache = cache, .key = key, .key_length = strlen(key), .folder = partial, .store = i};
+        if (hr__path(partial, "%s/partial", cache->stores[i].path) == 0) hr__folder_visit(partial, retire_one, &search);
     }
 }
 
@@ -83,7 +92,7 @@ int hr__partial_find(hr_cache *cache, const char *key, uint32_t *ret_store, char
         char partial[HR__PATH_BYTES];
         struct search search = {.key = key, .key_length = strlen(key)};
         if (hr__path(partial, "%s/partial", cache->stores[i].path) < 0) continue;
-        hr__folder_visit(partial, look_at_partial, &search);
+        hr__folder_visit(partial, find_newest, &search);
         if (!search.is_found) continue;
         *ret_store = i;
         return hr__path(ret_folder, "%s/%s.%" PRIu64, partial, key, search.newest);

@@ -22,12 +22,13 @@ from typing import Any
 from headrace import _core
 from headrace._cache import opening
 from headrace._cache.files import Files
-from headrace.store import _freeze, _pickling
 
 _attached: weakref.WeakValueDictionary[tuple[str, str], _core.Cached] = weakref.WeakValueDictionary()  # by root and id
 _values: weakref.WeakValueDictionary[tuple[str, str], Any] = weakref.WeakValueDictionary()  # images, by root and id
+_names: set[tuple[str, str, str]] = set()  # root, name and version of objects that this process had attached
 _starts: list[int] = []  # the addresses of all mapped objects, sorted
 _ranges: dict[int, tuple[int, tuple[str, str, str, str]]] = {}  # by start: the end, and root, name, version, id
+_watched: dict[int, weakref.ref[_core.Cached]] = {}  # by start
 _state: dict[str, Any] = {"previous": None, "is_registered": False}
 
 
@@ -36,7 +37,9 @@ _state: dict[str, Any] = {"previous": None, "is_registered": False}
 
 def attach(cache: _core.Cache, name: str, version: str, identity: str | None = None) -> _core.Cached:
     """Attaches an object; each is mapped once in a process. Raises FileNotFoundError or CacheError."""
-    known = _attached.get((cache.root, identity or cache.peek(name, version)[0]))
+    if identity is None and (cache.root, name, version) in _names:
+        identity = cache.peek(name, version)[0]  # the name may have another object by now
+    known = _attached.get((cache.root, identity)) if identity else None
     return known if known is not None else adopt(cache, cache.attach(name, version, identity))
 
 
@@ -54,6 +57,7 @@ def adopt(cache: _core.Cache, cached: _core.Cached) -> _core.Cached:
     if known is not None:
         return known
     _attached[key] = cached
+    _names.add((cache.root, info["name"], info["version"]))
     if cached.bytes and not info["is_private"]:
         _register(cached, (cache.root, info["name"], info["version"], info["id"]))
     return cached
@@ -63,13 +67,14 @@ def _register(cached: _core.Cached, handle: tuple[str, str, str, str]) -> None:
     start = cached.address
     bisect.insort(_starts, start)
     _ranges[start] = (start + cached.bytes, handle)
-    weakref.finalize(cached, _forget, start).atexit = False
+    _watched[start] = weakref.ref(cached, functools.partial(_forget, start))
     if not _state["is_registered"]:
         atexit.register(_end_claims)
         _state["is_registered"] = True
 
 
-def _forget(start: int) -> None:
+def _forget(start: int, _: object) -> None:
+    _watched.pop(start, None)
     _ranges.pop(start, None)
     at = bisect.bisect_left(_starts, start)
     if at < len(_starts) and _starts[at] == start:
@@ -87,7 +92,7 @@ def _end_claims() -> None:
 
 def meta_of(cached: _core.Cached) -> dict[str, Any]:
     """Returns what the builder noted about the contents. Raises CacheError."""
-    text = cached.info()["meta"]
+    text = cached.meta
     try:
         meta = json.loads(text)
         if isinstance(meta, dict) and isinstance(meta.get("kind"), str):
@@ -141,6 +146,8 @@ def _image(cache: _core.Cache, cached: _core.Cached) -> _core.Image:
     key = (cache.root, info["id"])
     image = _values.get(key)
     if image is None:
+        from headrace.store import _freeze, _pickling  # not at the top: workers that only get arrays do not need it
+
         _freeze.know_arrays()
         image = _core.image_over(cached, True)
         _pickling.remember(image, None)

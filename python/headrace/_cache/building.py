@@ -210,10 +210,10 @@ def tell_attached(cache: _core.Cache, cached: _core.Cached) -> None:
     """Prints one line for a large object that this job attaches."""
     if cached.bytes < _SHOWN_BYTES or not _is_main_process():
         return
-    info = cached.info()
-    if info["id"] in _shown:
+    if cached.id in _shown:
         return
-    _shown.add(info["id"])
+    _shown.add(cached.id)
+    info = cached.info()
     count = len(cache.claims(info["id"]))
     shared = f", shared by {count} processes" if count > 1 else ""
     say(f"cache {info['name']}: {in_units(cached.bytes)} in {info['path']}{shared}")

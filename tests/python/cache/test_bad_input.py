@@ -140,3 +140,15 @@ def test_bad_progress_is_refused() -> None:
 def test_gc_refuses_bad_limits(options: dict[str, Any], error: Any) -> None:
     with pytest.raises(error, match=r"headrace\.cache"):
         headrace.cache.gc(**options)
+
+
+def test_doctor_says_where_a_cache_would_be(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.doctor.machine import cache
+
+    machine = _core.machine()
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    found = cache.cache(machine)
+    assert found.severity in ("ok", "note") and "fit into memory" in found.value
+    tmp_path.chmod(0o777)
+    found = cache.cache(machine)
+    assert found.severity == "warning" and "other users may write" in found.consequence

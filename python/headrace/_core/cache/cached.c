@@ -100,6 +100,12 @@ static PyObject *cached_number(PyObject *self, void *which) {
     return PyLong_FromUnsignedLongLong(info.bytes);
 }
 
+static PyObject *cached_text(PyObject *self, void *which) {
+    struct hr_cached_info info;
+    hr_cached_look(cached_of(self), &info);
+    return text_of(*(const char *)which == 'i' ? info.id : info.meta);
+}
+
 static PyMethodDef methods[] = {
     {"info", cached_info, METH_NOARGS, "info() -> dict\n\nReturns the fields of struct hr_cached_info."},
     {"verify", cached_verify, METH_NOARGS,
@@ -110,6 +116,8 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef attributes[] = {
     {"fd", cached_number, NULL, "A descriptor of the data, borrowed; -1 after unclaim().", "fd"},
+    {"id", cached_text, NULL, "The id of the object.", "id"},
+    {"meta", cached_text, NULL, "The text of its builder.", "meta"},
     {"address", cached_number, NULL, "Where the data is mapped.", "address"},
     {"bytes", cached_number, NULL, "The size of the data.", "bytes"},
     {NULL, NULL, NULL, NULL, NULL},
