@@ -111,9 +111,20 @@ static int claim(const char *folder, hr_cached *cached) {
     return 0;
 }
 
-/* An object of a job that has ended: no process has a claim, and this one asks for a new one. */
-static bool has_ended(hr_cached *cached) {
-    if (cached->record.keep != HR_CACHE_KEEP_JOB) return false;
+/* On a disk, an object may be of an earlier start of the machine. */
+static bool is_of_this_start(const struct record *record) {
+    char boot_id[HR__BOOT_ID_BYTES];
+    if (record->keep != HR_CACHE_KEEP_BOOT) return true;
+    hr__boot_id(boot_id);
+    return !*boot_id || !*record->boot_id || strcmp(boot_id, record->boot_id) == 0;
+}
+
+/* An object of a job that has ended, or of an earlier start of the machine: no process has a claim, and this one asks
+ * for a new one. */
+static bool has_ended(const hr_cache *cache, hr_cached *cached) {
+    bool may_have_ended = cached->record.keep == HR_CACHE_KEEP_JOB ||
+                          (!cache->stores[cached->store].is_memory && !is_of_this_start(&cached->record));
+    if (!may_have_ended) return false;
     if (hr__lock_file(cached->fd, HR__EXCLUSIVE) < 0) { /* the kernel has dropped the shared lock for the attempt */
         hr__lock_file(cached->fd, HR__SHARED);
         return false;
@@ -166,7 +177,7 @@ static hr_cached *free_cached(hr_cached *cached) {
 static int attach_folder(hr_cached *cached, const char *folder, const char *name, const char *version, const char *id) {
     int r = claim(folder, cached);
     if (r == 0) r = check_identity(cached, name, version, id);
-    if (r == 0 && has_ended(cached)) {
+    if (r == 0 && has_ended(cached->cache, cached)) {
         char key_id[HR_CACHE_ID_CHARACTERS];
         memcpy(key_id, cached->record.id, sizeof key_id);
         hr__close(&cached->fd);

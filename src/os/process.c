@@ -144,7 +144,9 @@ uint64_t hr__pid_namespace(void) {
 }
 
 void hr__boot_id(char ret_id[HR__BOOT_ID_BYTES]) {
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    char path[512];
+    int count = snprintf(path, sizeof path, "%s/proc/sys/kernel/random/boot_id", hr__root());
+    FILE *file = count < (int)sizeof path ? fopen(path, "re") : NULL;
     size_t length = file ? fread(ret_id, 1, HR__BOOT_ID_BYTES - 1, file) : 0;
     if (file) fclose(file);
     ret_id[length] = '\0';
