@@ -53,10 +53,9 @@ def adopt(cache: _core.Cache, cached: _core.Cached) -> _core.Cached:
     """Makes an attached object known; returns the one that this process has already, if it has it."""
     info = cached.info()
     key = (cache.root, info["id"])
-    known = _attached.get(key)
-    if known is not None:
+    known = _attached.setdefault(key, cached)
+    if known is not cached:
         return known
-    _attached[key] = cached
     _names.add((cache.root, info["name"], info["version"]))
     if cached.bytes and not info["is_private"]:
         _register(cached, (cache.root, info["name"], info["version"], info["id"]))

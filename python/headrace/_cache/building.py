@@ -57,7 +57,7 @@ def describe_builder(builder: dict[str, Any]) -> str:
     return text
 
 
-class Waiting:
+class _Waiting:
     """Reports a wait to the user, and ends it after the timeout."""
 
     def __init__(self, name: str, timeout: float | None) -> None:
@@ -104,6 +104,20 @@ def _raise_failure(ticket: _core.CacheTicket, name: str, error: _core.CacheError
     raise _core.CacheError(f"{error}. Its traceback:\n{sent.text}")
 
 
+def await_object(ticket: _core.CacheTicket, name: str, timeout: float | None) -> _core.Cached | _core.CacheBuild:
+    """Waits until an object exists, or until this process has to build it. Raises as obtain."""
+    waiting = _Waiting(name, timeout)
+    while True:
+        try:
+            found = ticket.wait(waiting.slice())
+        except _core.CacheError as error:
+            _raise_failure(ticket, name, error)
+            raise
+        if found is not None:
+            return found
+        waiting.look(ticket)
+
+
 def obtain(
     cache: _core.Cache,
     name: str,
@@ -121,19 +135,10 @@ def obtain(
     stamp: None takes whatever is published. Raises what `make` raises, here or in the process that was waited for;
     CacheError if builders died or wait for each other; TimeoutError.
     """
-    ticket = cache.ask(name, version, stamp, form, keep)
-    waiting = Waiting(name, timeout)
-    while True:
-        try:
-            found = ticket.wait(waiting.slice())
-        except _core.CacheError as error:
-            _raise_failure(ticket, name, error)
-            raise
-        if isinstance(found, _core.CacheBuild):
-            return attached.adopt(cache, _build(found, make, keeps_chunks))
-        if found is not None:
-            return attached.adopt(cache, found)
-        waiting.look(ticket)
+    found = await_object(cache.ask(name, version, stamp, form, keep), name, timeout)
+    if isinstance(found, _core.CacheBuild):
+        found = _build(found, make, keeps_chunks)
+    return attached.adopt(cache, found)
 
 
 # ---- building ----

@@ -102,10 +102,7 @@ class Writer:
     def _ask(self) -> Any:
         meta = contents.meta_of_array(self.dtype, self.shape)
         ticket = self._cache.ask(self._name, self._version, meta, "rows", self._keep)
-        waiting = building.Waiting(self._name, self._timeout)
-        while (found := ticket.wait(waiting.slice())) is None:
-            waiting.look(ticket)
-        return found
+        return building.await_object(ticket, self._name, self._timeout)
 
     def __enter__(self) -> Writer:
         found = self._ask()

@@ -12,7 +12,7 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
-from cache_scripts import Scripts
+from cache_scripts import Scripts, sleeping_in
 from processes import until
 
 BUILD = """
@@ -85,7 +85,7 @@ def _wait_for_failure(scripts: Scripts, how: str) -> tuple[str, str]:
     builder = scripts.start(SLOW.format(how))
     scripts.await_("began")
     waiting = scripts.start(WAIT)
-    assert until(lambda: "nanosleep" in _sleeps(waiting.pid), 60)  # it has found the builder
+    assert until(lambda: "nanosleep" in sleeping_in(waiting.pid), 60)  # it has found the builder
     scripts.note("go")
     _, errors = scripts.end(builder, 1)
     return scripts.end(waiting)[0], errors
@@ -136,7 +136,7 @@ def test_third_dead_builder_is_an_error(scripts: Scripts) -> None:
     processes += [scripts.start(die, NUMBER=str(number)) for number in range(4)]
     ticket = headrace._core.Cache(None).ask("rows", "1", "stamp", "value", 1)
     assert ticket.wait(0.05) is None
-    waits = lambda: sum("nanosleep" in _sleeps(process.pid) for process in processes)  # noqa: E731
+    waits = lambda: sum("nanosleep" in sleeping_in(process.pid) for process in processes)  # noqa: E731
     assert until(lambda: waits() >= 4, 60)
     scripts.note("go")
     outcomes = [(process.communicate(timeout=60), process.returncode) for process in processes]
@@ -147,13 +147,6 @@ def test_third_dead_builder_is_an_error(scripts: Scripts) -> None:
         ticket.wait(10)
     del ticket
     assert headrace.cache("rows", lambda: np.ones(1), version=1)[0] == 1
-
-
-def _sleeps(pid: int) -> str:
-    try:
-        return pathlib.Path(f"/proc/{pid}/wchan").read_text()
-    except OSError:
-        return ""
 
 
 def test_builder_that_needs_its_own_name_is_named(root: pathlib.Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
-from cache_scripts import Scripts
+from cache_scripts import Scripts, sleeping_in
+from processes import until
 
 SHAPE = (10, 3)
 ROWS = np.arange(30.0).reshape(SHAPE)
@@ -130,3 +131,23 @@ def test_writer_refuses_bad_rows() -> None:
                 writer[::2] = 1
             with pytest.raises(ValueError, match="broadcast"):
                 writer[0:2] = np.zeros((3, 3))
+
+
+def test_failed_writer_reaches_those_that_wait(scripts: Scripts) -> None:
+    writing = scripts.start("""
+    with headrace.cache.writer("rows", (4, 2), "f8") as writer:
+        note("up")
+        await_("go")
+        raise OSError("the disk of the source is gone")
+    """)
+    scripts.await_("up")
+    waiting = scripts.start("""
+    try:
+        headrace.cache.writer("rows", (4, 2), "f8").__enter__()
+    except OSError as error:
+        print(error)
+    """)
+    assert until(lambda: "nanosleep" in sleeping_in(waiting.pid), 60)
+    scripts.note("go")
+    scripts.end(writing, 1)
+    assert "the disk of the source is gone" in scripts.end(waiting)[0]

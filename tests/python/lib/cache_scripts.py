@@ -64,3 +64,11 @@ class Scripts:
             if process.poll() is None:
                 process.kill()
             process.communicate()
+
+
+def sleeping_in(pid: int) -> str:
+    """Returns the function of the kernel in which a process sleeps."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/wchan").read_text()
+    except OSError:
+        return ""
