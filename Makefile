@@ -55,6 +55,7 @@ soak: build/dev.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 
 	build/dev/tests/soak_kills $(KILLS) $(SEED)
 	build/dev/tests/soak_cache $(KILLS) $(SEED)
 	.venv/bin/python tests/soak/soak_kills.py $(SECONDS) $(SEED)
+	HEADRACE_SOAK=1 .venv/bin/python -m pytest -q -k "dies_first or at_random" --timeout=0 tests/cli/run
 	HEADRACE_SOAK=1 HEADRACE_EXAMPLES=2000 .venv/bin/python -m pytest -q -k "dies_in_dataset or drawn or remaining_sample" --timeout=0 \
 		tests/python/engine/test_restarts.py tests/python/torch/test_same_as_torch.py tests/python/torch/test_resume.py
 

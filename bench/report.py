@@ -31,11 +31,13 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def in_units(row: Json | None) -> str:
-    """Returns a value with its unit: `341 ns`, `8.2 us`, `1.05 ms`, `2.1 s`; `57.1 B`, `24 MB`; `> 10 s`."""
+    """Returns a value with its unit: `341 ns`, `8.2 us`, `1.05 ms`, `2.1 s`; `57.1 B`, `24 MB`; `0 of 20`; `> 10 s`."""
     if row is None:
         return ""
     if row.get("at_least"):
         return f"> {in_units({**row, 'at_least': False})}"
+    if row["unit"].startswith("of "):
+        return f"{row['value']:.0f} {row['unit']}"
     if row["unit"] == "bytes":
         sizes = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0, "B"))
         scale, unit = next(pair for pair in sizes if row["value"] >= pair[0])
@@ -54,7 +56,7 @@ def _pick(rows: list[Json], work: str, rival: str, workers: int) -> Json | None:
     return next(same, None)
 
 
-BASES = ("torch", "built-in", "pickle")
+BASES = ("torch", "torchrun", "built-in", "pickle")
 
 
 def _base(rows: list[Json]) -> str:
@@ -78,6 +80,8 @@ def _others(rows: list[Json]) -> list[str]:
 
 
 def _ratio(our: Json, torchs: Json) -> str:
+    if our["unit"].startswith("of "):
+        return ""
     bounds = ("> " if our.get("at_least") else "") + ("< " if torchs.get("at_least") else "")
     return f"{bounds}{in_words(our['value'] / torchs['value'])}" if bounds != "> < " else "?"
 

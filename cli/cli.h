@@ -17,7 +17,7 @@ int exec_command(int argc, char **argv);
 /* ---- interpreter.c ---- */
 
 /* Writes to `path` the path of this program. */
-bool find_program(char *path, size_t size);
+bool find_own_path(char *path, size_t size);
 /* Writes to `path` the path of the program `name` in the directory of this program. Returns true if it can be executed.
  */
 bool find_next_to(const char *name, char *path, size_t size);

@@ -8,7 +8,7 @@
 
 /* Finds Python interpreters next to this program. */
 
-bool find_program(char *path, size_t size) {
+bool find_own_path(char *path, size_t size) {
     ssize_t length = readlink("/proc/self/exe", path, size - 1);
     if (length < 0) return false;
     path[length] = '\0';
@@ -16,7 +16,7 @@ bool find_program(char *path, size_t size) {
 }
 
 bool find_next_to(const char *name, char *path, size_t size) {
-    if (!find_program(path, size)) return false;
+    if (!find_own_path(path, size)) return false;
     char *slash = strrchr(path, '/');
     if (!slash) return false;
     size_t room = size - (size_t)(slash + 1 - path);

@@ -62,7 +62,7 @@ static bool check_script(struct run *run) {
 
 static bool plan(struct run *run) {
     char program[PATH_MAX];
-    if (!find_program(program, sizeof program))
+    if (!find_own_path(program, sizeof program))
         return run_fail(run, "cannot read /proc/self/exe: %s; mount /proc", strerror(errno));
     struct run_machine machine = {.program = run_print(run, "%s", program),
                                   .run_id = random_id(run),

@@ -118,7 +118,7 @@ static void note_event(struct hr__attempt *attempt, const struct hr__event *even
         add_name(&attempt->stuck, event);
     } else if (event->kind == HR__EVENT_LEFT) {
         add_name(&attempt->left, event);
-    } else if (attempt->reason == HR__NO_REASON) {
+    } else if (event->kind == HR__EVENT_LEAVES) {
         attempt->left_count = event->count;
     } else {
         attempt->adopted_count = event->count;
@@ -145,8 +145,8 @@ static void reap_guardian(struct hr__attempt *attempt) {
 }
 
 static struct hr__rank *find_rank(const struct hr__attempt *attempt, int pid) {
-    for
-        hr__each_rank(rank, attempt) if (rank->pid == pid && !rank->has_ended) return rank;
+    hr__each_rank (rank, attempt)
+        if (rank->pid == pid && !rank->has_ended) return rank;
     return NULL;
 }
 
@@ -160,7 +160,8 @@ static void when_reaped(void *context, int pid) {
         attempt->adopted_count += pid != attempt->guardian_pid;
         return;
     }
-    rank->has_ended = rank->was_killed = true;
+    rank->has_ended = true;
+    rank->was_killed = end.signal == HR__KILL;
     rank->end = end;
     rank->ended_ns = hr__now_ns();
     rank->peak_bytes = peak_bytes;
@@ -180,7 +181,7 @@ static void replace_guardian(struct hr__attempt *attempt) {
     if (attempt->reason == HR__NO_REASON) attempt->reason = HR__GUARDIAN_DIED;
     if (!attempt->ending_ns) attempt->ending_ns = hr__now_ns();
     const struct hr__sweep sweep = {
-        .reaped = when_reaped, .stuck = when_stuck, .context = attempt, .patience_ns = 2 * HR_NS_PER_S};
+        .reaped = when_reaped, .stuck = when_stuck, .context = attempt, .spared = &attempt->launch->others};
     hr__sweep(&sweep);
 }
 
@@ -194,17 +195,18 @@ static void end_of_guardian(struct hr__attempt *attempt) {
     attempt->phase = HR__OVER;
 }
 
+/* Takes all events that have come: each turn of the loop looks at all ranks. */
 static void hear_guardian(struct hr__attempt *attempt) {
-    struct hr__event event;
-    if (read_event(attempt, &event))
-        note_event(attempt, &event);
-    else
-        end_of_guardian(attempt);
+    do {
+        struct hr__event event;
+        if (read_event(attempt, &event))
+            note_event(attempt, &event);
+        else
+            end_of_guardian(attempt);
+    } while (attempt->control_fd >= 0 && hr__is_readable(attempt->control_fd));
 }
 
 /* ---- signals ---- */
-
-enum { SIGTSTP_NUMBER = 20, SIGCONT_NUMBER = 18, SIGWINCH_NUMBER = 28, SIGCHLD_NUMBER = 17 };
 
 /* Reaps processes that this one has adopted. As process 1 of a container, it adopts all that other processes leave. */
 static void reap_adopted(const struct hr__attempt *attempt) {
@@ -217,16 +219,16 @@ static void reap_adopted(const struct hr__attempt *attempt) {
 static void take_signal(struct hr__attempt *attempt) {
     int signal = hr__signals_take(attempt->job->signal_fd);
     switch (signal) {
-    case SIGCHLD_NUMBER:
+    case HR__CHLD:
         reap_adopted(attempt);
         break;
-    case SIGTSTP_NUMBER:
+    case HR__TSTP:
         hr__terminal_suspend(attempt);
         break;
-    case SIGCONT_NUMBER:
+    case HR__CONT:
         hr__terminal_resume(attempt);
         break;
-    case SIGWINCH_NUMBER:
+    case HR__WINCH:
         hr__terminal_resize(attempt);
         break;
     default:
@@ -255,26 +257,25 @@ static void free_polled(struct polled *polled) {
 
 static void list_fds(struct hr__attempt *attempt, struct polled *polled) {
     struct hr__launch *launch = attempt->launch;
-    bool is_full = launch->writer.is_running && hr__writer_is_full(&launch->writer);
+    bool is_full = launch->writer && hr__writer_is_full(launch->writer);
     int *fd = polled->fds;
     *fd++ = attempt->control_fd;
     *fd++ = attempt->job->signal_fd;
-    *fd++ = is_full ? launch->writer.drained_fd : -1;
+    *fd++ = is_full ? launch->writer->drained_fd : -1;
     *fd++ = hr__terminal_input(attempt);
-    for
-        hr__each_rank(rank, attempt) for (int i = 0; i < 2; i++) *fd++ = is_full ? -1 : rank->streams[i].fd;
+    hr__each_rank (rank, attempt)
+        for (int i = 0; i < 2; i++) *fd++ = is_full ? -1 : rank->streams[i].fd;
     memset(polled->is_ready, 0, polled->count * sizeof(bool));
 }
 
 static void serve(struct hr__attempt *attempt, const struct polled *polled) {
     size_t at = FIXED_FDS;
     if (polled->is_ready[1]) take_signal(attempt);
-    if (polled->is_ready[2]) hr__eventfd_drain(attempt->launch->writer.drained_fd);
+    if (polled->is_ready[2]) hr__eventfd_drain(attempt->launch->writer->drained_fd);
     if (polled->is_ready[3]) hr__terminal_pass_input(attempt);
-    for
-        hr__each_rank(rank, attempt) for (int i = 0; i < 2;
-                                          i++, at++) if (polled->is_ready[at] && rank->streams[i].fd >= 0)
-            hr__output_read(attempt, rank, &rank->streams[i]);
+    hr__each_rank (rank, attempt)
+        for (int i = 0; i < 2; i++, at++)
+            if (polled->is_ready[at] && rank->streams[i].fd >= 0) hr__output_read(attempt, rank, &rank->streams[i]);
     if (polled->is_ready[0]) hear_guardian(attempt); /* last, so that output before an end is shown before it */
 }
 

@@ -1,24 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launch.h"
 
-enum { SIGINT_NUMBER = 2, SIGCONT_NUMBER = 18, FIRST_REAL_TIME = 32, LAST_SIGNAL = 64 };
-
 static const int64_t HINT_NS = 2 * HR_NS_PER_S;
-static const int64_t STACKS_NS = 250000000; /* for a rank to write its stacks */
+static const int64_t STACKS_NS = 250000000;   /* for a rank to write its stacks */
+static const int64_t IMPATIENT_NS = 50000000; /* the same while a person waits */
+static const int64_t AGAIN_NS = 250000000;    /* a signal that comes sooner after the first one means the same */
 
 static void send(struct hr__attempt *attempt, int signal) {
     hr__attempt_order(attempt, HR__ORDER_SIGNAL, -1, signal);
 }
 
 /* ---- stacks ---- */
-
-/* Returns the signal that makes a rank write its stacks; 0: it does not, or does so no more. */
-static int stack_signal_of(const struct hr__rank *rank) {
-    if (!rank->pid || rank->has_ended || hr__page_word(&rank->page->pid, 1, INT32_MAX) != rank->pid) return 0;
-    /* A program that this process has become since would be ended by the signal. It does not have the page. */
-    if (!hr__has_file(rank->pid, rank->page_fd)) return 0;
-    return (int)hr__page_word(&rank->page->stack_signal, FIRST_REAL_TIME, LAST_SIGNAL);
-}
 
 /* Reads what has come. Returns true if it is still growing or has not begun. */
 static bool is_writing(struct hr__rank *rank, uint64_t *size) {
@@ -36,22 +28,18 @@ static void await_stacks(struct hr__rank *rank, int64_t deadline_ns) {
     hr__page_read_stacks(rank);
 }
 
-static bool ask_for_stacks(struct hr__attempt *attempt, const struct hr__rank *rank) {
-    int signal = stack_signal_of(rank);
-    if (signal) hr__attempt_order(attempt, HR__ORDER_SIGNAL, (int32_t)rank->local, signal);
-    return signal != 0;
-}
-
 void hr__ending_take_stack(struct hr__attempt *attempt, struct hr__rank *rank) {
-    if (ask_for_stacks(attempt, rank)) await_stacks(rank, hr__now_ns() + STACKS_NS);
+    if (rank->has_ended || !hr__page_stack_signal(rank)) return;
+    hr__attempt_order(attempt, HR__ORDER_STACKS, (int32_t)rank->local, 0);
+    await_stacks(rank, hr__now_ns() + STACKS_NS);
 }
 
 void hr__ending_take_stacks(struct hr__attempt *attempt) {
-    int64_t deadline_ns = hr__now_ns() + STACKS_NS;
-    for
-        hr__each_rank(rank, attempt) ask_for_stacks(attempt, rank);
-    for
-        hr__each_rank(rank, attempt) if (stack_signal_of(rank)) await_stacks(rank, deadline_ns);
+    int64_t patience_ns = attempt->reason == HR__SIGNALLED ? IMPATIENT_NS : STACKS_NS;
+    int64_t deadline_ns = hr__now_ns() + patience_ns;
+    hr__attempt_order(attempt, HR__ORDER_STACKS, -1, 0);
+    hr__each_rank (rank, attempt)
+        if (!rank->has_ended && hr__page_stack_signal(rank)) await_stacks(rank, deadline_ns);
 }
 
 /* ---- the end ---- */
@@ -62,6 +50,7 @@ void hr__ending_kill(struct hr__attempt *attempt) {
     attempt->phase = HR__KILLING;
     hr__stop_at(HR__AT_LAUNCH_KILLS);
     hr__attempt_order(attempt, HR__ORDER_SWEEP, -1, 0);
+    hr__kill(attempt->guardian_pid, HR__CONT); /* a guardian that is stopped would obey later */
 }
 
 void hr__ending_begin(struct hr__attempt *attempt, enum hr__reason reason, int signal) {
@@ -73,10 +62,10 @@ void hr__ending_begin(struct hr__attempt *attempt, enum hr__reason reason, int s
     attempt->ending_ns = hr__now_ns();
     if (!is_signalled) hr__ending_take_stacks(attempt);
     int sent = is_signalled ? signal : HR__TERM;
-    for
-        hr__each_rank(rank, attempt) if (!rank->has_ended) rank->sent_signal = sent;
+    hr__each_rank (rank, attempt)
+        if (!rank->has_ended) rank->sent_signal = sent;
     if (!is_signalled || attempt->launch->passes_signals) send(attempt, sent);
-    send(attempt, SIGCONT_NUMBER); /* a rank that is stopped gets the other signal only when it continues */
+    send(attempt, HR__CONT); /* a rank that is stopped gets the other signal only when it continues */
     attempt->deadline_ns = hr__now_ns() + (is_signalled ? attempt->job->shutdown_ns : attempt->job->grace_ns);
     atomic_store(&attempt->ranks[0].page->others_over, 1); /* it keeps its store no longer */
     hr__stop_at(HR__AT_LAUNCH_ENDING);
@@ -91,11 +80,14 @@ static void end_of_last(struct hr__attempt *attempt) {
     }
 }
 
+static bool is_over(const struct hr__attempt *attempt, const struct hr__rank *rank) {
+    return rank->has_ended || hr__page_over_ns(attempt, rank);
+}
+
 static void tell_rank_0(struct hr__attempt *attempt) {
     uint32_t over = 0;
-    for
-        hr__each_rank(rank, attempt) if (rank->local &&
-                                         (rank->has_ended || hr__page_word(&rank->page->over_ns, 1, INT64_MAX))) over++;
+    hr__each_rank (rank, attempt)
+        if (rank->local && is_over(attempt, rank)) over++;
     if (over + 1 < attempt->job->local_size || attempt->others_over_ns) return;
     attempt->others_over_ns = hr__now_ns();
     atomic_store(&attempt->ranks[0].page->others_over, 1);
@@ -109,14 +101,14 @@ static void hint(struct hr__attempt *attempt, int64_t now_ns) {
     hr__say(
         attempt->launch,
         "headrace: note: %u rank%s still running, and killed in %.0f s; the same signal again (Ctrl-C) kills at once",
-        left, left > 1 ? "s are" : " is", (double)(attempt->deadline_ns - now_ns) / 1e9);
+        left, left > 1 ? "s are" : " is", hr__seconds(attempt->deadline_ns - now_ns));
 }
 
 /* A launcher whose ranks run under `headrace exec` may be killed; then nothing else ends them. A person who logs out
  * makes the shell send SIGHUP, unless nohup has had it ignored: then the job is meant to go on. */
 static void check_parent(struct hr__attempt *attempt) {
-    bool is_meant_to_stay = attempt->launch->ignored_signals & 1; /* SIGHUP */
-    if (attempt->job->kind == HR_LAUNCH_ONE && !is_meant_to_stay && hr__parent() != attempt->launch->parent)
+    bool is_meant_to_stay = attempt->launch->ignored_signals & hr__signal_bit(HR__HUP);
+    if (attempt->launch->has_launcher && !is_meant_to_stay && hr__parent() != attempt->launch->parent)
         hr__ending_begin(attempt, HR__PARENT_DIED, 0);
 }
 
@@ -138,15 +130,22 @@ void hr__ending_note_end(struct hr__attempt *attempt, struct hr__rank *rank) {
     if (attempt->ended_count == attempt->job->local_size) end_of_last(attempt);
 }
 
+/* Returns true for the second signal, and for one while the ranks end after a failure. A terminal that is lost and a
+ * time limit send a signal twice in a moment, and mean it once. */
+static bool is_impatient(const struct hr__attempt *attempt, int signal) {
+    bool is_again = attempt->reason == HR__SIGNALLED;
+    return signal != HR__HUP && (!is_again || hr__now_ns() - attempt->ending_ns > AGAIN_NS);
+}
+
 void hr__ending_signal(struct hr__attempt *attempt, int signal) {
     const struct hr_launch_job *job = attempt->job;
-    uint64_t bit = UINT64_C(1) << (signal - 1);
+    uint64_t bit = hr__signal_bit(signal);
     if (job->end_signals & bit) {
         attempt->launch->last_signal = signal;
         if (attempt->phase == HR__RUNNING)
             hr__ending_begin(attempt, HR__SIGNALLED, signal);
-        else
-            hr__ending_kill(attempt); /* the second signal, or one while the ranks end after a failure */
+        else if (is_impatient(attempt, signal))
+            hr__ending_kill(attempt);
     } else if (job->passed_signals & bit && attempt->launch->passes_signals) {
         send(attempt, signal);
     }

@@ -4,8 +4,6 @@
 
 #include "launch.h"
 
-enum { SIGABRT_NUMBER = 6 };
-
 bool hr__rank_failed(const struct hr__rank *rank) {
     return rank->start_error || (rank->has_ended && (rank->end.signal || rank->end.exit_code));
 }
@@ -18,7 +16,7 @@ static int64_t earlier(int64_t a, int64_t b) {
 static int64_t written_ns(int fd) {
     uint64_t bytes;
     int64_t changed_ns;
-    bool is_written = hr__memory_bytes(fd, &bytes) == 0 && bytes > 0 && hr__file_age(fd, &changed_ns) == 0;
+    bool is_written = hr__memory_bytes(fd, &bytes) == 0 && bytes > 0 && hr__file_changed_ns(fd, &changed_ns) == 0;
     return is_written ? changed_ns : 0;
 }
 
@@ -38,18 +36,24 @@ bool hr__rank_was_ended(const struct hr__rank *rank) {
     return rank->was_killed || (rank->sent_signal && rank->end.signal == rank->sent_signal);
 }
 
+/* Returns when an exception ended its main program; 0: none did. */
+static int64_t exception_ns(const struct hr__attempt *attempt, const struct hr__rank *rank) {
+    int64_t at_ns = hr__page_word(&rank->page->exception_ns, attempt->begun_ns, rank->ended_ns);
+    int64_t file_ns = error_file_ns(attempt, rank);
+    bool is_in_time = file_ns >= attempt->begun_ns && file_ns <= rank->ended_ns;
+    return earlier(at_ns, is_in_time ? file_ns : 0);
+}
+
 struct hr__failure hr__failure_of(const struct hr__attempt *attempt, const struct hr__rank *rank) {
     if (!hr__rank_failed(rank)) return (struct hr__failure){.is_failure = false};
     if (rank->start_error) return (struct hr__failure){.is_failure = true, .at_ns = attempt->begun_ns};
-    const struct hr__page *page = rank->page;
-    int64_t begun_ns = attempt->begun_ns, ended_ns = rank->ended_ns;
-    int64_t at_ns = ended_ns;
-    at_ns = earlier(at_ns, hr__page_word(&page->exception_ns, begun_ns, ended_ns));
-    /* A rank that returned 0 in its main program, and was ended while it exited, has not failed then. */
-    if (!hr__rank_was_ended(rank)) at_ns = earlier(at_ns, hr__page_word(&page->over_ns, begun_ns, ended_ns));
-    at_ns = earlier(at_ns, error_file_ns(attempt, rank));
+    int64_t thrown_ns = exception_ns(attempt, rank);
+    int64_t at_ns = earlier(rank->ended_ns, thrown_ns);
+    /* A rank whose main program returned has not failed then, but later, while it exited. */
+    int64_t over_ns = hr__page_word(&rank->page->ended_well, 0, 1) ? 0 : hr__page_over_ns(attempt, rank);
+    at_ns = earlier(at_ns, over_ns);
     bool is_after = attempt->ending_ns && at_ns > attempt->ending_ns;
-    bool is_symptom = is_after || hr__page_word(&page->is_lost_peer, 0, 1) || rank->end.signal == SIGABRT_NUMBER;
+    bool is_symptom = is_after || hr__page_word(&rank->page->is_lost_peer, 0, 1) || rank->end.signal == HR__ABRT;
     return (struct hr__failure){.is_failure = true, .is_symptom = is_symptom, .at_ns = at_ns};
 }
 

@@ -11,12 +11,11 @@
  * ended, it kills everything.
  */
 
-enum { SIGCHLD_BIT = 16, STUCK_NS = 2 }; /* SIGCHLD is 17 */
-
 struct guardian {
     struct hr__attempt *attempt;
     int control_fd;
     int signal_fd;
+    int terminal_fd; /* of the front, whose modes it may have changed; -1: it has none */
     bool is_killing;
     uint32_t other_count; /* processes that were killed and are no ranks */
 };
@@ -27,8 +26,8 @@ static void send_event(struct guardian *guardian, const struct hr__event *event)
 }
 
 static struct hr__rank *find_rank(const struct guardian *guardian, int pid) {
-    for
-        hr__each_rank(rank, guardian->attempt) if (rank->pid == pid && !rank->has_ended) return rank;
+    hr__each_rank (rank, guardian->attempt)
+        if (rank->pid == pid && !rank->has_ended) return rank;
     return NULL;
 }
 
@@ -77,8 +76,7 @@ static void when_stuck(void *context, int pid, int error) {
 static _Noreturn void kill_all(struct guardian *guardian) {
     hr__stop_at(HR__AT_GUARDIAN_SWEEPS);
     guardian->is_killing = true;
-    const struct hr__sweep sweep = {
-        .reaped = when_reaped, .stuck = when_stuck, .context = guardian, .patience_ns = STUCK_NS * HR_NS_PER_S};
+    const struct hr__sweep sweep = {.reaped = when_reaped, .stuck = when_stuck, .context = guardian};
     hr__sweep(&sweep);
     struct hr__event event = {.kind = HR__EVENT_SWEPT, .local = -1, .count = guardian->other_count};
     send_event(guardian, &event);
@@ -107,23 +105,31 @@ static int start(struct guardian *guardian, struct hr__rank *rank) {
                               .error = r,
                               .at_ns = hr__now_ns()};
     send_event(guardian, &event);
+    hr__rank_give(rank);
     hr__stop_at(HR__AT_GUARDIAN_STARTED);
     return r;
 }
 
 static void start_all(struct guardian *guardian) {
-    for
-        hr__each_rank(rank, guardian->attempt) if (start(guardian, rank) < 0) break; /* the front ends the others */
+    hr__each_rank (rank, guardian->attempt)
+        if (start(guardian, rank) < 0) break; /* the front ends the others */
     hr__ranks_give(guardian->attempt);
 }
 
 /* ---- orders ---- */
 
+static bool is_for(const struct hr__order *order, const struct hr__rank *rank) {
+    return rank->pid && !rank->has_ended && (order->local < 0 || (uint32_t)order->local == rank->local);
+}
+
 static void send_signal(struct guardian *guardian, const struct hr__order *order) {
-    for
-        hr__each_rank(rank, guardian->attempt) if (rank->pid && !rank->has_ended &&
-                                                   (order->local < 0 || (uint32_t)order->local == rank->local))
-            hr__kill(rank->pid, order->signal);
+    hr__each_rank (rank, guardian->attempt)
+        if (is_for(order, rank)) hr__kill(rank->pid, order->signal);
+}
+
+static void ask_for_stacks(struct guardian *guardian, const struct hr__order *order) {
+    hr__each_rank (rank, guardian->attempt)
+        if (is_for(order, rank) && hr__page_stack_signal(rank)) hr__kill(rank->pid, hr__page_stack_signal(rank));
 }
 
 /* Parents first, so that no process starts others while its children are stopped. */
@@ -137,24 +143,47 @@ static void signal_descendants(int parent, int signal, int depth) {
     }
 }
 
+/* Waits a moment for processes that end by themselves soon after a rank, as Python's resource tracker does. */
+static void await_helpers(struct guardian *guardian) {
+    static const int64_t PATIENCE_NS = 300000000, ROUND_NS = 5000000;
+    int64_t deadline_ns = hr__now_ns() + PATIENCE_NS;
+    int pid;
+    reap(guardian);
+    while (hr__children_of((int)hr__pid(), &pid, 1) && hr__now_ns() < deadline_ns) {
+        hr__poll(NULL, NULL, 0, hr__now_ns() + ROUND_NS);
+        reap(guardian);
+    }
+}
+
 static _Noreturn void leave(struct guardian *guardian) {
     enum { SHOWN = 8 };
     int pids[SHOWN];
+    await_helpers(guardian);
     size_t count = hr__children_of((int)hr__pid(), pids, SHOWN);
     for (size_t i = 0; i < hr__min(count, SHOWN); i++) send_process(guardian, HR__EVENT_LEFT, pids[i], 0);
-    struct hr__event event = {.kind = HR__EVENT_SWEPT, .local = -1, .count = (uint32_t)count};
+    struct hr__event event = {.kind = HR__EVENT_LEAVES, .local = -1, .count = (uint32_t)count};
     send_event(guardian, &event);
     hr__exit(0);
+}
+
+/* A front that was killed leaves the terminal as it was for a rank. */
+static _Noreturn void end_without_front(struct guardian *guardian) {
+    if (guardian->terminal_fd >= 0)
+        hr__terminal_restore(guardian->terminal_fd, &guardian->attempt->launch->terminal.before);
+    kill_all(guardian);
 }
 
 static void obey(struct guardian *guardian) {
     struct hr__order order;
     int length = hr__read(guardian->control_fd, &order, sizeof order); /* records of 16 bytes are never split */
-    if (length != sizeof order) kill_all(guardian);
+    if (length != sizeof order) end_without_front(guardian);
     hr__stop_at(HR__AT_GUARDIAN_OBEYS);
     switch (order.kind) {
     case HR__ORDER_SIGNAL:
         send_signal(guardian, &order);
+        break;
+    case HR__ORDER_STACKS:
+        ask_for_stacks(guardian, &order);
         break;
     case HR__ORDER_STOP:
         signal_descendants((int)hr__pid(), order.signal, 0);
@@ -169,17 +198,18 @@ static void obey(struct guardian *guardian) {
 /* Closes what belongs to the front, so that nothing waits for the guardian to close it. */
 static void let_go(struct hr__attempt *attempt) {
     hr__close(&attempt->control_fd);
-    for
-        hr__each_rank(rank, attempt) for (int i = 0; i < 2; i++) hr__close(&rank->streams[i].fd);
+    hr__each_rank (rank, attempt)
+        for (int i = 0; i < 2; i++) hr__close(&rank->streams[i].fd);
     for (int number = 0; number < 3; number++) hr__replace_fd(attempt->launch->null_fd, number);
 }
 
 void hr__guardian_run(struct hr__attempt *attempt, int control_fd) {
-    struct guardian guardian = {.attempt = attempt, .control_fd = control_fd, .signal_fd = -1};
+    struct guardian guardian = {.attempt = attempt, .control_fd = control_fd, .signal_fd = -1, .terminal_fd = -1};
     hr__stop_at(HR__AT_GUARDIAN_BEGINS);
+    if (attempt->launch->is_terminal) hr__dup(0, &guardian.terminal_fd);
     let_go(attempt);
     if (hr__new_session() < 0 || hr__adopt_orphans() < 0 ||
-        hr__signals_open(UINT64_C(1) << SIGCHLD_BIT, &guardian.signal_fd) < 0)
+        hr__signals_open(hr__signal_bit(HR__CHLD), &guardian.signal_fd) < 0)
         hr__exit(HR_LAUNCH_ERROR);
     start_all(&guardian);
     for (;;) {

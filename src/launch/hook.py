@@ -18,7 +18,7 @@ _ARCHIVE = os.path.dirname(__file__)
 
 # Offsets in the page: struct hr__page in page.h.
 _MAGIC, _PID, _STACK_SIGNAL, _EXCEPTION_NS, _TEXT_BYTES, _OVER_NS, _KEEPERS_BYTES = range(0, 56, 8)
-_IS_LOST_PEER, _IS_WATCHED, _OTHERS_OVER, _IS_KEEPING = range(64, 96, 8)
+_IS_LOST_PEER, _IS_WATCHED, _OTHERS_OVER, _IS_KEEPING, _ENDED_WELL = range(64, 104, 8)
 _MAGIC_WORD = 0x6B6E615261657248
 _TEXT_AT, _KEEPERS_AT, _STACKS_AT = 4 << 10, 32 << 10, 64 << 10
 
@@ -58,7 +58,9 @@ class _Page:
             raise ValueError("this is no page")
         os.set_inheritable(fd, False)
         # An earlier interpreter of this rank may have ended, as the first of `bash -c 'python a.py; python b.py'`.
-        for word in (_STACK_SIGNAL, _EXCEPTION_NS, _TEXT_BYTES, _OVER_NS, _KEEPERS_BYTES, _IS_LOST_PEER, _IS_KEEPING):
+        for word in (_STACK_SIGNAL, _EXCEPTION_NS, _TEXT_BYTES, _OVER_NS, _KEEPERS_BYTES):
+            self._write(word, 0)
+        for word in (_IS_LOST_PEER, _IS_KEEPING, _ENDED_WELL):
             self._write(word, 0)
         self._write(_PID, self._pid)
         os.lseek(fd, max(status.st_size, _STACKS_AT), os.SEEK_SET)
@@ -93,7 +95,8 @@ class _Page:
         self._write(_IS_LOST_PEER, int(is_lost_peer))
         self._write(_EXCEPTION_NS, ns)
 
-    def write_over(self, keepers, ns):
+    def write_over(self, keepers, ended_well, ns):
+        self._write(_ENDED_WELL, int(ended_well))
         self._write(_KEEPERS_BYTES, os.pwrite(self._fd, keepers, _KEEPERS_AT))
         self._write(_OVER_NS, ns)
 
@@ -120,8 +123,7 @@ class _Watch:
         sys.excepthook = self._make_hook()
         self._shut_down = threading._shutdown
         threading._shutdown = self._end
-        if page.read(_IS_WATCHED):
-            self._watch_exit(threading.get_ident, sys.exit)
+        self._watch_exit(threading.get_ident, sys.exit)
 
     def _make_hook(self):
         def excepthook(kind, value, traceback):
@@ -178,14 +180,11 @@ class _Watch:
             value = getattr(sys, "last_value", None)
             if value is not None and not self._has_failed:  # the program has a hook of its own
                 self._note_exception(type(value), value, value.__traceback__)
-            keepers = b""
-            if self._count_threads() > 1:
-                keepers = self._load()["describe_threads"](_STACKS_AT - _KEEPERS_AT)
-            self._page.write_over(keepers, ns)
-            if self._has_failed or not self._page.read(_IS_WATCHED):
-                return False
             rest = self._load()
-            if not rest["has_ended_well"](self._exit_status) or not rest["has_store"]():
+            keepers = rest["describe_threads"](_STACKS_AT - _KEEPERS_AT) if self._count_threads() > 1 else b""
+            ended_well = not self._has_failed and rest["has_ended_well"](self._exit_status)
+            self._page.write_over(keepers, ended_well, ns)
+            if not ended_well or not self._page.read(_IS_WATCHED) or not rest["has_store"]():
                 return False
             self._page.write_is_keeping()
         except Exception:

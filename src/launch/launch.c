@@ -9,11 +9,11 @@
 
 #include "hook.h"
 
-enum { SIGPIPE_NUMBER = 13, SIGXFSZ_NUMBER = 25, SIGINT_NUMBER = 2, SIGCHLD_BIT = 16 };
+enum { SIGXFSZ_NUMBER = 25 };
 
 int hr_launch_signals(uint64_t signals, int *ret_fd) {
     /* A signal that is ignored would come from the descriptor all the same, because it is blocked. */
-    int r = hr__signals_open((signals & ~hr__ignored_signals()) | UINT64_C(1) << SIGCHLD_BIT, ret_fd);
+    int r = hr__signals_open((signals & ~hr__ignored_signals()) | hr__signal_bit(HR__CHLD), ret_fd);
     return r < 0 ? hr__fail(r, "launch: cannot open a descriptor for signals: %s", hr_error_text(r)) : 0;
 }
 
@@ -42,8 +42,9 @@ static int check_job(const struct hr_launch_job *job) {
                         job->local_size);
     if (!job->log_dir && (has_streams(job, job->redirects) || has_streams(job, job->tees)))
         return hr__fail(-EINVAL, "launch: logs need a folder");
-    if (hr__ignored_signals() >> SIGCHLD_BIT & 1)
-        return hr__fail(-EINVAL, "launch: SIGCHLD is ignored, so the ends of ranks are lost; reset it to SIG_DFL");
+    if ((uint64_t)job->local_size * job->node_count > INT32_MAX)
+        return hr__fail(-EINVAL, "launch: %u ranks on each of %u machines are too many", job->local_size,
+                        job->node_count);
     if (job->grace_ns < 0 || job->shutdown_ns < 0) return hr__fail(-EINVAL, "launch: a time limit is negative");
     return 0;
 }
@@ -110,6 +111,7 @@ static void choose_streams(struct hr__launch *launch) {
     launch->is_piped = job->local_size > 1 || has_streams(job, job->tees);
     launch->joins_streams = hr__is_same_file(1, 2);
     launch->is_terminal = job->local_size > 1 && job->stdin_rank >= 0 && hr__is_terminal(0) && hr__is_terminal(1);
+    if (launch->is_terminal) hr__terminal_modes(0, &launch->terminal.before);
     launch->screen.is_one_terminal = launch->joins_streams && hr__is_terminal(1);
 }
 
@@ -126,6 +128,23 @@ static bool passes_signals(const struct hr_launch_job *job) {
     return job->kind == HR_LAUNCH_RANKS || !step || !*step || strtoul(step, NULL, 10) >= SPECIAL_STEPS;
 }
 
+/* Returns true for a rank of another launcher. If that is killed, nothing else ends its ranks. */
+static bool has_launcher(const struct hr_launch_job *job) {
+    static const char *const names[] = {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
+    for (size_t i = 0; job->kind == HR_LAUNCH_ONE && i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i])) return true;
+    return false;
+}
+
+static int list_others(struct hr__launch *launch) {
+    enum { SPARE = 16 }; /* they may start more while they are counted */
+    size_t room = hr__children_of((int)launch->front_pid, NULL, 0) + SPARE;
+    launch->others.pids = calloc(room, sizeof(int));
+    if (!launch->others.pids) return -ENOMEM;
+    launch->others.count = hr__min(hr__children_of((int)launch->front_pid, launch->others.pids, room), room);
+    return 0;
+}
+
 static void note_inherited(struct hr__launch *launch) {
     const char *rank = getenv("RANK"), *size = getenv("WORLD_SIZE");
     if (launch->job->kind == HR_LAUNCH_RANKS && (rank || size) && !getenv("HEADRACE_RUN"))
@@ -139,15 +158,18 @@ static void note_inherited(struct hr__launch *launch) {
 static int open_launch(struct hr__launch *launch) {
     launch->null_fd = launch->hook_fd = launch->report_fd = -1;
     launch->begun_ns = hr__now_ns();
+    launch->open_files = hr__raise_open_files();
     launch->front_pid = hr__pid();
     launch->ignored_signals = hr__ignored_signals();
     launch->passes_signals = passes_signals(launch->job);
     launch->parent = hr__parent();
-    hr__block_signal(
-        SIGPIPE_NUMBER); /* then writing fails instead: no process reads, or the file is as large as allowed */
+    launch->has_launcher = has_launcher(launch->job);
+    hr__default_signal(HR__CHLD); /* if it is ignored, the kernel reaps the ranks, and nothing says how they ended */
+    hr__block_signal(HR__PIPE);   /* then writing fails instead: no process reads, or the file is as large as allowed */
     hr__block_signal(SIGXFSZ_NUMBER);
     draw_id(launch);
     int r = hr__open_null(&launch->null_fd);
+    if (r == 0) r = list_others(launch);
     if (r == 0) r = hr__adopt_orphans();
     if (r < 0) return hr__fail(r, "launch: cannot prepare to start processes: %s", hr_error_text(r));
     r = find_command(launch);
@@ -163,11 +185,13 @@ static int open_launch(struct hr__launch *launch) {
 }
 
 static void close_launch(struct hr__launch *launch) {
-    hr__writer_close(&launch->writer, launch->job->signal_fd, launch->job->end_signals);
+    hr__writer_close(launch->writer, launch->job->signal_fd, launch->job->end_signals);
     hr__close(&launch->null_fd);
     hr__close(&launch->hook_fd);
     hr__close(&launch->report_fd);
     hr__text_free(&launch->history);
+    free(launch->others.pids);
+    hr__restore_open_files(launch->open_files);
     free(launch->folder);
 }
 
@@ -182,8 +206,8 @@ static bool may_restart(const struct hr__attempt *attempt) {
 
 static void write_end(const struct hr__attempt *attempt, struct hr_launch_end *ret_end) {
     int code = hr__exit_code(attempt);
-    bool is_interrupted = attempt->reason == HR__SIGNALLED && attempt->signal == SIGINT_NUMBER && code != 0;
-    *ret_end = (struct hr_launch_end){.exit_code = code, .signal = is_interrupted ? SIGINT_NUMBER : 0};
+    bool is_interrupted = attempt->reason == HR__SIGNALLED && attempt->signal == HR__INT && code != 0;
+    *ret_end = (struct hr_launch_end){.exit_code = code, .signal = is_interrupted ? HR__INT : 0};
 }
 
 /* Returns 1 if another attempt follows. */
@@ -200,17 +224,24 @@ static int try_once(struct hr__launch *launch, uint32_t number, struct hr_launch
     return r < 0 ? r : restarts;
 }
 
+/* Once ranks have run, a failure of headrace is the end of a job, and no longer a job that was not started. */
+static int try_all(struct hr__launch *launch, struct hr_launch_end *ret_end) {
+    uint32_t number = 0;
+    int r;
+    while ((r = try_once(launch, number, ret_end)) > 0) number++;
+    if (r == 0 || number == 0) return r;
+    hr__say(launch, "headrace: the ranks cannot be started again: %s", hr_error_message());
+    *ret_end = (struct hr_launch_end){.exit_code = HR_LAUNCH_ERROR};
+    return 0;
+}
+
 int hr_launch(const struct hr_launch_job *job, struct hr_launch_end *ret_end) {
     struct hr__launch launch = {.job = job};
     struct hr_launch_end end = {0};
     int r = check_job(job);
     if (r < 0) return r;
     r = open_launch(&launch);
-    for (uint32_t number = 0; r == 0; number++) {
-        r = try_once(&launch, number, &end);
-        if (r <= 0) break;
-        r = 0;
-    }
+    if (r == 0) r = try_all(&launch, &end);
     if (r == 0) {
         hr__report_write(&launch, &end);
         *ret_end = end;

@@ -143,9 +143,12 @@ struct hr__launch {
     bool is_terminal;         /* a rank gets a terminal */
     uint64_t ignored_signals; /* when this process began; bit n - 1: signal n */
     bool passes_signals;
-    int parent;   /* when this process began */
-    char *folder; /* of the logs of this run, or NULL */
-    struct hr__writer writer;
+    uint64_t open_files;       /* so many a rank may have open; this process may have more */
+    int parent;                /* when this process began */
+    bool has_launcher;         /* another launcher has started this process as a rank, and ends with it */
+    struct hr__others others;  /* children that this process had before */
+    char *folder;              /* of the logs of this run, or NULL */
+    struct hr__writer *writer; /* NULL: the ranks write to the streams themselves */
     struct hr__screen screen;
     struct hr__terminal terminal;
     int last_signal;
@@ -154,7 +157,11 @@ struct hr__launch {
 };
 
 #define hr__each_rank(rank, attempt)                                                                                   \
-    (struct hr__rank *rank = (attempt)->ranks; rank < (attempt)->ranks + (attempt)->job->local_size; rank++)
+    for (struct hr__rank *rank = (attempt)->ranks; rank < (attempt)->ranks + (attempt)->job->local_size; rank++)
+
+static inline double hr__seconds(int64_t ns) {
+    return (double)ns / 1e9;
+}
 
 /* Writes to stderr, after what the ranks wrote before. */
 void hr__show_text(struct hr__launch *launch, const struct hr__text *text);
@@ -173,6 +180,7 @@ void hr__attempt_order(struct hr__attempt *attempt, enum hr__order_kind kind, in
 
 int hr__ranks_open(struct hr__attempt *attempt);  /* pages, pipes, logs */
 void hr__ranks_give(struct hr__attempt *attempt); /* closes what now belongs to the ranks */
+void hr__rank_give(struct hr__rank *rank);        /* in the guardian: of one rank */
 void hr__ranks_close(struct hr__attempt *attempt);
 /* In the forked child of the guardian: becomes the command. Returns a negative errno. */
 int hr__rank_become(const struct hr__attempt *attempt, const struct hr__rank *rank, int parent);
@@ -196,7 +204,12 @@ void hr__expand(struct hr__text *to, const char *word, const struct hr__macro *m
 int hr__page_open(struct hr__rank *rank, bool keeps_store);
 void hr__page_close(struct hr__rank *rank);
 int64_t hr__page_word(const _Atomic int64_t *word, int64_t least, int64_t most); /* 0: it is out of range */
-void hr__page_text(const struct hr__rank *rank, struct hr__text *ret_text);      /* of the exception */
+/* The signal that makes a rank append its stacks; 0: it does not, or does so no more. */
+int hr__page_stack_signal(const struct hr__rank *rank);
+/* When the main program of a rank was over; 0: it is not. A rank may be a shell that runs several interpreters, so one
+ * that has ended says nothing about the rank. */
+int64_t hr__page_over_ns(const struct hr__attempt *attempt, const struct hr__rank *rank);
+void hr__page_text(const struct hr__rank *rank, struct hr__text *ret_text); /* of the exception */
 void hr__page_keepers(const struct hr__rank *rank, struct hr__text *ret_text);
 /* Reads stacks that were written since the last call; false: there is nothing new. */
 bool hr__page_read_stacks(struct hr__rank *rank);

@@ -20,14 +20,14 @@ static bool is_open(const struct hr__screen *screen, const struct hr__stream *st
 }
 
 static void put(struct hr__launch *launch, uint8_t target, const struct hr__text *text) {
-    if (!hr__writer_add(&launch->writer, target, text)) launch->writer.dropped++;
+    if (!hr__writer_add(launch->writer, target, text, true)) launch->writer->dropped++;
 }
 
 static void say_dropped(struct hr__launch *launch) {
     struct hr__text text = {0};
     hr__text_addf(&text, "headrace: %llu lines were not shown, because the terminal was blocked\n",
-                  (unsigned long long)launch->writer.dropped);
-    if (hr__writer_add(&launch->writer, HR_LAUNCH_STDERR, &text)) launch->writer.dropped = 0;
+                  (unsigned long long)launch->writer->dropped);
+    if (hr__writer_add(launch->writer, HR_LAUNCH_STDERR, &text, true)) launch->writer->dropped = 0;
     hr__text_free(&text);
 }
 
@@ -75,7 +75,7 @@ static void show(const struct shown *shown, const char *bytes, size_t length, bo
     put(launch, shown->stream->target, &text);
     screen->open = length && bytes[length - 1] != '\n' ? shown->stream : NULL;
     hr__text_free(&text);
-    if (launch->writer.dropped) say_dropped(launch);
+    if (launch->writer->dropped) say_dropped(launch);
 }
 
 static void show_line(void *context, const char *line, size_t bytes) {
@@ -98,31 +98,31 @@ static void show_unfinished(const struct shown *shown) {
 static int64_t show_due(const struct hr__attempt *attempt, const struct hr__stream *stream) {
     const struct hr__launch *launch = attempt->launch;
     const struct hr__lines *lines = &stream->lines;
-    bool is_terminal = launch->writer.is_terminal[stream->target - 1];
+    bool is_terminal = launch->writer->is_terminal[stream->target - 1];
     if (!stream->is_shown || hr__lines_pending(lines) <= lines->shown_bytes) return INT64_MAX;
     if (lines->is_bar) {
         if (!is_terminal) return INT64_MAX;
         return lines->since_ns + (launch->screen.open && launch->screen.open != stream ? OTHER_BAR_NS : UNFINISHED_NS);
     }
     /* While the writer is full, the rest of the line is not read. */
-    int64_t since_ns = (int64_t)hr__max((uint64_t)lines->since_ns, (uint64_t)launch->writer.full_ns);
+    int64_t since_ns = (int64_t)hr__max((uint64_t)lines->since_ns, (uint64_t)launch->writer->full_ns);
     return since_ns + (is_terminal ? UNFINISHED_NS : UNFINISHED_ELSEWHERE_NS);
 }
 
 int64_t hr__output_tick(struct hr__attempt *attempt, int64_t now_ns) {
     int64_t next_ns = INT64_MAX;
     if (!attempt->launch->is_piped) return next_ns;
-    for
-        hr__each_rank(rank, attempt) {
-            for (int i = 0; i < 2; i++) {
-                struct hr__stream *stream = &rank->streams[i];
-                int64_t due_ns = show_due(attempt, stream);
-                if (due_ns <= now_ns)
-                    show_unfinished(&(struct shown){attempt, rank, stream});
-                else if (due_ns < next_ns)
-                    next_ns = due_ns;
-            }
+    if (attempt->launch->writer->dropped) say_dropped(attempt->launch);
+    hr__each_rank (rank, attempt) {
+        for (int i = 0; i < 2; i++) {
+            struct hr__stream *stream = &rank->streams[i];
+            int64_t due_ns = show_due(attempt, stream);
+            if (due_ns <= now_ns && !hr__readable_bytes(stream->fd)) /* else the rest of the line is there */
+                show_unfinished(&(struct shown){attempt, rank, stream});
+            else if (due_ns > now_ns && due_ns < next_ns)
+                next_ns = due_ns;
         }
+    }
     return next_ns;
 }
 
@@ -192,6 +192,15 @@ void hr__output_read(struct hr__attempt *attempt, struct hr__rank *rank, struct 
     read_some(attempt, rank, stream);
 }
 
+/* Reads what is in the pipe now, and no more: a process that is left may write without an end. */
+static void read_rest(struct hr__attempt *attempt, struct hr__rank *rank, struct hr__stream *stream) {
+    size_t before = hr__readable_bytes(stream->fd), left = before;
+    while (left && stream->fd >= 0 && read_some(attempt, rank, stream)) {
+        size_t now = hr__readable_bytes(stream->fd), taken = left > now ? left - now : 1;
+        left -= hr__min(taken, left);
+    }
+}
+
 static void end_open_line(struct hr__launch *launch) {
     const struct hr__stream *open = launch->screen.open;
     struct hr__text text = {0};
@@ -220,18 +229,16 @@ static void read_log_end(const struct hr__attempt *attempt, struct hr__rank *ran
 }
 
 void hr__output_end(struct hr__attempt *attempt) {
-    enum { MOST = 1024 }; /* a process that is left may write without an end */
-    for
-        hr__each_rank(rank, attempt) {
-            for (int i = 0; i < 2; i++) {
-                struct hr__stream *stream = &rank->streams[i];
-                for (int n = 0; n < MOST && stream->fd >= 0 && read_some(attempt, rank, stream); n++) {
-                }
-                if (stream->fd >= 0) end_stream(attempt, rank, stream);
-                read_log_end(attempt, rank, i + 1);
-            }
+    hr__each_rank (rank, attempt) {
+        for (int i = 0; i < 2; i++) {
+            struct hr__stream *stream = &rank->streams[i];
+            read_rest(attempt, rank, stream);
+            if (stream->fd >= 0) end_stream(attempt, rank, stream);
+            read_log_end(attempt, rank, i + 1);
         }
+    }
     end_open_line(attempt->launch);
+    if (attempt->launch->writer && attempt->launch->writer->dropped) say_dropped(attempt->launch);
 }
 
 void hr__say(struct hr__launch *launch, const char *format, ...) {
@@ -248,8 +255,8 @@ void hr__say(struct hr__launch *launch, const char *format, ...) {
 }
 
 void hr__show_text(struct hr__launch *launch, const struct hr__text *text) {
-    if (launch->writer.is_running)
-        put(launch, HR_LAUNCH_STDERR, text);
+    if (launch->writer)
+        hr__writer_add(launch->writer, HR_LAUNCH_STDERR, text, false);
     else
         hr__write_all(HR_LAUNCH_STDERR, hr__text_string(text), text->length);
 }

@@ -63,3 +63,18 @@ bool hr__page_read_stacks(struct hr__rank *rank) {
     rank->stacks_bytes = size - HR__PAGE_STACKS_AT;
     return rank->stacks.length > 0;
 }
+
+int hr__page_stack_signal(const struct hr__rank *rank) {
+    enum { FIRST_REAL_TIME = 32, LAST_SIGNAL = 64 };
+    if (!rank->pid || hr__page_word(&rank->page->pid, 1, INT32_MAX) != rank->pid) return 0;
+    /* A program that this process has become since would be ended by the signal. It does not have the page. */
+    if (!hr__has_file(rank->pid, rank->page_fd)) return 0;
+    return (int)hr__page_word(&rank->page->stack_signal, FIRST_REAL_TIME, LAST_SIGNAL);
+}
+
+int64_t hr__page_over_ns(const struct hr__attempt *attempt, const struct hr__rank *rank) {
+    int64_t over_ns = hr__page_word(&rank->page->over_ns, attempt->begun_ns, INT64_MAX);
+    int pid = (int)hr__page_word(&rank->page->pid, 1, INT32_MAX);
+    bool is_there = over_ns && pid && (rank->has_ended ? pid == rank->pid : hr__has_file(pid, rank->page_fd));
+    return is_there ? over_ns : 0;
+}

@@ -50,9 +50,11 @@ struct hr__page {
     _Atomic int64_t others_over;   /* the front writes it: 1: the main programs of all other ranks are over, or the job
                                     * has failed: the rank keeps its store no longer */
     _Atomic int64_t is_keeping;    /* 1: after over_ns the rank waits for others_over, because it has the store */
+    _Atomic int64_t ended_well; /* 1: the main program that is over has returned, or has exited with 0; written before
+                                 * over_ns */
 };
 
 static_assert(sizeof(struct hr__page) <= HR__PAGE_TEXT_AT, "before the text");
-static_assert(offsetof(struct hr__page, is_keeping) == 11 * sizeof(int64_t), "hook.py counts these words");
+static_assert(offsetof(struct hr__page, ended_well) == 12 * sizeof(int64_t), "hook.py counts these words");
 
 #endif

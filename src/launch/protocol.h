@@ -11,6 +11,7 @@
 
 enum hr__order_kind {
     HR__ORDER_SIGNAL = 1, /* send a signal to a rank, or to all (local -1); not to their children */
+    HR__ORDER_STACKS,     /* send a rank, or all, the signal for stacks that its page names */
     HR__ORDER_STOP,       /* send SIGSTOP or SIGCONT to all ranks and their descendants */
     HR__ORDER_SWEEP,      /* kill all ranks and what they have left, then end */
     HR__ORDER_LEAVE,      /* all ranks have ended: say what they have left running, then end */
@@ -30,6 +31,7 @@ enum hr__event_kind {
     HR__EVENT_STUCK,       /* pid of a process that could not be killed; error: -EPERM, or -ETIMEDOUT */
     HR__EVENT_LEFT,        /* pid of a process that runs on */
     HR__EVENT_SWEPT,       /* count of processes that were killed and are no ranks */
+    HR__EVENT_LEAVES,      /* count of processes that run on */
 };
 
 enum { HR__EVENT_NAME_BYTES = 16 };
@@ -53,13 +55,19 @@ struct hr__attempt;
 /* The guardian, in the forked child. `control_fd` is its end of the sockets. It does not return. */
 _Noreturn void hr__guardian_run(struct hr__attempt *attempt, int control_fd);
 
-/* Kills all children of this process and what they leave, until none is left, and reaps them. Calls `reaped` for each
- * process, and `stuck` for each that could not be killed after `patience_ns`. */
+/* Children of this process that are not of the job: it had them before. */
+struct hr__others {
+    int *pids;
+    size_t count;
+};
+
+/* Kills all children of this process, except those that are spared, and what they leave, until none is left, and reaps
+ * them. Calls `reaped` for each process that has ended, to reap it, and `stuck` for each that could not be killed. */
 struct hr__sweep {
     void (*reaped)(void *context, int pid);
     void (*stuck)(void *context, int pid, int error);
     void *context;
-    int64_t patience_ns;
+    const struct hr__others *spared; /* NULL: no child is */
 };
 void hr__sweep(const struct hr__sweep *sweep);
 

@@ -150,25 +150,29 @@ int hr__ranks_open(struct hr__attempt *attempt) {
     return r;
 }
 
+void hr__rank_give(struct hr__rank *rank) {
+    for (int i = 0; i < 3; i++) hr__close(&rank->child_fds[i]);
+    hr__close(&rank->error_fd); /* the path of the file leads through the front */
+}
+
 void hr__ranks_give(struct hr__attempt *attempt) {
-    for
-        hr__each_rank(rank, attempt) for (int i = 0; i < 3; i++) hr__close(&rank->child_fds[i]);
+    hr__each_rank (rank, attempt)
+        for (int i = 0; i < 3; i++) hr__close(&rank->child_fds[i]);
 }
 
 void hr__ranks_close(struct hr__attempt *attempt) {
     if (!attempt->ranks) return;
     hr__ranks_give(attempt);
-    for
-        hr__each_rank(rank, attempt) {
-            for (int i = 0; i < 2; i++) {
-                hr__close(&rank->streams[i].fd);
-                hr__close(&rank->streams[i].log_fd);
-                hr__lines_free(&rank->streams[i].lines);
-            }
-            hr__tail_free(&rank->tail);
-            hr__text_free(&rank->keepers);
-            hr__page_close(rank);
+    hr__each_rank (rank, attempt) {
+        for (int i = 0; i < 2; i++) {
+            hr__close(&rank->streams[i].fd);
+            hr__close(&rank->streams[i].log_fd);
+            hr__lines_free(&rank->streams[i].lines);
         }
+        hr__tail_free(&rank->tail);
+        hr__text_free(&rank->keepers);
+        hr__page_close(rank);
+    }
     free(attempt->ranks);
     attempt->ranks = NULL;
     free(attempt->folder);
@@ -191,6 +195,7 @@ int hr__rank_become(const struct hr__attempt *attempt, const struct hr__rank *ra
         .inherited = inherited,
         .inherited_count = attempt->board_fd < 0 ? 1 : 2,
         .kept_ignored = attempt->launch->ignored_signals & ~ENDING_SIGNALS,
+        .open_files = attempt->launch->open_files,
         .has_own_group = true,
         .has_terminal = rank->has_terminal,
         .dies_with_parent = true,

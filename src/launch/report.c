@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <headrace/board.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -51,10 +52,6 @@ static void add_field(struct hr__text *to, const char *name, const struct hr__te
 
 /* ---- the report ---- */
 
-static double seconds(int64_t ns) {
-    return (double)ns / 1e9;
-}
-
 static const char *name_reason(const struct hr__attempt *attempt) {
     static const char *const names[] = {
         [HR__NO_REASON] = "success",         [HR__FAILED] = "failure", [HR__SIGNALLED] = "signal",
@@ -71,10 +68,10 @@ static void add_rank(struct hr__text *to, const struct hr__attempt *attempt, con
     hr__describe_end(attempt, rank, &how);
     hr__tail_write(&rank->tail, "", HR__TAIL_LINES, &tail);
     hr__text_addf(to, "{\"rank\": %u, \"local_rank\": %u, \"pid\": %d", rank->global, rank->local, rank->pid);
-    if (rank->has_ended && !rank->start_error) {
+    if (rank->has_ended && rank->pid) {
         hr__text_addf(to, ", \"exit_code\": %d, \"signal\": %d", rank->end.exit_code, rank->end.signal);
         hr__text_addf(to, ", \"seconds\": %.3f, \"peak_rss_bytes\": %" PRIu64,
-                      seconds(rank->ended_ns - attempt->begun_ns), rank->peak_bytes);
+                      hr__seconds(rank->ended_ns - attempt->begun_ns), rank->peak_bytes);
     }
     hr__text_addf(to, ", \"was_killed\": %s", rank->was_killed ? "true" : "false");
     if (position) hr__text_addf(to, ", \"epoch\": %" PRId64 ", \"steps\": %" PRIu64, position->epoch, position->steps);
@@ -91,18 +88,17 @@ static void add_rank(struct hr__text *to, const struct hr__attempt *attempt, con
 static void add_attempt(struct hr__text *to, const struct hr__attempt *attempt) {
     const struct hr__rank *first = hr__find_first(attempt);
     hr__text_addf(to, "{\"attempt\": %u, \"reason\": \"%s\", \"exit_code\": %d, \"seconds\": %.3f", attempt->number,
-                  name_reason(attempt), hr__exit_code(attempt), seconds(hr__now_ns() - attempt->begun_ns));
+                  name_reason(attempt), hr__exit_code(attempt), hr__seconds(hr__now_ns() - attempt->begun_ns));
     if (attempt->signal) hr__text_addf(to, ", \"signal\": %d", attempt->signal);
     if (first && attempt->reason == HR__FAILED) hr__text_addf(to, ", \"first_rank\": %u", first->global);
     hr__text_addf(to, ", \"processes_killed\": %u, \"processes_left\": %u", attempt->adopted_count,
                   attempt->left_count);
     add_field(to, "stuck", &attempt->stuck);
     hr__text_adds(to, ", \"ranks\": [");
-    for
-        hr__each_rank(rank, attempt) {
-            if (rank->local) hr__text_adds(to, ",\n  ");
-            add_rank(to, attempt, rank);
-        }
+    hr__each_rank (rank, attempt) {
+        if (rank->local) hr__text_adds(to, ",\n  ");
+        add_rank(to, attempt, rank);
+    }
     hr__text_adds(to, "]}");
 }
 
@@ -151,10 +147,11 @@ void hr__report_write(struct hr__launch *launch, const struct hr_launch_end *end
     struct hr__text text = {0};
     if (launch->report_fd < 0) return;
     hr__text_addf(&text, "{\"exit_code\": %d, \"seconds\": %.3f, \"attempts\": [", end->exit_code,
-                  seconds(hr__now_ns() - launch->begun_ns));
+                  hr__seconds(hr__now_ns() - launch->begun_ns));
     hr__text_add(&text, launch->history.bytes, launch->history.length);
     hr__text_adds(&text, "]}\n");
-    int r = text.is_short ? -12 : hr__write_all(launch->report_fd, text.bytes, text.length);
+    int r =
+        text.is_short || launch->history.is_short ? -ENOMEM : hr__write_all(launch->report_fd, text.bytes, text.length);
     if (r < 0) hr__say(launch, "headrace: the report %s cannot be written: %s", launch->job->report, hr_error_text(r));
     hr__text_free(&text);
 }

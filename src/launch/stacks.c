@@ -87,7 +87,7 @@ bool hr__stack_where(const struct hr__text *stacks, struct hr__where *ret_where)
 void hr__stack_describe(const struct hr__text *stacks, struct hr__text *to) {
     struct hr__where where;
     if (!hr__stack_where(stacks, &where)) {
-        hr__text_adds(to, "somewhere (it gave no stack)");
+        hr__text_adds(to, "at a place that is not known");
         return;
     }
     bool is_in_user = where.user_line && where.user_line + where.user_bytes == where.function + where.function_bytes;

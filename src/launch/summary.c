@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "launch.h"
 
-enum { TAIL_LINES = 20, STACK_LINES = 12, SHOWN_RANKS = 8 };
+enum { STACK_LINES = 12, SHOWN_RANKS = 8 };
 static const char INDENT[] = "    ";
-
-static double seconds(int64_t ns) {
-    return (double)ns / 1e9;
-}
 
 /* ---- one rank ---- */
 
@@ -28,7 +25,10 @@ static void describe_signal(const struct hr__rank *rank, struct hr__text *to) {
 void hr__describe_end(const struct hr__attempt *attempt, const struct hr__rank *rank, struct hr__text *to) {
     int64_t exec_error = hr__page_word(&rank->page->exec_error, 1, 4095);
     if (rank->start_error)
-        hr__text_addf(to, "could not be started: %s", hr_error_text(rank->start_error));
+        hr__text_addf(to, "could not be started: %s%s", hr_error_text(rank->start_error),
+                      rank->start_error == EAGAIN ? "; raise the limit of processes (ulimit -u)" : "");
+    else if (!rank->pid)
+        hr__text_adds(to, "did not start");
     else if (!rank->has_ended)
         hr__text_adds(to, "still runs");
     else if (exec_error)
@@ -98,15 +98,22 @@ static void write_first(const struct hr__attempt *attempt, const struct hr__rank
     struct hr__text line = exception_line(&text);
     struct hr__failure failure = hr__failure_of(attempt, rank);
     hr__text_addf(to, "headrace: %s %s", rank->name, attempt->job->local_size > 1 ? "failed first: it " : "");
-    hr__describe_end(attempt, rank, to);
-    explain_signal(attempt, rank, to);
-    if (line.length) hr__text_addf(to, ", after %s", hr__text_string(&line));
-    hr__text_addf(to, " (pid %d, %.1f s after the start)\n", rank->pid, seconds(failure.at_ns - attempt->begun_ns));
+    if (line.length && hr__rank_was_ended(rank)) { /* it was still exiting when the others were asked to end, too */
+        hr__text_addf(to, "raised %s", hr__text_string(&line));
+    } else {
+        hr__describe_end(attempt, rank, to);
+        explain_signal(attempt, rank, to);
+        if (line.length) hr__text_addf(to, ", after %s", hr__text_string(&line));
+    }
+    if (rank->pid)
+        hr__text_addf(to, " (pid %d, %.1f s after the start)", rank->pid,
+                      hr__seconds(failure.at_ns - attempt->begun_ns));
+    hr__text_adds(to, "\n");
     if (text.length && attempt->launch->is_piped)
         add_indented(to, hr__text_string(&text));
     else if (rank->tail.text.length) {
         hr__text_adds(to, "  the last lines that it wrote:\n");
-        hr__tail_write(&rank->tail, INDENT, TAIL_LINES, to);
+        hr__tail_write(&rank->tail, INDENT, HR__TAIL_LINES, to);
     }
     hr__text_free(&line);
     hr__text_free(&text);
@@ -114,26 +121,25 @@ static void write_first(const struct hr__attempt *attempt, const struct hr__rank
 
 /* ---- the others ---- */
 
-enum fate { NOT_TOLD, RETURNED, LOST_PEER, ASKED, KILLED, OTHER, FATES };
+enum fate { NOT_TOLD, NOT_STARTED, RETURNED, LOST_PEER, ASKED, KILLED, OTHER, FATES };
 
-static enum fate fate_of(const struct hr__attempt *attempt, const struct hr__rank *rank, const struct hr__rank *first) {
-    if (rank == first || (rank->start_error && first)) return NOT_TOLD;
-    if (!rank->has_ended) return rank->pid ? KILLED : NOT_TOLD;
+static enum fate fate_of(const struct hr__rank *rank, const struct hr__rank *first) {
+    if (rank == first) return NOT_TOLD;
+    if (!rank->pid) return NOT_STARTED;
+    if (!rank->has_ended) return KILLED;
     if (!hr__rank_failed(rank)) return RETURNED;
     if (rank->was_killed) return KILLED;
     if (hr__page_word(&rank->page->is_lost_peer, 0, 1)) return LOST_PEER;
     if (rank->sent_signal && rank->end.signal == rank->sent_signal) return ASKED;
-    (void)attempt;
     return OTHER;
 }
 
 static void add_ranks(const struct hr__attempt *attempt, const enum fate *fates, enum fate fate, struct hr__text *to) {
     uint32_t count = 0;
-    for
-        hr__each_rank(rank, attempt) {
-            if (fates[rank->local] != fate) continue;
-            if (count++ < SHOWN_RANKS) hr__text_addf(to, "%s%u", count > 1 ? ", " : "", rank->global);
-        }
+    hr__each_rank (rank, attempt) {
+        if (fates[rank->local] != fate) continue;
+        if (count++ < SHOWN_RANKS) hr__text_addf(to, "%s%u", count > 1 ? ", " : "", rank->global);
+    }
     if (count > SHOWN_RANKS) hr__text_addf(to, " and %u more", count - SHOWN_RANKS);
 }
 
@@ -148,8 +154,8 @@ static void write_group(const struct hr__attempt *attempt, const enum fate *fate
     uint32_t count = count_fate(attempt, fates, fate);
     if (!count) return;
     if (count == 1) {
-        for
-            hr__each_rank(rank, attempt) if (fates[rank->local] == fate) hr__text_addf(to, "  %s", rank->name);
+        hr__each_rank (rank, attempt)
+            if (fates[rank->local] == fate) hr__text_addf(to, "  %s", rank->name);
     } else {
         hr__text_adds(to, "  ranks ");
         add_ranks(attempt, fates, fate, to);
@@ -160,7 +166,7 @@ static void write_group(const struct hr__attempt *attempt, const enum fate *fate
 static void write_killed(const struct hr__attempt *attempt, const struct hr__rank *rank, struct hr__text *to) {
     if (rank->has_ended)
         hr__text_addf(to, "  %s did not end and was killed after %.1f s; it was ", rank->name,
-                      seconds(rank->ended_ns - attempt->ending_ns));
+                      hr__seconds(rank->ended_ns - attempt->ending_ns));
     else
         hr__text_addf(to, "  %s (pid %d) could not be killed; it was ", rank->name, rank->pid);
     hr__stack_describe(&rank->stacks, to);
@@ -179,22 +185,27 @@ static void write_other(const struct hr__attempt *attempt, const struct hr__rank
     hr__text_free(&text);
 }
 
+/* Ranks that have ended well close their connections. If others fail for this, that is all there is to say. */
+static const char *describe_return(const struct hr__rank *first) {
+    bool is_left_alone = first && hr__page_word(&first->page->is_lost_peer, 0, 1);
+    return is_left_alone ? "had returned 0 before, and the others waited on; do all ranks have the same number of "
+                           "batches and of collectives?"
+                         : "returned 0";
+}
+
 static void write_followers(const struct hr__attempt *attempt, const struct hr__rank *first, struct hr__text *to) {
     enum fate *fates = calloc(attempt->job->local_size, sizeof *fates);
     uint32_t shown = 0;
     if (!fates) return;
-    for
-        hr__each_rank(rank, attempt) fates[rank->local] = fate_of(attempt, rank, first);
-    for
-        hr__each_rank(rank, attempt) if (fates[rank->local] == OTHER && shown++ < SHOWN_RANKS)
-            write_other(attempt, rank, to);
+    hr__each_rank (rank, attempt) fates[rank->local] = fate_of(rank, first);
+    hr__each_rank (rank, attempt)
+        if (fates[rank->local] == OTHER && shown++ < SHOWN_RANKS) write_other(attempt, rank, to);
     write_group(attempt, fates, LOST_PEER, "lost the connection to another rank and ended", to);
     write_group(attempt, fates, ASKED, "ended when asked to", to);
-    write_group(attempt, fates, RETURNED, "returned 0", to);
+    write_group(attempt, fates, RETURNED, describe_return(first), to);
     shown = 0;
-    for
-        hr__each_rank(rank, attempt) if (fates[rank->local] == KILLED && shown++ < SHOWN_RANKS)
-            write_killed(attempt, rank, to);
+    hr__each_rank (rank, attempt)
+        if (fates[rank->local] == KILLED && shown++ < SHOWN_RANKS) write_killed(attempt, rank, to);
     free(fates);
 }
 
@@ -219,15 +230,21 @@ int hr__exit_code(const struct hr__attempt *attempt) {
 }
 
 static void write_exit_timeout(const struct hr__attempt *attempt, struct hr__text *to) {
-    for
-        hr__each_rank(rank, attempt) {
-            if (!rank->exit_timed_out) continue;
-            hr__text_addf(to,
-                          "headrace: %s finished its main program, but did not exit within %.10g s (--exit-timeout)",
-                          rank->name, seconds(attempt->job->exit_timeout_ns));
-            hr__text_add(to, rank->keepers.bytes, rank->keepers.length);
-            hr__text_adds(to, "\n");
-        }
+    hr__each_rank (rank, attempt) {
+        if (!rank->exit_timed_out) continue;
+        hr__text_addf(to, "headrace: %s finished its main program, but did not exit within %.10g s (--exit-timeout)",
+                      rank->name, hr__seconds(attempt->job->exit_timeout_ns));
+        hr__text_add(to, rank->keepers.bytes, rank->keepers.length);
+        hr__text_adds(to, "\n");
+    }
+}
+
+/* The first failure may be of a rank that another headrace or another launcher has started. */
+static void write_elsewhere(const struct hr__attempt *attempt, const struct hr__rank *first, struct hr__text *to) {
+    bool has_others = attempt->job->node_count > 1 || attempt->job->kind == HR_LAUNCH_ONE;
+    if (!has_others || !hr__page_word(&first->page->is_lost_peer, 0, 1)) return;
+    hr__text_addf(to, "  it lost the connection to a rank %s, which failed before: look for the reason there\n",
+                  attempt->job->node_count > 1 ? "of another machine" : "that was started elsewhere");
 }
 
 static void write_cause(struct hr__attempt *attempt, const struct hr__rank *first, struct hr__text *to) {
@@ -235,7 +252,7 @@ static void write_cause(struct hr__attempt *attempt, const struct hr__rank *firs
     case HR__SIGNALLED:
         hr__text_addf(to, "headrace: signal %d (%s) came after %.1f s, and was passed on to the ranks\n",
                       attempt->signal, hr__signal_name(attempt->signal),
-                      seconds(attempt->ending_ns - attempt->begun_ns));
+                      hr__seconds(attempt->ending_ns - attempt->begun_ns));
         break;
     case HR__EXIT_TIMEOUT:
         write_exit_timeout(attempt, to);
@@ -244,7 +261,7 @@ static void write_cause(struct hr__attempt *attempt, const struct hr__rank *firs
         hr__text_addf(to,
                       "headrace: no rank has taken a batch or written anything for %.10g s (--stall-after), so the job "
                       "was ended\n",
-                      seconds(attempt->job->stall_after_ns));
+                      hr__seconds(attempt->job->stall_after_ns));
         hr__text_adds(to, hr__text_string(&attempt->stall));
         break;
     case HR__GUARDIAN_DIED:
@@ -254,8 +271,18 @@ static void write_cause(struct hr__attempt *attempt, const struct hr__rank *firs
         hr__text_adds(to, "headrace: the process that started headrace has ended, so the program was ended, too\n");
         break;
     default:
-        if (first) write_first(attempt, first, to);
+        if (!first) return;
+        write_first(attempt, first, to);
+        write_elsewhere(attempt, first, to);
     }
+}
+
+static void write_code(const struct hr__attempt *attempt, struct hr__text *to) {
+    int code = hr__exit_code(attempt);
+    hr__text_addf(to, "headrace: exit code %d", code);
+    if (code > HR_LAUNCH_SIGNAL_BASE && hr__signal_name(code - HR_LAUNCH_SIGNAL_BASE))
+        hr__text_addf(to, " (128 + signal %d)", code - HR_LAUNCH_SIGNAL_BASE);
+    hr__text_adds(to, "\n");
 }
 
 static void write_rest(const struct hr__attempt *attempt, uint32_t restarts_left, struct hr__text *to) {
@@ -270,7 +297,7 @@ static void write_rest(const struct hr__attempt *attempt, uint32_t restarts_left
         hr__text_addf(to, "headrace: all ranks are started again; %u restart%s left\n", restarts_left - 1,
                       restarts_left == 2 ? " is" : "s are");
     else
-        hr__text_addf(to, "headrace: exit code %d\n", hr__exit_code(attempt));
+        write_code(attempt, to);
 }
 
 static void write_left(const struct hr__attempt *attempt, struct hr__text *to) {

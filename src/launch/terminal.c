@@ -9,9 +9,6 @@
  * them.
  */
 
-enum { SIGINT_NUMBER = 2, SIGQUIT_NUMBER = 3, SIGTSTP_NUMBER = 20, SIGCONT_NUMBER = 18, SIGWINCH_NUMBER = 28 };
-enum { SIGSTOP_NUMBER = 19 };
-
 /* In the background, reading would stop this process. */
 static bool has_keyboard(const struct hr__attempt *attempt) {
     return attempt->terminal_fd >= 0 && hr__is_foreground(0);
@@ -19,7 +16,7 @@ static bool has_keyboard(const struct hr__attempt *attempt) {
 
 static void take_keyboard(struct hr__attempt *attempt) {
     struct hr__terminal *terminal = &attempt->launch->terminal;
-    if (terminal->passes_keys || !has_keyboard(attempt)) return;
+    if (terminal->passes_keys || !has_keyboard(attempt) || hr__terminal_modes(0, &terminal->before) < 0) return;
     terminal->passes_keys = hr__terminal_pass_keys(0, &terminal->before) == 0;
 }
 
@@ -44,7 +41,7 @@ int hr__terminal_input(struct hr__attempt *attempt) {
 }
 
 static int signal_of(enum hr__key key) {
-    return key == HR__KEY_INTERRUPT ? SIGINT_NUMBER : key == HR__KEY_QUIT ? SIGQUIT_NUMBER : 0;
+    return key == HR__KEY_INTERRUPT ? HR__INT : key == HR__KEY_QUIT ? HR__QUIT : 0;
 }
 
 static void pass_key(struct hr__attempt *attempt, unsigned char byte) {
@@ -67,18 +64,18 @@ void hr__terminal_pass_input(struct hr__attempt *attempt) {
 
 void hr__terminal_resize(struct hr__attempt *attempt) {
     if (attempt->terminal_fd >= 0) hr__terminal_copy_size(0, attempt->terminal_fd);
-    hr__attempt_order(attempt, HR__ORDER_SIGNAL, -1, SIGWINCH_NUMBER);
+    hr__attempt_order(attempt, HR__ORDER_SIGNAL, -1, HR__WINCH);
 }
 
 /* Stops the ranks, then this process; the shell takes over. When it continues, hr__terminal_resume continues them. */
 void hr__terminal_suspend(struct hr__attempt *attempt) {
-    hr__attempt_order(attempt, HR__ORDER_STOP, -1, SIGSTOP_NUMBER);
+    hr__attempt_order(attempt, HR__ORDER_STOP, -1, HR__STOP);
     give_keyboard_back(attempt);
     hr__stop_self();
     hr__terminal_resume(attempt);
 }
 
 void hr__terminal_resume(struct hr__attempt *attempt) {
-    hr__attempt_order(attempt, HR__ORDER_STOP, -1, SIGCONT_NUMBER);
+    hr__attempt_order(attempt, HR__ORDER_STOP, -1, HR__CONT);
     take_keyboard(attempt);
 }

@@ -87,12 +87,17 @@ static void look_at_board(struct hr__attempt *attempt, int64_t now_ns) {
     watch->progress = progress;
 }
 
+/* Returns true if `a` is further than `b`. */
+static bool is_further(const struct hr_board_position *a, const struct hr_board_position *b) {
+    return a->epoch == b->epoch ? a->steps > b->steps : a->epoch > b->epoch;
+}
+
 const struct hr_board_position *hr__watch_position(const struct hr__attempt *attempt, const struct hr__rank *rank) {
     const struct hr__watch *watch = attempt->watch;
     const struct hr_board_position *best = NULL;
     for (uint32_t i = 0; i < watch->count; i++) {
         const struct hr_board_position *position = &watch->positions[i];
-        if (position->rank == rank->global && (!best || position->steps > best->steps)) best = position;
+        if (position->rank == rank->global && (!best || is_further(position, best))) best = position;
     }
     return best;
 }
@@ -100,8 +105,8 @@ const struct hr_board_position *hr__watch_position(const struct hr__attempt *att
 /* ---- ranks that do not exit ---- */
 
 static int64_t over_since_ns(const struct hr__attempt *attempt, const struct hr__rank *rank) {
-    int64_t over_ns = hr__page_word(&rank->page->over_ns, attempt->begun_ns, INT64_MAX);
-    if (!over_ns || rank->has_ended) return 0;
+    int64_t over_ns = rank->has_ended ? 0 : hr__page_over_ns(attempt, rank);
+    if (!over_ns) return 0;
     if (rank->local) return over_ns;
     return attempt->others_over_ns ? (int64_t)hr__max((uint64_t)over_ns, (uint64_t)attempt->others_over_ns) : 0;
 }
@@ -118,13 +123,25 @@ static void add_children(const struct hr__rank *rank, struct hr__text *to) {
     if (count > SHOWN) hr__text_addf(to, " and %zu more", count - SHOWN);
 }
 
+/* Adds the lines of a text as a list. */
+static void add_list(const char *text, struct hr__text *to) {
+    for (bool is_first = true; *text; is_first = false) {
+        size_t length = strcspn(text, "\n");
+        hr__text_addf(to, "%s%.*s", is_first ? "" : ", ", (int)length, text);
+        text += length + strspn(text + length, "\n");
+    }
+}
+
 void hr__describe_keepers(const struct hr__rank *rank, struct hr__text *to) {
     struct hr__text keepers = {0};
     hr__page_keepers(rank, &keepers);
-    if (keepers.length)
-        hr__text_addf(to, "; threads that keep it: %.*s", (int)strcspn(keepers.bytes, "\n"), keepers.bytes);
+    if (keepers.length) {
+        hr__text_adds(to, "; threads that keep it: ");
+        add_list(keepers.bytes, to);
+    }
     hr__text_free(&keepers);
     if (!rank->has_ended) add_children(rank, to);
+    if (!rank->stacks.length) return;
     hr__text_adds(to, "; it is ");
     hr__stack_describe(&rank->stacks, to);
 }
@@ -135,7 +152,7 @@ static void note_exit(struct hr__attempt *attempt, struct hr__rank *rank, int64_
     hr__ending_take_stack(attempt, rank);
     hr__text_addf(&text,
                   "headrace: note: the main program of %s was over %.0f s ago, but the process (pid %d) has not exited",
-                  rank->name, (double)since_ns / 1e9, rank->pid);
+                  rank->name, hr__seconds(since_ns), rank->pid);
     hr__describe_keepers(rank, &text);
     if (attempt->job->exit_timeout_ns < 0) hr__text_adds(&text, ". --exit-timeout SECONDS ends such a rank");
     hr__say(attempt->launch, "%s", hr__text_string(&text));
@@ -151,15 +168,14 @@ static void end_late(struct hr__attempt *attempt, struct hr__rank *rank) {
 
 static void watch_exits(struct hr__attempt *attempt, int64_t now_ns) {
     int64_t timeout_ns = attempt->job->exit_timeout_ns;
-    for
-        hr__each_rank(rank, attempt) {
-            int64_t over_ns = over_since_ns(attempt, rank), since_ns = now_ns - over_ns;
-            if (over_ns && timeout_ns >= 0 && since_ns >= timeout_ns) {
-                end_late(attempt, rank);
-                return;
-            }
-            if (over_ns && !rank->exit_noted && since_ns >= EXIT_NOTE_NS) note_exit(attempt, rank, since_ns);
+    hr__each_rank (rank, attempt) {
+        int64_t over_ns = over_since_ns(attempt, rank), since_ns = now_ns - over_ns;
+        if (over_ns && timeout_ns >= 0 && since_ns >= timeout_ns) {
+            end_late(attempt, rank);
+            return;
         }
+        if (over_ns && !rank->exit_noted && since_ns >= EXIT_NOTE_NS) note_exit(attempt, rank, since_ns);
+    }
 }
 
 /* ---- ranks that make no step ---- */
@@ -189,38 +205,49 @@ static bool is_same_place(const struct hr__rank *a, const struct hr__rank *b) {
 
 static uint32_t count_elsewhere(const struct hr__attempt *attempt, const struct hr__rank *one) {
     uint32_t count = 0;
-    for
-        hr__each_rank(rank, attempt) if (rank != one && !rank->has_ended && !is_same_place(one, rank)) count++;
+    hr__each_rank (rank, attempt)
+        if (rank != one && !rank->has_ended && !is_same_place(one, rank)) count++;
     return count;
 }
 
-/* Returns the rank that the others wait for: the only one that has ended, is at the end of its epoch, is somewhere else
- * or is behind; NULL: there is not exactly one. */
-static const struct hr__rank *find_awaited(const struct hr__attempt *attempt) {
+/* Returns the only rank that is somewhere else than all others; NULL: there is not exactly one. */
+static const struct hr__rank *find_elsewhere(const struct hr__attempt *attempt) {
+    enum { MOST = 256 }; /* each is compared with each */
     const struct hr__rank *found = NULL;
     uint32_t alive = attempt->job->local_size - attempt->ended_count;
-    for
-        hr__each_rank(rank, attempt) {
-            bool is_alone = !rank->has_ended && alive > 2 && count_elsewhere(attempt, rank) == alive - 1;
-            if (!is_alone) continue;
-            if (found) return NULL;
-            found = rank;
-        }
-    if (found) return found;
-    uint64_t fewest = UINT64_MAX;
-    for
-        hr__each_rank(rank, attempt) {
-            const struct hr_board_position *position = hr__watch_position(attempt, rank);
-            if (!position || position->steps > fewest) continue;
-            found = position->steps == fewest ? NULL : rank;
-            fewest = position->steps;
-        }
+    if (alive < 3 || alive > MOST) return NULL;
+    hr__each_rank (rank, attempt) {
+        if (rank->has_ended || count_elsewhere(attempt, rank) < alive - 1) continue;
+        if (found) return NULL;
+        found = rank;
+    }
     return found;
 }
 
+/* Returns the only rank that is behind in the epochs of a loader that all ranks have; NULL: there is not exactly one.
+ */
+static const struct hr__rank *find_behind(const struct hr__attempt *attempt) {
+    const struct hr__rank *found = NULL;
+    const struct hr_board_position *last = NULL;
+    hr__each_rank (rank, attempt) {
+        if (rank->has_ended) continue;
+        const struct hr_board_position *position = hr__watch_position(attempt, rank);
+        if (!position || (last && position->loader != last->loader)) return NULL;
+        if (last && is_further(position, last)) continue;
+        found = !last || is_further(last, position) ? rank : NULL;
+        last = position;
+    }
+    return attempt->job->local_size > 1 ? found : NULL;
+}
+
+/* Returns the rank that the others wait for; NULL: it is not known. */
+static const struct hr__rank *find_awaited(const struct hr__attempt *attempt) {
+    const struct hr__rank *elsewhere = find_elsewhere(attempt);
+    return elsewhere ? elsewhere : find_behind(attempt);
+}
+
 static void describe_stall(struct hr__attempt *attempt, struct hr__text *to) {
-    for
-        hr__each_rank(rank, attempt) describe_rank(attempt, rank, to);
+    hr__each_rank (rank, attempt) describe_rank(attempt, rank, to);
     const struct hr__rank *awaited = find_awaited(attempt);
     if (awaited) hr__text_addf(to, "  The other ranks wait for %s.\n", awaited->name);
 }
@@ -231,7 +258,7 @@ static void note_stall(struct hr__attempt *attempt, int64_t since_ns) {
     hr__ending_take_stacks(attempt);
     describe_stall(attempt, &text);
     hr__say(attempt->launch,
-            "headrace: note: no rank has taken a batch or written anything for %.0f s:", (double)since_ns / 1e9);
+            "headrace: note: no rank has taken a batch or written anything for %.0f s:", hr__seconds(since_ns));
     hr__show_text(attempt->launch, &text);
     hr__text_free(&text);
 }

@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "writer.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include <headrace/error.h>
+#include <headrace/launch.h>
 
 #include "base/base.h"
 
 static const int64_t BLOCKED_NS = HR_NS_PER_S;
+static const int64_t END_NS = 10 * HR_NS_PER_S; /* so long the end of a job waits for a terminal that is blocked */
 
 struct record {
     uint8_t target;
@@ -63,32 +70,41 @@ static void run(void *context) {
 
 /* ---- the front ---- */
 
-int hr__writer_open(struct hr__writer *writer) {
-    *writer = (struct hr__writer){.drained_fd = -1};
+static void free_writer(struct hr__writer *writer) {
+    pthread_cond_destroy(&writer->changed);
+    pthread_mutex_destroy(&writer->mutex);
+    hr__text_free(&writer->queue);
+    hr__text_free(&writer->written);
+    hr__close(&writer->drained_fd);
+    free(writer);
+}
+
+int hr__writer_open(struct hr__writer **ret_writer) {
+    struct hr__writer *writer = calloc(1, sizeof *writer);
+    if (!writer) return -ENOMEM;
     for (int target = 1; target <= HR__WRITER_TARGETS; target++)
         writer->is_terminal[target - 1] = hr__is_terminal(target);
-    int r = hr__eventfd(&writer->drained_fd);
-    if (r < 0) return r;
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_cond_init(&writer->changed, NULL);
-    r = hr__thread_start(&writer->thread, run, writer);
+    int r = hr__eventfd(&writer->drained_fd);
+    if (r == 0) r = hr__thread_start(&writer->thread, run, writer);
     if (r < 0) {
-        hr__close(&writer->drained_fd);
+        free_writer(writer);
         return r;
     }
-    writer->is_running = true;
+    *ret_writer = writer;
     return 0;
 }
 
-static bool is_blocked(const struct hr__writer *writer) {
-    return writer->write_began_ns && hr__now_ns() - writer->write_began_ns > BLOCKED_NS;
+static bool is_blocked(const struct hr__writer *writer, int64_t patience_ns) {
+    return writer->write_began_ns && hr__now_ns() - writer->write_began_ns > patience_ns;
 }
 
-bool hr__writer_add(struct hr__writer *writer, uint8_t target, const struct hr__text *bytes) {
+bool hr__writer_add(struct hr__writer *writer, uint8_t target, const struct hr__text *bytes, bool may_drop) {
     if (!bytes->length) return true;
     const struct record record = {.target = target, .bytes = (uint32_t)bytes->length};
     pthread_mutex_lock(&writer->mutex);
-    bool is_dropped = writer->is_terminal[index_of(target)] && is_blocked(writer);
+    bool is_dropped = may_drop && writer->is_terminal[index_of(target)] && is_blocked(writer, BLOCKED_NS);
     if (!is_dropped) {
         hr__text_add(&writer->queue, &record, sizeof record);
         size_t head = writer->queue.length - sizeof record;
@@ -121,17 +137,10 @@ bool hr__writer_is_empty(struct hr__writer *writer) {
     return pending(writer) == 0;
 }
 
-int hr__writer_error(struct hr__writer *writer, uint8_t target) {
-    pthread_mutex_lock(&writer->mutex);
-    int error = writer->error[index_of(target)];
-    pthread_mutex_unlock(&writer->mutex);
-    return error;
-}
-
 static bool is_given_up(struct hr__writer *writer) {
     pthread_mutex_lock(&writer->mutex);
     bool is_any_terminal = writer->is_terminal[0] || writer->is_terminal[1];
-    bool result = is_any_terminal && is_blocked(writer);
+    bool result = is_any_terminal && is_blocked(writer, END_NS);
     pthread_mutex_unlock(&writer->mutex);
     return result;
 }
@@ -142,11 +151,6 @@ static void stop(struct hr__writer *writer) {
     pthread_cond_signal(&writer->changed);
     pthread_mutex_unlock(&writer->mutex);
     hr__thread_join(&writer->thread);
-    pthread_cond_destroy(&writer->changed);
-    pthread_mutex_destroy(&writer->mutex);
-    hr__text_free(&writer->queue);
-    hr__text_free(&writer->written);
-    hr__close(&writer->drained_fd);
 }
 
 static bool takes_end_signal(int signal_fd, uint64_t end_signals) {
@@ -156,10 +160,23 @@ static bool takes_end_signal(int signal_fd, uint64_t end_signals) {
     return false;
 }
 
+/* Says what was not written. A closed pipe is not an error, because `| head` has seen enough, and neither is a stream
+ * that is closed from the start. */
+static void say_errors(struct hr__writer *writer) {
+    static const char *const names[] = {"standard output", "standard error"};
+    for (int i = 0; i < HR__WRITER_TARGETS; i++) {
+        char line[256];
+        if (!writer->error[i] || writer->error[i] == EPIPE || writer->error[i] == EBADF) continue;
+        int length = snprintf(line, sizeof line, "headrace: %s could not be written, and output is lost: %s\n",
+                              names[i], hr_error_text(writer->error[i]));
+        hr__write_all(HR_LAUNCH_STDERR, line, (size_t)length);
+    }
+}
+
 void hr__writer_close(struct hr__writer *writer, int signal_fd, uint64_t end_signals) {
     static const int64_t SLICE_NS = 100000000;
-    if (!writer->is_running) return;
     bool is_signalled = false;
+    if (!writer) return;
     while (!hr__writer_is_empty(writer) && !is_given_up(writer) && !is_signalled) {
         const int fds[] = {writer->drained_fd, signal_fd};
         bool is_ready[2] = {false, false};
@@ -167,6 +184,8 @@ void hr__writer_close(struct hr__writer *writer, int signal_fd, uint64_t end_sig
             hr__eventfd_drain(writer->drained_fd);
         is_signalled = is_ready[1] && takes_end_signal(signal_fd, end_signals);
     }
-    writer->is_running = false;
-    if (hr__writer_is_empty(writer)) stop(writer); /* else the thread is blocked, and ends with the process */
+    if (!hr__writer_is_empty(writer)) return; /* the thread is blocked, and ends with the process */
+    stop(writer);
+    say_errors(writer);
+    free_writer(writer);
 }

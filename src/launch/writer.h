@@ -23,7 +23,7 @@ struct hr__writer {
     pthread_cond_t changed;
     struct hr__text queue;   /* records: the target, the length, the bytes */
     struct hr__text written; /* what the thread writes now */
-    bool is_running, is_stopping;
+    bool is_stopping;
     size_t written_left;    /* bytes of `written` that are not written yet */
     int64_t write_began_ns; /* of the write(2) in progress; 0: none is */
     int error[HR__WRITER_TARGETS];
@@ -33,14 +33,12 @@ struct hr__writer {
     uint64_t dropped; /* lines that were not shown, because a terminal blocked; only the front uses it */
 };
 
-int hr__writer_open(struct hr__writer *writer);
-/* Adds bytes for a target (HR_LAUNCH_STDOUT or HR_LAUNCH_STDERR). false: they were dropped, because it is a terminal
- * that has been blocked for a second. */
-bool hr__writer_add(struct hr__writer *writer, uint8_t target, const struct hr__text *bytes);
+int hr__writer_open(struct hr__writer **ret_writer);
+/* Adds bytes for a target (HR_LAUNCH_STDOUT or HR_LAUNCH_STDERR). false: they were dropped, because memory ran out, or
+ * (`may_drop`) because it is a terminal that has been blocked for a second. */
+bool hr__writer_add(struct hr__writer *writer, uint8_t target, const struct hr__text *bytes, bool may_drop);
 bool hr__writer_is_full(struct hr__writer *writer);
 bool hr__writer_is_empty(struct hr__writer *writer);
-/* Returns the errno with which a target has failed, positive, or 0. */
-int hr__writer_error(struct hr__writer *writer, uint8_t target);
 /* Waits until everything is written, or a terminal blocks for a second, or one of `end_signals` (bit n - 1: signal n)
  * comes from `signal_fd`. Then it ends the thread, or leaves it if it is blocked. */
 void hr__writer_close(struct hr__writer *writer, int signal_fd, uint64_t end_signals);

@@ -13,6 +13,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -203,6 +204,7 @@ static int run_program(const struct hr__program *program) {
     if (r == 0) r = keep_inherited(program);
     if (r < 0) return r;
     prepare_signals(program->kept_ignored);
+    hr__restore_open_files(program->open_files);
     execve(program->path, (char *const *)program->words, (char *const *)program->environment);
     return -errno;
 }
@@ -236,7 +238,10 @@ uint64_t hr__ignored_signals(void) {
 }
 
 static bool is_program(const char *path) {
-    return access(path, X_OK) == 0;
+    struct stat info;
+    bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    if (is_folder) errno = EACCES;
+    return !is_folder && access(path, X_OK) == 0;
 }
 
 int hr__find_program(const char *name, char *ret_path, size_t bytes) {

@@ -148,14 +148,18 @@ int hr__folder_make_unique(char *path) {
 
 int hr__log_create(const char *path, int *ret_fd) {
     int r = hr__fail_at("log_create");
-    return r < 0 ? r : hr__own(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0666), ret_fd);
+    if (r < 0) return r;
+    /* Without O_NONBLOCK, a FIFO would wait for a reader. */
+    r = hr__own(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND | O_NONBLOCK, 0666), ret_fd);
+    if (r == 0) fcntl(*ret_fd, F_SETFL, O_APPEND);
+    return r;
 }
 
 int hr__log_append(const char *path, int *ret_fd) {
     return hr__own(open(path, O_WRONLY | O_CLOEXEC | O_APPEND | O_NONBLOCK), ret_fd);
 }
 
-int hr__file_age(int fd, int64_t *ret_changed_ns) {
+int hr__file_changed_ns(int fd, int64_t *ret_changed_ns) {
     struct stat info;
     struct timespec wall;
     if (fstat(fd, &info) < 0) return -errno;

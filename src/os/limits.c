@@ -57,3 +57,18 @@ uint32_t hr__usable_core_count(void) {
 uint32_t hr__pid(void) {
     return (uint32_t)getpid();
 }
+
+uint64_t hr__raise_open_files(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0) return 0;
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    return setrlimit(RLIMIT_NOFILE, &limit) < 0 ? 0 : before;
+}
+
+void hr__restore_open_files(uint64_t before) {
+    struct rlimit limit;
+    if (!before || getrlimit(RLIMIT_NOFILE, &limit) < 0) return;
+    limit.rlim_cur = before;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}

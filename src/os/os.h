@@ -91,11 +91,11 @@ int hr__file_reopen(int fd, int *ret_fd);
  * may exist. */
 void hr__seal(int fd);
 void hr__random(void *bytes, size_t count);
-int hr__folder_make(const char *path);             /* its parent exists; 0 if it exists, too */
-int hr__folder_make_unique(char *path);            /* replaces the XXXXXX at its end */
-int hr__log_create(const char *path, int *ret_fd); /* to append to; an existing file is emptied */
-int hr__log_append(const char *path, int *ret_fd); /* of an existing file */
-int hr__file_age(int fd, int64_t *ret_changed_ns); /* when it was changed last, on CLOCK_MONOTONIC */
+int hr__folder_make(const char *path);                    /* its parent exists; 0 if it exists, too */
+int hr__folder_make_unique(char *path);                   /* replaces the XXXXXX at its end */
+int hr__log_create(const char *path, int *ret_fd);        /* to append to; an existing file is emptied */
+int hr__log_append(const char *path, int *ret_fd);        /* of an existing file */
+int hr__file_changed_ns(int fd, int64_t *ret_changed_ns); /* when it was changed last, on CLOCK_MONOTONIC */
 
 /* ---- event.c ---- */
 
@@ -134,8 +134,24 @@ int hr__die_with(int read_fd, int *ret_own_fd);
 int hr__pidfd(int pid, int *ret_fd);
 int hr__fork(int *ret_pid);        /* 0 in the child */
 _Noreturn void hr__exit(int code); /* without atexit handlers */
-/* The signals that end a process. Other signals are given by number. */
-enum { HR__TERM = 15, HR__KILL = 9 };
+/* The signals that headrace sends or takes. Other signals are given by number. */
+enum {
+    HR__HUP = 1,
+    HR__INT = 2,
+    HR__QUIT = 3,
+    HR__ABRT = 6,
+    HR__KILL = 9,
+    HR__PIPE = 13,
+    HR__TERM = 15,
+    HR__CHLD = 17,
+    HR__CONT = 18,
+    HR__STOP = 19,
+    HR__TSTP = 20,
+    HR__WINCH = 28,
+};
+static inline uint64_t hr__signal_bit(int signal) {
+    return UINT64_C(1) << (signal - 1);
+}
 int hr__send_signal(int pidfd, int pid, int signal); /* pidfd -1: uses the pid */
 
 const char *hr__signal_name(int signal); /* "Killed", ...; NULL: it has no name */
@@ -195,6 +211,7 @@ struct hr__program {
     const int *inherited;           /* descriptors that it keeps under their numbers */
     size_t inherited_count;
     uint64_t kept_ignored; /* bit n - 1: signal n stays ignored; all others get their default, and none is blocked */
+    uint64_t open_files;   /* of hr__raise_open_files, to be restored; 0: unchanged */
     bool has_own_group;
     bool has_terminal; /* streams[0] is a terminal, and becomes that of a session of its own */
     bool dies_with_parent;
@@ -214,6 +231,7 @@ int hr__ignore_others(int trainer); /* see hr_worker_ignore_others */
 int hr__signals_open(uint64_t signals, int *ret_fd); /* bit n - 1: signal n */
 int hr__signals_take(int fd);                        /* its number; 0: none came */
 void hr__block_signal(int number);
+void hr__default_signal(int number);
 void hr__stop_self(void);
 
 /* ---- inet.c ---- */
@@ -224,10 +242,11 @@ int hr__hold_port(uint16_t *port, int *ret_fd);
 
 /* ---- stream.c ---- */
 
-int hr__read(int fd, void *data, size_t bytes); /* at most; 0: the end. -EAGAIN */
-int hr__write_all(int fd, const void *data, size_t bytes);
-int hr__stream_pair(int ret_fds[2]);                      /* two connected sockets, which block */
-int hr__output_pipe(int *ret_read_fd, int *ret_write_fd); /* only the read end does not block */
+int hr__read(int fd, void *data, size_t bytes);            /* at most; 0: the end. -EAGAIN */
+size_t hr__readable_bytes(int fd);                         /* in a pipe or terminal; -1 is fine */
+int hr__write_all(int fd, const void *data, size_t bytes); /* waits for room if it does not block */
+int hr__stream_pair(int ret_fds[2]);                       /* two connected sockets, which block */
+int hr__output_pipe(int *ret_read_fd, int *ret_write_fd);  /* only the read end does not block */
 bool hr__is_same_file(int first, int second);
 bool hr__has_file(int pid, int fd); /* process `pid` has the file of `fd` open under the same number */
 bool hr__is_terminal(int fd);
@@ -241,7 +260,8 @@ struct hr__terminal_modes {
 /* Opens a terminal with the modes and the size of `like_fd`. */
 int hr__terminal_open(int like_fd, int *ret_master_fd, int *ret_rank_fd);
 void hr__terminal_copy_size(int from_fd, int to_fd);
-int hr__terminal_pass_keys(int fd, struct hr__terminal_modes *ret_before);
+int hr__terminal_modes(int fd, struct hr__terminal_modes *ret_modes);
+int hr__terminal_pass_keys(int fd, const struct hr__terminal_modes *before);
 void hr__terminal_restore(int fd, const struct hr__terminal_modes *modes);
 enum hr__key { HR__KEY_OTHER, HR__KEY_INTERRUPT, HR__KEY_QUIT, HR__KEY_SUSPEND };
 enum hr__key hr__terminal_key(int rank_terminal_fd, unsigned char key); /* what the terminal does with it */
@@ -353,6 +373,9 @@ uint64_t hr__address_space_left(void); /* bytes that can be mapped in one piece,
 uint32_t hr__core_count(void);         /* cores that this process may run on; at least 1 */
 uint32_t hr__usable_core_count(void);  /* of these, as many as the CPU quota of the cgroups allows; at least 1 */
 uint32_t hr__pid(void);
+/* Raises the number of files that may be open as far as this process may. Returns the one before; 0: it failed. */
+uint64_t hr__raise_open_files(void);
+void hr__restore_open_files(uint64_t before); /* 0 is fine */
 
 /* ---- fail.c: failpoints, compiled in with -DHR_FAILPOINTS only ---- */
 

@@ -49,7 +49,9 @@ int hr__send_signal(int pidfd, int pid, int signal) {
 }
 
 const char *hr__signal_name(int signal) {
-    static_assert(HR__TERM == SIGTERM && HR__KILL == SIGKILL, "the kernel's numbers");
+    static_assert(HR__HUP == SIGHUP && HR__INT == SIGINT && HR__QUIT == SIGQUIT && HR__ABRT == SIGABRT, "the kernel's");
+    static_assert(HR__KILL == SIGKILL && HR__PIPE == SIGPIPE && HR__TERM == SIGTERM && HR__CHLD == SIGCHLD, "numbers");
+    static_assert(HR__CONT == SIGCONT && HR__STOP == SIGSTOP && HR__TSTP == SIGTSTP && HR__WINCH == SIGWINCH, "");
     return signal > 0 && signal < SIGRTMIN ? strsignal(signal) : NULL;
 }
 

@@ -31,6 +31,10 @@ int hr__signals_take(int fd) {
     return bytes == sizeof info ? (int)info.ssi_signo : -EIO;
 }
 
+void hr__default_signal(int number) {
+    signal(number, SIG_DFL);
+}
+
 void hr__block_signal(int number) {
     sigset_t set;
     write_set(UINT64_C(1) << (number - 1), &set);

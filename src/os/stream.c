@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pty.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
@@ -19,11 +20,22 @@ int hr__read(int fd, void *data, size_t bytes) {
     return length < 0 ? -errno : (int)length;
 }
 
+size_t hr__readable_bytes(int fd) {
+    int bytes = 0;
+    return fd >= 0 && ioctl(fd, FIONREAD, &bytes) == 0 && bytes > 0 ? (size_t)bytes : 0;
+}
+
+static void await_room(int fd) {
+    struct pollfd poller = {.fd = fd, .events = POLLOUT};
+    poll(&poller, 1, -1);
+}
+
 int hr__write_all(int fd, const void *data, size_t bytes) {
     const char *at = data;
     while (bytes) {
         ssize_t written = write(fd, at, bytes);
-        if (written < 0 && errno == EINTR) continue;
+        if (written < 0 && errno == EAGAIN) await_room(fd); /* another program has made it non-blocking */
+        if (written < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (written < 0) return -errno;
         at += written;
         bytes -= (size_t)written;
@@ -109,12 +121,14 @@ void hr__terminal_copy_size(int from_fd, int to_fd) {
     if (ioctl(from_fd, TIOCGWINSZ, &size) == 0) ioctl(to_fd, TIOCSWINSZ, &size);
 }
 
+int hr__terminal_modes(int fd, struct hr__terminal_modes *ret_modes) {
+    return tcgetattr(fd, &ret_modes->modes) < 0 ? -errno : 0;
+}
+
 /* Keys arrive one by one and are not shown, because the terminal of the rank shows them. Output is still processed, so
  * that lines of other ranks begin at the left. */
-int hr__terminal_pass_keys(int fd, struct hr__terminal_modes *ret_before) {
-    struct termios modes;
-    if (tcgetattr(fd, &modes) < 0) return -errno;
-    ret_before->modes = modes;
+int hr__terminal_pass_keys(int fd, const struct hr__terminal_modes *before) {
+    struct termios modes = before->modes;
     modes.c_lflag &= ~(tcflag_t)(ICANON | ECHO | ISIG | IEXTEN);
     modes.c_iflag &= ~(tcflag_t)(IXON | ICRNL | INLCR);
     modes.c_cc[VMIN] = 1;

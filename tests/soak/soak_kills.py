@@ -38,7 +38,7 @@ from mishaps import Marks, Plan, Random, Resumable  # noqa: E402
 from processes import children, private_bytes, shared_bytes, until  # noqa: E402
 
 POINTS = re.findall(
-    r'^ *POINT\(\w+, "([\w.]+)", (?:WORKER|BOTH)', (HERE / "../../src/os/failpoints.h").read_text(), re.M
+    r'^ *POINT\(\w+, "([\w.]+)", (?:WORKER|BOTH)\)', (HERE / "../../src/os/failpoints.h").read_text(), re.M
 )
 NOTHING = Plan(Marks(HERE))
 COUNT = 240  # samples of an epoch

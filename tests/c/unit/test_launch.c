@@ -183,8 +183,8 @@ static void a_stack_says_where_the_main_thread_is(void **state) {
     expect_described("Thread 0x01 (most recent call first):\n  File \"a.py\", line 1 in f\n\n"
                      "Thread 0x02 (most recent call first):\n  File \"b.py\", line 2 in g\n",
                      "at File \"b.py\", line 2 in g");
-    expect_described("", "somewhere (it gave no stack)");
-    expect_described("nonsense\n  File", "somewhere (it gave no stack)");
+    expect_described("", "at a place that is not known");
+    expect_described("nonsense\n  File", "at a place that is not known");
 }
 
 static void a_stack_is_written_for_the_main_thread(void **state) {

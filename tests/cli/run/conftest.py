@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -12,19 +13,25 @@ from processes import is_held_elsewhere, until
 PATIENCE_S = 10.0  # for files of tests and programs that run at the same time
 
 
+def _shared_files() -> set[str]:
+    """Folders there are of other programs: torch and headrace make files."""
+    with os.scandir("/dev/shm") as entries:
+        return {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+
+
 def _descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    files, descriptors = set(os.listdir("/dev/shm")), len(_descriptors())
+    files, descriptors = _shared_files(), len(_descriptors())
     yield
     stays: set[str] | None = None
 
     def is_clean() -> bool:
         nonlocal stays
-        new = set(os.listdir("/dev/shm")) - files
+        new = _shared_files() - files
         stays = new if stays is None else stays & new
         stays = {name for name in stays if not is_held_elsewhere(f"/dev/shm/{name}")}
         return not stays
@@ -35,8 +42,6 @@ def nothing_is_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_core_files() -> Iterator[None]:
-    import resource
-
     before = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, before[1]))
     yield

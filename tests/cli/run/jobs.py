@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,7 +91,8 @@ def state_of(pid: int) -> str:
 def environment(folder: Path, cookie: str, **changes: str) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     for name in ("shared", "tmp"):
-        (folder / name).mkdir(exist_ok=True)
+        shutil.rmtree(folder / name, ignore_errors=True)  # of an earlier job of the same test
+        (folder / name).mkdir()
     env |= {
         COOKIE: cookie,
         "HEADRACE_TESTS_SHARED": str(folder / "shared"),

@@ -74,5 +74,6 @@ def leave_daemons(count: int, numbers: Sequence[int] = DEAF) -> None:
         assert starter.stdout is not None
         seen = b""
         while len(seen) < count:
-            seen += os.read(starter.stdout.fileno(), count)
+            seen += (more := os.read(starter.stdout.fileno(), count))
+            assert more, "the daemons were killed"
     announce(f"daemons.{RANK}")

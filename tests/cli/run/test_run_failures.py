@@ -15,6 +15,7 @@ from jobs import run
 from processes import until
 
 GRACE = ("--grace", "0.5")
+REPEAT = 50 if os.environ.get("HEADRACE_SOAK") == "1" else 1
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -24,14 +25,14 @@ def test_failure_is_explained_and_ends_the_job(tmp_path: Path, name: str) -> Non
     assert result.code == failure.exit_code, result.stderr
     result.assert_says(r"^headrace: rank 1 failed first: it ", failure.says)
     assert "  rank 0 ended when asked to" in result.summary
-    assert result.stderr.splitlines()[-1] == f"headrace: exit code {failure.exit_code}"
+    assert result.stderr.splitlines()[-1].startswith(f"headrace: exit code {failure.exit_code}")
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["exit_code"] == failure.exit_code
 
 
 def test_first_failure_is_named_though_another_rank_dies_first(tmp_path: Path) -> None:
     """Rank 1 fails, and takes long to exit. Rank 0 fails 30 ms later, and is dead at once."""
-    for fails, code in (("raise ValueError('mine')", 1), ("sys.exit(4)", 4)):
+    for fails, code in REPEAT * [("raise ValueError('mine')", 1), ("sys.exit(4)", 4)]:
         result = run(tmp_path, TWO_FAILURES.format(fails=fails), *GRACE)
         assert result.code == code, result.stderr
         result.assert_says(f"^headrace: rank 1 failed first: it ended with exit code {code}", "rank 0 .* exit code 9$")
@@ -69,7 +70,7 @@ raise DistNetworkError("Connection reset by peer")
 """,
     )
     assert result.code == 1
-    result.assert_says("rank 1 failed first: it ended with exit code 1, after ValueError: mine", "rank 0 lost the conn")
+    result.assert_says("rank 1 failed first: it .*ValueError: mine", "rank 0 lost the conn")
 
 
 def test_command_that_one_rank_cannot_execute_is_named(tmp_path: Path) -> None:
@@ -79,6 +80,22 @@ def test_command_that_one_rank_cannot_execute_is_named(tmp_path: Path) -> None:
     result = run(tmp_path, "", "--no-python", "./rank-${local_rank}")
     assert result.code == 127, result.stderr
     result.assert_says("rank 1 failed first: it could not execute .*: No such file or directory")
+
+
+def test_exception_of_a_rank_that_is_ended_while_it_exits_counts(tmp_path: Path) -> None:
+    """Rank 1 raises, and is still in its atexit handlers when rank 0 is dead and all are asked to end."""
+    code = """from ranks import *
+import atexit
+if RANK == 0:
+    await_all("exiting")
+    os._exit(9)
+atexit.register(time.sleep, 1000)
+atexit.register(announce, "exiting")
+raise ValueError("mine")
+"""
+    result = run(tmp_path, code, *GRACE)
+    assert result.code == 1
+    result.assert_says(r"rank 1 failed first: it raised ValueError: mine \(pid", "rank 0 ended with exit code 9")
 
 
 @pytest.mark.parametrize("options", [(), ("--log-dir", "logs", "-t", "3"), ("--log-dir", "logs", "-r", "3")])

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import signal
 import sys
@@ -17,6 +19,7 @@ from processes import until
 
 SLEEP = "from ranks import *\nmeet()\nsleep_forever()\n"
 DEAF = "from ranks import *\nignore(*DEAF)\nmeet()\nsleep_forever()\n"
+KILLS = 300 if os.environ.get("HEADRACE_SOAK") == "1" else 5
 BOTH = ("met.0", "met.1")
 CHECKPOINT = """from ranks import *
 def save(*_):
@@ -59,7 +62,7 @@ def test_second_signal_kills_at_once(tmp_path: Path) -> None:
     with Job(tmp_path, DEAF) as job:
         job.await_files(*BOTH)
         job.send(signal.SIGINT)
-        time.sleep(0.2)
+        time.sleep(0.4)  # one that comes sooner means the same
         assert job.process.poll() is None
         begun = time.monotonic()
         job.send(signal.SIGINT)
@@ -188,6 +191,19 @@ def test_killed_guardian_leaves_no_process(tmp_path: Path) -> None:
         job.assert_nothing_is_left()
     assert result.code == 125
     result.assert_says("^headrace: the process that watches the ranks was killed, and the ranks with it")
+
+
+def test_process_killed_at_random_leaves_no_process(tmp_path: Path) -> None:
+    """One of the front, the guardian, the ranks and their children is killed while the job starts, runs or ends."""
+    for number in range(KILLS):
+        chance = random.Random(number)
+        with Job(tmp_path, PASSES["failure"], "--grace", "0.1") as job:
+            time.sleep(chance.uniform(0, 0.5))
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                os.kill(chance.choice(job.processes()), signal.SIGKILL)
+            code = job.finish().code
+            assert code in (1, 7, 125, 137, -signal.SIGKILL), (number, code)
+            assert job.left() == [], number
 
 
 def test_stopped_front_goes_on_where_it_was(tmp_path: Path) -> None:
