@@ -94,7 +94,7 @@ static void delete_ended(hr_cache *cache, uint32_t store, const char *key, const
 
 /* Opens the data, locks it, and reads the record that belongs to it. -EAGAIN: it is being replaced or deleted. */
 static int claim(const char *folder, hr_cached *cached) {
-    struct hr__file_info opened, named;
+    struct hr__file_info opened = {0}, named = {0};
     int r = hr__path(cached->path, "%s/data", folder);
     if (r == 0) r = hr__file_open(cached->path, &cached->fd);
     hr__stop_at(HR__AT_CACHE_OPENED);
@@ -256,7 +256,7 @@ int hr_cache_attach(hr_cache *cache, const char *name, const char *version, hr_c
 
 static int peek_in(hr_cache *cache, uint32_t store, const char *key, char *ret_id, char **ret_stamp) {
     char folder[HR__PATH_BYTES];
-    struct record record;
+    struct record record = {0};
     int r = hr__path(folder, "%s/objects/%s", cache->stores[store].path, key);
     if (r == 0) r = hr__record_read(folder, &record);
     if (r < 0) return r;

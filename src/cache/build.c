@@ -164,7 +164,7 @@ static int sync_files(hr_cache_build *build) {
 
 /* Moves the data under its name. If the name is in use, the two change places, so that at no moment the name is
  * missing, and the old object goes to the trash. */
-static int take_name(hr_cache_build *build, const char *folder) {
+static int try_to_take_name(hr_cache_build *build, const char *folder) {
     int r = hr__rename_new(build->folder, folder);
     if (r != -EEXIST) return r;
     r = hr__rename_swap(build->folder, folder);
@@ -172,6 +172,15 @@ static int take_name(hr_cache_build *build, const char *folder) {
     if (r == 0) return hr__retire(build->cache, build->store, build->key, build->folder, NULL);
     if (r == -EINVAL || r == -ENOSYS) r = hr__retire(build->cache, build->store, build->key, folder, NULL);
     return r < 0 ? r : hr__rename_new(build->folder, folder);
+}
+
+/* The old object may be deleted between the two attempts, by the process that ends its last claim. */
+static int take_name(hr_cache_build *build, const char *folder) {
+    struct hr__file_info info;
+    int r = -ENOENT;
+    for (int i = 0; r == -ENOENT && i < RETRIES && hr__file_look(build->folder, &info) == 0; i++)
+        r = try_to_take_name(build, folder);
+    return r;
 }
 
 static int rename_into_place(hr_cache_build *build) {

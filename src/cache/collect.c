@@ -177,18 +177,41 @@ static void folder_of(const struct hr_cache_entry *entry, char *ret_folder) {
     hr__path(ret_folder, "%.*s", (int)(strrchr(entry->info.path, '/') - entry->info.path), entry->info.path);
 }
 
-/* A removed object, or a damaged one: its folder alone says what it is. */
-static void delete_folder(struct collection *all, const struct hr_cache_entry *entry) {
-    char folder[HR__PATH_BYTES], trash[HR__PATH_BYTES], id[HR_CACHE_ID_CHARACTERS];
-    folder_of(entry, folder);
+/* Returns true if the object in a folder is still the one that was listed: it may have been replaced since. */
+static bool is_same(const struct hr_cache_entry *entry, const char *folder) {
+    struct record record;
+    struct hr__file_info info;
+    int r = hr__record_read(folder, &record);
+    if (r < 0) return entry->state == HR_CACHE_DAMAGED;
+    bool is_whole = hr__file_look(entry->info.path, &info) == 0 && info.bytes >= record.bytes;
+    bool is_same = entry->state == HR_CACHE_DAMAGED ? !is_whole : strcmp(record.id, entry->info.id) == 0;
+    hr__record_done(&record);
+    return is_same;
+}
+
+/* Deletes an object that no process has, with the lock of its builders, so that none publishes at the same time. */
+static bool delete_object(hr_cache *cache, const struct hr_cache_entry *entry, const char *folder) {
+    char trash[HR__PATH_BYTES], key[KEY_BYTES], id[HR_CACHE_ID_CHARACTERS];
+    struct held_lock *lock;
+    const char *name = strrchr(folder, '/') + 1; /* FOLDER is TOP/objects/KEY */
+    int top_bytes = (int)(name - folder) - (int)sizeof "/objects";
     hr__cache_draw_id(id);
-    const char *name = strrchr(folder, '/') + 1;
-    bool is_trash = entry->state == HR_CACHE_REMOVED;
-    char *slash = strstr(folder, is_trash ? "/trash/" : "/objects/");
-    if (!slash || !is_allowed(all, entry)) return;
-    int r = is_trash ? hr__path(trash, "%s", folder)
-                     : hr__path(trash, "%.*s/trash/%s~%s", (int)(slash - folder), folder, name, id);
-    if (r == 0 && hr__delete_unclaimed(folder, trash) == 1)
+    snprintf(key, sizeof key, "%s", name);
+    if (hr__path(trash, "%.*s/trash/%s~%s", top_bytes, folder, name, id) < 0) return false;
+    if (hr__lock_take(cache, key, &lock) < 0) return false;
+    bool is_deleted = is_same(entry, folder) && hr__delete_unclaimed(folder, trash) == 1;
+    hr__lock_release(lock);
+    return is_deleted;
+}
+
+/* Deletes an object that was listed, or one that was removed before, if no process has it. */
+static void delete_folder(struct collection *all, const struct hr_cache_entry *entry) {
+    char folder[HR__PATH_BYTES];
+    folder_of(entry, folder);
+    if (!is_allowed(all, entry)) return;
+    bool is_deleted = entry->state == HR_CACHE_REMOVED ? hr__delete_unclaimed(folder, folder) == 1
+                                                       : delete_object(all->cache, entry, folder);
+    if (is_deleted)
         count_deleted(all, entry->info.bytes);
     else
         all->held_bytes += entry->info.bytes;

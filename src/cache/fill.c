@@ -53,7 +53,7 @@ static int has_changed(const struct plan_file *file) {
 
 static int open_source(struct reader *reader, uint32_t number) {
     const struct plan_file *file = &reader->all->plan->files[number];
-    struct hr__file_info info;
+    struct hr__file_info info = {0};
     if (reader->fd >= 0 && reader->file == number) return 0;
     hr__close(&reader->fd);
     int r = hr__file_open(file->path, &reader->fd);
@@ -246,7 +246,7 @@ static int run_tasks(struct filling *all, struct task task, uint32_t worker_coun
 static int check_sources(const hr_files_plan *plan) {
     for (size_t i = 0; i < plan->file_count; i++) {
         const struct plan_file *file = &plan->files[i];
-        struct hr__file_info info;
+        struct hr__file_info info = {0};
         int fd = -1;
         int r = hr__file_open(file->path, &fd);
         if (r == 0) r = hr__file_look_fd(fd, &info);

@@ -31,7 +31,7 @@ struct claims {
 static bool read_claim(const char *path, struct hr_cache_claim *ret_claim) {
     char text[HR_CACHE_COMMAND_BYTES + 80];
     struct hr__file_info info;
-    int fd = -1, end = 0;
+    int fd = -1;
     if (hr__file_open(path, &fd) < 0) return false;
     if (hr__lock_file(fd, HR__EXCLUSIVE) == 0) {
         hr__file_remove(path);
@@ -42,13 +42,11 @@ static bool read_claim(const char *path, struct hr_cache_claim *ret_claim) {
     if (hr__read_at(fd, 0, text, bytes) < 0) bytes = 0;
     hr__close(&fd);
     text[bytes] = '\0';
-    uint64_t namespace = 0;
-    *ret_claim = (struct hr_cache_claim){0};
-    if (sscanf(text, "%" SCNu32 " %" SCNu64 " %" SCNd64 " %n", &ret_claim->pid, &namespace, &ret_claim->since_ns,
-               &end) < 3)
-        return true;
-    ret_claim->is_visible = namespace == hr__pid_namespace();
-    snprintf(ret_claim->command, sizeof ret_claim->command, "%s", text + end);
+    char *rest = text;
+    *ret_claim = (struct hr_cache_claim){.pid = (uint32_t)strtoul(text, &rest, 10)};
+    ret_claim->is_visible = strtoull(rest, &rest, 10) == hr__pid_namespace();
+    ret_claim->since_ns = strtoll(rest, &rest, 10);
+    snprintf(ret_claim->command, sizeof ret_claim->command, "%s", rest + (*rest == ' '));
     return true;
 }
 

@@ -94,7 +94,7 @@ static int judge_own(const struct held_lock *lock) {
 
 /* Opens the file and locks it. -ESTALE: another file has the name by now. */
 static int lock_file(const char *path, struct held_lock *lock) {
-    struct hr__file_info opened, named;
+    struct hr__file_info opened = {0}, named = {0};
     int r = hr__file_open_or_make(path, &lock->fd);
     if (r == 0) r = hr__file_look_fd(lock->fd, &opened);
     if (r == 0) r = hr__lock_range(lock->fd, 0, 1);

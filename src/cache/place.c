@@ -9,7 +9,13 @@
 
 /* Decides once for each object where its data goes, and commits the space. reserve.c calls it. */
 
-enum { MARGIN_BYTES = 16 << 20, HUGE_BYTES = 2 << 20, STEP_BYTES = 64 << 20 };
+enum {
+    MARGIN_BYTES = 16 << 20,
+    HUGE_BYTES = 2 << 20,
+    STEP_BYTES = 64 << 20,
+    FIRST_STEP_BYTES = 4 << 20,
+    SLOW_NS = 1000000
+};
 
 /* A cgroup of version 1 without a limit has one of almost 2^63 bytes. */
 static bool has_no_limit(uint64_t headroom) {
@@ -134,15 +140,31 @@ int hr__cache_commit_more(int fd, bool is_memory, uint64_t offset, uint64_t byte
     return r;
 }
 
+/* Commits a step, with huge pages if `*address` is a mapping. Making one waits for all processors, which takes longer
+ * than small pages on a busy machine; then the other steps get small ones. */
+static int commit_watched(int fd, void **address, uint64_t mapped_bytes, uint64_t offset, uint64_t bytes) {
+    int64_t start_ns = hr__now_ns();
+    int r = commit_step(fd, *address, offset, bytes);
+    bool is_slow = hr__now_ns() - start_ns > (int64_t)(bytes / HUGE_BYTES) * SLOW_NS;
+    if (r == 0 && *address && is_slow) {
+        hr__unmap(*address, mapped_bytes);
+        *address = NULL;
+    }
+    return r;
+}
+
 int hr__cache_commit(int fd, bool is_memory, uint64_t bytes) {
     void *address = NULL;
     int r = hr__file_cut(fd, bytes);
     if (r < 0) return hr__fail(r, "cache: cannot make a file of %.2f GiB: %s", in_gib(bytes), hr_error_text(r));
     if (is_memory && bytes >= HUGE_BYTES && hr__map(fd, bytes, &address) < 0) address = NULL; /* small pages, then */
-    for (uint64_t offset = 0; r == 0 && offset < bytes; offset += STEP_BYTES) {
-        uint64_t step = hr__min(STEP_BYTES, bytes - offset);
+    uint64_t limit = FIRST_STEP_BYTES;
+    for (uint64_t offset = 0; r == 0 && offset < bytes;) {
+        uint64_t step = hr__min(limit, bytes - offset);
         if (is_memory) r = check_headroom(step);
-        if (r == 0) r = commit_step(fd, address, offset, step);
+        if (r == 0) r = commit_watched(fd, &address, bytes, offset, step);
+        offset += step;
+        limit = STEP_BYTES;
     }
     hr__unmap(address, bytes);
     return r;

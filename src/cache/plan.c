@@ -94,7 +94,7 @@ static int plan_file(hr_files_plan *plan, uint32_t number, int fd, struct head *
 
 static int look_at_file(hr_files_plan *plan, uint32_t number, struct head *head) {
     struct plan_file *file = &plan->files[number];
-    struct hr__file_info info;
+    struct hr__file_info info = {0};
     int fd = -1;
     int r = hr__file_open(file->path, &fd);
     if (r == 0) r = hr__file_look_fd(fd, &info);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,8 +26,9 @@ struct scene {
 
 static int split_keys(const char *text, struct keys *ret_keys) {
     char *rest = NULL;
-    if (strlen(text) >= sizeof ret_keys->text) return hr__fail(-EINVAL, "cache: the list of keys is too long");
-    strcpy(ret_keys->text, text);
+    size_t length = strlen(text);
+    if (length >= sizeof ret_keys->text) return hr__fail(-EINVAL, "cache: the list of keys is too long");
+    memcpy(ret_keys->text, text, length + 1);
     ret_keys->count = 0;
     for (char *key = strtok_r(ret_keys->text, ", ", &rest); key; key = strtok_r(NULL, ", ", &rest)) {
         if (ret_keys->count == KEYS_MAX) return hr__fail(-EINVAL, "cache: more than %d keys", KEYS_MAX);
@@ -73,13 +75,13 @@ static int compare_scenes(const void *one, const void *other) {
     return strcmp(((const struct scene *)one)->name, ((const struct scene *)other)->name);
 }
 
-static void join_missing(const struct keys *keys, uint64_t found, char *ret_text) {
+/* Writes the names of the keys that are not in `found`, with commas; they fit, because all names were one such list. */
+static void join_missing(const struct keys *keys, uint64_t found, char *ret_text, size_t room) {
+    size_t used = 0;
     *ret_text = '\0';
-    for (uint32_t i = 0; i < keys->count; i++) {
-        if (found >> i & 1) continue;
-        if (*ret_text) strcat(ret_text, ",");
-        strcat(ret_text, keys->names[i]);
-    }
+    for (uint32_t i = 0; i < keys->count && used < room; i++)
+        if (!(found >> i & 1))
+            used += (size_t)snprintf(ret_text + used, room - used, "%s%s", used ? "," : "", keys->names[i]);
 }
 
 static int visit_scenes(const struct keys *keys, const struct scene *scenes, size_t count,
@@ -90,7 +92,7 @@ static int visit_scenes(const struct keys *keys, const struct scene *scenes, siz
         uint64_t found = 0;
         size_t first = i;
         for (; i < count && strcmp(scenes[i].name, scenes[first].name) == 0; i++) found |= scenes[i].keys;
-        join_missing(keys, found, missing);
+        join_missing(keys, found, missing, sizeof missing);
         if (!*missing) continue;
         visit(context, scenes[first].name, missing);
         lacking++;

@@ -161,7 +161,7 @@ hr_cache *hr_cache_close(hr_cache *cache) {
 }
 
 int hr_cache_open(const char *root, hr_cache **ret_cache) {
-    struct hr__file_info info;
+    struct hr__file_info info = {0};
     hr_cache *cache = hr__realloc(NULL, sizeof *cache);
     if (!cache) return hr__fail(-ENOMEM, "cache: no memory");
     memset(cache, 0, sizeof *cache);
