@@ -78,16 +78,29 @@ int hr__retire(hr_cache *cache, uint32_t store, const char *key, const char *fol
     return r < 0 ? r : 0;
 }
 
+static bool has_id(const char *folder, const char *id) {
+    struct record record;
+    if (hr__record_read(folder, &record) < 0) return false;
+    bool has_id = strcmp(record.id, id) == 0;
+    hr__record_done(&record);
+    return has_id;
+}
+
+/* With the lock of its builders, so that the name does not get another object meanwhile. A builder that has the lock
+ * deletes what it replaces. */
+static void delete_named(hr_cache *cache, const char *key, const char *id, const char *folder, const char *trash) {
+    struct held_lock *lock = NULL;
+    int r = hr__lock_take(cache, key, &lock);
+    if ((r == 0 || r == -EDEADLK) && has_id(folder, id)) hr__delete_unclaimed(folder, trash);
+    hr__lock_release(lock);
+}
+
 static void delete_ended(hr_cache *cache, uint32_t store, const char *key, const char *id, bool is_of_job) {
     char folder[HR__PATH_BYTES], trash[HR__PATH_BYTES];
-    struct record record;
     const char *top = cache->stores[store].path;
     if (hr__path(trash, "%s/trash/%s~%s", top, key, id) < 0 || hr__path(folder, "%s/objects/%s", top, key) < 0) return;
     hr__delete_unclaimed(trash, trash);
-    if (!is_of_job || hr__record_read(folder, &record) < 0) return;
-    bool is_same = strcmp(record.id, id) == 0;
-    hr__record_done(&record);
-    if (is_same) hr__delete_unclaimed(folder, trash);
+    if (is_of_job) delete_named(cache, key, id, folder, trash);
 }
 
 /* ---- attaching ---- */
