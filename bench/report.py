@@ -31,7 +31,8 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def in_units(row: Json | None) -> str:
-    """Returns a value with its unit: `341 ns`, `8.2 us`, `1.05 ms`, `2.1 s`; `57.1 B`, `24 MB`; `0 of 20`; `> 10 s`."""
+    """Returns a value with its unit: `341 ns`, `8.2 us`, `1.05 ms`, `2.1 s`; `57.1 B`, `24 MB`; `0 of 20`; `3.6 %`;
+    `> 10 s`."""
     if row is None:
         return ""
     if row.get("at_least"):
@@ -42,6 +43,8 @@ def in_units(row: Json | None) -> str:
         sizes = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0, "B"))
         scale, unit = next(pair for pair in sizes if row["value"] >= pair[0])
         return f"{row['value'] / (scale or 1):.3g} {unit}"
+    if row["unit"] in ("%", ""):
+        return f"{row['value']:.4g} {row['unit']}".rstrip()
     if row["unit"] not in ("ns", "us", "ms", "s"):
         return f"{row['value']:.3g} {row['unit']}"
     us = row["value"] * {"ns": 1e-3, "us": 1, "ms": 1e3, "s": 1e6}[row["unit"]]

@@ -53,6 +53,7 @@ SECONDS = {
     "test_frameworks": 30,
     "test_agreement": 40,
     "test_loaders_agree": 25,
+    "test_run_several_machines": 20,
     "test_resume": 25,
     "test_resume_iterable": 20,
     "test_resume_lightning": 20,
@@ -60,6 +61,8 @@ SECONDS = {
     "test_resume_accelerate": 12,
     "test_resume_fallback": 25,
     "test_resume_killed": 12,
+    "test_packed": 20,
+    "test_plan_state": 12,
 }
 
 

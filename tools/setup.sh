@@ -3,6 +3,7 @@
 # Makes this machine ready:
 #   tools/setup.sh packages demo|test|check   the system's packages: asks the system, installs only what it lacks
 #   tools/setup.sh venv                       the virtual environment in .venv
+#   tools/setup.sh slurm                      Slurm in build/slurm, from Debian's packages, which are not installed
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -93,11 +94,19 @@ make_venv() {
     .venv/bin/uv pip install -q --python .venv/bin/python -r requirements-dev.txt
 }
 
+unpack_slurm() {
+    local packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2 libhwloc15 liblua5.1-0) file
+    mkdir -p build/slurm/packages
+    (cd build/slurm/packages && apt-get download -q "${packages[@]}")
+    for file in build/slurm/packages/*.deb; do dpkg -x "$file" build/slurm; done
+}
+
 case "${1:-} ${2:-}" in
 "packages demo" | "packages test" | "packages check") install_packages "$2" ;;
 "venv ") make_venv ;;
+"slurm ") unpack_slurm ;;
 *)
-    echo "usage: tools/setup.sh packages demo|test|check, or tools/setup.sh venv" >&2
+    echo "usage: tools/setup.sh packages demo|test|check, tools/setup.sh venv, or tools/setup.sh slurm" >&2
     exit 2
     ;;
 esac

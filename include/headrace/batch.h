@@ -120,6 +120,24 @@ HR_API int hr_batch_add_stack(hr_batch *batch, enum hr_flavor flavor, const stru
 HR_API int hr_batch_add_filled(hr_batch *batch, enum hr_flavor flavor, struct hr_dtype dtype, uint32_t ndim,
                                const int64_t *shape, void **ret_data);
 
+/* The parts of a packed batch, which has documents laid end to end in one row, as models with attention over packed
+ * rows expect it. */
+enum hr_packed_part {
+    HR_PACKED_TOKENS,    /* the elements of the documents: int64, shape (1, total) */
+    HR_PACKED_LABELS,    /* the same with HR_PACKED_IGNORED for the first one of each document: int64, (1, total) */
+    HR_PACKED_POSITIONS, /* 0, 1, 2, ... in each document: int64, (1, total) */
+    HR_PACKED_NUMBERS,   /* the number of the document, from 0: int32, (1, total) */
+    HR_PACKED_STARTS,    /* where each document begins, and at last the total: int32, (count + 1) */
+    HR_PACKED_PART_END_
+};
+#define HR_PACKED_IGNORED (-100) /* the label that torch's cross_entropy leaves out */
+
+/* Adds a part of a packed batch of `count` > 0 documents: arrays of one dimension, of int8 to int64 or uint8 to uint32,
+ * with any strides, together INT32_MAX elements at most (-EINVAL). The structs and their data are borrowed as by
+ * hr_batch_add_array; no other memory is used, because the part is computed where it is written. */
+HR_API int hr_batch_add_packed(hr_batch *batch, enum hr_flavor flavor, enum hr_packed_part part,
+                               const struct hr_array *documents, uint32_t count);
+
 /* For several arrays that are views of one storage. A storage of `bytes` bytes at `data` is added once (borrowed). Then
  * each view is added by hr_batch_add_view: its first element is `offset_bytes` into the storage, array->data is not
  * used, and strides arrive as given. `*ret_storage` is the number of the storage in this batch; a storage is not a

@@ -12,11 +12,12 @@ extern "C" {
 #endif
 
 /*
- * Orders of the samples of a dataset, and random draws of samples.
+ * Orders of the samples of a dataset, random draws of samples, and plans of batches.
  *
- * All functions are pure: they do no I/O, read no clock, allocate nothing, and use no memory but that of their
- * arguments. The caller owns every struct and every array. The structs hold no resource, so they need no destructor,
- * and may be copied byte by byte. Functions that take a pointer to const may run in several threads on the same struct.
+ * All functions are pure: they do no I/O and read no clock. Except for hr_plan_new they allocate nothing, and use no
+ * memory but that of their arguments. The caller owns every struct and every array. The structs hold no resource, so
+ * they need no destructor, and may be copied byte by byte; a plan is the exception, and hr_plan_free frees it.
+ * Functions that take a pointer to const may run in several threads on the same struct.
  *
  * Sizes, positions and indices are int64_t from 0. A function that can fail returns -EINVAL for an argument that is out
  * of range, sets the message (headrace/error.h), and then changes no output.
@@ -164,6 +165,81 @@ HR_API int64_t hr_deal_advance(int64_t n, int64_t position, int64_t world_size, 
  * undefined afterwards. `deal` is from hr_deal_rank for the n of the table. */
 HR_API void hr_deal_keep_int32(const struct hr_deal *deal, int64_t n, int32_t *table);
 HR_API void hr_deal_keep_int64(const struct hr_deal *deal, int64_t n, int64_t *table);
+
+/* ---- plans ---- */
+
+#define HR_PLAN_PACK_MAX (INT64_C(1) << 24) /* the largest capacity of a row */
+#define HR_PLAN_WIDTH_MAX (INT64_C(1) << 24)
+
+/* Samples up to a length, and how many of them a batch has. */
+struct hr_bucket {
+    int64_t longest;
+    int64_t batch_size;
+};
+
+/* The use of the samples at the end that do not suffice for a whole step. HR_PLAN_PAD: the step is filled up with
+ * samples from the beginning of the order that are not longer. HR_PLAN_DROP: they are left out. HR_PLAN_EXACT: they are
+ * a shorter step, in which a batch that would be empty repeats a sample. Rows of a capacity are all equally full, so
+ * that only a batch that would be empty repeats a sample, or its step is left out. */
+enum hr_plan_tail { HR_PLAN_PAD, HR_PLAN_DROP, HR_PLAN_EXACT };
+
+/*
+ * How batches are formed. 0: no limit. The caller gives one of these three:
+ *
+ * - max_sum, max_padded, max_batch, or several of them. A batch has samples of similar length: `window` entries of the
+ *   order at a time are sorted by length, and each step takes neighbours of these.
+ * - buckets, sorted by `longest`, whose batch sizes do not rise. A batch has as many samples as a bucket says that is
+ *   large enough for its longest sample.
+ * - pack, and max_batch if wanted: batches are rows of a capacity, which are filled as well as possible.
+ */
+struct hr_plan_settings {
+    int64_t width;      /* batches of a step: ranks times micro-batches; from 1 to HR_PLAN_WIDTH_MAX */
+    int64_t max_sum;    /* of the lengths of a batch */
+    int64_t max_padded; /* of the longest sample of a batch times its number of samples */
+    int64_t max_batch;  /* of the number of samples of a batch */
+    int64_t pack;       /* capacity: the most that the lengths of a batch add up to; at most HR_PLAN_PACK_MAX */
+    int64_t window;     /* entries of the order that are planned together; 0: all */
+    const struct hr_bucket *buckets; /* borrowed */
+    int64_t bucket_count;
+    uint64_t cost_linear, cost_quadratic; /* cost of a sample: 1 + cost_linear * length + cost_quadratic * length^2 */
+    enum hr_plan_tail tail;
+    uint64_t seed, epoch; /* shuffle the steps */
+};
+
+/*
+ * Batches for all ranks. Step s has the batches s * width to s * width + width - 1, of which those of equal cost are
+ * neighbours. Batch b has the entries entries[starts[b]] to entries[starts[b + 1] - 1], which are positions in the
+ * order that hr_plan_new was given, and is not empty. A position that another batch has already is written as -1 -
+ * position; there are repeat_count of them, all in the last steps. The arrays belong to the plan.
+ */
+struct hr_plan {
+    int64_t step_count, batch_count, entry_count, repeat_count;
+    int32_t *entries; /* entry_count of them */
+    int64_t *starts;  /* batch_count + 1 of them */
+};
+
+/*
+ * Plans the batches of an epoch. lengths[i] is the length of the sample at position i of the order; they are borrowed
+ * during the call. Each entry comes once, except for those at the end (see enum hr_plan_tail), and no batch exceeds a
+ * limit. A sample that exceeds it alone has a batch for itself. The plan depends on the arguments only, on any machine,
+ * and stays the same in later versions. *ret_plan belongs to the caller, who calls hr_plan_free.
+ *
+ * Costs are balanced within each step. Batches of similar lengths: a step takes neighbours of the sorted lengths and
+ * deals them to its batches forwards and backwards in turn. What does not fill a step joins the next window; where in
+ * the sorted window it is taken out is drawn, so that no length is always last. Buckets: what does not fill a step of a
+ * bucket joins the next larger bucket. Rows: the longest sample first, each to the row of least cost that has room for
+ * it (Graham's longest processing time, 1969, with capacities). If the smallest possible number of rows does not
+ * suffice for that, as many are taken as best fit decreasing needs (with the rooms in a bitmap, as in Ding et al.,
+ * "Fewer Truncations Improve Language Modeling", arXiv 2404.10830, 2024). Then rows of similar cost form a step.
+ *
+ * -EINVAL: a length is negative, a setting is out of range, or the cost of all samples does not fit into 63 bits.
+ * -ENOMEM.
+ */
+HR_API int hr_plan_new(const int32_t *lengths, int64_t count, const struct hr_plan_settings *settings,
+                       struct hr_plan **ret_plan);
+
+/* Frees a plan; NULL is allowed. Returns NULL. */
+HR_API struct hr_plan *hr_plan_free(struct hr_plan *plan);
 
 #ifdef __cplusplus
 }

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from headrace._numpy.collate import default_collate as default_collate
     from headrace._numpy.job import WorkerInfo as WorkerInfo
     from headrace._numpy.job import get_worker_info as get_worker_info
+    from headrace._numpy.lengths import lengths as lengths
     from headrace._numpy.loader import Loader as Loader
     from headrace._ranks.disagreement import RanksDisagree as RanksDisagree
     from headrace.sampling._order import Order as Order
+    from headrace.sampling._plan import Plan as Plan
     from headrace.sampling._state import StateError as StateError
     from headrace.store._attributes import freeze_attributes as freeze_attributes
     from headrace.store._freeze import StoreError as StoreError
@@ -34,6 +36,7 @@ __all__ = [
     "ForkWarning",
     "Loader",
     "Order",
+    "Plan",
     "RanksDisagree",
     "StateError",
     "StoreError",
@@ -45,6 +48,7 @@ __all__ = [
     "freeze",
     "freeze_attributes",
     "get_worker_info",
+    "lengths",
     "open",
     "store",
     "thaw",
@@ -55,11 +59,13 @@ _LATE = {
     "ForkWarning": "headrace._errors.exception_text",
     "Loader": "headrace._numpy.loader",
     "Order": "headrace.sampling._order",
+    "Plan": "headrace.sampling._plan",
     "RanksDisagree": "headrace._ranks.disagreement",
     "WorkerInfo": "headrace._numpy.job",
     "get_worker_info": "headrace._numpy.job",
     "cache": "headrace._cache.interface",
     "default_collate": "headrace._numpy.collate",
+    "lengths": "headrace._numpy.lengths",
     "StateError": "headrace.sampling._state",
     "StoreError": "headrace.store._freeze",
     "freeze": "headrace.store._freeze",

@@ -16,6 +16,7 @@ TASK_EPOCH: int
 TASK_STOP: int
 FLAVOR_TENSOR: int
 FLAVOR_NUMPY: int
+FLAVOR_PACKED: int
 STATUS_NOTED: int
 PHASE_WAIT: int
 PHASE_FETCH: int
@@ -205,6 +206,21 @@ class BoardEntry:
 
 def draw_indices(seed: int, n: int, target: Any, /) -> None: ...
 def draw_weighted(seed: int, weights: Any, target: Any, /) -> None: ...
+def plan(
+    lengths: Any,
+    width: int,
+    seed: int,
+    epoch: int,
+    tail: int,
+    max_sum: int = 0,
+    max_padded: int = 0,
+    max_batch: int = 0,
+    pack: int = 0,
+    cost_linear: int = 1,
+    cost_quadratic: int = 0,
+    window: int = 0,
+    buckets: tuple[tuple[int, int], ...] = (),
+) -> tuple[bytes, bytes, int]: ...
 def configure(
     dump: Callable[[object], tuple[bytes, list[Any]]], load: Callable[[bytes, list[Any]], Any], /
 ) -> None: ...

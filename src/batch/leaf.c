@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "base/error.h"
+#include "batch/packed.h"
 #include "batch/shape.h"
 #include "batch/writer.h"
 
@@ -245,4 +246,23 @@ int hr_batch_add_view(hr_batch *batch, enum hr_flavor flavor, uint32_t storage, 
     struct hr__array_entry entry = {flavor,  array->dtype,  array->ndim,  array->shape, checked.strides,
                                     storage, storage_bytes, offset_bytes, true};
     return hr__tree_add_array(batch, &entry);
+}
+
+int hr_batch_add_packed(hr_batch *batch, enum hr_flavor flavor, enum hr_packed_part part,
+                        const struct hr_array *documents, uint32_t count) {
+    if ((unsigned)part >= HR_PACKED_PART_END_)
+        return hr__fail(-EINVAL, "batch: there is no part %d of a packed batch", (int)part);
+    int64_t total = hr__packed_count(documents, count);
+    if (total < 0) return (int)total;
+    bool is_starts = part == HR_PACKED_STARTS;
+    struct hr_dtype dtype = {0, is_starts || part == HR_PACKED_NUMBERS ? 32 : 64, 1};
+    int64_t shape[] = {is_starts ? (int64_t)count + 1 : 1, total}, strides[2];
+    uint32_t ndim = is_starts ? 1 : 2;
+    struct hr__size size;
+    int r = hr__array_size(dtype, ndim, shape, &size);
+    if (r < 0) return r;
+    hr__c_strides(ndim, shape, strides);
+    struct hr__leaf leaf = {.bytes = size.bytes, .source_count = count, .documents = documents, .part = part};
+    struct hr__array_entry entry = {flavor, dtype, ndim, shape, strides, 0, 0, 0, false};
+    return add_leaf(batch, &leaf, &entry, &(struct claim){0});
 }

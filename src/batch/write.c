@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "base/error.h"
+#include "batch/packed.h"
 #include "batch/writer.h"
 #include "os/os.h"
 
@@ -108,6 +109,11 @@ static void write_source(const struct writing *writing, struct part part, uint64
 
 static void write_leaf(const struct writing *writing, struct part part, const struct hr__leaf *leaf) {
     uint64_t at = leaf->offset;
+    if (leaf->documents) { /* it is not divided: it belongs to the part in which it begins */
+        if (at >= part.begin && at < part.end)
+            hr__packed_write(leaf->part, leaf->documents, leaf->source_count, writing->to + at);
+        return;
+    }
     if (leaf->is_filled) {
         write_run(writing, part, at, writing->batch->filled.data + leaf->first, leaf->bytes);
         return;

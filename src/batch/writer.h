@@ -12,7 +12,8 @@
 #include "batch/copy_thread.h"
 #include "batch/format.h"
 
-/* A leaf, a run of bytes in the batch: one or more sources of equal size, or a part of the writer's `filled`. */
+/* A leaf, a run of bytes in the batch: one or more sources of equal size, or a part of the writer's `filled`, or a part
+ * of a packed batch. */
 struct hr__leaf {
     uint64_t bytes;
     uint64_t offset; /* from the head; set when the batch is measured */
@@ -20,6 +21,8 @@ struct hr__leaf {
     uint32_t source_count;
     bool is_filled;
     bool is_storage;
+    enum hr_packed_part part;         /* of `documents` */
+    const struct hr_array *documents; /* source_count of them; NULL: the leaf is no part of a packed batch */
 };
 
 /* An array record whose offsets are known only when the whole tree is known. */

@@ -216,8 +216,19 @@ static void reap_adopted(const struct hr__attempt *attempt) {
     while (hr__ended_child(&pid) == 0 && pid != attempt->guardian_pid) hr__reap(pid, &end, &peak_bytes);
 }
 
+/* Returns true if the daemon of a step of Slurm sent a signal. One that this process cannot see is taken for it. */
+static bool is_step_daemon(int sender) {
+    static const char daemon[] = "slurmstepd";
+    char name[32];
+    if (sender <= 0) return sender == 0;
+    hr__process_name(sender, name, sizeof name);
+    return strncmp(name, daemon, sizeof daemon - 1) == 0;
+}
+
 static void take_signal(struct hr__attempt *attempt) {
-    int signal = hr__signals_take(attempt->job->signal_fd);
+    int sender = -1;
+    int signal = hr__signals_take_from(attempt->job->signal_fd, &sender);
+    if (signal > 0) attempt->is_from_step = attempt->launch->is_in_step && is_step_daemon(sender);
     switch (signal) {
     case HR__CHLD:
         reap_adopted(attempt);
@@ -234,6 +245,7 @@ static void take_signal(struct hr__attempt *attempt) {
     default:
         if (signal > 0) hr__ending_signal(attempt, signal);
     }
+    attempt->is_from_step = false;
 }
 
 /* ---- the loop ---- */

@@ -64,7 +64,7 @@ void hr__ending_begin(struct hr__attempt *attempt, enum hr__reason reason, int s
     int sent = is_signalled ? signal : HR__TERM;
     hr__each_rank (rank, attempt)
         if (!rank->has_ended) rank->sent_signal = sent;
-    if (!is_signalled || attempt->launch->passes_signals) send(attempt, sent);
+    if (!is_signalled || !attempt->is_from_step) send(attempt, sent);
     send(attempt, HR__CONT); /* a rank that is stopped gets the other signal only when it continues */
     attempt->deadline_ns = hr__now_ns() + (is_signalled ? attempt->job->shutdown_ns : attempt->job->grace_ns);
     atomic_store(&attempt->ranks[0].page->others_over, 1); /* it keeps its store no longer */
@@ -146,7 +146,7 @@ void hr__ending_signal(struct hr__attempt *attempt, int signal) {
             hr__ending_begin(attempt, HR__SIGNALLED, signal);
         else if (is_impatient(attempt, signal))
             hr__ending_kill(attempt);
-    } else if (job->passed_signals & bit && attempt->launch->passes_signals) {
+    } else if (job->passed_signals & bit && !attempt->is_from_step) {
         send(attempt, signal);
     }
 }

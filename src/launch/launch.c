@@ -121,11 +121,10 @@ static void draw_id(struct hr__launch *launch) {
     snprintf(launch->id, sizeof launch->id, "%016" PRIx64, bits);
 }
 
-/* Returns true unless the ranks get the signals of a batch system themselves: Slurm signals each process of a step. */
-static bool passes_signals(const struct hr_launch_job *job) {
+static bool is_in_step(void) {
     static const unsigned long SPECIAL_STEPS = 0xFFFFFFF0; /* from here on: batch scripts and the like */
     const char *step = getenv("SLURM_STEP_ID");
-    return job->kind == HR_LAUNCH_RANKS || !step || !*step || strtoul(step, NULL, 10) >= SPECIAL_STEPS;
+    return step && *step && strtoul(step, NULL, 10) < SPECIAL_STEPS;
 }
 
 /* Returns true for a rank of another launcher. If that is killed, nothing else ends its ranks. */
@@ -161,7 +160,7 @@ static int open_launch(struct hr__launch *launch) {
     launch->open_files = hr__raise_open_files();
     launch->front_pid = hr__pid();
     launch->ignored_signals = hr__ignored_signals();
-    launch->passes_signals = passes_signals(launch->job);
+    launch->is_in_step = is_in_step();
     launch->parent = hr__parent();
     launch->has_launcher = has_launcher(launch->job);
     hr__default_signal(HR__CHLD); /* if it is ignored, the kernel reaps the ranks, and nothing says how they ended */

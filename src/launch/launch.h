@@ -114,6 +114,8 @@ struct hr__attempt {
     enum hr__phase phase;
     enum hr__reason reason;
     int signal;             /* of HR__SIGNALLED */
+    bool is_from_step;      /* the newest signal is from Slurm, which sends it to each process of a step: also to the
+                             * ranks */
     bool is_hinted;         /* it was said how to end sooner */
     int64_t begun_ns;       /* when the attempt began */
     int64_t ending_ns;      /* when the ranks were asked to end */
@@ -138,11 +140,11 @@ struct hr__launch {
     int null_fd;
     int hook_fd; /* the file with the private sitecustomize; -1: none */
     int report_fd;
-    bool joins_streams;       /* stdout and stderr are one file */
-    bool is_piped;            /* the ranks write to pipes */
-    bool is_terminal;         /* a rank gets a terminal */
-    uint64_t ignored_signals; /* when this process began; bit n - 1: signal n */
-    bool passes_signals;
+    bool joins_streams;        /* stdout and stderr are one file */
+    bool is_piped;             /* the ranks write to pipes */
+    bool is_terminal;          /* a rank gets a terminal */
+    uint64_t ignored_signals;  /* when this process began; bit n - 1: signal n */
+    bool is_in_step;           /* of Slurm */
     uint64_t open_files;       /* so many a rank may have open; this process may have more */
     int parent;                /* when this process began */
     bool has_launcher;         /* another launcher has started this process as a rank, and ends with it */

@@ -175,17 +175,17 @@ static void end_stream(struct hr__attempt *attempt, struct hr__rank *rank, struc
     hr__close(&stream->fd);
 }
 
-/* Returns false if there is nothing to read now. */
-static bool read_some(struct hr__attempt *attempt, struct hr__rank *rank, struct hr__stream *stream) {
+/* Returns how many bytes it has read; 0: nothing is there now. */
+static size_t read_some(struct hr__attempt *attempt, struct hr__rank *rank, struct hr__stream *stream) {
     static char data[1 << 16];
     int length = hr__read(stream->fd, data, sizeof data);
-    if (length == -EAGAIN) return false;
+    if (length == -EAGAIN) return 0;
     if (length <= 0) {
         end_stream(attempt, rank, stream); /* -EIO: no process has the terminal open */
-        return false;
+        return 0;
     }
     take(attempt, rank, stream, data, (size_t)length);
-    return true;
+    return (size_t)length;
 }
 
 void hr__output_read(struct hr__attempt *attempt, struct hr__rank *rank, struct hr__stream *stream) {
@@ -194,11 +194,8 @@ void hr__output_read(struct hr__attempt *attempt, struct hr__rank *rank, struct 
 
 /* Reads what is in the pipe now, and no more: a process that is left may write without an end. */
 static void read_rest(struct hr__attempt *attempt, struct hr__rank *rank, struct hr__stream *stream) {
-    size_t before = hr__readable_bytes(stream->fd), left = before;
-    while (left && stream->fd >= 0 && read_some(attempt, rank, stream)) {
-        size_t now = hr__readable_bytes(stream->fd), taken = left > now ? left - now : 1;
-        left -= hr__min(taken, left);
-    }
+    size_t left = hr__readable_bytes(stream->fd), count;
+    while (left && (count = read_some(attempt, rank, stream)) > 0) left -= hr__min(count, left);
 }
 
 static void end_open_line(struct hr__launch *launch) {

@@ -286,9 +286,10 @@ static void write_code(const struct hr__attempt *attempt, struct hr__text *to) {
 }
 
 static void write_rest(const struct hr__attempt *attempt, uint32_t restarts_left, struct hr__text *to) {
+    const char *starter = attempt->job->kind == HR_LAUNCH_ONE ? "the command" : "the ranks";
     if (attempt->adopted_count)
-        hr__text_addf(to, "  %u process%s that the ranks had started %s killed\n", attempt->adopted_count,
-                      attempt->adopted_count > 1 ? "es" : "", attempt->adopted_count > 1 ? "were" : "was");
+        hr__text_addf(to, "  %u process%s that %s had started %s killed\n", attempt->adopted_count,
+                      attempt->adopted_count > 1 ? "es" : "", starter, attempt->adopted_count > 1 ? "were" : "was");
     if (attempt->stuck_count)
         hr__text_addf(to, "  %u process%s could not be killed, and may still run: %s\n", attempt->stuck_count,
                       attempt->stuck_count > 1 ? "es" : "", hr__text_string(&attempt->stuck));

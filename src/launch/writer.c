@@ -25,26 +25,49 @@ static int index_of(uint8_t target) {
 
 /* ---- the thread ---- */
 
-static void write_record(struct hr__writer *writer, const struct record *record, const char *bytes) {
-    int index = index_of(record->target);
+/* Writes bytes that take `record_bytes` of the queue with what describes them. */
+static void write_bytes(struct hr__writer *writer, uint8_t target, const char *bytes, size_t count,
+                        size_t record_bytes) {
+    int index = index_of(target);
     pthread_mutex_lock(&writer->mutex);
     bool is_failed = writer->error[index] != 0;
     writer->write_began_ns = hr__now_ns();
     pthread_mutex_unlock(&writer->mutex);
-    int r = is_failed ? 0 : hr__write_all(record->target, bytes, record->bytes);
+    int r = is_failed ? 0 : hr__write_all(target, bytes, count);
     pthread_mutex_lock(&writer->mutex);
     writer->write_began_ns = 0;
-    writer->written_left -= sizeof *record + record->bytes;
+    writer->written_left -= record_bytes;
     if (r < 0) writer->error[index] = -r;
     pthread_mutex_unlock(&writer->mutex);
 }
 
-static void write_all(struct hr__writer *writer) {
-    const char *at = writer->written.bytes, *end = at + writer->written.length;
+/* Moves the bytes of records with the same target together, from `at` on, so that many lines are one write(2). Returns
+ * where the next record begins. */
+static char *gather(char *at, const char *end, uint8_t *ret_target, size_t *ret_bytes) {
+    enum { MOST = 64 << 10 };
+    char *to = at, *next = at;
     struct record record;
-    for (; at < end; at += sizeof record + record.bytes) {
-        memcpy(&record, at, sizeof record);
-        write_record(writer, &record, at + sizeof record);
+    memcpy(&record, at, sizeof record);
+    *ret_target = record.target;
+    do {
+        memmove(to, next + sizeof record, record.bytes);
+        to += record.bytes;
+        next += sizeof record + record.bytes;
+        if (next < end) memcpy(&record, next, sizeof record);
+    } while (next < end && record.target == *ret_target && to - at < MOST);
+    *ret_bytes = (size_t)(to - at);
+    return next;
+}
+
+static void write_all(struct hr__writer *writer) {
+    char *at = writer->written.bytes;
+    const char *end = at + writer->written.length;
+    while (at < end) {
+        uint8_t target;
+        size_t bytes;
+        char *next = gather(at, end, &target, &bytes);
+        write_bytes(writer, target, at, bytes, (size_t)(next - at));
+        at = next;
     }
 }
 

@@ -230,6 +230,8 @@ int hr__ignore_others(int trainer); /* see hr_worker_ignore_others */
 
 int hr__signals_open(uint64_t signals, int *ret_fd); /* bit n - 1: signal n */
 int hr__signals_take(int fd);                        /* its number; 0: none came */
+/* The same; `ret_sender`: the process that sent it; 0: one that this process cannot see; -1: the kernel. */
+int hr__signals_take_from(int fd, int *ret_sender);
 void hr__block_signal(int number);
 void hr__default_signal(int number);
 void hr__stop_self(void);

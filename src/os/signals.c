@@ -23,12 +23,19 @@ int hr__signals_open(uint64_t signals, int *ret_fd) {
 }
 
 int hr__signals_take(int fd) {
+    int sender;
+    return hr__signals_take_from(fd, &sender);
+}
+
+int hr__signals_take_from(int fd, int *ret_sender) {
     struct signalfd_siginfo info;
     ssize_t bytes;
     do bytes = read(fd, &info, sizeof info);
     while (bytes < 0 && errno == EINTR);
     if (bytes < 0) return errno == EAGAIN ? 0 : -errno;
-    return bytes == sizeof info ? (int)info.ssi_signo : -EIO;
+    if (bytes != sizeof info) return -EIO;
+    *ret_sender = info.ssi_code > 0 ? -1 : (int)info.ssi_pid; /* as SI_FROMUSER in <signal.h> of the kernel */
+    return (int)info.ssi_signo;
 }
 
 void hr__default_signal(int number) {

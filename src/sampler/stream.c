@@ -1,23 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stream.h"
 
+#include "random.h"
+
 /* The results are part of saved states: a change of this file that changes them needs another kind of order. */
-
-__extension__ typedef unsigned __int128 product;
-
-static const uint64_t golden = UINT64_C(0x9E3779B97F4A7C15); /* 2^64 divided by the golden ratio */
-
-/* The finalizer of SplitMix64. */
-static inline uint64_t mix(uint64_t word) {
-    word = (word ^ (word >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    word = (word ^ (word >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return word ^ (word >> 31);
-}
-
-/* Maps a random word to 0..below-1. */
-static inline uint64_t scale(uint64_t word, uint64_t below) {
-    return (uint64_t)((product)word * below >> 64);
-}
 
 /* A position or an index is left + order->left * right. */
 struct halves {
@@ -44,8 +30,8 @@ static inline uint64_t subtract(uint64_t a, uint64_t b, uint64_t modulus) {
 static inline struct halves encrypt(const struct hr_order *order, struct halves at) {
     const uint64_t *keys = order->keys;
     for (int i = 0; i < HR_STREAM_ROUNDS; i += 2) {
-        at.left = add(at.left, scale(mix(at.right ^ keys[i]), order->left), order->left);
-        at.right = add(at.right, scale(mix(at.left ^ keys[i + 1]), order->right), order->right);
+        at.left = add(at.left, hr__scale(hr__mix(at.right ^ keys[i]), order->left), order->left);
+        at.right = add(at.right, hr__scale(hr__mix(at.left ^ keys[i + 1]), order->right), order->right);
     }
     return at;
 }
@@ -53,8 +39,8 @@ static inline struct halves encrypt(const struct hr_order *order, struct halves 
 static inline struct halves decrypt(const struct hr_order *order, struct halves at) {
     const uint64_t *keys = order->keys;
     for (int i = HR_STREAM_ROUNDS - 2; i >= 0; i -= 2) {
-        at.right = subtract(at.right, scale(mix(at.left ^ keys[i + 1]), order->right), order->right);
-        at.left = subtract(at.left, scale(mix(at.right ^ keys[i]), order->left), order->left);
+        at.right = subtract(at.right, hr__scale(hr__mix(at.left ^ keys[i + 1]), order->right), order->right);
+        at.left = subtract(at.left, hr__scale(hr__mix(at.right ^ keys[i]), order->left), order->left);
     }
     return at;
 }
@@ -101,8 +87,9 @@ static inline void encrypt_lanes(const struct hr_order *order, struct halves *at
     uint64_t left = order->left, right = order->right;
     for (int i = 0; i < HR_STREAM_ROUNDS; i += 2) {
         uint64_t key = order->keys[i], next = order->keys[i + 1];
-        for (int k = 0; k < LANES; k++) at[k].left = add(at[k].left, scale(mix(at[k].right ^ key), left), left);
-        for (int k = 0; k < LANES; k++) at[k].right = add(at[k].right, scale(mix(at[k].left ^ next), right), right);
+        for (int k = 0; k < LANES; k++) at[k].left = add(at[k].left, hr__scale(hr__mix(at[k].right ^ key), left), left);
+        for (int k = 0; k < LANES; k++)
+            at[k].right = add(at[k].right, hr__scale(hr__mix(at[k].left ^ next), right), right);
     }
 }
 
@@ -126,16 +113,10 @@ void hr__stream_fill(const struct hr_order *order, uint64_t first, uint64_t step
     }
 }
 
-/* The numbers of SplitMix64. */
-static uint64_t next_key(uint64_t *state) {
-    *state += golden;
-    return mix(*state);
-}
-
 static void fill_small(struct hr_order *order, uint64_t state) {
     for (int64_t i = 0; i < order->n; i++) order->small[i] = (uint16_t)i;
     for (int64_t i = order->n - 1; i > 0; i--) {
-        uint64_t place = scale(next_key(&state), (uint64_t)i + 1);
+        uint64_t place = hr__scale(hr__random_next(&state), (uint64_t)i + 1);
         uint16_t swapped = order->small[i];
         order->small[i] = order->small[place];
         order->small[place] = swapped;
@@ -152,12 +133,12 @@ static uint64_t root_rounded_up(uint64_t n) {
 }
 
 void hr__stream_start(struct hr_order *order, uint64_t seed, uint64_t epoch) {
-    uint64_t n = (uint64_t)order->n, state = mix(mix(seed + golden) ^ epoch);
+    uint64_t n = (uint64_t)order->n, state = hr__mixed_seed(seed, epoch);
     if (n <= HR_STREAM_SMALL) {
         fill_small(order, state);
         return;
     }
     order->left = root_rounded_up(n);
     order->right = (n - 1) / order->left + 1;
-    for (int i = 0; i < HR_STREAM_ROUNDS; i++) order->keys[i] = next_key(&state);
+    for (int i = 0; i < HR_STREAM_ROUNDS; i++) order->keys[i] = hr__random_next(&state);
 }

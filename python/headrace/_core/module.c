@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "board/board.h"
 #include "cache/cache.h"
-#include "exchange/arrays.h"
+#include "exchange/encode.h"
 #include "exchange/exchange.h"
 #include "frozen/store.h"
 #include "inspect/inspect.h"
@@ -94,6 +94,12 @@ static PyMethodDef methods[] = {
      "draw_weighted(seed, weights, target)\n\nFills a contiguous buffer of int64 with the draws of torch.multinomial("
      "weights, ..., replacement=True) after manual_seed(seed), if they are 2 or more. weights: a buffer of float64. "
      "Raises ValueError for weights that are negative, infinite or NaN, all 0, or more than 2^24."},
+    {"plan", (PyCFunction)(void (*)(void))make_plan, METH_VARARGS | METH_KEYWORDS,
+     "plan(lengths, width, seed, epoch, tail, max_sum=0, max_padded=0, max_batch=0, pack=0, cost_linear=1, "
+     "cost_quadratic=0, window=0, buckets=()) -> (entries, starts, repeats)\n\nPlans the batches of an epoch. lengths: "
+     "a "
+     "buffer of int32. tail: 0 (pad), 1 (drop) or 2 (exact). buckets: pairs (longest, batch_size). entries: int32 as "
+     "bytes. starts: int64 as bytes. repeats: how many entries are repeats. See hr_plan_new."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -131,6 +137,7 @@ static int add_constants(PyObject *module) {
                  {"TASK_STOP", HR_TASK_STOP},
                  {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},
                  {"FLAVOR_NUMPY", HR_FLAVOR_NUMPY},
+                 {"FLAVOR_PACKED", CORE_FLAVOR_PACKED},
                  {"STATUS_NOTED", HR_STATUS_USER},
                  {"PHASE_WAIT", HR_PHASE_WAIT},
                  {"PHASE_FETCH", HR_PHASE_FETCH},

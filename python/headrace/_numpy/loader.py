@@ -25,6 +25,7 @@ from headrace._options import Options
 from headrace._start import contexts
 from headrace.sampling import _state
 from headrace.sampling._epoch import Last
+from headrace.sampling._plan import Plan
 from headrace.sampling._source import count_batches
 
 _PRELOAD = ["numpy.random", "headrace._numpy.job"]
@@ -170,6 +171,10 @@ class Loader(Options):
             self.batch_size not in (1, None) or self.shuffle or self.sampler is not None or self.drop_last
         ):
             raise ValueError("give batch_sampler, or batch_size, shuffle, sampler and drop_last, not both")
+        if isinstance(self.sampler, Plan):
+            raise ValueError("a Plan gives batches; pass it as batch_sampler, without batch_size and sampler")
+        if isinstance(self.batch_sampler, Plan):
+            self.batch_sampler.check_dataset(self.dataset)
         if self.drop_last and not self._batched:
             raise ValueError("drop_last needs batches, but batch_size=None makes none")
 
@@ -193,8 +198,8 @@ class Loader(Options):
 
     def load_state_dict(self, state: Any) -> None:
         """Lets the next iter() of this loader continue where the state was taken, with any number of workers. With
-        shuffle, without a sampler, and with a headrace.Order, the number of ranks and the batch size may be others too:
-        what is left of the epoch is divided again.
+        shuffle, without a sampler, and with a headrace.Order or a headrace.Plan, the number of ranks and the batch size
+        may be others too: what is left of the epoch is divided again.
 
         Raises TypeError and ValueError (StateError) for a state that is damaged, newer, of another library or of
         another dataset, and then changes nothing."""

@@ -14,7 +14,9 @@ from headrace.sampling._epoch import Epoch, Last, Progress
 from headrace.sampling._known import ShuffledSource, order_source, range_source
 from headrace.sampling._order import Order
 from headrace.sampling._pending import Pending
-from headrace.sampling._source import Drawn, Source, check_division, check_same_order
+from headrace.sampling._plan import Plan
+from headrace.sampling._plan_source import PlanSource
+from headrace.sampling._source import Drawn, Source, check_division
 from headrace.sampling._state import State, StateError
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class SamplerSource(Source):
 def source_of(loader: Loader) -> Source:
     """Returns the source of a loader's indices for its next epoch."""
     sampler, batch_size = loader.sampler, loader.batch_size or 0
+    if type(loader.batch_sampler) is Plan:
+        return PlanSource(loader.batch_sampler)
     if loader.batch_sampler is not None:
         return SamplerSource(loader.batch_sampler, type(loader.batch_sampler).__name__, _size_of(loader.dataset))
     if sampler is None:
@@ -142,8 +146,9 @@ class Place:
             loader.seed, loader.epoch = before
             raise
         loader.epoch = state.epoch
-        if "epoch" in state.order and lookup.has_attribute(loader.sampler, "set_epoch"):
-            loader.sampler.set_epoch(state.order["epoch"])  # type: ignore[union-attr]
+        for sampler in (loader.sampler, loader.batch_sampler) if "epoch" in state.order else ():
+            if lookup.has_attribute(sampler, "set_epoch"):
+                sampler.set_epoch(state.order["epoch"])  # type: ignore[union-attr]
         self._pending, self._epoch = Pending(state), None
 
     def _fitting(self, loader: Loader, state: State) -> State:
@@ -192,7 +197,7 @@ class Place:
             loader.epoch = state.epoch
         source = source_of(loader)
         if state is not None and state.steps:
-            check_same_order(state, source.order)
+            source.check_order(state)
             if state.order["n"] != source.order["n"]:
                 source = source.with_size(state.order["n"])
             check_division(state, source)

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from headrace.sampling import _deal
 from headrace.sampling._source import Drawn, Source
 from headrace.sampling._state import Segment, State, StateError
 
@@ -113,20 +112,14 @@ class Epoch:
     def _continue(self, state: State) -> None:
         *earlier, last = state.segments
         if not last.divides_as(self.source.segment):
-            self._earlier, self._position = state.segments, state.samples
-            drawn, _ = self.source.draw(state.samples, 0, state.seeds or None)
+            self._earlier, self._position = state.segments, self.source.position_after(state.segments)
+            drawn, _ = self.source.draw(self._position, 0, state.seeds or None)
             self.tasks = self._new_tasks(drawn)
             return
         self._earlier, self._begun, self._holes = earlier, last.steps, state.holes
-        self._position = self._count_consumed(earlier)
+        self._position = self.source.position_after(earlier)
         self._last_hash = state.last
         self._redraw(state)
-
-    def _count_consumed(self, segments: list[Segment]) -> int:
-        position = 0
-        for one in segments if self.source.n is not None else []:
-            position = _deal.advance(self.source.n or 0, position, one.world, one.batch, one.steps)
-        return position
 
     def _redraw(self, state: State) -> None:
         """Draws the tasks again from the first one that is needed: the last delivered one, to see that the order is the
@@ -245,7 +238,8 @@ class Epoch:
     def _at_start(self, seeds: dict[str, Any]) -> State:
         """Returns the state before the first batch of this epoch."""
         rank = self.source.rank if self._has_own_seeds(seeds) else -1
-        return State(self.number, 0, 0, dict(self.source.order), [self.source.segment], seeds=seeds, rank=rank)
+        segments = [self.source.segment.at_start()]
+        return State(self.number, 0, 0, dict(self.source.order), segments, seeds=seeds, rank=rank)
 
     def _has_own_seeds(self, seeds: dict[str, Any]) -> bool:
         """Returns True if the random numbers are those of a sampler that may give each rank other ones."""
@@ -254,9 +248,8 @@ class Epoch:
     def _at_next_epoch(self) -> State:
         """Returns the state after the last batch, which is that before the first one of the next epoch."""
         source = self.source
-        return State(
-            self.number + 1, 0, 0, source.next_order(), [source.segment], seeds=source.end_seeds(), is_end=True
-        )
+        segments = [source.segment.at_start()]
+        return State(self.number + 1, 0, 0, source.next_order(), segments, seeds=source.end_seeds(), is_end=True)
 
     def _is_over(self, done: int) -> bool:
         """Returns True if the consumer has all batches. The sampler may not have come to its end yet; then it is
@@ -270,7 +263,7 @@ class Epoch:
     def _samples(self, segment: Segment) -> int:
         if self.source.n is None:
             return -1
-        return _deal.advance(self.source.n, self._position, segment.world, segment.batch, segment.steps)
+        return self.source.position_after([*self._earlier, segment])
 
     def _hash_of_last(self, steps: int) -> int:
         """Returns the hash of the task before `steps`."""

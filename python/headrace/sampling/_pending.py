@@ -6,10 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace._errors.warn import warn_user
-from headrace.sampling import _deal
 from headrace.sampling._epoch import Progress
-from headrace.sampling._source import Source, check_division, check_same_order
-from headrace.sampling._state import Segment, State, StateError
+from headrace.sampling._source import Source, check_division
+from headrace.sampling._state import OrderChangedError, Segment, State, StateError
 
 
 @dataclass
@@ -36,7 +35,7 @@ def skipped(state: State, steps: int, source: Source) -> State:
     last = Segment(**{**vars(last), "steps": last.steps + steps})
     samples = -1 if source.n is None or state.samples < 0 else state.samples
     if samples >= 0:
-        samples = _deal.advance(source.n or 0, samples, last.world, last.batch, steps)
+        samples = source.position_after([*earlier, last])
     return State(
         **{**vars(state), "steps": state.steps + steps, "segments": [*earlier, last], "last": 0, "samples": samples}
     )
@@ -54,9 +53,11 @@ def count_left(source: Source, state: State | None, skipped: int) -> int | None:
     """Returns how many steps an epoch has left that begins with a state, or None if that is not known."""
     position = done = 0
     if state is not None and state.steps:
-        position = max(0, state.samples)
-        if len(state.segments) == 1 and state.segments[-1].divides_as(source.segment):
-            position, done = 0, state.steps  # this works if the place in the order is not known, too
+        *earlier, last = state.segments
+        if last.divides_as(source.segment):
+            position, done = source.position_after(earlier), last.steps - len(state.holes)
+        else:
+            position = source.position_after(state.segments)
     count = source.count_steps(position)
     return None if count is None else count - done - skipped
 
@@ -94,7 +95,12 @@ def length_to_be(state: State, source: Source, count: int) -> int:
 def fitting(state: State, source: Source, on_changed: str) -> State:
     """Returns the state, or what on_changed makes of it if the dataset has changed. Raises StateError if it does not
     fit the loader."""
-    check_same_order(state, source.order)
+    try:
+        source.check_order(state)
+    except OrderChangedError:
+        if on_changed != "next_epoch":
+            raise
+        return next_epoch(state)
     then, now = state.order["n"], source.order["n"]
     if then != now:
         state = _changed(state, then, now, source, on_changed)
@@ -125,4 +131,4 @@ def next_epoch(state: State) -> State:
     """Returns the state at the beginning of the epoch after that of a state, or the same one before any step."""
     if not state.steps:
         return state
-    return State(state.epoch + 1, 0, 0, dict(state.order), [Segment(**{**vars(state.segments[-1]), "steps": 0})])
+    return State(state.epoch + 1, 0, 0, dict(state.order), [state.segments[-1].at_start()])

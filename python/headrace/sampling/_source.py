@@ -65,6 +65,14 @@ class Source:
         after `position`. seeds: the random numbers of the epoch that is continued; None: they are drawn."""
         return Drawn(self._sampler, self._batch_size, self._drop_last), steps
 
+    def position_after(self, segments: list[Segment]) -> int:
+        """Returns the position after some segments of the epoch; 0 if the order is not known. The other methods take
+        positions that this one has returned."""
+        position = 0
+        for one in segments if self.n is not None else []:
+            position = _deal.advance(self.n or 0, position, one.world, one.batch, one.steps)
+        return position
+
     def count_steps(self, position: int) -> int | None:
         """Returns how many tasks there are from a position on, or None if that is not known."""
         try:
@@ -91,6 +99,11 @@ class Source:
             _deal.advance(n, position, world, batch, step),
             _deal.advance(n, position, world, batch, step + 1),
         )
+
+    def check_order(self, state: State) -> None:
+        """Raises StateError if a state was taken with another order, other than by the number of samples and the
+        epoch."""
+        check_same_order(state, self.order)
 
     def was_drawn(self) -> None:
         """Called after the first indices of an epoch were drawn."""

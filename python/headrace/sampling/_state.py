@@ -35,25 +35,37 @@ class StateError(ValueError):
     """Raised if a state cannot be loaded. Nothing of it is loaded then."""
 
 
+class OrderChangedError(StateError):
+    """Raised if the rest of an epoch cannot be read any more, because what its order is made from has changed. The next
+    epoch can."""
+
+
 @dataclass
 class Segment:
     """A part of an epoch with one division among ranks: `steps` batches of `batch` entries on each of `world` ranks.
-    drop_last: an incomplete last batch is left out. tail: what is done with an indivisible rest of the order."""
+    drop_last: an incomplete last batch is left out. tail: what is done with an indivisible rest of the order. plan: the
+    settings of a plan, whose batches have other sizes; digest: a hash of its batches, or 0 if it is not known."""
 
     world: int
     batch: int
     drop_last: bool
     tail: str
     steps: int = 0
+    plan: dict[str, Any] = field(default_factory=dict)
+    digest: int = 0
 
     def divides_as(self, other: Segment) -> bool:
         """Returns True if both divide an order in the same way."""
-        return (self.world, self.batch, self.drop_last, self.tail) == (
-            other.world,
-            other.batch,
-            other.drop_last,
-            other.tail,
-        )
+        mine, theirs = ({**vars(one), "steps": 0, "digest": 0} for one in (self, other))
+        return mine == theirs
+
+    def at_start(self) -> Segment:
+        """Returns the same division of an epoch before its first step."""
+        return Segment(**{**vars(self), "steps": 0, "digest": 0})
+
+    def as_fields(self) -> dict[str, Any]:
+        """Returns the fields as a state contains them: those of a plan only if there is one."""
+        return {name: value for name, value in vars(self).items() if self.plan or name not in _PLAN_TYPES}
 
 
 @dataclass
@@ -106,12 +118,13 @@ _TYPES: dict[str, type] = {
     "algorithm": int,
 }
 _SEGMENT_TYPES: dict[str, type] = {"world": int, "batch": int, "drop_last": bool, "tail": str, "steps": int}
+_PLAN_TYPES: dict[str, type] = {"plan": dict, "digest": int}
 _TAILS = ("pad", "drop", "exact", "slice")
 
 
 def encode(state: State) -> dict[str, str]:
     """Returns the state as users keep it."""
-    text = _ENCODER.encode({"format": FORMAT, **vars(state), "segments": [vars(one) for one in state.segments]})
+    text = _ENCODER.encode({"format": FORMAT, **vars(state), "segments": [one.as_fields() for one in state.segments]})
     return {KEY: f'{text[:-1]},"checksum":{zlib.crc32(text.encode())}}}'}
 
 
@@ -195,8 +208,8 @@ def _check_types(fields: Mapping[str, Any], types: Mapping[str, type], what: str
 def _segment(fields: Any) -> Segment:
     if not isinstance(fields, Mapping):
         raise StateError(f"headrace: this state is damaged: a segment is {fields!r}")
-    _check_types(fields, _SEGMENT_TYPES, "a segment")
-    is_in_range = 1 <= fields["world"] < 1 << 32 and 1 <= fields["batch"] < 1 << 32 and fields["steps"] >= 0
+    _check_types(fields, _SEGMENT_TYPES | (_PLAN_TYPES if "plan" in fields else {}), "a segment")
+    is_in_range = 1 <= fields["world"] < 1 << 32 and 1 <= fields["batch"] < 1 << 32 and 0 <= fields["steps"] < 1 << 62
     if not is_in_range or fields["tail"] not in _TAILS:
         raise StateError(f"headrace: this state is damaged: a segment is {dict(fields)!r}")
     return Segment(**fields)

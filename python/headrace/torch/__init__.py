@@ -50,6 +50,16 @@ else:
     from headrace.torch._fallback import DataLoader, install, installed, spawn, uninstall  # type: ignore[assignment]
 
 from headrace.torch._distributed_sampler import DistributedSampler  # noqa: E402 # after torch is found
+from headrace.torch._packed import collate_packed  # noqa: E402
 from headrace.torch._per_rank import per_rank  # noqa: E402
 
-__all__ = ["DataLoader", "DistributedSampler", "install", "installed", "per_rank", "spawn", "uninstall"]
+__all__ = [
+    "DataLoader",
+    "DistributedSampler",
+    "collate_packed",
+    "install",
+    "installed",
+    "per_rank",
+    "spawn",
+    "uninstall",
+]

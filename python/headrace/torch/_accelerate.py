@@ -22,6 +22,7 @@ import torch.utils.data
 
 from headrace.sampling import _state
 from headrace.torch import _dealt_again
+from headrace.torch._plan_sampler import is_plan
 
 _MODULE = "accelerate.data_loader"
 _ITERATION = "_iteration"  # the key in a state for accelerate's number of the epoch
@@ -127,8 +128,8 @@ def sampler_of_one_rank(batch_sampler: Any) -> Any:
     """Returns the batch sampler, or the sampler that it draws from, if it gives only the part of one of several ranks;
     else None."""
     samplers = [batch_sampler, getattr(batch_sampler, "sampler", None)]
-    distributed = torch.utils.data.DistributedSampler
-    return next((one for one in samplers if isinstance(one, distributed) and one.num_replicas > 1), None)
+    dealt = [one for one in samplers if isinstance(one, torch.utils.data.DistributedSampler) or is_plan(one)]
+    return next((one for one in dealt if one.num_replicas > 1), None)
 
 
 def is_left_as_it_is(shard: Any) -> bool:
@@ -143,7 +144,8 @@ def check_before_prepare(loader: Any) -> None:
     states = sys.modules.get("accelerate.state")
     processes = states.PartialState().num_processes if states else 1
     sampler = sampler_of_one_rank(loader.batch_sampler)
-    if processes > 1 and not is_installed() and sampler is not None:
+    # A plan gives the batches of all ranks if accelerate deals them.
+    if processes > 1 and not is_installed() and sampler is not None and not is_plan(sampler):
         raise RuntimeError(_dealt_again.describe(sampler, processes))
 
 

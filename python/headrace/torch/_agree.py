@@ -19,6 +19,7 @@ from headrace.sampling._epoch import Epoch
 from headrace.torch import _per_loader
 from headrace.torch._callers import place_of_caller
 from headrace.torch._foreign import samplers_of
+from headrace.torch._plan_sampler import is_plan
 from headrace.torch._whole_order import length_of
 
 _OTHERS = 4096  # entries of another kind than ints that are hashed, from all parts of the order
@@ -27,9 +28,13 @@ _OTHERS = 4096  # entries of another kind than ints that are hashed, from all pa
 def _dealing_sampler(loader: Any) -> Any:
     """Returns the sampler of a loader that deals an order to several ranks, or None."""
     for one in samplers_of(loader._index_sampler):
-        if isinstance(one, distributed.DistributedSampler) and one.num_replicas > 1:
-            return one
+        if isinstance(one, distributed.DistributedSampler) or is_plan(one):
+            return one if one.num_replicas > 1 else None
     return None
+
+
+def _rank_of(sampler: Any) -> int:
+    return sampler.place.rank if is_plan(sampler) else sampler.rank  # type: ignore[no-any-return]
 
 
 class Watch:
@@ -62,7 +67,7 @@ def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
     if agreement is None:
         settings = _settings_of(loader, sampler)
         place = _per_loader.places.get(loader) or place_of_caller(f"{epoch.source.order['n']} {settings}")
-        agreement = Agreement(place, sampler.rank, sampler.num_replicas, settings)
+        agreement = Agreement(place, _rank_of(sampler), sampler.num_replicas, settings)
         _per_loader.agreements.set(loader, agreement)
     return Watch(agreement, sampler, epoch)
 
@@ -83,7 +88,7 @@ def describe(loader: Any) -> str:
     source = "of the sampler" if place is None else place.source
     agreement = _per_loader.agreements.get(loader)
     compared = "not compared yet" if agreement is None else agreement.describe()
-    return f"rank {sampler.rank} of {sampler.num_replicas} ({source}); {compared}"
+    return f"rank {_rank_of(sampler)} of {sampler.num_replicas} ({source}); {compared}"
 
 
 def _facts_of(epoch: Epoch, sampler: Any) -> Facts:
@@ -108,7 +113,7 @@ def _digest_of(epoch: Epoch) -> int:
     source = epoch.source
     if not source.is_known:
         return -1
-    made_from = zlib.crc32(json.dumps([source.order, epoch.position()], sort_keys=True).encode())
+    made_from = zlib.crc32(json.dumps([source.order, source.segment.plan, epoch.position()], sort_keys=True).encode())
     entries = getattr(source, "drawn_entries", None)
     return made_from if entries is None else zlib.crc32(_bytes_of(entries), made_from)
 

@@ -18,6 +18,7 @@ from headrace.sampling._epoch import Last
 from headrace.sampling._state import StateError
 from headrace.torch import _internals, _resume
 from headrace.torch._per_rank import PerRank
+from headrace.torch._plan_sampler import PlanSampler, is_plan
 
 _T_co = TypeVar("_T_co", covariant=True)
 _HEADRACES = (
@@ -94,6 +95,11 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
                 )
         if isinstance(self.batch_sampler, PerRank):
             vars(self)["sampler"] = self.batch_sampler  # torch's class allows no assignment
+        elif is_plan(self.batch_sampler):
+            self.batch_sampler.check_dataset(self.dataset)  # type: ignore[union-attr]
+            vars(self)["sampler"] = PlanSampler(self.batch_sampler)
+        elif is_plan(self.sampler):
+            raise ValueError("headrace: a Plan gives batches; pass it as batch_sampler, without batch_size and sampler")
 
     @property
     def multiprocessing_context(self) -> Any:

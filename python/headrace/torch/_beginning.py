@@ -16,7 +16,7 @@ from headrace._errors.warn import warn_user
 from headrace.sampling import _pending
 from headrace.sampling._epoch import Epoch, core_tasks
 from headrace.sampling._pending import Pending
-from headrace.sampling._source import check_division, check_same_order
+from headrace.sampling._source import check_division
 from headrace.sampling._state import State, StateError
 from headrace.torch import _generators, _per_loader
 from headrace.torch._callers import called_by_framework
@@ -96,7 +96,7 @@ class Beginning:
         return state
 
     def _check_epoch(self, state: State) -> None:
-        check_same_order(state, self.source.order)
+        self.source.check_order(state)
         if state.steps and state.order["n"] == self.source.order["n"]:
             check_division(state, self.source)
 

@@ -7,35 +7,17 @@ sampler has dealt already, each process gets a part of a part, and most samples 
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-_DEPTH = 30  # frames between accelerate's iterator and the sampler: about 10
+from headrace._ranks import accelerate_shards
 
 
 def check(sampler: Any) -> None:
     """Raises RuntimeError if accelerate deals the entries of a sampler, which is about to be iterated, a second time.
     `sampler` has a part of several ranks, or the whole order if its num_replicas is 1."""
-    accelerate = sys.modules.get("accelerate.data_loader")
-    if accelerate is None or sampler.num_replicas == 1:
-        return
-    frame: Any = sys._getframe(1)
-    for _ in range(_DEPTH):
-        if frame is None:
-            return
-        processes = _count_processes(accelerate, frame.f_locals.get("self"))
-        if processes > 1:
-            raise RuntimeError(describe(sampler, processes))
-        frame = frame.f_back
-
-
-def _count_processes(accelerate: Any, owner: Any) -> int:
-    """Returns to how many processes an object of accelerate deals batches, or 0 for other objects."""
-    if type(owner) is getattr(accelerate, "BatchSamplerShard", None):
-        return int(owner.num_processes)
-    if type(owner) is getattr(accelerate, "DataLoaderDispatcher", None):
-        return int(owner.state.num_processes)
-    return 0
+    dealing = accelerate_shards.find() if sampler.num_replicas > 1 else None
+    if dealing is not None:
+        raise RuntimeError(describe(sampler, dealing.processes))
 
 
 def describe(sampler: Any, processes: int) -> str:

@@ -44,8 +44,10 @@ from headrace.torch._whole_order import length_of
 try:
     from headrace import _core
     from headrace.sampling._order import Order
+    from headrace.sampling._plan import Plan
+    from headrace.sampling._plan_source import PlanSource
 except ImportError:
-    _core = Order = None  # type: ignore[assignment, misc]
+    _core = Order = Plan = None  # type: ignore[assignment, misc]
 
 _make_batches = BatchSampler.__iter__  # a user may put another in its place
 
@@ -290,6 +292,7 @@ _MAKERS: dict[type, Callable[[Any, int, bool], Source]] = {
 }
 if Order is not None:
     _MAKERS[Order] = order_source
+    _MAKERS[Plan] = lambda plan, *batches: PlanSource(plan)
 
 
 def known_source(sampler: Any, batch_size: int, drop_last: bool) -> Source | None:

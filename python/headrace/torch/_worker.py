@@ -25,6 +25,7 @@ from headrace._worker.iterable_fetcher import IterableFetcher
 from headrace._worker.job import DatasetJob, EndOfData
 from headrace._worker.library_threads import limit_library_threads
 from headrace.torch import _early_end, _internals
+from headrace.torch._packed import collate_packed
 
 _PLAIN = {
     torch.Tensor: "collate_tensor_fn",
@@ -136,7 +137,9 @@ class Job(DatasetJob):
         )
 
     def _new_fetcher(self) -> Any:
-        self.collates_in_c = self.auto_collation and _collate_is_torchs(self.collate_fn)
+        is_packed = self.collate_fn is collate_packed
+        self.flavor = _core.FLAVOR_PACKED if is_packed else _core.FLAVOR_TENSOR
+        self.collates_in_c = self.auto_collation and (is_packed or _collate_is_torchs(self.collate_fn))
         if not self.auto_collation and self.collate_fn is _default_convert:
             self.collate_fn = _convert
         collate_fn = _as_is if self.collates_in_c else self.collate_fn

@@ -199,6 +199,7 @@ def measure(launcher: str, case: Case) -> list[str]:
 
 
 def main(words: list[str]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and pass this on
     print("| case | torchrun: code | s | names | left | headrace: code | s | says | left |")
     print("|---|---|---|---|---|---|---|---|---|")
     for case in CASES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -38,6 +39,16 @@ def nothing_is_left() -> Iterator[None]:
 
     assert until(is_clean, PATIENCE_S), stays
     assert len(_descriptors()) <= descriptors
+
+
+@pytest.fixture(autouse=True)
+def keyboard_signals_are_not_ignored() -> Iterator[None]:
+    """A shell's background jobs ignore them, and pass this on."""
+    ways = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
+    before = {number: signal.signal(number, way) for number, way in ways.items()}
+    yield
+    for number, way in before.items():
+        signal.signal(number, way)
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import os
 import re
 import resource
+import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from jobs import Job, run
+from jobs import SLACK, Job, parent_of, run
+from processes import alive, until
 
 # ---- lines ----
 
@@ -117,6 +119,20 @@ announce(f"written.{RANK}")
         assert job.process.wait(20) == 0
     lengths = [len(f"[{rank}] {rank} {i} ") + 1000001 for rank in range(2) for i in range(200)]
     assert count == sum(lengths)
+
+
+def test_second_signal_ends_a_job_whose_output_is_not_read(tmp_path: Path) -> None:
+    code = "from ranks import *\nannounce('begun')\nwhile True: print('x' * 100000)\n"
+    with Job(tmp_path, code) as job:
+        job.await_files("begun")
+        ranks = [pid for pid in job.processes() if parent_of(pid) == job.guardian()]
+        job.send(signal.SIGTERM)
+        assert until(lambda: not any(alive(pid) for pid in ranks), SLACK * 2)
+        time.sleep(0.2)
+        assert job.process.poll() is None  # a reader may still come
+        job.send(signal.SIGTERM)
+        assert job.process.wait(SLACK * 2) == 143
+        job.assert_nothing_is_left()
 
 
 # ---- where it goes ----

@@ -7,9 +7,11 @@ import importlib.util
 import json
 import pathlib
 import random
+import re
 import types
 from typing import Any
 
+import headrace
 import pytest
 import torch
 from doctors import doctor, findings
@@ -19,6 +21,7 @@ from headrace.doctor.run.measure import Run
 from headrace.doctor.run.order import check_order
 from headrace.doctor.run.padding import check_padding
 from loaders import only_headrace
+from torch.utils.data import DataLoader
 
 pytestmark = [only_headrace, pytest.mark.timeout(600), pytest.mark.warm]
 
@@ -349,7 +352,31 @@ def test_padding_is_measured_against_the_samples_lengths(
     found = padding_of(train, name)
     assert found.severity == severity
     assert value in found.value
-    assert ("similar length" in found.fix) == (severity == "warning")
+    assert ("headrace.Plan(headrace.lengths(dataset" in found.fix) == (severity == "warning")
+
+
+def test_doctor_names_the_plan_that_has_less_padding(train: types.ModuleType) -> None:
+    found = padding_of(train, "padded_in_dict")
+    assert "headrace.Plan(headrace.lengths(dataset, 'ids'), max_padded=" in found.fix
+    match = re.search(
+        r"would have (\d+)% of padding, so a sample would cost (\d+)% of what it costs now", found.consequence
+    )
+    assert match is not None
+    loader = train.padded_in_dict()
+    limit = int(re.search(r"max_padded=(\d+)", found.fix)[1])  # type: ignore[index]
+    plan = headrace.Plan(headrace.lengths(loader.dataset, "ids", workers=0), max_padded=limit)
+    better = check_padding(DataLoader(loader.dataset, batch_sampler=plan, collate_fn=train.pad_in_dict))
+    assert better == []  # all samples of a batch are equally long
+    assert int(match[1]) <= 20 and int(match[2]) < 40
+
+
+def test_uneven_ranks_are_named_with_the_plan(train: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    data = train.Numbers(800, lambda index: 4 + index // 8 % 2 * (96 + index % 8))
+    found = check_padding(DataLoader(data, batch_size=8, collate_fn=train.pad))[1:]
+    assert found[0].severity == "warning" and found[0].value == "1.93 of the mean"
+    assert "With a plan it would have 1.00 of the mean" in found[0].consequence
 
 
 @pytest.mark.parametrize("name", ["fine", "fine_numpy", "stream", "black_borders"])

@@ -98,6 +98,7 @@ def seeded() -> torch.Generator:
     return torch.Generator().manual_seed(3)
 
 
+LENGTHS = [1 + i * i % 9 for i in range(N)]
 WEIGHTS = [1.0, 2.0, 3.0] * 7 + [1.0, 1.0]
 # What makes a loader, by name. Each is called with the options of the loader.
 MAKERS: dict[str, Callable[..., Any]] = {
@@ -122,6 +123,9 @@ MAKERS: dict[str, Callable[..., Any]] = {
     ),
     "per_rank of batches": lambda **o: DataLoader(
         Numbers(), batch_sampler=per_rank(OwnShuffle(), num_replicas=2, rank=1), **o
+    ),
+    "plan": lambda **o: DataLoader(
+        Numbers(), batch_sampler=headrace.Plan(LENGTHS, max_batch=3, world_size=2, rank=1, tail="exact", seed=2), **o
     ),
     "order": lambda **o: DataLoader(Numbers(), 4, sampler=headrace.Order(N, seed=4), **o),
     "slice of an order": lambda **o: DataLoader(Numbers(), 4, sampler=headrace.Order(N, seed=4)[1::2], **o),

@@ -131,3 +131,29 @@ meet("end")
     for rank, text in enumerate(run_ranks(tmp_path, 2, LOADERS + code)):
         assert text.startswith(f"rank {rank} of 2 (torch.distributed")
         assert "compared with 1 other processes of this machine" in text
+
+
+@pytest.mark.parametrize(
+    ("plans", "message"),
+    [
+        ("Plan([9] * 100 + [5 + RANK] * 100, max_batch=8)", "order"),
+        ("Plan([9] * 200, max_batch=8 - RANK)", "rank 0 has 13 batches, rank 1 has 15"),
+        ("Plan([9] * 200, max_batch=8, seed=RANK)", "seed"),
+    ],
+)
+def test_ranks_with_other_plans_all_raise(tmp_path: pathlib.Path, plans: str, message: str) -> None:
+    code = f"""
+from headrace import Plan
+epochs(lambda: DataLoader([9] * 200, batch_sampler={plans}))
+"""
+    first, second = run_ranks(tmp_path, 2, LOADERS + code)
+    assert first == second and message in first
+
+
+def test_ranks_with_one_plan_are_compared(tmp_path: pathlib.Path) -> None:
+    code = """
+from headrace import Plan
+loader = DataLoader([9] * 200, batch_sampler=Plan([9] * 200, max_batch=8))
+epochs(lambda: loader, 2, lambda loader, epoch: loader.batch_sampler.set_epoch(epoch))
+"""
+    assert run_ranks(tmp_path, 2, LOADERS + code) == ["fine\n", "fine\n"]

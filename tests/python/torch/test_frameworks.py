@@ -125,6 +125,18 @@ def test_installed_accelerate_leaves_sampler_of_one_rank(accelerate: Facts, name
     assert sorted(index for rank in ranks for index in rank[name][2]) == INDICES
 
 
+def test_plan_under_accelerate_gives_its_batches(accelerate: Facts) -> None:
+    """accelerate deals the batches of a plan to its processes, so the plan gives it those of all ranks."""
+    ranks = [accelerate["planned0"], accelerate["planned1"]]
+    for rank in ranks:
+        expected = [index for batch in rank["expected"] for index in batch]
+        assert [*rank["whole"], rank["installed"]] == [expected] * 3
+        assert rank["prepared length"] == rank["length"]
+        for text in rank["divided"]:
+            assert "accelerate's prepare() divides each batch of this plan among its 2 processes" in text
+    assert sorted(rank["whole"][0][i] for rank in ranks for i in range(len(rank["whole"][0]))) == INDICES
+
+
 def test_loaders_that_are_not_prepared_deal_by_themselves(accelerate: Facts) -> None:
     ranks = [accelerate["dealt0"], accelerate["dealt1"]]
     for number in range(3):
@@ -196,6 +208,12 @@ def test_sampler_made_before_lightning_knows_ranks_raises(lightning: Facts) -> N
 def test_lightning_leaves_per_rank_of_batches_alone(lightning: Facts) -> None:
     """The loader shows it as its sampler too, so Lightning does not want to add another one."""
     halves = [lightning[f"dealt{rank}"]["batches"]["train"] for rank in range(2)]
+    assert sorted(halves[0] + halves[1]) == sorted(INDICES * 2)
+    assert sorted(halves[0][:12]) != sorted(halves[0][12:])
+
+
+def test_lightning_leaves_a_plan_alone_and_sets_its_epoch(lightning: Facts) -> None:
+    halves = [lightning[f"dealt{rank}"]["planned"]["train"] for rank in range(2)]
     assert sorted(halves[0] + halves[1]) == sorted(INDICES * 2)
     assert sorted(halves[0][:12]) != sorted(halves[0][12:])
 

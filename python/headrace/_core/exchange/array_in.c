@@ -29,6 +29,13 @@ static int keep_object(struct sources *sources, PyObject *object) {
     return 0;
 }
 
+void *sources_room(struct sources *sources, size_t bytes) {
+    PyObject *keeper = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+    int r = keeper ? keep_object(sources, keeper) : -1;
+    Py_XDECREF(keeper);
+    return r < 0 ? NULL : PyBytes_AS_STRING(keeper);
+}
+
 void sources_clear(struct sources *sources) {
     while (sources->buffer_count) PyBuffer_Release(&sources->buffers[--sources->buffer_count]);
     while (sources->object_count) Py_DECREF(sources->objects[--sources->object_count]);
@@ -158,14 +165,6 @@ static bool has_whole_strides(const Py_buffer *view) {
     return true;
 }
 
-/* Memory for shapes and strides that is valid as long as the sources. */
-static int64_t *new_numbers(struct sources *sources, size_t count) {
-    PyObject *keeper = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(int64_t)));
-    int r = keeper ? keep_object(sources, keeper) : -1;
-    Py_XDECREF(keeper);
-    return r < 0 ? NULL : (int64_t *)(void *)PyBytes_AS_STRING(keeper);
-}
-
 enum found source_array(struct sources *sources, PyObject *object, struct hr_array *ret_array) {
     struct hr_dtype dtype;
     Py_buffer *view = new_buffer(sources);
@@ -178,7 +177,7 @@ enum found source_array(struct sources *sources, PyObject *object, struct hr_arr
     if (view->ndim && (!view->shape || !view->strides)) return FOUND_NOT; /* date scalars of numpy */
     if (!dtype_of(view, &dtype) || !has_whole_strides(view) || view->ndim > HR_BATCH_MAX_NDIM) return FOUND_NOT;
     size_t ndim = (size_t)view->ndim;
-    int64_t *numbers = new_numbers(sources, 2 * ndim);
+    int64_t *numbers = sources_room(sources, 2 * ndim * sizeof *numbers);
     if (!numbers) return FOUND_ERROR;
     for (size_t i = 0; i < ndim; i++) {
         numbers[i] = view->shape[i];

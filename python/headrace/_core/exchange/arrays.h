@@ -18,6 +18,8 @@ struct sources {
 };
 void sources_clear(struct sources *sources); /* keeps the memory for the next batch */
 void sources_free(struct sources *sources);
+/* Returns memory that is valid until sources_clear, aligned for any type of C, or NULL with an exception. */
+void *sources_room(struct sources *sources, size_t bytes);
 
 /* Describe a tensor (an exact torch.Tensor: CPU, strided, without gradient, not lazy) or an array (an exact
  * numpy.ndarray or a scalar of a plain dtype). FOUND_NOT: encode the object in another way. The description is valid

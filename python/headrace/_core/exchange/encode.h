@@ -4,7 +4,8 @@
 
 #include "exchange/arrays.h"
 
-/* Writes an object as a batch (encode.c), or collates a list of samples into one (collate.c). Used by port.c. */
+/* Writes an object as a batch (encode.c), or collates a list of samples into one (collate.c,
+ * packed.c). Used by port.c. */
 
 /* A tensor of a batch, borrowed, and the address of its elements. */
 struct member {
@@ -37,6 +38,11 @@ bool is_named_tuple(PyObject *object);
 enum found encode_node(struct encoder *encoder, PyObject *object, int depth);
 /* Turns the code of an hr_batch_* call into 0 or an exception. FOUND_NOT: the tree is too deep. */
 enum found encode_result(int code);
+
+enum { CORE_FLAVOR_PACKED = 100 }; /* for _core.Port.collate, in place of an enum hr_flavor */
+
+/* Puts the collation of collate_packed into the encoder's empty batch (packed.c). FOUND_NOT: Python has to collate. */
+enum found collate_packed(struct encoder *encoder, PyObject *samples);
 
 /* Puts the default collation of a list of samples into the encoder's empty batch. FOUND_NOT: Python has to collate. */
 enum found collate(struct encoder *encoder, PyObject *samples, enum hr_flavor flavor);

@@ -184,7 +184,8 @@ static PyObject *port_collate(PyObject *self, PyObject *arguments) {
     int flavor;
     if (!PyArg_ParseTuple(arguments, "Oi:collate", &samples, &flavor) || !open_port(port)) return NULL;
     hr_port_enter(port->port, HR_PHASE_COLLATE);
-    enum found found = collate(&port->encoder, samples, (enum hr_flavor)flavor);
+    enum found found = flavor == CORE_FLAVOR_PACKED ? collate_packed(&port->encoder, samples)
+                                                    : collate(&port->encoder, samples, (enum hr_flavor)flavor);
     if (found != FOUND) {
         encoder_reset(&port->encoder, false);
         return found == FOUND_NOT ? Py_NewRef(Py_False) : NULL;
@@ -316,7 +317,8 @@ static PyMethodDef port_methods[] = {
     {"publish_status", port_publish_status, METH_O, "publish_status(status)\n\nPublishes a status without a result."},
     {"collate", port_collate, METH_VARARGS,
      "collate(samples, flavor) -> bool\n\nPublishes the default collation of a list of samples, as tensors (flavor 0) "
-     "or numpy arrays (1). Returns False, and publishes nothing, if a sample contains something else."},
+     "or numpy arrays (1), or what headrace.torch.collate_packed makes of it (FLAVOR_PACKED). Returns False, and "
+     "publishes nothing, if a sample contains something else."},
     {"note", port_note, METH_O, "note(sample)\n\nRecords which sample the worker is reading, for reports."},
     {"noting", port_noting, METH_O,
      "noting(indices) -> iterator\n\nReturns an iterator over the indices that records the position of the current one "

@@ -11,15 +11,17 @@
  *     iterator.c  the iterator that _core.Order.iterate returns
  *     deal.c      the part of a rank
  *     draw.c      draws with replacement
+ *     plan.c      plans of batches
  */
 
 extern PyTypeObject OrderType;
 extern PyTypeObject OrderIteratorType;
 
-PyObject *deal_rank(PyObject *module, PyObject *arguments);     /* _core.deal (deal.c) */
-PyObject *deal_advance(PyObject *module, PyObject *arguments);  /* _core.advance */
-PyObject *draw_indices(PyObject *module, PyObject *arguments);  /* _core.draw_indices (draw.c) */
-PyObject *draw_weighted(PyObject *module, PyObject *arguments); /* _core.draw_weighted */
+PyObject *deal_rank(PyObject *module, PyObject *arguments);                     /* _core.deal (deal.c) */
+PyObject *deal_advance(PyObject *module, PyObject *arguments);                  /* _core.advance */
+PyObject *draw_indices(PyObject *module, PyObject *arguments);                  /* _core.draw_indices (draw.c) */
+PyObject *draw_weighted(PyObject *module, PyObject *arguments);                 /* _core.draw_weighted */
+PyObject *make_plan(PyObject *module, PyObject *arguments, PyObject *keywords); /* _core.plan (plan.c) */
 
 /* ---- order.c ---- */
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from headrace import _core
+from headrace._inspect.cores import usable_cores
 from headrace.doctor.machine import cache, limits, system
 from headrace.doctor.observations import Observation
 
@@ -11,7 +12,7 @@ from headrace.doctor.observations import Observation
 def check_machine(workers: int | None) -> list[Observation]:
     """Returns all observations. `workers` is how many a loader will have; None: one for each usable core."""
     machine = _core.machine()
-    count = limits.usable_cores(machine) if workers is None else workers
+    count = usable_cores(machine) if workers is None else workers
     return [
         system.engine(),
         limits.shm(machine),

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 from typing import Any
 
 from headrace._errors.units import in_units
+from headrace._inspect.cores import usable_cores
 from headrace.doctor.machine.container import container, raise_limit, read, root
 from headrace.doctor.observations import Observation
 
@@ -91,13 +91,6 @@ def memory(machine: dict[str, Any]) -> Observation:
 
 
 # ---- cores ----
-
-
-def usable_cores(machine: dict[str, Any]) -> int:
-    """Returns how many cores this process can keep busy, by its affinity and the cgroup's quota."""
-    quota = machine["cgroup_millicores"]
-    count = int(machine["core_count"])
-    return count if quota is None else max(1, min(count, math.ceil(quota / 1000)))
 
 
 def threads_set() -> int | None:

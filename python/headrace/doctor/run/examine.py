@@ -11,6 +11,7 @@ from typing import Any
 from headrace import _core
 from headrace._errors.units import count_workers, in_units
 from headrace._inspect import growth
+from headrace._inspect.cores import usable_cores
 from headrace.doctor.machine import fork, limits
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import measure, order, padding
@@ -134,7 +135,7 @@ def _candidates(now: int, cores: int, runs: list[Run]) -> Iterator[int]:
 
 def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Observation]]:
     """Tries numbers of workers until more workers do not help."""
-    cores = limits.usable_cores(_core.machine())
+    cores = usable_cores(_core.machine())
     runs: list[Run] = []
     for count in _candidates(loader.num_workers, cores, runs):
         runs.append(measure.run(loader, count, min(batches, _TRY_BATCHES), _LEAST_S, _TRY_S))

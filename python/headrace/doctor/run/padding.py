@@ -12,10 +12,13 @@ from headrace import _options
 from headrace._errors import exception_text
 from headrace._inspect import lookup
 from headrace.doctor.observations import Observation
+from headrace.doctor.run import plans
 
 _MAX_S = 5.0  # for the samples that are made here
 _BATCHES = 8  # whose padding is measured
+_MORE_SAMPLES = 1024  # whose lengths a plan is tried with
 _TOO_MUCH = 0.5  # share of a batch that is padding
+_MUCH = 0.2
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -56,23 +59,31 @@ def _share_observe(batch: Any, lengths: Sequence[int]) -> float | None:
     return 1 - sum(lengths) / (len(lengths) * int(shape[1]))
 
 
-def _shares(samples: list[Any], batch: Any) -> dict[str, float]:
-    """Returns the shares of padding by path. A sample's part has the same path, or is the only one of these lengths."""
+def _lengths_of(sample: Any) -> dict[str, int]:
+    """Returns the lengths of the parts of a sample by their paths."""
+    return {path: length for path, leaf in _leaves(sample) if (length := _length(leaf)) is not None}
+
+
+def _lengths_by_path(samples: list[Any]) -> dict[str, list[int]]:
+    """Returns the lengths of those parts that all samples have."""
     by_path: dict[str, list[int]] = {}
     for sample in samples:
-        for path, leaf in _leaves(sample):
-            length = _length(leaf)
-            if length is not None:
-                by_path.setdefault(path, []).append(length)
-    whole = {path: found for path, found in by_path.items() if len(found) == len(samples) and len(set(found)) > 1}
-    shares = {}
+        for path, length in _lengths_of(sample).items():
+            by_path.setdefault(path, []).append(length)
+    return {path: found for path, found in by_path.items() if len(found) == len(samples)}
+
+
+def _padded_arrays(lengths: dict[str, list[int]], batch: Any) -> dict[str, str]:
+    """Returns the path of the samples' part that each padded array is made of, by the array's path. A part has the same
+    path, or is the only one of these lengths."""
+    uneven = {path: found for path, found in lengths.items() if len(set(found)) > 1}
+    padded = {}
     for path, array in _leaves(batch):
-        for lengths in [whole[path]] if path in whole else whole.values():
-            share = _share_observe(array, lengths)
-            if share is not None:
-                shares[path] = share
+        for part in [path] if path in uneven else uneven:
+            if _share_observe(array, uneven[part]) is not None:
+                padded[path] = part
                 break
-    return shares
+    return padded
 
 
 def _batches_of(loader: Any) -> Iterator[list[Any]]:
@@ -90,18 +101,21 @@ def _collate_of(loader: Any) -> Callable[[list[Any]], Any]:
 
 
 def check_padding(loader: Any) -> list[Observation]:
-    """Makes some batches in this process and compares them with their samples."""
+    """Makes some batches in this process, compares them with their samples, and finds the plan that has less
+    padding."""
     if _options.is_iterable_only(loader.dataset):
         return []
     end = time.monotonic() + _MAX_S
-    sums: dict[str, list[float]] = {}
+    parts: dict[str, str] = {}
+    batches: list[dict[str, list[int]]] = []
     try:
         for indices in itertools.islice(_batches_of(loader), _BATCHES):
             samples = [loader.dataset[index] for index in indices]
-            for path, share in _shares(samples, _collate_of(loader)(samples)).items():
-                sums.setdefault(path, []).append(share)
+            batches.append(_lengths_by_path(samples))
+            parts.update(_padded_arrays(batches[-1], _collate_of(loader)(samples)))
             if time.monotonic() > end:
                 break
+        measured = {path: _measured(loader, part, batches, end) for path, part in parts.items()}
     except Exception as error:
         text = exception_text.in_words(error)
         return [
@@ -109,22 +123,32 @@ def check_padding(loader: Any) -> list[Observation]:
                 "padding", "note", "not measured", text, "The dataset or the collate function raised in this process."
             )
         ]
-    return _observe({path: sum(shares) / len(shares) for path, shares in sums.items()})
+    return _observe(measured, plans.count_ranks(loader))
 
 
-def _observe(shares: dict[str, float]) -> list[Observation]:
-    if not shares:
+def _measured(loader: Any, path: str, batches: list[dict[str, list[int]]], end: float) -> plans.Padded:
+    """Measures the part of more samples, as long as there is time."""
+    others: list[int] = []
+    count = len(loader.dataset)
+    for index in range(0, count, max(1, count // _MORE_SAMPLES)):
+        if time.monotonic() > end or len(others) == _MORE_SAMPLES:
+            break
+        length = _lengths_of(loader.dataset[index]).get(path)
+        others += [] if length is None else [length]
+    return plans.Padded([one[path] for one in batches if one.get(path)], others, path)
+
+
+def _observe(measured: dict[str, plans.Padded], world_size: int) -> list[Observation]:
+    if not measured:
         return []
-    path, most = max(shares.items(), key=lambda one: one[1])
-    if most <= _TOO_MUCH:
-        return [Observation("padding", "ok", f"{most:.0%} of batch{path}", "at most")]
-    return [
-        Observation(
-            "padding",
-            "warning",
-            f"{most:.0%} of batch{path}",
-            f"in {_BATCHES} batches at most, made in this process",
-            "More than half of what is collated, sent and computed is after the ends of the samples.",
-            "batches of samples of similar length: a batch_sampler that sorts each few hundred indices by length",
-        )
-    ]
+    path, worst = max(measured.items(), key=lambda one: one[1].padding)
+    value, limit = f"{worst.padding:.0%} of batch{path}", f"in {_BATCHES} batches at most, made in this process"
+    balance = plans.check_balance(worst, world_size)
+    if worst.padding <= _MUCH:
+        return [Observation("padding", "ok", value, "at most"), *balance]
+    plan = worst.plan(world_size)
+    is_too_much = worst.padding > _TOO_MUCH
+    text = "More than half of what is collated, sent and computed is after the ends of the samples. " * is_too_much
+    text += plans.describe_gain(worst, plan)
+    severity = "warning" if is_too_much else "note"
+    return [Observation("padding", severity, value, limit, text, plans.fix_of(worst, plan)), *balance]

@@ -11,6 +11,7 @@ from headrace._inspect import lookup
 from headrace._ranks import where
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import draws
+from headrace.sampling._plan import Plan
 from headrace.sampling._source import count_batches
 
 _PER_RANK = "headrace.torch.per_rank(your_sampler, {}), where your_sampler gives the order of all ranks"
@@ -23,6 +24,8 @@ def is_distributed(sampler: Any) -> bool:
 
 def check_ranks(loader: Any, sampler: Any) -> list[Observation]:
     """Simulates the ranks of a sampler. If it knows of no ranks, says so if there are any."""
+    if isinstance(sampler, Plan) and sampler.num_replicas > 1:
+        return [_describe_plan(sampler)]
     if not is_distributed(sampler):
         return _find_ranks()
     if sampler.num_replicas < 2:
@@ -30,6 +33,14 @@ def check_ranks(loader: Any, sampler: Any) -> list[Observation]:
         return [Observation("ranks", "note", "1", "sampler.num_replicas", text)]
     parts = [_Part(sampler, rank, rank) for rank in range(sampler.num_replicas)]  # a seed per rank, as without any
     return _overlap(sampler, parts) + _uneven(loader, sampler, [part.count for part in parts])
+
+
+def _describe_plan(plan: Plan) -> Observation:
+    """A plan makes the batches of all ranks, so nothing has to be simulated."""
+    report = plan.report()
+    repeats = f", except {report['repeats']:,} that fill up the last step" if report["repeats"] else ""
+    text = f"Each sample is in one rank only{repeats}, and each rank has {report['steps']:,} steps."
+    return Observation("ranks", "ok", f"{plan.num_replicas}", "planned", text)
 
 
 class _Part:

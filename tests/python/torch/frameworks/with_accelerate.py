@@ -10,7 +10,7 @@ from typing import Any
 import accelerate.data_loader
 import headrace.torch
 import torch.utils.data
-from accelerate import Accelerator, debug_launcher, skip_first_batches
+from accelerate import Accelerator, DataLoaderConfiguration, debug_launcher, skip_first_batches
 from accelerate.data_loader import DataLoaderShard
 from common import BATCH, COUNT, OPTIONS, Numbers, engines, limits, of_headrace, report, taken, watch
 from headrace.torch import per_rank
@@ -129,9 +129,24 @@ def dealt() -> None:
     report(f"dealt{accelerator.process_index}", **facts)
 
 
+def planned() -> None:
+    """A plan, which gives the batches of all ranks if prepare() deals them, and those of one rank otherwise."""
+    plan = headrace.Plan([9, 5, 1] * (COUNT // 3), max_sum=25, tail="exact")
+    facts: dict[str, Any] = {"expected": list(plan), "length": len(plan)}
+    for name, options in {"whole": {"even_batches": False}, "divided": {"dispatch_batches": True}}.items():
+        accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**options))
+        facts[name] = [seen_by(accelerator, kind, batch_sampler=plan) for kind in KINDS]
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(even_batches=False))
+    facts["prepared length"] = len(accelerator.prepare(KINDS[0](Numbers(), batch_sampler=plan)))
+    with headrace.torch.installed():
+        facts["installed"] = seen_by(accelerator, KINDS[0], batch_sampler=plan)
+    report(f"planned{accelerator.process_index}", **facts)
+
+
 def on_two() -> None:
     rank()
     dealt()
+    planned()
 
 
 if __name__ == "__main__":

@@ -121,11 +121,15 @@ def on_two() -> None:
 class Dealt(Model):
     """Its loaders are made in Lightning's hooks, when the ranks are known, with samplers that per_rank deals."""
 
-    def __init__(self, is_in_batches: bool = False) -> None:
+    def __init__(self, is_in_batches: bool = False, is_planned: bool = False) -> None:
         super().__init__()
         self.is_in_batches = is_in_batches
+        self.is_planned = is_planned
 
     def train_dataloader(self) -> Any:
+        if self.is_planned:
+            plan = headrace.Plan([5] * COUNT, max_batch=BATCH)
+            return headrace.torch.DataLoader(Numbers(), batch_sampler=plan, num_workers=1)
         sampler = torch.utils.data.RandomSampler(Numbers())
         if self.is_in_batches:
             batches = torch.utils.data.BatchSampler(sampler, BATCH, False)
@@ -167,12 +171,15 @@ def dealt() -> None:
     loaders = [[type(loader.sampler).__name__, loader.sampler.num_replicas == 2] for loader in made]
     in_batches = Dealt(is_in_batches=True)
     trainer(**two).fit(in_batches)
+    planned = Dealt(is_planned=True)
+    trainer(**two).fit(planned)
     taken(engines), taken(limits)
     report(
         f"dealt{os.environ.get('LOCAL_RANK', '0')}",
         loaders=loaders,
         seen=model.seen,
         batches=in_batches.seen,
+        planned=planned.seen,
         early=early,
     )
 

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "exchange/encode.h"
+
+#include <string.h>
+
+/*
+ * headrace.torch.collate_packed (python/headrace/torch/_packed.py) directly into the batch: one row of the tokens of
+ * all samples, and what models need to tell the documents apart. A sample is a dict with "input_ids", and "labels" if
+ * wanted, or the tokens themselves: tensors or arrays of one dimension, or lists of ints. Anything else is FOUND_NOT,
+ * and the Python function packs it, or raises the exception.
+ */
+
+/* The documents of a batch. Their memory belongs to the encoder's sources. */
+struct documents {
+    struct hr_array *tokens, *labels; /* labels: NULL if the tokens are the labels */
+    uint32_t count;
+};
+
+static enum found source_list(struct sources *sources, PyObject *list, struct hr_array *ret_array) {
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    int64_t *numbers = sources_room(sources, (size_t)(count + 1) * sizeof *numbers);
+    int overflow = 0;
+    if (!numbers) return FOUND_ERROR;
+    numbers[0] = count; /* the shape, in front of the data */
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = i < PyList_GET_SIZE(list) ? PyList_GET_ITEM(list, i) : NULL;
+        if (!item || !PyLong_CheckExact(item)) return FOUND_NOT;
+        numbers[i + 1] = PyLong_AsLongLongAndOverflow(item, &overflow);
+        if (overflow) return FOUND_NOT;
+    }
+    *ret_array = (struct hr_array){.data = numbers + 1, .dtype = {0, 64, 1}, .ndim = 1, .shape = numbers};
+    return FOUND;
+}
+
+/* Describes the tokens or the labels of a sample; FOUND_NOT if hr_batch_add_packed does not take them. */
+static enum found source_row(struct sources *sources, PyObject *object, struct hr_array *ret_array) {
+    enum { INT = 0, UINT = 1 };
+    enum found found = FOUND_NOT;
+    if (is_tensor(object))
+        found = source_tensor(sources, object, ret_array);
+    else if (is_array(object))
+        found = source_array(sources, object, ret_array);
+    else if (PyList_CheckExact(object))
+        found = source_list(sources, object, ret_array);
+    if (found != FOUND) return found;
+    bool is_int = ret_array->dtype.code == INT || (ret_array->dtype.code == UINT && ret_array->dtype.bits < 64);
+    return is_int && ret_array->ndim == 1 ? FOUND : FOUND_NOT;
+}
+
+/* Returns an item of a dict with a name, borrowed, or NULL, perhaps with an exception. */
+static PyObject *item_of(PyObject *dict, const char *name) {
+    PyObject *key = PyUnicode_FromString(name);
+    PyObject *item = key ? PyDict_GetItemWithError(dict, key) : NULL;
+    Py_XDECREF(key);
+    return item;
+}
+
+static enum found source_sample(struct encoder *encoder, PyObject *sample, struct documents *documents, uint32_t i) {
+    bool is_dict = PyDict_CheckExact(sample);
+    PyObject *tokens = Py_XNewRef(is_dict ? item_of(sample, "input_ids") : sample);
+    PyObject *labels = Py_XNewRef(is_dict ? item_of(sample, "labels") : NULL);
+    enum found found = PyErr_Occurred() ? FOUND_ERROR : tokens ? FOUND : FOUND_NOT;
+    if (found == FOUND && (labels != NULL) != (documents->labels != NULL)) found = FOUND_NOT;
+    if (found == FOUND) found = source_row(&encoder->sources, tokens, &documents->tokens[i]);
+    if (found == FOUND && labels) {
+        found = source_row(&encoder->sources, labels, &documents->labels[i]);
+        if (found == FOUND && documents->labels[i].shape[0] != documents->tokens[i].shape[0]) found = FOUND_NOT;
+    }
+    Py_XDECREF(tokens);
+    Py_XDECREF(labels);
+    return found;
+}
+
+static enum found add_key(struct encoder *encoder, const char *name) {
+    return encode_result(hr_batch_add_text(encoder->batch, name, strlen(name)));
+}
+
+static enum found add_part(struct encoder *encoder, const char *name, enum hr_packed_part part,
+                           const struct hr_array *arrays, uint32_t count) {
+    enum found found = add_key(encoder, name);
+    if (found != FOUND) return found;
+    return encode_result(hr_batch_add_packed(encoder->batch, HR_FLAVOR_TENSOR, part, arrays, count));
+}
+
+static enum found add_int(struct encoder *encoder, const char *name, int64_t value) {
+    enum found found = add_key(encoder, name);
+    return found == FOUND ? encode_result(hr_batch_add_int(encoder->batch, value)) : found;
+}
+
+static enum found add_parts(struct encoder *encoder, const struct documents *documents) {
+    const struct {
+        const char *name;
+        enum hr_packed_part part;
+    } parts[] = {{"input_ids", HR_PACKED_TOKENS},       {"labels", HR_PACKED_LABELS},
+                 {"position_ids", HR_PACKED_POSITIONS}, {"seq_idx", HR_PACKED_NUMBERS},
+                 {"cu_seq_lens_q", HR_PACKED_STARTS},   {"cu_seq_lens_k", HR_PACKED_STARTS}};
+    enum { PARTS = sizeof parts / sizeof *parts };
+    int64_t longest = 0;
+    for (uint32_t i = 0; i < documents->count; i++) longest = Py_MAX(longest, documents->tokens[i].shape[0]);
+    enum found found = encode_result(hr_batch_open(encoder->batch, HR_NODE_DICT, PARTS + 2));
+    for (int i = 0; found == FOUND && i < PARTS; i++) {
+        bool is_labels = parts[i].part == HR_PACKED_LABELS && documents->labels;
+        const struct hr_array *arrays = is_labels ? documents->labels : documents->tokens;
+        found = add_part(encoder, parts[i].name, parts[i].part, arrays, documents->count);
+    }
+    if (found == FOUND) found = add_int(encoder, "max_length_q", longest);
+    return found == FOUND ? add_int(encoder, "max_length_k", longest) : found;
+}
+
+static enum found pack(struct encoder *encoder, PyObject *samples) {
+    struct documents documents = {.count = (uint32_t)PyTuple_GET_SIZE(samples)};
+    size_t bytes = documents.count * sizeof *documents.tokens;
+    PyObject *first = PyTuple_GET_ITEM(samples, 0);
+    bool has_labels = PyDict_CheckExact(first) && item_of(first, "labels");
+    if (PyErr_Occurred()) return FOUND_ERROR;
+    documents.tokens = sources_room(&encoder->sources, bytes);
+    documents.labels = documents.tokens && has_labels ? sources_room(&encoder->sources, bytes) : NULL;
+    if (!documents.tokens || (has_labels && !documents.labels)) return FOUND_ERROR;
+    enum found found = FOUND;
+    for (uint32_t i = 0; found == FOUND && i < documents.count; i++)
+        found = source_sample(encoder, PyTuple_GET_ITEM(samples, (Py_ssize_t)i), &documents, i);
+    return found == FOUND ? add_parts(encoder, &documents) : found;
+}
+
+enum found collate_packed(struct encoder *encoder, PyObject *samples) {
+    if (!PyList_CheckExact(samples)) return FOUND_NOT;
+    Py_ssize_t count = PyList_GET_SIZE(samples);
+    if (count == 0 || count > INT32_MAX) return FOUND_NOT;
+    PyObject *own = PyList_AsTuple(samples); /* the list may belong to the user's dataset, which may change it */
+    if (!own) return FOUND_ERROR;
+    enum found found = pack(encoder, own);
+    Py_DECREF(own);
+    return found;
+}

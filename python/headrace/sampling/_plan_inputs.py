@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the lengths that a plan is made from, and draws the order of an epoch."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from headrace._inspect import lookup
+from headrace._samples import random_numbers
+from headrace.sampling._order import Order
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_LONGEST = 2**31 - 1
+_HINT = "give the length of each sample, as an array or a list of ints; headrace.lengths(dataset) measures them"
+
+
+def check_lengths(given: Any) -> np.ndarray[Any, Any]:
+    """Returns lengths as a new array of int32, shape (n,). Raises TypeError and ValueError, which name the sample."""
+    import numpy as np
+
+    is_array = lookup.has_attribute(given, "__array__") or lookup.has_attribute(given, "__array_interface__")
+    if not is_array and not (isinstance(given, (list, tuple, range)) or lookup.has_attribute(given, "buffer_info")):
+        raise TypeError(f"Plan: lengths is a {type(given).__name__}; {_HINT}")
+    try:
+        array = np.asarray(given)
+    except ValueError as error:  # lists of several lengths
+        raise TypeError(f"Plan: lengths is no array of numbers ({error}); {_HINT}") from None
+    if array.size == 0 and array.ndim == 1:
+        return np.zeros(0, np.int32)
+    if array.ndim != 1:
+        raise ValueError(f"Plan: lengths has the shape {array.shape}, but should have one number per sample; {_HINT}")
+    if array.dtype.kind not in "iu":
+        raise TypeError(_describe_kind(array))
+    _check_range(array)
+    return array.astype(np.int32)
+
+
+def _describe_kind(array: Any) -> str:
+    if array.dtype.kind == "f":
+        import numpy as np
+
+        bad = np.flatnonzero(~np.isfinite(array))
+        at = int(bad[0]) if len(bad) else 0
+        fix = "" if len(bad) else "; round them: lengths.astype('int64')"
+        return f"Plan: lengths should be ints, but the length of sample {at} is {array[at]} ({array.dtype}){fix}"
+    at = next((i for i, one in enumerate(array.tolist()) if type(one) is not int), 0)
+    return f"Plan: lengths should be ints, but the length of sample {at} is {array[at]!r} ({array.dtype})"
+
+
+def _check_range(array: Any) -> None:
+    at = int(array.argmin())
+    if array[at] < 0:
+        raise ValueError(f"Plan: the length of sample {at} is {array[at]}; lengths should be 0 or more")
+    at = int(array.argmax())
+    if array[at] > _LONGEST:
+        raise ValueError(
+            f"Plan: the length of sample {at} is {array[at]}, above 2**31 - 1; give lengths in a larger unit"
+        )
+
+
+# ---- orders ----
+
+
+class EpochOrder:
+    """The order of an epoch: a method that gives the samples, and the text that says what it is made from."""
+
+    def __init__(self, n: int, seed: int) -> None:
+        self._n, self._seed = n, seed
+
+    def samples(self, epoch: int) -> np.ndarray[Any, Any]:
+        """Returns the samples of an epoch in order, an array of int64."""
+        import numpy as np
+
+        return np.asarray(Order(self._n, seed=self._seed, epoch=epoch))
+
+    def describe(self) -> str:
+        """Returns what the order is made from, apart from seed and epoch."""
+        return "all samples"
+
+
+class _OfOrder(EpochOrder):
+    """A headrace.Order, or a slice of one."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order[:]
+
+    def samples(self, epoch: int) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        return np.asarray(self._order.with_epoch(epoch))
+
+    def describe(self) -> str:
+        return repr(self._order.with_epoch(0))
+
+
+class _OfSubset(EpochOrder):
+    """Some of the samples, which are shuffled in each epoch."""
+
+    def __init__(self, subset: np.ndarray[Any, Any], seed: int) -> None:
+        super().__init__(len(subset), seed)
+        self._subset = subset
+
+    def samples(self, epoch: int) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = self._subset[super().samples(epoch)]
+        return found
+
+    def describe(self) -> str:
+        return f"{self._n} samples, {zlib.crc32(self._subset.astype('<i8').tobytes()):08x}"
+
+
+class _OfSampler(EpochOrder):
+    """The indices that a sampler gives in each epoch."""
+
+    def __init__(self, sampler: Iterable[Any], n: int, seed: int) -> None:
+        super().__init__(n, seed)
+        self._sampler = sampler
+
+    def samples(self, epoch: int) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        set_epoch = lookup.attribute(self._sampler, "set_epoch")
+        most = 4 * self._n + (1 << 20)
+        with random_numbers.generators_kept():
+            random_numbers.seed_all(self._seed, epoch, "Plan")
+            if callable(set_epoch):
+                set_epoch(epoch)
+            drawn = list(itertools.islice(iter(self._sampler), most + 1))
+        if len(drawn) > most:
+            raise ValueError(
+                f"Plan: the {type(self._sampler).__name__} gave more than {most:,} indices of {self._n:,} samples, and "
+                "seems to have no end; an order has to end"
+            )
+        return _check_indices(np.asarray(drawn, np.int64) if not drawn else np.asarray(drawn), self._n)
+
+    def describe(self) -> str:
+        return type(self._sampler).__name__
+
+
+def _check_indices(array: Any, n: int) -> np.ndarray[Any, Any]:
+    """Returns indices of samples as int64. Raises TypeError and ValueError."""
+    import numpy as np
+
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise TypeError(
+            f"Plan: order should give indices of samples, but gave {array.dtype} of shape {array.shape}; for batches, "
+            "use their sampler"
+        )
+    for at in (int(array.argmin()), int(array.argmax())) if array.size else ():
+        if not 0 <= int(array[at]) < n:
+            raise ValueError(
+                f"Plan: order has index {array[at]} at position {at}, but lengths are given for {n:,} samples"
+            )
+    found: np.ndarray[Any, Any] = array.astype(np.int64, copy=False)
+    return found
+
+
+def order_of(given: Any, n: int, seed: int) -> EpochOrder:
+    """Returns the order that the argument `order` of a plan says. Raises TypeError and ValueError."""
+    import numpy as np
+
+    if given is None:
+        return EpochOrder(n, seed)
+    if isinstance(given, Order):
+        if given.n > n:
+            raise ValueError(f"Plan: order is of {given.n:,} samples, but lengths are given for {n:,}")
+        return _OfOrder(given)
+    count = lookup.attribute(given, "num_replicas")
+    if isinstance(count, int) and count != 1:
+        raise ValueError(
+            f"Plan: order is a {type(given).__name__} with num_replicas={count}, which gives the part of one rank; "
+            "give the order of all ranks, because the plan deals its batches itself"
+        )
+    if lookup.has_special(given, "__getitem__"):
+        return _OfSubset(_check_indices(np.asarray(given), n).copy(), seed)
+    if lookup.has_special(given, "__iter__") and not lookup.has_special(given, "__next__"):
+        return _OfSampler(given, n, seed)
+    raise TypeError(
+        f"Plan: order should be a headrace.Order, indices of samples (an array or a list), or a sampler, but got a "
+        f"{type(given).__name__}"
+    )

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan as a source of batches: it can be continued at any step, by other ranks and with other settings. The loaders
+choose it (headrace.torch._sources, headrace._numpy.place)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.sampling._plan_settings import PlanSettings
+from headrace.sampling._plan_table import Division, Rest
+from headrace.sampling._source import Drawn, Source, check_same_order
+from headrace.sampling._state import OrderChangedError, Segment, State, StateError
+
+if TYPE_CHECKING:
+    from headrace.sampling._plan import Plan
+
+
+def division_of(segment: Segment) -> Division:
+    """Returns a segment of a state as a division of a plan. Raises StateError if it is damaged or needs a newer
+    version."""
+    try:
+        return Division(segment.world, PlanSettings.of_fields(segment.plan), segment.steps, segment.digest)
+    except (TypeError, ValueError) as error:
+        raise StateError(f"headrace: the plan in this state cannot be made: {error}") from None
+
+
+class PlanSource(Source):
+    """The batches of one rank of a plan. A position is how many entries of the order were consumed."""
+
+    is_known = True
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.order = plan.identity()
+        self.n = plan.n
+        self.rank = plan.place.rank
+        self.segment = Segment(plan.place.world_size, 1, False, plan.settings.tail, plan=plan.settings.as_fields())
+        self.seeds: dict[str, Any] = {}
+        self._reached: dict[int, list[Segment]] = {0: []}  # by position, the segments that lead to it
+
+    def position_after(self, segments: list[Segment]) -> int:
+        if not segments:
+            return 0
+        *earlier, last = segments
+        rest = self._plan.rest(self._epoch, [division_of(one) for one in earlier], division_of(last))
+        position = rest.position(last.steps)
+        self._reached.setdefault(position, segments)
+        return position
+
+    @property
+    def _epoch(self) -> int:
+        return self.order["epoch"]  # type: ignore[no-any-return]
+
+    def rest(self, position: int) -> Rest:
+        """Returns what is left of the epoch from a position on."""
+        earlier = [division_of(one) for one in self._reached[position]]
+        return self._plan.rest(self._epoch, earlier, division_of(self.segment))
+
+    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
+        return Drawn(_Batches(self, position, steps), 0, False), 0
+
+    def begin(self, position: int, is_whole: bool) -> Rest:
+        """Returns what is left when the first batch is drawn. The epoch of a plan may be set after the loader's
+        iterator was made."""
+        if is_whole:
+            self.order["epoch"] = self._plan.epoch
+            self._plan.begin_epoch()
+        rest = self.rest(position)
+        self.segment.digest = rest.table.digest
+        return rest
+
+    def count_steps(self, position: int) -> int | None:
+        return self.rest(position).count_steps()
+
+    def weights(self, position: int, step: int, task: Any) -> list[float]:
+        rest = self.rest(position)
+        return rest.table.weights(rest.number(step, self.rank))
+
+    def count_global(self, position: int, step: int) -> int | None:
+        return self.rest(position).samples_in(step)
+
+    def check_order(self, state: State) -> None:
+        lengths = state.order.get("lengths", self.order["lengths"])
+        check_same_order(state, {**self.order, "lengths": lengths})
+        n = min(state.order["n"], self.n or 0)
+        if state.steps and n == state.order["n"] and lengths != self._plan.digest_of(n):
+            raise OrderChangedError(
+                f"headrace: the lengths of the first {n:,} samples have changed since this state was taken, so "
+                "the plan would have other batches; give the plan the lengths that it had, or use "
+                "on_changed='next_epoch' to leave the rest of the epoch out"
+            )
+
+    def with_size(self, n: int) -> Source:
+        plan = self._plan.of_first(n)
+        return super().with_size(n) if plan is None else PlanSource(plan)
+
+
+class _Batches:
+    """The batches of a rank from a step on. Each iterator is an object, because an exception of a signal's handler
+    would end a generator."""
+
+    def __init__(self, source: PlanSource, position: int, step: int) -> None:
+        self._source, self._position, self._step = source, position, step
+
+    def __iter__(self) -> BatchIterator:
+        rest = self._source.begin(self._position, is_whole=not self._position and not self._step)
+        return BatchIterator(rest, self._source.rank, self._step)
+
+
+class BatchIterator:
+    """An iterator over the batches of a rank from a step on."""
+
+    def __init__(self, rest: Rest, rank: int, step: int = 0) -> None:
+        self._rest, self._rank, self._step, self._end = rest, rank, step, rest.count_steps()
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> list[int]:
+        if self._step >= self._end:
+            raise StopIteration
+        batch = self._rest.table.batch(self._rest.number(self._step, self._rank))
+        self._step += 1
+        return batch

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.lengths: the lengths of all samples, measured by workers."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import headrace
+import numpy as np
+import pytest
+import torch
+
+Row = collections.namedtuple("Row", "tokens label")
+
+
+class Rows:
+    """A dataset that makes sample i by a function. A class of the module, so that any start method can pickle it."""
+
+    def __init__(self, make: Callable[[int], Any], n: int = 600) -> None:
+        self.make, self.n = make, n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def tokens(index: int) -> np.ndarray[Any, Any]:
+    return np.zeros((index % 37, 3), np.int16)
+
+
+def mapping(index: int) -> dict[str, Any]:
+    return {"label": 1, "tokens": list(range(index % 37)), "count": index % 37, "array": np.int64(index % 37)}
+
+
+def pair(index: int) -> tuple[str, int]:
+    return "x" * (index % 37), 1
+
+
+def row(index: int) -> Any:
+    return Row("x" * (index % 37), 1)
+
+
+def second(sample: Any) -> Any:
+    return sample["tokens"]
+
+
+EXPECTED = [i % 37 for i in range(600)]
+
+
+@pytest.mark.parametrize("workers", [0, 2, -1])
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (tokens, None),
+        (mapping, "tokens"),
+        (mapping, "count"),
+        (mapping, "array"),
+        (mapping, second),
+        (pair, 0),
+        (row, 0),
+    ],
+)
+def test_lengths_are_measured(make: Callable[[int], Any], key: Any, workers: int) -> None:
+    found = headrace.lengths(Rows(make), key, workers=workers)
+    assert found.dtype == np.int32 and found.tolist() == EXPECTED
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 63, 64, 65, 1025])
+def test_any_number_of_samples_is_measured(n: int) -> None:
+    assert headrace.lengths(Rows(tokens, n), workers=1).tolist() == [i % 37 for i in range(n)]
+    assert headrace.lengths(["ab", "c"], workers=0).tolist() == [2, 1]
+
+
+def test_array_of_one_item_is_no_length() -> None:
+    for part in (np.array([9]), torch.tensor([9]), [9]):
+        assert headrace.lengths([{"tokens": part}], "tokens", workers=0).tolist() == [1]
+    for part in (np.array(9), torch.tensor(9), np.uint8(9)):
+        assert headrace.lengths([{"tokens": part}], "tokens", workers=0).tolist() == [9]
+
+
+def test_lengths_fit_a_plan() -> None:
+    plan = headrace.Plan(headrace.lengths(Rows(tokens)), max_sum=400, tail="exact")
+    assert sorted(i for batch in plan for i in batch) == list(range(600))
+
+
+def test_random_numbers_stay_as_they_were() -> None:
+    random.seed(3)
+    before = random.getstate()
+    headrace.lengths(Rows(lambda i: [0] * random.randint(1, 1)), workers=0)
+    assert random.getstate() == before
+
+
+def test_progress_is_shown_if_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    headrace.lengths(Rows(tokens), workers=0, progress=True)
+    assert "600/600" in capsys.readouterr().err
+    headrace.lengths(Rows(tokens), workers=0, progress=False)
+    headrace.lengths(Rows(tokens), workers=0)  # stderr is no terminal
+    assert capsys.readouterr().err == ""
+
+
+def growing() -> Callable[[int], Any]:
+    count = itertools.count()
+    return lambda index: [0] * next(count)
+
+
+def test_lengths_that_change_are_counted() -> None:
+    with pytest.warns(UserWarning, match=r"64 of 64 samples had another length when .* \(sample 0: 0, then 600\)"):
+        headrace.lengths(Rows(growing()), workers=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        headrace.lengths(Rows(tokens), workers=0)
+
+
+class Stream:
+    def __iter__(self) -> Any:
+        return iter([])
+
+
+BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (
+        Rows(mapping),
+        {},
+        TypeError,
+        r"sample 0 is a dict with 'label', 'tokens', 'count', 'array'; .* such as key='label'",
+    ),
+    (Rows(pair), {}, TypeError, "sample 0 is a tuple of 2 parts; .* such as key=0"),
+    (Rows(mapping), {"key": "text"}, TypeError, "has no 'text'"),
+    (Rows(pair), {"key": 2}, TypeError, "sample 0 is a tuple of 2 parts, and has no 2"),
+    (Rows(lambda i: 3.5), {}, TypeError, "sample 0 is a float without a length"),
+    (Rows(lambda i: {"n": 3.5}), {"key": "n"}, TypeError, "what key='n' gives of sample 0 is a float"),
+    (Rows(lambda i: {"n": -1}), {"key": "n"}, ValueError, "the length of sample 0 is -1"),
+    (Rows(lambda i: {"n": 2**31}), {"key": "n"}, ValueError, "the length of sample 0 is 2147483648"),
+    (Stream(), {}, TypeError, "a Stream without __getitem__"),
+    (Rows(tokens), {"workers": -2}, ValueError, "workers should be -1"),
+    (Rows(tokens), {"workers": 1.5}, TypeError, "workers should be an int"),
+]
+
+
+@pytest.mark.parametrize(("dataset", "arguments", "error", "message"), BAD)
+def test_bad_input_of_lengths_is_refused(
+    dataset: Any, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        headrace.lengths(dataset, **{"workers": 0, **arguments})
+
+
+def test_error_of_a_worker_names_the_sample() -> None:
+    def make(index: int) -> Any:
+        return [1] if index != 300 else 1.5
+
+    with pytest.raises(TypeError, match="sample 300 is a float without a length"):
+        headrace.lengths(Rows(make), workers=2)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a loader with a plan: continued on another number of ranks and with other limits, each remaining sample
+comes once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import headrace
+import numpy as np
+import pytest
+from headrace import Loader, Plan, StateError
+from headrace.sampling import _state
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planned import LENGTHS, assert_limits, batches_of, lognormal, plan_settings, samples_of
+
+State = dict[str, str] | None
+
+
+class Numbers:
+    """A dataset whose samples are their indices."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> np.int64:
+        return np.int64(index)
+
+
+def loader_of(plan: Plan, state: State = None, **options: Any) -> Loader:
+    loader = Loader(Numbers(plan.n), batch_sampler=plan, seed=1, **options)
+    if state is not None:
+        loader.load_state_dict(state)
+    return loader
+
+
+def run(plan: Plan, state: State, steps: int | None = None) -> tuple[list[list[list[int]]], list[int], State]:
+    """Runs the ranks of a plan for some steps. Returns the batches of each step, the samples that are no repeats, and
+    the state of rank 0."""
+    of_ranks, once, first_state = [], [], None
+    for rank in range(plan.place.world_size):
+        loader = loader_of(plan.rank(rank), state)
+        left = loader.steps_left
+        assert left is not None and len(loader) >= left
+        batches = []
+        for batch in loader:
+            assert loader.last is not None
+            weights = loader.last.weights.tolist()
+            batches.append(batch.tolist())
+            once += [sample for sample, weight in zip(batches[-1], weights, strict=True) if weight]
+            if len(batches) == steps:
+                break
+        assert len(batches) == (left if steps is None else min(left, steps))
+        of_ranks.append(batches)
+        first_state = first_state or loader.state_dict()
+    return [list(step) for step in zip(*of_ranks, strict=True)], once, first_state
+
+
+@given(data=st.data(), lengths=LENGTHS, seed=st.integers(0, 5), is_exact=st.booleans())
+@settings(deadline=None, max_examples=150)
+def test_each_sample_comes_once_after_any_two_changes(
+    data: st.DataObject, lengths: list[int], seed: int, is_exact: bool
+) -> None:
+    state: State = None
+    seen: list[int] = []
+    for part in range(3):
+        own = {**data.draw(plan_settings()), "tail": "exact" if is_exact else "pad"}
+        world_size = data.draw(st.integers(1, 4))
+        plan = Plan(lengths, world_size=world_size, rank=0, seed=seed, **own)
+        steps = data.draw(st.integers(1, 4)) if part < 2 else None
+        batches, once, after = run(plan, state, steps)
+        again, _, _ = run(Plan(lengths, world_size=world_size, rank=0, seed=seed, **own), state, steps)
+        assert again == batches
+        for batch in (one for step in batches for one in step):
+            assert_limits(lengths, own, batch)
+        seen += once
+        if after is not None and json.loads(after["headrace"])["is_end"]:
+            break
+        state = after if batches else state
+    assert sorted(seen) == list(range(len(lengths)))
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("way", [{"max_padded": 16384}, {"pack": 8192}, {"buckets": [(200, 32), (None, 4)]}])
+def test_resumed_plan_gives_batches_of_the_run_without_a_stop(way: dict[str, Any], steps: int) -> None:
+    plan = Plan(lognormal(3000), world_size=2, rank=1, seed=3, **way)
+    whole = list(plan)
+    loader = loader_of(plan)
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    resumed = loader_of(Plan(lognormal(3000), world_size=2, rank=1, seed=3, **way), loader.state_dict())
+    assert len(resumed) == len(whole) and resumed.steps_left == len(whole) - steps
+    assert [batch.tolist() for batch in resumed] == whole[steps:]
+    plan.set_epoch(1)
+    resumed.batch_sampler.set_epoch(1)  # type: ignore[union-attr]
+    assert [batch.tolist() for batch in resumed] == list(plan)
+
+
+def test_other_ranks_continue_the_same_optimizer_steps() -> None:
+    """With the same product of ranks and micro-batches, a state that was taken between optimizer steps continues the
+    same plan; within one, what is left is planned again."""
+    lengths = lognormal(2000)
+    whole = Plan(lengths, max_batch=5, world_size=4, rank=0)
+    plan = Plan(lengths, max_batch=5, world_size=2, rank=0, accumulate=2)
+    expected = [sorted(samples_of([step])) for step in batches_of(whole)]
+    for steps, is_same in ((6, True), (7, False)):
+        _, _, state = run(plan, None, steps)
+        batches, _, _ = run(whole, state)
+        found = [sorted(samples_of([step])) for step in batches]
+        assert (found == expected[3:]) == is_same
+
+
+def test_skip_begins_a_plan_later() -> None:
+    plan = Plan(lognormal(1000), max_batch=8, world_size=2, rank=1)
+    loader = loader_of(plan)
+    loader.skip(20)
+    state = loader.state_dict()
+    assert [batch.tolist() for batch in loader] == list(plan)[20:]
+    assert [batch.tolist() for batch in loader_of(plan, state)] == list(plan)[20:]
+    with pytest.raises(ValueError, match="leave out more than the epoch has"):
+        loader_of(plan).skip(10_000)
+
+
+def test_end_of_epoch_is_the_beginning_of_the_next_one() -> None:
+    plan = Plan(lognormal(200), max_batch=8)
+    loader = loader_of(plan)
+    assert len(list(loader)) == len(plan)
+    state = loader.state_dict()
+    other = loader_of(Plan(lognormal(200), max_batch=9), state)  # nothing of the old plan is left
+    assert other.epoch == 1 and other.steps_left == len(Plan(lognormal(200), max_batch=9))
+
+
+def test_last_batch_says_which_samples_are_repeats() -> None:
+    plan = Plan([7] * 5, max_batch=2, world_size=4, rank=3, tail="exact")
+    loader = loader_of(plan)
+    found = [(batch.tolist(), loader.last.weights.tolist()) for batch in loader if loader.last]
+    assert [weights for _, weights in found] == [[1.0]]
+    assert loader.last is not None and loader.last.global_count == 5
+    alone = Plan([7, 7], max_batch=2, world_size=4, rank=3, tail="exact")
+    loader = loader_of(alone)
+    assert [loader.last.weights.tolist() for _ in loader if loader.last] == [[0.0]]
+    assert loader.last.global_count == 2
+
+
+# ---- states that do not fit ----
+
+
+def stopped(plan: Plan) -> dict[str, str]:
+    loader = loader_of(plan)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    return loader.state_dict()
+
+
+def edited(state: dict[str, str], segment: dict[str, Any]) -> dict[str, str]:
+    fields = json.loads(state["headrace"])
+    fields["segments"][0].update(segment)
+    fields.pop("checksum")
+    fields["checksum"] = _state._checksum(fields)
+    return {"headrace": json.dumps(fields)}
+
+
+def test_changed_lengths_are_refused() -> None:
+    lengths = lognormal(500)
+    state = stopped(Plan(lengths, max_batch=8))
+    lengths[17] += 1
+    with pytest.raises(StateError, match="lengths of the first 500 samples have changed"):
+        loader_of(Plan(lengths, max_batch=8), state)
+    loader = loader_of(Plan(lengths, max_batch=8), state, on_changed="next_epoch")
+    assert loader.epoch == 1 and len(list(loader)) == len(Plan(lengths, max_batch=8))
+
+
+def test_grown_dataset_ends_the_epoch_with_old_samples() -> None:
+    lengths = lognormal(500)
+    old, grown = Plan(lengths, max_batch=8), Plan([*lengths.tolist(), 5, 6], max_batch=8)
+    state = stopped(old)
+    with pytest.raises(StateError, match="taken with 500 samples, and the dataset has 502"):
+        loader_of(grown, state)
+    rest = [batch.tolist() for batch in loader_of(grown, state, on_changed="finish")]
+    assert rest == list(old)[3:]
+    assert loader_of(grown, state, on_changed="next_epoch").epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 1}, "taken with seed=0"),
+        ({"order": np.arange(400)}, "taken with order='all samples'"),
+    ],
+)
+def test_other_seed_or_order_is_refused(changes: dict[str, Any], message: str) -> None:
+    state = stopped(Plan(lognormal(500), max_batch=8))
+    with pytest.raises(StateError, match=message):
+        loader_of(Plan(lognormal(500), max_batch=8, **changes), state)
+
+
+@pytest.mark.parametrize(
+    ("segment", "message"),
+    [
+        ({"plan": {"algorithm": 9, "max_batch": 8}}, "needs algorithm 9"),
+        ({"plan": {"algorithm": 1}}, "give what bounds a batch"),
+        ({"plan": {"algorithm": 1, "max_batch": "x"}}, "max_batch should be an int"),
+        ({"plan": {"algorithm": 1, "max_batch": 8, "more": 1}}, "unknown setting 'more'"),
+        ({"plan": {"algorithm": 1, "buckets": 5}}, "buckets should be pairs"),
+        ({"digest": 5}, "the plan has changed since this state was taken"),
+        ({"plan": {"algorithm": 1, "max_batch": 400}, "digest": 0}, "damaged: it has 3 steps"),
+    ],
+)
+def test_damaged_plan_in_a_state_is_refused(segment: dict[str, Any], message: str) -> None:
+    state = edited(stopped(Plan(lognormal(500), max_batch=8)), segment)
+    with pytest.raises(StateError, match=message):
+        loader = loader_of(Plan(lognormal(500), max_batch=7), state)
+        next(iter(loader))
+
+
+def test_state_of_another_sampler_is_refused() -> None:
+    order = headrace.Order(500)
+    loader = Loader(Numbers(500), 8, sampler=order, seed=1)
+    next(iter(loader))
+    with pytest.raises(StateError, match=r"taken with Order.stream., and this loader has Plan"):
+        loader_of(Plan(lognormal(500), max_batch=8), loader.state_dict())
