@@ -45,9 +45,11 @@ def in_units(row: Json | None) -> str:
         return f"{row['value'] / (scale or 1):.3g} {unit}"
     if row["unit"] in ("%", ""):
         return f"{row['value']:.4g} {row['unit']}".rstrip()
+    if row["unit"] not in ("ns", "us", "ms", "s"):
+        return f"{row['value']:.3g} {row['unit']}"
     us = row["value"] * {"ns": 1e-3, "us": 1, "ms": 1e3, "s": 1e6}[row["unit"]]
     scale, unit = next(
-        pair for pair in ((1e6, "s"), (1e3, "ms"), (1, "us"), (1e-3, "ns")) if us >= pair[0] or pair[0] < 1
+        pair for pair in ((1e6, "s"), (1e3, "ms"), (1, "us"), (1e-3, "ns")) if abs(us) >= pair[0] or pair[0] < 1
     )
     return f"{us / scale:.3g} {unit}"
 
@@ -87,7 +89,18 @@ def _ratio(our: Json, torchs: Json) -> str:
     return f"{bounds}{in_words(our['value'] / torchs['value'])}" if bounds != "> < " else "?"
 
 
+def plain_table(rows: list[Json]) -> list[str]:
+    """Returns the table of results that are compared with nothing, or each with other rivals."""
+    rivals = ["headrace", *_others(rows)]
+    works = list(dict.fromkeys(row["work"] for row in rows))
+    return table(
+        ["work", *rivals], [[work, *(in_units(_pick(rows, work, name, 0)) for name in rivals)] for work in works]
+    )
+
+
 def time_table(rows: list[Json]) -> list[str]:
+    if not _base(rows):
+        return plain_table(rows)
     cells = []
     for our, torchs in _compared(rows):
         ratio = _ratio(our, torchs)

@@ -2,48 +2,131 @@
 #include "cli.h"
 
 #include <headrace/error.h>
-#include <headrace/store.h>
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-static int show_help(FILE *to) {
-    fputs("Usage: headrace cache verify FILE...\n"
-          "\n"
-          "  verify   read image files of frozen data (headrace.freeze, Builder) as a\n"
-          "           whole, and check each of their parts against its checksum; exit\n"
-          "           code 1: one is damaged, truncated, or not an image\n",
-          to);
-    return 0;
+/* headrace cache: finds the command, and shows help. */
+
+static const char general_help[] = "Usage: headrace cache COMMAND [ARGUMENT...]\n"
+                                   "\n"
+                                   "  warm     copy .npy and .npz files into the cache, once for all jobs\n"
+                                   "  ls       list what is in the cache\n"
+                                   "  info     show one object, and the processes that have it\n"
+                                   "  verify   compare objects, or image files of frozen data, with their checksums\n"
+                                   "  rm       remove an object\n"
+                                   "  gc       delete what no process has, by age or down to a size\n"
+                                   "\n"
+                                   "Each has --help. All take --root FOLDER (default: HEADRACE_CACHE, else a folder\n"
+                                   "in /dev/shm), --version V of an object (default: 0) and --json.\n"
+                                   "\n"
+                                   "  headrace cache warm 'features/*.npy' --name features\n"
+                                   "  python -c 'import headrace; print(headrace.cache(\"features\").keys())'\n";
+
+static const char warm_help[] = "Usage: headrace cache warm PATH... --name NAME [OPTION...]\n"
+                                "\n"
+                                "Copies .npy and .npz files into one object of the cache. In Python,\n"
+                                "headrace.cache(NAME)[STEM] is then the array of the file STEM.npy, and\n"
+                                "headrace.cache(NAME)[STEM][MEMBER] an array of STEM.npz, in every process and\n"
+                                "without a copy. PATH is a file, a folder, or a pattern in quotes.\n"
+                                "\n"
+                                "  --name NAME          the name of the object\n"
+                                "  --version V          its version (default: 0)\n"
+                                "  --workers N          threads that copy (default: one for each core)\n"
+                                "  --require-keys A,B   before anything is copied: list each scene that lacks a\n"
+                                "                       key, and exit with 1. A scene is SCENE.npz, whose members\n"
+                                "                       are its keys, or all files SCENE_KEY.npy\n"
+                                "  --keep HOW           job: until the last process that has it ends; boot: until\n"
+                                "                       the machine restarts (default); disk: on a disk\n"
+                                "  --hold               stay until Ctrl-C, SIGTERM or SIGHUP, then remove the\n"
+                                "                       object; processes that have it keep it\n"
+                                "  --dry-run            say how large it is and where it would be; copy nothing\n"
+                                "  --root FOLDER        another folder for the cache\n"
+                                "  --json               print the result as JSON\n"
+                                "\n"
+                                "If it is interrupted or killed, the next run continues with the parts that are\n"
+                                "missing. If the files have not changed, it does nothing.\n"
+                                "Exit code: 0 done, 1 it failed or keys are missing, 2 wrong usage, 130 stopped.\n";
+
+static const char ls_help[] = "Usage: headrace cache ls [--root FOLDER] [--json]\n"
+                              "\n"
+                              "Lists the objects of the cache, builds that are not finished, and removed objects\n"
+                              "that some processes still have.\n";
+
+static const char info_help[] = "Usage: headrace cache info NAME [--version V] [--root FOLDER] [--json]\n"
+                                "\n"
+                                "Shows an object: its size, where it is and why, who built it and when, from what,\n"
+                                "and which processes have it since when. Exit code: 1 if there is no such object.\n";
+
+static const char verify_help[] =
+    "Usage: headrace cache verify NAME-or-FILE... [--version V] [--root FOLDER] [--json]\n"
+    "\n"
+    "Reads objects of the cache as a whole and compares each chunk with its checksum.\n"
+    "A FILE is an image of frozen data (headrace.freeze, Builder). Exit code: 1 if one\n"
+    "is damaged, truncated, or does not exist.\n";
+
+static const char rm_help[] = "Usage: headrace cache rm NAME... [--version V] [--force] [--root FOLDER] [--json]\n"
+                              "\n"
+                              "Removes objects. What a process has is removed with --force only: the name becomes\n"
+                              "free, processes that have the object keep it, and its memory is freed when the\n"
+                              "last of them ends. Exit code: 1 if one does not exist or is in use.\n";
+
+static const char gc_help[] =
+    "Usage: headrace cache gc [--older TIME] [--quota SIZE] [--dry-run] [--root FOLDER] [--json]\n"
+    "\n"
+    "Deletes what no process has: removed objects, unfinished builds, objects of jobs\n"
+    "that have ended. What a process has or builds always stays.\n"
+    "\n"
+    "  --older TIME   also objects that were not attached for so long: 7d, 12h, 90s\n"
+    "  --quota SIZE   also objects that were attached longest ago, until the rest is no\n"
+    "                 larger than SIZE: 40G\n"
+    "  --dry-run      only list them\n";
+
+struct command {
+    const char *name, *help;
+    int (*run)(int count, char **words);
+};
+static const struct command commands[] = {
+    {"warm", warm_help, cache_warm},       {"ls", ls_help, cache_ls}, {"info", info_help, cache_info},
+    {"verify", verify_help, cache_verify}, {"rm", rm_help, cache_rm}, {"gc", gc_help, cache_gc},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+int fail_with_message(void) {
+    fprintf(stderr, "headrace: %s\n", hr_error_message());
+    return 1;
 }
 
-/* Returns 0, or 1 if the file is damaged. */
-static int verify(const char *path) {
-    hr_store *store;
-    if (hr_store_open(path, HR_STORE_VERIFY, &store) < 0) {
-        fprintf(stderr, "headrace: %s\n", hr_error_message());
-        return 1;
-    }
-    struct hr_store_info info;
-    hr_store_look(store, &info);
-    printf("%s: %" PRIu64 " bytes, no damage found\n", path, info.bytes);
-    hr_store_close(store);
-    return 0;
+hr_cache *open_cache(const char *root) {
+    hr_cache *cache = NULL;
+    if (hr_cache_open(root, &cache) < 0) fail_with_message();
+    return cache;
+}
+
+static int is_help(const char *word) {
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+static int show(FILE *to, const char *text) {
+    fputs(text, to);
+    return to == stdout ? 0 : EXIT_USAGE;
+}
+
+static int run_words(const struct command *command, int count, char **words) {
+    for (int i = 0; i < count; i++)
+        if (is_help(words[i])) return show(stdout, command->help);
+    int code = command->run(count, words);
+    if (code == EXIT_USAGE && count == 0) show(stderr, command->help);
+    return code;
 }
 
 int cache_command(int argc, char **argv) {
-    for (int i = 2; i < argc && i < 4; i++)
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return show_help(stdout);
-    if (argc > 2 && strcmp(argv[2], "verify") != 0) {
-        fprintf(stderr, "headrace: unknown cache command '%s'; there is verify\n", argv[2]);
-        return EXIT_USAGE;
-    }
-    if (argc < 4) {
-        show_help(stderr);
-        return EXIT_USAGE;
-    }
-    int code = 0;
-    for (int i = 3; i < argc; i++) code |= verify(argv[i]);
-    return code;
+    if (argc < 3) return show(stderr, general_help);
+    if (is_help(argv[2])) return show(stdout, general_help);
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(argv[2], commands[i].name) == 0) return run_words(&commands[i], argc - 3, argv + 3);
+    fprintf(stderr, "headrace: unknown cache command '%s'; there is", argv[2]);
+    for (size_t i = 0; i < COMMAND_COUNT; i++) fprintf(stderr, "%s %s", i ? "," : "", commands[i].name);
+    fputs("\n", stderr);
+    return EXIT_USAGE;
 }

@@ -2,10 +2,12 @@
 #ifndef HR_CLI_H
 #define HR_CLI_H
 
+#include <headrace/cache.h>
+
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { EXIT_USAGE = 2 };
+enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 /* `headrace cache`, `run` and `exec`, with the program's own arguments. They return the exit code. */
 int cache_command(int argc, char **argv);
@@ -21,5 +23,18 @@ bool find_own_path(char *path, size_t size);
 bool find_next_to(const char *name, char *path, size_t size);
 /* Returns the interpreter in which the package is installed, or NULL. `path` is memory for its name. */
 const char *find_interpreter(char *path, size_t size);
+
+/* The commands of headrace cache, with the words that follow their names. Each returns the exit code. */
+int cache_warm(int count, char **words);
+int cache_ls(int count, char **words);
+int cache_info(int count, char **words);
+int cache_verify(int count, char **words);
+int cache_rm(int count, char **words);
+int cache_gc(int count, char **words);
+
+/* Opens the cache in `root`, or the default one. Returns NULL after a message on stderr. */
+hr_cache *open_cache(const char *root);
+/* Prints the library's message. Returns 1, the exit code. */
+int fail_with_message(void);
 
 #endif

@@ -23,7 +23,9 @@ extern "C" {
     X(HR_E_CORRUPT, -5004, "shared memory contains something that headrace did not write", "RuntimeError")             \
     X(HR_E_VERSION, -5005, "made by another version of headrace", "RuntimeError")                                      \
     X(HR_E_WORKER_DIED, -5006, "a worker process died", "RuntimeError")                                                \
-    X(HR_E_STATE, -5007, "called in a state that does not allow it", "RuntimeError")
+    X(HR_E_STATE, -5007, "called in a state that does not allow it", "RuntimeError")                                   \
+    X(HR_E_BUILD_FAILED, -5008, "the process that built it failed", "RuntimeError")                                    \
+    X(HR_E_BUILDERS_DIED, -5009, "the processes that built it died", "RuntimeError")
 
 enum hr_error_code {
 #define HR_ERROR_ENUM_(name, code, text, exception) name = code,

@@ -6,6 +6,8 @@
 #include <headrace/arena.h>
 #include <headrace/batch.h>
 #include <headrace/board.h>
+#include <headrace/cache.h>
+#include <headrace/cache_files.h>
 #include <headrace/crew.h>
 #include <headrace/error.h>
 #include <headrace/launch.h>

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace import doctor as doctor
     from headrace import store as store
+    from headrace._cache.interface import cache as cache
+    from headrace._core import CacheError as CacheError
     from headrace._errors.exception_text import ForkWarning as ForkWarning
     from headrace._numpy.collate import default_collate as default_collate
     from headrace._numpy.job import WorkerInfo as WorkerInfo
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "CacheError",
     "ForkWarning",
     "Loader",
     "Order",
@@ -39,6 +42,7 @@ __all__ = [
     "StoreError",
     "WorkerInfo",
     "__version__",
+    "cache",
     "default_collate",
     "doctor",
     "freeze",
@@ -51,6 +55,7 @@ __all__ = [
 ]
 
 _LATE = {
+    "CacheError": "headrace._core",
     "ForkWarning": "headrace._errors.exception_text",
     "Loader": "headrace._numpy.loader",
     "Order": "headrace.sampling._order",
@@ -58,6 +63,7 @@ _LATE = {
     "RanksDisagree": "headrace._ranks.disagreement",
     "WorkerInfo": "headrace._numpy.job",
     "get_worker_info": "headrace._numpy.job",
+    "cache": "headrace._cache.interface",
     "default_collate": "headrace._numpy.collate",
     "lengths": "headrace._numpy.lengths",
     "StateError": "headrace.sampling._state",

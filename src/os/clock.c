@@ -16,8 +16,17 @@ int64_t hr__now_ns(void) {
     return read_clock(CLOCK_MONOTONIC);
 }
 
+int64_t hr__wall_ns(void) {
+    return read_clock(CLOCK_REALTIME);
+}
+
 int64_t hr__coarse_now_ns(void) {
     return read_clock(CLOCK_MONOTONIC_COARSE);
+}
+
+void hr__sleep_until(int64_t deadline_ns) {
+    struct timespec until = {deadline_ns / HR_NS_PER_S, deadline_ns % HR_NS_PER_S};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 }
 
 void hr__pause(void) {

@@ -8,9 +8,9 @@
  *
  * POINT(constant, name, side): `name` is its name in $HEADRACE_STOP (hr__stop_at in os.h), `side` is the process that
  * passes it. RANK is a trainer with a board that it shares with other trainers; LAUNCH is the front of `headrace run`,
- * GUARDIAN its guardian, and FORKED a rank before it becomes the user's command. The numbers are those of enum
- * hr__point. tests/c/process/test_sweep.c and test_board_ranks.c go over the table, so a point that no run passes is a
- * failing test.
+ * GUARDIAN its guardian, and FORKED a rank before it becomes the user's command; CACHE is a process that uses the
+ * cache. The numbers are those of enum hr__point. tests/c/process/test_sweep.c, test_board_ranks.c and
+ * test_cache_kills.c go over the table, so a point that no run passes is a failing test.
  */
 #define HR__FAILPOINTS(POINT)                                                                                          \
     /* start */                                                                                                        \
@@ -137,6 +137,25 @@
     POINT(BOARD_END, "board.end", RANK)                                                                                \
     POINT(BOARD_OVER, "board.over", RANK)                                                                              \
     POINT(BOARD_CLOSED, "board.closed", RANK)                                                                          \
+    /* the cache */                                                                                                    \
+    POINT(CACHE_LOCKED, "cache.locked", CACHE)                                                                         \
+    POINT(CACHE_BEGUN, "cache.begun", CACHE)                                                                           \
+    POINT(CACHE_FOLDER, "cache.folder", CACHE)                                                                         \
+    POINT(CACHE_RESERVED, "cache.reserved", CACHE)                                                                     \
+    POINT(CACHE_PLANNED, "cache.planned", CACHE)                                                                       \
+    POINT(CACHE_WRITTEN, "cache.written", CACHE)                                                                       \
+    POINT(CACHE_MARKED, "cache.marked", CACHE)                                                                         \
+    POINT(CACHE_SUMMED, "cache.summed", CACHE)                                                                         \
+    POINT(CACHE_COMPLETE, "cache.complete", CACHE)                                                                     \
+    POINT(CACHE_SWAPPED, "cache.swapped", CACHE)                                                                       \
+    POINT(CACHE_RENAMED, "cache.renamed", CACHE)                                                                       \
+    POINT(CACHE_RETIRED, "cache.retired", CACHE)                                                                       \
+    POINT(CACHE_PUBLISHED, "cache.published", CACHE)                                                                   \
+    POINT(CACHE_FAILED, "cache.failed", CACHE)                                                                         \
+    POINT(CACHE_TAKEN_OVER, "cache.taken_over", CACHE)                                                                 \
+    POINT(CACHE_OPENED, "cache.opened", CACHE)                                                                         \
+    POINT(CACHE_DELETE, "cache.delete", CACHE)                                                                         \
+    POINT(CACHE_TRASHED, "cache.trashed", CACHE)                                                                       \
     /* the processes of headrace run */                                                                                \
     POINT(LAUNCH_OPENED, "launch.opened", LAUNCH)                                                                      \
     POINT(LAUNCH_FORKED, "launch.forked", LAUNCH)                                                                      \
@@ -163,7 +182,8 @@ enum hr__side {
     HR__BY_RANK = 4,
     HR__BY_LAUNCH = 8,
     HR__BY_GUARDIAN = 16,
-    HR__BY_FORKED = 32
+    HR__BY_FORKED = 32,
+    HR__BY_CACHE = 64
 };
 
 struct hr__failpoint {

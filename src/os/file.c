@@ -113,6 +113,10 @@ int hr__file_sync(int fd) {
     return r == -EINVAL ? 0 : r; /* there is nothing to sync in memory */
 }
 
+void hr__file_read_ahead(int fd) {
+    posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED);
+}
+
 int hr__file_reopen(int fd, int *ret_fd) {
     char path[40];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 static struct flock whole(uint64_t offset, uint64_t bytes) {
@@ -18,4 +19,11 @@ int hr__lock_range(int fd, uint64_t offset, uint64_t bytes) {
 bool hr__range_is_locked(int fd, uint64_t offset, uint64_t bytes) {
     struct flock range = whole(offset, bytes);
     return fcntl(fd, F_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
+
+int hr__lock_file(int fd, enum hr__share share) {
+    int r = hr__fail_at("flock");
+    if (r < 0) return r;
+    if (flock(fd, (share == HR__SHARED ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0) return 0;
+    return errno == EWOULDBLOCK ? -EAGAIN : -errno;
 }

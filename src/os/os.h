@@ -19,10 +19,12 @@
 /* ---- clock.c ---- */
 
 int64_t hr__now_ns(void);        /* CLOCK_MONOTONIC */
+int64_t hr__wall_ns(void);       /* CLOCK_REALTIME: since 1970 */
 int64_t hr__wall_s(void);        /* seconds since 1970 */
 int64_t hr__coarse_now_ns(void); /* CLOCK_MONOTONIC of the last tick: up to 10 ms old, at a quarter of the cost */
-void hr__pause(void);            /* one turn of a spin loop, without a system call */
-void hr__yield(void);            /* gives the core to another runnable process */
+void hr__sleep_until(int64_t deadline_ns); /* shorter if a signal handler runs */
+void hr__pause(void);                      /* one turn of a spin loop, without a system call */
+void hr__yield(void);                      /* gives the core to another runnable process */
 
 /* ---- memory.c ---- */
 
@@ -80,6 +82,8 @@ int hr__file_publish(int fd, const char *temporary, const char *path);
 void hr__file_remove(const char *path);   /* NULL is fine */
 int hr__file_cut(int fd, uint64_t bytes); /* -EFBIG over hr__file_limit, instead of SIGXFSZ */
 int hr__file_sync(int fd);
+/* Asks the kernel to read a file ahead into its page cache. Best effort. */
+void hr__file_read_ahead(int fd);
 /* Opens another descriptor of the same file that is read-only or, if the system does not allow this, one that can also
  * write. */
 int hr__file_reopen(int fd, int *ret_fd);
@@ -175,6 +179,12 @@ struct hr__process {
     bool is_deadlocked;       /* its only thread waits, without a timeout, for another thread of this process */
 };
 int hr__process_look(int pid, struct hr__process *ret_process); /* -ESRCH */
+/* The command line of a process, with spaces between its words, cut to `bytes`; "": not known. */
+void hr__command_line(int pid, char *ret_text, size_t bytes);
+/* Identifies the set of pids that this process sees: a pid means the same process in processes with the same number. */
+uint64_t hr__pid_namespace(void);
+enum { HR__BOOT_ID_BYTES = 40 };
+void hr__boot_id(char ret_id[HR__BOOT_ID_BYTES]); /* a text, another one after each start of the machine */
 
 /* ---- children.c: the processes that this one starts, and those that it adopts ---- */
 
@@ -277,6 +287,46 @@ void hr__thread_join(struct hr__thread *thread);
 int hr__lock_range(int fd, uint64_t offset, uint64_t bytes);
 /* Returns true if a process other than this one holds a lock in the range. */
 bool hr__range_is_locked(int fd, uint64_t offset, uint64_t bytes);
+/* Locks a whole file for an open file description: forked children have the lock too, and it lasts until the last of
+ * them has closed its descriptor. It replaces a lock that the description has. -EAGAIN: another one has a lock that
+ * excludes it. */
+enum hr__share { HR__SHARED, HR__EXCLUSIVE };
+int hr__lock_file(int fd, enum hr__share share);
+
+/* ---- folder.c: files by name, and file systems ---- */
+
+enum { HR__PATH_BYTES = 4096 };
+/* Formats a path into `ret_path`, which has HR__PATH_BYTES bytes. -ENAMETOOLONG. */
+__attribute__((format(printf, 2, 3))) int hr__path(char *ret_path, const char *format, ...);
+
+struct hr__file_info {
+    uint64_t device, inode, bytes;
+    int64_t changed_ns;  /* of the contents: st_mtim, since 1970 */
+    uint32_t user, mode; /* mode: the permission bits */
+    bool is_folder, is_regular, is_link;
+};
+int hr__file_look(const char *path, struct hr__file_info *ret_info); /* of a symbolic link: of the link itself */
+int hr__file_look_fd(int fd, struct hr__file_info *ret_info);
+int hr__file_make(const char *path, int *ret_fd);         /* a new file, to read and write, mode 0600. -EEXIST */
+int hr__file_open_or_make(const char *path, int *ret_fd); /* to read and write, mode 0600. -ELOOP: a symbolic link */
+int hr__file_touch(const char *path);                     /* sets its time to now */
+int hr__folder_make_new(const char *path);                /* mode 0700. -EEXIST: there is something of that name */
+int hr__folder_sync(const char *path);                    /* 0 also if the file system has nothing to sync */
+/* Removes a folder and the files in it; folders in it stay, and so does it. */
+int hr__folder_remove(const char *path);
+/* Calls `visit` for each name in a folder, without "." and "..", until it returns something else than 0. Returns that,
+ * or a negative errno. */
+int hr__folder_visit(const char *path, int (*visit)(void *context, const char *name), void *context);
+int hr__rename(const char *from, const char *to);        /* replaces a file */
+int hr__rename_new(const char *from, const char *to);    /* -EEXIST: something has the new name */
+int hr__rename_swap(const char *one, const char *other); /* -EINVAL, -ENOSYS: the file system cannot do it */
+
+struct hr__file_system {
+    bool is_memory;      /* tmpfs: its files are memory, and end with the machine */
+    const char *refused; /* the name of a file system whose locks or maps are not reliable; else NULL */
+    uint64_t free_bytes, free_files;
+};
+int hr__file_system_look(const char *path, struct hr__file_system *ret_system);
 
 /* ---- socket.c: local sockets with abstract names, non-blocking; at most 107 bytes of a name are used ---- */
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -130,4 +131,26 @@ int hr__process_look(int pid, struct hr__process *ret_process) {
     process.is_deadlocked = process.thread_count == 1 && is_endless_private_wait(process.system_call);
     *ret_process = process;
     return 0;
+}
+
+void hr__command_line(int pid, char *ret_text, size_t bytes) {
+    size_t length = read_proc(pid, "cmdline", ret_text, bytes);
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)ret_text[i] < ' ') ret_text[i] = ' ';
+    while (length && ret_text[length - 1] == ' ') ret_text[--length] = '\0';
+}
+
+uint64_t hr__pid_namespace(void) {
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) < 0 ? 0 : (uint64_t)info.st_ino;
+}
+
+void hr__boot_id(char ret_id[HR__BOOT_ID_BYTES]) {
+    char path[512];
+    int count = snprintf(path, sizeof path, "%s/proc/sys/kernel/random/boot_id", hr__root());
+    FILE *file = count < (int)sizeof path ? fopen(path, "re") : NULL;
+    size_t length = file ? fread(ret_id, 1, HR__BOOT_ID_BYTES - 1, file) : 0;
+    if (file) fclose(file);
+    ret_id[length] = '\0';
+    ret_id[strcspn(ret_id, "\n")] = '\0';
 }

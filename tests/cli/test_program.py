@@ -30,7 +30,7 @@ def test_help_goes_to_standard_output(option: str) -> None:
     assert "--version" in result.stdout
     assert "headrace replay SOURCE INDEX" in result.stdout
     assert "headrace doctor [SOURCE]" in result.stdout
-    assert "headrace cache verify FILE" in result.stdout
+    assert "headrace cache COMMAND" in result.stdout
     assert "headrace run [OPTION...] SCRIPT" in result.stdout
     assert "headrace exec [OPTION...] [--] COMMAND" in result.stdout
     assert result.stderr == ""

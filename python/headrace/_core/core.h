@@ -18,6 +18,7 @@
  *     module.c   the module, and what Python configures once
  *     errors.c   negative codes as Python exceptions, and deadlines
  *     board/     the board between the ranks of this machine: _core.Board and BoardEntry
+ *     cache/     named data that is built once per machine: _core.Cache, CacheTicket, CacheBuild and Cached
  *     exchange/  batches between a worker and the trainer: _core.Loader, Port, Tasks, Iterator and Lease
  *     frozen/    frozen data: _core.freeze, thaw, Image, Builder and the views
  *     sampler/   orders of samples and random draws: _core.Order

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "board/board.h"
+#include "cache/cache.h"
 #include "exchange/encode.h"
 #include "exchange/exchange.h"
 #include "frozen/store.h"
@@ -163,7 +164,8 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
         PyModule_AddType(module, &WalkerType) < 0 || PyModule_AddType(module, &OrderType) < 0 ||
         PyType_Ready(&OrderIteratorType) < 0 || PyModule_AddType(module, &BoardType) < 0 ||
-        PyModule_AddType(module, &BoardEntryType) < 0 || store_add(module) < 0 || add_constants(module) < 0) {
+        PyModule_AddType(module, &BoardEntryType) < 0 || store_add(module) < 0 || cache_add(module) < 0 ||
+        add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

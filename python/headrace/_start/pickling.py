@@ -46,6 +46,7 @@ class Pickler(ForkingPickler):
                 return value.__reduce__()
             if not value.flags.writeable:
                 return self._reduce_read_only(value)
+            return value.__reduce_ex__(5)  # not by the reduction of the cache, which is for arrays of the cache
         return NotImplemented
 
     def _reduce_read_only(self, array: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import warnings
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ def _open(image: Any) -> int | None:
     """Returns a descriptor of the file that has the image, or None."""
     if image.fd >= 0:
         return os.dup(image.fd)
+    if hasattr(image, "open_file"):  # an object of a cache
+        return int(image.open_file())
     try:
         return os.open(image.path, os.O_RDONLY | os.O_CLOEXEC)
     except (OSError, TypeError, AttributeError):
@@ -96,3 +99,10 @@ def strided_tensor(
             memory = mapped
     elements = torch.frombuffer(memory, dtype=dtype, count=size // item_bytes, offset=offset)
     return elements.as_strided(shape, strides, first)
+
+
+def tensor_over(array: Any) -> torch.Tensor:
+    """Returns a tensor over a read-only array of a cache, whose memory is mapped copy on write."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that the array is not writable
+        return torch.from_numpy(array)

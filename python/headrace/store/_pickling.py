@@ -151,6 +151,8 @@ def _sent_descriptor(image: Image) -> Any:
 
 
 def _reduce_image_by_handle(image: Image) -> Any:
+    if hasattr(image, "handle"):  # an object of a cache
+        return image.handle
     if image.path is not None:
         return _load_file, (image.path, image.digest, image.trusted)
     if context.get_spawning_popen() is not None:

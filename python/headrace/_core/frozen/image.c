@@ -195,6 +195,7 @@ static void image_dealloc(PyObject *self) {
     PyMem_Free(image->shapes);
     hr_store_close(image->store);
     PyMem_RawFree(image->memory);
+    Py_XDECREF(image->owner);
     Py_TYPE(self)->tp_free(self);
 }
 

@@ -28,6 +28,7 @@ struct image {
     uint32_t shape_count;
     int trusted;          /* it may import classes and load pickles */
     bool is_sealed;       /* it is in memory that only this library wrote, so its flags for texts are reliable */
+    PyObject *owner;      /* the object that has the memory of an image of image_over; else NULL */
     void *memory;         /* owned: contains an image that is in private memory; else NULL */
     PyObject *lookups;    /* dict: value of a dict or set -> bytes, a table of its keys, if C cannot look them up */
     PyObject *dtypes;     /* dict: text -> numpy.dtype */

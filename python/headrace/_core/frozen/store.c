@@ -54,6 +54,24 @@ static PyObject *copy_image(PyObject *module, PyObject *arguments) {
     return image;
 }
 
+/* Opens an image in the memory of another object, which has to stay where it is and as it is. */
+static PyObject *image_over(PyObject *module, PyObject *arguments) {
+    PyObject *owner;
+    Py_buffer bytes;
+    int trusts;
+    hr_store *store = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "Op:image_over", &owner, &trusts)) return NULL;
+    if (PyObject_GetBuffer(owner, &bytes, PyBUF_SIMPLE) < 0) return NULL;
+    int r = hr_store_open_memory(bytes.buf, (uint64_t)bytes.len, 0, &store);
+    PyBuffer_Release(&bytes);
+    struct image *image = r < 0 ? store_raise(r) : (struct image *)image_new(store, trusts);
+    if (!image) return NULL;
+    image->owner = Py_NewRef(owner);
+    image->is_sealed = trusts;
+    return (PyObject *)image;
+}
+
 /* Returns true if a class and its bases up to object (or `base`) were made by class statements, which add only a dict,
  * slots and weak references. The deallocator of Python classes is the only reliable sign of this. A C base without data
  * is accepted (typing.Generic, since Python 3.12). */
@@ -88,6 +106,8 @@ static PyMethodDef methods[] = {
      "attach_image(fd, name, trust) -> Image\n\nOpens the image behind a descriptor, which the caller keeps."},
     {"copy_image", copy_image, METH_VARARGS,
      "copy_image(bytes, trust) -> Image\n\nMakes a copy in private memory, without a descriptor."},
+    {"image_over", image_over, METH_VARARGS,
+     "image_over(owner, trust) -> Image\n\nOpens the image in the memory of an attached object of a cache."},
     {"is_python_class", is_python_class, METH_VARARGS,
      "is_python_class(type, witness, base) -> bool\n\nReturns True if `type` and its bases up to `base` were made by "
      "class statements."},

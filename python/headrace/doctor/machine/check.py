@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from headrace import _core
 from headrace._inspect.cores import usable_cores
-from headrace.doctor.machine import limits, system
+from headrace.doctor.machine import cache, limits, system
 from headrace.doctor.observations import Observation
 
 
@@ -17,6 +17,7 @@ def check_machine(workers: int | None) -> list[Observation]:
         system.engine(),
         limits.shm(machine),
         limits.memory(machine),
+        cache.cache(machine),
         limits.cores(machine, workers, limits.threads_set()),
         limits.open_files(count),
         limits.processes(machine, count),

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli.h"
+#include "options.h"
+
+#include <headrace/error.h>
+#include <headrace/store.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* headrace cache verify, rm and gc. */
+
+/* ---- verify ---- */
+
+/* A word names a file if it has a slash, or if there is a file of that name. */
+static int is_file(const char *word) {
+    return strchr(word, '/') != NULL || access(word, F_OK) == 0;
+}
+
+static int verify_file(const char *path, uint64_t *ret_bytes) {
+    hr_store *store;
+    struct hr_store_info info;
+    int r = hr_store_open(path, HR_STORE_VERIFY, &store);
+    if (r < 0) return r;
+    hr_store_look(store, &info);
+    *ret_bytes = info.bytes;
+    hr_store_close(store);
+    return 0;
+}
+
+static int verify_object(hr_cache *cache, const char *name, const char *version, uint64_t *ret_bytes) {
+    hr_cached *cached;
+    struct hr_cached_info info;
+    int r = hr_cache_attach(cache, name, version, &cached);
+    if (r < 0) return r;
+    hr_cached_look(cached, &info);
+    *ret_bytes = info.bytes;
+    r = hr_cached_verify(cached);
+    hr_cached_detach(cached);
+    return r;
+}
+
+static void put_result(const char *word, int r, uint64_t bytes, int is_json, int number) {
+    if (is_json) {
+        printf("%s{\"name\": ", number ? ",\n " : "\n ");
+        put_json(stdout, word);
+        printf(", \"ok\": %s, \"bytes\": %" PRIu64 ", \"message\": ", r < 0 ? "false" : "true", bytes);
+        put_json(stdout, r < 0 ? hr_error_message() : "");
+        printf("}");
+    } else if (r < 0)
+        fail_with_message();
+    else
+        printf("%s: %" PRIu64 " bytes, no damage found\n", word, bytes);
+}
+
+int cache_verify(int count, char **words) {
+    const char *root = NULL, *version = "0";
+    int is_json = 0, code = 0;
+    const struct option options[] = {
+        {"--root", &root, NULL}, {"--version", &version, NULL}, {"--json", NULL, &is_json}};
+    int others = parse_options("verify", count, words, options, 3);
+    if (others <= 0) {
+        if (others == 0 && count) fputs("headrace: give names or files; see headrace cache verify --help\n", stderr);
+        return EXIT_USAGE;
+    }
+    hr_cache *cache = NULL;
+    if (is_json) printf("[");
+    for (int i = 0; i < others; i++) {
+        uint64_t bytes = 0;
+        int r = is_file(words[i])                           ? verify_file(words[i], &bytes)
+                : cache || hr_cache_open(root, &cache) >= 0 ? verify_object(cache, words[i], version, &bytes)
+                                                            : -1; /* its message is set */
+        put_result(words[i], r, bytes, is_json, i);
+        if (r < 0) code = 1;
+    }
+    if (is_json) printf("\n]\n");
+    hr_cache_close(cache);
+    return code;
+}
+
+/* ---- rm ---- */
+
+int cache_rm(int count, char **words) {
+    const char *root = NULL, *version = "0";
+    int force = 0, is_json = 0, code = 0;
+    const struct option options[] = {
+        {"--root", &root, NULL}, {"--version", &version, NULL}, {"--force", NULL, &force}, {"--json", NULL, &is_json}};
+    int others = parse_options("rm", count, words, options, 4);
+    if (others <= 0) {
+        if (others == 0 && count) fputs("headrace: give names; see headrace cache rm --help\n", stderr);
+        return EXIT_USAGE;
+    }
+    hr_cache *cache = open_cache(root);
+    if (!cache) return 1;
+    if (is_json) printf("[");
+    for (int i = 0; i < others; i++) {
+        int r = hr_cache_remove(cache, words[i], version, force);
+        if (is_json) {
+            printf("%s{\"name\": ", i ? ",\n " : "\n ");
+            put_json(stdout, words[i]);
+            printf(", \"removed\": %s, \"message\": ", r < 0 ? "false" : "true");
+            put_json(stdout, r < 0 ? hr_error_message() : "");
+            printf("}");
+        } else if (r < 0)
+            fail_with_message();
+        else
+            printf("removed %s\n", words[i]);
+        if (r < 0) code = 1;
+    }
+    if (is_json) printf("\n]\n");
+    hr_cache_close(cache);
+    return code;
+}
+
+/* ---- gc ---- */
+
+struct sweep {
+    int is_dry, is_json, count;
+};
+
+static int show_candidate(void *context, const struct hr_cache_entry *entry) {
+    struct sweep *sweep = context;
+    char size[UNITS_BYTES];
+    if (sweep->is_json) {
+        printf("%s{\"name\": ", sweep->count ? ",\n  " : "\n  ");
+        put_json(stdout, entry->info.name);
+        printf(", \"version\": ");
+        put_json(stdout, entry->info.version);
+        printf(", \"bytes\": %" PRIu64 "}", entry->info.bytes);
+    } else
+        printf("%s %s, version %s: %s\n", sweep->is_dry ? "would delete" : "deleting", entry->info.name,
+               entry->info.version, in_bytes(entry->info.bytes, size));
+    sweep->count++;
+    return sweep->is_dry;
+}
+
+int cache_gc(int count, char **words) {
+    const char *root = NULL, *older = NULL, *quota = NULL;
+    char size[UNITS_BYTES], left[UNITS_BYTES];
+    double seconds = 0;
+    uint64_t quota_bytes = UINT64_MAX;
+    struct hr_cache_collected result;
+    struct sweep sweep = {0};
+    const struct option options[] = {{"--root", &root, NULL},
+                                     {"--older", &older, NULL},
+                                     {"--quota", &quota, NULL},
+                                     {"--dry-run", NULL, &sweep.is_dry},
+                                     {"--json", NULL, &sweep.is_json}};
+    int others = parse_options("gc", count, words, options, 5);
+    if (others > 0) fputs("headrace: gc takes no names; use headrace cache rm NAME\n", stderr);
+    if (others || (older && parse_seconds(older, "--older", &seconds) < 0) ||
+        (quota && parse_bytes(quota, "--quota", &quota_bytes) < 0))
+        return EXIT_USAGE;
+    hr_cache *cache = open_cache(root);
+    if (!cache) return 1;
+    if (sweep.is_json) printf("{\"deleted\": [");
+    int r =
+        hr_cache_collect(cache, older ? (int64_t)(seconds * 1e9) : -1, quota_bytes, show_candidate, &sweep, &result);
+    hr_cache_close(cache);
+    if (r < 0) return fail_with_message();
+    if (sweep.is_json)
+        printf("%s], \"objects\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"bytes_left\": %" PRIu64 "}\n",
+               sweep.count ? "\n" : "", result.objects, result.bytes, result.bytes_left);
+    else
+        printf("deleted %" PRIu64 " objects, %s; %s remain\n", result.objects, in_bytes(result.bytes, size),
+               in_bytes(result.bytes_left, left));
+    if (quota && !sweep.is_dry && result.bytes_left > quota_bytes) {
+        fputs("headrace: processes have the rest; headrace cache ls shows how many\n", stderr);
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attached objects of a cache: what they contain as Python objects, and how arrays of them reach other processes.
+
+An array of the cache is a read-only numpy view of the mapped data. multiprocessing's pickler sends it, and every slice
+of it, as a handle: the root, the object's id, and the place in it. Any other pickle contains the data.
+"""
+
+from __future__ import annotations
+
+import atexit
+import bisect
+import functools
+import json
+import math
+import os
+import pickle
+import sys
+import weakref
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from headrace import _core
+from headrace._cache import opening
+from headrace._cache.files import Files
+
+_attached: weakref.WeakValueDictionary[tuple[str, str], _core.Cached] = weakref.WeakValueDictionary()  # by root and id
+_values: weakref.WeakValueDictionary[tuple[str, str], Any] = weakref.WeakValueDictionary()  # images, by root and id
+_names: set[tuple[str, str, str]] = set()  # root, name and version of objects that this process had attached
+_starts: list[int] = []  # the addresses of all mapped objects, sorted
+_ranges: dict[int, tuple[int, tuple[str, str, str, str]]] = {}  # by start: the end, and root, name, version, id
+_watched: dict[int, weakref.ref[_core.Cached]] = {}  # by start
+_state: dict[str, Any] = {"previous": None, "is_registered": False}
+
+
+# ---- attaching ----
+
+
+def attach(cache: _core.Cache, name: str, version: str, identity: str | None = None) -> _core.Cached:
+    """Attaches an object; each is mapped once in a process. Raises FileNotFoundError or CacheError."""
+    if identity is None and (cache.root, name, version) in _names:
+        identity = cache.peek(name, version)[0]  # the name may have another object by now
+    known = _attached.get((cache.root, identity)) if identity else None
+    return known if known is not None else adopt(cache, cache.attach(name, version, identity))
+
+
+def attach_stamped(cache: _core.Cache, name: str, version: str, stamp: str) -> _core.Cached | None:
+    """Attaches an object if it has this stamp. Raises as attach."""
+    identity, found = cache.peek(name, version)
+    return attach(cache, name, version, identity) if found == stamp else None
+
+
+def adopt(cache: _core.Cache, cached: _core.Cached) -> _core.Cached:
+    """Makes an attached object known; returns the one that this process has already, if it has it."""
+    info = cached.info()
+    key = (cache.root, info["id"])
+    known = _attached.setdefault(key, cached)
+    if known is not cached:
+        return known
+    _names.add((cache.root, info["name"], info["version"]))
+    if cached.bytes and not info["is_private"]:
+        _register(cached, (cache.root, info["name"], info["version"], info["id"]))
+    return cached
+
+
+def _register(cached: _core.Cached, handle: tuple[str, str, str, str]) -> None:
+    start = cached.address
+    bisect.insort(_starts, start)
+    _ranges[start] = (start + cached.bytes, handle)
+    _watched[start] = weakref.ref(cached, functools.partial(_forget, start))
+    if not _state["is_registered"]:
+        atexit.register(_end_claims)
+        _state["is_registered"] = True
+
+
+def _forget(start: int, _: object) -> None:
+    _watched.pop(start, None)
+    _ranges.pop(start, None)
+    at = bisect.bisect_left(_starts, start)
+    if at < len(_starts) and _starts[at] == start:
+        del _starts[at]
+
+
+def _end_claims() -> None:
+    """Ends the claims at the end of the process, also of arrays that are alive until the very end."""
+    for cached in list(_attached.values()):
+        cached.unclaim()
+
+
+# ---- contents ----
+
+
+def meta_of(cached: _core.Cached) -> dict[str, Any]:
+    """Returns what the builder noted about the contents. Raises CacheError."""
+    text = cached.meta
+    try:
+        meta = json.loads(text)
+        if isinstance(meta, dict) and isinstance(meta.get("kind"), str):
+            return meta
+    except ValueError:
+        pass
+    raise _core.CacheError(
+        f"headrace: '{cached.info()['name']}' was not put there by Python: its meta text is {text[:80]!r}; read it "
+        "with headrace/cache.h"
+    )
+
+
+def value_of(cache: _core.Cache, cached: _core.Cached) -> Any:
+    """Returns the contents: an array, a view of frozen data, or a memoryview of a file."""
+    meta = meta_of(cached)
+    if meta["kind"] == "array":
+        return _array(cached, meta)
+    if meta["kind"] == "frozen":
+        return _image(cache, cached).root()
+    if meta["kind"] == "files":
+        register_arrays()
+        return _files(cache, cached)
+    if meta["kind"] == "bytes":
+        return memoryview(cached)  # type: ignore[arg-type]
+    raise _core.CacheError(f"headrace: this version cannot read objects of the kind {meta['kind']!r}; update headrace")
+
+
+def _array(cached: _core.Cached, meta: dict[str, Any]) -> Any:
+    import numpy as np
+
+    register_arrays()
+    dtype, shape = np.dtype(meta["dtype"]), tuple(meta["shape"])
+    if math.prod(shape) * dtype.itemsize != cached.bytes:
+        raise _core.CacheError(
+            f"headrace: '{cached.info()['name']}' has {cached.bytes} bytes, not those of an array of shape {shape} and "
+            f"dtype {dtype}; remove it and build it again"
+        )
+    return np.ndarray(shape, dtype, buffer=cached)  # type: ignore[arg-type]
+
+
+def _files(cache: _core.Cache, cached: _core.Cached) -> Any:
+    info = cached.info()
+    files = Files(cached)
+    if not info["is_private"]:
+        files.handle = (cache.root, info["name"], info["version"], info["id"])
+    return files
+
+
+def _image(cache: _core.Cache, cached: _core.Cached) -> _core.Image:
+    info = cached.info()
+    key = (cache.root, info["id"])
+    image = _values.get(key)
+    if image is None:
+        from headrace.store import _freeze, _pickling  # not at the top: workers that only get arrays do not need it
+
+        _freeze.know_arrays()
+        image = _core.image_over(cached, True)
+        _pickling.remember(image, None)
+        if not info["is_private"]:
+            image.handle = (_load_image, (cache.root, info["name"], info["version"], info["id"]))
+        image.open_file = functools.partial(_open_again, cached.fd)
+        _values[key] = image
+        if "numpy" in sys.modules:  # it may contain arrays
+            register_arrays()
+    return image
+
+
+def _open_again(fd: int) -> int:
+    """Opens the file of a descriptor again, so that it does not share the lock by which this process claims it."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+# ---- handles ----
+
+
+def _load_image(root: str, name: str, version: str, identity: str) -> _core.Image:
+    cache = opening.open_root_of(root)
+    return _image(cache, _attach_sent(cache, name, version, identity))
+
+
+def _attach_sent(cache: _core.Cache, name: str, version: str, identity: str) -> _core.Cached:
+    try:
+        return attach(cache, name, version, identity)
+    except FileNotFoundError as error:
+        raise _core.CacheError(
+            f"headrace: the object '{name}' that another process sent is not in {cache.root} any more: that process "
+            "and all others that had it have ended. The sender must live until its message has been received"
+        ) from error
+
+
+def _load_files(root: str, name: str, version: str, identity: str) -> Files:
+    register_arrays()
+    cache = opening.open_root_of(root)
+    files: Files = _files(cache, _attach_sent(cache, name, version, identity))
+    return files
+
+
+def _reduce_files(files: Files) -> Any:
+    if files.handle is None:
+        raise pickle.PicklingError("headrace: the folder of this cache was removed, so the data cannot be sent")
+    return _load_files, files.handle
+
+
+def _load_array(
+    handle: tuple[str, str, str, str], offset: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Any:
+    import numpy as np
+
+    register_arrays()
+    root, name, version, identity = handle
+    cached = _attach_sent(opening.open_root_of(root), name, version, identity)
+    return np.ndarray(shape, dtype, buffer=cached, offset=offset, strides=strides)  # type: ignore[arg-type]
+
+
+def find(array: Any) -> tuple[tuple[str, str, str, str], int] | None:
+    """Returns the handle of the object that an array lies in, and the offset of its first element; or None."""
+    if array.flags.writeable or array.dtype.hasobject or not array.size:
+        return None
+    address = array.__array_interface__["data"][0]
+    at = bisect.bisect_right(_starts, address) - 1
+    if at < 0:
+        return None
+    start = _starts[at]
+    end, handle = _ranges[start]
+    steps = [stride * (count - 1) for stride, count in zip(array.strides, array.shape, strict=True)]
+    first = address + sum(step for step in steps if step < 0)
+    last = address + sum(step for step in steps if step > 0) + array.itemsize
+    return (handle, address - start) if start <= first and last <= end else None
+
+
+def _reduce_array(array: Any) -> Any:
+    found = find(array)
+    if found is not None:
+        return _load_array, (found[0], found[1], array.dtype, array.shape, array.strides)
+    previous = _state["previous"]
+    return previous(array) if previous else array.__reduce_ex__(4)
+
+
+ForkingPickler.register(Files, _reduce_files)
+
+
+def register_arrays() -> None:
+    """Makes multiprocessing's pickler send arrays of the cache as handles. All other arrays are sent as before."""
+    import numpy as np
+
+    reducers: dict[Any, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    if reducers.get(np.ndarray) is not _reduce_array:
+        _state["previous"] = reducers.get(np.ndarray)
+        ForkingPickler.register(np.ndarray, _reduce_array)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Computes a digest of the function that builds an object, to find out whether its code or values have changed.
+
+It contains the source text of the function and of the user's own functions and classes that it names, its constants,
+defaults and closure values, up to 64 MiB. It does not contain libraries, files or the environment.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import os
+import pickle
+import site
+import sys
+import sysconfig
+import types
+from typing import Any
+
+MOST_BYTES = 64 << 20
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
+_library_folders: list[str] = []
+
+
+class TooLarge(Exception):
+    """Raised if a value that belongs to the function is too large for a digest. Its text is the value's name."""
+
+
+def _is_users(file: str | None) -> bool:
+    """Returns True for a file that is not of Python, of an installed package, or of headrace itself."""
+    if not file or file.startswith("<frozen"):
+        return False
+    if not _library_folders:
+        paths = sysconfig.get_paths()
+        known = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], site.getusersitepackages()]
+        known.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        _library_folders.extend(os.path.join(os.path.realpath(path), "") for path in known)
+    return not os.path.realpath(file).startswith(tuple(_library_folders))
+
+
+def _file_of(value: Any) -> str | None:
+    if isinstance(value, types.FunctionType):
+        return value.__code__.co_filename
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    return getattr(module, "__file__", None)
+
+
+class Digest:
+    """Collects what belongs to a function. `seen` lists it by name, with a short digest of each part, so that a later
+    one can say what changed."""
+
+    def __init__(self, skips_large: bool) -> None:
+        self._skips_large = skips_large
+        self._left = MOST_BYTES
+        self._known: set[int] = set()
+        self._alive: list[Any] = []  # so that no id is used twice
+        self.seen: dict[str, str] = {}
+
+    def _note(self, name: str, data: bytes) -> None:
+        self.seen[name] = hashlib.blake2b(data, digest_size=8).hexdigest()
+
+    def add(self, value: Any, name: str) -> None:
+        """Adds a function, a class, or a value that a function uses. Raises TooLarge."""
+        if id(value) in self._known:
+            return
+        if isinstance(value, functools.partial):
+            self.add(value.func, name)
+            self._add_value((value.args, sorted(value.keywords.items())), f"{name}: arguments of partial")
+        elif isinstance(value, types.MethodType):
+            self.add(value.__func__, name)
+            self._add_value(value.__self__, f"{name}: self")
+        elif isinstance(value, types.FunctionType):
+            self._add_function(getattr(value, "__wrapped__", value), name)
+        elif isinstance(value, type):
+            self._add_class(value, name)
+        elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
+            return
+        else:
+            self._add_value(value, name)
+
+    # ---- code ----
+
+    def _remember(self, value: Any) -> None:
+        self._known.add(id(value))
+        self._alive.append(value)
+
+    def _add_function(self, function: Any, name: str) -> None:
+        self._remember(function)
+        if not isinstance(function, types.FunctionType):
+            self.add(function, name)
+            return
+        code = function.__code__
+        self._note(name, _source(function, code))
+        if function.__defaults__ or function.__kwdefaults__:
+            self._add_value((function.__defaults__, function.__kwdefaults__), f"{name}: defaults")
+        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            self._add_cell(cell, f"{name}: {variable}")
+        self._add_names(code, function.__globals__)
+
+    def _add_cell(self, cell: Any, name: str) -> None:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # it is not set yet
+            return
+        self._add_used(value, name)
+
+    def _add_names(self, code: types.CodeType, variables: dict[str, Any]) -> None:
+        for name in code.co_names:
+            if name in variables:
+                self._add_used(variables[name], name)
+                self._add_attributes(variables[name], name, code)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self._add_names(constant, variables)
+
+    def _add_attributes(self, module: Any, name: str, code: types.CodeType) -> None:
+        """Adds module.function, for a module of the user."""
+        if not isinstance(module, types.ModuleType) or not _is_users(getattr(module, "__file__", None)):
+            return
+        for attribute in code.co_names:
+            if attribute in vars(module):
+                self._add_used(vars(module)[attribute], f"{name}.{attribute}")
+
+    def _add_used(self, value: Any, name: str) -> None:
+        if id(value) in self._known:
+            return
+        if isinstance(value, (types.FunctionType, type)):
+            if _is_users(_file_of(value)):
+                self.add(value, name)
+        elif not isinstance(value, types.ModuleType):
+            self.add(value, name)
+
+    def _add_class(self, cls: type, name: str) -> None:
+        self._remember(cls)
+        try:
+            self._note(name, inspect.getsource(cls).encode())
+        except (OSError, TypeError):
+            self._note(name, cls.__qualname__.encode())
+        for attribute, member in list(vars(cls).items()):
+            function = getattr(member, "__func__", member)
+            if isinstance(function, types.FunctionType):
+                self._remember(function)
+                self._add_names(function.__code__, function.__globals__)
+            elif attribute == "__wrapped__":
+                self._add_used(function, f"{name}.{attribute}")
+
+    # ---- values ----
+
+    def _add_value(self, value: Any, name: str) -> None:
+        if isinstance(value, _PLAIN):
+            self._note(name, f"{type(value).__name__} {value!r}".encode(errors="surrogatepass"))
+            return
+        self._remember(value)
+        size = getattr(value, "nbytes", 0) if hasattr(type(value), "nbytes") else 0
+        if isinstance(size, int) and size > self._left:
+            self._refuse(name)
+            return
+        try:
+            data = pickle.dumps(value, 4)
+        except Exception:  # it cannot be pickled: only its class counts
+            self._note(name, f"an instance of {type(value).__module__}.{type(value).__qualname__}".encode())
+            if _is_users(_file_of(type(value))):
+                self.add(type(value), f"class of {name}")
+            return
+        if len(data) > self._left:
+            self._refuse(name)
+            return
+        self._left -= len(data)
+        self._note(name, data)
+        if _is_users(_file_of(type(value))):
+            self.add(type(value), f"class of {name}")
+
+    def _refuse(self, name: str) -> None:
+        if not self._skips_large:
+            raise TooLarge(name)
+        self._note(name, b"too large")
+
+
+def _source(function: types.FunctionType, code: types.CodeType) -> bytes:
+    try:
+        return inspect.getsource(function).encode(errors="surrogatepass")
+    except (OSError, TypeError):  # it was typed in, or made by exec
+        return _code_bytes(code)
+
+
+def _code_bytes(code: types.CodeType) -> bytes:
+    parts = [code.co_code, repr(code.co_names).encode()]
+    for constant in code.co_consts:
+        parts.append(_code_bytes(constant) if isinstance(constant, types.CodeType) else repr(constant).encode())
+    return b"\0".join(parts)
+
+
+def seen_by(function: Any, has_version: bool) -> dict[str, str]:
+    """Returns the parts that belong to a function, each with a short digest. Raises ValueError if a value is too large
+    and the user has not given a version."""
+    digest = Digest(has_version)
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    try:
+        digest.add(function, name)
+    except TooLarge as error:
+        raise ValueError(
+            f"headrace.cache: {error} is larger than {MOST_BYTES >> 20} MiB, too large to see whether it changes; give "
+            "version=, and another one whenever it changes"
+        ) from None
+    return digest.seen

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observes the cache of this machine: where headrace.cache keeps data here, and how much fits into memory."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from headrace import _core
+from headrace._errors.units import in_units
+from headrace.doctor.observations import Observation
+
+_FIX = "set HEADRACE_CACHE to a folder of your own on a local disk or in /dev/shm"
+
+
+def cache(machine: dict[str, Any]) -> Observation:
+    """Checks where a cache would be here. It does not make the folder of a cache that does not exist."""
+    root = os.environ.get("HEADRACE_CACHE") or f"/dev/shm/headrace-{os.geteuid()}"
+    parent = root if os.path.isdir(root) else os.path.dirname(os.path.abspath(root))
+    try:
+        if os.path.isdir(root):
+            _core.Cache(root)  # checks its owner, its mode and its file system
+        free = os.statvfs(parent)
+    except (OSError, _core.CacheError) as error:
+        return Observation("cache", "warning", "not usable", root, f"{error}.", _FIX)
+    if not os.access(parent, os.W_OK):
+        text = "headrace.cache uses a temporary folder, or a folder on disk, instead."
+        return Observation("cache", "note", "not writable", parent, text, _FIX)
+    room = min(free.f_bavail * free.f_frsize, machine["spare_bytes"] or 0, (machine["available_bytes"] or 0) // 2)
+    limit = f"free in {parent} {in_units(free.f_bavail * free.f_frsize)}"
+    if room < 1 << 30:
+        text = "headrace.cache keeps larger data in a folder on disk, which jobs share as page cache."
+        return Observation("cache", "note", f"{in_units(room)} fit into memory", limit, text)
+    return Observation("cache", "ok", f"{in_units(room)} fit into memory", limit)
