@@ -26,7 +26,7 @@ help: ## prints this list
 demo: build/release.stamp ## trains a small model with headrace and with torch, and compares them
 	PYTHONPATH="$(CURDIR)/build/site" .venv/bin/python examples/demo.py --freeze
 
-test: build/dev.stamp ## runs the C and Python tests, except those of jax; ONLY="crew samples": those of these subjects
+test: build/dev.stamp build/images.stamp ## runs the C and Python tests, except those of jax; ONLY="crew samples": those of these subjects
 	.venv/bin/python tools/run_tests.py $(ONLY)
 
 test-jax: build/dev.stamp build/jax.stamp ## runs the tests of jax, which needs half a gigabyte more
@@ -83,6 +83,11 @@ build/dev.stamp: .venv/stamp $(SOURCES) | packages-test
 build/jax.stamp: requirements-jax.txt .venv/stamp
 	rm -rf build/jax
 	uv pip install -q --python .venv/bin/python --no-deps --target build/jax -r $<
+	touch $@
+
+build/images.stamp: requirements-images.txt .venv/stamp
+	rm -rf build/images
+	uv pip install -q --python .venv/bin/python --no-deps --target build/images -r $<
 	touch $@
 
 build/rivals.stamp: requirements-bench.txt .venv/stamp

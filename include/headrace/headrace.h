@@ -8,6 +8,7 @@
 #include <headrace/board.h>
 #include <headrace/crew.h>
 #include <headrace/error.h>
+#include <headrace/image.h>
 #include <headrace/launch.h>
 #include <headrace/loader.h>
 #include <headrace/machine.h>

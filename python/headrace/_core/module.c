@@ -3,6 +3,7 @@
 #include "exchange/arrays.h"
 #include "exchange/exchange.h"
 #include "frozen/store.h"
+#include "image/image.h"
 #include "inspect/inspect.h"
 #include "sampler/sampler.h"
 
@@ -93,6 +94,12 @@ static PyMethodDef methods[] = {
      "draw_weighted(seed, weights, target)\n\nFills a contiguous buffer of int64 with the draws of torch.multinomial("
      "weights, ..., replacement=True) after manual_seed(seed), if they are 2 or more. weights: a buffer of float64. "
      "Raises ValueError for weights that are negative, infinite or NaN, all 0, or more than 2^24."},
+    {"run_images", images_run, METH_VARARGS,
+     "run_images(recipes, threads) -> list[int]\n\nMakes images in several threads, as planes (hr_images_run). A "
+     "recipe "
+     "is (Picture, steps, table, table_channels, item_bytes, target): steps are structs hr_image_step, table is a "
+     "buffer "
+     "or None, target a writable buffer. Returns 0 or a negative code for each."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -142,6 +149,7 @@ static int add_constants(PyObject *module) {
 #else
     if (PyModule_AddObjectRef(module, "FAILPOINTS", Py_False) < 0) return -1;
 #endif
+    if (PyModule_AddObjectRef(module, "HAS_JPEG", hr_image_has_jpeg() ? Py_True : Py_False) < 0) return -1;
     return PyModule_AddStringConstant(module, "VERSION", hr_version());
 }
 
@@ -156,7 +164,8 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
         PyModule_AddType(module, &WalkerType) < 0 || PyModule_AddType(module, &OrderType) < 0 ||
         PyType_Ready(&OrderIteratorType) < 0 || PyModule_AddType(module, &BoardType) < 0 ||
-        PyModule_AddType(module, &BoardEntryType) < 0 || store_add(module) < 0 || add_constants(module) < 0) {
+        PyModule_AddType(module, &BoardEntryType) < 0 || PyModule_AddType(module, &PictureType) < 0 ||
+        store_add(module) < 0 || add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }
