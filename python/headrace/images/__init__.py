@@ -8,6 +8,19 @@ try:
 except ImportError as error:
     raise ImportError("headrace.images needs Pillow: pip install pillow") from error
 
+from typing import TYPE_CHECKING
+
 from headrace.images._open import install, installed, load_rgb, open, uninstall
 
-__all__ = ["install", "installed", "load_rgb", "open", "uninstall"]
+if TYPE_CHECKING:
+    from headrace.images._native import native as native
+
+__all__ = ["install", "installed", "load_rgb", "native", "open", "uninstall"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "native":  # it needs torch, which the other names do not
+        from headrace.images._native import native
+
+        return native
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -84,6 +84,13 @@ def _derive(image: Any, note: Note, step: bytes, size: tuple[int, int], mode: st
     return new
 
 
+def then(image: Any, step: bytes) -> Any:
+    """Returns a new lazy image with one more step that keeps size and mode. The image has a note."""
+    note = note_of(image)
+    assert note is not None
+    return _derive(image, note, step, note.size, note.mode)
+
+
 class _Lazy:
     """The methods of both classes. An image has no `_headrace_note` as long as its file has not been read."""
 

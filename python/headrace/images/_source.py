@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a lazy image's pixels are made of: the bytes of a file, and the steps that were noted."""
+"""The bytes and the noted steps that the pixels of a lazy image are made of."""
 
 from __future__ import annotations
 

@@ -75,3 +75,22 @@ class Drawn:
             exif[0x0112] = random.randint(1, 8)  # the orientation
             options["exif"] = exif
         return encode(image, **options)
+
+
+OPERATORS = (
+    "nms roi_align _roi_align_backward ps_roi_align _ps_roi_align_backward roi_pool _roi_pool_backward ps_roi_pool "
+    "_ps_roi_pool_backward qnms qroi_align deform_conv2d _deform_conv2d_backward"
+)
+_library: list[Any] = []
+
+
+def import_torchvision() -> None:
+    """Makes torchvision importable with a torch for the CPU: its operators are defined without an implementation. The
+    transforms and datasets do not use them."""
+    import torch
+
+    if not _library:
+        _library.append(torch.library.Library("torchvision", "DEF"))
+        for name in OPERATORS.split():
+            _library[0].define(f"{name}(Tensor x) -> Tensor")
+    import torchvision  # noqa: F401
