@@ -42,7 +42,7 @@ def _make_grey(image: Any, channels: int) -> Any:
 
 
 class _Noting:
-    """What the subclasses share: they are pickled by their torchvision class, and contain its attributes."""
+    """A base of the subclasses: they are pickled by their torchvision class, and contain its attributes."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _restore, (type(self).__bases__[1], self.__dict__)

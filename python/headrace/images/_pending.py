@@ -2,8 +2,8 @@
 """A tensor whose values are made when they are needed: what a native tail returns inside a headrace worker.
 
 It knows its shape and dtype. Anything else that is done with it makes the values, and exchanges the object for an
-ordinary tensor in place, so that whoever holds it has an ordinary tensor from then on. The worker makes all pending
-tensors of a batch together, in several threads, before the batch is collated.
+ordinary tensor in place, so that all that refer to it have an ordinary tensor from then on. The worker makes all
+pending tensors of a batch together, in several threads, before the batch is collated.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from typing import Any
 
 import torch
 
+from headrace._samples.pending import connect, reading
 from headrace.images import _tables
 from headrace.images._source import Note
-
-_batching = threading.local()  # .is_on: this thread reads the samples of a batch
 
 
 @contextmanager
 def batching() -> Iterator[None]:
-    """While it is active, native tails in this thread return pending tensors. The caller passes them to `finish`."""
-    before = getattr(_batching, "is_on", False)
-    _batching.is_on = True
+    """While it is active, native tails in this thread return pending tensors, as inside a headrace loader."""
+    before = reading.is_on
+    reading.is_on = True
     try:
         yield
     finally:
-        _batching.is_on = before
+        reading.is_on = before
 
 
 def result_of(note: Note, table: _tables.Table, steps: Sequence[Any], may_pend: bool) -> Any:
     """Returns the tensor of an image: a pending one while a batch is read, if it may be one, otherwise with values."""
-    if may_pend and getattr(_batching, "is_on", False):
+    if may_pend and reading.is_on:
         return _class_for(table.kind)(note, table, steps)
     return _make([(note, table, steps)], 1)[0]
 
@@ -89,7 +88,7 @@ class PendingTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Is called by C++ code that did not ask __torch_function__."""
+        """Answers C++ code that did not ask __torch_function__."""
         args, kwargs = torch.utils._pytree.tree_map(settle, (args, kwargs or {}))
         return func(*args, **kwargs)
 
@@ -138,41 +137,60 @@ def _exchange(pending: Any, tensor: Any) -> bool:
 class Batch:
     """Makes the pending tensors of one batch after the other."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
+    def __init__(self) -> None:
         self._memory: dict[tuple[Any, ...], Any] = {}  # kept from batch to batch, by shape and dtype
 
-    def finish(self, samples: Any, keeps: bool) -> None:
-        """Makes all pending tensors in the samples. `keeps`: they may be kept after the batch; otherwise the memory is
-        used again for the next one."""
+    def finish(self, samples: Any, threads: int, keeps: bool) -> None:
+        """Makes all pending tensors in the samples. Unless the caller `keeps` them, their memory is used again for a
+        later batch, as soon as no tensor uses it."""
         found = [one for one in find(samples) if one._made is None or not _exchange(one, one._made)]
         if not found:
             return
         parts = [one._part for one in found]
-        targets = self._fresh(parts) if keeps else self._kept(parts)
-        _tables.make(parts, targets, self._threads)
+        targets = _fresh(parts) if keeps else self._kept(parts)
+        _tables.make(parts, targets, threads)
         for one, target, (_, table, _) in zip(found, targets, parts, strict=True):
-            _exchange(one, _as_kind(target, table))
-
-    def _fresh(self, parts: Sequence[Any]) -> list[Any]:
-        return [torch.empty(table.shape(note), dtype=table.dtype) for note, table, _ in parts]
+            if not _exchange(one, _as_kind(target, table)):
+                one._made = _as_kind(target.clone(), table)
 
     def _kept(self, parts: Sequence[Any]) -> list[Any]:
-        targets = []
-        used: dict[tuple[Any, ...], int] = {}
-        for note, table, _ in parts:
-            key = (table.shape(note), table.dtype)
-            number = used[key] = used.get(key, -1) + 1
-            targets.append(self._row(key, number, len(parts)))
-        self._memory = {key: self._memory[key] for key in used}
-        return targets
+        keys = [(table.shape(note), table.dtype) for note, table, _ in parts]
+        memory = {key: self._memory_of(key, keys.count(key)) for key in set(keys)}
+        self._memory = memory
+        rows = {key: iter(tensor) for key, tensor in memory.items()}
+        return [next(rows[key]) for key in keys]
 
-    def _row(self, key: tuple[Any, ...], number: int, most: int) -> Any:
-        memory = self._memory.get(key)
-        if memory is None or len(memory) <= number:
-            count = most if memory is None else max(most, 2 * len(memory))
-            memory = self._memory[key] = torch.empty((count, *key[0]), dtype=key[1])
-        return memory[number]
+    def _memory_of(self, key: tuple[Any, ...], count: int) -> Any:
+        kept = self._memory.get(key)
+        if kept is not None and len(kept) >= count and _is_unused(kept):
+            return kept
+        return torch.empty((count, *key[0]), dtype=key[1])
+
+
+def _fresh(parts: Sequence[Any]) -> list[Any]:
+    return [torch.empty(table.shape(note), dtype=table.dtype) for note, table, _ in parts]
+
+
+def _is_unused(memory: Any) -> bool:
+    """Returns True if no other tensor uses the memory: a dataset may have kept a sample."""
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    owners = 2  # `memory` and the storage that is asked
+    return count is not None and count(memory.untyped_storage()._cdata) <= owners
+
+
+class _Batches(threading.local):
+    def __init__(self) -> None:
+        self.batch = Batch()
+
+
+_batches = _Batches()
+
+
+def _finish(samples: Any, threads: int, keeps: bool) -> None:
+    _batches.batch.finish(samples, threads, keeps)
+
+
+connect(_finish)
 
 
 def find(samples: Any) -> list[Any]:

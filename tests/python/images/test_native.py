@@ -118,7 +118,7 @@ def test_native_pipeline_gives_the_same(name: str) -> None:
             found, found_after = run(native, images.open(io.BytesIO(data)).convert("RGB"), seed)
         assert tuple(found.shape) == tuple(expected.shape)
         assert found_after == after
-        _pending.Batch(2).finish([found], keeps=True)
+        _pending.Batch().finish([found], 2, keeps=True)
         assert_same(found, expected)
 
 
@@ -288,7 +288,7 @@ def test_pending_tensor_is_used_like_an_ordinary_one(number: int, is_v2: bool) -
 def test_batch_makes_pending_tensors_wherever_they_are() -> None:
     transform = v1.Compose([v1.RandomResizedCrop(32), v1.ToTensor()])
     native = images.native(transform)
-    batch = _pending.Batch(3)
+    batch = _pending.Batch()
     for keeps in (True, False, False):
         torch.manual_seed(5)
         expected = [transform(Image.open(PATH).convert("RGB")) for _ in range(6)]
@@ -296,7 +296,7 @@ def test_batch_makes_pending_tensors_wherever_they_are() -> None:
         with _pending.batching():
             one = images.open(PATH).convert("RGB")
             views = [native(one if number < 3 else images.load_rgb(PATH)) for number in range(6)]
-        batch.finish([(views[0], 1), [views[1], {"a": views[2]}], (views[3], views[4], views[4]), views[5]], keeps)
+        batch.finish([(views[0], 1), [views[1], {"a": views[2]}], (views[3], views[4], views[4]), views[5]], 3, keeps)
         for found, wanted in zip(views, expected, strict=True):
             assert_same(found, wanted)
 
@@ -314,7 +314,7 @@ def test_damaged_images_of_a_batch_are_pillows() -> None:
             data[place] = random.choice([0x7F, 0xFE, 0xFB])
         with _pending.batching():
             found = [native(images.open(io.BytesIO(one)).convert("RGB")) for one in (small, bytes(data), small)]
-        _pending.Batch(2).finish(found, keeps=True)
+        _pending.Batch().finish(found, 2, keeps=True)
         for one, tensor in zip((small, bytes(data), small), found, strict=True):
             assert_same(tensor, transform(Image.open(io.BytesIO(one)).convert("RGB")))
         tried += 1
