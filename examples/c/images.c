@@ -2,7 +2,8 @@
 
 /*
  * Reads the JPEG files of a folder and writes batches of 64 images: the middle square of each, 224 x 224, as float32 of
- * (3, 224, 224), normalised as torchvision's models expect it. All pixels are those that Pillow and torchvision give.
+ * (3, 224, 224), normalised as torchvision's models expect it. All pixels are those that Pillow 13 and torchvision
+ * give.
  *
  *     cc images.c $(pkg-config --cflags --libs --static headrace) -o images && ./images FOLDER OUT [THREADS]
  *
@@ -12,6 +13,7 @@
 #include <headrace/headrace.h>
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +50,11 @@ static unsigned char *read_file(const char *path, size_t *ret_bytes) {
     return data;
 }
 
+/* Returns the first of the middle SIDE pixels. Python rounds a half to the even number. */
+static int32_t middle_of(uint32_t pixels) {
+    return (int32_t)lrint(((double)pixels - SIDE) / 2);
+}
+
 /* Resize(256), CenterCrop(224), and grey images become RGB. */
 static void set_steps(struct sample *sample) {
     struct hr_image_info info;
@@ -55,10 +62,11 @@ static void set_steps(struct sample *sample) {
     uint32_t shorter = info.width < info.height ? info.width : info.height;
     uint32_t width = (uint32_t)((uint64_t)SHORT_SIDE * info.width / shorter);
     uint32_t height = (uint32_t)((uint64_t)SHORT_SIDE * info.height / shorter);
-    int32_t left = (int32_t)(width - SIDE) / 2, top = (int32_t)(height - SIDE) / 2;
+    int32_t left = middle_of(width), top = middle_of(height);
     sample->steps[0] = (struct hr_image_step){.kind = HR_IMAGE_CONVERT, .channels = 3};
     sample->steps[1] = (struct hr_image_step){.kind = HR_IMAGE_RESIZE,
                                               .filter = HR_IMAGE_BILINEAR,
+                                              .passes = HR_IMAGE_SMALLER_FIRST, /* as Pillow 13 */
                                               .width = width,
                                               .height = height,
                                               .area = {0, 0, (float)info.width, (float)info.height}};

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from headrace._errors import exception_text
 from headrace._inspect import lookup
-from headrace._samples.pending import AUTO
 
 _MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): the first task takes this much
+AUTO = "auto"  # a value of the option threads
 _Class = TypeVar("_Class", bound=type)
 _Init = TypeVar("_Init", bound=Callable[..., None])
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-AUTO = "auto"
+from headrace._options import AUTO
 
 
 class _Reading(threading.local):

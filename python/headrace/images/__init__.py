@@ -10,12 +10,14 @@ except ImportError as error:
 
 from typing import TYPE_CHECKING
 
+from headrace.images._check import Report, check
+from headrace.images._counts import Counts, report
 from headrace.images._open import install, installed, load_rgb, open, uninstall
 
 if TYPE_CHECKING:
     from headrace.images._native import native as native
 
-__all__ = ["install", "installed", "load_rgb", "native", "open", "uninstall"]
+__all__ = ["Counts", "Report", "check", "install", "installed", "load_rgb", "native", "open", "report", "uninstall"]
 
 
 def __getattr__(name: str) -> object:

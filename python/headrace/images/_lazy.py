@@ -259,6 +259,7 @@ def _read(image: Any) -> Note | None:
         return None
     plain = [("jpeg", (0, 0, *image.size), 0, (image.mode, ""))]
     if [tuple(tile) for tile in image.tile] != plain or image.decoderconfig:
+        _counts.leave(f"its mode is {image.mode}" if image.mode not in _MODES.values() else "its draft was changed")
         return None
     image.fp.seek(0)
     data = image.fp.read()
@@ -271,6 +272,7 @@ def _read(image: Any) -> Note | None:
         _counts.leave("Pillow reads another header")
         return None
     _finish_load(image)
+    _counts.has_read(len(data))
     return Note(Source(picture, data), _steps.NONE, image.size, image.mode)
 
 

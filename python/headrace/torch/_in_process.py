@@ -146,7 +146,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
 def _finishing(collate_fn: Any, policy: _options.Policy) -> pending.Finishing:
     """Returns the collate function, which makes pending images first, with the threads of this process."""
     threads = policy.threads
-    if threads == pending.AUTO:
+    if threads == _options.AUTO:
         machine = _core.machine()
         quota = machine["cgroup_millicores"]
         cores = machine["core_count"] if quota is None else min(machine["core_count"], max(1, quota // 1000))

@@ -24,6 +24,12 @@ NAMES = ("china", "flower")
 BIG_BUFFER = 1 << 22  # Pillow's encoder fails on small images of high quality with a smaller one
 
 
+def pillow_version() -> int:
+    from PIL import __version__
+
+    return int(__version__.split(".")[0])
+
+
 def photo(name: str) -> Any:
     from PIL import Image
 

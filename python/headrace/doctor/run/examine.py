@@ -13,7 +13,7 @@ from headrace._errors.units import count_workers, in_units
 from headrace._inspect import growth
 from headrace.doctor.machine import fork, limits
 from headrace.doctor.observations import Observation
-from headrace.doctor.run import measure, order, padding
+from headrace.doctor.run import images, measure, order, padding
 from headrace.doctor.run.measure import Run, method_of
 
 _TRY_S = 3.0  # for each number of workers
@@ -191,4 +191,5 @@ def examine(
     found += _time(asked) + suggestion
     found.append(limits.cores(_core.machine(), workers, None))
     found += padding.check_padding(loader)
+    found += images.check_images(loader)
     return [close, *runs]
