@@ -60,6 +60,9 @@ SECONDS = {
     "test_resume_accelerate": 12,
     "test_resume_fallback": 25,
     "test_resume_killed": 12,
+    "test_in_loader": 40,
+    "test_train_images": 30,
+    "test_other_pillows": 35,
 }
 
 

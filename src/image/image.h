@@ -103,6 +103,8 @@ int hr__recipe_make(const struct hr_image_recipe *recipe, struct hr__scratch *sc
 void hr__output(const struct hr_image_recipe *recipe, const struct hr__pixels *pixels, uint32_t channels);
 /* The same with AVX2 for bytes in planes; false: nothing was done. */
 bool hr__output_planes_avx2(const struct hr__pixels *pixels, unsigned char *target);
+/* Writes the first pixels of a row of 4 bytes each as 3 bytes each. Returns how many; the others are left. */
+uint32_t hr__pack_avx2(const unsigned char *from, uint32_t width, unsigned char *to);
 
 /* colour.c: change pixels in place. */
 void hr__brightness(const struct hr__pixels *pixels, float factor);

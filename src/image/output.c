@@ -13,7 +13,8 @@ static void write_packed_row(const unsigned char *from, uint32_t width, uint32_t
         for (uint32_t x = 0; x < width; x++, to += 3) to[0] = to[1] = to[2] = from[x];
         return;
     }
-    for (uint32_t x = 0; x < width; x++, from += 4, to += 3) memcpy(to, from, 3);
+    for (uint32_t x = hr__pack_avx2(from, width, to); x < width; x++)
+        memcpy(to + (size_t)3 * x, from + (size_t)4 * x, 3);
 }
 
 static void write_padded_row(const unsigned char *from, uint32_t width, uint32_t pixel_bytes, unsigned char *to) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Writes pixels of 4 bytes as three planes of bytes, with AVX2: the same bytes as in output.c. */
+/* Writes pixels of 4 bytes as three planes of bytes, or as pixels of 3 bytes, with AVX2: the same bytes as in output.c.
+ */
 
 #include "image.h"
 
@@ -43,7 +44,32 @@ bool hr__output_planes_avx2(const struct hr__pixels *pixels, unsigned char *targ
     return true;
 }
 
+/* Writes pixels of 3 bytes while there is room for the 4 bytes more that each store writes. Returns how many. */
+__attribute__((target("avx2"))) static uint32_t pack(const unsigned char *from, uint32_t width, unsigned char *to) {
+    enum { HALF = STEP / 2, EXTRA = 2 }; /* pixels: EXTRA of them have more than 4 bytes */
+    const __m256i order = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, /**/
+                                           0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+    uint32_t x = 0;
+    for (; x + STEP + EXTRA <= width; x += STEP) {
+        __m256i pixels = _mm256_loadu_si256((const __m256i *)(const void *)(from + (size_t)4 * x));
+        pixels = _mm256_shuffle_epi8(pixels, order);
+        unsigned char *at = to + (size_t)3 * x;
+        _mm_storeu_si128((__m128i *)(void *)at, _mm256_castsi256_si128(pixels));
+        _mm_storeu_si128((__m128i *)(void *)(at + (size_t)3 * HALF), _mm256_extracti128_si256(pixels, 1));
+    }
+    return x;
+}
+
+uint32_t hr__pack_avx2(const unsigned char *from, uint32_t width, unsigned char *to) {
+    return __builtin_cpu_supports("avx2") ? pack(from, width, to) : 0;
+}
+
 #else
+
+uint32_t hr__pack_avx2(const unsigned char *from, uint32_t width, unsigned char *to) {
+    (void)from, (void)width, (void)to;
+    return 0;
+}
 
 bool hr__output_planes_avx2(const struct hr__pixels *pixels, unsigned char *target) {
     (void)pixels, (void)target;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """JPEG files for the tests of headrace.images, made at test time from the photographs that scikit-learn ships.
 
-Pillow, torchvision and scikit-learn are in build/images (`make build/images.stamp`). scikit-learn's files are read, and
-the package is not imported. Importing this module puts the folder on sys.path; the tests skip if it is missing.
+Pillow, torchvision and the photographs are in build/images (`make build/images.stamp`). Importing this module puts the
+folder at the end of sys.path, so that PYTHONPATH can name another Pillow; the tests skip if it is missing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from random import Random
 from typing import Any
 
 FOLDER = Path(__file__).parents[3] / "build" / "images"
-PHOTOS = FOLDER / "sklearn" / "datasets" / "images"
-if importlib.util.find_spec("PIL") is None and FOLDER.exists():
-    sys.path.insert(0, str(FOLDER))
+PHOTOS = FOLDER / "photos"
+if str(FOLDER) not in sys.path:
+    sys.path.append(str(FOLDER))
 MISSING = importlib.util.find_spec("PIL") is None or not PHOTOS.exists()
 WHY_MISSING = "make build/images.stamp installs Pillow, torchvision and photographs"
 NAMES = ("china", "flower")
