@@ -96,7 +96,7 @@ build/jax.stamp: requirements-jax.txt .venv/stamp
 build/images.stamp: requirements-images.txt .venv/stamp Makefile
 	rm -rf build/images
 	uv pip install -q --python .venv/bin/python --no-deps --target build/images -r $<
-	mv build/images/sklearn/datasets/images build/images/photos
+	mv build/images/sklearn/datasets/images build/images/photographs
 	rm -rf build/images/sklearn build/images/scikit_learn*
 	for version in $(PILLOWS); do \
 		uv pip install -q --python .venv/bin/python --no-deps --target build/images/pillow-$$version pillow==$$version; \

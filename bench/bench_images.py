@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests" / "python" / "lib"))
 import photos  # noqa: E402
 
+if photos.MISSING:
+    sys.exit(f"images: {photos.WHY_MISSING}")
 photos.import_torchvision()
 import torchvision.transforms as v1  # noqa: E402
 from headrace import images  # noqa: E402

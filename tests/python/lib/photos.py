@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 FOLDER = Path(__file__).parents[3] / "build" / "images"
-PHOTOS = FOLDER / "photos"
+PHOTOS = FOLDER / "photographs"
 if str(FOLDER) not in sys.path:
     sys.path.append(str(FOLDER))
 MISSING = importlib.util.find_spec("PIL") is None or not PHOTOS.exists()
