@@ -23,7 +23,7 @@ extern "C" {
  * The decoder is libjpeg-turbo (accurate integer DCT, fancy upsampling). The formulas of the steps are Pillow's.
  *
  * An hr_image may be used by one thread at a time, except that a run uses its recipes' images itself and locks them.
- * There is no global state. A forked child must not use what another thread of the parent was using at that moment.
+ * There is no global state. A forked child may use the images of its parent after hr_image_adopt.
  */
 
 /* ---- images ---- */
@@ -61,6 +61,13 @@ HR_API int hr_image_open(const void *data, size_t bytes, hr_image **ret_image);
  */
 HR_API int hr_image_wrap(const void *pixels, uint32_t width, uint32_t height, uint32_t pixel_bytes, size_t stride_bytes,
                          hr_image **ret_image);
+
+/*
+ * Makes an image that this process has inherited by fork usable, even if another thread of the parent was making
+ * recipes of it at that moment. In the process that opened or adopted it, it does nothing. Call it when no other thread
+ * of this process uses the image. -ENOMEM.
+ */
+HR_API int hr_image_adopt(hr_image *image);
 
 HR_API void hr_image_look(const hr_image *image, struct hr_image_info *ret_info);
 

@@ -71,6 +71,7 @@ struct hr_image {
     const unsigned char *data; /* the encoded bytes; NULL: `whole` is all there is */
     struct hr__pixels whole;   /* decoded pixels of the whole image; data is NULL until they are decoded */
     bool owns_whole;           /* `whole` was allocated here */
+    uint32_t pid;              /* of the process that opened or adopted it */
     bool was_used;             /* by an earlier run */
     pthread_mutex_t lock;      /* of `whole` and `was_used`, held while recipes of this image are made */
 };

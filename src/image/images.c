@@ -7,11 +7,12 @@
 #include <errno.h>
 
 #include "base/alloc.h"
+#include "os/os.h"
 
 static int new_image(hr_image **ret_image) {
     hr_image *image = hr__realloc(NULL, sizeof *image);
     if (!image) return hr__fail(-ENOMEM, "image: cannot allocate %zu bytes", sizeof *image);
-    *image = (hr_image){.data = NULL};
+    *image = (hr_image){.pid = hr__pid()};
     if (pthread_mutex_init(&image->lock, NULL)) {
         hr__free(image);
         return hr__fail(-ENOMEM, "image: cannot make a lock");
@@ -52,6 +53,18 @@ int hr_image_wrap(const void *pixels, uint32_t width, uint32_t height, uint32_t 
                                        .pixel_bytes = pixel_bytes,
                                        .stride = stride_bytes};
     *ret_image = image;
+    return 0;
+}
+
+/* The parent's thread may have been interrupted while it kept pixels: those are used only if they are complete. */
+int hr_image_adopt(hr_image *image) {
+    const struct hr__pixels *whole = &image->whole;
+    if (image->pid == hr__pid()) return 0;
+    if (pthread_mutex_init(&image->lock, NULL)) return hr__fail(-ENOMEM, "image: cannot make a lock");
+    bool is_complete = whole->width == image->info.width && whole->height == image->info.height && whole->stride &&
+                       whole->pixel_bytes && (image->owns_whole || !image->data);
+    if (!is_complete) image->whole = (struct hr__pixels){.data = NULL};
+    image->pid = hr__pid();
     return 0;
 }
 

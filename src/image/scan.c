@@ -101,13 +101,17 @@ static int read_huffman(struct scan *scan, const unsigned char *at, size_t bytes
 
 /* ---- the frame ---- */
 
+static bool is_factor(unsigned factor) {
+    return factor == 1 || factor == 2 || factor == 4;
+}
+
 /* The factors whose crops are tested to be exact: the two colour channels have 1 x 1, or there is one channel. */
 static bool is_known_sampling(const struct scan *scan) {
     const struct component *first = scan->components;
-    if (scan->component_count == 1) return first->across <= 4 && first->down <= 4;
-    for (unsigned i = 1; i < COMPONENTS; i++)
+    if (!is_factor(first->across) || !is_factor(first->down) || first->across * first->down > 8) return false;
+    for (unsigned i = 1; i < scan->component_count; i++)
         if (scan->components[i].across != 1 || scan->components[i].down != 1) return false;
-    return first->across != 3 && first->down != 3 && first->across * first->down <= 8;
+    return true;
 }
 
 static int read_frame(struct scan *scan, unsigned marker, const unsigned char *at, size_t bytes) {

@@ -333,6 +333,23 @@ static void missing_restart_markers_are_refused(void **context) {
     free(file.data);
 }
 
+/* libjpeg fails for factors above 4, and others are not tested to be exact. */
+static void unusual_samplings_are_refused(void **context) {
+    (void)context;
+    struct jpeg_kind kind = {.width = 40, .height = 30, .components = 3, .across = 2, .down = 1};
+    struct jpeg_file file = make_jpeg(&kind);
+    unsigned long at = 0;
+    for (unsigned long i = 0; i + 1 < file.bytes && !at; i++)
+        if (file.data[i] == 0xFF && file.data[i + 1] == 0xC0) at = i + 11; /* the factors of the first component */
+    assert_int_equal(file.data[at], 0x21);
+    static const unsigned char factors[] = {0x00, 0x01, 0x10, 0x13, 0x31, 0x44, 0x51, 0x61, 0x81, 0x18, 0xF1};
+    for (size_t i = 0; i < sizeof factors; i++) {
+        file.data[at] = factors[i];
+        expect_refused(file.data, file.bytes);
+    }
+    free(file.data);
+}
+
 static void bytes_after_the_end_are_ignored(void **context) {
     (void)context;
     struct jpeg_kind kind = {.width = 9, .height = 9, .components = 1, .across = 1, .down = 1};
@@ -362,6 +379,7 @@ int main(void) {
         cmocka_unit_test(truncated_files_are_refused),
         cmocka_unit_test(incomplete_progressive_files_are_refused),
         cmocka_unit_test(missing_restart_markers_are_refused),
+        cmocka_unit_test(unusual_samplings_are_refused),
         cmocka_unit_test(bytes_after_the_end_are_ignored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -81,11 +81,39 @@ def test_process_is_forked_while_threads_make_images() -> None:
     thread.start()
     try:
         for number in range(8):
-            until(lambda number=number: made > number)
+            assert until(lambda number=number: made > number, 60)
             pid = os.fork()
             if pid == 0:
                 signal.alarm(60)
                 os._exit(not all(torch.equal(tensor, expected) for tensor in make()))
+            assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_child_uses_an_image_that_a_thread_was_decoding() -> None:
+    """The thread decodes the same image again and again, so that most children inherit its lock locked."""
+    image = images.load_rgb(PATH)
+    expected = Image.open(PATH).convert("RGB").resize((50, 40)).tobytes()
+    is_over = threading.Event()
+    made = 0
+
+    def decode_all() -> None:
+        nonlocal made
+        while not is_over.is_set():
+            assert image.resize((50, 40)).tobytes() == expected
+            made += 1
+
+    thread = threading.Thread(target=decode_all)
+    thread.start()
+    try:
+        for number in range(20):
+            assert until(lambda number=number: made > number, 60)
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(60)
+                os._exit(image.resize((50, 40)).tobytes() != expected)
             assert os.waitpid(pid, 0)[1] == 0
     finally:
         is_over.set()

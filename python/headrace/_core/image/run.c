@@ -34,10 +34,13 @@ static void keep_memory(hr_image_memory *memory) {
     hr_image_memory_free(memory);
 }
 
-/* Runs the recipes, and returns the number of those that failed; negative with an exception. */
+/* Runs the recipes, and returns the number of those that failed; negative with an exception. The GIL protects the
+ * adoption of images after a fork. */
 static int run(struct hr_image_recipe *recipes, size_t count, uint32_t threads) {
-    hr_image_memory *memory = take_memory();
-    int failed;
+    int failed = 0;
+    for (size_t i = 0; i < count && failed == 0; i++) failed = hr_image_adopt(recipes[i].image);
+    if (failed < 0) core_raise(failed);
+    hr_image_memory *memory = failed < 0 ? NULL : take_memory();
     if (!memory) return -1;
     Py_BEGIN_ALLOW_THREADS;
     failed = hr_images_run(memory, recipes, count, threads);
