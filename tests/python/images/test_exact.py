@@ -72,6 +72,7 @@ class Operations:
         return image
 
 
+@pytest.mark.timeout(7200)  # make soak draws 20,000 cases
 def test_random_operations_give_pillows_bytes() -> None:
     import numpy as np
     from headrace import images

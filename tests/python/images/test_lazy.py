@@ -325,6 +325,7 @@ def test_truncated_file_raises_where_pillow_raises() -> None:
                 assert found == by_pillow_or_headrace(Image.open, cut, steps), (options, percent, steps)
 
 
+@pytest.mark.timeout(7200)  # make soak draws 20,000 cases
 def test_damaged_file_gives_pillows_result() -> None:
     """Flips bits and writes random bytes, anywhere in the file."""
     from headrace import images
