@@ -7,6 +7,7 @@
 PYTHON ?= python3
 KILLS ?= 10000
 SECONDS ?= 600
+PILLOWS := 11.3.0 12.0.0 # in addition to the one in requirements-images.txt: images must be exact with each
 export PYTHON
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # Otherwise each process that a test starts compiles all modules that it imports.
@@ -26,7 +27,7 @@ help: ## prints this list
 demo: build/release.stamp ## trains a small model with headrace and with torch, and compares them
 	PYTHONPATH="$(CURDIR)/build/site" .venv/bin/python examples/demo.py --freeze
 
-test: build/dev.stamp ## runs the C and Python tests, except those of jax; ONLY="crew samples": those of these subjects
+test: build/dev.stamp build/images.stamp ## runs the C and Python tests, except those of jax; ONLY="crew samples": those of these subjects
 	.venv/bin/python tools/run_tests.py $(ONLY)
 
 test-jax: build/dev.stamp build/jax.stamp ## runs the tests of jax, which needs half a gigabyte more
@@ -50,10 +51,12 @@ check: packages-check build/dev.stamp ## runs linters, type checks, sanitizers a
 
 bench: build/release.stamp ## measures a release build; QUICK=1: fewer and smaller cases
 	@$(MAKE) -s build/rivals.stamp || echo "bench: the other loaders cannot be installed; measuring without them"
+	@$(MAKE) -s build/images.stamp || echo "bench: Pillow and torchvision cannot be installed; measuring without them"
 	@$(MAKE) -s build/imports.stamp || echo "bench: the packages that scripts import cannot be installed; measuring without them"
-	PYTHONPATH="$(CURDIR)/build/site:$(CURDIR)/build/rivals:$(CURDIR)/build/imports" .venv/bin/python bench/run.py
+	PYTHONPATH="$(CURDIR)/build/site:$(CURDIR)/build/rivals:$(CURDIR)/build/imports" \
+		.venv/bin/python bench/run.py
 
-soak: build/dev.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 of Python (docs/reliability.md)
+soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 of Python (docs/reliability.md)
 	meson compile -C build/dev soak_kills soak_cache
 	build/dev/tests/soak_kills $(KILLS) $(SEED)
 	build/dev/tests/soak_cache $(KILLS) $(SEED)
@@ -62,6 +65,10 @@ soak: build/dev.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 
 	HEADRACE_SOAK=1 HEADRACE_EXAMPLES=2000 .venv/bin/python -m pytest -q -k "dies_in_dataset or drawn or remaining_sample or lost_peer or signal" --timeout=0 \
 		tests/python/engine/test_restarts.py tests/python/torch/test_same_as_torch.py tests/python/torch/test_resume.py \
 		tests/python/engine/test_group_signals.py tests/python/launch/test_lost_peers.py
+	for pillow in "" $(addprefix build/images/pillow-,$(PILLOWS)); do \
+		PYTHONPATH=$$pillow HEADRACE_EXAMPLES=20000 HEADRACE_SEED=$(SEED) .venv/bin/python -m pytest -q --timeout=0 \
+			-k "random_operations or damaged_file" tests/python/images || exit 1; \
+	done
 
 format: packages-check .venv/stamp ## formats C and Python
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs -d '\n' clang-format -i
@@ -85,6 +92,17 @@ build/dev.stamp: .venv/stamp $(SOURCES) | packages-test
 build/jax.stamp: requirements-jax.txt .venv/stamp
 	rm -rf build/jax
 	uv pip install -q --python .venv/bin/python --no-deps --target build/jax -r $<
+	touch $@
+
+# Of scikit-learn only the photographs are kept: without scipy it cannot be imported, and other libraries would try to.
+build/images.stamp: requirements-images.txt .venv/stamp Makefile
+	rm -rf build/images
+	uv pip install -q --python .venv/bin/python --no-deps --target build/images -r $<
+	mv build/images/sklearn/datasets/images build/images/photographs
+	rm -rf build/images/sklearn build/images/scikit_learn*
+	for version in $(PILLOWS); do \
+		uv pip install -q --python .venv/bin/python --no-deps --target build/images/pillow-$$version pillow==$$version; \
+	done
 	touch $@
 
 build/rivals.stamp: requirements-bench.txt .venv/stamp

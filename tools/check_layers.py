@@ -23,7 +23,7 @@ RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
 # The folder that each public header belongs to; headrace.h has them all, and is for users.
 PUBLIC = {"error": "base", "visibility": "base", "version": "base", "arena": "arena", "batch": "batch"}
 PUBLIC |= {"crew": "crew", "loader": "loader", "machine": "os", "sampler": "sampler"}
-PUBLIC |= {"store": "store", "board": "board", "launch": "launch"}
+PUBLIC |= {"store": "store", "board": "board", "image": "image", "launch": "launch"}
 PUBLIC |= {"cache": "cache", "cache_files": "cache"}
 
 FACES = ("cli", "python/headrace/_core", "examples/c")

@@ -63,6 +63,9 @@ SECONDS = {
     "test_resume_killed": 12,
     "test_packed": 20,
     "test_plan_state": 12,
+    "test_in_loader": 40,
+    "test_train_images": 30,
+    "test_other_pillows": 35,
 }
 
 

@@ -38,6 +38,7 @@ find_missing() {
     [ "$1" = demo ] && return
     need pkg-config command -v pkg-config
     need libcmocka-dev pkg-config --exists cmocka
+    need libjpeg-dev pkg-config --exists libjpeg
     [ "$1" = test ] && return
     need git command -v git
     need binutils command -v nm

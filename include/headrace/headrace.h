@@ -10,6 +10,7 @@
 #include <headrace/cache_files.h>
 #include <headrace/crew.h>
 #include <headrace/error.h>
+#include <headrace/image.h>
 #include <headrace/launch.h>
 #include <headrace/loader.h>
 #include <headrace/machine.h>

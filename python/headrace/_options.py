@@ -22,6 +22,7 @@ from headrace._errors import exception_text
 from headrace._inspect import lookup
 
 _MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): the first task takes this much
+AUTO = "auto"  # a value of the option threads
 _Class = TypeVar("_Class", bound=type)
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
@@ -120,6 +121,11 @@ def _check_bad_sample(name: str, value: Any) -> None:
 def _check_steps(name: str, value: Any) -> None:
     if check_count(name, value) < 1:
         raise ValueError(f"{name} should be at least 1, but got {value}")
+
+
+def _check_threads(name: str, value: Any) -> None:
+    if value != AUTO and check_count(name, value) < 1:
+        raise ValueError(f"{name} should be at least 1, or 'auto', but got {value}")
 
 
 def _one_of(*words: str) -> Callable[[str, Any], None]:
@@ -235,6 +241,13 @@ class Options:
         _check_steps,
         """for an iterable dataset with state_dict and load_state_dict: each worker takes its state
         after so many batches. A loader that is continued begins there, and makes the batches after it again.""",
+    )
+    threads: int | str = _row(
+        1,
+        _check_threads,
+        """how many threads of each worker make the images of headrace.images.native; with num_workers=0, of this
+        process. "auto": the cores that this process may use, divided by the workers of all local ranks.""",
+        numpy="It has no effect here, because images.native makes torch's tensors.",
     )
     freeze: bool = _row(
         False,

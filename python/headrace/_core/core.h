@@ -21,6 +21,7 @@
  *     cache/     named data that is built once per machine: _core.Cache, CacheTicket, CacheBuild and Cached
  *     exchange/  batches between a worker and the trainer: _core.Loader, Port, Tasks, Iterator and Lease
  *     frozen/    frozen data: _core.freeze, thaw, Image, Builder and the views
+ *     image/     images as recipes: _core.Picture
  *     sampler/   orders of samples and random draws: _core.Order
  *     inspect/   what an object refers to (_core.Walker), how much of its memory is private, and the machine
  *

@@ -4,6 +4,7 @@
 #include "exchange/encode.h"
 #include "exchange/exchange.h"
 #include "frozen/store.h"
+#include "image/image.h"
 #include "inspect/inspect.h"
 #include "sampler/sampler.h"
 
@@ -100,6 +101,12 @@ static PyMethodDef methods[] = {
      "a "
      "buffer of int32. tail: 0 (pad), 1 (drop) or 2 (exact). buckets: pairs (longest, batch_size). entries: int32 as "
      "bytes. starts: int64 as bytes. repeats: how many entries are repeats. See hr_plan_new."},
+    {"run_images", images_run, METH_VARARGS,
+     "run_images(recipes, threads) -> list[int]\n\nMakes images in several threads, as planes (hr_images_run). A "
+     "recipe "
+     "is (Picture, steps, table, table_channels, item_bytes, target): steps are structs hr_image_step, table is a "
+     "buffer "
+     "or None, target a writable buffer. Returns 0 or a negative code for each."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -150,6 +157,7 @@ static int add_constants(PyObject *module) {
 #else
     if (PyModule_AddObjectRef(module, "FAILPOINTS", Py_False) < 0) return -1;
 #endif
+    if (PyModule_AddObjectRef(module, "HAS_JPEG", hr_image_has_jpeg() ? Py_True : Py_False) < 0) return -1;
     return PyModule_AddStringConstant(module, "VERSION", hr_version());
 }
 
@@ -164,8 +172,8 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
         PyModule_AddType(module, &WalkerType) < 0 || PyModule_AddType(module, &OrderType) < 0 ||
         PyType_Ready(&OrderIteratorType) < 0 || PyModule_AddType(module, &BoardType) < 0 ||
-        PyModule_AddType(module, &BoardEntryType) < 0 || store_add(module) < 0 || cache_add(module) < 0 ||
-        add_constants(module) < 0) {
+        PyModule_AddType(module, &BoardEntryType) < 0 || PyModule_AddType(module, &PictureType) < 0 ||
+        store_add(module) < 0 || cache_add(module) < 0 || add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -6,7 +6,9 @@ The jobs are in headrace.torch._worker and headrace._numpy.loader.
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +19,12 @@ from headrace._inspect import lookup
 from headrace._options import Policy
 from headrace._samples.maker import BadSample, SampleMaker
 from headrace._start.start_state import StartState
+
+
+def count_local_trainers() -> int:
+    """Returns how many ranks a launcher (torchrun, accelerate) has started on this machine, or 1 without a launcher."""
+    count = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(count)) if re.fullmatch("[0-9]{1,6}", count) else 1
 
 
 class EndOfData(Exception):

@@ -11,7 +11,6 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import re
 import signal
 import sys
 import threading
@@ -26,7 +25,7 @@ from headrace._samples.refill import indices_of
 from headrace._start import gc_pause, pickling, signals, transport  # noqa: F401
 from headrace._worker import inherited
 from headrace._worker.descriptors import WorkerDescriptors
-from headrace._worker.job import BatchNotes, EndOfData, Failed, Job
+from headrace._worker.job import BatchNotes, EndOfData, Failed, Job, count_local_trainers
 
 INTERRUPTED = 128 + signal.SIGINT  # the exit code of a worker that Ctrl-C has ended; shells use the same number
 
@@ -158,12 +157,6 @@ def _serve(port: _core.Port, job: Job, discard: int) -> None:
             port.publish_status(_core.STATUS_SKIPPED)
 
 
-def _local_trainers() -> int:
-    """Returns how many ranks a launcher (torchrun, accelerate) has started on this machine, or 1 without a launcher."""
-    count = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(count)) if re.fullmatch("[0-9]{1,6}", count) else 1
-
-
 def main(descriptors: WorkerDescriptors, arguments: transport.WorkerArguments, is_interrupted: bool) -> None:
     """Runs a worker process from its start to its end. `arguments`: a Job and a StartState. `is_interrupted`: Ctrl-C
     ends the worker."""
@@ -179,7 +172,7 @@ def main(descriptors: WorkerDescriptors, arguments: transport.WorkerArguments, i
             signals.unblock()
         port = descriptors.open()
         os.register_at_fork(after_in_child=port.close)  # processes that the dataset forks must not use the arena
-        trainers = _local_trainers()
+        trainers = count_local_trainers()
         port.keep_heap(trainers)  # before job.prepare, so that worker_init_fn can change it
         job.prepare(port, start)
         port.share_cores(trainers)

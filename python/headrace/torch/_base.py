@@ -63,6 +63,7 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
         on_changed: str = Options.on_changed,
         held_back: int = Options.held_back,
         snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
+        threads: int | str = Options.threads,
         freeze: bool = Options.freeze,
         repair: str | None = Options.repair,
         **kwargs: Any,

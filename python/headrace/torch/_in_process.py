@@ -10,9 +10,10 @@ from typing import Any
 
 import torch.utils.data
 
-from headrace import _options
+from headrace import _core, _options
 from headrace._engine import in_process
-from headrace._samples import draw
+from headrace._samples import draw, pending
+from headrace._worker.job import count_local_trainers
 from headrace.sampling._epoch import Epoch
 from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state
 
@@ -55,6 +56,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     samples are made one by one if the policy needs that."""
 
     _is_over = False
+    _collate_fn: Any
     _place: Epoch | None = None
     _watch: _agree.Watch | None = None
 
@@ -66,6 +68,8 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         self._epoch = _iterable.begin(loader) if is_iterable else None
         with _iterable.generators_kept(loader, self._epoch):
             _internals.called_by_torch(super().__init__, loader if beginning is None else beginning.shown())
+        finishing: Any = _finishing(self._dataset_fetcher.collate_fn, policy)
+        self._collate_fn = self._dataset_fetcher.collate_fn = finishing
         self._profile_name = f"enumerate(DataLoader)#{_internals.SingleProcessIterator.__name__}.__next__"
         if beginning is None:
             self._use_samples(loader, policy)
@@ -106,7 +110,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
 
     def _next_data(self) -> Any:
         try:
-            data = self._make(self._from, self._fetch)
+            data = pending.read(self._make_next, None)
         except StopIteration:
             self._is_over = True
             self._has_ended()
@@ -122,6 +126,9 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
             self._epoch.made_in_process()
         return data
 
+    def _make_next(self, _: None) -> Any:
+        return self._make(self._from, self._fetch)
+
     def _has_ended(self) -> None:
         """Notes that no more batches come, so that none is held back."""
         if self._place is not None:
@@ -134,6 +141,17 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     def _fetch(self, drawn: Any) -> Any:
         data = self._made_by(drawn)
         return _internals.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
+
+
+def _finishing(collate_fn: Any, policy: _options.Policy) -> pending.Finishing:
+    """Returns the collate function, which makes pending images first, with the threads of this process."""
+    threads = policy.threads
+    if threads == _options.AUTO:
+        machine = _core.machine()
+        quota = machine["cgroup_millicores"]
+        cores = machine["core_count"] if quota is None else min(machine["core_count"], max(1, quota // 1000))
+        threads = pending.count_threads(threads, cores // count_local_trainers())
+    return pending.Finishing(collate_fn, int(threads), keeps=True)
 
 
 def _has_drawn(loader: Any, epoch: Epoch, watch: _agree.Watch | None) -> None:

@@ -17,12 +17,13 @@ from headrace._engine import restart_state
 from headrace._errors import raising
 from headrace._inspect import lookup
 from headrace._options import Policy
+from headrace._samples import pending
 from headrace._samples.maker import SampleMaker
 from headrace._start.start_state import StartState
 from headrace._tensors import extension
 from headrace._worker import diagnostics, inherited
 from headrace._worker.iterable_fetcher import IterableFetcher
-from headrace._worker.job import DatasetJob, EndOfData
+from headrace._worker.job import DatasetJob, EndOfData, count_local_trainers
 from headrace._worker.library_threads import limit_library_threads
 from headrace.torch import _early_end, _internals
 from headrace.torch._packed import collate_packed
@@ -142,15 +143,20 @@ class Job(DatasetJob):
         self.collates_in_c = self.auto_collation and (is_packed or _collate_is_torchs(self.collate_fn))
         if not self.auto_collation and self.collate_fn is _default_convert:
             self.collate_fn = _convert
-        collate_fn = _as_is if self.collates_in_c else self.collate_fn
+        self._finishing = pending.Finishing(
+            _as_is if self.collates_in_c else self.collate_fn, self._count_threads(), keeps=not self.collates_in_c
+        )
         if self._maker is None and self.policy.on_bad_sample != "raise":
-            return self._new_iterable_fetcher(collate_fn)
+            return self._new_iterable_fetcher(self._finishing)
         fetcher = _internals.DatasetKind.create_fetcher(
-            self.dataset_kind, self.dataset, self.auto_collation, collate_fn, self.drop_last
+            self.dataset_kind, self.dataset, self.auto_collation, self._finishing, self.drop_last
         )
         has_no_policy = self._maker is not None and self._maker.is_idle
         self._is_plain = has_no_policy and self._failure is None and self._takes_each()
         return fetcher
+
+    def _count_threads(self) -> int:
+        return pending.count_threads(self.policy.threads, self._port.core_share(count_local_trainers()))
 
     def _new_iterable_fetcher(self, collate_fn: Any) -> Any:
         fetcher = IterableFetcher(
@@ -179,6 +185,9 @@ class Job(DatasetJob):
         self._fetcher = None
 
     def fetch(self, task: Any) -> Any:
+        return pending.read(self._fetch_task, task)
+
+    def _fetch_task(self, task: Any) -> Any:
         if self._is_plain:  # the usual case: samples by index, one by one, without options
             return self._fetcher.fetch(self._port.noting(task))
         self.notes = None
@@ -209,9 +218,8 @@ class Job(DatasetJob):
 
     def _make(self, maker: SampleMaker, indices: Any) -> Any:
         if not self.auto_collation:
-            return self.collate_fn(maker.make_one(indices))
-        samples = maker.make(indices)
-        return samples if self.collates_in_c else self.collate_fn(samples)
+            return self._finishing(maker.make_one(indices))
+        return self._finishing(maker.make(indices))
 
     def collate(self, samples: Any) -> Any:
         return self.collate_fn(samples)

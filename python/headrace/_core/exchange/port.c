@@ -287,6 +287,12 @@ static PyObject *port_share_cores(PyObject *self, PyObject *trainers) {
     return PyLong_FromUnsignedLong(threads);
 }
 
+static PyObject *port_core_share(PyObject *self, PyObject *trainers) {
+    struct port *port = (struct port *)self;
+    uint32_t count = count_trainers(port, trainers);
+    return count ? PyLong_FromUnsignedLong(hr_port_core_share(port->port, count)) : NULL;
+}
+
 static PyObject *port_keep_heap(PyObject *self, PyObject *trainers) {
     struct port *port = (struct port *)self;
     uint32_t count = count_trainers(port, trainers);
@@ -335,6 +341,9 @@ static PyMethodDef port_methods[] = {
     {"share_cores", port_share_cores, METH_O,
      "share_cores(trainers) -> int\n\nSets how many threads write large batches: as many as the cores that this worker "
      "can use alone if `trainers` trainers with as many workers run here. Returns this number."},
+    {"core_share", port_core_share, METH_O,
+     "core_share(trainers) -> int\n\nReturns how many cores this worker can use alone if `trainers` trainers with as "
+     "many workers run here; 0: not one."},
     {"keep_heap", port_keep_heap, METH_O,
      "keep_heap(trainers) -> int\n\nMakes malloc keep freed memory for the samples of the next batch. Returns the "
      "maximum number of bytes that it keeps; 0: malloc is unchanged."},

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Runs recipes without the GIL. */
+
+#include "image/image.h"
+
+#include <errno.h>
+
+/* ---- scratch memory ---- */
+
+enum { KEPT = 4 };
+
+/* Memory that no run uses, protected by the GIL. A run takes one and puts it back, so that runs in several threads of
+ * Python have one each, and a forked child finds only memory that was not in use. */
+static hr_image_memory *kept[KEPT];
+
+static hr_image_memory *take_memory(void) {
+    for (int i = 0; i < KEPT; i++) {
+        hr_image_memory *memory = kept[i];
+        kept[i] = NULL;
+        if (memory) return memory;
+    }
+    hr_image_memory *memory;
+    int r = hr_image_memory_new(&memory);
+    return r < 0 ? core_raise(r) : memory;
+}
+
+static void keep_memory(hr_image_memory *memory) {
+    for (int i = 0; i < KEPT; i++) {
+        if (kept[i]) continue;
+        kept[i] = memory;
+        return;
+    }
+    hr_image_memory_free(memory);
+}
+
+/* Runs the recipes, and returns the number of those that failed; negative with an exception. The GIL protects the
+ * adoption of images after a fork. */
+static int run(struct hr_image_recipe *recipes, size_t count, uint32_t threads) {
+    int failed = 0;
+    for (size_t i = 0; i < count && failed == 0; i++) failed = hr_image_adopt(recipes[i].image);
+    if (failed < 0) core_raise(failed);
+    hr_image_memory *memory = failed < 0 ? NULL : take_memory();
+    if (!memory) return -1;
+    Py_BEGIN_ALLOW_THREADS;
+    failed = hr_images_run(memory, recipes, count, threads);
+    Py_END_ALLOW_THREADS;
+    keep_memory(memory);
+    return failed;
+}
+
+/* ---- steps ---- */
+
+static int set_steps(struct hr_image_recipe *recipe, PyObject *steps) {
+    Py_ssize_t bytes = PyBytes_GET_SIZE(steps), step_bytes = (Py_ssize_t)sizeof(struct hr_image_step);
+    if (bytes % step_bytes || bytes / step_bytes > 1000000) {
+        PyErr_Format(PyExc_ValueError, "headrace: %zd bytes are not steps of %zd bytes", bytes, step_bytes);
+        return -1;
+    }
+    recipe->steps = (const struct hr_image_step *)(const void *)PyBytes_AS_STRING(steps);
+    recipe->step_count = (uint32_t)(bytes / step_bytes);
+    return 0;
+}
+
+/* ---- one image as bytes ---- */
+
+PyObject *image_pixels(PyObject *self, PyObject *arguments) {
+    struct hr_image_recipe recipe = {.image = image_of(self), .item_bytes = 1};
+    struct hr_image_size size;
+    PyObject *steps;
+    unsigned int layout;
+    if (!PyArg_ParseTuple(arguments, "SI:pixels", &steps, &layout) || set_steps(&recipe, steps) < 0) return NULL;
+    recipe.layout = layout;
+    int r = hr_image_measure(&recipe, &size);
+    if (r < 0) return core_raise(r);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size.bytes);
+    if (!bytes) return NULL;
+    recipe.target = PyBytes_AS_STRING(bytes);
+    recipe.target_bytes = size.bytes;
+    int failed = run(&recipe, 1, 1);
+    if (failed == 0) return bytes;
+    Py_DECREF(bytes);
+    if (failed < 0) return NULL;
+    if (recipe.result == -EBADMSG) Py_RETURN_NONE;
+    return core_raise(recipe.result);
+}
+
+/* ---- many images into memory ---- */
+
+struct targets {
+    struct hr_image_recipe *recipes;
+    Py_buffer *buffers; /* of targets and tables, two for each recipe */
+    Py_ssize_t count;
+};
+
+static int parse_recipe(PyObject *object, struct hr_image_recipe *recipe, Py_buffer *buffers) {
+    PyObject *image, *steps, *table, *target;
+    unsigned int channels, item_bytes;
+    if (!PyTuple_Check(object)) {
+        PyErr_SetString(PyExc_TypeError, "headrace: a recipe is a tuple");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(object, "O!SOIIO:run_images", &PictureType, &image, &steps, &table, &channels, &item_bytes,
+                          &target))
+        return -1;
+    *recipe = (struct hr_image_recipe){
+        .image = image_of(image), .layout = HR_IMAGE_PLANES, .table_channels = channels, .item_bytes = item_bytes};
+    if (set_steps(recipe, steps) < 0) return -1;
+    if (PyObject_GetBuffer(target, &buffers[0], PyBUF_CONTIG) < 0) return -1;
+    recipe->target = buffers[0].buf;
+    recipe->target_bytes = (size_t)buffers[0].len;
+    if (table == Py_None) return 0;
+    if (PyObject_GetBuffer(table, &buffers[1], PyBUF_SIMPLE) < 0) return -1;
+    recipe->table = buffers[1].buf;
+    if (channels <= 4 && item_bytes <= 8 && (size_t)buffers[1].len >= (size_t)256 * channels * item_bytes) return 0;
+    PyErr_Format(PyExc_ValueError, "headrace: a table of %zd bytes is not one of %u channels with items of %u bytes",
+                 buffers[1].len, channels, item_bytes);
+    return -1;
+}
+
+static PyObject *list_results(const struct targets *targets) {
+    PyObject *results = PyList_New(targets->count);
+    for (Py_ssize_t i = 0; i < targets->count && results; i++) {
+        PyObject *result = PyLong_FromLong(targets->recipes[i].result);
+        if (result)
+            PyList_SET_ITEM(results, i, result);
+        else
+            Py_CLEAR(results);
+    }
+    return results;
+}
+
+static PyObject *run_targets(struct targets *targets, PyObject *tuple, uint32_t threads) {
+    for (Py_ssize_t i = 0; i < targets->count; i++)
+        if (parse_recipe(PyTuple_GET_ITEM(tuple, i), &targets->recipes[i], targets->buffers + 2 * i) < 0) return NULL;
+    return run(targets->recipes, (size_t)targets->count, threads) < 0 ? NULL : list_results(targets);
+}
+
+PyObject *images_run(PyObject *module, PyObject *arguments) {
+    PyObject *recipes, *results = NULL;
+    unsigned int threads;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OI:run_images", &recipes, &threads)) return NULL;
+    PyObject *tuple = PySequence_Tuple(recipes); /* keeps all that the recipes use */
+    if (!tuple) return NULL;
+    struct targets targets = {.count = PyTuple_GET_SIZE(tuple)};
+    targets.recipes = PyMem_Calloc((size_t)targets.count + 1, sizeof *targets.recipes);
+    targets.buffers = PyMem_Calloc((size_t)targets.count * 2 + 1, sizeof *targets.buffers);
+    if (targets.recipes && targets.buffers)
+        results = run_targets(&targets, tuple, threads);
+    else
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; targets.buffers && i < 2 * targets.count; i++) PyBuffer_Release(&targets.buffers[i]);
+    PyMem_Free(targets.recipes);
+    PyMem_Free(targets.buffers);
+    Py_DECREF(tuple);
+    return results;
+}

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connects the loaders with headrace.images, which neither of them imports.
+
+While a loader reads the samples of a batch, native transforms return tensors without values. The loader has them made,
+all of the batch together and in several threads, before the samples are collated. In programs without native
+transforms nothing is connected, and nothing happens here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from headrace._options import AUTO
+
+
+class _Reading(threading.local):
+    is_on = False  # this thread reads the samples of a batch
+
+
+reading = _Reading()
+_make: Callable[[Any, int, bool], None] | None = None
+
+
+def connect(make: Callable[[Any, int, bool], None]) -> None:
+    """Sets the function that makes the pending values in samples: (samples, threads, may be kept after the batch)."""
+    global _make
+    _make = make
+
+
+def read(fetch: Callable[[Any], Any], task: Any) -> Any:
+    """Returns fetch(task), which reads samples and collates them with a Finishing function."""
+    reading.is_on = True
+    try:
+        return fetch(task)
+    finally:
+        reading.is_on = False
+
+
+class Finishing:
+    """A collate function that makes the pending values first. `keeps`: the result may contain the samples themselves;
+    otherwise it is copied before the next batch is read."""
+
+    def __init__(self, collate: Callable[[Any], Any], threads: int, keeps: bool) -> None:
+        self._collate = collate
+        self._threads = threads
+        self._keeps = keeps
+
+    def __call__(self, samples: Any) -> Any:
+        reading.is_on = False
+        if _make is not None:
+            _make(samples, self._threads, self._keeps)
+        return self._collate(samples)
+
+
+def count_threads(threads: int | str, core_share: int) -> int:
+    """Returns the option `threads` as a number. `core_share`: the cores of each worker, if all ranks and workers of
+    this machine get as many."""
+    return max(1, core_share) if threads == AUTO else int(threads)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`images.check`: compares a user's own samples with those of Pillow, and measures the time that is saved.
+
+Each sample is made twice from the same random numbers: once as it is, and once with everything of headrace.images
+turned off, so that Pillow and the user's own transforms make it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace._samples.random_numbers import generators_kept, seed_all
+from headrace.images import _counts, _selftest
+
+_SHOWN = 10  # indices of samples that differ
+
+
+@dataclass
+class Report:
+    """The result of `images.check`; print it. `differ` has the indices of samples that are not equal to Pillow's."""
+
+    samples: int = 0
+    differ: list[Any] = field(default_factory=list)
+    pillow_s: float = 0.0  # CPU time of all samples with Pillow
+    headrace_s: float = 0.0
+    made: int = 0  # images made in C
+    left: dict[str, int] = field(default_factory=dict)  # images left to Pillow, by reason
+
+    @property
+    def speedup(self) -> float:
+        return self.pillow_s / self.headrace_s if self.headrace_s else 1.0
+
+    def __str__(self) -> str:
+        equal = self.samples - len(self.differ)
+        names = ", ".join(map(repr, self.differ[:_SHOWN])) + (", ..." if len(self.differ) > _SHOWN else "")
+        per = 1e3 / max(1, self.samples)
+        rows = [
+            ("samples", f"{self.samples}"),
+            ("equal to the last bit", f"{equal}" + (f"; not equal: {names}" if self.differ else "")),
+            ("CPU time with Pillow", f"{self.pillow_s * per:.2f} ms per sample"),
+            ("CPU time with headrace", f"{self.headrace_s * per:.2f} ms per sample: {self.speedup:.2f} times as fast"),
+            ("images made in C", f"{self.made}"),
+            *((f"left to Pillow: {count}", reason) for reason, count in self.left.items()),
+        ]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:{width}}  {text}" for name, text in rows)
+
+
+@contextlib.contextmanager
+def turned_off() -> Iterator[None]:
+    """While it is active, images.open gives Pillow's images, and native transforms are the user's."""
+    before, _selftest._verdict = _selftest.verdict(), _selftest.Verdict(why="turned off")
+    try:
+        yield
+    finally:
+        _selftest._verdict = before
+
+
+def check(dataset: Any, n: int = 200) -> Report:
+    """Makes up to `n` samples of a map-style dataset, spread over it, with headrace.images and with Pillow alone, and
+    returns a report to print: how many are equal to the last bit, the time of both, and what was left to Pillow.
+
+    The dataset uses `images.open`, `images.load_rgb` or `images.native` already. Random numbers are the same for both
+    and are restored afterwards; a sample that draws others (from its own generator) is reported as not equal. Raises
+    TypeError for a dataset without a length, and ValueError if `n` is less than 1 or the dataset is empty.
+    """
+    if n < 1:
+        raise ValueError(f"headrace.images.check: n should be at least 1, but got {n}")
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise TypeError("headrace.images.check needs a dataset with __getitem__ and __len__")
+    size = len(dataset)
+    if size < 1:
+        raise ValueError("headrace.images.check: the dataset is empty")
+    count = min(n, size)
+    with generators_kept():
+        return compare(dataset, [number * size // count for number in range(count)])
+
+
+def compare(dataset: Any, indices: Iterable[Any]) -> Report:
+    """Returns the report on these samples. It seeds the default generators."""
+    report = Report()
+    for index in indices:
+        with turned_off():
+            expected, seconds = _make(dataset, index)
+            report.pillow_s += seconds
+        before = _counts.report()
+        found, seconds = _make(dataset, index)
+        report.headrace_s += seconds
+        report.samples += 1
+        if not is_equal(found, expected):
+            report.differ.append(index)
+        _add_counts(report, before, _counts.report())
+    return report
+
+
+def _add_counts(report: Report, before: _counts.Counts, after: _counts.Counts) -> None:
+    report.made += after.made - before.made
+    for reason, count in after.left.items():
+        if more := count - before.left.get(reason, 0):
+            report.left[reason] = report.left.get(reason, 0) + more
+
+
+def _make(dataset: Any, index: Any) -> tuple[Any, float]:
+    """Returns a sample, or the exception that it raised, and the CPU time of this thread."""
+    seed_all(0, 0, index)
+    start = time.thread_time()
+    try:
+        sample = _settled(dataset[index])
+    except Exception as error:
+        sample = (type(error), str(error))
+    return sample, time.thread_time() - start
+
+
+def _settled(sample: Any) -> Any:
+    """Makes the pixels of lazy images in a sample, which the loop would do later."""
+    if isinstance(sample, (list, tuple)):
+        for value in sample:
+            _settled(value)
+    elif isinstance(sample, dict):
+        for value in sample.values():
+            _settled(value)
+    elif type(sample).__module__.startswith("headrace.images"):
+        sample.load()
+        sample.im  # noqa: B018
+    return sample
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    """Returns True if two samples have the same classes, shapes, dtypes and values, to the last bit."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(is_equal, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_equal(one[key], other[key]) for key in one)
+    if hasattr(one, "untyped_storage"):  # a tensor
+        return bool(one.dtype == other.dtype and one.shape == other.shape and _bytes_of(one) == _bytes_of(other))
+    if hasattr(one, "tobytes") and hasattr(one, "dtype"):  # an array, whose NaNs are equal here
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+    return bool(one == other)
+
+
+def _bytes_of(tensor: Any) -> bytes:
+    torch = sys.modules["torch"]
+    plain = tensor.detach().as_subclass(torch.Tensor).contiguous()
+    return bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvision's ColorJitter, Grayscale and RandomGrayscale for lazy images: the same draws, and steps that are noted.
+
+torchvision's own classes reach into the pixels. The classes here are subclasses of exactly those, made when the first
+one is replaced, so that torchvision need not be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from headrace.images import _lazy, _steps
+from headrace.images._selftest import verdict
+
+_NOTED: list[Callable[[float], bytes]] = [_steps.brightness, _steps.contrast, _steps.saturation]
+_HUE = 3
+
+
+def _can_note(image: Any) -> bool:
+    """Returns True if colour steps can be noted. The file of an image that was opened is read."""
+    if isinstance(image, _lazy.LazyJpeg):
+        image.load()
+    return _lazy.note_of(image) is not None and verdict().colour
+
+
+def _adjust(image: Any, number: int, factor: float | None) -> Any:
+    """Notes one of the four adjustments, numbered as in torchvision; none if there is no factor."""
+    if factor is None or (number == _HUE and image.mode == "L"):
+        return image
+    if number == _HUE:
+        return _lazy.then(image, _steps.hue(int(factor * 255) & 255))
+    return _lazy.then(image, _NOTED[number](factor))
+
+
+def _make_grey(image: Any, channels: int) -> Any:
+    grey = image.convert("L")
+    return grey.convert("RGB") if channels == 3 else grey
+
+
+class _Noting:
+    """A base of the subclasses: they are pickled by their torchvision class, and contain its attributes."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _restore, (type(self).__bases__[1], self.__dict__)
+
+
+class _JitterV1(_Noting):
+    def forward(self, image: Any) -> Any:
+        if not _can_note(image):
+            return super().forward(image)  # type: ignore[misc]
+        order, *factors = self.get_params(self.brightness, self.contrast, self.saturation, self.hue)  # type: ignore[attr-defined]
+        for number in order.tolist():
+            image = _adjust(image, number, factors[number])
+        return image
+
+
+class _JitterV2(_Noting):
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        if not _can_note(inpt):
+            return super().transform(inpt, params)  # type: ignore[misc]
+        names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
+        for number in params["fn_idx"]:
+            inpt = _adjust(inpt, int(number), params[names[int(number)]])
+        return inpt
+
+
+class _GreyV1(_Noting):
+    def forward(self, image: Any) -> Any:
+        if not _can_note(image):
+            return super().forward(image)  # type: ignore[misc]
+        return _make_grey(image, self.num_output_channels)  # type: ignore[attr-defined]
+
+
+class _GreyV2(_Noting):
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        if not _can_note(inpt):
+            return super().transform(inpt, params)  # type: ignore[misc]
+        return _make_grey(inpt, self.num_output_channels)  # type: ignore[attr-defined]
+
+
+class _RandomGreyV1(_Noting):
+    def forward(self, image: Any) -> Any:
+        if not _can_note(image):
+            return super().forward(image)  # type: ignore[misc]
+        is_grey = bool(torch.rand(1) < self.p)  # type: ignore[attr-defined]
+        return _make_grey(image, len(image.getbands())) if is_grey else image
+
+
+class _RandomGreyV2(_Noting):
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        if not _can_note(inpt):
+            return super().transform(inpt, params)  # type: ignore[misc]
+        return _make_grey(inpt, params["num_input_channels"])
+
+
+_V1, _V2 = "torchvision.transforms.transforms", "torchvision.transforms.v2._color"
+_KINDS: dict[tuple[str, str], type] = {
+    (_V1, "ColorJitter"): _JitterV1,
+    (_V2, "ColorJitter"): _JitterV2,
+    (_V1, "Grayscale"): _GreyV1,
+    (_V2, "Grayscale"): _GreyV2,
+    (_V1, "RandomGrayscale"): _RandomGreyV1,
+    (_V2, "RandomGrayscale"): _RandomGreyV2,
+}
+
+
+@cache
+def _subclass_of(base: Any) -> Any:
+    kind = _KINDS.get((base.__module__, base.__qualname__))
+    return None if kind is None else type(f"Noting{base.__name__}", (kind, base), {"__module__": __name__})
+
+
+def noting(transform: Any) -> Any:
+    """Returns a copy of the transform that notes its steps; None if it is not exactly one of torchvision's."""
+    base: Any = type(transform)
+    kind = _subclass_of(base)
+    return None if kind is None else _fill(kind, transform.__dict__)
+
+
+def _restore(base: type, attributes: dict[str, Any]) -> Any:
+    return _fill(_subclass_of(base), attributes)
+
+
+def _fill(kind: Any, attributes: dict[str, Any]) -> Any:
+    made = kind.__new__(kind)
+    made.__dict__.update(attributes)
+    return made

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`images.native`: the transforms of torchvision and timm, with their last steps in C.
+
+The user's own transforms run, on lazy images, so that they draw the same random numbers in the same order. Only the
+tail, from ToTensor or ToImage on, is replaced by a NativeTail, and the transforms that reach into the pixels for what
+can be noted (ColorJitter, Grayscale) by subclasses that note it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+
+from headrace.images import _counts, _jitter, _pending, _tables
+from headrace.images._lazy import note_of
+from headrace.images._source import Note
+
+
+class NativeTail:
+    """Some transforms at the end of a pipeline, done in C for images from `images.open`, and as they are for others."""
+
+    def __init__(self, steps: Sequence[Any], is_last: bool) -> None:
+        self.steps = list(steps)
+        self.is_last = is_last  # no other transform gets the result
+        self._built: dict[Any, _tables.Table | None] = {}
+
+    def __call__(self, *inputs: Any) -> Any:
+        if len(inputs) == 1:
+            note = note_of(inputs[0])
+            table = self._table(note.mode) if note is not None else None
+            if note is not None and table is not None:
+                return self._result(note, table)
+        if any(note_of(leaf) is not None for leaf in torch.utils._pytree.tree_leaves(inputs)):
+            return self._call_nested(inputs)
+        return self._call_steps(inputs)
+
+    def _call_steps(self, inputs: tuple[Any, ...]) -> Any:
+        """Calls the steps as Compose does."""
+        many = len(inputs) > 1
+        for step in self.steps:
+            outputs = step(*inputs)
+            inputs = outputs if many else (outputs,)
+        return inputs if many else inputs[0]
+
+    def _call_nested(self, inputs: tuple[Any, ...]) -> Any:
+        """Calls the steps on images among other things (boxes, masks, labels): the images are replaced by images of one
+        pixel, whose results are replaced in turn."""
+        leaves, form = torch.utils._pytree.tree_flatten(inputs)
+        lazy = {number: note for number, leaf in enumerate(leaves) if (note := note_of(leaf)) is not None}
+        tables = {number: self._table(note.mode) for number, note in lazy.items()}
+        if None in tables.values():
+            return self._call_steps(inputs)
+        small = [Image.new(lazy[number].mode, (1, 1)) if number in lazy else leaf for number, leaf in enumerate(leaves)]
+        outputs = self._call_steps(torch.utils._pytree.tree_unflatten(small, form))
+        results, form = torch.utils._pytree.tree_flatten(outputs)
+        if len(results) != len(leaves) or not all(isinstance(results[number], torch.Tensor) for number in lazy):
+            return self._call_steps(inputs)
+        for number, note in lazy.items():
+            table = tables[number]
+            assert table is not None
+            results[number] = self._result(note, table)
+        return torch.utils._pytree.tree_unflatten(results, form)
+
+    def _result(self, note: Note, table: _tables.Table) -> Any:
+        """Returns the tensor, which may be a pending one, unless a transform of v2 follows: those ask for its class."""
+        may_pend = self.is_last or table.kind is torch.Tensor
+        return _pending.result_of(note, table, self.steps, may_pend)
+
+    def _table(self, mode: str) -> _tables.Table | None:
+        key = _tables.key_of(self.steps, mode)
+        if key not in self._built:
+            self._built[key] = _tables.build(self.steps, mode)
+        table = self._built[key]
+        if table is None:
+            _counts.leave(f"{self!r} cannot be a table")
+        return table
+
+    def __repr__(self) -> str:
+        return f"NativeTail({', '.join(map(repr, self.steps))})"
+
+
+def native(transform: Any) -> Any:
+    """Returns a copy of a transform of torchvision (v1 or v2) or timm whose last steps are done in C, with the same
+    results to the last bit; `print` shows which steps they are.
+
+    Use it with images from `images.open` or `images.load_rgb`; other images go through the user's steps. A Compose
+    stays a Compose, also inside others, and a tuple of transforms (timm's `separate=True`) a tuple. A transform in
+    which there is nothing to replace is returned as it is.
+
+    Raises TypeError if it is not callable.
+    """
+    if isinstance(transform, tuple) and transform:
+        return tuple(map(native, transform))
+    if not callable(transform):
+        raise TypeError(f"headrace.images.native: give a transform, not {type(transform).__name__}")
+    if _tables.class_name(transform) in _tables.FIRST:
+        return NativeTail([transform], is_last=True)
+    return _replaced(transform, is_last=True)
+
+
+def _replaced(transform: Any, is_last: bool) -> Any:
+    steps = getattr(transform, "transforms", None)
+    noting = _jitter.noting(transform)
+    if noting is not None:
+        return noting
+    if not isinstance(steps, (list, tuple, torch.nn.ModuleList)):
+        return transform
+    new = copy.copy(transform)
+    inner = [_replaced(step, is_last and number == len(steps) - 1) for number, step in enumerate(steps)]
+    replaced = _replace_tails(inner, is_last)
+    if isinstance(steps, torch.nn.ModuleList):
+        # A shallow copy of a module shares the dict of its modules.
+        new._modules = dict(new._modules)
+        if not all(isinstance(step, torch.nn.Module) for step in replaced):
+            return transform
+        new.transforms = torch.nn.ModuleList(replaced)
+    else:
+        new.transforms = type(steps)(replaced)
+    return new
+
+
+def _replace_tails(steps: list[Any], is_last: bool) -> list[Any]:
+    """Puts each run of steps that a table can hold into one NativeTail."""
+    result: list[Any] = []
+    run: list[Any] = []
+    for step in steps:
+        name = _tables.class_name(step)
+        if run and name not in _tables.FURTHER:
+            result.append(NativeTail(run, is_last=False))
+            run = []
+        if run or name in _tables.FIRST:
+            run.append(step)
+        else:
+            result.append(step)
+    return [*result, NativeTail(run, is_last)] if run else result

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tensor whose values are made when they are needed: what a native tail returns inside a headrace worker.
+
+It knows its shape and dtype. Anything else that is done with it makes the values, and exchanges the object for an
+ordinary tensor in place, so that all that refer to it have an ordinary tensor from then on. The worker makes all
+pending tensors of a batch together, in several threads, before the batch is collated.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+from headrace._samples.pending import connect, reading
+from headrace.images import _tables
+from headrace.images._source import Note
+
+
+@contextmanager
+def batching() -> Iterator[None]:
+    """While it is active, native tails in this thread return pending tensors, as inside a headrace loader."""
+    before = reading.is_on
+    reading.is_on = True
+    try:
+        yield
+    finally:
+        reading.is_on = before
+
+
+def result_of(note: Note, table: _tables.Table, steps: Sequence[Any], may_pend: bool) -> Any:
+    """Returns the tensor of an image: a pending one while a batch is read, if it may be one, otherwise with values."""
+    if may_pend and reading.is_on:
+        return _class_for(table.kind)(note, table, steps)
+    return _make([(note, table, steps)], 1)[0]
+
+
+def _make(parts: Sequence[tuple[Note, _tables.Table, Sequence[Any]]], threads: int) -> list[Any]:
+    targets = [torch.empty(table.shape(note), dtype=table.dtype) for note, table, _ in parts]
+    _tables.make(parts, targets, threads)
+    return [_as_kind(target, table) for target, (_, table, _) in zip(targets, parts, strict=True)]
+
+
+def _as_kind(tensor: Any, table: _tables.Table) -> Any:
+    return tensor if table.kind is torch.Tensor else tensor.as_subclass(table.kind)
+
+
+def _known(name: str) -> Any:
+    return (
+        vars(torch.Tensor)[name].__get__ if name in vars(torch.Tensor) else getattr(torch._C.TensorBase, name).__get__
+    )
+
+
+# What a pending tensor answers without its values.
+_ANSWERED: set[Any] = {
+    *(_known(name) for name in ("shape", "dtype", "ndim", "device", "requires_grad", "layout", "is_cuda", "is_sparse")),
+    torch.Tensor.size,
+    torch.Tensor.dim,
+    torch.Tensor.numel,
+    torch.Tensor.__len__,
+    torch.Tensor.is_floating_point,
+}
+
+
+class PendingTensor(torch.Tensor):
+    """See the module."""
+
+    _part: tuple[Note, _tables.Table, Sequence[Any]]
+    _made: Any = None  # the ordinary tensor, if it was made and the object could not be exchanged
+
+    @staticmethod
+    def __new__(cls, note: Note, table: _tables.Table, steps: Sequence[Any]) -> PendingTensor:
+        made: PendingTensor = torch.Tensor._make_wrapper_subclass(cls, table.shape(note), dtype=table.dtype)
+        made._part = (note, table, steps)
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _ANSWERED:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        args, kwargs = torch.utils._pytree.tree_map(settle, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Answers C++ code that did not ask __torch_function__."""
+        args, kwargs = torch.utils._pytree.tree_map(settle, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return settle(self).__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return settle(self).__deepcopy__(memo)
+
+    def __repr__(self, **options: Any) -> str:  # type: ignore[override]
+        return repr(settle(self))
+
+
+@cache
+def _class_for(kind: Any) -> Any:
+    """Returns the class of pending tensors that become `kind`. torchvision asks for the class of its tv_tensors.Image,
+    so theirs is a subclass of that."""
+    return PendingTensor if kind is torch.Tensor else type(f"Pending{kind.__name__}", (PendingTensor, kind), {})
+
+
+def settle(value: Any) -> Any:
+    """Makes a pending tensor an ordinary one, in place, and returns it; returns anything else as it is.
+
+    While C++ code holds the tensor, the object cannot be exchanged. Then the ordinary tensor is returned, and kept
+    until the object can be.
+    """
+    if not isinstance(value, PendingTensor):
+        return value
+    tensor = value._made
+    if tensor is None:
+        tensor = value._made = _make([value._part], 1)[0]
+    return value if _exchange(value, tensor) else tensor
+
+
+def _exchange(pending: Any, tensor: Any) -> bool:
+    kept = dict(pending.__dict__)
+    pending.__dict__.clear()
+    try:
+        torch.utils.swap_tensors(pending, tensor)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        pending.__dict__.update(kept)
+        return False
+    return True
+
+
+class Batch:
+    """Makes the pending tensors of one batch after the other."""
+
+    def __init__(self) -> None:
+        self._memory: dict[tuple[Any, ...], Any] = {}  # kept from batch to batch, by shape and dtype
+
+    def finish(self, samples: Any, threads: int, keeps: bool) -> None:
+        """Makes all pending tensors in the samples. Unless the caller `keeps` them, their memory is used again for a
+        later batch, as soon as no tensor uses it."""
+        found = [one for one in find(samples) if one._made is None or not _exchange(one, one._made)]
+        if not found:
+            return
+        parts = [one._part for one in found]
+        targets = _fresh(parts) if keeps else self._kept(parts)
+        _tables.make(parts, targets, threads)
+        for one, target, (_, table, _) in zip(found, targets, parts, strict=True):
+            if not _exchange(one, _as_kind(target, table)):
+                one._made = _as_kind(target.clone(), table)
+
+    def _kept(self, parts: Sequence[Any]) -> list[Any]:
+        keys = [(table.shape(note), table.dtype) for note, table, _ in parts]
+        memory = {key: self._memory_of(key, keys.count(key)) for key in set(keys)}
+        self._memory = memory
+        rows = {key: iter(tensor) for key, tensor in memory.items()}
+        return [next(rows[key]) for key in keys]
+
+    def _memory_of(self, key: tuple[Any, ...], count: int) -> Any:
+        kept = self._memory.get(key)
+        if kept is not None and len(kept) >= count and _is_unused(kept):
+            return kept
+        return torch.empty((count, *key[0]), dtype=key[1])
+
+
+def _fresh(parts: Sequence[Any]) -> list[Any]:
+    return [torch.empty(table.shape(note), dtype=table.dtype) for note, table, _ in parts]
+
+
+def _is_unused(memory: Any) -> bool:
+    """Returns True if no other tensor uses the memory: a dataset may have kept a sample."""
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    owners = 2  # `memory` and the storage that is asked
+    return count is not None and count(memory.untyped_storage()._cdata) <= owners
+
+
+class _Batches(threading.local):
+    def __init__(self) -> None:
+        self.batch = Batch()
+
+
+_batches = _Batches()
+
+
+def _finish(samples: Any, threads: int, keeps: bool) -> None:
+    _batches.batch.finish(samples, threads, keeps)
+
+
+connect(_finish)
+
+
+def find(samples: Any) -> list[Any]:
+    """Returns the pending tensors in nested lists, tuples and dicts, each once."""
+    found: dict[int, Any] = {}
+    _walk(samples, found)
+    return list(found.values())
+
+
+def _walk(value: Any, found: dict[int, Any]) -> None:
+    if isinstance(value, PendingTensor):
+        found[id(value)] = value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _walk(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _walk(item, found)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a recipe as bytes (`struct hr_image_step` of headrace/image.h), and their replay by Pillow.
+
+The lazy images note their steps with the functions here. Pillow replays them for an image whose compressed data turns
+out to be damaged.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from PIL import Image, ImageEnhance
+
+NONE = b""
+LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = range(1, 6)  # Pillow's numbers
+FILTERS = frozenset((LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING))
+HORIZONTAL_FIRST, SMALLER_FIRST = range(2)
+MOST_SIDE = 65500
+SWAPPING = frozenset((2, 4, 5, 6))  # the methods of transpose that exchange width and height
+
+_CROP, _RESIZE, _TRANSPOSE, _CONVERT, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(8)
+# kind, method, filter, passes, channels, width, height, box, area, factor, shift
+_STEP = struct.Struct("=7I4i4ffI")
+_CHANNELS = {"L": 1, "RGB": 3}
+_ENHANCERS = {
+    _BRIGHTNESS: ImageEnhance.Brightness,
+    _CONTRAST: ImageEnhance.Contrast,
+    _SATURATION: ImageEnhance.Color,
+}
+
+
+def crop(left: int, upper: int, right: int, lower: int) -> bytes:
+    return _STEP.pack(_CROP, 0, 0, 0, 0, 0, 0, left, upper, right, lower, 0, 0, 0, 0, 0, 0)
+
+
+def resize(width: int, height: int, resample: int, passes: int, area: tuple[float, float, float, float]) -> bytes:
+    return _STEP.pack(_RESIZE, 0, resample, passes, 0, width, height, 0, 0, 0, 0, *area, 0, 0)
+
+
+def transpose(method: int) -> bytes:
+    return _STEP.pack(_TRANSPOSE, method, *[0] * 15)
+
+
+def convert(mode: str) -> bytes:
+    return _STEP.pack(_CONVERT, 0, 0, 0, _CHANNELS[mode], *[0] * 12)
+
+
+def brightness(factor: float) -> bytes:
+    return _STEP.pack(_BRIGHTNESS, *[0] * 14, factor, 0)
+
+
+def contrast(factor: float) -> bytes:
+    return _STEP.pack(_CONTRAST, *[0] * 14, factor, 0)
+
+
+def saturation(factor: float) -> bytes:
+    return _STEP.pack(_SATURATION, *[0] * 14, factor, 0)
+
+
+def hue(shift: int) -> bytes:
+    """Returns the step that adds `shift`, 0 to 255, to the hue of mode HSV."""
+    return _STEP.pack(_HUE, *[0] * 15, shift)
+
+
+def replay(image: Any, steps: bytes) -> Any:
+    """Returns the result of the steps by Pillow alone."""
+    for step in _STEP.iter_unpack(steps):
+        image = _replay_one(image, *step)
+    return image
+
+
+def _replay_one(image: Any, kind: int, method: int, resample: int, _: int, channels: int, *rest: Any) -> Any:
+    width, height, left, upper, right, lower, *area, factor, shift = rest
+    if kind == _CROP:
+        return image.crop((left, upper, right, lower))
+    if kind == _RESIZE:
+        return image.resize((width, height), resample, tuple(area))
+    if kind == _TRANSPOSE:
+        return image.transpose(method)
+    if kind == _CONVERT:
+        return image.convert("L" if channels == 1 else "RGB")
+    if kind == _HUE:
+        return shift_hue(image, shift)
+    return _ENHANCERS[kind](image).enhance(factor)
+
+
+def shift_hue(image: Any, shift: int) -> Any:
+    """Returns the image with its hue shifted, as torchvision's adjust_hue does; one in mode L is returned as it is."""
+    if image.mode == "L":
+        return image
+    hue_band, *others = image.convert("HSV").split()
+    hue_band = hue_band.point([(value + shift) & 255 for value in range(256)])
+    return Image.merge("HSV", (hue_band, *others)).convert(image.mode)

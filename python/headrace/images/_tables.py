@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last steps of a pipeline (ToTensor, Normalize, ...) as a table: what they make of each of the 256 bytes.
+
+These steps round differently in torchvision's two versions and in timm. So the user's own steps are run on a ramp of
+greys, and the results are kept. A second, small image proves that nothing but a pixel's own byte and channel matters.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+
+from headrace import _core
+from headrace.images import _counts
+from headrace.images._source import Note
+
+_TORCHVISION, _V2 = "torchvision.transforms.transforms.", "torchvision.transforms.v2."
+# Steps that make a tensor of an image, with which a tail begins, and steps that may follow. Only these exact classes:
+# a subclass may do anything.
+FIRST = frozenset(
+    {
+        _TORCHVISION + "ToTensor",
+        _TORCHVISION + "PILToTensor",
+        _V2 + "_deprecated.ToTensor",
+        _V2 + "_type_conversion.PILToTensor",
+        _V2 + "_type_conversion.ToImage",
+        "timm.data.transforms.MaybeToTensor",
+        "timm.data.transforms.MaybePILToTensor",
+    }
+)
+FURTHER = frozenset(
+    {
+        _TORCHVISION + "ConvertImageDtype",
+        _TORCHVISION + "Normalize",
+        _V2 + "_misc.ConvertImageDtype",
+        _V2 + "_misc.Normalize",
+        _V2 + "_misc.ToDtype",
+        _V2 + "_type_conversion.ToPureTensor",
+    }
+)
+_VALUES = ("mean", "std", "dtype", "scale")
+_BYTES = 256
+_PROBE = (9, 7)  # width and height of the second image
+
+
+@dataclass(frozen=True)
+class Table:
+    data: bytes | None  # (channels, 256) items; None: the bytes themselves
+    channels: int
+    dtype: Any
+    kind: type  # torch.Tensor or a subclass of it
+
+    def shape(self, note: Note) -> tuple[int, int, int]:
+        return self.channels, note.size[1], note.size[0]
+
+    def recipe(self, note: Note, target: Any) -> tuple[Any, ...]:
+        """Returns the recipe that makes the image in the memory of a contiguous tensor of this dtype."""
+        memory = target.view(torch.uint8).numpy()
+        return note.source.picture, note.steps, self.data, self.channels, self.dtype.itemsize, memory
+
+
+def class_name(step: object) -> str:
+    return f"{type(step).__module__}.{type(step).__qualname__}"
+
+
+def key_of(steps: Sequence[Any], mode: str) -> tuple[Any, ...]:
+    """Returns what a table depends on. The values are read each time, because people change them."""
+    values = [_as_value(vars(step).get(name)) for step in steps for name in _VALUES]
+    return mode, torch.get_default_dtype(), tuple(map(type, steps)), tuple(values)
+
+
+def _as_value(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_as_value, value))
+    return value if isinstance(value, (int, float, torch.dtype)) else repr(value)
+
+
+def apply(steps: Sequence[Any], image: Any) -> Any:
+    for step in steps:
+        image = step(image)
+    return image
+
+
+def build(steps: Sequence[Any], mode: str) -> Table | None:
+    """Returns the table of the steps for images of a mode; None if they do not depend on single bytes only."""
+    try:
+        ramp = Image.frombytes("L", (_BYTES, 1), bytes(range(_BYTES))).convert(mode)
+        result = apply(steps, ramp)
+        table = _table_of(result)
+        return table if table is not None and _is_right(table, steps, mode) else None
+    except Exception:  # whatever the steps raise, they raise it again for the first image
+        return None
+
+
+def _table_of(result: Any) -> Table | None:
+    plain = isinstance(result, torch.Tensor) and result.device.type == "cpu" and not result.requires_grad
+    if not plain or result.dim() != 3 or tuple(result.shape[1:]) != (1, _BYTES) or not 1 <= len(result) <= 4:
+        return None
+    data: bytes | None = _bytes_of(result)
+    if result.dtype == torch.uint8 and data == bytes(range(_BYTES)) * len(result):
+        data = None
+    return Table(data, len(result), result.dtype, type(result))
+
+
+def _bytes_of(tensor: Any) -> bytes:
+    plain = tensor.as_subclass(torch.Tensor).contiguous()
+    return bytes(plain.view(torch.uint8).numpy().tobytes())
+
+
+def _is_right(table: Table, steps: Sequence[Any], mode: str) -> bool:
+    """Compares the table with the steps on an image in which neighbours and channels differ."""
+    width, height = _PROBE
+    pixel_bytes = 1 if mode == "L" else 4
+    pixels = bytes(
+        (x * x * 31 + y * 57 + c * 101) % _BYTES
+        for y in range(height)
+        for x in range(width)
+        for c in range(pixel_bytes)
+    )
+    image = Image.frombytes(mode, _PROBE, pixels, "raw", "L" if mode == "L" else "RGBX")
+    expected = apply(steps, image)
+    found = torch.empty((table.channels, height, width), dtype=table.dtype)
+    picture = _core.Picture.wrap(pixels, width, height, pixel_bytes)
+    memory = found.view(torch.uint8).numpy()
+    results = _core.run_images([(picture, b"", table.data, table.channels, table.dtype.itemsize, memory)], 1)
+    same_form = expected.shape == found.shape and expected.dtype == found.dtype and type(expected) is table.kind
+    return results == [0] and same_form and _bytes_of(expected) == _bytes_of(found)
+
+
+def make(notes: Sequence[tuple[Note, Table, Sequence[Any]]], targets: Sequence[Any], threads: int) -> None:
+    """Makes images in the memory of contiguous tensors, with so many threads, none of which calls Python."""
+    recipes = [table.recipe(note, target) for (note, table, _), target in zip(notes, targets, strict=True)]
+    results = _core.run_images(recipes, threads)
+    for (note, _, steps), target, result in zip(notes, targets, results, strict=True):
+        if result == 0:
+            _counts.made()
+        elif result == -errno.EBADMSG:
+            target.copy_(apply(steps, note.by_pillow()))
+        elif result == -errno.ENOMEM:
+            raise MemoryError("headrace: images: no memory to decode an image")
+        else:
+            raise RuntimeError(f"headrace: images: a recipe failed with code {result}")
