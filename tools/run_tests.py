@@ -21,10 +21,10 @@ from typing import Any
 from common import ROOT, Tally
 
 C_BUILD = ROOT / "build/dev"
-RUNS = min(2, len(os.sched_getaffinity(0)))  # of pytest, at the same time
+RUNS = min(3, 1 + len(os.sched_getaffinity(0)))  # of pytest, at the same time: tests mostly wait
 CLOSE_NAMES = 6  # shown for a word that matches no test
 
-# The files that take longest come first, so that the two runs end together: seconds, measured alone on two cores.
+# The files that take longest come first, so that the runs end together: seconds, measured alone on two cores.
 SECONDS = {
     "test_same_as_torch": 110,
     "test_sweep": 80,
@@ -167,7 +167,7 @@ class Pytest:
 
 
 def run_python_tests(files: list[str]) -> Tally:
-    """Shares the files out between two runs, because a test mostly waits for processes that it has started."""
+    """Shares the files out between several runs, because a test mostly waits for processes that it has started."""
     with tempfile.TemporaryDirectory() as claims:
         runs = [Pytest(number, [f"--claims={claims}", *files]) for number in range(min(RUNS, len(files)))]
         tally = Tally()

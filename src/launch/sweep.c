@@ -11,8 +11,8 @@
 
 enum { ROUND_NS = 2000000, MAX_CHILDREN = 4096 };
 
-/* So long no child has ended. One that hangs in the kernel may never end; one that only exits may have much memory to
- * free, on a GPU too. */
+/* So long no child has ended. One that hangs in the kernel, or that a debugger holds, may never end; one that only
+ * exits may have much memory to free, on a GPU too. */
 static const int64_t STUCK_NS = 2 * HR_NS_PER_S, SLOW_NS = 10 * HR_NS_PER_S;
 
 struct round {
@@ -52,7 +52,8 @@ static int reap_ended(const struct hr__sweep *sweep) {
 
 static bool is_stuck(const struct round *round, int pid) {
     struct hr__process process;
-    return pid == round->refused || (hr__process_look(pid, &process) == 0 && process.state == 'D');
+    return pid == round->refused ||
+           (hr__process_look(pid, &process) == 0 && (process.state == 'D' || process.state == 't'));
 }
 
 static int64_t patience_for(const struct round *round) {

@@ -12,7 +12,7 @@
 #include "base/base.h"
 
 static const int64_t BLOCKED_NS = HR_NS_PER_S;
-static const int64_t END_NS = 10 * HR_NS_PER_S; /* so long the end of a job waits for a terminal that is blocked */
+static const int64_t END_NS = 4 * HR_NS_PER_S; /* so long the end of a job waits for a terminal that is blocked */
 
 struct record {
     uint8_t target;
