@@ -38,6 +38,7 @@ LONGEST = 1024  # tokens of a sample; longer functions are cut off
 WIDTH, HEADS = 32, 2
 IGNORED = -100  # the label of tokens that are not predicted
 SAVED_EVERY = 5  # steps
+COMPARED = 40  # steps, of packed rows and of padded batches
 
 
 class Functions(Dataset[dict[str, np.ndarray[Any, Any]]]):
@@ -226,8 +227,8 @@ def speed_of(printed: str) -> float:
 
 
 def show(options: argparse.Namespace) -> bool:
-    """Trains on two ranks, kills them, resumes on three, compares with padding, and says whether each sample was seen
-    once."""
+    """Trains on two ranks, kills them, resumes on three, compares with padding if that is asked for, and says whether
+    each sample was seen once."""
     count = len(Functions(options.modules))
     killed_at = options.killed_at if options.killed_at > 0 else 2 * SAVED_EVERY + 2
     with tempfile.TemporaryDirectory() as folder:
@@ -237,25 +238,32 @@ def show(options: argparse.Namespace) -> bool:
         run_ranks(folder, 3, options)
         seen = samples_seen(folder, killed_at // SAVED_EVERY * SAVED_EVERY)
     print(f"{len(seen):,} samples were trained on, {len(set(seen)):,} different ones", flush=True)
+    if not options.no_comparison:
+        compare(options)
+    return sorted(seen) == list(range(count))
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Trains for some steps with packed rows and with padded batches, and prints how their speeds compare."""
+    steps = COMPARED if options.steps is None else options.steps
     speeds = []
     for name, more in (("packed", []), ("padded to the longest", ["--padded"])):
         with tempfile.TemporaryDirectory() as folder:
             print(f"two ranks, {name}:", flush=True)
-            speeds.append(speed_of(run_ranks(folder, 2, options, "--steps", str(options.steps), *more)))
+            speeds.append(speed_of(run_ranks(folder, 2, options, "--steps", str(steps), *more)))
     print(f"packed rows train on {speeds[0] / speeds[1]:.2f} times as many tokens per second", flush=True)
-    return sorted(seen) == list(range(count))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", metavar="FOLDER", help="train, with checkpoints in this folder")
     parser.add_argument("--modules", type=int, default=60, help="how many modules of the standard library are read")
-    parser.add_argument("--steps", type=int, default=40, help="stop after so many steps (to compare)")
+    parser.add_argument("--steps", type=int, help=f"stop after so many steps (the comparison: {COMPARED})")
+    parser.add_argument("--no-comparison", action="store_true", help="do not compare with padding")
     parser.add_argument("--killed-at", type=int, default=-1, help="the step at which each rank kills itself")
     parser.add_argument("--padded", action="store_true", help="pad random batches to their longest sample, to compare")
     options = parser.parse_args()
     if options.train:
-        options.steps = options.steps if "--steps" in sys.argv else -1
         train(options)
         return 0
     is_right = show(options)

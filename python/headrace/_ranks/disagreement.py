@@ -71,7 +71,8 @@ _FIELDS = {
         "have another order of samples",
         "one of their own",
         "a sampler that draws from a generator of each rank has another order in each; use headrace.torch.per_rank, or "
-        "seed the sampler equally in all ranks",
+        "seed the sampler equally in all ranks; for a headrace.Plan measure the lengths once and give all ranks the "
+        "same ones, and the same order",
     ),
 }
 _MANY = 8  # so many ranks are listed

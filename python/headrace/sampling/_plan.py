@@ -30,12 +30,8 @@ def _place_of(world_size: Any, rank: Any) -> where.Place:
     if world_size is not None:
         world_size = check_int("world_size", world_size, 1, 2**24)
     if rank is not None:
-        rank = check_int("rank", rank, 0, 2**24)
+        rank = check_int("rank", rank, 0, (world_size or 2**24) - 1)
     if world_size is not None and rank is not None:
-        if rank >= world_size:
-            raise ValueError(
-                f"Plan: rank should be from 0 to {world_size - 1}, because world_size is {world_size}, but got {rank}"
-            )
         return where.find(world_size, rank)
     found = where.find()
     for name, given, seen in (("world_size", world_size, found.world_size), ("rank", rank, found.rank)):

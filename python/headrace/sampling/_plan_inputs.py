@@ -175,6 +175,11 @@ def order_of(given: Any, n: int, seed: int) -> EpochOrder:
             f"Plan: order is a {type(given).__name__} with num_replicas={count}, which gives the part of one rank; "
             "give the order of all ranks, because the plan deals its batches itself"
         )
+    if isinstance(given, (set, frozenset)):
+        raise TypeError(
+            f"Plan: order is a {type(given).__name__}, which has no order of its own; give the indices as a list, for "
+            "example sorted(...)"
+        )
     if lookup.has_special(given, "__getitem__"):
         return _OfSubset(_check_indices(np.asarray(given), n).copy(), seed)
     if lookup.has_special(given, "__iter__") and not lookup.has_special(given, "__next__"):

@@ -25,7 +25,8 @@ def check_int(name: str, value: Any, least: int, most: int = _MOST) -> int:
     if isinstance(value, bool):
         raise TypeError(f"Plan: {name} should be an int, but got {value!r}")
     if not least <= number <= most:
-        range_ = f"{least} or more" if most == _MOST else f"from {least} to {most:,}"
+        is_open = most == _MOST and number < least
+        range_ = f"{least} or more" if is_open else f"from {least} to {most:,}"
         raise ValueError(f"Plan: {name} should be {range_}, but got {number}")
     return number
 

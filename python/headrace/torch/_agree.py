@@ -113,7 +113,8 @@ def _digest_of(epoch: Epoch) -> int:
     source = epoch.source
     if not source.is_known:
         return -1
-    made_from = zlib.crc32(json.dumps([source.order, source.segment.plan, epoch.position()], sort_keys=True).encode())
+    plan = [source.segment.plan, source.segment.digest]  # the digest is 0 if the source has no plan
+    made_from = zlib.crc32(json.dumps([source.order, *plan, epoch.position()], sort_keys=True).encode())
     entries = getattr(source, "drawn_entries", None)
     return made_from if entries is None else zlib.crc32(_bytes_of(entries), made_from)
 

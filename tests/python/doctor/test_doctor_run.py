@@ -358,6 +358,7 @@ def test_padding_is_measured_against_the_samples_lengths(
 def test_doctor_names_the_plan_that_has_less_padding(train: types.ModuleType) -> None:
     found = padding_of(train, "padded_in_dict")
     assert "headrace.Plan(headrace.lengths(dataset, 'ids'), max_padded=" in found.fix
+    assert "oversized='alone'" in found.fix  # a longer sample than those that were measured does not stop the training
     match = re.search(
         r"would have (\d+)% of padding, so a sample would cost (\d+)% of what it costs now", found.consequence
     )
@@ -377,6 +378,16 @@ def test_uneven_ranks_are_named_with_the_plan(train: types.ModuleType, monkeypat
     found = check_padding(DataLoader(data, batch_size=8, collate_fn=train.pad))[1:]
     assert found[0].severity == "warning" and found[0].value == "1.93 of the mean"
     assert "With a plan it would have 1.00 of the mean" in found[0].consequence
+
+
+def test_plan_is_not_proposed_in_place_of_a_plan(train: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    lengths = [400 if index % 16 == 0 else 5 for index in range(800)]
+    plan = headrace.Plan(lengths, buckets=[(None, 16)])
+    data = train.Numbers(800, lengths.__getitem__)
+    (found,) = check_padding(DataLoader(data, batch_sampler=plan, collate_fn=train.pad))
+    assert (found.name, found.severity, found.fix) == ("padding", "note", "")
 
 
 @pytest.mark.parametrize("name", ["fine", "fine_numpy", "stream", "black_borders"])

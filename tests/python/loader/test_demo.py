@@ -79,9 +79,9 @@ def test_the_example_of_resuming_sees_each_sample_once() -> None:
 def test_the_example_of_packed_rows_sees_each_sample_once() -> None:
     """Two ranks are killed in the middle of the epoch, and three go on."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    script = [sys.executable, str(EXAMPLES / "train_tokens.py"), "--modules=10", "--steps=4"]
+    script = [sys.executable, str(EXAMPLES / "train_tokens.py"), "--modules=10", "--no-comparison"]
     done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "resumed after step 10, on 3 ranks" in done.stdout
     assert re.search(r"(\d[\d,]+) samples were trained on, \1 different ones", done.stdout)
-    assert "each sample was seen once" in done.stdout and "times as many tokens per second" in done.stdout
+    assert "each sample was seen once" in done.stdout

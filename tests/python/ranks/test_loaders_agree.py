@@ -139,6 +139,10 @@ meet("end")
         ("Plan([9] * 100 + [5 + RANK] * 100, max_batch=8)", "order"),
         ("Plan([9] * 200, max_batch=8 - RANK)", "rank 0 has 13 batches, rank 1 has 15"),
         ("Plan([9] * 200, max_batch=8, seed=RANK)", "seed"),
+        (
+            "Plan([9] * 200, max_batch=8, order=torch.utils.data.SubsetRandomSampler(range(RANK, 100 + RANK)))",
+            "measure the lengths once and give all ranks the same ones, and the same order",
+        ),
     ],
 )
 def test_ranks_with_other_plans_all_raise(tmp_path: pathlib.Path, plans: str, message: str) -> None:

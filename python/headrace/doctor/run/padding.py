@@ -123,7 +123,7 @@ def check_padding(loader: Any) -> list[Observation]:
                 "padding", "note", "not measured", text, "The dataset or the collate function raised in this process."
             )
         ]
-    return _observe(measured, plans.count_ranks(loader))
+    return _observe(measured, plans.count_ranks(loader), plans.has_plan(loader))
 
 
 def _measured(loader: Any, path: str, batches: list[dict[str, list[int]]], end: float) -> plans.Padded:
@@ -138,14 +138,18 @@ def _measured(loader: Any, path: str, batches: list[dict[str, list[int]]], end: 
     return plans.Padded([one[path] for one in batches if one.get(path)], others, path)
 
 
-def _observe(measured: dict[str, plans.Padded], world_size: int) -> list[Observation]:
+def _observe(measured: dict[str, plans.Padded], world_size: int, has_plan: bool) -> list[Observation]:
     if not measured:
         return []
     path, worst = max(measured.items(), key=lambda one: one[1].padding)
     value, limit = f"{worst.padding:.0%} of batch{path}", f"in {_BATCHES} batches at most, made in this process"
-    balance = plans.check_balance(worst, world_size)
+    # Batches of a plan that follow each other are those of one rank, so they say nothing of the ranks of a step.
+    balance = [] if has_plan else plans.check_balance(worst, world_size)
     if worst.padding <= _MUCH:
         return [Observation("padding", "ok", value, "at most"), *balance]
+    if has_plan:
+        text = "The batches are those of a headrace.Plan; its limits and its window set how much of them is padding."
+        return [Observation("padding", "note", value, limit, text)]
     plan = worst.plan(world_size)
     is_too_much = worst.padding > _TOO_MUCH
     text = "More than half of what is collated, sent and computed is after the ends of the samples. " * is_too_much

@@ -43,7 +43,7 @@ class Padded:
         lengths = [length for one in self.batches for length in one] + self.others
         limit = max(*lengths, sum(self.sizes) // len(self.sizes))
         limit = -(-limit // _ROUND) * _ROUND
-        return Plan(lengths, max_padded=limit, world_size=world_size, rank=0, tail="exact")
+        return Plan(lengths, max_padded=limit, world_size=world_size, rank=0, tail="exact", oversized="alone")
 
 
 def count_ranks(loader: Any) -> int:
@@ -56,13 +56,18 @@ def count_ranks(loader: Any) -> int:
     return max(found, count if isinstance(count, int) else 1)
 
 
+def has_plan(loader: Any) -> bool:
+    """Returns True if the batches of a loader are those of a headrace.Plan."""
+    return isinstance(getattr(loader, "batch_sampler", None), Plan)
+
+
 def fix_of(padded: Padded, plan: Plan) -> str:
     """Returns the argument of the loader that makes it use the plan."""
     key = "" if not padded.path else f", {_key_of(padded.path)}"
     limit = plan.settings.max_padded
     return (
-        f"batch_sampler=headrace.Plan(headrace.lengths(dataset{key}), max_padded={limit}), in place of batch_size, "
-        "shuffle and sampler"
+        f"batch_sampler=headrace.Plan(headrace.lengths(dataset{key}), max_padded={limit}, oversized='alone'), in place "
+        "of batch_size, shuffle and sampler"
     )
 
 
