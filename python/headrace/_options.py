@@ -23,6 +23,7 @@ from headrace._inspect import lookup
 
 _MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): the first task takes this much
 AUTO = "auto"  # a value of the option threads
+_MOST_THREADS = 256  # MOST_THREADS (src/image/run.c): no run of images uses more
 _Class = TypeVar("_Class", bound=type)
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
@@ -124,8 +125,13 @@ def _check_steps(name: str, value: Any) -> None:
 
 
 def _check_threads(name: str, value: Any) -> None:
-    if value != AUTO and check_count(name, value) < 1:
-        raise ValueError(f"{name} should be at least 1, or 'auto', but got {value}")
+    if isinstance(value, str) and value == AUTO:
+        return
+    message = f"{name} should be from 1 to {_MOST_THREADS}, or {AUTO!r}, but got {value!r}"
+    if isinstance(value, bool) or not (isinstance(value, str) or lookup.has_special(value, "__index__")):
+        raise TypeError(message)
+    if isinstance(value, str) or not 1 <= operator.index(value) <= _MOST_THREADS:
+        raise ValueError(message)
 
 
 def _one_of(*words: str) -> Callable[[str, Any], None]:
@@ -245,8 +251,9 @@ class Options:
     threads: int | str = _row(
         1,
         _check_threads,
-        """how many threads of each worker make the images of headrace.images.native; with num_workers=0, of this
-        process. "auto": the cores that this process may use, divided by the workers of all local ranks.""",
+        """how many threads of each worker make the images of headrace.images.native, from 1 to 256; with
+        num_workers=0, of this process. "auto": the cores that this process may use, divided by the workers of all
+        local ranks.""",
         numpy="It has no effect here, because images.native makes torch's tensors.",
     )
     freeze: bool = _row(

@@ -42,13 +42,20 @@ static void copy_columns(const struct hr__pixels *pixels, uint32_t y, unsigned c
     for (uint32_t i = 0; i < count; i++) memcpy(hr__row(pixels, y + i), rows[i] + skip_bytes, row_bytes);
 }
 
+/* Returns how many rows were read, at least one. Without any, the data is damaged, and it leaves by longjmp. */
+static uint32_t read_some(struct jpeg_decompress_struct *codec, unsigned char **rows, uint32_t wanted) {
+    uint32_t got = jpeg_read_scanlines(codec, rows, wanted);
+    if (got == 0) fail((j_common_ptr)codec);
+    return got;
+}
+
 static void read_rows(struct jpeg_decompress_struct *codec, const struct hr__pixels *pixels, unsigned char *buffer,
                       size_t stride, size_t skip_bytes) {
     unsigned char *rows[ROWS_AT_ONCE];
     for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) rows[i] = buffer + i * stride;
     for (uint32_t y = 0; y < pixels->height;) {
         uint32_t wanted = (uint32_t)hr__min(ROWS_AT_ONCE, pixels->height - y), got = 0;
-        while (got < wanted) got += jpeg_read_scanlines(codec, rows + got, wanted - got);
+        while (got < wanted) got += read_some(codec, rows + got, wanted - got);
         copy_columns(pixels, y, rows, got, skip_bytes);
         y += got;
     }
@@ -60,14 +67,22 @@ static void read_whole_rows(struct jpeg_decompress_struct *codec, const struct h
     for (uint32_t y = 0; y < pixels->height;) {
         uint32_t wanted = (uint32_t)hr__min(ROWS_AT_ONCE, pixels->height - y);
         for (uint32_t i = 0; i < wanted; i++) rows[i] = hr__row(pixels, y + i);
-        y += jpeg_read_scanlines(codec, rows, wanted);
+        y += read_some(codec, rows, wanted);
     }
 }
 
-static void start(struct jpeg_decompress_struct *codec, const unsigned char *data, size_t bytes) {
+/* The memory for the pixels was measured by the header that was scanned. The data is borrowed, and may have changed. */
+static bool is_as_scanned(const struct jpeg_decompress_struct *codec, const struct hr_image_info *info) {
+    return codec->image_width == info->width && codec->image_height == info->height &&
+           (uint32_t)codec->num_components == info->channels;
+}
+
+/* Leaves by longjmp if it cannot. */
+static void start(struct jpeg_decompress_struct *codec, const hr_image *image) {
     jpeg_create_decompress(codec);
-    jpeg_mem_src(codec, data, bytes);
+    jpeg_mem_src(codec, image->data, (size_t)image->info.data_bytes);
     jpeg_read_header(codec, TRUE);
+    if (!is_as_scanned(codec, &image->info)) fail((j_common_ptr)codec);
     codec->out_color_space = codec->num_components == 1 ? JCS_GRAYSCALE : JCS_EXT_RGBX;
     codec->dct_method = JDCT_ISLOW;
     codec->do_fancy_upsampling = TRUE;
@@ -97,7 +112,7 @@ static int decode(struct jpeg_decompress_struct *codec, const struct hr__rect *r
     return 0;
 }
 
-int hr__jpeg_decode(const unsigned char *data, size_t bytes, const struct hr__rect *rect, struct hr__scratch *scratch,
+int hr__jpeg_decode(const hr_image *image, const struct hr__rect *rect, struct hr__scratch *scratch,
                     const struct hr__pixels *pixels) {
     struct jpeg_decompress_struct codec;
     struct failure failure;
@@ -108,7 +123,7 @@ int hr__jpeg_decode(const unsigned char *data, size_t bytes, const struct hr__re
     failure.manager.error_exit = fail;
     failure.manager.output_message = ignore_message;
     if (setjmp(failure.back) == 0) {
-        start(&codec, data, bytes);
+        start(&codec, image);
         r = decode(&codec, rect, scratch, pixels, &buffer);
     }
     hr__scratch_give(scratch, buffer);
@@ -123,9 +138,9 @@ bool hr_image_has_jpeg(void) {
 
 #else
 
-int hr__jpeg_decode(const unsigned char *data, size_t bytes, const struct hr__rect *rect, struct hr__scratch *scratch,
+int hr__jpeg_decode(const hr_image *image, const struct hr__rect *rect, struct hr__scratch *scratch,
                     const struct hr__pixels *pixels) {
-    (void)data, (void)bytes, (void)rect, (void)scratch, (void)pixels;
+    (void)image, (void)rect, (void)scratch, (void)pixels;
     return hr__fail(-ENOSYS, "image: headrace was built without libjpeg-turbo");
 }
 

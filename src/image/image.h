@@ -80,8 +80,8 @@ struct hr_image {
 int hr__jpeg_scan(const unsigned char *data, size_t bytes, struct hr_image_info *ret_info);
 
 /* decode.c: decodes the part `rect` of the image, which lies within it, to `pixels`, which have its size and the
- * image's pixel size. -EBADMSG: damaged data; -ENOMEM; -ENOSYS. */
-int hr__jpeg_decode(const unsigned char *data, size_t bytes, const struct hr__rect *rect, struct hr__scratch *scratch,
+ * image's pixel size. -EBADMSG: damaged data, or another header than was scanned; -ENOMEM; -ENOSYS. */
+int hr__jpeg_decode(const hr_image *image, const struct hr__rect *rect, struct hr__scratch *scratch,
                     const struct hr__pixels *pixels);
 
 /* ---- recipes ---- */

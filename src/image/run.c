@@ -82,7 +82,7 @@ static int decode_whole(hr_image *image, struct hr__scratch *scratch) {
         return hr__fail(-EOVERFLOW, "image: it is too large for this machine");
     pixels.data = hr__realloc(NULL, (size_t)bytes);
     if (!pixels.data) return hr__fail(-ENOMEM, "image: cannot allocate %llu bytes", (unsigned long long)bytes);
-    int r = hr__jpeg_decode(image->data, (size_t)image->info.data_bytes, &all, scratch, &pixels);
+    int r = hr__jpeg_decode(image, &all, scratch, &pixels);
     if (r < 0) {
         hr__free(pixels.data);
         return r;
@@ -108,7 +108,7 @@ static int decode_part(hr_image *image, const struct hr__rect *rect, struct hr__
                             image->info.channels == 1 ? 1 : 4, &pixels);
     if (r < 0) return r;
     *ret_block = pixels.data;
-    r = hr__jpeg_decode(image->data, (size_t)image->info.data_bytes, rect, scratch, &pixels);
+    r = hr__jpeg_decode(image, rect, scratch, &pixels);
     image->was_used = true;
     if (r == 0) *ret_decoded = (struct hr__decoded){pixels, *rect};
     return r;

@@ -262,7 +262,7 @@ def _read(image: Any) -> Note | None:
         _counts.leave(f"its mode is {image.mode}" if image.mode not in _MODES.values() else "its draft was changed")
         return None
     image.fp.seek(0)
-    data = image.fp.read()
+    data = bytes(image.fp.read())  # C borrows it: a bytearray might change
     picture = _core.Picture.open(data)
     if isinstance(picture, str):
         _counts.leave(picture.removeprefix("image: "))

@@ -9,6 +9,7 @@ can be noted (ColorJitter, Grayscale) by subclasses that note it.
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,12 @@ from PIL import Image
 from headrace.images import _counts, _jitter, _pending, _tables
 from headrace.images._lazy import note_of
 from headrace.images._source import Note
+
+_V1, _V2 = "torchvision.transforms.transforms.", "torchvision.transforms.v2._container."
+# Only these exact classes are entered: others may choose among their steps or count them. The steps of RandomApply are
+# replaced one by one, and not merged.
+_COMPOSES = frozenset({_V1 + "Compose", _V2 + "Compose"})
+_APPLIES = frozenset({_V1 + "RandomApply", _V2 + "RandomApply"})
 
 
 class NativeTail:
@@ -88,8 +95,8 @@ def native(transform: Any) -> Any:
     results to the last bit; `print` shows which steps they are.
 
     Use it with images from `images.open` or `images.load_rgb`; other images go through the user's steps. A Compose
-    stays a Compose, also inside others, and a tuple of transforms (timm's `separate=True`) a tuple. A transform in
-    which there is nothing to replace is returned as it is.
+    stays a Compose, also inside another or a RandomApply, and a tuple of transforms (timm's `separate=True`) a tuple.
+    A transform in which there is nothing to replace is returned as it is.
 
     Raises TypeError if it is not callable.
     """
@@ -103,15 +110,19 @@ def native(transform: Any) -> Any:
 
 
 def _replaced(transform: Any, is_last: bool) -> Any:
-    steps = getattr(transform, "transforms", None)
     noting = _jitter.noting(transform)
     if noting is not None:
         return noting
+    name = _tables.class_name(transform)
+    steps = getattr(transform, "transforms", None) if name in _COMPOSES or name in _APPLIES else None
     if not isinstance(steps, (list, tuple, torch.nn.ModuleList)):
         return transform
+    replaced = [_replaced(step, is_last and number == len(steps) - 1) for number, step in enumerate(steps)]
+    if name in _COMPOSES:
+        replaced = _replace_tails(replaced, is_last)
+    if len(replaced) == len(steps) and all(map(operator.is_, replaced, steps)):
+        return transform
     new = copy.copy(transform)
-    inner = [_replaced(step, is_last and number == len(steps) - 1) for number, step in enumerate(steps)]
-    replaced = _replace_tails(inner, is_last)
     if isinstance(steps, torch.nn.ModuleList):
         # A shallow copy of a module shares the dict of its modules.
         new._modules = dict(new._modules)

@@ -40,7 +40,7 @@ def result_of(note: Note, table: _tables.Table, steps: Sequence[Any], may_pend: 
 
 
 def _make(parts: Sequence[tuple[Note, _tables.Table, Sequence[Any]]], threads: int) -> list[Any]:
-    targets = [torch.empty(table.shape(note), dtype=table.dtype) for note, table, _ in parts]
+    targets = [torch.empty(table.shape(note), dtype=table.dtype, device="cpu") for note, table, _ in parts]
     _tables.make(parts, targets, threads)
     return [_as_kind(target, table) for target, (_, table, _) in zip(targets, parts, strict=True)]
 
@@ -54,6 +54,8 @@ def _known(name: str) -> Any:
         vars(torch.Tensor)[name].__get__ if name in vars(torch.Tensor) else getattr(torch._C.TensorBase, name).__get__
     )
 
+
+_INTERNALS = ("_part", "_made")  # attributes of a pending tensor that the ordinary one does not get
 
 # What a pending tensor answers without its values.
 _ANSWERED: set[Any] = {
@@ -74,7 +76,9 @@ class PendingTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, note: Note, table: _tables.Table, steps: Sequence[Any]) -> PendingTensor:
-        made: PendingTensor = torch.Tensor._make_wrapper_subclass(cls, table.shape(note), dtype=table.dtype)
+        made: PendingTensor = torch.Tensor._make_wrapper_subclass(
+            cls, table.shape(note), dtype=table.dtype, device="cpu"
+        )
         made._part = (note, table, steps)
         return made
 
@@ -131,6 +135,7 @@ def _exchange(pending: Any, tensor: Any) -> bool:
     except RuntimeError:
         pending.__dict__.update(kept)
         return False
+    pending.__dict__.update((name, value) for name, value in kept.items() if name not in _INTERNALS)
     return True
 
 
@@ -164,11 +169,11 @@ class Batch:
         kept = self._memory.get(key)
         if kept is not None and len(kept) >= count and _is_unused(kept):
             return kept
-        return torch.empty((count, *key[0]), dtype=key[1])
+        return torch.empty((count, *key[0]), dtype=key[1], device="cpu")
 
 
 def _fresh(parts: Sequence[Any]) -> list[Any]:
-    return [torch.empty(table.shape(note), dtype=table.dtype) for note, table, _ in parts]
+    return [torch.empty(table.shape(note), dtype=table.dtype, device="cpu") for note, table, _ in parts]
 
 
 def _is_unused(memory: Any) -> bool:

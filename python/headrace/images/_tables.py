@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -77,7 +78,10 @@ def key_of(steps: Sequence[Any], mode: str) -> tuple[Any, ...]:
 def _as_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(_as_value, value))
-    return value if isinstance(value, (int, float, torch.dtype)) else repr(value)
+    if isinstance(value, (torch.Tensor, np.ndarray)) and not getattr(value, "is_meta", False):
+        # The repr of an array has not all digits.
+        return str(value.dtype), tuple(value.shape), _as_value(value.tolist())
+    return repr(value)
 
 
 def apply(steps: Sequence[Any], image: Any) -> Any:
@@ -124,7 +128,7 @@ def _is_right(table: Table, steps: Sequence[Any], mode: str) -> bool:
     )
     image = Image.frombytes(mode, _PROBE, pixels, "raw", "L" if mode == "L" else "RGBX")
     expected = apply(steps, image)
-    found = torch.empty((table.channels, height, width), dtype=table.dtype)
+    found = torch.empty((table.channels, height, width), dtype=table.dtype, device="cpu")
     picture = _core.Picture.wrap(pixels, width, height, pixel_bytes)
     memory = found.view(torch.uint8).numpy()
     results = _core.run_images([(picture, b"", table.data, table.channels, table.dtype.itemsize, memory)], 1)

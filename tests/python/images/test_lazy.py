@@ -349,6 +349,45 @@ def test_damaged_file_gives_pillows_result() -> None:
     assert raised > 0
 
 
+def size_at(data: bytes) -> int:
+    """Returns where a baseline file has its height and width, of 2 bytes each."""
+    return data.index(b"\xff\xc0") + 5
+
+
+def test_file_object_may_change_the_memory_that_it_gave() -> None:
+    from headrace import images
+    from PIL import Image
+
+    given: list[bytearray] = []
+
+    class File(io.BytesIO):
+        def read(self, size: Any = -1) -> Any:
+            given.append(bytearray(super().read(size)))
+            return given[-1] if size in (-1, None) else bytes(given[-1])
+
+    data = photos.encode(photos.photo("flower").resize((200, 150)))
+    image = images.open(File(data))
+    image.load()
+    assert len(given[-1]) == len(data)
+    given[-1][:] = bytes(len(data))
+    assert image.tobytes() == Image.open(io.BytesIO(data)).tobytes()
+
+
+@pytest.mark.parametrize("size", [(75, 200), (300, 200), (150, 100), (150, 400)])
+def test_header_that_changed_after_the_scan_is_damage(size: tuple[int, int]) -> None:
+    """The memory for the pixels has the size of the scanned header."""
+    import headrace.images  # noqa: F401
+    from headrace import _core
+
+    data = bytearray(photos.encode(photos.photo("flower").resize((200, 150))))
+    picture = _core.Picture.open(data)
+    place = size_at(data)
+    assert data[place : place + 4] == bytes((0, 150, 0, 200))
+    data[place : place + 4] = b"".join(side.to_bytes(2, "big") for side in size)
+    for _ in range(2):  # the second one decodes the whole image, to keep it
+        assert picture.pixels(b"", 0) is None
+
+
 def test_truncated_files_are_loaded_if_pillow_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     from headrace import images
     from PIL import Image, ImageFile

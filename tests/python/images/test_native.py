@@ -16,9 +16,10 @@ import pytest
 pytestmark = pytest.mark.skipif(photos.MISSING, reason=photos.WHY_MISSING)
 if not photos.MISSING:
     photos.import_torchvision()
+    import numpy as np
     import torch
     from headrace import images
-    from headrace.images import _native, _pending
+    from headrace.images import _native, _pending, _tables
     from PIL import Image
     from torchvision import transforms as v1
     from torchvision import tv_tensors
@@ -143,6 +144,43 @@ def test_native_follows_changes_of_the_steps() -> None:
     assert native(images.load_rgb(PATH)).shape[1] == 30
 
 
+@pytest.mark.parametrize("kind", [torch.tensor, np.array] if not photos.MISSING else [])
+def test_native_follows_small_changes_of_values_in_arrays(kind: Any) -> None:
+    """Values of which only digits differ that are not shown."""
+    native = images.native(v1.Compose([v1.ToTensor(), v1.Normalize(kind(MEAN), kind(DEVIATION))]))
+    normalize = native.transforms[0].steps[1]
+    before = native(images.load_rgb(PATH))
+    normalize.mean = kind([value + 1e-10 if kind is np.array else value + 1e-6 for value in MEAN])
+    assert repr(normalize.mean) == repr(kind(MEAN))
+    assert (
+        len({_tables.key_of([normalize], "RGB"), _tables.key_of([v1.Normalize(kind(MEAN), kind(DEVIATION))], "RGB")})
+        == 2
+    )
+    after = native(images.load_rgb(PATH))
+    assert_same(after, v1.Compose([v1.ToTensor(), normalize])(Image.open(PATH)))
+    assert kind is np.array or not torch.equal(after, before)
+
+
+def test_native_ignores_the_default_device() -> None:
+    transform = v1.Compose([v1.Resize((20, 30)), v1.ToTensor(), v1.Normalize(MEAN, DEVIATION)])
+    expected = transform(Image.open(PATH))
+    torch.set_default_device("meta")
+    try:
+        native = images.native(transform)
+        at_once = native(images.load_rgb(PATH))
+        with _pending.batching():
+            samples = [native(images.load_rgb(PATH)) for _ in range(3)]
+        assert all(type(one) is _pending.PendingTensor and one.device.type == "cpu" for one in samples)
+        batch = _pending.Batch()
+        batch.finish(samples[:1], 1, keeps=True)
+        batch.finish(samples[1:2], 1, keeps=False)
+        samples[2].sum()
+    finally:
+        torch.set_default_device(None)
+    for found in (at_once, *samples):
+        assert_same(found, expected)
+
+
 def test_native_follows_the_default_dtype() -> None:
     native = images.native(v1.Compose([v1.ToTensor()]))
     native(images.load_rgb(PATH))
@@ -161,6 +199,32 @@ def test_native_does_not_replace_subclasses() -> None:
     native = images.native(v1.Compose([Mine()]))
     assert isinstance(native.transforms[0], Mine)
     assert_same(native(images.load_rgb(PATH)), Mine()(Image.open(PATH)))
+
+
+def test_native_enters_only_compose_and_random_apply() -> None:
+    class Mine(v1.Compose):
+        pass
+
+    class Other:
+        def __init__(self) -> None:
+            self.transforms = [v1.ToTensor(), v1.Normalize(MEAN, DEVIATION)]
+
+        def __call__(self, image: Any) -> Any:
+            return len(self.transforms)
+
+    for module in (v1, v2):
+        steps = [module.Grayscale(3), module.PILToTensor(), module.ConvertImageDtype(torch.float32)]
+        for kind in (module.RandomChoice, module.RandomOrder):
+            transform = module.Compose([kind(steps)])
+            assert images.native(transform) is transform
+        apply = images.native(module.RandomApply(steps, p=0.5))
+        assert type(apply) is module.RandomApply
+        assert apply.transforms[1:] == steps[1:]
+        assert "Noting" in type(apply.transforms[0]).__name__
+    other = Other()
+    for transform in (other, Mine(other.transforms), v1.Compose([v1.Resize(20)]), v1.RandomApply([v1.Resize(20)])):
+        assert images.native(transform) is transform
+    assert images.native(v1.Compose([other])).transforms[0](None) == 2
 
 
 def test_native_leaves_the_original_as_it_was() -> None:
@@ -283,6 +347,19 @@ def test_pending_tensor_is_used_like_an_ordinary_one(number: int, is_v2: bool) -
     assert outcome(found) == outcome(expected)
     assert torch.equal(found, expected)
     assert type(found) is type(expected)
+
+
+def test_pending_tensor_keeps_the_users_attributes() -> None:
+    native = images.native(v1.Compose([v1.Resize((7, 9)), v1.ToTensor()]))
+    with _pending.batching():
+        used, made = native(images.load_rgb(PATH)), native(images.load_rgb(PATH))
+    for tensor in (used, made):
+        tensor.path = PATH
+    used.sum()
+    _pending.Batch().finish([made], 1, keeps=True)
+    for tensor in (used, made):
+        assert type(tensor) is torch.Tensor
+        assert vars(tensor) == {"path": PATH}
 
 
 def test_batch_makes_pending_tensors_wherever_they_are() -> None:
