@@ -77,7 +77,7 @@ class PendingTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, note: Note, table: _tables.Table, steps: Sequence[Any]) -> PendingTensor:
         made: PendingTensor = torch.Tensor._make_wrapper_subclass(
-            cls, table.shape(note), dtype=table.dtype, device="cpu"
+            cls, table.shape(note), dtype=table.dtype, device=torch.device("cpu")
         )
         made._part = (note, table, steps)
         return made
