@@ -318,7 +318,7 @@ DIVISION = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 9))
     tail=st.sampled_from(["pad", "drop", "exact"]),
     divisions=st.lists(DIVISION, min_size=1, max_size=3),
 )
-@settings(max_examples=int(os.environ.get("HEADRACE_EXAMPLES", 60)), deadline=None)
+@settings(max_examples=int(os.environ.get("HEADRACE_EXAMPLES", 40)), deadline=None)
 def test_each_remaining_sample_comes_once_after_changes(
     kind: str, n: int, tail: str, divisions: list[tuple[int, int, int]]
 ) -> None:

@@ -1033,7 +1033,7 @@ def test_ctrl_c_in_mid_epoch_raises_and_leaves_no_worker(tmp_path: pathlib.Path,
 
 # ---- drawn ----
 
-EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "100"))  # `make soak` draws more
+EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "60"))  # `make soak` draws more
 RARER = {"fork": 1, "forkserver": 40, "spawn": 100}  # each new worker of torch imports torch
 FAILURES = sorted(set(d.FAILURES) - {"recursion"})
 INITS = [d.init_adds, d.init_raises, d.init_raises_in_1]
