@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     for step, loss in enumerate(train(args)):
-        print(f"step {step}: loss {loss.hex()} ({loss:.4f})", flush=True)
+        print(f"step {step}: loss {loss.hex()} ({loss:.4f})\n", end="", flush=True)  # one write(2): ranks share stdout
 
 
 if __name__ == "__main__":

@@ -205,12 +205,12 @@ def find(samples: Any) -> list[Any]:
     return list(found.values())
 
 
-def _walk(value: Any, found: dict[int, Any]) -> None:
+def _walk(value: Any, found: dict[int, Any], around: frozenset[int] = frozenset()) -> None:
+    """`around`: the containers that hold the value. One that contains itself is entered once."""
     if isinstance(value, PendingTensor):
         found[id(value)] = value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _walk(item, found)
-    elif isinstance(value, dict):
-        for item in value.values():
-            _walk(item, found)
+    elif isinstance(value, (list, tuple, dict)) and value and id(value) not in around:
+        inside = around | {id(value)}
+        for item in value.values() if isinstance(value, dict) else value:
+            if isinstance(item, (list, tuple, dict, PendingTensor)):
+                _walk(item, found, inside)

@@ -15,7 +15,7 @@ from headrace._ranks import accelerate_shards
 def check(sampler: Any) -> None:
     """Raises RuntimeError if accelerate deals the entries of a sampler, which is about to be iterated, a second time.
     `sampler` has a part of several ranks, or the whole order if its num_replicas is 1."""
-    dealing = accelerate_shards.find() if sampler.num_replicas > 1 else None
+    dealing = accelerate_shards.find() if sampler.num_replicas != 1 else None
     if dealing is not None:
         raise RuntimeError(describe(sampler, dealing.processes))
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from headrace import _core
-from headrace._worker import main
+from headrace._worker.job import count_local_trainers
 from loaders import METHODS, DataLoader, Torch, needs_failpoints, only_headrace
 from mishaps import Marks
 from processes import until
@@ -119,7 +119,7 @@ def test_local_world_size_is_used_if_it_is_a_number(
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if world_size is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", world_size)
-    assert main._local_trainers() == count
+    assert count_local_trainers() == count
 
 
 IS_CHOSEN = any(name in os.environ for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"))
