@@ -39,7 +39,8 @@ static bool has(const struct span *line, const char *text) {
 
 /* Returns the frames of the newest dump's main thread. */
 static struct span find_main_thread(const struct hr__text *stacks) {
-    struct span rest = {stacks->bytes, stacks->bytes + stacks->length}, line, frames = rest;
+    const char *text = hr__text_string(stacks);
+    struct span rest = {text, text + stacks->length}, line, frames = rest;
     bool is_current = false;
     frames.end = frames.at;
     while (stacks->length && next_line(&rest, &line)) {
