@@ -85,6 +85,8 @@ static const char *setting(const char *name) {
     return value && *value ? value : NULL;
 }
 
+enum { ROOTS = 3 };
+
 /* The paths to try, in order, if the caller gives none. Returns their number. */
 static size_t list_roots(char roots[][HR__PATH_BYTES]) {
     size_t count = 0;
@@ -95,16 +97,24 @@ static size_t list_roots(char roots[][HR__PATH_BYTES]) {
     return count;
 }
 
+/* A worker opens the cache of its trainer by its path, and has to find the same data as the trainer. */
+static bool is_default_root(const char *root) {
+    char roots[ROOTS][HR__PATH_BYTES];
+    size_t count = list_roots(roots);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(roots[i], root)) return true;
+    return false;
+}
+
 static int open_given(hr_cache *cache, const char *root, struct hr__file_info *ret_info) {
-    cache->is_given = true;
     int r = hr__path(cache->root, "%s", root);
     if (r < 0) return hr__fail(r, "cache: the path of the folder is too long");
     for (size_t end = strlen(cache->root); end > 1 && cache->root[end - 1] == '/';) cache->root[--end] = '\0';
+    cache->is_given = !is_default_root(cache->root);
     return open_store(cache->root, true, &cache->stores[0], ret_info);
 }
 
 static int open_default(hr_cache *cache, struct hr__file_info *ret_info) {
-    enum { ROOTS = 3 };
     char roots[ROOTS][HR__PATH_BYTES];
     size_t count = list_roots(roots);
     int r = 0;

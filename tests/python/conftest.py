@@ -20,7 +20,6 @@ DEFAULT_TIMEOUT_S = 300
 PATIENCE_S = 20.0  # for files and processes to disappear: also those of a test that runs at the same time
 TORCHS_PATIENCE_S = 8.0
 FILES = "files in /dev/shm"
-CACHE_ROOT = f"headrace-{os.getuid()}"  # of caches without a root of their own, and kept for later jobs
 FEW_OBJECTS = 20_000  # a collection visits as many in a few milliseconds
 
 
@@ -64,7 +63,7 @@ def _state() -> dict[str, set[Any]]:
         except OSError:
             continue
     return {
-        FILES: set(os.listdir("/dev/shm")) - {CACHE_ROOT},
+        FILES: set(os.listdir("/dev/shm")),
         "processes": children(os.getpid()) - pids,
         "descriptors": descriptors,
     }

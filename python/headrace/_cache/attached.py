@@ -168,7 +168,7 @@ def _open_again(fd: int) -> int:
 
 
 def _load_image(root: str, name: str, version: str, identity: str) -> _core.Image:
-    cache = opening.open_root_of(root)
+    cache = opening.open_cache(root)
     return _image(cache, _attach_sent(cache, name, version, identity))
 
 
@@ -184,7 +184,7 @@ def _attach_sent(cache: _core.Cache, name: str, version: str, identity: str) -> 
 
 def _load_files(root: str, name: str, version: str, identity: str) -> Files:
     register_arrays()
-    cache = opening.open_root_of(root)
+    cache = opening.open_cache(root)
     files: Files = _files(cache, _attach_sent(cache, name, version, identity))
     return files
 
@@ -202,7 +202,7 @@ def _load_array(
 
     register_arrays()
     root, name, version, identity = handle
-    cached = _attach_sent(opening.open_root_of(root), name, version, identity)
+    cached = _attach_sent(opening.open_cache(root), name, version, identity)
     return np.ndarray(shape, dtype, buffer=cached, offset=offset, strides=strides)  # type: ignore[arg-type]
 
 

@@ -34,12 +34,6 @@ def open_cache(root: Root = None) -> _core.Cache:
     return cache
 
 
-def open_root_of(handle_root: str) -> _core.Cache:
-    """Returns the cache that another process has at this path."""
-    cache = open_cache()
-    return cache if cache.root == handle_root else open_cache(handle_root)
-
-
 def check_name(name: Any) -> str:
     """Returns the name. Raises TypeError or ValueError; the library checks the rest."""
     if not isinstance(name, str):

@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import subprocess
+import sys
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -14,6 +16,7 @@ import headrace
 import numpy as np
 import pytest
 from headrace._start import pickling
+from loaders import needs_failpoints
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -98,6 +101,19 @@ def test_workers_map_the_same_object(method: str) -> None:
     process.join()
     ours.close()
     theirs.close()
+
+
+@needs_failpoints
+def test_worker_makes_no_cache_of_its_own(tmp_path: pathlib.Path) -> None:
+    """A fork server may be older than the variable that names the trainer's cache."""
+    data = dumped(headrace.cache("rows", lambda: ROWS))
+    environment = {name: value for name, value in os.environ.items() if name != "HEADRACE_CACHE"}
+    environment |= {"HEADRACE_FAIL": "dev_shm:EACCES", "TMPDIR": str(tmp_path)}
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).sum())"
+    command = [sys.executable, "-c", code]
+    printed = subprocess.run(command, input=data, env=environment, capture_output=True, check=True, timeout=100)
+    assert float(printed.stdout) == ROWS.sum()
+    assert os.listdir(tmp_path) == []
 
 
 def test_later_workers_attach_a_removed_object() -> None:
