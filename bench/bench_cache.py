@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 import headrace
 import numpy as np
 from headrace import _core
-from measure import QUICK, ROUNDS, Goal, Key, Row, in_turn, run_all, status_bytes
+from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, run_all, status_bytes
 
 MIB = 64 if QUICK else 1024
 JOBS = 8
@@ -198,13 +197,6 @@ def _warm() -> list[Row]:
         Row("copy files into memory, per GB", rival, 0, 1e3 * statistics.median(times), "ms")
         for rival, times in found.items()
     ]
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    run: Callable[[], list[Row]]
-    in_quick: bool = True
 
 
 CASES = [

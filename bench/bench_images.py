@@ -12,14 +12,13 @@ import os
 import random
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.utils.data
-from measure import QUICK, ROUNDS, Goal, Key, Row, in_words, measure, medians, run_all
+from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_words, measure, medians, run_all
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests" / "python" / "lib"))
@@ -304,13 +303,6 @@ def goals() -> list[Goal]:
         ratio("SimCLR, two views", NATIVE, 1.8),
         Goal("largest difference", Key("largest difference from Pillow", LAZY), 0, unit="of 255"),
     ]
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    run: Callable[[], list[Row]]
-    in_quick: bool = True
 
 
 CASES = [

@@ -20,7 +20,7 @@ import plan_rivals as rivals
 import torch
 from headrace import Loader, Plan
 from headrace.torch import DataLoader, collate_packed
-from measure import QUICK, ROUNDS, Goal, Key, Row, in_turn, run_all
+from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, run_all
 
 Lengths = np.ndarray[Any, Any]
 WORLD_SIZE = 8
@@ -231,13 +231,6 @@ def resuming() -> list[Row]:
         Row(RESUMED, "headrace", 0, statistics.median(same), "ms"),
         Row(RESUMED, "headrace, 6 ranks and other rows", 0, statistics.median(other), "ms"),
     ]
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    run: Callable[[], list[Row]]
-    in_quick: bool = True
 
 
 CASES = [

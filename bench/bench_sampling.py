@@ -15,7 +15,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ import torch
 from headrace import Order
 from headrace._ranks.agreement import Agreement, Facts
 from headrace._ranks.loader_place import LoaderPlace
-from measure import QUICK, ROUNDS, Goal, Key, Row, in_turn, in_words, run_all
+from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, in_words, run_all
 
 SCRIPT = Path(__file__).resolve().parent / "sampling_script.py"
 SAMPLER_COUNT, WORLD_SIZE = 1_000_000 if QUICK else 10_000_000, 8
@@ -155,13 +154,6 @@ def of_steps() -> list[Row]:
             return 1e9 * seconds(lambda: deque(map(show_step, range(STEPS)), maxlen=0)) / STEPS
 
         return in_turn(STEP, {"headrace": show})
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    run: Callable[[], list[Row]]
-    in_quick: bool = True
 
 
 CASES = [Case("sampler", of_sampler), Case("stream", of_stream), Case("steps", of_steps)]

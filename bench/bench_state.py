@@ -11,7 +11,6 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import headrace
 import headrace.torch
 import torch.utils.data
-from measure import QUICK, ROUNDS, Goal, Key, Row, in_turn, in_words, run_all
+from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, in_words, run_all
 
 try:
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -151,13 +150,6 @@ def of_each() -> list[Row]:
             if name != "torch":
                 rows.append(Row(MORE, name, workers, statistics.median(more), "us"))
     return rows
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    run: Callable[[], list[Row]]
-    in_quick: bool = True
 
 
 CASES = [Case("snapshot", of_snapshot), Case("restore", of_restore), Case("each", of_each)]

@@ -11,13 +11,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import headrace
 import numpy as np
-from measure import QUICK, Goal, Key, Row, in_turn, in_words, run_all
+from measure import QUICK, Case, Goal, Key, Row, in_turn, in_words, run_all
 from store_data import annotations, paths, unequal_paths
 from store_memory import WORKERS, first_batches, growth, peak_of_building, private_bytes
 
@@ -280,13 +279,6 @@ def goals() -> list[Goal]:
         Goal(SCANS, Key(SCANS, "headrace", WORKERS), 1e6, unit="bytes"),
         goal(FIRST, 1.05, "an empty dataset", 1),
     ]
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    run: Callable[[], list[Row]]
-    in_quick: bool = True
 
 
 CASES = [

@@ -210,6 +210,15 @@ def finish(rows: Sequence[Row], goals: Sequence[Goal], path: Path | None) -> Non
         path.write_text(json.dumps(results, indent=1))
 
 
+@dataclass(frozen=True)
+class Case:
+    """A case of a script that needs to know no more than how to measure it."""
+
+    name: str
+    run: Callable[[], list[Row]]
+    in_quick: bool = True
+
+
 def run_all(
     description: str,
     cases: Sequence[Any],

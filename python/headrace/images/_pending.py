@@ -201,16 +201,12 @@ connect(_finish)
 def find(samples: Any) -> list[Any]:
     """Returns the pending tensors in nested lists, tuples and dicts, each once."""
     found: dict[int, Any] = {}
-    _walk(samples, found)
+    entered: set[int] = set()  # a container may contain itself
+    todo = [samples]
+    for value in todo:
+        if isinstance(value, PendingTensor):
+            found[id(value)] = value
+        elif isinstance(value, (list, tuple, dict)) and id(value) not in entered:
+            entered.add(id(value))
+            todo.extend(value.values() if isinstance(value, dict) else value)
     return list(found.values())
-
-
-def _walk(value: Any, found: dict[int, Any], around: frozenset[int] = frozenset()) -> None:
-    """`around`: the containers that hold the value. One that contains itself is entered once."""
-    if isinstance(value, PendingTensor):
-        found[id(value)] = value
-    elif isinstance(value, (list, tuple, dict)) and value and id(value) not in around:
-        inside = around | {id(value)}
-        for item in value.values() if isinstance(value, dict) else value:
-            if isinstance(item, (list, tuple, dict, PendingTensor)):
-                _walk(item, found, inside)

@@ -25,7 +25,8 @@ def test_failure_is_explained_and_ends_the_job(tmp_path: Path, name: str) -> Non
     assert result.code == failure.exit_code, result.stderr
     result.assert_says(r"^headrace: rank 1 failed first: it ", failure.says)
     assert "  rank 0 ended when asked to" in result.summary
-    assert result.stderr.splitlines()[-1].startswith(f"headrace: exit code {failure.exit_code}")
+    why = f" (128 + signal {failure.exit_code - 128})" if failure.exit_code > 128 else ""
+    assert result.stderr.splitlines()[-1] == f"headrace: exit code {failure.exit_code}{why}"
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["exit_code"] == failure.exit_code
 

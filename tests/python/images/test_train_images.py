@@ -54,7 +54,7 @@ def losses(folder: Path, script: Path, ranks: int, *options: str) -> list[str]:
     return sorted(line for line in done.stdout.splitlines() if line.startswith("step "))
 
 
-@pytest.mark.parametrize("ranks", [2])
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_training_gives_the_same_losses_as_with_pillow(folder: Path, tmp_path: Path, ranks: int) -> None:
     script = tmp_path / "train.py"
     script.write_text(RUN)

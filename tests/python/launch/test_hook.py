@@ -14,7 +14,7 @@ import time
 import pytest
 from rank_pages import KEEPERS_AT, STACKS_AT, TEXT_AT, Rank, need_python
 
-VERSIONS = ["3.10", "3.11", "3.13", "3.14"]
+VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 OTHER_VERSIONS = ["3.6", "3.7", "3.8", "3.9"]
 PYTHON = sys.executable
 ALIVE = "import time; print(flush=True); time.sleep(1000)"

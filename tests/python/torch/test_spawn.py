@@ -62,7 +62,7 @@ def reduce_with_lost_peer(index: int, port: int, number: int) -> None:
         dist.all_reduce(ones)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL])
+@pytest.mark.parametrize("number", [0, signal.SIGKILL])
 def test_spawn_raises_cause_of_lost_peer(number: int) -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -107,7 +107,7 @@ def leave(index: int, code: int) -> None:
     sys.exit(code if index == 1 else 0)
 
 
-@pytest.mark.parametrize("code", [3])
+@pytest.mark.parametrize("code", [0, 3])
 def test_spawn_ends_as_torchs(code: int) -> None:
     def outcome(spawn: Any) -> Any:
         try:
