@@ -56,7 +56,8 @@ enum hr_cache_keep {
 
 /* Opens the cache in folder `root` (copied), and makes the folder if it does not exist. All data is then in this
  * folder. NULL or "": $HEADRACE_CACHE if it is set, else /dev/shm/headrace-UID, else headrace-UID in $TMPDIR or /tmp;
- * data that does not fit into memory is then in $XDG_CACHE_HOME/headrace or ~/.cache/headrace. Owned by the caller.
+ * data that does not fit into memory is then in $XDG_CACHE_HOME/headrace or ~/.cache/headrace. The path of such a
+ * folder is the same as NULL. Owned by the caller.
  * -ENOTDIR: it is a file. -EPERM: it belongs to another user, or others may write to it. -EOPNOTSUPP: the file system
  * is a network file system or FUSE. Other errno. */
 HR_API int hr_cache_open(const char *root, hr_cache **ret_cache);
