@@ -2,7 +2,8 @@
 """Small rules for every file of the repository.
 
 A source file says its licence in one line near its top; no file names a place of one developer's machine; every file
-that meson builds, installs or runs is in the meson.build that lists its kind; a name has plain characters only.
+that meson builds, installs or runs is in the meson.build that lists its kind; a name has plain characters only; no two
+files of Python tests have the same name, because pytest imports them by it.
 """
 
 import re
@@ -66,12 +67,20 @@ def judge_listing(root: Path, path: Path) -> list[str]:
     return complaints
 
 
+def judge_test_name(path: Path, others: list[Path]) -> list[str]:
+    same = [one for one in others if one.name == path.name and one < path]
+    is_test = path.match("test_*.py") and same
+    return [f"a test of the same name as {same[0].name} in {same[0].parent.name}/"] if is_test else []
+
+
 def check(root: Path) -> list[str]:
     complaints = []
-    for path in list_files(root):
+    files = list_files(root)
+    for path in files:
         text = read(path)
         name = path.relative_to(root).as_posix()
         found = judge_name(name) + judge_licence(path, text) + judge_paths(text) + judge_listing(root, path)
+        found += judge_test_name(path, files)
         complaints += [f"{name}: {complaint}" for complaint in found]
     return complaints
 

@@ -11,6 +11,7 @@ TREE = {
     "include/headrace/headrace.h": f"/* {SPDX} */\n",
     "tests/meson.build": f"# {SPDX}\nc_tests = {{\n  'unit': [\n    'base',\n  ],\n  'process': ['fork'],\n}}\n",
     "tests/c/unit/test_base.c": f"/* {SPDX} */\n",
+    "tests/python/test_cup.py": f"# {SPDX}\n",
     "tools/run.sh": f"#!/bin/sh\n# {SPDX}\n",
     "README.md": "See docs/" + "work/notes and https://example.org/" + "home/page.\n",  # paths of no machine
     "image.png": "\ufffd",
@@ -29,6 +30,7 @@ BAD = [
     ("include/headrace/cup.h", f"/* {SPDX} */\n", "not listed in include/headrace/headrace.h"),
     ("cli/cup.c", f"/* {SPDX} */\n", "not listed in cli/meson.build"),
     ("python/headrace/new.py", f"# {SPDX}\n", "not listed in python/meson.build"),
+    ("tests/tools/test_cup.py", f"# {SPDX}\n", "a test of the same name as test_cup.py in python/"),
     ("notes|", "", "a name with other characters"),
 ]
 

@@ -53,26 +53,25 @@ class Lists:
         return self
 
     def __next__(self) -> list[Any]:
-        while True:
-            made = self._next_whole()
-            count = min(len(made), self._skipped)
-            self._skipped -= count
-            if count < len(made) or not count:
-                return made[count:] if count else made
-
-    def _next_whole(self) -> list[Any]:
         generator = getattr(self._sampler, "generator", None) or self._seeded or torch.default_generator
-        before, done, seeded = generator.get_state(), self._done, self._seeded
+        before, place = generator.get_state(), (self._done, self._skipped, self._seeded)
         try:
-            made = self._make_seeded(generator, done)
-            self._done = done + 1
-            return made
+            return self._next_list(generator)
         except StopIteration:
             raise
         except BaseException:
             generator.set_state(before)
-            self._done, self._seeded = done, seeded
+            self._done, self._skipped, self._seeded = place
             raise
+
+    def _next_list(self, generator: torch.Generator) -> list[Any]:
+        while True:
+            made = self._make_seeded(generator, self._done)
+            self._done += 1
+            count = min(len(made), self._skipped)
+            self._skipped -= count
+            if count < len(made) or not count:
+                return made[count:] if count else made
 
     def _make_seeded(self, generator: torch.Generator, number: int) -> list[Any]:
         """Makes a list. Before the first one, the generator is put into the state of the epoch that is repeated."""

@@ -17,6 +17,7 @@ import headrace
 import pytest
 import torch
 from headrace._start.signals import without_signals
+from headrace.torch._lists import Lists
 from interruptions import Interrupter, Interruption
 from loaders import ENGINE, Headrace
 
@@ -459,6 +460,20 @@ def test_interrupted_random_sampler_gives_the_same_samples(workers: int, options
     expected = _flat(list(loader(torch.utils.data.DataLoader, 0)))
     got, _ = _run(loader(Headrace, workers))
     assert _flat(got) == expected
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("own", [True, False])
+def test_interrupted_lists_of_a_random_sampler_lose_nothing(replacement: bool, own: bool) -> None:
+    def lists() -> Any:
+        torch.manual_seed(4)
+        generator = torch.Generator().manual_seed(4) if own else None
+        sampler = torch.utils.data.RandomSampler(range(32), replacement, num_samples=32 * 400 + 3, generator=generator)
+        return Lists(sampler, None, skipped=70)
+
+    with Interrupter() as interrupter:
+        assert list(interrupter.all_of(lists())) == list(lists())
+    assert interrupter.rounds > 1
 
 
 def test_random_sampler_with_endless_samples_starts_at_once() -> None:
