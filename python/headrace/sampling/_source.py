@@ -17,10 +17,11 @@ from headrace.sampling._state import Segment, State, StateError
 
 
 class Drawn:
-    """The tasks of a source from some place on. items: what tasks are made of; with `has_lists` they come in lists.
+    """The tasks of a source from some place on. items: an iterable over what tasks are made of; with `has_lists` they
+    come in lists.
     batch_size: so many items make a task; 0: an item is a task."""
 
-    def __init__(self, items: Iterable[Any], batch_size: int, drop_last: bool, has_lists: bool = False) -> None:
+    def __init__(self, items: Any, batch_size: int, drop_last: bool, has_lists: bool = False) -> None:
         self.items = items
         self.batch_size = batch_size
         self.drop_last = drop_last

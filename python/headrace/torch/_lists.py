@@ -21,7 +21,7 @@ _DRAWN = 32  # numbers that RandomSampler draws at a time with replacement
 
 
 class Lists:
-    """An iterator over lists of a sampler's indices, without the first `skipped` indices.
+    """Lists of a sampler's indices, without the first `skipped` indices, to be iterated once.
 
     size: of the sampler's data; None: as it is when a list is made. seeds: what an earlier epoch has drawn; None: it is
     drawn. `drawn` is what this one has drawn: `seed` of a RandomSampler without a generator; otherwise the state before
@@ -35,6 +35,8 @@ class Lists:
         self._skipped = skipped
         self._seeds = seeds or {}
         self._done = 0  # lists that were made
+        self._given = 0  # lists without those that were skipped
+        self._last: list[Any] = []
         self._seeded: torch.Generator | None = None  # of a RandomSampler without a generator of the user's
 
     def expected(self) -> dict[str, Any]:
@@ -49,20 +51,25 @@ class Lists:
         copy.set_state(state)
         return {"seed": _draw_seed(copy)}
 
-    def __iter__(self) -> Lists:
-        return self
-
-    def __next__(self) -> list[Any]:
+    def __getitem__(self, number: int) -> list[Any]:
+        """Returns the list with this number, which is the next one, or the last one again: Python's iterator over a
+        sequence asks again for a list if an exception came between."""
+        if number < self._given:
+            return self._last
         generator = getattr(self._sampler, "generator", None) or self._seeded or torch.default_generator
-        before, place = generator.get_state(), (self._done, self._skipped, self._seeded)
+        before, place = generator.get_state(), (self._done, self._skipped, self._seeded, self._given)
         try:
-            return self._next_list(generator)
+            self._last = self._next_list(generator)
+            self._given = number + 1
         except StopIteration:
-            raise
-        except BaseException:
+            raise IndexError from None  # the end of a sequence
+        except BaseException as error:
             generator.set_state(before)
-            self._done, self._skipped, self._seeded = place
+            self._done, self._skipped, self._seeded, self._given = place
+            if isinstance(error, IndexError):
+                raise RuntimeError(f"{type(self._sampler).__name__} raised IndexError: {error}") from error
             raise
+        return self._last
 
     def _next_list(self, generator: torch.Generator) -> list[Any]:
         while True:

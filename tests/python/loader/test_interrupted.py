@@ -469,11 +469,24 @@ def test_interrupted_lists_of_a_random_sampler_lose_nothing(replacement: bool, o
         torch.manual_seed(4)
         generator = torch.Generator().manual_seed(4) if own else None
         sampler = torch.utils.data.RandomSampler(range(32), replacement, num_samples=32 * 400 + 3, generator=generator)
-        return Lists(sampler, None, skipped=70)
+        return iter(Lists(sampler, None, skipped=70))
 
     with Interrupter() as interrupter:
         assert list(interrupter.all_of(lists())) == list(lists())
-    assert interrupter.rounds > 1
+    assert interrupter.rounds == 1
+
+
+class Short(list[int]):
+    """Indices that are fewer than their length says."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise IndexError("this index does not exist")
+
+
+def test_index_error_of_a_random_sampler_does_not_end_the_epoch() -> None:
+    sampler = torch.utils.data.SubsetRandomSampler(Short([1, 2, 3]))
+    with pytest.raises(RuntimeError, match="SubsetRandomSampler raised IndexError: this index does not exist"):
+        list(Headrace(Samples(), 1, sampler=sampler))
 
 
 def test_random_sampler_with_endless_samples_starts_at_once() -> None:
