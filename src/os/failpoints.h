@@ -156,6 +156,11 @@
     POINT(CACHE_OPENED, "cache.opened", CACHE)                                                                         \
     POINT(CACHE_DELETE, "cache.delete", CACHE)                                                                         \
     POINT(CACHE_TRASHED, "cache.trashed", CACHE)                                                                       \
+    POINT(SAMPLES_CLAIMED, "samples.claimed", CACHE)                                                                   \
+    POINT(SAMPLES_EXTENT, "samples.extent", CACHE)                                                                     \
+    POINT(SAMPLES_RESERVED, "samples.reserved", CACHE)                                                                 \
+    POINT(SAMPLES_WRITTEN, "samples.written", CACHE)                                                                   \
+    POINT(SAMPLES_PUBLISHED, "samples.published", CACHE)                                                               \
     /* the processes of headrace run */                                                                                \
     POINT(LAUNCH_OPENED, "launch.opened", LAUNCH)                                                                      \
     POINT(LAUNCH_FORKED, "launch.forked", LAUNCH)                                                                      \

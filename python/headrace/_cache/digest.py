@@ -204,3 +204,24 @@ def seen_by(function: Any, has_version: bool) -> dict[str, str]:
             "version=, and another one whenever it changes"
         ) from None
     return digest.seen
+
+
+def seen_in(value: Any, has_version: bool) -> dict[str, str]:
+    """Returns the parts of an object: its class, and each of its attributes. Raises ValueError as seen_by."""
+    digest = Digest(has_version)
+    name = type(value).__qualname__
+    try:
+        if _is_users(_file_of(type(value))):
+            digest.add(type(value), f"class {name}")
+        else:
+            digest.seen[f"class {name}"] = f"{type(value).__module__}.{name}"
+        for attribute, part in sorted(getattr(value, "__dict__", {}).items()):
+            digest.add(part, f"{name}.{attribute}")
+        if not hasattr(value, "__dict__"):
+            digest.add(value, name)
+    except TooLarge as error:
+        raise ValueError(
+            f"headrace.cache_samples: {error} is larger than {MOST_BYTES >> 20} MiB, too large to see whether it "
+            "changes; give version=, and another one whenever it changes"
+        ) from None
+    return digest.seen
