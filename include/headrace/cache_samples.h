@@ -58,6 +58,7 @@ struct hr_sample {
     void *data;       /* READY: to read only. After hr_samples_reserve: to write. 64-aligned */
     int64_t begun_ns; /* the rest is the library's */
     uint64_t place;
+    void *memory;
 };
 
 enum hr_sample_answer { HR_SAMPLE_READY = 0, HR_SAMPLE_MAKE = 1, HR_SAMPLE_BUSY = 2, HR_SAMPLE_REFUSED = 3 };

@@ -392,12 +392,12 @@ static void set_word(hr_samples *samples, const struct hr_sample *sample, uint64
 }
 
 void hr_samples_give_back(hr_samples *samples, struct hr_sample *sample) {
-    if (!samples->is_memory) hr__free(hr_take(sample->data));
+    hr__free(hr_take(sample->memory));
     set_word(samples, sample, word_of(EMPTY, 0));
 }
 
 void hr_samples_refuse(hr_samples *samples, struct hr_sample *sample, enum hr_sample_reason reason) {
-    if (!samples->is_memory) hr__free(hr_take(sample->data));
+    hr__free(hr_take(sample->memory));
     atomic_fetch_add(&samples->head->refused[reason], 1);
     set_word(samples, sample, word_of(REFUSED, reason));
 }
@@ -412,6 +412,17 @@ static int place(hr_samples *samples, uint64_t bytes, uint64_t *ret_place) {
     return r;
 }
 
+/* On a disk a write through the mapping could fail with SIGBUS, so the sample is written by pwrite. */
+static bool give_memory(const hr_samples *samples, struct hr_sample *sample) {
+    if (samples->is_memory) {
+        sample->data = samples->file + sample->place + SAMPLE_HEAD;
+        return true;
+    }
+    sample->memory = hr__realloc(NULL, sample->bytes + SAMPLE_ALIGN);
+    sample->data = (void *)(uintptr_t)hr__round_up((uintptr_t)sample->memory, SAMPLE_ALIGN);
+    return sample->memory != NULL;
+}
+
 int hr_samples_reserve(hr_samples *samples, struct hr_sample *sample, uint64_t bytes) {
     int r = bytes > samples->bytes ? -ENOSPC : 0;
     pthread_mutex_lock(&samples->lock);
@@ -423,10 +434,7 @@ int hr_samples_reserve(hr_samples *samples, struct hr_sample *sample, uint64_t b
         return HR_SAMPLE_REFUSED;
     }
     sample->bytes = bytes;
-    /* On a disk a write through a mapping could fail with SIGBUS, so the sample is written by pwrite. */
-    if (r == 0)
-        sample->data = samples->is_memory ? samples->file + sample->place + SAMPLE_HEAD : hr__realloc(NULL, bytes + 1);
-    if (r == 0 && sample->data) return HR_SAMPLE_READY;
+    if (r == 0 && give_memory(samples, sample)) return HR_SAMPLE_READY;
     atomic_fetch_add(&samples->head->no_memory, 1);
     hr_samples_give_back(samples, sample);
     return HR_SAMPLE_MAKE;
@@ -452,7 +460,7 @@ int hr_samples_publish(hr_samples *samples, struct hr_sample *sample) {
         hr_samples_give_back(samples, sample);
         return hr__fail(r, "cache: cannot write a sample of '%s': %s", name_of(samples), hr_error_text(r));
     }
-    if (!samples->is_memory) hr__free(hr_take(sample->data));
+    hr__free(hr_take(sample->memory));
     samples->entries[sample->index].bytes = sample->bytes;
     if (samples->checked) atomic_store(&samples->checked[sample->index], 1);
     atomic_fetch_add(&head->ready, 1);

@@ -152,7 +152,7 @@ class Digest:
             self._note(name, f"{type(value).__name__} {value!r}".encode(errors="surrogatepass"))
             return
         self._remember(value)
-        size = getattr(value, "nbytes", 0) if hasattr(type(value), "nbytes") else 0
+        size = _bytes_of(value)
         if isinstance(size, int) and size > self._left:
             self._refuse(name)
             return
@@ -175,6 +175,13 @@ class Digest:
         if not self._skips_large:
             raise TooLarge(name)
         self._note(name, b"too large")
+
+
+def _bytes_of(value: Any) -> Any:
+    try:
+        return value.nbytes if hasattr(type(value), "nbytes") else 0
+    except Exception:  # a sparse tensor has no such number
+        return 0
 
 
 def _source(function: types.FunctionType, code: types.CodeType) -> bytes:

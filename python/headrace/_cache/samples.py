@@ -27,6 +27,7 @@ from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
 from headrace._samples import checks, pending
 from headrace._samples.prepared import PreparedDataset
+from headrace._start import pickling
 
 _SUFFIX = ".samples"  # of the names of such objects, so that no other data has them
 _FORMAT = "samples"
@@ -172,7 +173,7 @@ class CachedSamples(PreparedDataset):
         if self._table is None and self._handle is not None:
             root, name, version, identity = self._handle
             cache = opening.open_cache(root)
-            self._table = _core.Samples(attached.attach(cache, name, version, identity))
+            self._table = _core.Samples(attached.attach(cache, name, version, identity), pickling.dump_exactly)
         if self._table is not None:
             self._use_torch()
         return self._table

@@ -21,8 +21,8 @@ class PreparedDataset:
         raise NotImplementedError
 
     def begin(self, is_first: bool) -> None:
-        """Checks the dataset before the first sample in each process. is_first: this is the first worker of its loader, or a
-        loader without workers."""
+        """Checks the dataset before the first sample in each process. is_first: this is the first worker of its loader,
+        or a loader without workers."""
 
 
 def begin(dataset: Any, is_first: bool) -> None:

@@ -13,6 +13,7 @@ enum { WAIT_NS = 100000000 }; /* between two looks at signals */
 struct samples {
     PyObject_HEAD hr_samples *samples;
     PyObject *cached; /* has the mapping */
+    PyObject *dump;   /* pickles what is not a tree of plain parts, as core.dump does */
     PyObject *types;  /* dict: named tuple classes that were loaded */
     struct encoder encoder;
     bool is_encoding; /* a thread uses the encoder */
@@ -82,8 +83,10 @@ static int keep(struct samples *self, struct hr_sample *sample, PyObject *object
     int r = encoder_init(&encoder);
     if (r < 0)
         hr_samples_give_back(self->samples, sample);
-    else
+    else {
+        encoder.dump = self->dump;
         r = keep_with(self, &encoder, sample, object);
+    }
     encoder_free(&encoder);
     return r;
 }
@@ -185,14 +188,16 @@ static PyObject *samples_claim_check(PyObject *object, PyObject *ignored) {
 }
 
 static PyObject *samples_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    PyObject *cached;
+    PyObject *cached, *dump;
     (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "O!:Samples", &CachedType, &cached)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "O!O:Samples", &CachedType, &cached, &dump)) return NULL;
     struct samples *self = (struct samples *)type->tp_alloc(type, 0);
     if (!self) return NULL;
     self->cached = Py_NewRef(cached);
+    self->dump = Py_NewRef(dump);
     self->types = PyDict_New();
     int r = self->types ? encoder_init(&self->encoder) : -1;
+    self->encoder.dump = dump;
     if (r == 0) {
         r = hr_samples_open(cached_of(cached), &self->samples);
         if (r < 0) cache_raise(r);
@@ -207,6 +212,7 @@ static void samples_dealloc(PyObject *object) {
     hr_samples_close(self->samples);
     encoder_free(&self->encoder);
     Py_XDECREF(self->types);
+    Py_XDECREF(self->dump);
     Py_XDECREF(self->cached);
     Py_TYPE(object)->tp_free(object);
 }
@@ -227,7 +233,8 @@ PyTypeObject SamplesType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Samples",
     .tp_basicsize = sizeof(struct samples),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Samples(cached)\n\nThe table of samples in an attached object of a cache.",
+    .tp_doc = "Samples(cached, dump)\n\nThe table of samples in an attached object of a cache. dump: pickles, as that of "
+              "configure().",
     .tp_new = samples_new,
     .tp_dealloc = samples_dealloc,
     .tp_methods = methods,
