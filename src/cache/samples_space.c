@@ -29,7 +29,9 @@ static int commit(hr_samples *samples, uint64_t extent, uint64_t from, uint64_t 
     if (r == 0)
         r = hr__cache_commit_mapped(samples->fd, samples->file, samples->is_memory, offset, end - offset,
                                     is_new ? &samples->wants_huge : &wants_none);
-    return r < 0 ? -ENOMEM : 0;
+    if (r < 0) return -ENOMEM;
+    if (samples->is_memory) hr__populate(samples->file + offset, end - offset); /* cheaper than a fault for each page */
+    return 0;
 }
 
 static bool take(hr_samples *samples, uint64_t extent, uint64_t from) {

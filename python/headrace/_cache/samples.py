@@ -9,6 +9,7 @@ runs the random steps behind it.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import multiprocessing
 import operator
@@ -29,6 +30,7 @@ from headrace._samples import checks, pending
 from headrace._samples.prepared import PreparedDataset
 from headrace._start import pickling
 
+_OF_PROCESS = ("_table", "_ahead", "_knows_numpy", "_knows_torch")  # attributes that are not pickled
 _SUFFIX = ".samples"  # of the names of such objects, so that no other data has them
 _FORMAT = "samples"
 _UNFIT, _NO_ROOM = "cannot be pickled", "the budget is used up"
@@ -67,13 +69,13 @@ class CachedSamples(PreparedDataset):
         self._handle: tuple[str | None, str, str, str] | None = None  # root, name, version, id; None: not cached
         self._table: _core.Samples | None = None
         self._ahead = _Ahead()
-        self._has_torch = False
+        self._knows_numpy = self._knows_torch = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_table", "_ahead", "_has_torch")}
+        return {name: value for name, value in vars(self).items() if name not in _OF_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _table=None, _ahead=_Ahead(), _has_torch=False)
+        vars(self).update(state, _table=None, _ahead=_Ahead(), _knows_numpy=False, _knows_torch=False)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "dataset":
@@ -120,6 +122,8 @@ class CachedSamples(PreparedDataset):
     def _number_of(self, index: Any) -> int | None:
         """Returns the index as a number from 0 to the length, or None if the samples of such an index are not
         cached."""
+        if type(index) is int and 0 <= index < self._count:
+            return index
         if isinstance(index, (bool, str)) or not lookup.has_special(index, "__index__"):
             return None
         try:
@@ -139,7 +143,7 @@ class CachedSamples(PreparedDataset):
             raise ahead.error
         if ahead is not NotImplemented:
             return ahead
-        self._use_torch()
+        self._know_arrays()
         return table.get(number, self._make)
 
     def _make(self, index: Any) -> Any:
@@ -161,27 +165,36 @@ class CachedSamples(PreparedDataset):
         finally:
             pending.reading.is_on = was_reading
 
-    def _use_torch(self) -> None:
-        """The extension has to know torch before it makes the first tensor."""
-        if not self._has_torch and "torch" in sys.modules:
+    def _know_arrays(self) -> None:
+        """The extension has to know numpy and torch before it keeps or makes the first array or tensor."""
+        if self._knows_torch and self._knows_numpy:
+            return
+        if not self._knows_numpy and "numpy" in sys.modules:
+            _core.use_numpy()
+            self._knows_numpy = True
+        if not self._knows_torch and "torch" in sys.modules:
             from headrace._tensors import extension
 
             extension.use_torch()
-            self._has_torch = True
+            self._knows_torch = True
 
     def _open(self) -> _core.Samples | None:
         if self._table is None and self._handle is not None:
             root, name, version, identity = self._handle
             cache = opening.open_cache(root)
-            self._table = _core.Samples(attached.attach(cache, name, version, identity), pickling.dump_exactly)
+            cached = attached.attach(cache, name, version, identity)
+            if attached.meta_of(cached).get("torch"):
+                importlib.import_module("torch")  # its tensors may be among the samples
+            self._table = _core.Samples(cached, pickling.dump_exactly)
         if self._table is not None:
-            self._use_torch()
+            self._know_arrays()
         return self._table
 
     def view(self, index: int) -> Any:
         """Returns a sample of the cache without a copy: its numpy arrays are read-only views, its tensors copies. The
         transform is not applied. Raises KeyError if the sample is not in the cache."""
-        table, number = self._open(), self._number_of(index)
+        table = self._table if self._table is not None else self._open()
+        number = self._number_of(index)
         if table is None or number is None:
             raise KeyError(f"headrace: sample {index!r} is not in the cache")
         sample = table.view(number)
@@ -414,7 +427,7 @@ def _obtain(
 ) -> _core.Cached:
     def make(build: _core.CacheBuild) -> str:
         build.samples(count, max(cache.sample_budget(), 1 << 20) if budget is None else budget)
-        return json.dumps({"kind": _FORMAT})
+        return json.dumps({"kind": _FORMAT, "torch": "torch" in sys.modules})
 
     try:
         _, before = cache.peek(name, version)

@@ -29,7 +29,7 @@ def settled(sample: Any) -> Any:
     elif isinstance(sample, dict):
         for value in sample.values():
             settled(value)
-    elif type(sample).__module__.startswith("headrace.images"):
+    elif getattr(type(sample), "headrace_lazy", False):
         sample.load()
         sample.im  # noqa: B018
     return sample

@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "cache/samples.h"
 
-/* A table of samples with several processes: what is published is right, whoever is killed where. */
+/* A table of samples with several processes: what is published is right, at whatever point a process is killed. */
 
 enum { COUNT = 60, BUDGET = 4 << 20, RACERS = 8, LARGE = 40 };
 
@@ -202,7 +202,7 @@ static void a_damaged_entry_or_head_is_an_error(void **state) {
     samples->head->version = whole.version;
 }
 
-/* What was written before the machine stopped is compared with its checksum: a torn sample is made again. */
+/* A sample that was written before the machine stopped is compared with its checksum: a torn sample is made again. */
 static void after_a_stop_of_the_machine_torn_samples_are_made_again(void **state) {
     struct hr_sample sample;
     (void)state;

@@ -165,7 +165,7 @@ def test_sample_that_cannot_be_pickled_is_not_kept() -> None:
     assert cached.report()["made_alone"] == 1
 
 
-def test_what_does_not_fit_is_made_by_each(tmp_path: pathlib.Path) -> None:
+def test_samples_beyond_the_budget_are_made_by_each_process() -> None:
     dataset = Values(np.zeros(1 << 18, np.uint8))
     dataset.__class__ = type("Many", (Values,), {"__len__": lambda self: 20})
     cached = _cached(dataset, "1M", version=1)
