@@ -69,7 +69,7 @@ struct samples_head {
 
 /* The extent that a handle fills. */
 struct filling {
-    uint64_t extent, used; /* used == extent_bytes: none */
+    uint64_t extent, used, committed;
     bool is_taken;
 };
 

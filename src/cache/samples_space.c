@@ -6,6 +6,8 @@
 
 /* Divides the budget of a table of samples into extents, each of which one handle fills. */
 
+enum { COMMIT_STEP = 2 << 20 }; /* the size of a huge page; at most so much of a handle's extent is committed and unused */
+
 bool hr__samples_lease_lives(const hr_samples *samples, uint64_t lease) {
     return lease == atomic_load(&samples->lease) || hr__lease_is_taken(samples->fd, HR__LEASES_AT + lease);
 }
@@ -20,17 +22,16 @@ void hr__samples_release_extent(hr_samples *samples) {
     samples->filling.is_taken = false;
 }
 
-/* Commits what is left of an extent. What is committed already stays as it is. */
-static int commit(hr_samples *samples, uint64_t extent, uint64_t from, uint64_t bytes) {
+/* Commits a part of the data, from whole pages on. A part that is committed already stays as it is. */
+static int commit(hr_samples *samples, uint64_t extent, uint64_t from, uint64_t to) {
     uint64_t page = hr__page_bytes(), begin = begin_of(samples, extent);
-    uint64_t offset = (begin + from) / page * page, end = begin + bytes;
+    uint64_t offset = (begin + from) / page * page, bytes = begin + to - offset;
+    bool wants_huge = samples->wants_huge && offset % COMMIT_STEP == 0;
+    bool *wants = wants_huge ? &samples->wants_huge : &wants_huge;
     int r = hr__fail_at("samples_commit");
-    bool wants_none = false, is_new = from == 0;
-    if (r == 0)
-        r = hr__cache_commit_mapped(samples->fd, samples->file, samples->is_memory, offset, end - offset,
-                                    is_new ? &samples->wants_huge : &wants_none);
+    if (r == 0) r = hr__cache_commit_mapped(samples->fd, samples->file, samples->is_memory, offset, bytes, wants);
     if (r < 0) return -ENOMEM;
-    if (samples->is_memory) hr__populate(samples->file + offset, end - offset); /* cheaper than a fault for each page */
+    if (samples->is_memory) hr__populate(samples->file + offset, bytes); /* cheaper than a fault for each page */
     return 0;
 }
 
@@ -77,19 +78,14 @@ static int find_abandoned(hr_samples *samples, uint64_t bytes, uint64_t *ret_ext
 
 /* For a sample of `bytes` bytes, not more than an extent has. */
 static int change_extent(hr_samples *samples, uint64_t bytes) {
-    uint64_t extent, room = samples->head->extent_bytes;
+    uint64_t extent;
     int r = -EAGAIN;
     while (r == -EAGAIN) r = take_fresh(samples, 1, &extent);
     if (r == -ENOSPC) r = find_abandoned(samples, bytes, &extent);
     if (r < 0) return r;
     uint64_t used = atomic_load(&samples->extents[extent].used);
-    r = commit(samples, extent, used, room);
-    if (r < 0) {
-        atomic_store(&samples->extents[extent].owner, 0);
-        return r;
-    }
     hr__samples_release_extent(samples);
-    samples->filling = (struct filling){.extent = extent, .used = used, .is_taken = true};
+    samples->filling = (struct filling){.extent = extent, .used = used, .committed = used, .is_taken = true};
     return 0;
 }
 
@@ -116,9 +112,15 @@ int hr__samples_place(hr_samples *samples, uint64_t bytes, uint64_t *ret_place) 
     if (bytes > size) return place_large(samples, bytes, ret_place);
     struct filling *filling = &samples->filling;
     int r = filling->is_taken && filling->used <= size - bytes ? 0 : change_extent(samples, bytes);
+    uint64_t end = filling->used + bytes;
+    if (r == 0 && end > filling->committed) {
+        uint64_t to = hr__min(hr__round_up(end, COMMIT_STEP), size);
+        r = commit(samples, filling->extent, filling->committed, to);
+        if (r == 0) filling->committed = to;
+    }
     if (r < 0) return r;
     *ret_place = begin_of(samples, filling->extent) + filling->used;
-    filling->used += bytes;
-    atomic_store(&samples->extents[filling->extent].used, filling->used);
+    filling->used = end;
+    atomic_store(&samples->extents[filling->extent].used, end);
     return 0;
 }

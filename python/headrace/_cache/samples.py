@@ -83,11 +83,16 @@ class CachedSamples(PreparedDataset):
         return getattr(self.dataset, name)
 
     def __repr__(self) -> str:
-        name = "not cached" if self._handle is None else repr(self._handle[1].removesuffix(_SUFFIX))
+        name = "not cached" if self.name is None else repr(self.name)
         return f"cache_samples({type(self.dataset).__name__} of {self._count} samples, {name})"
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def name(self) -> str | None:
+        """Returns the name of the samples in the cache, or None if they are not cached."""
+        return None if self._handle is None else self._handle[1].removesuffix(_SUFFIX)
 
     # ---- samples ----
 
@@ -204,17 +209,21 @@ class CachedSamples(PreparedDataset):
 
     def begin(self, is_first: bool) -> None:
         table = self._open() if is_first else None
-        if table is None or self._handle is None:
+        name = self.name
+        if table is None or name is None:
             return
-        name = self._handle[1].removesuffix(_SUFFIX)
         if table.claim_check():
             try:
-                checks.check_not_random(self._make_plain, self._count, name)
+                checks.check_not_random(self._make, self._keep, self._count, name)
             except checks.SamplesDiffer:
                 self.drop()  # samples that were kept meanwhile are not right
                 raise
         else:
             checks.check_not_stale(self._make_plain, self.view, self._count, name)
+
+    def _keep(self, index: int, sample: Any) -> None:
+        if self._table is not None:
+            self._table.take(index, lambda _: sample)
 
     def _make_plain(self, index: int) -> Any:
         return splitting.unmarked(self._make(index))
@@ -251,8 +260,7 @@ class CachedSamples(PreparedDataset):
     def warm(self, workers: int = -1, progress: bool | None = None) -> dict[str, Any]:
         """Makes all samples, and returns report(). workers: processes; -1: one for each core; 0: this one.
 
-        progress: show a bar on stderr, if tqdm is installed. None: if stderr is a terminal. An exception of a sample is
-        raised."""
+        progress: show on stderr how far it is. None: if stderr is a terminal. An exception of a sample is raised."""
         from headrace._cache import warming
 
         warming.warm(self, workers, progress)

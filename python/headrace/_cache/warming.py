@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 from headrace import _core
+from headrace._errors.progress import Progress
 from headrace._inspect.cores import usable_cores
 
 _PARTS = 50  # for each worker, so that all end at about the same time
@@ -27,18 +27,6 @@ def _fill(first: int, end: int) -> int:
     return int(_dataset.fill(range(first, end)))
 
 
-@contextlib.contextmanager
-def _bar(total: int, is_shown: bool | None) -> Iterator[Callable[[int], Any]]:
-    """Returns a function that shows so many more samples, with tqdm if it is installed."""
-    try:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped]
-    except ImportError:
-        yield lambda count: None
-        return
-    with tqdm(total=total, desc="samples", unit=" samples", disable=None if is_shown is None else not is_shown) as bar:
-        yield bar.update
-
-
 def count_workers(workers: Any) -> int:
     """Returns a number of processes. Raises TypeError, ValueError."""
     try:
@@ -50,21 +38,31 @@ def count_workers(workers: Any) -> int:
     return usable_cores(_core.machine()) if count == -1 else count
 
 
-def warm(dataset: Any, workers: int, progress: bool | None) -> None:
+def warm(dataset: Any, workers: int, is_shown: bool | None) -> None:
     """Makes all samples of a CachedSamples."""
     count, total = count_workers(workers), len(dataset)
     dataset.begin(True)
-    with _bar(total, progress) as show:
-        if count == 0:
-            for number in range(total):
-                show(dataset.fill([number]))
-            return
-        size = max(1, min(_MOST, total // (count * _PARTS)))
-        with ProcessPoolExecutor(count, initializer=_start, initargs=(dataset,)) as pool:
-            parts = [pool.submit(_fill, first, min(first + size, total)) for first in range(0, total, size)]
-            try:
-                for part in as_completed(parts):
-                    show(part.result())
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+    shown = Progress("samples", total, is_shown)
+    try:
+        for made in _made_here(dataset) if count == 0 else _made_by(dataset, count):
+            shown.add(made)
+    finally:
+        shown.end()
+
+
+def _made_here(dataset: Any) -> Iterator[int]:
+    for number in range(len(dataset)):
+        yield dataset.fill([number])
+
+
+def _made_by(dataset: Any, count: int) -> Iterator[int]:
+    total = len(dataset)
+    size = max(1, min(_MOST, total // (count * _PARTS)))
+    with ProcessPoolExecutor(count, initializer=_start, initargs=(dataset,)) as pool:
+        parts = [pool.submit(_fill, first, min(first + size, total)) for first in range(0, total, size)]
+        try:
+            for part in as_completed(parts):
+                yield part.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -41,8 +41,8 @@ def spread(count: int, most: int) -> list[int]:
     return [number * count // few for number in range(few)]
 
 
-def check_not_random(make: Callable[[int], Any], count: int, name: str) -> None:
-    """Makes samples twice with other random numbers, and raises SamplesDiffer if they differ."""
+def check_not_random(make: Callable[[int], Any], keep: Callable[[int, Any], None], count: int, name: str) -> None:
+    """Makes samples twice with other random numbers, and keeps them. Raises SamplesDiffer if they differ."""
     end = time.monotonic() + _MOST_S
     with generators_kept():
         for done, index in enumerate(spread(count, _COMPARED)):
@@ -55,7 +55,10 @@ def check_not_random(make: Callable[[int], Any], count: int, name: str) -> None:
                 other = make(index)
             except Exception:  # the loader raises it, or skips the sample
                 continue
-            if where := difference(one, other):
+            where = difference(one, other)
+            if where is None:
+                keep(index, one)
+            else:
                 raise SamplesDiffer(
                     f"headrace: the samples of '{name}' cannot be cached, because they are random: sample {index} was "
                     f"made twice, and differs ({where}). Leave the random steps out of the dataset, and give them to "
