@@ -65,21 +65,35 @@ def _examine(dataset: Any) -> dict[str, Any]:
     return {"samples": len(dataset), "bytes": size // few * len(dataset), "seconds_of_one_process": seconds}
 
 
+class _Stopped(BaseException):
+    """Raised by a signal that ends a job."""
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise _Stopped
+
+
 def _hold(cached: Any) -> None:
     """Waits for a signal that ends a job, then removes the samples."""
-    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    print("headrace: holding the samples; Ctrl-C removes them", file=sys.stderr, flush=True)
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    signal.sigwait(signals)
-    cached.drop()
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _stop)
+        print("headrace: holding the samples; Ctrl-C removes them", file=sys.stderr, flush=True)
+        while True:
+            time.sleep(3600)
+    except _Stopped:
+        cached.drop()
 
 
 def _run(options: argparse.Namespace) -> int:
     from headrace._cache.samples import cache_samples
+    from headrace._cache.warming import count_workers
 
-    with reports_failure(f"--budget {options.budget}"):
-        if options.budget != "auto":
+    if options.budget != "auto":
+        with reports_failure(f"--budget {options.budget}"):
             size_of(options.budget, "--budget")
+    with reports_failure(f"--workers {options.workers}"):
+        count_workers(options.workers)
     value = load(options.dataset)
     with reports_failure(f"{options.dataset} cannot be called"):
         dataset = dataset_of(value, options.dataset)
