@@ -312,12 +312,16 @@ class Loader(Options):
         `private_grown_bytes` (0 except in `headrace doctor`), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
         seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`.
 
+        If the batch sampler is a headrace.Plan for several ranks, there is also `ranks`, a text that says which rank
+        this is, what says so, and how it is compared with the others.
+
         With num_workers=0 there is a report only if `rng` or `on_bad_sample` makes samples one by one. It has `seed`,
         `workers`, `batches`, `skipped` and `bad_samples`. Raises RuntimeError if there is no report, and before the
         first iteration."""
         if self._engine is None:
             raise RuntimeError(_engine.NO_REPORT)
-        return self._engine.report()
+        ranks = self._place.describe_ranks(self.batch_sampler)
+        return {**self._engine.report(), "ranks": ranks} if ranks else self._engine.report()
 
     def __getstate__(self) -> dict[str, Any]:
         fresh = {"_iterator": None, "_engine": None, "_made_by": None, "_blame": restart_state.SampleDeaths()}

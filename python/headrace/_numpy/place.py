@@ -229,6 +229,14 @@ class Place:
             self._agreement = Agreement(made_by, plan.place.rank, plan.num_replicas, settings)
         return Watch(self._agreement, epoch, lambda: None)
 
+    def describe_ranks(self, plan: Any) -> str:
+        """Returns which rank a plan is for, what says so, and how it is compared with the others; "": there are no
+        others."""
+        if not isinstance(plan, Plan) or plan.num_replicas < 2:
+            return ""
+        compared = "not compared yet" if self._agreement is None else self._agreement.describe()
+        return f"rank {plan.place.rank} of {plan.num_replicas} ({plan.place.source}); {compared}"
+
     def was_drawn(self, epoch: Epoch, watch: Watch | None) -> None:
         """Called after the first indices of an epoch were drawn. Raises RanksDisagree."""
         if not self._has_warned:
