@@ -94,6 +94,7 @@ class Loader(Options):
         held_back: int = Options.held_back,
         snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
         threads: int | str = Options.threads,
+        cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
         repair: str | None = Options.repair,
     ) -> None:
@@ -117,6 +118,7 @@ class Loader(Options):
         self.epoch = 0
         self._is_iterable = _options.is_iterable_only(dataset)
         self._iterator: WorkerIterator | None = None
+        self._cached: Any = None  # the CachedSamples of the option cache
         self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest iterator has it
         self._blame = restart_state.SampleDeaths()
         self._place = Place()
@@ -296,6 +298,16 @@ class Loader(Options):
             was_drawn()
         return iterator
 
+    def _dataset_of(self, policy: _options.Policy) -> Any:
+        """Returns the dataset, with a cache of its samples if the options ask for that."""
+        if policy.cache is None:
+            return self.dataset
+        if self._cached is None:
+            from headrace._cache.samples import for_loader  # imported only if it is needed
+
+            self._cached = for_loader(self.dataset, policy.cache)
+        return self._cached
+
     def report(self) -> dict[str, Any]:
         """Returns counters of the newest iterator. After its end they keep their last values.
 
@@ -310,18 +322,21 @@ class Loader(Options):
         `memory_bytes`, `kept` ("all": workers import nothing; "part"; "nothing"), `hazards` (why not all), `unkept`
         (the modules that made it so, and the seconds that each took), `seconds` of the imports, `error` of the import),
         `private_grown_bytes` (0 except in `headrace doctor`), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
-        seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`.
+        seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`. With the option cache,
+        `cache` has what headrace.cache_samples reports.
 
         If the batch sampler is a headrace.Plan for several ranks, there is also `ranks`, a text that says which rank
         this is, what says so, and how it is compared with the others.
 
-        With num_workers=0 there is a report only if `rng` or `on_bad_sample` makes samples one by one. It has `seed`,
-        `workers`, `batches`, `skipped` and `bad_samples`. Raises RuntimeError if there is no report, and before the
-        first iteration."""
-        if self._engine is None:
+        With num_workers=0 there is a report only with cache, or if `rng` or `on_bad_sample` makes samples one by one.
+        It has `seed`, `workers`, `batches`, `skipped` and `bad_samples`. Raises RuntimeError if there is no report, and
+        before the first iteration."""
+        cache = {} if self._cached is None else {"cache": self._cached.report()}
+        if self._engine is None and not cache:
             raise RuntimeError(_engine.NO_REPORT)
-        ranks = self._place.describe_ranks(self.batch_sampler)
-        return {**self._engine.report(), "ranks": ranks} if ranks else self._engine.report()
+        text = self._place.describe_ranks(self.batch_sampler)
+        ranks = {"ranks": text} if text else {}
+        return {**(self._engine.report() if self._engine is not None else {}), **cache, **ranks}
 
     def __getstate__(self) -> dict[str, Any]:
         fresh = {"_iterator": None, "_engine": None, "_made_by": None, "_blame": restart_state.SampleDeaths()}
