@@ -17,8 +17,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
 
-/* What the cache reads from files: the record of an object, array files and archives of a user, and a table of samples.
- * Whatever the bytes are, they are refused, or what is read is inside the file. */
+/* Reads what the cache reads from files: the record of an object, array files and archives of a user, and a table of
+ * samples. Whatever the bytes are, they are refused, or what is read is inside the file. */
 
 enum { TABLE_SAMPLES = 20 };
 

@@ -42,8 +42,9 @@ typedef struct hr_samples hr_samples;
 HR_API int hr_samples_auto_budget(const hr_cache *cache, uint64_t *ret_bytes);
 
 /* Makes the data of a build an empty table for `count` samples of at most `budget_bytes` bytes together, whose space is
- * committed while it fills; hr_cache_build_finish publishes it. The format of the request is HR_SAMPLES_FORMAT. -EINVAL:
- * the budget is smaller than HR_SAMPLES_LEAST_BYTES, or a size overflows. Other errors as hr_cache_build_reserve. */
+ * committed while it fills; hr_cache_build_finish publishes it. The format of the request is HR_SAMPLES_FORMAT.
+ * -EINVAL: the budget is smaller than HR_SAMPLES_LEAST_BYTES, or a size overflows. Other errors as
+ * hr_cache_build_reserve. */
 HR_API int hr_samples_build(hr_cache_build *build, uint64_t count, uint64_t budget_bytes);
 
 /* Opens the table of an attached object, which has to stay attached. Owned by the caller. HR_E_CORRUPT: it is damaged.
@@ -66,9 +67,9 @@ enum hr_sample_answer { HR_SAMPLE_READY = 0, HR_SAMPLE_MAKE = 1, HR_SAMPLE_BUSY 
  * damaged. -EMFILE and other errno. */
 HR_API int hr_samples_begin(hr_samples *samples, uint64_t index, struct hr_sample *ret_sample);
 
-/* Waits after HR_SAMPLE_BUSY while another process or thread makes the sample, at most four times as long as a sample has
- * taken on average. 0: begin again. -ETIMEDOUT: it takes longer; make it for this process only. -EAGAIN: the deadline
- * (CLOCK_MONOTONIC) has come; call again. */
+/* Waits after HR_SAMPLE_BUSY while another process or thread makes the sample, at most four times as long as a sample
+ * has taken on average. 0: begin again. -ETIMEDOUT: it takes longer; make it for this process only. -EAGAIN: the
+ * deadline (CLOCK_MONOTONIC) has come; call again. */
 HR_API int hr_samples_wait(hr_samples *samples, const struct hr_sample *sample, int64_t deadline_ns);
 
 /* Finds a place for `bytes` bytes. 0: sample->data. HR_SAMPLE_REFUSED: the budget is used up, and the sample is refused
@@ -95,9 +96,9 @@ struct hr_samples_report {
     uint64_t used_bytes;                     /* of the budget; space that a dead process left counts */
     uint64_t hits;                           /* reads of a sample that was there */
     uint64_t made;                           /* samples that were made for the cache */
-    uint64_t made_alone;                     /* made for one process: it did not want to wait longer, or they are not kept */
-    uint64_t no_memory;                      /* samples given back because the machine had no room */
-    uint64_t mean_ns;                        /* time to make a sample; 0: none was made */
+    uint64_t made_alone; /* made for one process: it did not want to wait longer, or they are not kept */
+    uint64_t no_memory;  /* samples given back because the machine had no room */
+    uint64_t mean_ns;    /* time to make a sample; 0: none was made */
 };
 HR_API void hr_samples_look(const hr_samples *samples, struct hr_samples_report *ret_report);
 /* Counts a sample that was made although it was HR_SAMPLE_BUSY or HR_SAMPLE_REFUSED. */

@@ -6,7 +6,9 @@
 
 /* Divides the budget of a table of samples into extents, each of which one handle fills. */
 
-enum { COMMIT_STEP = 2 << 20 }; /* the size of a huge page; at most so much of a handle's extent is committed and unused */
+enum {
+    COMMIT_STEP = 2 << 20
+}; /* the size of a huge page; at most so much of a handle's extent is committed and unused */
 
 bool hr__samples_lease_lives(const hr_samples *samples, uint64_t lease) {
     return lease == atomic_load(&samples->lease) || hr__lease_is_taken(samples->fd, HR__LEASES_AT + lease);

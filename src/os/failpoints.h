@@ -156,11 +156,11 @@
     POINT(CACHE_OPENED, "cache.opened", CACHE)                                                                         \
     POINT(CACHE_DELETE, "cache.delete", CACHE)                                                                         \
     POINT(CACHE_TRASHED, "cache.trashed", CACHE)                                                                       \
-    POINT(SAMPLES_CLAIMED, "samples.claimed", SAMPLES)                                                                  \
-    POINT(SAMPLES_EXTENT, "samples.extent", SAMPLES)                                                                    \
-    POINT(SAMPLES_RESERVED, "samples.reserved", SAMPLES)                                                                \
-    POINT(SAMPLES_WRITTEN, "samples.written", SAMPLES)                                                                  \
-    POINT(SAMPLES_PUBLISHED, "samples.published", SAMPLES)                                                              \
+    POINT(SAMPLES_CLAIMED, "samples.claimed", SAMPLES)                                                                 \
+    POINT(SAMPLES_EXTENT, "samples.extent", SAMPLES)                                                                   \
+    POINT(SAMPLES_RESERVED, "samples.reserved", SAMPLES)                                                               \
+    POINT(SAMPLES_WRITTEN, "samples.written", SAMPLES)                                                                 \
+    POINT(SAMPLES_PUBLISHED, "samples.published", SAMPLES)                                                             \
     /* the processes of headrace run */                                                                                \
     POINT(LAUNCH_OPENED, "launch.opened", LAUNCH)                                                                      \
     POINT(LAUNCH_FORKED, "launch.forked", LAUNCH)                                                                      \

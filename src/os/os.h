@@ -308,8 +308,8 @@ __attribute__((format(printf, 2, 3))) int hr__path(char *ret_path, const char *f
 struct hr__file_info {
     uint64_t device, inode, bytes;
     uint64_t committed_bytes; /* that the file system has given it; a sparse file has fewer than `bytes` */
-    int64_t changed_ns;  /* of the contents: st_mtim, since 1970 */
-    uint32_t user, mode; /* mode: the permission bits */
+    int64_t changed_ns;       /* of the contents: st_mtim, since 1970 */
+    uint32_t user, mode;      /* mode: the permission bits */
     bool is_folder, is_regular, is_link;
 };
 int hr__file_look(const char *path, struct hr__file_info *ret_info); /* of a symbolic link: of the link itself */

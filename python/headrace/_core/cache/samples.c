@@ -172,14 +172,14 @@ static PyObject *samples_report(PyObject *object, PyObject *ignored) {
     struct hr_samples_report report;
     (void)ignored;
     hr_samples_look(((struct samples *)object)->samples, &report);
-    return Py_BuildValue(
-        "{sKsKsKsKsKsKsKsKsKsKsK}", "count", (unsigned long long)report.count, "budget_bytes",
-        (unsigned long long)report.budget_bytes, "ready", (unsigned long long)report.ready, "no_room",
-        (unsigned long long)report.refused[HR_SAMPLE_NO_ROOM], "unfit",
-        (unsigned long long)report.refused[HR_SAMPLE_UNFIT], "used_bytes", (unsigned long long)report.used_bytes,
-        "hits", (unsigned long long)report.hits, "made", (unsigned long long)report.made, "made_alone",
-        (unsigned long long)report.made_alone, "no_memory", (unsigned long long)report.no_memory, "mean_ns",
-        (unsigned long long)report.mean_ns);
+    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsK}", "count", (unsigned long long)report.count, "budget_bytes",
+                         (unsigned long long)report.budget_bytes, "ready", (unsigned long long)report.ready, "no_room",
+                         (unsigned long long)report.refused[HR_SAMPLE_NO_ROOM], "unfit",
+                         (unsigned long long)report.refused[HR_SAMPLE_UNFIT], "used_bytes",
+                         (unsigned long long)report.used_bytes, "hits", (unsigned long long)report.hits, "made",
+                         (unsigned long long)report.made, "made_alone", (unsigned long long)report.made_alone,
+                         "no_memory", (unsigned long long)report.no_memory, "mean_ns",
+                         (unsigned long long)report.mean_ns);
 }
 
 static PyObject *samples_claim_check(PyObject *object, PyObject *ignored) {
@@ -221,7 +221,8 @@ static PyMethodDef methods[] = {
     {"get", (PyCFunction)(void (*)(void))samples_get, METH_FASTCALL,
      "get(index, make) -> object\n\nReturns a sample: a copy of the one that is kept, or make(index), which is kept."},
     {"take", (PyCFunction)(void (*)(void))samples_take, METH_FASTCALL,
-     "take(index, make) -> object\n\nThe same, but returns NotImplemented at once if another process makes the sample."},
+     "take(index, make) -> object\n\nThe same, but returns NotImplemented at once if another process makes the "
+     "sample."},
     {"view", samples_view, METH_O,
      "view(index) -> object\n\nReturns a sample whose numpy arrays are read-only views of the cache. Raises KeyError."},
     {"report", samples_report, METH_NOARGS, "report() -> dict\n\nReturns the fields of struct hr_samples_report."},
@@ -233,8 +234,9 @@ PyTypeObject SamplesType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Samples",
     .tp_basicsize = sizeof(struct samples),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Samples(cached, dump)\n\nThe table of samples in an attached object of a cache. dump: pickles, as that of "
-              "configure().",
+    .tp_doc =
+        "Samples(cached, dump)\n\nThe table of samples in an attached object of a cache. dump: pickles, as that of "
+        "configure().",
     .tp_new = samples_new,
     .tp_dealloc = samples_dealloc,
     .tp_methods = methods,

@@ -150,8 +150,9 @@ PyTypeObject LeaseType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Lease",
     .tp_basicsize = sizeof(struct lease),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "Bytes of a batch, as a writable buffer, or of a sample of the cache, as a read-only one. They are valid as "
-              "long as this object and its views.",
+    .tp_doc =
+        "Bytes of a batch, as a writable buffer, or of a sample of the cache, as a read-only one. They are valid as "
+        "long as this object and its views.",
     .tp_dealloc = lease_dealloc,
     .tp_as_buffer = &lease_buffer,
 };
