@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core
+from headrace._errors.progress import Progress
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
 from headrace._inspect.cores import usable_cores
@@ -137,18 +138,6 @@ def _workers(workers: Any, n: int) -> int:
     return 0 if n <= _FEW else min(usable_cores(_core.machine()), -(-n // _FEW))
 
 
-@contextlib.contextmanager
-def _bar(total: int, is_shown: bool | None) -> Iterator[Callable[[int], Any]]:
-    """Returns a function that shows so many more samples, with tqdm if it is installed."""
-    try:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped]
-    except ImportError:
-        yield lambda count: None
-        return
-    with tqdm(total=total, desc="lengths", unit=" samples", disable=None if is_shown is None else not is_shown) as bar:
-        yield bar.update
-
-
 def lengths(dataset: Any, key: Key = None, *, workers: int = -1, progress: bool | None = None) -> np.ndarray[Any, Any]:
     """Returns the length of each sample of a map-style dataset, an int32 array of shape (len(dataset),).
 
@@ -161,7 +150,7 @@ def lengths(dataset: Any, key: Key = None, *, workers: int = -1, progress: bool 
             `sample[key]`. A function: what it returns for a sample. A part that is an integer is the length itself. A
             sample that is a mapping, a tuple or a list of other things needs a key; `len` counts these things.
         workers: number of worker processes. -1: one for each core that this process may use. 0: none.
-        progress: show a bar on stderr, if tqdm is installed. None: if stderr is a terminal.
+        progress: show on stderr how far it is. None: if stderr is a terminal.
 
     Some samples are read a second time. If their lengths differ, a warning says how often: a plan then bounds the
     lengths that were measured, and not those that come. Random numbers of this process are left as they were.
@@ -181,10 +170,10 @@ def lengths(dataset: Any, key: Key = None, *, workers: int = -1, progress: bool 
     loader = Loader(measured, batch, sampler=order, num_workers=count, collate_fn=_as_array, seed=0)
     found = np.empty(n + len(again), np.int32)
     done = 0
-    with random_numbers.generators_kept(), _bar(n, progress) as show:
+    with random_numbers.generators_kept(), Progress("lengths", n, progress) as shown:
         for part in loader:
             found[done : done + len(part)] = part
-            show(min(len(part), max(0, n - done)))
+            shown.add(min(len(part), max(0, n - done)))
             done += len(part)
     _compare(found[:n], found[n:], again)
     return found[:n]
