@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of a grid search runs, and its table shows that the cache makes the data once."""
+"""The example of a grid search runs, and its tables show that the cache makes the data once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,25 @@ import sys
 from pathlib import Path
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/grid_search.py"
+PICTURES = 100
+COMPARED = 64 * 2  # samples that are made twice at first
+AGAIN = 2  # by the first worker of each loader, at the beginning of each epoch
 
 
-def test_grid_search_makes_features_once() -> None:
-    result = subprocess.run(
-        [sys.executable, EXAMPLE, "--jobs", "3", "--rows", "20000"], capture_output=True, text=True, timeout=200
-    )
+def _rows(lines: list[str]) -> dict[str, list[str]]:
+    return {line[:24].strip(): line[24:].split() for line in lines[2:]}
+
+
+def test_grid_search_makes_data_once() -> None:
+    words = ["--jobs", "3", "--rows", "20000", "--pictures", str(PICTURES)]
+    result = subprocess.run([sys.executable, EXAMPLE, *words], capture_output=True, text=True, timeout=200)
     assert result.returncode == 0, result.stderr
-    rows = {line[:24].strip(): line[24:].split() for line in result.stdout.splitlines()[2:]}
-    assert rows["features made"] == ["3", "times", "1", "times"]
-    without, cached = rows["best loss"]
-    assert without == cached
+    lines = result.stdout.splitlines()
+    features, pictures = _rows(lines[:6]), _rows(lines[6:])
+    assert features["features made"] == ["3", "times", "1", "times"]
+    made, _, made_cached, _ = pictures["pictures decoded"]
+    assert int(made) == 3 * 2 * PICTURES
+    assert PICTURES <= int(made_cached) <= 2 * PICTURES + COMPARED + 3 * 2 * AGAIN
+    for rows in (features, pictures):
+        without, cached = rows["best loss"]
+        assert without == cached
