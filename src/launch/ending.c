@@ -49,8 +49,8 @@ void hr__ending_kill(struct hr__attempt *attempt) {
     if (attempt->ended_count < attempt->job->local_size) hr__ending_take_stacks(attempt);
     attempt->phase = HR__KILLING;
     hr__stop_at(HR__AT_LAUNCH_KILLS);
-    hr__attempt_order(attempt, HR__ORDER_SWEEP, -1, 0);
     hr__kill(attempt->guardian_pid, HR__CONT); /* a guardian that is stopped would obey later */
+    hr__attempt_order(attempt, HR__ORDER_SWEEP, -1, 0);
 }
 
 void hr__ending_begin(struct hr__attempt *attempt, enum hr__reason reason, int signal) {
