@@ -159,13 +159,21 @@ struct hr_image_size {
  * value is out of range, or a side of an image between two steps would be 0. -EOVERFLOW: too large. */
 HR_API int hr_image_measure(const struct hr_image_recipe *recipe, struct hr_image_size *ret_size);
 
-/* Scratch memory of the threads of runs, kept from run to run. */
+/* Scratch memory of the threads of runs. It is kept from run to run, as far as recent runs needed it. */
 typedef struct hr_image_memory hr_image_memory;
 
 /* -ENOMEM. */
 HR_API int hr_image_memory_new(hr_image_memory **ret_memory);
 /* NULL is allowed. */
 HR_API void hr_image_memory_free(hr_image_memory *memory);
+
+/* Is called by each thread of a run before it makes the recipes of an image, with the first of them, and with NULL when
+ * it has made them. Threads count from 0, the calling one. */
+typedef void hr_image_watch(void *context, uint32_t thread, const struct hr_image_recipe *recipe);
+
+/* Sets the function that watches the runs which use this memory, so that a crash can be reported with the image that
+ * caused it. NULL: none, as at first. */
+HR_API void hr_image_memory_watch(hr_image_memory *memory, hr_image_watch *watch, void *context);
 
 /*
  * Makes the results of `count` recipes in up to `threads` threads, the calling one included (0 counts as 1), and

@@ -20,13 +20,27 @@ class _Reading(threading.local):
 
 
 reading = _Reading()
-_make: Callable[[Any, int, bool], None] | None = None
+is_installed = False  # images.install() was called; workers that do not inherit it are told so
+_make: Callable[[Any, int, bool], bool] | None = None
 
 
-def connect(make: Callable[[Any, int, bool], None]) -> None:
-    """Sets the function that makes the pending values in samples: (samples, threads, may be kept after the batch)."""
+def connect(make: Callable[[Any, int, bool], bool]) -> None:
+    """Sets the function that makes the pending values in samples: (samples, threads, may be kept after the batch). It
+    returns True if there were any."""
     global _make
     _make = make
+
+
+def finish(samples: Any, threads: int, keeps: bool) -> bool:
+    """Makes the pending values in samples. Returns True if there were any."""
+    return _make is not None and _make(samples, threads, keeps)
+
+
+def install() -> None:
+    """In a worker: does what images.install() did in the trainer. Raises what importing headrace.images raises."""
+    from headrace import images
+
+    images.install()
 
 
 def read(fetch: Callable[[Any], Any], task: Any) -> Any:
@@ -36,6 +50,14 @@ def read(fetch: Callable[[Any], Any], task: Any) -> Any:
         return fetch(task)
     finally:
         reading.is_on = False
+
+
+class Passing:
+    """A collate function that returns the samples as they are, with pending values, for _core.Port.collate."""
+
+    def __call__(self, samples: Any) -> Any:
+        reading.is_on = False
+        return samples
 
 
 class Finishing:
@@ -49,8 +71,7 @@ class Finishing:
 
     def __call__(self, samples: Any) -> Any:
         reading.is_on = False
-        if _make is not None:
-            _make(samples, self._threads, self._keeps)
+        finish(samples, self._threads, self._keeps)
         return self._collate(samples)
 
 

@@ -28,12 +28,17 @@ def _can_note(image: Any) -> bool:
 
 
 def _adjust(image: Any, number: int, factor: float | None) -> Any:
-    """Notes one of the four adjustments, numbered as in torchvision; none if there is no factor."""
+    """Notes one of the four adjustments, numbered as in torchvision; none if there is no factor. Pillow does one whose
+    factor is out of range for C, and those after it."""
     if factor is None or (number == _HUE and image.mode == "L"):
         return image
+    is_lazy = _lazy.note_of(image) is not None
     if number == _HUE:
-        return _lazy.then(image, _steps.hue(int(factor * 255) & 255))
-    return _lazy.then(image, _NOTED[number](factor))
+        shift = int(factor * 255) & 255
+        return _lazy.then(image, _steps.hue(shift)) if is_lazy else _steps.shift_hue(image, shift)
+    if is_lazy and 0 <= factor <= _steps.MOST_FACTOR:
+        return _lazy.then(image, _NOTED[number](factor))
+    return _steps.ENHANCERS[number](image).enhance(factor)
 
 
 def _make_grey(image: Any, channels: int) -> Any:

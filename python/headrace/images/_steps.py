@@ -23,11 +23,8 @@ _CROP, _RESIZE, _TRANSPOSE, _CONVERT, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE 
 # kind, method, filter, passes, channels, width, height, box, area, factor, shift
 _STEP = struct.Struct("=7I4i4ffI")
 _CHANNELS = {"L": 1, "RGB": 3}
-_ENHANCERS = {
-    _BRIGHTNESS: ImageEnhance.Brightness,
-    _CONTRAST: ImageEnhance.Contrast,
-    _SATURATION: ImageEnhance.Color,
-}
+ENHANCERS = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)  # from _BRIGHTNESS on
+MOST_FACTOR = 1e6  # of brightness, contrast and saturation
 
 
 def crop(left: int, upper: int, right: int, lower: int) -> bytes:
@@ -82,7 +79,7 @@ def _replay_one(image: Any, kind: int, method: int, resample: int, _: int, chann
         return image.convert("L" if channels == 1 else "RGB")
     if kind == _HUE:
         return shift_hue(image, shift)
-    return _ENHANCERS[kind](image).enhance(factor)
+    return ENHANCERS[kind - _BRIGHTNESS](image).enhance(factor)
 
 
 def shift_hue(image: Any, shift: int) -> Any:

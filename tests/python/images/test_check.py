@@ -20,7 +20,8 @@ if not photos.MISSING:
     import torch
     from headrace import images
     from headrace.doctor.run.images import check_images
-    from headrace.images import _check, _counts
+    from headrace._samples import image_counts
+    from headrace.images import _check
     from PIL import Image
     from torchvision import transforms as v1
     from torchvision.datasets import ImageFolder
@@ -53,9 +54,9 @@ class Samples:
 
 
 def start_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_counts, "_made", 0)
-    monkeypatch.setattr(_counts, "_read_bytes", 0)
-    monkeypatch.setattr(_counts, "_left", Counter())
+    monkeypatch.setattr(image_counts, "made", 0)
+    monkeypatch.setattr(image_counts, "read_bytes", 0)
+    monkeypatch.setattr(image_counts, "left", Counter())
 
 
 def test_check_finds_equal_samples_and_their_time() -> None:
