@@ -213,7 +213,14 @@ static int compare_images(const void *one, const void *other) {
     return a < b ? -1 : a > b;
 }
 
-/* Sorts the recipes by image, and makes a piece of each image's. Returns the number of pieces. */
+static int compare_pieces(const void *one, const void *other) {
+    const struct hr_image_recipe *a = ((const struct piece *)one)->recipes[0],
+                                 *b = ((const struct piece *)other)->recipes[0];
+    return a < b ? -1 : a > b;
+}
+
+/* Sorts the recipes by image, and makes a piece of each image's, in the order in which they come first. Returns the
+ * number of pieces. */
 static size_t divide(struct hr_image_recipe *recipes, size_t count, struct hr_image_recipe **sorted,
                      struct piece *pieces) {
     size_t made = 0;
@@ -223,6 +230,7 @@ static size_t divide(struct hr_image_recipe *recipes, size_t count, struct hr_im
         if (i == 0 || sorted[i]->image != sorted[i - 1]->image) pieces[made++] = (struct piece){.recipes = &sorted[i]};
         pieces[made - 1].count++;
     }
+    qsort(pieces, made, sizeof *pieces, compare_pieces);
     return made;
 }
 

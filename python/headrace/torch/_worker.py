@@ -17,7 +17,7 @@ from headrace._engine import restart_state
 from headrace._errors import raising
 from headrace._inspect import lookup
 from headrace._options import Policy
-from headrace._samples import pending
+from headrace._samples import image_counts, pending
 from headrace._samples.maker import SampleMaker
 from headrace._start.start_state import StartState
 from headrace._tensors import extension
@@ -216,7 +216,9 @@ class Job(DatasetJob):
         return self._finishing(maker.make(indices))
 
     def finish(self, samples: Any) -> bool:
-        return pending.finish(samples, self._port.threads, keeps=False)
+        has_made = pending.finish(samples, self._port.threads, keeps=False)
+        image_counts.post()
+        return has_made
 
     def collate(self, samples: Any) -> Any:
         self.finish(samples)
