@@ -78,21 +78,21 @@ def make_lazy(image: Any) -> None:
     image.__class__ = LazyJpeg
 
 
-def _derive(image: Any, note: Note, step: bytes, size: tuple[int, int], mode: str) -> Any:
+def _derive(image: Any, note: Note, step: bytes, size: tuple[int, int], mode: str, weights: bytes = b"") -> Any:
     """Returns a new image with one more step, and with the other attributes that Pillow gives to results."""
     new = LazyImage()
     del new._im
-    new._headrace_note = note.then(step, size, mode)
+    new._headrace_note = note.then(step, size, mode, weights)
     new._mode, new._size = mode, size
     new.info = image._copy_info() if hasattr(image, "_copy_info") else image.info.copy()
     return new
 
 
-def then(image: Any, step: bytes) -> Any:
+def then(image: Any, step: bytes, weights: bytes = b"") -> Any:
     """Returns a new lazy image with one more step that keeps size and mode. The image has a note."""
     note = note_of(image)
     assert note is not None
-    return _derive(image, note, step, note.size, note.mode)
+    return _derive(image, note, step, note.size, note.mode, weights)
 
 
 class _Lazy:

@@ -108,7 +108,7 @@ def _encode(image: Any, **options: Any) -> bytes:
 
 def _agrees(data: bytes, steps: bytes, expected: Any) -> bool:
     picture = _core.Picture.open(data)
-    return not isinstance(picture, str) and picture.pixels(steps, _PACKED) == expected.tobytes()
+    return not isinstance(picture, str) and picture.pixels(steps, b"", _PACKED) == expected.tobytes()
 
 
 def _decoded(data: bytes) -> Any:

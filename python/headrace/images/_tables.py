@@ -61,7 +61,7 @@ class Table:
 
     def recipe(self, note: Note) -> tuple[Any, ...]:
         """Returns the recipe that makes the image, without its target: memory for its shape and dtype."""
-        return note.source.picture, note.steps, self.data, self.channels, self.dtype.itemsize
+        return note.source.picture, note.steps, note.weights, self.data, self.channels, self.dtype.itemsize
 
 
 def class_name(step: object) -> str:
@@ -130,7 +130,7 @@ def _is_right(table: Table, steps: Sequence[Any], mode: str) -> bool:
     found = torch.empty((table.channels, height, width), dtype=table.dtype, device="cpu")
     picture = _core.Picture.wrap(pixels, width, height, pixel_bytes)
     target = memory_of(found)
-    results = _core.run_images([(picture, b"", table.data, table.channels, table.dtype.itemsize, target)], 1)
+    results = _core.run_images([(picture, b"", b"", table.data, table.channels, table.dtype.itemsize, target)], 1)
     same_form = expected.shape == found.shape and expected.dtype == found.dtype and type(expected) is table.kind
     return results == [0] and same_form and _bytes_of(expected) == _bytes_of(found)
 

@@ -19,7 +19,7 @@ if not photos.MISSING:
     import numpy as np
     import torch
     from headrace import images
-    from headrace.images import _native, _pending, _tables
+    from headrace.images import _jitter, _native, _pending, _tables
     from PIL import Image
     from torchvision import transforms as v1
     from torchvision import tv_tensors
@@ -419,3 +419,50 @@ def test_damaged_images_of_a_batch_are_pillows() -> None:
             assert_same(tensor, transform(Image.open(io.BytesIO(one)).convert("RGB")))
         tried += 1
     assert tried == 60
+
+
+def test_blurs_are_torchvisions_to_the_last_bit() -> None:
+    """Random sizes, modes and sigmas, alone and twice."""
+    random = Random(4)
+    for seed in range(8):
+        module = (v1, v2)[seed % 2]
+        kernel = [random.randrange(1, 25, 2), random.randrange(1, 25, 2)]
+        blur = module.GaussianBlur(kernel, (random.uniform(0.1, 0.6), random.uniform(0.6, 2.5)))
+        size = [random.randint(13, 90), random.randint(13, 90)]
+        steps = [module.Resize(size), blur, module.RandomApply([module.GaussianBlur(3)], p=0.5), module.PILToTensor()]
+        steps = [module.Grayscale(), *steps] if seed % 4 > 1 else steps
+        transform = module.Compose(steps)
+        native = images.native(transform)
+        assert "NotingGaussianBlur" in repr(native)
+        assert_same(run(native, images.load_rgb(PATH), seed)[0], run(transform, Image.open(PATH), seed)[0])
+        assert_same(run(native, Image.open(PATH), seed)[0], run(transform, Image.open(PATH), seed)[0])
+
+
+def test_blur_wider_than_the_image_raises_torchvisions_error() -> None:
+    for module in (v1, v2):
+        native = images.native(module.Compose([module.GaussianBlur(23), module.PILToTensor()]))
+        with pytest.raises(RuntimeError, match="[Pp]adding size should be less than"):
+            native(images.load_rgb(PATH).resize((50, 11)))
+
+
+def test_blur_that_differs_is_torchvisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_jitter._steps, "blur", lambda *arguments: _jitter._steps.hue(3))
+    _jitter._blur_is_exact.cache_clear()
+    transform = v1.Compose([v1.GaussianBlur(5), v1.PILToTensor()])
+    try:
+        with pytest.warns(UserWarning, match=r"in the self-test, a blur .* \(a blur of mode RGB differs\)"):
+            found = run(images.native(transform), images.load_rgb(PATH), 3)[0]
+    finally:
+        _jitter._blur_is_exact.cache_clear()
+    assert_same(found, run(transform, Image.open(PATH), 3)[0])
+
+
+def test_blur_of_a_damaged_file_is_torchvisions() -> None:
+    """Pillow decodes it when C has found the damage, and torch blurs it."""
+    data = bytearray(photos.encode(photos.photo("china").resize((40, 30)), quality=90))
+    middle = data.index(b"\xff\xda") + 30
+    data[middle : middle + 40] = b"\xff\x00" * 20
+    for steps in ([], [v1.Grayscale()]):
+        transform = v1.Compose([*steps, v1.GaussianBlur((5, 3)), v1.PILToTensor()])
+        found = run(images.native(transform), images.open(io.BytesIO(data)), 3)[0]
+        assert_same(found, run(transform, Image.open(io.BytesIO(data)), 3)[0])

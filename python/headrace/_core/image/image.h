@@ -8,7 +8,7 @@
 extern PyTypeObject PictureType;
 hr_image *image_of(PyObject *self);
 
-/* run.c: reads a recipe (Picture, steps, table, table_channels, item_bytes) from the beginning of a tuple, which keeps
+/* run.c: reads a recipe (Picture, steps, weights, table, table_channels, item_bytes) from the beginning of a tuple, which keeps
  * all that it uses. -1: exception. */
 int recipe_of(PyObject *tuple, struct hr_image_recipe *ret_recipe);
 

@@ -51,7 +51,7 @@ static int run(struct hr_image_recipe *recipes, size_t count, uint32_t threads) 
 
 /* ---- steps ---- */
 
-static int set_steps(struct hr_image_recipe *recipe, PyObject *steps) {
+static int set_steps(struct hr_image_recipe *recipe, PyObject *steps, PyObject *weights) {
     Py_ssize_t bytes = PyBytes_GET_SIZE(steps), step_bytes = (Py_ssize_t)sizeof(struct hr_image_step);
     if (bytes % step_bytes || bytes / step_bytes > 1000000) {
         PyErr_Format(PyExc_ValueError, "headrace: %zd bytes are not steps of %zd bytes", bytes, step_bytes);
@@ -59,6 +59,8 @@ static int set_steps(struct hr_image_recipe *recipe, PyObject *steps) {
     }
     recipe->steps = (const struct hr_image_step *)(const void *)PyBytes_AS_STRING(steps);
     recipe->step_count = (uint32_t)(bytes / step_bytes);
+    recipe->weights = (const float *)(const void *)PyBytes_AS_STRING(weights);
+    recipe->weight_count = (uint32_t)Py_MIN((size_t)PyBytes_GET_SIZE(weights) / sizeof(float), UINT32_MAX);
     return 0;
 }
 
@@ -67,9 +69,10 @@ static int set_steps(struct hr_image_recipe *recipe, PyObject *steps) {
 PyObject *image_pixels(PyObject *self, PyObject *arguments) {
     struct hr_image_recipe recipe = {.image = image_of(self), .item_bytes = 1};
     struct hr_image_size size;
-    PyObject *steps;
+    PyObject *steps, *weights;
     unsigned int layout;
-    if (!PyArg_ParseTuple(arguments, "SI:pixels", &steps, &layout) || set_steps(&recipe, steps) < 0) return NULL;
+    if (!PyArg_ParseTuple(arguments, "SSI:pixels", &steps, &weights, &layout)) return NULL;
+    if (set_steps(&recipe, steps, weights) < 0) return NULL;
     recipe.layout = layout;
     int r = hr_image_measure(&recipe, &size);
     if (r < 0) return core_raise(r);
@@ -109,26 +112,26 @@ static int set_table(struct hr_image_recipe *recipe, PyObject *table) {
 }
 
 int recipe_of(PyObject *tuple, struct hr_image_recipe *ret_recipe) {
-    enum { PARTS = 5 };
-    PyObject *image, *steps, *table;
+    enum { PARTS = 6 };
+    PyObject *image, *steps, *weights, *table;
     unsigned int channels, item_bytes;
     if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) < PARTS) {
-        PyErr_SetString(PyExc_TypeError, "headrace: a recipe is a tuple of 5 parts");
+        PyErr_SetString(PyExc_TypeError, "headrace: a recipe is a tuple of 6 parts");
         return -1;
     }
     PyObject *parts = PyTuple_GetSlice(tuple, 0, PARTS);
     if (!parts) return -1;
-    int is_parsed = PyArg_ParseTuple(parts, "O!SOII:recipe", &PictureType, &image, &steps, &table, &channels,
-                                     &item_bytes);
+    int is_parsed = PyArg_ParseTuple(parts, "O!SSOII:recipe", &PictureType, &image, &steps, &weights, &table,
+                                     &channels, &item_bytes);
     Py_DECREF(parts); /* the tuple itself has the references */
     if (!is_parsed) return -1;
     *ret_recipe = (struct hr_image_recipe){
         .image = image_of(image), .layout = HR_IMAGE_PLANES, .table_channels = channels, .item_bytes = item_bytes};
-    return set_steps(ret_recipe, steps) < 0 ? -1 : set_table(ret_recipe, table);
+    return set_steps(ret_recipe, steps, weights) < 0 ? -1 : set_table(ret_recipe, table);
 }
 
 static int set_target(struct hr_image_recipe *recipe, PyObject *tuple, Py_buffer *buffer) {
-    enum { TARGET = 5 };
+    enum { TARGET = 6 };
     if (PyTuple_GET_SIZE(tuple) != TARGET + 1) {
         PyErr_SetString(PyExc_TypeError, "headrace: a recipe lacks its target");
         return -1;
