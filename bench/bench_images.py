@@ -12,6 +12,7 @@ import io
 import os
 import random
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ BATCH, SIDE, FILES = 64, 224, 64 if QUICK else 400
 SECONDS = 2.0 if QUICK else 5.0
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 PILLOW, NATIVE, LAZY = "Pillow + torchvision", "headrace, native", "headrace, load_rgb under torch"
-MEMORY = "memory of workers and batches"
+MEMORY = "memory of workers and batches made ahead"
 torch.set_num_threads(1)
 
 Crop = tuple[int, int, int, int, bool]  # left, upper, width, height, whether it is flipped
@@ -272,6 +273,7 @@ def threads() -> list[Row]:
         batches = iter(loader)
         for _ in range(5):
             next(batches)
+        time.sleep(3)  # until all batches that may be made ahead are ready, as with a trainer that is slower
         memory = memory_of([worker.pid for worker in batches._workers])
         rows.append(Row(MEMORY, name, loader.num_workers, memory, "MiB"))
         batches._shutdown_workers()
