@@ -81,8 +81,8 @@ struct hr_worker_status {
     uint64_t task;          /* its current or last task */
     uint64_t sample;        /* as hr_port_note recorded it; HR_NO_SAMPLE: none since it took its task */
     uint64_t done_count;
-    uint64_t phase_ns[HR_PHASE_COUNT]; /* time in each phase, over all processes that were this worker */
-    uint64_t rss_bytes;                /* resident memory when it was last measured; 0: never */
+    uint64_t phase_ns[HR_PHASE_COUNT];  /* time in each phase, over all processes that were this worker */
+    uint64_t rss_bytes;                 /* resident memory when it was last measured; 0: never */
     uint64_t making[HR_MAKING_THREADS]; /* as hr_port_note_making recorded them; HR_NO_SAMPLE: none */
 };
 

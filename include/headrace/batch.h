@@ -155,8 +155,8 @@ HR_API int hr_batch_add_view(hr_batch *batch, enum hr_flavor flavor, uint32_t st
  * added. */
 HR_API int hr_batch_measure(hr_batch *batch, uint64_t *ret_bytes);
 
-/* Where a reserved array begins: `*ret_offset` bytes from the batch's head, a multiple of HR_BATCH_SMALL_ALIGN. It is
- * known when all nodes were added. -EINVAL: no such array; otherwise as hr_batch_measure. */
+/* Tells where a reserved array begins: `*ret_offset` bytes from the batch's head, a multiple of HR_BATCH_SMALL_ALIGN.
+ * It is known when all nodes were added. -EINVAL: no such array; otherwise as hr_batch_measure. */
 HR_API int hr_batch_place(hr_batch *batch, uint64_t place, uint64_t *ret_offset);
 
 /* Writes the batch to `to` (64-aligned; page-aligned for page-aligned leaves), which has `capacity` bytes. -EINVAL,

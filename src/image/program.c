@@ -11,8 +11,8 @@
  * channels. A conversion to grey at the beginning is done after the pixels have been read, which changes nothing.
  */
 
-#include "image.h"
 #include "blur.h"
+#include "image.h"
 #include "resize.h"
 #include "view.h"
 

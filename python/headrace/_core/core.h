@@ -44,7 +44,8 @@ enum found { FOUND_ERROR = -1, FOUND_NOT = 0, FOUND = 1 };
 
 /* ---- module.c ---- */
 
-/* The settings that Python makes once (configure, use_numpy, use_torch, use_images). Owned references, NULL until then. */
+/* The settings that Python makes once (configure, use_numpy, use_torch, use_images). Owned references, NULL until then.
+ */
 struct core {
     struct {
         PyObject *requires_grad, *dtype, *is_conj, *is_neg, *untyped_storage, *data_ptr, *storage_offset, *prepare,

@@ -118,7 +118,8 @@ static PyMethodDef methods[] = {
     {"run_images", images_run, METH_VARARGS,
      "run_images(recipes, threads) -> list[int]\n\nMakes images in several threads, as planes (hr_images_run). A "
      "recipe "
-     "is (Picture, steps, weights, table, table_channels, item_bytes, target): steps are structs hr_image_step, weights are "
+     "is (Picture, steps, weights, table, table_channels, item_bytes, target): steps are structs hr_image_step, "
+     "weights are "
      "floats for them, both as bytes, table is "
      "bytes "
      "or None, target a writable buffer. Returns 0 or a negative code for each."},

@@ -27,12 +27,12 @@ from headrace._errors import exception_text
 from headrace._errors.units import in_units
 from headrace._errors.warn import warn_user
 from headrace._inspect import growth as _growth
+from headrace._inspect.status import parts_of
 from headrace._options import Policy
 from headrace._samples import epoch_reports, image_counts
 from headrace._samples.draw import is_in_other_thread
 from headrace._start import pickling, signals  # noqa: F401
 from headrace._worker.job import BatchNotes
-from headrace._worker.status import parts_of
 
 _DRAW, _SEND = 1, 2  # values of _core.Loader.failed_step
 WINDOW_STEP = 2 << 20  # windows of shared memory are multiples of this, if limits allow it

@@ -20,8 +20,8 @@ from typing import Any
 from headrace import _core
 from headrace._errors.units import count_workers, in_units
 from headrace._inspect.attributes import own_attributes
+from headrace._inspect.status import Status, parts_of
 from headrace._inspect.this_process import is_first_rank
-from headrace._worker.status import Status, parts_of
 
 MIB = 1 << 20
 # A forked worker is first checked FIRST_S after its start. The next wait is half of its age, from FIRST_S to EVERY_S,

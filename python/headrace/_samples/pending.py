@@ -20,7 +20,6 @@ class _Reading(threading.local):
 
 
 reading = _Reading()
-is_installed = False  # images.install() was called; workers that do not inherit it are told so
 _make: Callable[[Any, int, bool], bool] | None = None
 
 
@@ -34,13 +33,6 @@ def connect(make: Callable[[Any, int, bool], bool]) -> None:
 def finish(samples: Any, threads: int, keeps: bool) -> bool:
     """Makes the pending values in samples. Returns True if there were any."""
     return _make is not None and _make(samples, threads, keeps)
-
-
-def install() -> None:
-    """In a worker: does what images.install() did in the trainer. Raises what importing headrace.images raises."""
-    from headrace import images
-
-    images.install()
 
 
 def read(fetch: Callable[[Any], Any], task: Any) -> Any:

@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace._inspect import growth
-from headrace._samples import pending
+
+installs_images = False  # images.install() is in force in this process
 
 
 @dataclass
@@ -29,4 +30,4 @@ class StartState:
     discard: int = 0
     is_ended: bool = False
     look_s: float | None = field(default_factory=lambda: growth.look_s)
-    installs_images: bool = field(default_factory=lambda: pending.is_installed)
+    installs_images: bool = field(default_factory=lambda: installs_images)

@@ -21,14 +21,14 @@ from typing import Any
 from headrace import _core
 from headrace._errors import exception_text, raising
 from headrace._inspect import growth
-from headrace._samples import image_counts, pending
+from headrace._inspect.status import Status
+from headrace._samples import image_counts
 from headrace._samples.names import has_indices, name_odd_one, name_sample, replay_command
 from headrace._samples.refill import indices_of
 from headrace._start import gc_pause, pickling, signals, transport  # noqa: F401
 from headrace._worker import inherited
 from headrace._worker.descriptors import WorkerDescriptors
 from headrace._worker.job import BatchNotes, EndOfData, Failed, Job, count_local_trainers
-from headrace._worker.status import Status
 
 INTERRUPTED = 128 + signal.SIGINT  # the exit code of a worker that Ctrl-C has ended; shells use the same number
 
@@ -179,7 +179,7 @@ def main(descriptors: WorkerDescriptors, arguments: transport.WorkerArguments, i
         trainers = count_local_trainers()
         port.keep_heap(trainers)  # before job.prepare, so that worker_init_fn can change it
         if start.installs_images:
-            pending.install()
+            _install_images()
         job.prepare(port, start)
         port.share_cores(trainers)
         status = Status(port)
@@ -191,6 +191,13 @@ def main(descriptors: WorkerDescriptors, arguments: transport.WorkerArguments, i
     except KeyboardInterrupt:
         exit_code = INTERRUPTED  # without a traceback, because the trainer raises KeyboardInterrupt too
     _leave(exit_code)
+
+
+def _install_images() -> None:
+    """Does what images.install() did in the trainer."""
+    from headrace import images  # imported here because it needs Pillow
+
+    images.install()
 
 
 def _leave(exit_code: int) -> None:

@@ -54,7 +54,7 @@ class Report:
 
 
 class _Raised(NamedTuple):
-    """What making a sample raised."""
+    """An exception that making a sample raised."""
 
     kind: type
     text: str

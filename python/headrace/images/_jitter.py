@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchvision's ColorJitter, Grayscale, RandomGrayscale and GaussianBlur for lazy images: the same draws, and steps that
-are noted.
+"""torchvision's ColorJitter, Grayscale, RandomGrayscale and GaussianBlur for lazy images: the same draws, and noted
+steps.
 
 torchvision's own classes reach into the pixels. The classes here are subclasses of exactly those, made when the first
 one is replaced, so that torchvision need not be installed.
@@ -125,13 +125,14 @@ def _noted_blur(image: Any, sizes: Any, sigmas: Any, weights_of: Any) -> Any:
     note = _lazy.note_of(image)
     assert note is not None
     weights = weights_of(list(sizes), list(sigmas), torch.float32, torch.device("cpu")).contiguous().numpy().tobytes()
-    step = _steps.blur(*sizes, len(note.weights) // _steps.FLOAT_BYTES)
+    width, height = sizes
+    step = _steps.blur(width, height, len(note.weights) // _steps.FLOAT_BYTES)
     return _lazy.then(image, step, weights)
 
 
 @cache
 def _blur_is_exact(is_v2: bool) -> bool:
-    """Compares blurs with torchvision's, whose sums are rounded as torch's convolution rounds them on this processor."""
+    """Compares blurs with torchvision's, whose sums are rounded as torch rounds them on this processor."""
     try:
         blur, weights_of = _functions_of(is_v2)
         file = io.BytesIO()
@@ -145,8 +146,8 @@ def _blur_is_exact(is_v2: bool) -> bool:
                     raise ValueError(f"a blur of mode {mode} differs")
     except Exception as error:
         warn_user(
-            f"headrace: images: in the self-test, a blur did not give the pixels of torchvision ({error}), so torchvision "
-            "does this. Pixels stay right; they are made at its speed."
+            f"headrace: images: in the self-test, a blur did not give the pixels of torchvision ({error}), so "
+            "torchvision does this. Pixels stay right; they are made at its speed."
         )
         return False
     return True

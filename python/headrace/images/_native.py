@@ -144,10 +144,9 @@ def _replaced(transform: Any, is_last: bool) -> Any:
     if noting is not None:
         return noting
     name = _tables.class_name(transform)
-    if name == _SEQUENTIAL:
-        steps = list(transform)
-    else:
-        steps = getattr(transform, "transforms", None) if name in _COMPOSES or name in _APPLIES else None
+    steps: Any = list(transform) if name == _SEQUENTIAL else None
+    if name in _COMPOSES or name in _APPLIES:
+        steps = getattr(transform, "transforms", None)
     if not isinstance(steps, (list, tuple, torch.nn.ModuleList)):
         return transform
     replaced = [_replaced(step, is_last and number == len(steps) - 1) for number, step in enumerate(steps)]

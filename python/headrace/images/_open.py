@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
-from headrace._samples import pending
+from headrace._start import start_state
 from headrace.images import _counts
 from headrace.images._lazy import make_lazy
 from headrace.images._selftest import verdict
@@ -52,7 +52,7 @@ def install() -> None:
     global _next_open
     if Image.open is not open:
         _next_open, Image.open = Image.open, open
-    pending.is_installed = True
+    start_state.installs_images = True
 
 
 def uninstall() -> None:
@@ -60,7 +60,7 @@ def uninstall() -> None:
     stays."""
     if Image.open is open:
         Image.open = _next_open
-    pending.is_installed = False
+    start_state.installs_images = False
 
 
 def installed() -> bool:

@@ -218,8 +218,8 @@ _DTYPES = {
 
 
 def _describe(column: list[Any]) -> tuple[Any, ...] | None:
-    """Returns what _core.Port.collate needs to make a column of pending tensors in the batch's memory, or None. A tensor
-    that comes a second time was kept by the dataset, and should have values of its own then."""
+    """Returns what _core.Port.collate needs to make a column of pending tensors in the batch's memory, or None. A
+    tensor that comes a second time was kept by the dataset, and should have values of its own then."""
     shape, dtype = column[0]._part[1].shape(column[0]._part[0]), column[0]._part[1].dtype
     recipes = []
     for one in column:

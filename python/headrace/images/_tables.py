@@ -142,7 +142,9 @@ def memory_of(tensor: Any) -> Any:
 
 def make(notes: Sequence[tuple[Note, Table, Sequence[Any]]], targets: Sequence[Any], threads: int) -> None:
     """Makes images in the memory of contiguous tensors, with so many threads, none of which calls Python."""
-    recipes = [(*table.recipe(note), memory_of(target)) for (note, table, _), target in zip(notes, targets, strict=True)]
+    recipes = [
+        (*table.recipe(note), memory_of(target)) for (note, table, _), target in zip(notes, targets, strict=True)
+    ]
     results = _core.run_images(recipes, threads)
     for (note, _, steps), target, result in zip(notes, targets, results, strict=True):
         if result == 0:

@@ -227,7 +227,8 @@ static void a_reserved_array_is_left_to_the_caller(void **state) {
     void *filled;
     assert_int_equal(hr_batch_open(scene->batch, HR_NODE_LIST, ARRAYS + 1), 0);
     for (int i = 0; i < ARRAYS; i++) {
-        if (i == 1) assert_int_equal(hr_batch_add_filled(scene->batch, HR_FLAVOR_TENSOR, int64, 1, &(int64_t){5}, &filled), 0);
+        if (i == 1)
+            assert_int_equal(hr_batch_add_filled(scene->batch, HR_FLAVOR_TENSOR, int64, 1, &(int64_t){5}, &filled), 0);
         if (i == 1) memset(filled, 1, filled_bytes);
         assert_int_equal(hr_batch_add_reserved(scene->batch, HR_FLAVOR_TENSOR, int64, 1, &counts[i], &places[i]), 0);
     }

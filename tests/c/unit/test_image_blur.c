@@ -75,8 +75,7 @@ static void tiles_with_avx2_are_those_in_c(void **context) {
     hr__tile_function *in_avx2 = hr__tile_avx2();
     for (uint32_t y = 0; y < ROWS; y++) ranges[2 * y] = 0, ranges[2 * y + 1] = WIDTH;
     for (int round = 0; round < 200 && in_avx2; round++) {
-        for (size_t i = 0; i < HEIGHT * WIDTH; i++)
-            values[(HR__TILE_ROWS - 1) * WIDTH + i] = random_float(&state);
+        for (size_t i = 0; i < HEIGHT * WIDTH; i++) values[(HR__TILE_ROWS - 1) * WIDTH + i] = random_float(&state);
         for (size_t i = 0; i < sizeof from / sizeof *from; i++) from[i] = (float)next_random(&state);
         struct hr__weights weights = {.values = values, .ranges = ranges, .width = WIDTH, .height = HEIGHT};
         hr__tile one, other;
@@ -100,8 +99,12 @@ static void weights_that_do_not_fit_are_refused(void **context) {
     assert_int_equal(hr_image_wrap(pixels, 20, 10, 1, 20, &recipe.image), 0);
     assert_int_equal(hr_image_measure(&recipe, &size), 0);
     const struct hr_image_step bad[] = {
-        {.width = 9, .height = 5, .weights_at = 5},          {.width = 8, .height = 5}, {.width = 9, .height = 4},
-        {.width = 9, .height = 5, .weights_at = UINT32_MAX}, {.width = 0, .height = 5}, {.width = 1, .height = 21},
+        {.width = 9, .height = 5, .weights_at = 5},
+        {.width = 8, .height = 5},
+        {.width = 9, .height = 4},
+        {.width = 9, .height = 5, .weights_at = UINT32_MAX},
+        {.width = 0, .height = 5},
+        {.width = 1, .height = 21},
         {.width = 41, .height = 1},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -24,8 +24,8 @@ from headrace import images  # noqa: E402
 from headrace.images import _pending  # noqa: E402
 from headrace.images._pending import PendingTensor  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
-from PIL import Image  # noqa: E402
 from loaders import needs_failpoints  # noqa: E402
+from PIL import Image  # noqa: E402
 from torchvision import transforms as v1  # noqa: E402
 from torchvision.datasets import ImageFolder  # noqa: E402
 from torchvision.transforms import v2  # noqa: E402
@@ -394,7 +394,11 @@ def test_images_in_other_containers_are_ordinary_in_collate(folder: Path, wrap: 
 
 
 def opened_in_worker(method: str) -> list[Any]:
-    return [str(text) for batch in headrace.Loader(photos.Opened(), num_workers=1, multiprocessing_context=method) for text in batch]
+    return [
+        str(text)
+        for batch in headrace.Loader(photos.Opened(), num_workers=1, multiprocessing_context=method)
+        for text in batch
+    ]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

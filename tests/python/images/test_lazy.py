@@ -355,7 +355,9 @@ def test_bytes_after_the_image_are_not_kept() -> None:
 def test_other_settings_than_0_and_1_are_refused() -> None:
     script = "import photos; from headrace import images; images.load_rgb(photos.PHOTOS / 'china.jpg')"
     environment = {**os.environ, "HEADRACE_IMAGES": "off", "PYTHONPATH": str(Path(photos.__file__).parent)}
-    result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 1
     assert "HEADRACE_IMAGES should be 0 (Pillow makes all images) or 1, but is 'off'" in result.stderr
 

@@ -441,7 +441,7 @@ def test_blurs_are_torchvisions_to_the_last_bit() -> None:
 def test_blur_wider_than_the_image_raises_torchvisions_error() -> None:
     for module in (v1, v2):
         native = images.native(module.Compose([module.GaussianBlur(23), module.PILToTensor()]))
-        with pytest.raises(RuntimeError, match="[Pp]adding size should be less than"):
+        with pytest.raises(RuntimeError, match=r"[Pp]adding size should be less than"):
             native(images.load_rgb(PATH).resize((50, 11)))
 
 

@@ -74,13 +74,13 @@ PyObject *crew_snapshot(PyObject *self, PyObject *argument) {
         r.is_end_known ? Py_True : Py_False, "signal", r.signal, "exit_code", r.exit_code, "oom_kills",
         (unsigned long long)r.oom_kills, "rss_bytes", (unsigned long long)r.rss_bytes, "starts", v->starts, "own_pid",
         v->pid, "phase", (int)v->phase, "phase_since_ns", (long long)v->phase_since_ns, "task",
-        (unsigned long long)v->task, "sample", sample_of(v), "making", making_of(v), "batches", (unsigned long long)v->done_count, "waiting_s",
-        (double)v->phase_ns[HR_PHASE_WAIT] / 1e9, "fetching_s", (double)v->phase_ns[HR_PHASE_FETCH] / 1e9,
-        "collating_s", (double)v->phase_ns[HR_PHASE_COLLATE] / 1e9, "state", state, "threads", r.thread_count,
-        "tracer_pid", r.tracer_pid, "stack", text_of(stack, stack_bytes), "said", text_of(said, said_bytes),
-        "stack_is_cut", stack_bytes == HR_DIAGNOSTICS_STACK_BYTES ? Py_True : Py_False, "kernel_function",
-        r.kernel_function, "system_call", r.system_call, "caught_signals", (unsigned long long)r.caught_signals,
-        "is_deadlocked", r.is_deadlocked ? Py_True : Py_False);
+        (unsigned long long)v->task, "sample", sample_of(v), "making", making_of(v), "batches",
+        (unsigned long long)v->done_count, "waiting_s", (double)v->phase_ns[HR_PHASE_WAIT] / 1e9, "fetching_s",
+        (double)v->phase_ns[HR_PHASE_FETCH] / 1e9, "collating_s", (double)v->phase_ns[HR_PHASE_COLLATE] / 1e9, "state",
+        state, "threads", r.thread_count, "tracer_pid", r.tracer_pid, "stack", text_of(stack, stack_bytes), "said",
+        text_of(said, said_bytes), "stack_is_cut", stack_bytes == HR_DIAGNOSTICS_STACK_BYTES ? Py_True : Py_False,
+        "kernel_function", r.kernel_function, "system_call", r.system_call, "caught_signals",
+        (unsigned long long)r.caught_signals, "is_deadlocked", r.is_deadlocked ? Py_True : Py_False);
 }
 
 PyObject *crew_posted_status(PyObject *self, PyObject *argument) {

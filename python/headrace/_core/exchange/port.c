@@ -15,7 +15,7 @@ struct port {
     int64_t watch_due_ns; /* by the coarse clock */
     uint64_t sample_count;
     unsigned int threads; /* that make the images of a batch */
-    int64_t noted; /* the sample that the worker is reading; -1: not noted since the task was taken */
+    int64_t noted;        /* the sample that the worker is reading; -1: not noted since the task was taken */
 };
 
 /* Goes through a batch's indices and notes in the worker's record which one is at work. */
@@ -350,7 +350,8 @@ static PyMethodDef port_methods[] = {
     {"collate", port_collate, METH_VARARGS,
      "collate(samples, flavor) -> bool\n\nPublishes the default collation of a list of samples, as tensors (flavor 0) "
      "or numpy arrays (1), or what headrace.torch.collate_packed makes of it (FLAVOR_PACKED). Pending images "
-     "are made in the batch, by `threads` threads. Returns False, and publishes nothing, if a sample contains something "
+     "are made in the batch, by `threads` threads. Returns False, and publishes nothing, if a sample contains "
+     "something "
      "else, or if an image is damaged."},
     {"note", port_note, METH_O, "note(sample)\n\nRecords which sample the worker is reading, for reports."},
     {"noting", port_noting, METH_O,

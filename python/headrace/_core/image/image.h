@@ -8,8 +8,8 @@
 extern PyTypeObject PictureType;
 hr_image *image_of(PyObject *self);
 
-/* run.c: reads a recipe (Picture, steps, weights, table, table_channels, item_bytes) from the beginning of a tuple, which keeps
- * all that it uses. -1: exception. */
+/* run.c: reads a recipe (Picture, steps, weights, table, table_channels, item_bytes) from the beginning of a tuple,
+ * which keeps all that it uses. -1: exception. */
 int recipe_of(PyObject *tuple, struct hr_image_recipe *ret_recipe);
 
 /* run.c: scratch memory for a run, and its return. NULL: exception. */

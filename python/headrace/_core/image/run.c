@@ -121,8 +121,8 @@ int recipe_of(PyObject *tuple, struct hr_image_recipe *ret_recipe) {
     }
     PyObject *parts = PyTuple_GetSlice(tuple, 0, PARTS);
     if (!parts) return -1;
-    int is_parsed = PyArg_ParseTuple(parts, "O!SSOII:recipe", &PictureType, &image, &steps, &weights, &table,
-                                     &channels, &item_bytes);
+    int is_parsed = PyArg_ParseTuple(parts, "O!SSOII:recipe", &PictureType, &image, &steps, &weights, &table, &channels,
+                                     &item_bytes);
     Py_DECREF(parts); /* the tuple itself has the references */
     if (!is_parsed) return -1;
     *ret_recipe = (struct hr_image_recipe){
