@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures headrace.cache: attaching, eight jobs that need the same data, builders that are killed, and workers whose
-dataset holds cached arrays. Rivals: SharedArray, lmdb, numpy.load(mmap_mode="r") of a file in /dev/shm."""
+"""Measures headrace.cache: attaching, eight jobs that need the same data, builders that are killed, workers whose
+dataset holds cached arrays, and cached samples. Rivals: SharedArray, lmdb, joblib, numpy.load(mmap_mode="r") of a file
+in /dev/shm."""
 
 from __future__ import annotations
 
@@ -32,6 +33,15 @@ OURS, WITHOUT = "headrace", "without arrays"
 ATTACH = "attach an array of 16 MiB"
 SPAWNED_MIB = 256 if QUICK else 4096
 SCRIPT = Path(__file__).resolve().parent / "cache_script.py"
+SAMPLES_SCRIPT = SCRIPT.parent / "samples_script.py"
+SAMPLES = 200 if QUICK else 1000
+IMAGE = (224, 224, 3)  # uint8: 147 KiB
+READ, COPIED, FILLED, JOB_WORK = (
+    "147 KiB sample, view",
+    "147 KiB sample, copy",
+    "147 KiB samples kept",
+    "8 jobs x 2 workers",
+)
 
 
 def _root() -> Path:
@@ -172,6 +182,208 @@ def _workers() -> list[Row]:
     return rows
 
 
+# ---- samples ----
+
+
+class _Images:
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        return IMAGES[index % len(IMAGES)]
+
+
+IMAGES = [np.random.default_rng(number).integers(0, 255, IMAGE, np.uint8) for number in range(16)]
+
+
+def _time_each(call: Callable[[int], Any]) -> float:
+    """Returns the mean time of a call in us, over all samples in a random order."""
+    order = np.random.default_rng(1).permutation(SAMPLES).tolist()
+    start = time.perf_counter_ns()
+    for index in order:
+        call(index)
+    return (time.perf_counter_ns() - start) / len(order) / 1e3
+
+
+class _SharedArrays:
+    """One array in /dev/shm for each sample, as people do it by hand."""
+
+    def __init__(self) -> None:
+        import SharedArray
+
+        self._library, self._made = SharedArray, 0
+        self._name = f"headrace-bench-{os.getpid()}"
+
+    def put(self, index: int) -> None:
+        self._library.create(f"shm://{self._name}-{index}", IMAGE, np.uint8)[:] = _Images()[index]
+
+    def open(self) -> Callable[[int], Any]:
+        arrays = [self._library.attach(f"shm://{self._name}-{index}") for index in range(SAMPLES)]
+        return arrays.__getitem__
+
+    def close(self) -> None:
+        for index in range(SAMPLES):
+            self._library.delete(f"shm://{self._name}-{index}")
+
+
+class _Lmdb:
+    def __init__(self) -> None:
+        import lmdb
+
+        self._folder = tempfile.mkdtemp(dir=_root())
+        self._environment = lmdb.open(self._folder, map_size=1 << 30, sync=False)
+
+    def put(self, index: int) -> None:
+        with self._environment.begin(write=True) as entry:
+            entry.put(b"%d" % index, _Images()[index].tobytes())
+
+    def open(self) -> Callable[[int], Any]:
+        entry = self._environment.begin()
+        return lambda index: np.frombuffer(entry.get(b"%d" % index), np.uint8).reshape(IMAGE)
+
+    def close(self) -> None:
+        self._environment.close()
+        shutil.rmtree(self._folder)
+
+
+class _Joblib:
+    def __init__(self) -> None:
+        import joblib
+
+        self._folder = tempfile.mkdtemp(dir=_root())
+        self._get = joblib.Memory(self._folder, verbose=0).cache(_image)
+
+    def put(self, index: int) -> None:
+        self._get(index)
+
+    def open(self) -> Callable[[int], Any]:
+        return self._get
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder)
+
+
+def _image(index: int) -> Any:
+    return IMAGES[index % len(IMAGES)]
+
+
+class _Ours:
+    def __init__(self) -> None:
+        self._samples = headrace.cache_samples(_Images(), "512M", name="bench", version=1)
+
+    def put(self, index: int) -> None:
+        self._samples[index]
+
+    def open(self) -> Callable[[int], Any]:
+        return self._samples.view
+
+    def close(self) -> None:
+        self._samples.drop()
+
+
+def _ways() -> dict[str, Any]:
+    found: dict[str, Any] = {OURS: _Ours}
+    for name, way in (("SharedArray", _SharedArrays), ("lmdb", _Lmdb), ("joblib", _Joblib)):
+        try:
+            way().close() if name != "SharedArray" else way()
+            found[name] = way
+        except ImportError:
+            print(f"{name} is not installed")
+    return found
+
+
+def _samples() -> list[Row]:
+    values: dict[tuple[str, str], list[float]] = {}
+    for _ in range(ROUNDS):
+        for name, make in _ways().items():
+            way = make()
+            filled = 1e6 / _time_each(way.put)
+            read = way.open()
+            copy = way._samples.__getitem__ if name == OURS else lambda index, read=read: np.array(read(index))
+            results = {FILLED: filled, READ: _time_each(read), COPIED: _time_each(copy)}
+            for work, value in results.items():
+                values.setdefault((work, name), []).append(value)
+            del read, copy
+            way.close()
+    units = {FILLED: "1/s", READ: "us", COPIED: "us"}
+    return [Row(work, name, 0, statistics.median(found), units[work]) for (work, name), found in values.items()]
+
+
+def _fill_alone(count: int) -> float:
+    """Returns the samples per second that `count` processes keep together, without the time to make them."""
+    samples = headrace.cache_samples(_Images(), "512M", name="together", version=1)
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(count + 1)
+    parts = [range(number, SAMPLES, count) for number in range(count)]
+    processes = [context.Process(target=_fill_part, args=(samples, part, barrier)) for part in parts]
+    for process in processes:
+        process.start()
+    barrier.wait()
+    start = time.perf_counter()
+    for process in processes:
+        process.join()
+    seconds = time.perf_counter() - start
+    assert samples.report()["ready"] == SAMPLES
+    samples.drop()
+    return SAMPLES / seconds
+
+
+def _fill_part(samples: Any, part: range, barrier: Any) -> None:
+    samples.fill([])
+    barrier.wait()
+    samples.fill(part)
+
+
+def _filled_together() -> list[Row]:
+    found: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(ROUNDS):
+        for count in found:
+            found[count].append(_fill_alone(count))
+    return [
+        Row(f"{FILLED} by {count} processes", OURS, 0, statistics.median(times), "1/s")
+        for count, times in found.items()
+    ]
+
+
+def _sample_jobs() -> list[Row]:
+    """Eight jobs of one seed at once, each with two workers: without and with the cache."""
+    rows = []
+    for rival in ("without", OURS):
+        folder = Path(tempfile.mkdtemp(dir=_root()))
+        arguments = [
+            sys.executable,
+            str(SAMPLES_SCRIPT),
+            str(SAMPLES),
+            str(folder),
+            "cached" if rival == OURS else "no",
+        ]
+        jobs = [
+            subprocess.Popen(
+                arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            for _ in range(JOBS)
+        ]
+        for job in jobs:
+            assert job.stdout is not None and job.stdout.readline() == "ready\n"
+        for job in jobs:
+            _tell(job)
+        results = [json.loads(job.stdout.readline()) for job in jobs if job.stdout is not None]
+        for job in jobs:
+            _tell(job)
+            job.wait()
+        assert len({result["sum"] for result in results}) == 1
+        made = (folder / "made").stat().st_size
+        rows.append(Row(f"{JOB_WORK}: samples made / samples", rival, 0, made / SAMPLES, "x"))
+        rows.append(Row(f"{JOB_WORK}: two epochs", rival, 0, max(result["seconds"] for result in results), "s"))
+        if rival == OURS:
+            size = SAMPLES * int(np.prod(IMAGE))
+            rows.append(
+                Row(f"{JOB_WORK}: PSS of all mappings / the data", rival, 0, sum(r["pss"] for r in results) / size, "x")
+            )
+        shutil.rmtree(folder)
+    return rows
+
+
 # ---- copying files ----
 
 
@@ -206,6 +418,9 @@ CASES = [
     Case("killed-two", lambda: _jobs(2)),
     Case("workers", _workers),
     Case("warm", _warm),
+    Case("samples", _samples),
+    Case("together", _filled_together),
+    Case("sample-jobs", _sample_jobs),
 ]
 
 
@@ -229,6 +444,27 @@ def goals() -> list[Goal]:
             Key("copy files into memory, per GB", OURS),
             1.5,
             Key("copy files into memory, per GB", "cp"),
+        ),
+        Goal("time to view a sample", Key(READ, OURS), 1.5, unit="us"),
+        Goal("time to copy a sample", Key(COPIED, OURS), 1.2, Key(COPIED, "SharedArray")),
+        Goal("time to keep a sample", Key(FILLED, "SharedArray"), 1.0, Key(FILLED, OURS)),
+        Goal(
+            "time to keep a sample, two processes",
+            Key(f"{FILLED} by 1 processes", OURS),
+            1 / 1.7,
+            Key(f"{FILLED} by 2 processes", OURS),
+        ),
+        Goal(
+            "samples made by 8 jobs of one seed / samples",
+            Key(f"{JOB_WORK}: samples made / samples", OURS),
+            1.05,
+            unit="x",
+        ),
+        Goal(
+            "PSS of the samples of 8 jobs with 2 workers / the samples",
+            Key(f"{JOB_WORK}: PSS of all mappings / the data", OURS),
+            1.02,
+            unit="x",
         ),
     ]
 

@@ -7,6 +7,7 @@ mapping of the data. Then it waits for the end of its stdin, so that all jobs ha
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -17,24 +18,23 @@ from typing import Any
 import headrace
 import numpy as np
 
-MIB, DIE_AFTER, BUILDS = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 PIECE_MIB = 16
 
 
-def build() -> Any:
-    """Yields the array in pieces. The first DIE_AFTER builders are killed when they are half done."""
-    with (BUILDS / f"{os.getpid()}-{time.monotonic_ns()}").open("x"):
-        number = len(list(BUILDS.iterdir()))
-    for at in range(0, MIB, PIECE_MIB):
-        if number <= DIE_AFTER and at >= MIB / 2:
-            (BUILDS.parent / f"died-{time.monotonic_ns()}").touch()
+def build(mib: int, die_after: int, builds: Path) -> Any:
+    """Yields the array in pieces. The first `die_after` builders are killed when they are half done."""
+    with (builds / f"{os.getpid()}-{time.monotonic_ns()}").open("x"):
+        number = len(list(builds.iterdir()))
+    for at in range(0, mib, PIECE_MIB):
+        if number <= die_after and at >= mib / 2:
+            (builds.parent / f"died-{time.monotonic_ns()}").touch()
             os.kill(os.getpid(), 9)
         yield np.random.default_rng(at).random((PIECE_MIB << 17,))
 
 
-def pss_of(path: str) -> int:
+def pss_of(path: str, pid: int | str = "self") -> int:
     size, is_ours = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         first = line.split()[0]
         if not first.endswith(":"):
             is_ours = line.endswith(path)
@@ -43,13 +43,17 @@ def pss_of(path: str) -> int:
     return size
 
 
-began = time.monotonic()
-array = headrace.cache("array", build)
-had = time.monotonic()
-total = float(array.sum())  # reads all pages
-print("ready", flush=True)
-sys.stdin.readline()
-print(
-    json.dumps({"began": began, "had": had, "pss": pss_of(headrace.cache.info("array").path), "sum": total}), flush=True
-)
-sys.stdin.readline()
+def main() -> None:
+    began = time.monotonic()
+    array = headrace.cache("array", functools.partial(build, int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])))
+    had = time.monotonic()
+    total = float(array.sum())  # reads all pages
+    print("ready", flush=True)
+    sys.stdin.readline()
+    pss = pss_of(headrace.cache.info("array").path)
+    print(json.dumps({"began": began, "had": had, "pss": pss, "sum": total}), flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main()

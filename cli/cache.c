@@ -38,6 +38,8 @@ static const char warm_help[] = "Usage: headrace cache warm PATH... --name NAME 
                                 "                       are its keys, or all files SCENE_KEY.npy\n"
                                 "  --keep HOW           job: until the last process that has it ends; boot: until\n"
                                 "                       the machine restarts (default); disk: on a disk\n"
+                                "  --dataset SOURCE     instead of PATH: keep the samples of a dataset, for\n"
+                                "                       DataLoader(cache=...); headrace cache warm --dataset --help\n"
                                 "  --hold               stay until Ctrl-C, SIGTERM or SIGHUP, then remove the\n"
                                 "                       object; processes that have it keep it\n"
                                 "  --dry-run            say how large it is and where it would be; copy nothing\n"
@@ -120,9 +122,18 @@ static int run_words(const struct command *command, int count, char **words) {
     return code;
 }
 
+/* The samples of a dataset are made by Python. */
+static bool is_about_dataset(int argc, char **argv) {
+    if (strcmp(argv[2], "warm") != 0) return false;
+    for (int i = 3; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--dataset") == 0 || strncmp(argv[i], "--dataset=", 10) == 0) return true;
+    return false;
+}
+
 int cache_command(int argc, char **argv) {
     if (argc < 3) return show(stderr, general_help);
     if (is_help(argv[2])) return show(stdout, general_help);
+    if (is_about_dataset(argc, argv)) return become_python(argc - 1, argv + 1);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(argv[2], commands[i].name) == 0) return run_words(&commands[i], argc - 3, argv + 3);
     fprintf(stderr, "headrace: unknown cache command '%s'; there is", argv[2]);

@@ -13,6 +13,9 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 int cache_command(int argc, char **argv);
 int run_command(int argc, char **argv);
 int exec_command(int argc, char **argv);
+/* Replaces this process by the interpreter, which runs the command argv[1] of `python -m headrace`, so that signals
+ * reach it and its exit code is returned. Returns only if that fails. */
+int become_python(int argc, char **argv);
 
 /* ---- interpreter.c ---- */
 

@@ -65,9 +65,7 @@ static const char bootstrap[] = "import sys\n"
                                 "    sys.exit(2)\n"
                                 "sys.exit(main(sys.argv[1:]))\n";
 
-/* Replaces this process by the interpreter, so that signals reach it and its exit code is returned. Returns only if
- * that fails. */
-static int become_python(int argc, char **argv) {
+int become_python(int argc, char **argv) {
     char path[PATH_MAX];
     const char *interpreter = find_interpreter(path, sizeof path);
     if (!interpreter) {

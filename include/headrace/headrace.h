@@ -8,6 +8,7 @@
 #include <headrace/board.h>
 #include <headrace/cache.h>
 #include <headrace/cache_files.h>
+#include <headrace/cache_samples.h>
 #include <headrace/crew.h>
 #include <headrace/error.h>
 #include <headrace/image.h>

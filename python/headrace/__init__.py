@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headrace import doctor as doctor
     from headrace import store as store
     from headrace._cache.interface import cache as cache
+    from headrace._cache.samples import cache_samples as cache_samples
     from headrace._core import CacheError as CacheError
     from headrace._errors.exception_text import ForkWarning as ForkWarning
     from headrace._numpy.collate import default_collate as default_collate
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headrace._numpy.lengths import lengths as lengths
     from headrace._numpy.loader import Loader as Loader
     from headrace._ranks.disagreement import RanksDisagree as RanksDisagree
+    from headrace._samples.checks import SamplesDiffer as SamplesDiffer
     from headrace.sampling._order import Order as Order
     from headrace.sampling._plan import Plan as Plan
     from headrace.sampling._state import StateError as StateError
@@ -38,11 +40,13 @@ __all__ = [
     "Order",
     "Plan",
     "RanksDisagree",
+    "SamplesDiffer",
     "StateError",
     "StoreError",
     "WorkerInfo",
     "__version__",
     "cache",
+    "cache_samples",
     "default_collate",
     "doctor",
     "freeze",
@@ -63,7 +67,9 @@ _LATE = {
     "RanksDisagree": "headrace._ranks.disagreement",
     "WorkerInfo": "headrace._numpy.job",
     "get_worker_info": "headrace._numpy.job",
+    "SamplesDiffer": "headrace._samples.checks",
     "cache": "headrace._cache.interface",
+    "cache_samples": "headrace._cache.samples",
     "default_collate": "headrace._numpy.collate",
     "lengths": "headrace._numpy.lengths",
     "StateError": "headrace.sampling._state",

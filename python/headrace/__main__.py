@@ -8,9 +8,9 @@ import os
 import sys
 import traceback
 
-from headrace._commands import doctor, program, replay
+from headrace._commands import doctor, program, replay, warm
 
-_COMMANDS = {"doctor": doctor.main, "replay": replay.main}
+_COMMANDS = {"doctor": doctor.main, "replay": replay.main, "warm": warm.main}  # warm: headrace cache warm --dataset
 
 _USAGE = """\
 usage: python -m headrace run [OPTION...] SCRIPT [ARGUMENT...]

@@ -18,11 +18,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from headrace._errors import exception_text
+from headrace._errors import exception_text, units
 from headrace._inspect import lookup
 
 _MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): the first task takes this much
-AUTO = "auto"  # a value of the option threads
+AUTO = "auto"  # a value of the options threads and cache
+_LEAST_CACHE = 1 << 20  # HR_SAMPLES_LEAST_BYTES (headrace/cache_samples.h)
 _MOST_THREADS = 256  # MOST_THREADS (src/image/run.c): no run of images uses more
 _Class = TypeVar("_Class", bound=type)
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -122,6 +123,13 @@ def _check_bad_sample(name: str, value: Any) -> None:
 def _check_steps(name: str, value: Any) -> None:
     if check_count(name, value) < 1:
         raise ValueError(f"{name} should be at least 1, but got {value}")
+
+
+def _check_cache(name: str, value: Any) -> None:
+    if value is None or value is True or value == AUTO:
+        return
+    if units.size_of(value, name) < _LEAST_CACHE:
+        raise ValueError(f'{name} is {value!r}; give at least 1 MiB, such as "40G", or {AUTO!r}')
 
 
 def _check_threads(name: str, value: Any) -> None:
@@ -255,6 +263,14 @@ class Options:
         num_workers=0, of this process. "auto": the cores that this process may use, divided by the workers of all
         local ranks.""",
         numpy="It has no effect here, because images.native makes torch's tensors.",
+    )
+    cache: int | str | bool | None = _row(
+        None,
+        _check_cache,
+        """keep the samples of a map-style dataset in memory that all workers, ranks and jobs of this machine
+        share, up to so many bytes ("40G"; "auto": what the machine has room for), so that each is made once: see
+        headrace.cache_samples. Random steps have to run behind the cache: those of a transform that headrace knows do,
+        otherwise use headrace.cache_samples(dataset, transform=...). `report()` has what was kept under "cache".""",
     )
     freeze: bool = _row(
         False,
@@ -394,6 +410,10 @@ class Policy(Options):
         if is_iterable and policy.rng != "worker":
             raise ValueError(
                 'rng="sample" needs a map-style dataset (one with __getitem__), but this dataset is iterable'
+            )
+        if is_iterable and policy.cache is not None:
+            raise ValueError(
+                "cache= needs a map-style dataset (one with __getitem__ and __len__), but this dataset is iterable"
             )
         return policy
 

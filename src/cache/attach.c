@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "cache/cache.h"
+#include "cache/samples.h"
 
 /* Attaches objects, claims them, and deletes what no process claims. */
 
@@ -385,7 +386,16 @@ static int read_sums(const hr_cached *cached, uint64_t count, uint64_t **ret_sum
                     cached->record.name);
 }
 
+static int verify_samples(const hr_cached *cached) {
+    hr_samples *samples = NULL;
+    int r = hr_samples_open(cached, &samples);
+    if (r == 0) r = hr_samples_verify(samples);
+    hr_samples_close(samples);
+    return r;
+}
+
 int hr_cached_verify(const hr_cached *cached) {
+    if (strcmp(cached->record.format, HR_SAMPLES_FORMAT) == 0) return verify_samples(cached);
     const struct record *record = &cached->record;
     uint64_t *sums, sum, count = hr__count_chunks(record->bytes, record->chunk_bytes);
     int r = read_sums(cached, count, &sums);

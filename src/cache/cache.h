@@ -79,6 +79,10 @@ int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t
  * that passes them. */
 int hr__cache_commit(int fd, bool is_memory, uint64_t bytes);
 int hr__cache_commit_more(int fd, bool is_memory, uint64_t offset, uint64_t bytes);
+/* Commits a part of a file that is mapped as a whole at `address`, with huge pages while `*wants_huge`. */
+int hr__cache_commit_mapped(int fd, void *address, bool is_memory, uint64_t offset, uint64_t bytes, bool *wants_huge);
+/* How many bytes of data the first folder has room for: of the limits in hr__cache_choose, the smallest. */
+int hr__cache_memory_left(const hr_cache *cache, uint64_t *ret_bytes);
 
 /* ---- lock.c ---- */
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cache/cache.h"
+#include "cache/samples.h"
 
 /* Lists the objects and builds of a cache, and the processes that have them. */
 
@@ -138,6 +139,9 @@ static int visit_entry(void *context, const char *name) {
         return 0;
     judge_files(folder, path, &record, &entry);
     fill_info(&record, path, &entry.info);
+    struct hr__file_info info;
+    bool is_sparse = strcmp(entry.info.format, HR_SAMPLES_FORMAT) == 0;
+    if (is_sparse && hr__file_look(path, &info) == 0) entry.info.bytes = info.committed_bytes;
     if (strcmp(listing->part, "partial") == 0) look_at_build(listing, name, &entry);
     if (strcmp(listing->part, "trash") == 0) entry.state = HR_CACHE_REMOVED;
     if (!*entry.info.name) entry.info.name = name;

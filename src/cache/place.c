@@ -99,6 +99,18 @@ int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t
     return length < 0 ? -EINVAL : 0;
 }
 
+int hr__cache_memory_left(const hr_cache *cache, uint64_t *ret_bytes) {
+    struct hr__file_system system;
+    int r = hr__file_system_look(cache->stores[0].path, &system);
+    if (r < 0) return hr__fail(r, "cache: cannot look at %s: %s", cache->stores[0].path, hr_error_text(r));
+    *ret_bytes = system.free_bytes;
+    if (!cache->stores[0].is_memory) return 0;
+    struct room room = look_at_memory(&system);
+    uint64_t cgroup = room.cgroup > MARGIN_BYTES ? room.cgroup - MARGIN_BYTES : 0;
+    *ret_bytes = hr__min(hr__min(room.file_system, room.half_of_available), cgroup);
+    return 0;
+}
+
 int hr_cache_look_for_room(hr_cache *cache, const char *name, uint64_t bytes, uint32_t keep,
                            struct hr_cache_room *ret_room) {
     static_assert(sizeof ret_room->folder >= HR__PATH_BYTES && sizeof ret_room->why >= HR__WHY_BYTES,
@@ -140,29 +152,29 @@ int hr__cache_commit_more(int fd, bool is_memory, uint64_t offset, uint64_t byte
     return r;
 }
 
-/* Commits a step, with huge pages if `*address` is a mapping. Making one waits for all processors, which takes longer
- * than small pages on a busy machine; then the other steps get small ones. */
-static int commit_watched(int fd, void **address, uint64_t mapped_bytes, uint64_t offset, uint64_t bytes) {
+/* Making a huge page waits for all processors, which takes longer than small pages on a busy machine; then the next
+ * steps get small ones. */
+static int commit_watched(int fd, void *address, uint64_t offset, uint64_t bytes, bool *wants_huge) {
     int64_t start_ns = hr__now_ns();
-    int r = commit_step(fd, *address, offset, bytes);
-    bool is_slow = hr__now_ns() - start_ns > (int64_t)(bytes / HUGE_BYTES) * SLOW_NS;
-    if (r == 0 && *address && is_slow) {
-        hr__unmap(*address, mapped_bytes);
-        *address = NULL;
-    }
+    int r = commit_step(fd, *wants_huge ? address : NULL, offset, bytes);
+    if (hr__now_ns() - start_ns > (int64_t)(bytes / HUGE_BYTES) * SLOW_NS) *wants_huge = false;
     return r;
+}
+
+int hr__cache_commit_mapped(int fd, void *address, bool is_memory, uint64_t offset, uint64_t bytes, bool *wants_huge) {
+    int r = is_memory ? check_headroom(bytes) : 0;
+    return r < 0 ? r : commit_watched(fd, address, offset, bytes, wants_huge);
 }
 
 int hr__cache_commit(int fd, bool is_memory, uint64_t bytes) {
     void *address = NULL;
     int r = hr__file_cut(fd, bytes);
     if (r < 0) return hr__fail(r, "cache: cannot make a file of %.2f GiB: %s", in_gib(bytes), hr_error_text(r));
-    if (is_memory && bytes >= HUGE_BYTES && hr__map(fd, bytes, &address) < 0) address = NULL; /* small pages, then */
+    bool wants_huge = is_memory && bytes >= HUGE_BYTES && hr__map(fd, bytes, &address) == 0;
     uint64_t limit = FIRST_STEP_BYTES;
     for (uint64_t offset = 0; r == 0 && offset < bytes;) {
         uint64_t step = hr__min(limit, bytes - offset);
-        if (is_memory) r = check_headroom(step);
-        if (r == 0) r = commit_watched(fd, &address, bytes, offset, step);
+        r = hr__cache_commit_mapped(fd, address, is_memory, offset, step, &wants_huge);
         offset += step;
         limit = STEP_BYTES;
     }

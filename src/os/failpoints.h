@@ -157,6 +157,11 @@
     POINT(CACHE_OPENED, "cache.opened", CACHE)                                                                         \
     POINT(CACHE_DELETE, "cache.delete", CACHE)                                                                         \
     POINT(CACHE_TRASHED, "cache.trashed", CACHE)                                                                       \
+    POINT(SAMPLES_CLAIMED, "samples.claimed", SAMPLES)                                                                 \
+    POINT(SAMPLES_EXTENT, "samples.extent", SAMPLES)                                                                   \
+    POINT(SAMPLES_RESERVED, "samples.reserved", SAMPLES)                                                               \
+    POINT(SAMPLES_WRITTEN, "samples.written", SAMPLES)                                                                 \
+    POINT(SAMPLES_PUBLISHED, "samples.published", SAMPLES)                                                             \
     /* the processes of headrace run */                                                                                \
     POINT(LAUNCH_OPENED, "launch.opened", LAUNCH)                                                                      \
     POINT(LAUNCH_FORKED, "launch.forked", LAUNCH)                                                                      \
@@ -184,7 +189,8 @@ enum hr__side {
     HR__BY_LAUNCH = 8,
     HR__BY_GUARDIAN = 16,
     HR__BY_FORKED = 32,
-    HR__BY_CACHE = 64
+    HR__BY_CACHE = 64,
+    HR__BY_SAMPLES = 128
 };
 
 struct hr__failpoint {

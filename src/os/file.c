@@ -125,6 +125,13 @@ int hr__file_reopen(int fd, int *ret_fd) {
     return hr__own(again, ret_fd);
 }
 
+int hr__file_reopen_to_write(int fd, int *ret_fd) {
+    char path[40];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int again = open(path, O_RDWR | O_CLOEXEC);
+    return again < 0 ? -errno : hr__own(again, ret_fd);
+}
+
 void hr__seal(int fd) {
     fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL);
 }

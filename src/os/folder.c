@@ -31,6 +31,7 @@ static struct hr__file_info describe(const struct stat *info) {
         .device = (uint64_t)info->st_dev,
         .inode = (uint64_t)info->st_ino,
         .bytes = (uint64_t)info->st_size,
+        .committed_bytes = (uint64_t)info->st_blocks * 512,
         .changed_ns = info->st_mtim.tv_sec * HR_NS_PER_S + info->st_mtim.tv_nsec,
         .user = info->st_uid,
         .mode = info->st_mode & 07777,

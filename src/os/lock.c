@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include "os.h"
 
 #include <errno.h>
@@ -26,4 +27,15 @@ int hr__lock_file(int fd, enum hr__share share) {
     if (r < 0) return r;
     if (flock(fd, (share == HR__SHARED ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0) return 0;
     return errno == EWOULDBLOCK ? -EAGAIN : -errno;
+}
+
+int hr__lease_take(int fd, uint64_t offset) {
+    struct flock range = whole(offset, 1);
+    if (fcntl(fd, F_OFD_SETLK, &range) == 0) return 0;
+    return errno == EACCES ? -EAGAIN : -errno;
+}
+
+bool hr__lease_is_taken(int fd, uint64_t offset) {
+    struct flock range = whole(offset, 1);
+    return fcntl(fd, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }

@@ -87,6 +87,7 @@ void hr__file_read_ahead(int fd);
 /* Opens another descriptor of the same file that is read-only or, if the system does not allow this, one that can also
  * write. */
 int hr__file_reopen(int fd, int *ret_fd);
+int hr__file_reopen_to_write(int fd, int *ret_fd); /* to read and write, with an open file description of its own */
 /* Makes memory of hr__memory_create read-only and fixes its size, for all processes. Best effort; no writable mapping
  * may exist. */
 void hr__seal(int fd);
@@ -292,6 +293,11 @@ bool hr__range_is_locked(int fd, uint64_t offset, uint64_t bytes);
  * excludes it. */
 enum hr__share { HR__SHARED, HR__EXCLUSIVE };
 int hr__lock_file(int fd, enum hr__share share);
+/* Locks one byte of a file for an open file description: as hr__lock_file, but for a part of the file, and
+ * independently of it. -EAGAIN; -EINVAL: the kernel has no such locks. */
+int hr__lease_take(int fd, uint64_t offset);
+/* Returns true if another open file description has locked that byte. */
+bool hr__lease_is_taken(int fd, uint64_t offset);
 
 /* ---- folder.c: files by name, and file systems ---- */
 
@@ -301,8 +307,9 @@ __attribute__((format(printf, 2, 3))) int hr__path(char *ret_path, const char *f
 
 struct hr__file_info {
     uint64_t device, inode, bytes;
-    int64_t changed_ns;  /* of the contents: st_mtim, since 1970 */
-    uint32_t user, mode; /* mode: the permission bits */
+    uint64_t committed_bytes; /* that the file system has given it; a sparse file has fewer than `bytes` */
+    int64_t changed_ns;       /* of the contents: st_mtim, since 1970 */
+    uint32_t user, mode;      /* mode: the permission bits */
     bool is_folder, is_regular, is_link;
 };
 int hr__file_look(const char *path, struct hr__file_info *ret_info); /* of a symbolic link: of the link itself */

@@ -5,17 +5,20 @@
 #include <stdatomic.h>
 #include <sys/time.h>
 
+#include <headrace/cache_samples.h>
+
 /*
- * Random kills of processes that build, attach, read, replace and remove objects of one cache, until there were as many
+ * Random kills of processes that build, attach, read, replace and remove objects of one cache, and that fill tables of
+ * samples, until there were as many
  * as asked for: `soak_cache [KILLS [SEED]]`. No reader ever sees a wrong byte, and at the end nothing is left that no
  * process has. What is drawn follows from the seed; when it happens does not.
  */
 
-enum { PROCESSES = 6, NAMES = 3, ROUNDS = 40, ALARM_US_MAX = 20000 };
+enum { PROCESSES = 6, NAMES = 3, ROUNDS = 40, ALARM_US_MAX = 20000, SAMPLES = 64, SAMPLE_MAX = 20000, NEEDED = 40 };
 
 /* Shared with the processes. */
 struct counts {
-    _Atomic uint64_t reads, builds, takeovers, removals;
+    _Atomic uint64_t reads, builds, takeovers, removals, samples, sample_reads;
 };
 static struct counts *counts;
 
@@ -70,6 +73,70 @@ static void use_object(void) {
     hr_cached_detach(cached);
 }
 
+/* ---- samples ---- */
+
+static uint64_t size_of_sample(uint64_t index) {
+    return 1 + index * 7919 % SAMPLE_MAX;
+}
+
+static bool has_sample(const struct hr_sample *sample) {
+    static unsigned char bytes[SAMPLE_MAX + 1];
+    fill_bytes(bytes, sample->bytes, 0, sample->index);
+    return sample->bytes == size_of_sample(sample->index) && memcmp(bytes, sample->data, sample->bytes) == 0;
+}
+
+/* Reads a sample or makes it. Samples that another process makes for long, or that have no room, are left. */
+static void need_sample(hr_samples *samples, uint64_t index) {
+    struct hr_sample sample;
+    int r;
+    do {
+        r = hr_samples_begin(samples, index, &sample);
+        must(r);
+    } while (r == HR_SAMPLE_BUSY && hr_samples_wait(samples, &sample, in_s(PATIENCE_S)) == 0);
+    if (r == HR_SAMPLE_READY) {
+        check(has_sample(&sample));
+        atomic_fetch_add(&counts->sample_reads, 1);
+    }
+    if (r != HR_SAMPLE_MAKE) return;
+    if (draw(32) == 0) {
+        hr_samples_give_back(samples, &sample);
+        return;
+    }
+    r = hr_samples_reserve(samples, &sample, size_of_sample(index));
+    must(r);
+    if (r != HR_SAMPLE_READY) return;
+    fill_bytes(sample.data, sample.bytes, 0, index);
+    must(hr_samples_publish(samples, &sample));
+    atomic_fetch_add(&counts->samples, 1);
+}
+
+static void use_samples(void) {
+    struct hr_cache_request request = request_for(draw(2) ? "samples-a" : "samples-b", "s");
+    hr_cached *cached = NULL;
+    hr_cache_build *build;
+    hr_samples *samples;
+    request.format = HR_SAMPLES_FORMAT;
+    int r = ask(&request, &cached, &build);
+    if (r == HR_CACHE_BUILD) {
+        must(hr_samples_build(build, SAMPLES, HR_SAMPLES_LEAST_BYTES));
+        r = hr_cache_build_finish(build, "", &cached);
+    }
+    if (r == HR_E_BUILDERS_DIED) return;
+    must(r);
+    must(hr_samples_open(cached, &samples));
+    for (int i = 0; i < NEEDED; i++) need_sample(samples, draw(SAMPLES));
+    if (draw(16) == 0) hr_cache_remove(cache, request.name, "0", 1);
+    hr_samples_close(samples);
+    hr_cached_detach(cached);
+}
+
+static void read_samples(const hr_cached *cached) {
+    hr_samples *samples;
+    must(hr_samples_open(cached, &samples));
+    for (uint64_t i = 0; i < SAMPLES; i++) need_sample(samples, i);
+    hr_samples_close(samples);
+}
+
 static void collect(void) {
     struct hr_cache_collected result;
     int r = hr_cache_collect(cache, -1, draw(2) ? 0 : UINT64_MAX, NULL, NULL, &result);
@@ -86,7 +153,7 @@ static void plan_a_kill(void) {
     static char plan[64];
     for (;;) {
         const struct hr__failpoint *point = &hr__failpoints[draw(HR__POINT_COUNT)];
-        if (point->side != HR__BY_CACHE) continue;
+        if (point->side != HR__BY_CACHE && point->side != HR__BY_SAMPLES) continue;
         snprintf(plan, sizeof plan, "%s:%d:%d", point->name, SIGKILL, (int)draw(8) + 1);
         setenv("HEADRACE_STOP", plan, 1);
         return;
@@ -109,7 +176,10 @@ static pid_t start_process(void) {
     else
         plan_a_kill();
     for (int i = 0; i < ROUNDS; i++) {
-        use_object();
+        if (draw(3))
+            use_object();
+        else
+            use_samples();
         if (draw(16) == 0) collect();
     }
     _exit(0);
@@ -122,7 +192,10 @@ static int check_entry(void *context, const struct hr_cache_entry *entry) {
     check(entry->state == HR_CACHE_READY && entry->claim_count == 0);
     must(hr_cache_attach(cache, entry->info.name, entry->info.version, &cached));
     must(hr_cached_verify(cached));
-    read_object(cached);
+    if (strcmp(entry->info.format, HR_SAMPLES_FORMAT) == 0)
+        read_samples(cached);
+    else
+        read_object(cached);
     hr_cached_detach(cached);
     return 0;
 }
@@ -155,6 +228,8 @@ int main(int argc, char **argv) {
     }
     for (int i = 0, status; i < PROCESSES; i++) check(waitpid(-1, &status, 0) > 0);
     check_end();
+    printf("cache: %llu samples, %llu reads of them\n", (unsigned long long)atomic_load(&counts->samples),
+           (unsigned long long)atomic_load(&counts->sample_reads));
     printf("cache: %llu kills, %llu ends; %llu builds, %llu taken over, %llu reads, %llu removals; nothing left\n",
            (unsigned long long)kills, (unsigned long long)ends, (unsigned long long)atomic_load(&counts->builds),
            (unsigned long long)atomic_load(&counts->takeovers), (unsigned long long)atomic_load(&counts->reads),

@@ -116,6 +116,11 @@ def value_of(cache: _core.Cache, cached: _core.Cached) -> Any:
         return _files(cache, cached)
     if meta["kind"] == "bytes":
         return memoryview(cached)  # type: ignore[arg-type]
+    if meta["kind"] == "samples":
+        raise _core.CacheError(
+            f"headrace: '{cached.info()['name']}' has samples of a dataset; use headrace.cache_samples(dataset, "
+            "name=...)"
+        )
     raise _core.CacheError(f"headrace: this version cannot read objects of the kind {meta['kind']!r}; update headrace")
 
 

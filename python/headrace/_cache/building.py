@@ -206,7 +206,7 @@ def _tell_built(cached: _core.Cached, seconds: float) -> None:
             f"cache {info['name']}: the folder of the cache was removed while it was built; only this process has the "
             "data (RemoveIPC=yes in logind.conf, or a clean-up job, removes folders in /dev/shm)"
         )
-    elif _is_main_process() and cached.bytes >= _SHOWN_BYTES:
+    elif _is_main_process() and cached.bytes >= _SHOWN_BYTES and info["format"] != "samples":
         _shown.add(info["id"])
         say(f"cache {info['name']}: built {in_units(cached.bytes)} in {in_duration(seconds)}, in {info['path']}")
 

@@ -152,7 +152,7 @@ class Digest:
             self._note(name, f"{type(value).__name__} {value!r}".encode(errors="surrogatepass"))
             return
         self._remember(value)
-        size = getattr(value, "nbytes", 0) if hasattr(type(value), "nbytes") else 0
+        size = _bytes_of(value)
         if isinstance(size, int) and size > self._left:
             self._refuse(name)
             return
@@ -175,6 +175,13 @@ class Digest:
         if not self._skips_large:
             raise TooLarge(name)
         self._note(name, b"too large")
+
+
+def _bytes_of(value: Any) -> Any:
+    try:
+        return value.nbytes if hasattr(type(value), "nbytes") else 0
+    except Exception:  # a sparse tensor has no such number
+        return 0
 
 
 def _source(function: types.FunctionType, code: types.CodeType) -> bytes:
@@ -202,5 +209,26 @@ def seen_by(function: Any, has_version: bool) -> dict[str, str]:
         raise ValueError(
             f"headrace.cache: {error} is larger than {MOST_BYTES >> 20} MiB, too large to see whether it changes; give "
             "version=, and another one whenever it changes"
+        ) from None
+    return digest.seen
+
+
+def seen_in(value: Any, has_version: bool) -> dict[str, str]:
+    """Returns the parts of an object: its class, and each of its attributes. Raises ValueError as seen_by."""
+    digest = Digest(has_version)
+    name = type(value).__qualname__
+    try:
+        if _is_users(_file_of(type(value))):
+            digest.add(type(value), f"class {name}")
+        else:
+            digest.seen[f"class {name}"] = f"{type(value).__module__}.{name}"
+        for attribute, part in sorted(getattr(value, "__dict__", {}).items()):
+            digest.add(part, f"{name}.{attribute}")
+        if not hasattr(value, "__dict__"):
+            digest.add(value, name)
+    except TooLarge as error:
+        raise ValueError(
+            f"headrace.cache_samples: {error} is larger than {MOST_BYTES >> 20} MiB, too large to see whether it "
+            "changes; give version=, and another one whenever it changes"
         ) from None
     return digest.seen

@@ -8,9 +8,9 @@ import re
 from typing import Any
 
 from headrace import _core
+from headrace._errors.units import size_of
 
 KEEPS = ("job", "boot", "disk")  # by the numbers of enum hr_cache_keep
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _open: dict[tuple[str | None, str | None], _core.Cache] = {}
 
@@ -60,17 +60,8 @@ def check_keep(keep: object) -> int:
 
 
 def check_size(size: object, what: str) -> int:
-    """Returns a number of bytes, given as an int or as a text such as "40G". Raises ValueError or TypeError."""
-    if isinstance(size, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", size.strip(), re.IGNORECASE)
-        if match is None:
-            raise ValueError(f'headrace.cache: {what} is {size!r}; give a number of bytes, or a text such as "40G"')
-        return int(float(match[1]) * _UNITS[match[2].upper()])
-    if isinstance(size, bool) or not isinstance(size, (int, float)):
-        raise TypeError(f'headrace.cache: {what} is a number of bytes or a text such as "40G", not {size!r}')
-    if not 0 <= size < 1 << 62:
-        raise ValueError(f"headrace.cache: {what} is {size}; give 0 or more bytes")
-    return int(size)
+    """Returns a number of bytes: see size_of."""
+    return size_of(size, f"headrace.cache: {what}")
 
 
 def check_seconds(time: object, what: str) -> float:

@@ -47,6 +47,7 @@ def become(arguments: list[str]) -> int:
         return 2
     if arguments[0] == "run":
         os.environ.setdefault("PYTHON_EXEC", sys.executable)  # of the ranks
+    os.environ.setdefault("HEADRACE_PYTHON", sys.executable)  # of commands that are written in Python
     try:
         os.execv(path, [path, *arguments])
     except OSError as error:

@@ -118,7 +118,7 @@ def _is_loader(value: Any) -> bool:
     return is_torchs_loader(value) or (has_parts and not lookup.has_special(value, "__getitem__"))
 
 
-def _dataset_of(value: Any, source: str) -> Any:
+def dataset_of(value: Any, source: str) -> Any:
     """Returns what has samples by index: the value, the result of calling it, or the dataset of that loader."""
     is_dataset = lookup.has_special(value, "__getitem__") or lookup.has_special(value, "__iter__")
     if isinstance(value, type) or (callable(value) and not is_dataset):
@@ -220,7 +220,7 @@ def _seeder(seed: int | None, epoch: int) -> Callable[[Any], None]:
 def _replay(asked: argparse.Namespace) -> None:
     value = load(asked.source)
     with reports_failure(f"{asked.source} gives no dataset; headrace calls it without arguments if it can be called"):
-        dataset = _dataset_of(value, asked.source)
+        dataset = dataset_of(value, asked.source)
     if asked.seed is not None and isinstance(dataset, _Items):
         raise Failed("--seed: samples of an iterable dataset do not have their own random numbers")
     seed_for = _seeder(asked.seed, asked.epoch or 0)

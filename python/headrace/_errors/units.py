@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats quantities for messages. The reports, the growth warning and the doctor call it."""
+"""Formats quantities for messages, and reads sizes that users give. The reports, the growth warning, the doctor and the
+cache call it."""
 
 from __future__ import annotations
+
+import re
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def in_units(count: float) -> str:
@@ -11,6 +16,20 @@ def in_units(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} GiB"
+
+
+def size_of(size: object, what: str) -> int:
+    """Returns a number of bytes, given as an int or as a text such as "40G". Raises ValueError or TypeError."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", size.strip(), re.IGNORECASE)
+        if match is None:
+            raise ValueError(f'{what} is {size!r}; give a number of bytes, or a text such as "40G"')
+        return int(float(match[1]) * _UNITS[match[2].upper()])
+    if isinstance(size, bool) or not isinstance(size, (int, float)):
+        raise TypeError(f'{what} is a number of bytes or a text such as "40G", not {size!r}')
+    if not 0 <= size < 1 << 62:
+        raise ValueError(f"{what} is {size}; give 0 or more bytes")
+    return int(size)
 
 
 def in_duration(seconds: float) -> str:

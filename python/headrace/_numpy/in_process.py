@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace import _core, _options
 from headrace._engine import in_process
 from headrace._numpy.job import Fetcher
-from headrace._samples import draw
+from headrace._samples import draw, prepared
 from headrace.sampling._epoch import Epoch
 
 if TYPE_CHECKING:
@@ -37,11 +37,13 @@ class InProcessIterator(in_process.InProcessIterator):
                 self._fetch = functools.partial(self._here.noting, self._collate)
         else:
             self._from = draw.FromSampler(tasks)
-            fetcher = Fetcher(loader.dataset, self._is_batched)
+            dataset = loader._dataset_of(policy)
+            prepared.begin(dataset, True)
+            fetcher = Fetcher(dataset, self._is_batched)
             self._fetch = functools.partial(_fetch_and_collate, fetcher, self._collate)
             if policy.is_per_sample:
                 samples = in_process.InProcessSamples(
-                    loader.dataset, policy, loader.seed, epoch, self._is_batched, self._collate, tasks
+                    dataset, policy, loader.seed, epoch, self._is_batched, self._collate, tasks
                 )
                 self._here, self._fetch = samples.here, samples.fetch
         self._source = self._from.tasks

@@ -41,7 +41,7 @@ class WorkerIterator(_core.Iterator):
 
             loader.__dict__.setdefault("_freezer", Freezer()).freeze(loader.dataset)
         self._job = Job(
-            dataset=loader.dataset,
+            dataset=loader._dataset_of(policy),
             is_iterable=loader._is_iterable,
             batched=loader._batched,
             drop_last=loader.drop_last,

@@ -17,6 +17,7 @@ from headrace._engine import restart_state
 from headrace._errors import raising
 from headrace._numpy.collate import default_collate
 from headrace._numpy.worker_error import WorkerError
+from headrace._samples import prepared
 from headrace._samples.maker import SampleMaker
 from headrace._start.start_state import StartState
 from headrace._worker import diagnostics
@@ -51,10 +52,15 @@ class Fetcher:
     def __init__(self, dataset: Any, batched: bool) -> None:
         self._dataset = dataset
         self._batched = batched
+        self._is_prepared = isinstance(dataset, prepared.PreparedDataset)
 
     def fetch(self, indices: Any) -> Any:
         """Returns the samples of a batch, or the one sample without batches."""
-        return [self._dataset[index] for index in indices] if self._batched else self._dataset[indices]
+        if not self._batched:
+            return self._dataset[indices]
+        if self._is_prepared:
+            return self._dataset.__getitems__(indices)
+        return [self._dataset[index] for index in indices]
 
 
 def _seed_all(seed: int, epoch: int, worker: int) -> None:
@@ -88,7 +94,7 @@ class Job(DatasetJob):
         diagnostics.record_stacks_and_stderr(port)
         _core.use_numpy()
         limit_library_threads()
-        _worker_info = WorkerInfo(self.worker, self.num_workers, self.seed, self.dataset)
+        _worker_info = WorkerInfo(self.worker, self.num_workers, self.seed, prepared.shown(self.dataset))
         self._port = port
         self.notes = None
         self.collates_in_c = self.batched and self.collate_fn is None
@@ -114,6 +120,7 @@ class Job(DatasetJob):
         try:
             if init_fn is not None:
                 init_fn(self.worker)
+            prepared.begin(self.dataset, self.worker == 0)
             if self._state is None:
                 self._fetcher = self._new_fetcher()
         except Exception:

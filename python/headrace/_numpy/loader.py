@@ -93,6 +93,7 @@ class Loader(Options):
         held_back: int = Options.held_back,
         snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
         threads: int | str = Options.threads,
+        cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
         repair: str | None = Options.repair,
     ) -> None:
@@ -116,6 +117,7 @@ class Loader(Options):
         self.epoch = 0
         self._is_iterable = _options.is_iterable_only(dataset)
         self._iterator: WorkerIterator | None = None
+        self._cached: Any = None  # the CachedSamples of the option cache
         self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest iterator has it
         self._blame = restart_state.SampleDeaths()
         self._place = Place()
@@ -282,6 +284,16 @@ class Loader(Options):
         iterator.begin(tasks, epoch, places)
         return iterator
 
+    def _dataset_of(self, policy: _options.Policy) -> Any:
+        """Returns the dataset, with a cache of its samples if the options ask for that."""
+        if policy.cache is None:
+            return self.dataset
+        if self._cached is None:
+            from headrace._cache.samples import for_loader  # imported only if it is needed
+
+            self._cached = for_loader(self.dataset, policy.cache)
+        return self._cached
+
     def report(self) -> dict[str, Any]:
         """Returns counters of the newest iterator. After its end they keep their last values.
 
@@ -297,14 +309,16 @@ class Loader(Options):
         (the modules that made it so, and the seconds that each took), `seconds` of the imports, `error` of the import),
         `images` (of headrace.images, in all workers: `made` in C, `read_bytes`, `left` to Pillow by reason),
         `private_grown_bytes` (0 except in `headrace doctor`), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
-        seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`.
+        seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`. With the option cache,
+        `cache` has what headrace.cache_samples reports.
 
-        With num_workers=0 there is a report only if `rng` or `on_bad_sample` makes samples one by one. It has `seed`,
-        `workers`, `batches`, `skipped` and `bad_samples`. Raises RuntimeError if there is no report, and before the
-        first iteration."""
-        if self._engine is None:
+        With num_workers=0 there is a report only with cache, or if `rng` or `on_bad_sample` makes samples one by one.
+        It has `seed`, `workers`, `batches`, `skipped` and `bad_samples`. Raises RuntimeError if there is no report, and
+        before the first iteration."""
+        cache = {} if self._cached is None else {"cache": self._cached.report()}
+        if self._engine is None and not cache:
             raise RuntimeError(_engine.NO_REPORT)
-        return self._engine.report()
+        return {**(self._engine.report() if self._engine is not None else {}), **cache}
 
     def __getstate__(self) -> dict[str, Any]:
         fresh = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths()}

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace._errors import exception_text
 from headrace._options import Policy
+from headrace._samples import prepared
 from headrace._samples.random_numbers import key_of, seed_all, text_of
 from headrace._samples.refill import TRIES, Refillable, samples_of
 from headrace._start.start_state import StartState
@@ -106,6 +107,8 @@ class SampleMaker:
         ban = self._banned.get(text_of(indices))
         self._bad = []
         samples: list[Any] = []
+        if not self._banned:
+            prepared.prepare(self._dataset, self._noting(indices))
         for place, index in enumerate(self._noting(indices)):
             samples += self._make(index, ban, place, True)
         if not samples and self._bad:

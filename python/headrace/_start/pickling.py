@@ -27,6 +27,8 @@ _MAKES_NATIVE = pickle.DEFAULT_PROTOCOL < 5
 class Pickler(ForkingPickler):
     """multiprocessing's pickler with its reductions, protocol 5, and buffers out of band."""
 
+    makes_native = _MAKES_NATIVE
+
     def __init__(self, file: io.BytesIO) -> None:
         self.tensors: list[Any] = []
         self.arrays: list[Any] = []
@@ -42,7 +44,7 @@ class Pickler(ForkingPickler):
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is getattr(sys.modules.get("numpy"), "ndarray", None):
-            if _MAKES_NATIVE and not value.dtype.isnative:
+            if self.makes_native and not value.dtype.isnative:
                 return value.__reduce__()
             if not value.flags.writeable:
                 return self._reduce_read_only(value)
@@ -83,16 +85,22 @@ def child(number: int) -> Any:
     return _loading.children[number]
 
 
-def dump(value: object) -> tuple[bytes, list[Any]]:
-    """Returns the value as bytes and children. Raises the exceptions of pickle."""
+def dump(value: object, makes_native: bool = _MAKES_NATIVE) -> tuple[bytes, list[Any]]:
+    """Returns the value as bytes and children. makes_native: arrays get the byte order of this machine, as in a loader
+    of torch. Raises the exceptions of pickle."""
     file = io.BytesIO()
     file.write(_HEAD.pack(0, 0))
     pickler = _Kind.pickler(file)
+    pickler.makes_native = makes_native
     pickler.dump(value)
     children = pickler.finish()
     file.seek(0)
     file.write(_HEAD.pack(len(pickler.tensors), len(pickler.arrays)))
     return file.getvalue(), children
+
+
+def dump_exactly(value: object) -> tuple[bytes, list[Any]]:
+    return dump(value, False)
 
 
 def load(data: bytes, children: list[Any]) -> Any:

@@ -8,12 +8,13 @@ turned off, so that Pillow and the user's own transforms make it.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from headrace._samples.checks import settled
+from headrace._samples.compare import difference
 from headrace._samples.random_numbers import generators_kept, seed_all
 from headrace.images import _counts, _selftest
 
@@ -107,7 +108,7 @@ def compare(dataset: Any, indices: Iterable[Any]) -> Report:
         report.samples += 1
         if isinstance(found, _Raised) and found == expected:
             report.failed.append(index)
-        elif not is_equal(found, expected):
+        elif difference(found, expected) is not None:
             report.differ.append(index)
         _add_counts(report, before, _counts.report())
     return report
@@ -125,42 +126,7 @@ def _make(dataset: Any, index: Any) -> tuple[Any, float]:
     seed_all(0, 0, index)
     start = time.thread_time()
     try:
-        sample = _settled(dataset[index])
+        sample = settled(dataset[index])
     except Exception as error:
         sample = _Raised(type(error), str(error))
     return sample, time.thread_time() - start
-
-
-def _settled(sample: Any) -> Any:
-    """Makes the pixels of lazy images in a sample, which the loop would do later."""
-    if isinstance(sample, (list, tuple)):
-        for value in sample:
-            _settled(value)
-    elif isinstance(sample, dict):
-        for value in sample.values():
-            _settled(value)
-    elif type(sample).__module__.startswith("headrace.images"):
-        sample.load()
-        sample.im  # noqa: B018
-    return sample
-
-
-def is_equal(one: Any, other: Any) -> bool:
-    """Returns True if two samples have the same classes, shapes, dtypes and values, to the last bit."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(is_equal, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(is_equal(one[key], other[key]) for key in one)
-    if hasattr(one, "untyped_storage"):  # a tensor
-        return bool(one.dtype == other.dtype and one.shape == other.shape and _bytes_of(one) == _bytes_of(other))
-    if hasattr(one, "tobytes") and hasattr(one, "dtype"):  # an array, whose NaNs are equal here
-        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
-    return bool(one == other)
-
-
-def _bytes_of(tensor: Any) -> bytes:
-    torch = sys.modules["torch"]
-    plain = tensor.detach().as_subclass(torch.Tensor).contiguous()
-    return bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes())

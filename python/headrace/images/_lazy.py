@@ -98,6 +98,7 @@ def then(image: Any, step: bytes, weights: bytes = b"") -> Any:
 class _Lazy:
     """The methods of both classes. An image has no `_headrace_note` as long as its file has not been read."""
 
+    headrace_lazy = True  # what keeps samples makes the pixels first
     _headrace_note: Note
     _headrace_ordinary: type
     _im: Any = None  # as Pillow's, which looks whether there are pixels

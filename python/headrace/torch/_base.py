@@ -64,6 +64,7 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
         held_back: int = Options.held_back,
         snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
         threads: int | str = Options.threads,
+        cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
         repair: str | None = Options.repair,
         **kwargs: Any,

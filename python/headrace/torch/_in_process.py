@@ -12,7 +12,7 @@ import torch.utils.data
 
 from headrace import _core, _options
 from headrace._engine import in_process
-from headrace._samples import draw, pending
+from headrace._samples import draw, pending, prepared
 from headrace._worker.job import count_local_trainers
 from headrace.sampling._epoch import Epoch
 from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state
@@ -68,6 +68,10 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         self._epoch = _iterable.begin(loader) if is_iterable else None
         with _iterable.generators_kept(loader, self._epoch):
             _internals.called_by_torch(super().__init__, loader if beginning is None else beginning.shown())
+        dataset = _loader_state.dataset_of(loader, policy)
+        if not is_iterable:
+            self._dataset = self._dataset_fetcher.dataset = dataset
+            prepared.begin(dataset, True)
         finishing: Any = _finishing(self._dataset_fetcher.collate_fn, policy)
         self._collate_fn = self._dataset_fetcher.collate_fn = finishing
         self._profile_name = f"enumerate(DataLoader)#{_internals.SingleProcessIterator.__name__}.__next__"

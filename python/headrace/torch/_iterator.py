@@ -112,6 +112,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         self._policy = _loader_state.policy_of(loader)
         self._seed = _loader_state.seed_of(loader, self._base_seed)
         self._freeze_dataset(loader)
+        self._dataset = _loader_state.dataset_of(loader, self._policy)
         self._engine = self._start_engine(loader)
         self._workers = self._engine.processes
         _loader_state.engines.set(loader, self._engine)

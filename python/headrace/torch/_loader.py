@@ -81,10 +81,12 @@ class DataLoader(_base.DataLoader[_T_co]):
         there is also `ranks`, a text that says which rank this is, what says so, and how it is compared with the
         others. Raises RuntimeError before the first one."""
         engine = _loader_state.engines.get(self)
-        if engine is None:
+        cache = _loader_state.report_cache(self)
+        if engine is None and not cache:
             raise RuntimeError(_engine.NO_REPORT)
         ranks = _agree.describe(self)
-        return {**engine.report(), "ranks": ranks} if ranks else engine.report()
+        report = {**(engine.report() if engine is not None else {}), **cache}
+        return {**report, "ranks": ranks} if ranks else report
 
     # Not a property, so that users can set it to True, which makes accelerate keep the loader.
     @functools.cached_property

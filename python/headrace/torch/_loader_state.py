@@ -18,6 +18,7 @@ from headrace.torch._per_loader import PerLoader
 engines: PerLoader[_engine.Engine | in_process.InProcessEpoch] = PerLoader()  # the newest one
 blames: PerLoader[restart_state.SampleDeaths] = PerLoader()
 freezers: PerLoader[Any] = PerLoader()
+caches: PerLoader[Any] = PerLoader()  # the CachedSamples of a loader with the option cache
 warmed: PerLoader[bool] = PerLoader()  # whether the fork server knows the modules of the dataset
 
 
@@ -30,6 +31,23 @@ def policy_of(loader: Any) -> _options.Policy:
         return _options.Policy.of(None, is_iterable, others)
     with _options.explained_as_attributes():
         return _options.Policy.of(loader, is_iterable, others)
+
+
+def dataset_of(loader: Any, policy: _options.Policy) -> Any:
+    """Returns the dataset of a loader, with a cache of its samples if the options ask for that. Raises what
+    headrace.cache_samples raises."""
+    budget = policy.cache
+    if budget is None:
+        return loader.dataset
+    from headrace._cache.samples import for_loader  # imported only if it is needed
+
+    return caches.get_or_make(loader, lambda: for_loader(loader.dataset, budget))
+
+
+def report_cache(loader: Any) -> dict[str, Any]:
+    """Returns what a loader's report says of its cache."""
+    cached = caches.get(loader)
+    return {} if cached is None else {"cache": cached.report()}
 
 
 def limit_of(loader: torch.utils.data.DataLoader[Any]) -> int:

@@ -17,7 +17,7 @@ from headrace._engine import restart_state
 from headrace._errors import raising
 from headrace._inspect import lookup
 from headrace._options import Policy
-from headrace._samples import image_counts, pending
+from headrace._samples import image_counts, pending, prepared
 from headrace._samples.maker import SampleMaker
 from headrace._start.start_state import StartState
 from headrace._tensors import extension
@@ -112,6 +112,7 @@ class Job(DatasetJob):
         try:
             if self.init_fn is not None:
                 self.init_fn(self.worker)
+            prepared.begin(self.dataset, self.worker == 0)
             self._begin()
         except Exception:
             self._note_failure()
@@ -131,7 +132,7 @@ class Job(DatasetJob):
 
             np.random.seed(_internals.worker._generate_state(self.base_seed, self.worker))
         _internals.worker._worker_info = _internals.worker.WorkerInfo(
-            id=self.worker, num_workers=self.num_workers, seed=seed, dataset=self.dataset
+            id=self.worker, num_workers=self.num_workers, seed=seed, dataset=prepared.shown(self.dataset)
         )
 
     def _new_fetcher(self) -> Any:
@@ -161,7 +162,7 @@ class Job(DatasetJob):
 
     def _takes_each(self) -> bool:
         """Returns True if the fetcher takes the samples of a map-style dataset one by one."""
-        return self.auto_collation and not getattr(self.dataset, "__getitems__", None)
+        return self.auto_collation and prepared.takes_each(self.dataset)
 
     def begin_epoch(self, start: StartState) -> None:
         self._made = 0

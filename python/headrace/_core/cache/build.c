@@ -52,6 +52,13 @@ static PyObject *build_file(PyObject *self, PyObject *argument) {
     return r < 0 ? cache_raise(r) : PyBytes_FromString(path);
 }
 
+static PyObject *build_samples(PyObject *self, PyObject *arguments) {
+    unsigned long long count, budget;
+    hr_cache_build *build = cache_build_of(self);
+    if (!build || !PyArg_ParseTuple(arguments, "KK:samples", &count, &budget)) return NULL;
+    return none_or_raise(hr_samples_build(build, count, budget));
+}
+
 static PyObject *build_check_room(PyObject *self, PyObject *argument) {
     hr_cache_build *build = cache_build_of(self);
     unsigned long long bytes = PyLong_AsUnsignedLongLong(argument);
@@ -153,6 +160,8 @@ static PyMethodDef methods[] = {
     {"check_room", build_check_room, METH_O,
      "check_room(bytes)\n\nRaises OSError if so many bytes would not find a place now."},
     {"file", build_file, METH_O, "file(bytes_hint) -> bytes\n\nReturns the path of a file to make and fill."},
+    {"samples", build_samples, METH_VARARGS,
+     "samples(count, budget)\n\nMakes it an empty table of samples; finish() publishes it. Raises OSError."},
     {"append", build_append, METH_O, "append(buffer)\n\nAfter file(), instead of making it: appends to the data."},
     {"write", build_write, METH_VARARGS, "write(offset, buffer)\n\nWrites to the reserved space."},
     {"mark", build_mark, METH_O, "mark(chunk)\n\nNotes that a chunk is complete."},

@@ -151,6 +151,13 @@ static PyObject *cache_root(PyObject *self, void *ignored) {
     return PyUnicode_DecodeFSDefault(hr_cache_root(cache_of(self)));
 }
 
+static PyObject *cache_sample_budget(PyObject *self, PyObject *ignored) {
+    uint64_t bytes;
+    (void)ignored;
+    int r = hr_samples_auto_budget(cache_of(self), &bytes);
+    return r < 0 ? cache_raise(r) : PyLong_FromUnsignedLongLong(bytes);
+}
+
 static PyMethodDef methods[] = {
     {"attach", cache_attach, METH_VARARGS,
      "attach(name, version, id) -> Cached\n\nAttaches an object; id None: the one that has the name now. Raises "
@@ -166,6 +173,8 @@ static PyMethodDef methods[] = {
     {"collect", cache_collect, METH_VARARGS,
      "collect(older_ns, quota) -> (objects, bytes, bytes_left)\n\nDeletes what no process has. older_ns: -1 for any "
      "age."},
+    {"sample_budget", cache_sample_budget, METH_NOARGS,
+     "sample_budget() -> int\n\nReturns a number of bytes for samples that this machine has room for."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -201,7 +210,8 @@ int cache_add(PyObject *module) {
         "The cache cannot give an object: it is damaged or in use, its builders died, or they wait for each other.",
         PyExc_RuntimeError, NULL);
     if (!CacheError || PyModule_AddObjectRef(module, "CacheError", CacheError) < 0) return -1;
-    PyTypeObject *types[] = {&CacheType, &CacheTicketType, &CacheBuildType, &CachedType, &FilesPlanType, NULL};
+    PyTypeObject *types[] = {&CacheType, &CacheTicketType, &CacheBuildType, &CachedType, &FilesPlanType, &SamplesType,
+                             NULL};
     for (PyTypeObject **type = types; *type; type++)
         if (PyModule_AddType(module, *type) < 0) return -1;
     return PyModule_AddFunctions(module, functions);

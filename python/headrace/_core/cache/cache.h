@@ -12,9 +12,10 @@
  *     build.c   _core.CacheBuild, an object that this process builds
  *     files.c   _core.FilesPlan, array files that become one object, and how such an object is read
  *     cached.c  _core.Cached, an attached object; its bytes are a read-only buffer
+ *     samples.c _core.Samples, the table of samples in an attached object
  */
 
-extern PyTypeObject FilesPlanType;
+extern PyTypeObject FilesPlanType, SamplesType;
 extern PyTypeObject CacheType, CacheTicketType, CacheBuildType, CachedType;
 extern PyObject *CacheError;
 
@@ -29,6 +30,7 @@ PyObject *cache_ticket_new(hr_cache_ticket *ticket);
 /* Borrowed. The build is NULL, with an exception, if it has ended. */
 hr_cache_build *cache_build_of(PyObject *build);
 void cached_look(PyObject *cached, struct hr_cached_info *ret_info);
+hr_cached *cached_of(PyObject *cached);
 
 PyObject *files_count(PyObject *module, PyObject *cached);
 PyObject *files_find(PyObject *module, PyObject *arguments);

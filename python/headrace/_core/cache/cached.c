@@ -8,7 +8,7 @@ struct cached {
     PyObject *weakrefs;
 };
 
-static hr_cached *cached_of(PyObject *self) {
+hr_cached *cached_of(PyObject *self) {
     return ((struct cached *)self)->cached;
 }
 

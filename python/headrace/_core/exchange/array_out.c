@@ -11,29 +11,42 @@
  */
 enum { SMALL_BYTES = HR_BATCH_LARGE_BYTES, ALIGN = 64 };
 
-/* The memory of one leaf: private bytes after the struct, or a lease. */
+/* The memory of one leaf: private bytes after the struct, or a lease, or a view. */
 struct memory {
     hr_lease *lease;
-    void *data; /* the storage's first byte */
+    PyObject *owner; /* of a view; owned */
+    void *data;      /* the storage's first byte */
 };
 
-/* Reserves `extra` bytes for the caller in front of the private bytes. The block is freed by memory_release. */
-static void *memory_take(struct hr_delivery *delivery, const struct hr_node *node, size_t extra,
+/* Reserves `extra` bytes for the caller, and behind them a private copy of the leaf. */
+static void *memory_copy(const struct origin *origin, const struct hr_node *node, size_t extra,
                          struct memory *ret_memory) {
-    const char *source = (const char *)delivery->data + node->storage_offset;
-    bool is_small = node->storage_bytes < SMALL_BYTES;
-    char *block = malloc(extra + (is_small ? node->storage_bytes + ALIGN : 0));
+    char *block = malloc(extra + node->storage_bytes + ALIGN);
     if (!block) return PyErr_NoMemory();
-    *ret_memory = (struct memory){.lease = NULL, .data = (void *)(uintptr_t)source};
-    if (is_small) {
-        ret_memory->data = (void *)(((uintptr_t)block + extra + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
-        memcpy(ret_memory->data, source, node->storage_bytes);
-        return block;
-    }
-    int r = hr_delivery_lease(delivery, node->storage_offset, node->storage_bytes, &ret_memory->lease);
+    void *data = (void *)(((uintptr_t)block + extra + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
+    memcpy(data, (const char *)origin->data + node->storage_offset, node->storage_bytes);
+    *ret_memory = (struct memory){.data = data};
+    return block;
+}
+
+/* The same, but the leaf stays where it is. */
+static void *memory_lease(const struct origin *origin, const struct hr_node *node, size_t extra,
+                          struct memory *ret_memory) {
+    const char *source = (const char *)origin->data + node->storage_offset;
+    char *block = malloc(extra);
+    if (!block) return PyErr_NoMemory();
+    *ret_memory = (struct memory){.data = (void *)(uintptr_t)source};
+    int r = hr_delivery_lease(origin->delivery, node->storage_offset, node->storage_bytes, &ret_memory->lease);
     if (r == 0) return block;
     free(block);
     return core_raise(r);
+}
+
+/* The block is freed by the caller, after the lease. */
+static void *memory_take(const struct origin *origin, const struct hr_node *node, size_t extra,
+                         struct memory *ret_memory) {
+    bool is_copied = !origin->delivery || node->storage_bytes < SMALL_BYTES;
+    return is_copied ? memory_copy(origin, node, extra, ret_memory) : memory_lease(origin, node, extra, ret_memory);
 }
 
 /* ---- tensors ---- */
@@ -59,11 +72,11 @@ static void delete_managed(struct dl_managed *self) {
     free_tensor((struct tensor *)self);
 }
 
-static struct tensor *new_tensor(struct hr_delivery *delivery, const struct hr_node *node,
+static struct tensor *new_tensor(const struct origin *origin, const struct hr_node *node,
                                  struct dl_tensor *ret_description) {
     struct memory memory = {0};
     struct tensor *tensor =
-        memory_take(delivery, node, sizeof *tensor + 2 * node->ndim * sizeof *tensor->numbers, &memory);
+        memory_take(origin, node, sizeof *tensor + 2 * node->ndim * sizeof *tensor->numbers, &memory);
     if (!tensor) return NULL;
     tensor->lease = memory.lease;
     if (node->ndim) {
@@ -97,12 +110,12 @@ static PyObject *sink_by_capsule(struct tensor *tensor, const struct dl_tensor *
     return result;
 }
 
-static PyObject *sink_tensor(struct hr_delivery *delivery, const struct hr_node *node) {
+static PyObject *sink_tensor(const struct origin *origin, const struct hr_node *node) {
     struct dl_tensor description;
     void *result = NULL;
     if (!core.tensor_type)
         return PyErr_Format(PyExc_RuntimeError, "headrace: a tensor arrived, but this process does not use torch");
-    struct tensor *tensor = new_tensor(delivery, node, &description);
+    struct tensor *tensor = new_tensor(origin, node, &description);
     if (!tensor) return NULL;
     if (!core.exchange) return sink_by_capsule(tensor, &description);
     tensor->dl.versioned = (struct dl_versioned){
@@ -121,13 +134,14 @@ struct lease {
 static void lease_dealloc(PyObject *self) {
     struct lease *lease = (struct lease *)self;
     hr_lease_release(lease->memory.lease);
+    Py_XDECREF(lease->memory.owner);
     free(lease->block);
     Py_TYPE(self)->tp_free(self);
 }
 
 static int lease_get_buffer(PyObject *self, Py_buffer *view, int flags) {
     struct lease *lease = (struct lease *)self;
-    return PyBuffer_FillInfo(view, self, lease->memory.data, lease->bytes, 0, flags);
+    return PyBuffer_FillInfo(view, self, lease->memory.data, lease->bytes, lease->memory.owner != NULL, flags);
 }
 
 static PyBufferProcs lease_buffer = {.bf_getbuffer = lease_get_buffer};
@@ -136,16 +150,23 @@ PyTypeObject LeaseType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Lease",
     .tp_basicsize = sizeof(struct lease),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "Bytes of a batch, as a writable buffer. They are valid as long as this object and its views.",
+    .tp_doc =
+        "Bytes of a batch, as a writable buffer, or of a sample of the cache, as a read-only one. They are valid as "
+        "long as this object and its views.",
     .tp_dealloc = lease_dealloc,
     .tp_as_buffer = &lease_buffer,
 };
 
-static PyObject *sink_buffer(struct hr_delivery *delivery, const struct hr_node *node) {
+static PyObject *sink_buffer(const struct origin *origin, const struct hr_node *node) {
     struct lease *lease = PyObject_New(struct lease, &LeaseType);
     if (!lease) return NULL;
     *lease = (struct lease){.ob_base = lease->ob_base, .bytes = (Py_ssize_t)node->storage_bytes};
-    lease->block = memory_take(delivery, node, 1, &lease->memory);
+    if (origin->owner) {
+        void *data = (char *)(uintptr_t)origin->data + node->storage_offset;
+        lease->memory = (struct memory){.owner = Py_NewRef(origin->owner), .data = data};
+        return (PyObject *)lease;
+    }
+    lease->block = memory_take(origin, node, 1, &lease->memory);
     if (lease->block) return (PyObject *)lease;
     Py_DECREF(lease);
     return NULL;
@@ -187,10 +208,10 @@ PyObject *numbers_tuple(const int64_t *numbers, uint32_t count, int64_t factor) 
     return tuple;
 }
 
-static PyObject *sink_numpy(struct hr_delivery *delivery, const struct hr_node *node) {
+static PyObject *sink_numpy(const struct origin *origin, const struct hr_node *node) {
     PyObject *dtype = numpy_dtype_of(node->dtype), *result = NULL;
     if (!dtype) return NULL;
-    PyObject *lease = sink_buffer(delivery, node);
+    PyObject *lease = sink_buffer(origin, node);
     PyObject *shape = numbers_tuple(node->shape, node->ndim, 1);
     PyObject *strides = numbers_tuple(node->strides, node->ndim, node->dtype.bits / 8);
     PyObject *offset = PyLong_FromUnsignedLongLong(node->data_offset - node->storage_offset);
@@ -203,7 +224,7 @@ static PyObject *sink_numpy(struct hr_delivery *delivery, const struct hr_node *
     return result;
 }
 
-PyObject *sink_array(struct hr_delivery *delivery, const struct hr_node *node) {
-    if (node->flavor == HR_FLAVOR_TENSOR) return sink_tensor(delivery, node);
-    return node->flavor == HR_FLAVOR_NUMPY ? sink_numpy(delivery, node) : sink_buffer(delivery, node);
+PyObject *sink_array(const struct origin *origin, const struct hr_node *node) {
+    if (node->flavor == HR_FLAVOR_TENSOR) return sink_tensor(origin, node);
+    return node->flavor == HR_FLAVOR_NUMPY ? sink_numpy(origin, node) : sink_buffer(origin, node);
 }

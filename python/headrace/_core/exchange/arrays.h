@@ -35,8 +35,17 @@ bool is_array(PyObject *object);
 
 extern PyTypeObject LeaseType; /* _core.Lease: a buffer over leased or private memory */
 
-/* Makes a tensor or array of the array leaf `node` of a delivery. New reference. */
-PyObject *sink_array(struct hr_delivery *delivery, const struct hr_node *node);
+/* The bytes that are decoded, and who keeps them. Large arrays of a delivery have leases on it. Of other bytes, numpy
+ * arrays become read-only views that keep `owner` alive; without an owner every array is a private copy. */
+struct origin {
+    const void *data;
+    uint64_t bytes;
+    struct hr_delivery *delivery; /* NULL: the bytes belong to `owner` */
+    PyObject *owner;              /* borrowed; NULL: copy */
+};
+
+/* Makes a tensor or array of the array leaf `node`. New reference. */
+PyObject *sink_array(const struct origin *origin, const struct hr_node *node);
 
 /* Makes a tuple of `count` numbers, each multiplied by `factor`. New reference. */
 PyObject *numbers_tuple(const int64_t *numbers, uint32_t count, int64_t factor);

@@ -2,7 +2,7 @@
 #include "exchange/decode.h"
 
 struct decoder {
-    struct hr_delivery *delivery;
+    const struct origin *origin;
     struct hr_batch_reader reader;
     PyObject *types; /* borrowed: named tuple classes by their pickle */
 };
@@ -98,7 +98,7 @@ static PyObject *build(struct decoder *decoder, const struct hr_node *node) {
     case HR_NODE_NAMED:
         return decode_named(decoder, node->count);
     case HR_NODE_ARRAY:
-        return sink_array(decoder->delivery, node);
+        return sink_array(decoder->origin, node);
     case HR_NODE_PICKLE:
         return decode_pickle(decoder, node);
     case HR_NODE_KIND_END_:
@@ -118,8 +118,8 @@ static PyObject *decode_node(struct decoder *decoder) {
     return object;
 }
 
-PyObject *decode(struct hr_delivery *delivery, PyObject *types) {
-    struct decoder decoder = {.delivery = delivery, .types = types};
-    int r = hr_batch_read(&decoder.reader, delivery->data, delivery->bytes);
+PyObject *decode(const struct origin *origin, PyObject *types) {
+    struct decoder decoder = {.origin = origin, .types = types};
+    int r = hr_batch_read(&decoder.reader, origin->data, origin->bytes);
     return r < 0 ? core_raise(r) : decode_node(&decoder);
 }

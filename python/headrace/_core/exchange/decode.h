@@ -4,8 +4,8 @@
 
 #include "exchange/arrays.h"
 
-/* Decodes one delivery. The object stays valid after hr_delivery_done. `types` is a dict in which one loader keeps the
+/* Decodes a batch. The object stays valid after hr_delivery_done. `types` is a dict in which the caller keeps the
  * classes that it has loaded. New reference. */
-PyObject *decode(struct hr_delivery *delivery, PyObject *types);
+PyObject *decode(const struct origin *origin, PyObject *types);
 
 #endif

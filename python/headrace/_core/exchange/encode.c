@@ -316,7 +316,8 @@ static enum found encode_child(struct encoder *encoder, PyObject *child) {
 
 /* Pickles the object; its large parts become the node's children. */
 static enum found encode_pickle(struct encoder *encoder, PyObject *object) {
-    PyObject *dumped = PyObject_CallFunctionObjArgs(core.dump, object, NULL), *bytes, *children;
+    PyObject *dump = encoder->dump ? encoder->dump : core.dump;
+    PyObject *dumped = PyObject_CallFunctionObjArgs(dump, object, NULL), *bytes, *children;
     if (!dumped) return FOUND_ERROR;
     enum found found = FOUND_ERROR;
     if (PyArg_ParseTuple(dumped, "SO!:dump", &bytes, &PyList_Type, &children)) {

@@ -33,6 +33,7 @@ struct encoder {
     hr_batch *batch;
     struct sources sources;
     struct recipes recipes;
+    PyObject *dump;       /* borrowed: pickles instead of core.dump; NULL: core.dump */
     PyObject *seen_types; /* dict: named tuple class -> its pickle, bytes */
     const void **seen;    /* hash set of the containers and tensors that were met in this batch */
     size_t seen_count, seen_room;

@@ -276,9 +276,10 @@ static PyObject *loader_answer(PyObject *self, PyObject *ignored) {
     if (!idle_loader(self)) return NULL;
     if (!delivery) return PyErr_Format(PyExc_RuntimeError, "headrace: no answer was waited for");
     loader->received = NULL; /* decoding may run code that closes this loader, or waits */
+    struct origin origin = {.data = delivery->data, .bytes = delivery->bytes, .delivery = delivery};
     PyObject *answer = delivery->status == HR_STATUS_TOO_BIG && delivery->bytes == sizeof(uint64_t)
                            ? PyLong_FromUnsignedLongLong(*(const uint64_t *)delivery->data)
-                           : decode(delivery, loader->types);
+                           : decode(&origin, loader->types);
     loader->has_failed = !answer;
     if (!answer && loader->loader && !loader->received) {
         loader->received = delivery;

@@ -14,7 +14,7 @@ from headrace._inspect import growth
 from headrace._inspect.cores import usable_cores
 from headrace.doctor.machine import fork, limits
 from headrace.doctor.observations import Observation
-from headrace.doctor.run import images, measure, order, padding
+from headrace.doctor.run import caching, images, measure, order, padding
 from headrace.doctor.run.measure import Run, method_of
 
 _TRY_S = 3.0  # for each number of workers
@@ -193,4 +193,5 @@ def examine(
     found.append(limits.cores(_core.machine(), workers, None))
     found += padding.check_padding(loader)
     found += images.check_images(loader)
+    found += caching.check_caching(loader)
     return [close, *runs]

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fills the cache of a dataset's samples with worker processes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any
+
+from headrace import _core
+from headrace._errors.progress import Progress
+from headrace._inspect.cores import usable_cores
+
+_PARTS = 50  # for each worker, so that all end at about the same time
+_MOST = 256  # samples of a part
+_dataset: Any = None  # of this worker
+
+
+def _start(dataset: Any) -> None:
+    global _dataset
+    _dataset = dataset
+    dataset.begin(False)
+
+
+def _fill(first: int, end: int) -> int:
+    return int(_dataset.fill(range(first, end)))
+
+
+def count_workers(workers: Any) -> int:
+    """Returns a number of processes. Raises TypeError, ValueError."""
+    try:
+        count = operator.index(workers)
+    except TypeError:
+        raise TypeError(f"headrace: workers should be an int, but got {workers!r}") from None
+    if count < -1:
+        raise ValueError(f"headrace: workers should be -1 (one for each core), or 0 or more, but got {count}")
+    return usable_cores(_core.machine()) if count == -1 else count
+
+
+def warm(dataset: Any, workers: int, is_shown: bool | None) -> None:
+    """Makes all samples of a CachedSamples."""
+    count, total = count_workers(workers), len(dataset)
+    dataset.begin(True)
+    shown = Progress("samples", total, is_shown)
+    try:
+        for made in _made_here(dataset) if count == 0 else _made_by(dataset, count):
+            shown.add(made)
+    finally:
+        shown.end()
+
+
+def _made_here(dataset: Any) -> Iterator[int]:
+    for number in range(len(dataset)):
+        yield dataset.fill([number])
+
+
+def _made_by(dataset: Any, count: int) -> Iterator[int]:
+    total = len(dataset)
+    size = max(1, min(_MOST, total // (count * _PARTS)))
+    with ProcessPoolExecutor(count, initializer=_start, initargs=(dataset,)) as pool:
+        parts = [pool.submit(_fill, first, min(first + size, total)) for first in range(0, total, size)]
+        try:
+            for part in as_completed(parts):
+                yield part.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that a dataset gives the same sample each time, and that kept samples are those of the dataset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace._samples.compare import difference
+from headrace._samples.random_numbers import generators_kept, seed_all
+
+_COMPARED = 64  # samples of a new table, spread over the dataset
+_LEAST = 4  # of these are compared however long they take
+_MOST_S = 10.0
+_STALE = 2  # samples of a table that exists
+_TRIED = 64  # to find them
+
+
+class SamplesDiffer(ValueError):
+    """A dataset whose samples are cached gave another sample than before."""
+
+
+def settled(sample: Any) -> Any:
+    """Returns a sample whose images from headrace.images have their pixels."""
+    if isinstance(sample, (list, tuple)):
+        for value in sample:
+            settled(value)
+    elif isinstance(sample, dict):
+        for value in sample.values():
+            settled(value)
+    elif getattr(type(sample), "headrace_lazy", False):
+        sample.load()
+        sample.im  # noqa: B018
+    return sample
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Returns at most so many numbers below `count`, at equal distances."""
+    few = min(most, count)
+    return [number * count // few for number in range(few)]
+
+
+def check_not_random(make: Callable[[int], Any], keep: Callable[[int, Any], None], count: int, name: str) -> None:
+    """Makes samples twice with other random numbers, and keeps them. Raises SamplesDiffer if they differ."""
+    end = time.monotonic() + _MOST_S
+    with generators_kept():
+        for done, index in enumerate(spread(count, _COMPARED)):
+            if done >= _LEAST and time.monotonic() > end:
+                return
+            try:
+                seed_all(1, 0, index)
+                one = make(index)
+                seed_all(2, 0, index)
+                other = make(index)
+            except Exception:  # the loader raises it, or skips the sample
+                continue
+            where = difference(one, other)
+            if where is None:
+                keep(index, one)
+            else:
+                raise SamplesDiffer(
+                    f"headrace: the samples of '{name}' cannot be cached, because they are random: sample {index} was "
+                    f"made twice, and differs ({where}). Leave the random steps out of the dataset, and give them to "
+                    "the cache, which applies them to each sample that it returns: "
+                    "headrace.cache_samples(dataset_without_them, transform=random_steps), where random_steps(sample) "
+                    "gets a whole sample. Or leave out cache="
+                )
+
+
+def check_not_stale(make: Callable[[int], Any], kept: Callable[[int], Any], count: int, name: str) -> None:
+    """Makes some samples that are kept again, and raises SamplesDiffer if they differ."""
+    compared = 0
+    with generators_kept():
+        for index in spread(count, _TRIED):
+            try:
+                before = kept(index)
+                now = make(index)
+            except Exception:  # it is not kept, or the loader raises what the dataset does
+                continue
+            if where := difference(before, now):
+                raise SamplesDiffer(
+                    f"headrace: the cache of '{name}' has other samples than this dataset: sample {index} differs "
+                    f"({where}). If the dataset or its files have changed, give another version= to "
+                    f"headrace.cache_samples, or remove the samples (headrace cache rm {name}.samples). If it is "
+                    "another dataset, give it another name="
+                )
+            compared += 1
+            if compared == _STALE:
+                return

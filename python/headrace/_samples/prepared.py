@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A dataset that sees the indices of a batch before its samples are taken one by one. Loaders look for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+class PreparedDataset:
+    """A map-style dataset that can make the samples of a batch in another order than they are asked for.
+
+    `shown` is the dataset that worker_info and the user's functions see.
+    """
+
+    shown: Any
+
+    def prepare(self, indices: Iterable[Any]) -> None:
+        """Gets the samples ready that are asked for next in this thread. An exception of a sample is raised when the
+        sample is asked for."""
+        raise NotImplementedError
+
+    def begin(self, is_first: bool) -> None:
+        """Checks the dataset before the first sample in each process. is_first: this is the first worker of its loader,
+        or a loader without workers."""
+
+
+def begin(dataset: Any, is_first: bool) -> None:
+    if isinstance(dataset, PreparedDataset):
+        dataset.begin(is_first)
+
+
+def prepare(dataset: Any, indices: Iterable[Any]) -> None:
+    if isinstance(dataset, PreparedDataset):
+        dataset.prepare(indices)
+
+
+def shown(dataset: Any) -> Any:
+    return dataset.shown if isinstance(dataset, PreparedDataset) else dataset
+
+
+def takes_each(dataset: Any) -> bool:
+    """Returns True if a fetcher takes the samples of a map-style dataset one by one, or if the dataset itself does."""
+    return isinstance(dataset, PreparedDataset) or not getattr(dataset, "__getitems__", None)

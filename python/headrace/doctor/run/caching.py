@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says when a cache of a loader's samples would pay: making a sample takes much longer than copying it, and all samples
+fit into the memory of this machine. Measured on a few samples of the loader."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from headrace import _core
+from headrace._cache import splitting
+from headrace._cache.samples import CachedSamples
+from headrace._errors.units import in_units
+from headrace._inspect import lookup
+from headrace._samples import checks
+from headrace._samples.compare import difference
+from headrace._samples.random_numbers import generators_kept, seed_all
+from headrace._start import pickling
+from headrace.doctor.machine.cache import memory_room
+from headrace.doctor.observations import Observation
+
+_SAMPLES = 6
+_WORTH_IT = 3.0  # times as fast
+_COPY_BYTES_PER_S = 4e9
+_READ_S = 5e-6  # to find a sample and make its objects
+
+
+def check_caching(loader: Any) -> list[Observation]:
+    """Returns an observation if a cache would pay, else none. Exceptions of the dataset are left to the loader's own
+    run."""
+    dataset = loader.dataset
+    has_parts = lookup.has_special(dataset, "__getitem__") and lookup.has_special(dataset, "__len__")
+    if not has_parts or isinstance(dataset, CachedSamples) or getattr(loader, "cache", None) is not None:
+        return []
+    try:
+        return _measure(dataset)
+    except Exception:
+        return []
+
+
+def _bytes_of(sample: Any) -> int:
+    data, children = pickling.dump(sample)
+    return len(data) + sum(int(getattr(child, "nbytes", 0)) for child in children)
+
+
+def _measure(dataset: Any) -> list[Observation]:
+    division = splitting.divide(lookup.attribute(dataset, "transform"))
+    kept = dataset if division is None else splitting.with_first(dataset, division)[0]
+    numbers = checks.spread(len(dataset), _SAMPLES)
+    seconds, size, random = 0.0, 0, ""
+    with generators_kept():
+        for number in numbers:
+            seed_all(1, 0, number)
+            start = time.perf_counter()
+            sample = checks.settled(kept[number])
+            seconds += time.perf_counter() - start
+            size += _bytes_of(sample)
+            seed_all(2, 0, number)
+            random = random or difference(sample, checks.settled(kept[number])) or ""
+    made_s, each = seconds / len(numbers), size / len(numbers)
+    speedup = made_s / (_READ_S + each / _COPY_BYTES_PER_S)
+    total, room = int(each * len(dataset)), memory_room(_core.machine())
+    if speedup < _WORTH_IT or total > room:
+        return []
+    return [_observe(made_s, speedup, total, room, random, division)]
+
+
+def _observe(made_s: float, speedup: float, total: int, room: int, random: str, division: Any) -> Observation:
+    text = f"Making a sample takes {1e3 * made_s:.2f} ms, and copying one from memory about 1/{speedup:.0f} of that."
+    if division is not None:
+        text += f" The steps from {splitting.name_of(division.rest[0])} on are random, and would run behind the cache."
+    fix = 'cache="auto" in headrace.torch.DataLoader'
+    if random:
+        text += f" The samples are random ({random}), so the random steps have to run behind the cache."
+        fix = "headrace.cache_samples(dataset_without_random_steps, transform=random_steps)"
+    return Observation(
+        "caching", "note", f"{in_units(total)} of samples", f"{in_units(room)} fit into memory", text, fix
+    )
