@@ -467,7 +467,7 @@ def test_header_that_changed_after_the_scan_is_damage(size: tuple[int, int]) -> 
     assert data[place : place + 4] == bytes((0, 150, 0, 200))
     data[place : place + 4] = b"".join(side.to_bytes(2, "big") for side in size)
     for _ in range(2):  # the second one decodes the whole image, to keep it
-        assert picture.pixels(b"", 0) is None
+        assert picture.pixels(b"", b"", 0) is None
 
 
 def test_truncated_files_are_loaded_if_pillow_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
