@@ -30,7 +30,7 @@
 
 #define HR__MAGIC UINT64_C(0x6563617264616568) /* "headrace" */
 enum {
-    HR__ABI_VERSION = 3,
+    HR__ABI_VERSION = 4,
     HR__HEADER_ROOM = 4096,
     HR__WINDOW_ALIGN = 2 << 20, /* windows are multiples of this, or, if a limit on file sizes is too small for it, */
     HR__COMMIT_STEP = 64 << 10, /* smaller than this and multiples of that */
