@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures plans of batches: padding, fill, the balance of the ranks, and processor time, of headrace.Plan and of
-others (plan_rivals.py), for the same lengths on 8 ranks. Measures also the packing of a batch, and how a plan is
-continued."""
+others (plan_rivals.py), for the same lengths on 8 ranks. Measures also the packing of a batch, and the states of a
+plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ MANY = 100_000 if QUICK else 1_000_000
 WINDOW = 20_000
 ROW = 8192  # tokens of a packed row, and of a padded batch for each rank
 SIZE = 16  # samples of a batch where their number is fixed
+BUCKETS = [(100, 32), (220, 24), (None, 16)]
 PACKED = "a packed batch of 64 documents, 16,384 tokens"
+TAKEN = f"in mid-epoch, {MANY:,} packed samples"
+TAKES = ("state_dict", "last")
 RESUMED = f"first batch after a state in mid-epoch, {MANY:,} samples"
 
 
@@ -134,6 +137,17 @@ PADDING = [
         ("100,000 lognormal", lambda: lognormal(100_000)),
     )
 ]
+PADDING.append(
+    Comparison(
+        "100,000 lognormal, buckets",
+        lambda: lognormal(100_000),
+        0,
+        {
+            "headrace": planned({"buckets": BUCKETS}),
+            "headrace, unsorted buckets": planned({"buckets": BUCKETS, "window": 1}),
+        },
+    )
+)
 
 
 def measures(comparison: Comparison, lengths: Lengths, batches: rivals.Batches) -> dict[str, float]:
@@ -233,10 +247,28 @@ def resuming() -> list[Row]:
     ]
 
 
+def take(name: str) -> float:
+    """Returns the processor time of taking a state, or what was delivered last, in us."""
+    plan = Plan(lognormal(MANY), pack=ROW, world_size=WORLD_SIZE, rank=0)
+    loader = Loader(range(MANY), batch_sampler=plan, seed=0)
+    iterator = iter(loader)
+    for _ in range(100):
+        next(iterator)
+    start, count = time.process_time(), 2000
+    for _ in range(count):
+        loader.state_dict() if name == "state_dict" else loader.last
+    return 1e6 * (time.process_time() - start) / count
+
+
+def taking() -> list[Row]:
+    return [Row(f"{name} {TAKEN}", "headrace", 0, min(take(name) for _ in range(ROUNDS)), "us") for name in TAKES]
+
+
 CASES = [
     *(Case(one.name, lambda one=one: compare(one)) for one in (*PACKING, *PADDING)),  # type: ignore[misc]
     Case("packing", packing),
     Case("resuming", resuming),
+    Case("taking", taking),
 ]
 
 
@@ -247,6 +279,7 @@ def goals() -> list[Goal]:
         Goal(f"{rows}: room that is left", Key(f"{rows}: room that is left", "headrace"), 0.3, unit="%"),
         Goal(f"{padded}: padding", Key(f"{padded}: padding", "headrace"), 4, unit="%"),
         Goal(f"{padded}: balance", Key(f"{padded}: most expensive rank", "headrace"), 101, unit="%"),
+        Goal(f"state_dict {TAKEN}", Key(f"state_dict {TAKEN}", "headrace"), 20, unit="us"),
         Goal(RESUMED, Key(RESUMED, "headrace"), 300 * MANY / 1e6, unit="ms"),
     ]
 

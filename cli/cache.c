@@ -105,6 +105,11 @@ hr_cache *open_cache(const char *root) {
     return cache;
 }
 
+hr_cache *find_cache(const char *root, bool *ret_is_missing) {
+    *ret_is_missing = !hr_cache_exists(root);
+    return *ret_is_missing ? NULL : open_cache(root);
+}
+
 static int is_help(const char *word) {
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }

@@ -89,13 +89,15 @@ int cache_ls(int count, char **words) {
         if (others > 0) fprintf(stderr, "headrace: ls takes no names; see headrace cache info %s\n", words[0]);
         return EXIT_USAGE;
     }
-    hr_cache *cache = open_cache(root);
-    if (!cache) return 1;
+    bool is_missing;
+    hr_cache *cache = find_cache(root, &is_missing);
+    if (!cache && !is_missing) return 1;
     if (listing.is_json) printf("[");
-    int r = hr_cache_list(cache, list_entry, &listing);
+    int r = cache ? hr_cache_list(cache, list_entry, &listing) : 0;
     if (listing.is_json) printf("%s]\n", listing.count ? "\n" : "");
     if (r == 0 && !listing.count && !listing.is_json)
-        printf("nothing in %s; headrace cache warm --help shows how to put files there\n", hr_cache_root(cache));
+        printf("nothing in %s; headrace cache warm --help shows how to put files there\n",
+               cache ? hr_cache_root(cache) : "the cache");
     hr_cache_close(cache);
     return r < 0 ? fail_with_message() : 0;
 }
@@ -184,12 +186,13 @@ int cache_info(int count, char **words) {
         return EXIT_USAGE;
     }
     search.name = words[0];
-    search.cache = open_cache(root);
-    if (!search.cache) return 1;
-    int r = hr_cache_list(search.cache, show_entry, &search);
+    bool is_missing;
+    search.cache = find_cache(root, &is_missing);
+    if (!search.cache && !is_missing) return 1;
+    int r = is_missing ? 0 : hr_cache_list(search.cache, show_entry, &search);
     if (r >= 0 && !search.is_found)
         fprintf(stderr, "headrace: there is no '%s' version '%s' in %s; headrace cache ls lists what is there\n",
-                search.name, search.version, hr_cache_root(search.cache));
+                search.name, search.version, is_missing ? "the cache" : hr_cache_root(search.cache));
     hr_cache_close(search.cache);
     return r < 0 ? fail_with_message() : search.is_found ? 0 : 1;
 }

@@ -92,7 +92,9 @@ int cache_rm(int count, char **words) {
         if (others == 0 && count) fputs("headrace: give names; see headrace cache rm --help\n", stderr);
         return EXIT_USAGE;
     }
-    hr_cache *cache = open_cache(root);
+    bool is_missing;
+    hr_cache *cache = find_cache(root, &is_missing);
+    if (is_missing) fputs("headrace: the cache is empty\n", stderr);
     if (!cache) return 1;
     if (is_json) printf("[");
     for (int i = 0; i < others; i++) {
@@ -141,7 +143,7 @@ int cache_gc(int count, char **words) {
     char size[UNITS_BYTES], left[UNITS_BYTES];
     double seconds = 0;
     uint64_t quota_bytes = UINT64_MAX;
-    struct hr_cache_collected result;
+    struct hr_cache_collected result = {0};
     struct sweep sweep = {0};
     const struct option options[] = {{"--root", &root, NULL},
                                      {"--older", &older, NULL},
@@ -153,11 +155,12 @@ int cache_gc(int count, char **words) {
     if (others || (older && parse_seconds(older, "--older", &seconds) < 0) ||
         (quota && parse_bytes(quota, "--quota", &quota_bytes) < 0))
         return EXIT_USAGE;
-    hr_cache *cache = open_cache(root);
-    if (!cache) return 1;
+    bool is_missing;
+    hr_cache *cache = find_cache(root, &is_missing);
+    if (!cache && !is_missing) return 1;
     if (sweep.is_json) printf("{\"deleted\": [");
-    int r =
-        hr_cache_collect(cache, older ? (int64_t)(seconds * 1e9) : -1, quota_bytes, show_candidate, &sweep, &result);
+    int64_t older_ns = older ? (int64_t)(seconds * 1e9) : -1;
+    int r = is_missing ? 0 : hr_cache_collect(cache, older_ns, quota_bytes, show_candidate, &sweep, &result);
     hr_cache_close(cache);
     if (r < 0) return fail_with_message();
     if (sweep.is_json)

@@ -37,6 +37,8 @@ int cache_gc(int count, char **words);
 
 /* Opens the cache in `root`, or the default one. Returns NULL after a message on stderr. */
 hr_cache *open_cache(const char *root);
+/* The same for a command that only looks: NULL without a message, and without a new folder, if there is no cache. */
+hr_cache *find_cache(const char *root, bool *ret_is_missing);
 /* Prints the library's message. Returns 1, the exit code. */
 int fail_with_message(void);
 

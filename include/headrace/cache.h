@@ -62,6 +62,10 @@ enum hr_cache_keep {
  * is a network file system or FUSE. Other errno. */
 HR_API int hr_cache_open(const char *root, hr_cache **ret_cache);
 
+/* Returns 1 if the cache that hr_cache_open would open exists, else 0. It makes nothing: for programs that only look.
+ */
+HR_API int hr_cache_exists(const char *root);
+
 /* Closes a cache. Its tickets, builds and cached objects remain valid. NULL is fine; returns NULL. */
 HR_API hr_cache *hr_cache_close(hr_cache *cache);
 

@@ -177,10 +177,13 @@ struct hr_bucket {
     int64_t batch_size;
 };
 
-/* The use of the samples at the end that do not suffice for a whole step. HR_PLAN_PAD: the step is filled up with
- * samples from the beginning of the order that are not longer. HR_PLAN_DROP: they are left out. HR_PLAN_EXACT: they are
- * a shorter step, in which a batch that would be empty repeats a sample. Rows of a capacity are all equally full, so
- * that only a batch that would be empty repeats a sample, or its step is left out. */
+/* The use of the samples at the end that do not suffice for a whole step. HR_PLAN_DROP: they are left out. Otherwise
+ * they are dealt to the batches of a shorter step, or of several if the limits do not allow one. HR_PLAN_EXACT: a batch
+ * that would be empty repeats a sample. HR_PLAN_PAD: samples are repeated until their number can be divided by that of
+ * the batches of a step, so that the batches of a step can have equally many. These are fewer than a step has batches,
+ * each goes to a batch that does not have it, and they are the first ones of the order that are short enough for the
+ * limits and not longer than the longest sample of the step. Rows of a capacity are all equally full, so that only a
+ * batch that would be empty repeats a sample, or its step is left out. */
 enum hr_plan_tail { HR_PLAN_PAD, HR_PLAN_DROP, HR_PLAN_EXACT };
 
 /*
@@ -189,7 +192,8 @@ enum hr_plan_tail { HR_PLAN_PAD, HR_PLAN_DROP, HR_PLAN_EXACT };
  * - max_sum, max_padded, max_batch, or several of them. A batch has samples of similar length: `window` entries of the
  *   order at a time are sorted by length, and each step takes neighbours of these.
  * - buckets, sorted by `longest`, whose batch sizes do not rise. A batch has as many samples as a bucket says that is
- *   large enough for its longest sample.
+ *   large enough for its longest sample. `window` entries of a bucket at a time, and a step of it at least, are sorted
+ *   by length.
  * - pack, and max_batch if wanted: batches are rows of a capacity, which are filled as well as possible.
  */
 struct hr_plan_settings {
@@ -198,7 +202,7 @@ struct hr_plan_settings {
     int64_t max_padded; /* of the longest sample of a batch times its number of samples */
     int64_t max_batch;  /* of the number of samples of a batch */
     int64_t pack;       /* capacity: the most that the lengths of a batch add up to; at most HR_PLAN_PACK_MAX */
-    int64_t window;     /* entries of the order that are planned together; 0: all */
+    int64_t window;     /* entries of the order, or of a bucket, that are planned together; 0: all */
     const struct hr_bucket *buckets; /* borrowed */
     int64_t bucket_count;
     uint64_t cost_linear, cost_quadratic; /* cost of a sample: 1 + cost_linear * length + cost_quadratic * length^2 */
@@ -210,7 +214,7 @@ struct hr_plan_settings {
  * Batches for all ranks. Step s has the batches s * width to s * width + width - 1, of which those of equal cost are
  * neighbours. Batch b has the entries entries[starts[b]] to entries[starts[b + 1] - 1], which are positions in the
  * order that hr_plan_new was given, and is not empty. A position that another batch has already is written as -1 -
- * position; there are repeat_count of them, all in the last steps. The arrays belong to the plan.
+ * position; there are repeat_count of them, fewer than `width`, all in the last steps. The arrays belong to the plan.
  */
 struct hr_plan {
     int64_t step_count, batch_count, entry_count, repeat_count;
@@ -226,11 +230,12 @@ struct hr_plan {
  *
  * Costs are balanced within each step. Batches of similar lengths: a step takes neighbours of the sorted lengths and
  * deals them to its batches forwards and backwards in turn. What does not fill a step joins the next window; where in
- * the sorted window it is taken out is drawn, so that no length is always last. Buckets: what does not fill a step of a
- * bucket joins the next larger bucket. Rows: the longest sample first, each to the row of least cost that has room for
- * it (Graham's longest processing time, 1969, with capacities). If the smallest possible number of rows does not
- * suffice for that, as many are taken as best fit decreasing needs (with the rooms in a bitmap, as in Ding et al.,
- * "Fewer Truncations Improve Language Modeling", arXiv 2404.10830, 2024). Then rows of similar cost form a step.
+ * the sorted window it is taken out is drawn, so that no length is always last. Buckets: a step takes neighbours of
+ * sorted entries of a bucket too. What does not fill a step, the last entries of the bucket in the order, joins the
+ * next larger bucket. Rows: the longest sample first, each to the row of least cost that has room for it (Graham's
+ * longest processing time, 1969, with capacities). If the smallest possible number of rows does not suffice for that,
+ * as many are taken as best fit decreasing needs (with the rooms in a bitmap, as in Ding et al., "Fewer Truncations
+ * Improve Language Modeling", arXiv 2404.10830, 2024). Then rows of similar cost form a step.
  *
  * -EINVAL: a length is negative, a setting is out of range, or the cost of all samples does not fit into 63 bits.
  * -ENOMEM.

@@ -190,6 +190,24 @@ int hr_cache_open(const char *root, hr_cache **ret_cache) {
     return 0;
 }
 
+static bool has_folder(const char *root, const char *part) {
+    struct hr__file_info info;
+    char path[HR__PATH_BYTES];
+    return hr__path(path, "%s/v1/%s", root, part) == 0 && hr__file_look(path, &info) == 0 && info.is_folder;
+}
+
+int hr_cache_exists(const char *root) {
+    char roots[ROOTS][HR__PATH_BYTES], disk[HR__PATH_BYTES];
+    if (!root || !*root) root = setting("HEADRACE_CACHE");
+    struct hr__file_info info;
+    if (root && hr__file_look(root, &info) < 0) return 0;
+    if (root) return !info.is_folder || has_folder(root, "locks"); /* hr_cache_open says what is wrong with a file */
+    size_t count = list_roots(roots);
+    for (size_t i = 0; i < count; i++)
+        if (has_folder(roots[i], "locks")) return 1;
+    return name_disk(disk) == 0 && has_folder(disk, "objects");
+}
+
 const char *hr_cache_root(const hr_cache *cache) {
     return cache->root;
 }

@@ -231,7 +231,7 @@ static int map_file(hr_samples *samples, const struct hr_cached_info *info) {
     int r = hr__file_reopen_to_write(info->fd, &fd);
     if (r == 0) r = hr__map(fd, info->bytes, &file);
     hr__close(&fd);
-    if (r < 0) return hr__fail(r, "cache: cannot map '%s' to write: %s", info->name, hr_error_text(r));
+    if (r < 0 || !file) return hr__fail(r, "cache: cannot map '%s' to write: %s", info->name, hr_error_text(r));
     samples->file = file;
     samples->bytes = info->bytes;
     samples->head = file;

@@ -61,9 +61,10 @@ struct samples_head {
     _Atomic uint32_t check;       /* hr_samples_claim_check */
     _Atomic uint64_t leases;      /* that were given out */
     _Atomic uint64_t next_extent; /* the first that no handle has taken yet */
-    _Alignas(64) _Atomic uint64_t hits;
-    _Alignas(64) _Atomic uint64_t ready;
-    _Atomic uint64_t made, made_alone, no_memory, sum_ns;
+    uint64_t spare[8];            /* each hit writes the next word, so it is in a cache line of its own */
+    _Atomic uint64_t hits;
+    uint64_t spare_too[7];
+    _Atomic uint64_t ready, made, made_alone, no_memory, sum_ns;
     _Atomic uint64_t refused[HR_SAMPLE_REASON_END_];
 };
 

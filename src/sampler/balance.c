@@ -5,6 +5,7 @@
 #include "base/base.h"
 
 #include <errno.h>
+#include <string.h>
 
 /*
  * Fills a number of rows, the longest sample first, each into the row of least cost that has room (Graham's longest
@@ -13,10 +14,11 @@
  *
  * The rows are in a heap by cost. A row on top that has no room for a sample is taken out and parked in the list of its
  * room. The samples become shorter and shorter: as soon as one is as short as that room, the row returns to the heap.
- * So each row leaves the heap at most once for each sample that it gets.
+ * So each row leaves the heap at most once for each sample that it gets. A bitmap says which rooms have a list, so that
+ * a window of few long samples costs a bit for each unit of length, not a list.
  */
 
-enum { CHILDREN = 4 };
+enum { CHILDREN = 4, WORD_BITS = 64 };
 
 struct row {
     uint64_t cost;
@@ -30,7 +32,8 @@ struct balance {
     int64_t heap_count;
     struct row *waiting;  /* by number: those that are parked */
     int32_t *next_parked; /* by number: the lists of parked rows; -1 ends one */
-    int32_t *parked;      /* the first row of the list of each room below the longest sample */
+    int32_t *parked;      /* the first row of the list of each room below the longest sample, if it has a list */
+    uint64_t *has_list;   /* a bit for each of these rooms */
     int64_t shortest;     /* rows with this room or more are in the heap */
 };
 
@@ -68,17 +71,28 @@ static void pop(struct balance *balance) {
 /* Takes the row on top out of the heap until the samples are as short as its room. */
 static void park(struct balance *balance) {
     struct row row = balance->heap[0];
+    uint64_t *word = &balance->has_list[row.room / WORD_BITS], bit = UINT64_C(1) << row.room % WORD_BITS;
     balance->waiting[row.number] = row;
-    balance->next_parked[row.number] = balance->parked[row.room];
+    balance->next_parked[row.number] = *word & bit ? balance->parked[row.room] : -1;
     balance->parked[row.room] = row.number;
+    *word |= bit;
     pop(balance);
 }
 
 /* Puts the rows back that have room for a sample of this length. */
 static void release(struct balance *balance, int64_t length) {
-    while (balance->shortest > length)
-        for (int32_t row = balance->parked[--balance->shortest]; row >= 0; row = balance->next_parked[row])
+    for (int64_t end = balance->shortest; end > length;) {
+        int64_t word = (end - 1) / WORD_BITS;
+        uint64_t lists = balance->has_list[word] & UINT64_MAX >> (WORD_BITS - 1 - (end - 1) % WORD_BITS);
+        end = word * WORD_BITS;
+        if (!lists) continue;
+        end += WORD_BITS - 1 - __builtin_clzll(lists); /* the largest room that has a list */
+        if (end < length) break;
+        balance->has_list[word] &= ~(UINT64_C(1) << end % WORD_BITS);
+        for (int32_t row = balance->parked[end]; row >= 0; row = balance->next_parked[row])
             push(balance, balance->waiting[row]);
+    }
+    balance->shortest = length;
 }
 
 /* Adds a sample to the row on top. A row that can take no other one leaves the heap for good. */
@@ -114,7 +128,7 @@ static void start(struct balance *balance, const struct hr__rows *rows, int64_t 
         balance->heap[i] = (struct row){.number = (int32_t)i, .room = (int32_t)rows->capacity};
     balance->heap_count = rows->count;
     balance->shortest = longest;
-    for (int64_t i = 0; i < longest; i++) balance->parked[i] = -1;
+    memset(balance->has_list, 0, (size_t)(longest / WORD_BITS + 1) * sizeof *balance->has_list);
 }
 
 int64_t hr__fill_balanced(const struct hr_plan_settings *settings, const uint64_t *sorted, int64_t count,
@@ -124,9 +138,10 @@ int64_t hr__fill_balanced(const struct hr_plan_settings *settings, const uint64_
     struct balance balance = {.heap = hr__plan_array(rows->count, sizeof *balance.heap),
                               .waiting = hr__plan_array(rows->count, sizeof *balance.waiting),
                               .next_parked = hr__plan_array(rows->count, sizeof *balance.next_parked),
-                              .parked = hr__plan_array(longest, sizeof *balance.parked)};
+                              .parked = hr__plan_array(longest, sizeof *balance.parked),
+                              .has_list = hr__plan_array(longest / WORD_BITS, sizeof *balance.has_list)};
     int64_t result = -ENOMEM;
-    if (balance.heap && balance.waiting && balance.next_parked && balance.parked) {
+    if (balance.heap && balance.waiting && balance.next_parked && balance.parked && balance.has_list) {
         start(&balance, rows, longest);
         result = fill(&balance, settings, sorted, count, rows);
     }
@@ -134,5 +149,6 @@ int64_t hr__fill_balanced(const struct hr_plan_settings *settings, const uint64_
     hr__free(balance.waiting);
     hr__free(balance.next_parked);
     hr__free(balance.parked);
+    hr__free(balance.has_list);
     return result;
 }

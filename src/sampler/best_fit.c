@@ -19,7 +19,7 @@ enum { LEVELS = 5, WORD_BITS = 64 }; /* 64^5 rooms, more than HR_PLAN_PACK_MAX +
 struct best_fit {
     uint64_t *words;         /* of all levels */
     uint64_t *level[LEVELS]; /* the lowest one first */
-    int32_t *first;          /* of each room, the first row that has it; -1: none */
+    int32_t *first;          /* of each room that the lowest level has, the first row with it */
     int32_t *next;           /* of each row, the next one of equal room */
     int32_t *counts;         /* samples of each row */
 };
@@ -64,9 +64,10 @@ static int64_t find_room(const struct best_fit *best, int64_t least, int64_t roo
 }
 
 static void put(struct best_fit *best, int64_t room, int32_t row) {
-    if (best->first[room] < 0) mark(best, room);
-    best->next[row] = best->first[room];
+    bool has_row = best->level[0][room / WORD_BITS] >> room % WORD_BITS & 1;
+    best->next[row] = has_row ? best->first[room] : -1;
     best->first[room] = row;
+    if (!has_row) mark(best, room);
 }
 
 static int32_t take(struct best_fit *best, int64_t room) {
@@ -103,7 +104,6 @@ int hr__fill_best_fit(const uint64_t *sorted, int64_t count, struct hr__rows *ro
     if (best.first && best.next && best.counts && best.words) {
         lay_out(&best, rooms);
         memset(best.words, 0, (size_t)words * sizeof *best.words);
-        for (int64_t i = 0; i < rooms; i++) best.first[i] = -1;
         fill(&best, sorted, count, rows);
         r = 0;
     }

@@ -8,7 +8,8 @@
 #include <string.h>
 
 /* Plans by buckets. Each bucket keeps the order of its entries, so that its batches differ from epoch to epoch, and
- * which entries are left over is random. What does not fill a step joins the next larger bucket. */
+ * which entries are left over is random. The entries of several steps are sorted by length: a step then has batches of
+ * similar lengths, whose longest samples differ little. What does not fill a step joins the next larger bucket. */
 
 /* Entries in the order of the plan, and the buckets' places in them. */
 struct queues {
@@ -51,20 +52,34 @@ static int take_step(struct hr__planner *planner, struct queues *queues, const u
     return hr__plan_deal(planner, queues->step, count, planner->settings->width);
 }
 
+/* Makes steps of a bucket whose entries are keys[0..own-1], as many as they suffice for. Returns how many entries are
+ * left, at the end of `keys`, or -ENOMEM. */
+static int64_t take_steps(struct hr__planner *planner, struct queues *queues, uint64_t *keys, int64_t own,
+                          int64_t count) {
+    int64_t most = hr__plan_window(planner, 0, 0) / count;
+    while (own >= count) {
+        int64_t steps = (int64_t)hr__min((uint64_t)(own / count), hr__max((uint64_t)most, 1));
+        hr__sort_keys(keys, steps * count, queues->other);
+        for (; steps > 0; steps--, keys += count, own -= count) {
+            int r = hr__plan_deal(planner, keys, count, planner->settings->width);
+            if (r < 0) return r;
+        }
+    }
+    return own;
+}
+
 /* Plans a bucket whose entries are keys[0..own-1]. */
-static int plan_bucket(struct hr__planner *planner, struct queues *queues, const uint64_t *keys, int64_t own,
+static int plan_bucket(struct hr__planner *planner, struct queues *queues, uint64_t *keys, int64_t own,
                        int64_t batch_size) {
     int64_t count; /* of a step; more than all entries if it would be even more */
     if (__builtin_mul_overflow(planner->settings->width, batch_size, &count)) count = INT64_MAX;
-    while (own > 0 && own >= count - (queues->carried_end - queues->carried_first)) {
-        int64_t taken = (int64_t)hr__min((uint64_t)own, (uint64_t)count);
-        int r = take_step(planner, queues, keys, taken, count);
-        if (r < 0) return r;
-        keys += taken;
-        own -= taken;
-    }
-    memcpy(queues->carried + queues->carried_end, keys, (size_t)own * sizeof *keys);
-    queues->carried_end += own;
+    int64_t left = take_steps(planner, queues, keys, own, count);
+    if (left < 0) return (int)left;
+    keys += own - left;
+    if (left > 0 && left >= count - (queues->carried_end - queues->carried_first))
+        return take_step(planner, queues, keys, left, count);
+    memcpy(queues->carried + queues->carried_end, keys, (size_t)left * sizeof *keys);
+    queues->carried_end += left;
     return 0;
 }
 

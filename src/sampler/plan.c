@@ -105,58 +105,67 @@ static bool can_be_dealt(const struct hr_plan_settings *settings, const uint64_t
     return hr__plan_allows(settings, rows, hr__key_length(sorted[count - 1]), sum);
 }
 
-/* The last step, which is filled up. */
-struct padded {
-    const struct hr__planner *planner;
-    const uint64_t *sorted; /* what is left over */
-    int64_t count;
-    uint64_t *keys, *other; /* room for a full step */
+/* The entries that are left over, sorted, and the number of batches that they are dealt to. */
+struct tail {
+    const uint64_t *sorted;
+    int64_t count, batches;
 };
 
-/* Returns the least number of keys that is too many for a step whose longest sample is the last one, or a number that
- * is more than there are. */
-static int64_t too_many(const struct padded *padded) {
-    const struct hr__planner *planner = padded->planner;
-    int64_t longest = hr__key_length(padded->sorted[padded->count - 1]), rows = 1;
-    while ((rows - 1) * planner->settings->width < padded->count + planner->count &&
-           hr__plan_allows(planner->settings, rows, longest, longest))
-        rows++;
-    return (rows - 1) * planner->settings->width + 1;
+/* Returns the batch that gets key i of the deal, counted from the longest one. */
+static int64_t batch_of_key(const struct tail *tail, int64_t i) {
+    return place_in_row(i / tail->batches, i % tail->batches, tail->batches);
 }
 
-/* Sets the keys to what is left over and so many entries of the beginning of the order that are not longer. Returns how
- * many keys there are; fewer if the order has no more. */
-static int64_t fill_up(const struct padded *padded, int64_t repeats) {
-    const struct hr__planner *planner = padded->planner;
-    int64_t longest = hr__key_length(padded->sorted[padded->count - 1]), count = padded->count;
-    memcpy(padded->keys, padded->sorted, (size_t)count * sizeof *padded->keys);
-    for (int64_t i = 0; i < planner->count && count < padded->count + repeats; i++)
-        if (planner->lengths[i] <= longest) padded->keys[count++] = hr__key_of(planner, i) | HR_KEY_REPEAT;
-    hr__sort_keys(padded->keys, count, padded->other);
-    return count;
-}
-
-/* Fills up a step with as many repeats as the limits allow. What holds for some repeats holds for fewer of them. */
-static int deal_padded(struct hr__planner *planner, struct padded *padded, int64_t end) {
-    int64_t width = planner->settings->width, fit = 0, above = end - padded->count;
-    while (above - fit > 1) {
-        int64_t repeats = fit + (above - fit) / 2, count = fill_up(padded, repeats);
-        bool can = count == padded->count + repeats && can_be_dealt(planner->settings, padded->keys, count, width);
-        *(can ? &fit : &above) = repeats;
+/* Returns the batch that gets an entry, or -1 if the entry is not left over. */
+static int64_t batch_of_entry(const struct hr__planner *planner, const struct tail *tail, int64_t entry) {
+    uint64_t key = hr__key_of(planner, entry);
+    int64_t low = 0, high = tail->count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (tail->sorted[middle] < key)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    int64_t count = fill_up(padded, fit);
-    planner->plan->repeat_count += fit;
-    return hr__plan_deal(planner, padded->keys, count, width);
+    return low < tail->count && tail->sorted[low] == key ? batch_of_key(tail, tail->count - 1 - low) : -1;
 }
 
-static int pad(struct hr__planner *planner, const uint64_t *sorted, int64_t count) {
-    struct padded padded = {.planner = planner, .sorted = sorted, .count = count};
-    int64_t end = too_many(&padded);
-    padded.keys = hr__plan_array(end, sizeof *padded.keys);
-    padded.other = hr__plan_array(end, sizeof *padded.other);
-    int r = padded.keys && padded.other ? deal_padded(planner, &padded, end) : -ENOMEM;
-    hr__free(padded.keys);
-    hr__free(padded.other);
+/* Returns the length up to which a batch can have one more sample in the last row, so that it keeps the limits and does
+ * not become longer than the longest one. */
+static int64_t longest_repeat(const struct hr__planner *planner, const struct tail *tail) {
+    int64_t longest = hr__key_length(tail->sorted[tail->count - 1]), room = planner->settings->max_sum;
+    if (!room || tail->count < tail->batches) return longest;
+    for (int64_t i = 0; i + tail->batches < tail->count; i += tail->batches)
+        room -= hr__key_length(tail->sorted[tail->count - 1 - i]);
+    return room < longest ? room : longest;
+}
+
+/* Sets repeats[missing - 1] to repeats[0] to the keys for the last row that lack: for each the next entry of the order
+ * that is short enough, and that its batch does not have. If the order has no such entry any more, it is the first one
+ * of the last row, which another batch has and which has room in each. */
+static void find_repeats(const struct hr__planner *planner, const struct tail *tail, uint64_t *repeats,
+                         int64_t missing) {
+    int64_t longest = longest_repeat(planner, tail), next = 0;
+    uint64_t first = tail->sorted[tail->count - 1 - tail->count / tail->batches * tail->batches];
+    for (int64_t k = 0; k < missing; k++) {
+        int64_t batch = batch_of_key(tail, tail->count + k);
+        while (next < planner->count &&
+               (planner->lengths[next] > longest || batch_of_entry(planner, tail, next) == batch))
+            next++;
+        uint64_t key = next < planner->count ? hr__key_of(planner, next++) : first;
+        repeats[missing - 1 - k] = key | HR_KEY_REPEAT;
+    }
+}
+
+/* Deals what is left over, with so many repeats that all batches of a step can have equally many samples. */
+static int deal_padded(struct hr__planner *planner, const struct tail *tail, int64_t missing) {
+    uint64_t *keys = hr__plan_array(missing + tail->count, sizeof *keys);
+    if (!keys) return -ENOMEM;
+    find_repeats(planner, tail, keys, missing);
+    memcpy(keys + missing, tail->sorted, (size_t)tail->count * sizeof *keys);
+    planner->plan->repeat_count += missing;
+    int r = hr__plan_deal(planner, keys, missing + tail->count, tail->batches);
+    hr__free(keys);
     return r;
 }
 
@@ -165,8 +174,10 @@ int hr__plan_tail(struct hr__planner *planner, const uint64_t *sorted, int64_t c
     int64_t width = planner->settings->width, steps = 1;
     while (!can_be_dealt(planner->settings, sorted, count, steps * width)) steps++;
     planner->fixed_steps = steps;
-    if (steps == 1 && planner->settings->tail == HR_PLAN_PAD) return pad(planner, sorted, count);
-    return hr__plan_deal(planner, sorted, count, steps * width);
+    struct tail tail = {.sorted = sorted, .count = count, .batches = steps * width};
+    if (planner->settings->tail == HR_PLAN_PAD && count % width)
+        return deal_padded(planner, &tail, width - count % width);
+    return hr__plan_deal(planner, sorted, count, tail.batches);
 }
 
 /* ---- the order of the steps ---- */
@@ -276,10 +287,13 @@ static int check_costs(const struct hr_plan_settings *settings, int64_t longest,
         hr__add(linear, square, &cost) && hr__add(cost, 1, &cost) && hr__mul(cost, (uint64_t)count + 1, &cost) &&
         cost <= INT64_MAX)
         return 0;
-    return hr__fail(-EINVAL,
-                    "plan: the cost of %lld samples of lengths up to %lld does not fit into 63 bits; give smaller "
-                    "numbers for cost_linear and cost_quadratic",
-                    (long long)count, (long long)longest);
+    return hr__fail(
+        -EINVAL,
+        "plan: with cost_linear=%llu and cost_quadratic=%llu, the cost of %lld samples of lengths up to %lld "
+        "does not fit into 63 bits; only the ratio of the two counts, so give smaller numbers, or lengths in "
+        "a larger unit",
+        (unsigned long long)settings->cost_linear, (unsigned long long)settings->cost_quadratic, (long long)count,
+        (long long)longest);
 }
 
 static int check_lengths(const int32_t *lengths, int64_t count, const struct hr_plan_settings *settings) {
@@ -307,12 +321,11 @@ struct hr_plan *hr_plan_free(struct hr_plan *plan) {
     return NULL;
 }
 
-/* Returns an empty plan with room for each entry twice, because a step may be filled up with repeats, and for a step of
- * them. */
+/* Returns an empty plan with room for each entry, and for the repeats of a step. */
 static struct hr_plan *new_plan(int64_t count, int64_t width) {
     struct hr_plan *plan = hr__plan_array(1, sizeof *plan);
     if (!plan) return NULL;
-    *plan = (struct hr_plan){.entries = hr__plan_array(2 * count + width, sizeof *plan->entries),
+    *plan = (struct hr_plan){.entries = hr__plan_array(count + width, sizeof *plan->entries),
                              .starts = hr__plan_array(1, sizeof *plan->starts)};
     if (!plan->entries || !plan->starts) return hr_plan_free(plan);
     plan->starts[0] = 0;

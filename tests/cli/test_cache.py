@@ -143,3 +143,19 @@ def test_bad_root_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = run("cache", "ls", "--root", str(tmp_path / "file"))
     assert result.returncode == 1 and "is not a folder" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["ls"], 0, "nothing in the cache"),
+        (["ls", "--json"], 0, "[]"),
+        (["info", "rows"], 1, "there is no 'rows'"),
+        (["rm", "rows"], 1, "the cache is empty"),
+        (["gc"], 0, "deleted 0 objects"),
+    ],
+)
+def test_looking_makes_no_cache(tmp_path: Path, words: list[str], code: int, text: str) -> None:
+    result = run("cache", *words, env={**os.environ, "HEADRACE_CACHE": str(tmp_path / "none")})
+    assert (result.returncode, text in result.stdout + result.stderr) == (code, True), result
+    assert list(tmp_path.iterdir()) == []

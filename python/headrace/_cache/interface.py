@@ -87,6 +87,13 @@ def _entry(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _existing(name: Any, root: Root) -> _core.Cache:
+    """Returns the cache, which is not made for a look at it. Raises KeyError."""
+    if not opening.exists(root):
+        raise KeyError(f"headrace.cache: there is no '{opening.check_name(name)}', because the cache is empty")
+    return opening.open_cache(root)
+
+
 def _no_such(cache: _core.Cache, name: str, version: str) -> KeyError:
     found = cache.entries()
     versions = [entry["version"] for entry in found if entry["name"] == name]
@@ -314,11 +321,11 @@ class NamedCache:
 
     def ls(self, *, root: Root = None) -> list[Entry]:
         """Returns all objects of the cache, and builds that are not finished."""
-        return [Entry(**_entry(found)) for found in opening.open_cache(root).entries()]
+        return [Entry(**_entry(found)) for found in opening.open_cache(root).entries()] if opening.exists(root) else []
 
     def info(self, name: str, *, version: int | str = 0, root: Root = None) -> Info:
         """Returns what is known of an object, with the processes that have it. Raises KeyError."""
-        cache, text = opening.open_cache(root), opening.check_version(version)
+        cache, text = _existing(name, root), opening.check_version(version)
         for found in cache.entries():
             if found["name"] == opening.check_name(name) and found["version"] == text and found["state"] != 4:
                 claims = tuple(
@@ -331,7 +338,7 @@ class NamedCache:
     def verify(self, name: str, *, version: int | str = 0, root: Root = None) -> None:
         """Reads an object and compares it with its checksums. Raises headrace.CacheError if it is damaged, KeyError if
         it does not exist."""
-        cache, text = opening.open_cache(root), opening.check_version(version)
+        cache, text = _existing(name, root), opening.check_version(version)
         try:
             cache.attach(opening.check_name(name), text, None).verify()
         except FileNotFoundError:
@@ -343,7 +350,7 @@ class NamedCache:
         force: also if processes have it. They keep it, the name becomes free, and the memory is freed when the last of
         them ends. Raises KeyError if it does not exist, headrace.CacheError if a process has it or builds it.
         """
-        cache, text = opening.open_cache(root), opening.check_version(version)
+        cache, text = _existing(name, root), opening.check_version(version)
         try:
             cache.remove(opening.check_name(name), text, force)
         except FileNotFoundError:
@@ -357,7 +364,7 @@ class NamedCache:
         """
         older_ns = -1 if older is None else int(opening.check_seconds(older, "older") * _NS)
         limit = (1 << 64) - 1 if quota is None else opening.check_size(quota, "quota")
-        return Collected(*opening.open_cache(root).collect(older_ns, limit))
+        return Collected(*(opening.open_cache(root).collect(older_ns, limit) if opening.exists(root) else (0, 0, 0)))
 
 
 cache = NamedCache()

@@ -34,6 +34,11 @@ def open_cache(root: Root = None) -> _core.Cache:
     return cache
 
 
+def exists(root: Root = None) -> bool:
+    """Returns True if the cache that open_cache would open exists."""
+    return _core.Cache.exists(None if root is None else os.path.abspath(os.fspath(root)))
+
+
 def check_name(name: Any) -> str:
     """Returns the name. Raises TypeError or ValueError; the library checks the rest."""
     if not isinstance(name, str):

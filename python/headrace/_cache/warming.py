@@ -42,12 +42,9 @@ def warm(dataset: Any, workers: int, is_shown: bool | None) -> None:
     """Makes all samples of a CachedSamples."""
     count, total = count_workers(workers), len(dataset)
     dataset.begin(True)
-    shown = Progress("samples", total, is_shown)
-    try:
+    with Progress("samples", total, is_shown) as shown:
         for made in _made_here(dataset) if count == 0 else _made_by(dataset, count):
             shown.add(made)
-    finally:
-        shown.end()
 
 
 def _made_here(dataset: Any) -> Iterator[int]:

@@ -43,6 +43,12 @@ class Progress:
         print(f"\r{text}" if self._is_terminal else text, end=end, file=self._stream, flush=True)
         self._has_line = self._is_terminal
 
-    def end(self) -> None:
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         if self._has_line:
             print("\r\033[K", end="", file=self._stream, flush=True)
+        elif self._is_shown:
+            seconds = in_duration(time.monotonic() - self._start)
+            print(f"{self._name}: {self._done:,} of {self._total:,} in {seconds}", file=self._stream, flush=True)

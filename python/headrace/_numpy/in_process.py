@@ -12,19 +12,24 @@ from headrace._engine import in_process
 from headrace._numpy.job import Fetcher
 from headrace._samples import draw, prepared
 from headrace.sampling._epoch import Epoch
+from headrace.sampling._watch import Watch
 
 if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
 
 
 class InProcessIterator(in_process.InProcessIterator):
-    """Iterates over one epoch of a Loader with num_workers=0. was_made: is called after each batch."""
+    """Iterates over one epoch of a Loader with num_workers=0. was_drawn: is called after the first indices of a
+    map-style dataset were drawn. was_made: is called after each batch."""
 
     is_over = False
     epoch: Epoch | None = None  # of a map-style dataset
+    watch: Watch | None = None
     was_made: Callable[[], None] | None = None
 
-    def __init__(self, loader: Loader, tasks: _core.Tasks, epoch: int) -> None:
+    def __init__(
+        self, loader: Loader, tasks: _core.Tasks, epoch: int, was_drawn: Callable[[], None] | None = None
+    ) -> None:
         policy = _options.Policy.of(loader, loader._is_iterable, {})
         self._is_batched = loader._batched
         self._collate = loader._batch_function() if self._is_batched else _as_is
@@ -36,7 +41,7 @@ class InProcessIterator(in_process.InProcessIterator):
                 self._here = in_process.InProcessEpoch(self._from.tasks, loader.seed, self._from.take_bad)
                 self._fetch = functools.partial(self._here.noting, self._collate)
         else:
-            self._from = draw.FromSampler(tasks)
+            self._from = draw.FromSampler(tasks, was_drawn)
             dataset = loader._dataset_of(policy)
             prepared.begin(dataset, True)
             fetcher = Fetcher(dataset, self._is_batched)
@@ -57,9 +62,16 @@ class InProcessIterator(in_process.InProcessIterator):
             self.is_over = True
             if self.epoch is not None:
                 self.epoch.has_ended = True
+            if self.watch is not None:
+                self.watch.end(self._num_yielded)
             raise
         if self.was_made is not None:
             self.was_made()
+        watch = self.watch  # no function of Python is called for it at each step
+        if watch is not None and watch.show_step is not None:
+            ended = watch.show_step(self._num_yielded + 1)
+            if ended is not None:
+                watch.raise_end(self._num_yielded + 1, ended)
         return data
 
 

@@ -19,6 +19,7 @@ from headrace._numpy.worker_error import reraise
 from headrace._samples import refill
 from headrace._start import signals
 from headrace.sampling._epoch import Epoch
+from headrace.sampling._watch import Watch
 
 if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
@@ -29,6 +30,7 @@ class WorkerIterator(_core.Iterator):
 
     _is_from_signal = staticmethod(signals.is_from_signal)
     epoch: Epoch | None = None  # of a map-style dataset
+    watch: Watch | None = None
 
     def __init__(self, loader: Loader, epoch: int, places: WorkerPlaces | None) -> None:
         self._places = places
@@ -79,7 +81,8 @@ class WorkerIterator(_core.Iterator):
 
     def begin(self, tasks: _core.Tasks, epoch: int, places: WorkerPlaces | None) -> None:
         """Starts an epoch with these tasks. places: notes where the workers are in an iterable dataset."""
-        self.tasks = tasks
+        self.tasks, self.epoch, self.watch = tasks, None, None
+        self._num_yielded = 0
         self._engine.use_places(places)
         self.wrap: Callable[[Any], Any] | None = None
         if self._job.policy.on_bad_sample != "raise":
@@ -118,8 +121,16 @@ class WorkerIterator(_core.Iterator):
                 self.epoch.has_ended = True
             if not self._keep_workers:
                 self._engine.close()
+            if self.watch is not None:
+                self.watch.end(self._num_yielded)
             raise StopIteration
-        return self._engine.answer(self, status, self._batch_size)
+        value = self._engine.answer(self, status, self._batch_size)
+        watch = self.watch  # no function of Python is called for it at each step
+        if watch is not None and watch.show_step is not None:
+            ended = watch.show_step(self._num_yielded + 1)
+            if ended is not None:
+                watch.raise_end(self._num_yielded + 1, ended)
+        return value
 
     def report(self) -> dict[str, Any]:
         """Returns counters: see headrace.Loader.report."""

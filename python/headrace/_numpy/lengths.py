@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core
+from headrace._errors.progress import Progress
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
 from headrace._inspect.cores import usable_cores
@@ -23,6 +24,7 @@ _LONGEST = 2**31 - 1
 _FEW = 256  # samples that one process measures
 _BATCH = 1024  # samples that a worker measures at a time, at most
 _READ_AGAIN = 64
+_LOOKED_AT = 256  # items of a list
 
 Key = str | int | Callable[[Any], Any] | None
 
@@ -44,7 +46,7 @@ class _Lengths:
 
 def _length_of(sample: Any, key: Key, index: int) -> int:
     if key is None:
-        if lookup.has_attribute(sample, "keys") or isinstance(sample, tuple):
+        if lookup.has_attribute(sample, "keys") or isinstance(sample, tuple) or _has_parts(sample):
             raise TypeError(_describe_parts(sample, index))
         return _count(sample, f"sample {index}")
     part = key(sample) if callable(key) else _part_of(sample, key, index)
@@ -52,6 +54,19 @@ def _length_of(sample: Any, key: Key, index: int) -> int:
         with contextlib.suppress(TypeError):
             return operator.index(part)
     return _count(part, f"what key={_name(key)} gives of sample {index}")
+
+
+def _has_parts(sample: Any) -> bool:
+    """Returns True for a list whose items are not all numbers, or all strings: it seems to be a list of the parts of a
+    sample, such as tokens and a label, whose number is not the length of the sample."""
+    if not isinstance(sample, list):
+        return False
+    kinds = set(map(type, sample[:_LOOKED_AT]))
+    return not all(issubclass(kind, str) for kind in kinds) and not all(map(_is_number, sample[:_LOOKED_AT]))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) or lookup.attribute(value, "shape") == ()
 
 
 def _part_of(sample: Any, key: str | int, index: int) -> Any:
@@ -82,7 +97,7 @@ def _describe_parts(sample: Any, index: int, key: Any = None) -> str:
         names = ", ".join(repr(name) for name in list(sample.keys())[:8]) or "no keys"
         parts, example = f"with {names}", f"key={next(iter(sample.keys()), 'input_ids')!r}"
     elif isinstance(sample, (tuple, list)):
-        parts, example = f"of {len(sample)} parts", "key=0"
+        parts, example = f"of {len(sample)} parts", "key=0 (or key=len, if the number of parts is the length)"
     else:
         parts, example = "without parts", "a function"
     if key is None:
@@ -123,18 +138,6 @@ def _workers(workers: Any, n: int) -> int:
     return 0 if n <= _FEW else min(usable_cores(_core.machine()), -(-n // _FEW))
 
 
-@contextlib.contextmanager
-def _bar(total: int, is_shown: bool | None) -> Iterator[Callable[[int], Any]]:
-    """Returns a function that shows so many more samples, with tqdm if it is installed."""
-    try:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped]
-    except ImportError:
-        yield lambda count: None
-        return
-    with tqdm(total=total, desc="lengths", unit=" samples", disable=None if is_shown is None else not is_shown) as bar:
-        yield bar.update
-
-
 def lengths(dataset: Any, key: Key = None, *, workers: int = -1, progress: bool | None = None) -> np.ndarray[Any, Any]:
     """Returns the length of each sample of a map-style dataset, an int32 array of shape (len(dataset),).
 
@@ -143,11 +146,11 @@ def lengths(dataset: Any, key: Key = None, *, workers: int = -1, progress: bool 
     Args:
         dataset: an object with `__getitem__` and `__len__`.
         key: which part of a sample counts. None: the sample itself, of which `len()` is taken: the first dimension of
-            an array or tensor, the items of a list, the characters of a string. A name or a number: `sample[key]`. A
-            function: what it returns for a sample. A part that is an integer is the length itself. A sample that is a
-            mapping or a tuple needs a key.
+            an array or tensor, the items of a list of numbers or words, the characters of a string. A name or a number:
+            `sample[key]`. A function: what it returns for a sample. A part that is an integer is the length itself. A
+            sample that is a mapping, a tuple or a list of other things needs a key; `len` counts these things.
         workers: number of worker processes. -1: one for each core that this process may use. 0: none.
-        progress: show a bar on stderr, if tqdm is installed. None: if stderr is a terminal.
+        progress: show on stderr how far it is. None: if stderr is a terminal.
 
     Some samples are read a second time. If their lengths differ, a warning says how often: a plan then bounds the
     lengths that were measured, and not those that come. Random numbers of this process are left as they were.
@@ -167,10 +170,10 @@ def lengths(dataset: Any, key: Key = None, *, workers: int = -1, progress: bool 
     loader = Loader(measured, batch, sampler=order, num_workers=count, collate_fn=_as_array, seed=0)
     found = np.empty(n + len(again), np.int32)
     done = 0
-    with random_numbers.generators_kept(), _bar(n, progress) as show:
+    with random_numbers.generators_kept(), Progress("lengths", n, progress) as shown:
         for part in loader:
             found[done : done + len(part)] = part
-            show(min(len(part), max(0, n - done)))
+            shown.add(min(len(part), max(0, n - done)))
             done += len(part)
     _compare(found[:n], found[n:], again)
     return found[:n]

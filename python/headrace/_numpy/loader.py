@@ -22,6 +22,7 @@ from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
 from headrace._numpy.place import Place
 from headrace._options import Options
+from headrace._ranks import callers
 from headrace._start import contexts
 from headrace.sampling import _state
 from headrace.sampling._epoch import Last
@@ -121,6 +122,8 @@ class Loader(Options):
         self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest iterator has it
         self._blame = restart_state.SampleDeaths()
         self._place = Place()
+        # The lines that made it, if its ranks are compared.
+        self._made_by = callers.place_of_caller() if isinstance(batch_sampler, Plan) else None
         self._check_values()
         self._check_combination()
         self.multiprocessing_context = multiprocessing_context
@@ -249,8 +252,10 @@ class Loader(Options):
             iterator = self._iterate_iterable(self._place.begin_iterable(self))
         else:
             epoch = self._place.begin(self)
-            iterator = self._iterate(epoch.tasks, self._count_epoch(), None)
-            iterator.epoch = epoch
+            watch = self._place.watch_of(self, epoch)
+            was_drawn = functools.partial(self._place.was_drawn, epoch, watch)
+            iterator = self._iterate(epoch.tasks, self._count_epoch(), None, was_drawn)
+            iterator.epoch, iterator.watch = epoch, watch
         found: Iterator[Any] = iterator
         return found
 
@@ -274,14 +279,23 @@ class Loader(Options):
         self._place.has_begun(epoch)
         return iterator
 
-    def _iterate(self, tasks: _core.Tasks, epoch: int, places: WorkerPlaces | None) -> Any:
+    def _iterate(
+        self,
+        tasks: _core.Tasks,
+        epoch: int,
+        places: WorkerPlaces | None,
+        was_drawn: Callable[[], None] | None = None,
+    ) -> Any:
+        """Returns an iterator over an epoch. was_drawn: is called after the first indices were drawn."""
         if self.num_workers == 0:
-            return InProcessIterator(self, tasks, epoch)
+            return InProcessIterator(self, tasks, epoch, was_drawn)
         iterator = self._iterator
         if iterator is None or not self.persistent_workers or iterator.is_closed:
             iterator = WorkerIterator(self, epoch, places)
             self._iterator = iterator if self.persistent_workers else None
         iterator.begin(tasks, epoch, places)
+        if was_drawn is not None:
+            was_drawn()
         return iterator
 
     def _dataset_of(self, policy: _options.Policy) -> Any:
@@ -312,16 +326,21 @@ class Loader(Options):
         seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`. With the option cache,
         `cache` has what headrace.cache_samples reports.
 
+        If the batch sampler is a headrace.Plan for several ranks, there is also `ranks`, a text that says which rank
+        this is, what says so, and how it is compared with the others.
+
         With num_workers=0 there is a report only with cache, or if `rng` or `on_bad_sample` makes samples one by one.
         It has `seed`, `workers`, `batches`, `skipped` and `bad_samples`. Raises RuntimeError if there is no report, and
         before the first iteration."""
         cache = {} if self._cached is None else {"cache": self._cached.report()}
         if self._engine is None and not cache:
             raise RuntimeError(_engine.NO_REPORT)
-        return {**(self._engine.report() if self._engine is not None else {}), **cache}
+        text = self._place.describe_ranks(self.batch_sampler)
+        ranks = {"ranks": text} if text else {}
+        return {**(self._engine.report() if self._engine is not None else {}), **cache, **ranks}
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths()}
+        fresh = {"_iterator": None, "_engine": None, "_made_by": None, "_blame": restart_state.SampleDeaths()}
         return {**self.__dict__, **fresh, "_place": self._place.copy(), "_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._engine.iterable_epoch import IterableEpoch
 from headrace._inspect import lookup
-from headrace._ranks import where
+from headrace._ranks import callers, where
+from headrace._ranks.agreement import Agreement
 from headrace.sampling import _iterable, _pending, _state, _values
-from headrace.sampling._epoch import Epoch, Last, Progress
+from headrace.sampling._epoch import Epoch, Last, Progress, warn_of_same_order
 from headrace.sampling._known import ShuffledSource, order_source, range_source
 from headrace.sampling._order import Order
 from headrace.sampling._pending import Pending
@@ -18,6 +19,7 @@ from headrace.sampling._plan import Plan
 from headrace.sampling._plan_source import PlanSource
 from headrace.sampling._source import Drawn, Source, check_division
 from headrace.sampling._state import State, StateError
+from headrace.sampling._watch import Watch
 
 if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
@@ -65,6 +67,8 @@ class Place:
         self._pending: Pending | None = None
         self._epoch: Progress | None = None
         self._initial: bytes | None = None  # state of an iterable dataset before another one was loaded, pickled
+        self._agreement: Agreement | None = None  # of the ranks of a plan
+        self._has_warned = False  # of a set_epoch that was forgotten
 
     # ---- taking it ----
 
@@ -100,7 +104,7 @@ class Place:
         return _pending.skipped(state, pending.skipped, source) if pending.skipped else state
 
     def _fresh(self, loader: Loader, source: Source) -> State:
-        return State(loader.epoch, 0, 0, source.order, [source.segment])
+        return State(loader.epoch, 0, 0, source.order, [source.segment], seeds=source.start_seeds())
 
     def last(self) -> Last | None:
         """Returns the batch that was delivered last."""
@@ -203,11 +207,42 @@ class Place:
             check_division(state, source)
         if pending is not None and pending.skipped:
             state = _pending.skipped(state or self._fresh(loader, source), pending.skipped, source)
-        epoch = self._begun(loader, source, state)
+        epoch, before = self._begun(loader, source, state), self._epoch
+        if isinstance(before, Epoch) and before.steps_left() == 0:
+            epoch.order_before = dict(before.source.order)
         if pending is not None:
             pending.begun = epoch
         self._epoch = epoch
         return epoch
+
+    # ---- the ranks of a plan ----
+
+    def watch_of(self, loader: Loader, epoch: Epoch) -> Watch | None:
+        """Returns what compares this epoch with that of the other ranks, or None if no plan deals it to several
+        ranks."""
+        plan = loader.batch_sampler
+        if not isinstance(plan, Plan) or plan.num_replicas < 2:
+            return None
+        if self._agreement is None:
+            settings = f"Loader {plan.settings.tail}"
+            made_by = loader._made_by or callers.place_of_caller(f"{plan.n} {settings}")
+            self._agreement = Agreement(made_by, plan.place.rank, plan.num_replicas, settings)
+        return Watch(self._agreement, epoch, lambda: None)
+
+    def describe_ranks(self, plan: Any) -> str:
+        """Returns which rank a plan is for, what says so, and how it is compared with the others; "": there are no
+        others."""
+        if not isinstance(plan, Plan) or plan.num_replicas < 2:
+            return ""
+        compared = "not compared yet" if self._agreement is None else self._agreement.describe()
+        return f"rank {plan.place.rank} of {plan.num_replicas} ({plan.place.source}); {compared}"
+
+    def was_drawn(self, epoch: Epoch, watch: Watch | None) -> None:
+        """Called after the first indices of an epoch were drawn. Raises RanksDisagree."""
+        if not self._has_warned:
+            self._has_warned = warn_of_same_order(epoch)
+        if watch is not None:
+            watch.begin()
 
     def _begun(self, loader: Loader, source: Source, state: State | None) -> Epoch:
         try:

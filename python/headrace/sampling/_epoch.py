@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from headrace._errors.warn import warn_user
 from headrace.sampling._source import Drawn, Source
 from headrace.sampling._state import Segment, State, StateError
 
@@ -116,6 +117,7 @@ class Epoch:
             drawn, _ = self.source.draw(self._position, 0, state.seeds or None)
             self.tasks = self._new_tasks(drawn)
             return
+        self.source.continues(last)
         self._earlier, self._begun, self._holes = earlier, last.steps, state.holes
         self._position = self.source.position_after(earlier)
         self._last_hash = state.last
@@ -273,3 +275,17 @@ class Epoch:
         if self._number_of(self.tasks.last_number) == steps - 1:
             return hash_of(task)
         return 0
+
+
+def warn_of_same_order(epoch: Epoch) -> bool:
+    """Warns if a shuffled epoch of several ranks has the order of the one before, because nothing has called set_epoch.
+    Called after the first indices were drawn, because frameworks call it after iter(). Returns True if it warned."""
+    order, source = epoch.source.order, epoch.source
+    is_shuffled = "epoch" in order and order.get("shuffle", True) and not source.counts_epochs
+    if not is_shuffled or source.segment.world < 2 or order != epoch.order_before or source.warns_of_epochs:
+        return False
+    warn_user(
+        f"headrace: this epoch has the order of the one before, because the {order['kind']} is still in epoch "
+        f"{order['epoch']}; call its set_epoch(epoch) before each epoch"
+    )
+    return True

@@ -106,6 +106,8 @@ def fitting(state: State, source: Source, on_changed: str) -> State:
         state = _changed(state, then, now, source, on_changed)
     elif state.steps or not state.is_of_all_ranks:
         check_division(state, source)
+    if state.order["n"] == now:
+        source.was_loaded(state)
     return state
 
 
@@ -115,9 +117,8 @@ def _changed(state: State, then: int, now: int, source: Source, word: str) -> St
         return next_epoch(state)
     message = f"headrace: this state was taken with {then:,} samples, and the dataset has {now:,}"
     if word != "finish":
-        raise StateError(
-            f'{message}; on_changed="finish" ends this epoch with the old ones, "next_epoch" begins the next epoch'
-        )
+        finish = '"finish" ends this epoch with the old ones, ' if _can_finish(source, then, now) else ""
+        raise StateError(f'{message}; on_changed={finish}"next_epoch" begins the next epoch')
     if now < then:
         raise StateError(
             f'{message}: on_changed="finish" needs all of the old ones; on_changed="next_epoch" begins the next epoch'
@@ -125,6 +126,17 @@ def _changed(state: State, then: int, now: int, source: Source, word: str) -> St
     source = source.with_size(then)
     check_division(state, source)
     return state
+
+
+def _can_finish(source: Source, then: int, now: int) -> bool:
+    """Returns True if an epoch that began with `then` samples can be ended now that there are other ones."""
+    if now < then:
+        return False
+    try:
+        source.with_size(then)
+    except StateError:
+        return False
+    return True
 
 
 def next_epoch(state: State) -> State:

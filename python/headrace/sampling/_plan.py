@@ -16,9 +16,10 @@ from headrace.sampling._plan_inputs import check_lengths, order_of
 from headrace.sampling._plan_report import PlanReport, report_of
 from headrace.sampling._plan_settings import PlanSettings, check_int
 from headrace.sampling._plan_source import BatchIterator
-from headrace.sampling._plan_table import Division, Rest, Samples, rest_of
+from headrace.sampling._plan_table import Division, Rest, Samples, check_digest, rest_of
 
 if TYPE_CHECKING:
+    import numpy as np
     from typing_extensions import Self
 
 _LEAST, _END = -(2**63), 2**64  # of seeds and epochs, as in Order
@@ -61,18 +62,21 @@ class Plan:
         pack: the capacity of a row: a batch is a row of samples laid end to end, which is filled as well as possible.
         order: None: all samples, shuffled in each epoch. An array or list of indices: these samples, shuffled. A
             headrace.Order: its order. A sampler (an object with __iter__ and without __getitem__): what it gives in
-            each epoch; random numbers are seeded by seed and epoch while it draws.
+            each epoch; random numbers are seeded by seed and epoch while it draws. The state of a loader contains that
+            of the sampler: its generators, and its own if it has state_dict and load_state_dict.
         cost_linear, cost_quadratic: a sample of length L costs cost_linear * L + cost_quadratic * L**2. The costs of
             the ranks are balanced within each step.
-        window: so many samples of the order are sorted by length together. None: 2,500 for each batch of a step, and
-            20,000 at least; with pack: all samples. Smaller windows give batches that differ more from epoch to epoch.
+        window: so many samples of the order, or of a bucket, are sorted by length together. None: 2,500 for each batch
+            of a step, and 20,000 at least; with pack: all samples. Smaller windows give batches that differ more from
+            epoch to epoch, with more padding. 1: the batches of a bucket are random ones of its samples.
         world_size, rank: the number of data-parallel ranks, and the rank of this process. None: they are found as
             headrace.torch.per_rank finds them.
         accumulate: micro-batches of an optimizer step. The number of steps is a multiple of it, and an optimizer step
             has the same samples on any number of ranks if world_size * accumulate is the same.
-        tail: "pad": a step that lacks samples is filled up with samples from the beginning of the order. "drop": its
-            samples are left out. "exact": it is shorter; a rank that would have no sample gets one again, which
-            headrace's loaders give the weight 0 (`loader.last.weights`).
+        tail: what becomes of the samples at the end that do not suffice for a full step. "drop": they are left out.
+            "exact": they are a shorter step; a rank that would have no sample gets one again. "pad": as "exact", but
+            samples come again until all ranks of the last step can have equally many: fewer than
+            world_size * accumulate samples. headrace's loaders give repeats the weight 0 (`loader.last.weights`).
         oversized: a sample that is longer than max_sum, max_padded, pack or the longest bucket is an "error", or it is
             left out ("skip"), or it is a batch of its own ("alone").
         seed, epoch: ints of 64 bits; the shuffled order depends on them. `set_epoch` begins another epoch.
@@ -110,9 +114,9 @@ class Plan:
         self._epoch = check_int("epoch", epoch, _LEAST, _END - 1)
         check_int("seed + epoch", self.seed + self._epoch, _LEAST, _END - 1)
         self.place = _place_of(world_size, rank)
-        self._given_order = order
         self._order = order_of(order, self.n, self.seed)
-        self._check_oversized()
+        if self._order.is_constant:
+            self._check_oversized(self._order.constant())
         self._digest = self.digest_of(self.n)
         self._forget()
 
@@ -121,21 +125,24 @@ class Plan:
         self._rests: dict[Any, Rest] = {}
         self._seconds = 0.0
 
-    def _check_oversized(self) -> None:
+    def _check_oversized(self, samples: np.ndarray[Any, Any] | None) -> None:
+        """Raises ValueError if some of the samples of an epoch are too long. None: of all."""
         import numpy as np
 
         limit = self.settings.longest
-        if limit is None or self.settings.oversized == "alone" or not self.n:
+        lengths = self._lengths if samples is None else self._lengths[samples]
+        n = len(lengths)
+        if limit is None or self.settings.oversized == "alone" or not n:
             return
         name, most = limit
-        longer = np.flatnonzero(self._lengths > most)
-        if not len(longer) or (self.settings.oversized == "skip" and len(longer) < self.n):
+        longer = np.flatnonzero(lengths > most)
+        if not len(longer) or (self.settings.oversized == "skip" and len(longer) < n):
             return
-        how_many = "all" if len(longer) == self.n else f"{len(longer):,} of {self.n:,}"
-        first = int(longer[0])
+        how_many = "all" if len(longer) == n else f"{len(longer):,} of {n:,}"
+        first = int(longer[0] if samples is None else samples[longer[0]])
         raise ValueError(
             f"Plan: {how_many} samples are longer than {name} ({most:,}): sample {first} has length "
-            f"{int(self._lengths[first]):,}, the longest one {int(self._lengths.max()):,}; raise it, or give "
+            f"{int(self._lengths[first]):,}, the longest one {int(lengths.max()):,}; raise it, or give "
             "oversized='skip' to leave them out or 'alone' for batches of their own"
         )
 
@@ -186,7 +193,8 @@ class Plan:
 
     def rest(self, epoch: int, earlier: list[Division], division: Division) -> Rest:
         """Returns what earlier divisions of an epoch have left for another one. Raises StateError."""
-        key = (epoch, *((one.world, one.settings, one.steps) for one in earlier), division.world, division.settings)
+        before = ((one.world, one.settings, one.steps, one.digest) for one in earlier)
+        key = (epoch, *before, division.world, division.settings)
         if key not in self._rests:
             begin = time.perf_counter()
             found = rest_of(self._samples_of(epoch), earlier, division)
@@ -194,11 +202,28 @@ class Plan:
                 del self._rests[next(iter(self._rests))]
             self._rests[key] = found
             self._seconds = time.perf_counter() - begin
+        check_digest(division, self._rests[key].table)
         return self._rests[key]
+
+    def state_of_order(self, epoch: int) -> str | None:
+        """Returns the state of the sampler that gives the order, before it gave that of an epoch, or None."""
+        return self._order.state(epoch)
+
+    def state_of_next_order(self) -> str | None:
+        """Returns the state of the sampler that gives the order, before its next epoch, or None."""
+        return self._order.state_of_next()
+
+    def continue_order(self, epoch: int, state: Any, following: Any = None) -> None:
+        """Lets an epoch have the order that it had when state_of_order was this. following: state_of_next_order at its
+        end. Raises StateError."""
+        self._order.continue_from(epoch, state, following)
+        self._forget()
 
     def _samples_of(self, epoch: int) -> Samples:
         if self._samples is None or self._samples.epoch != epoch:
             order = self._order.samples(epoch)
+            if not self._order.is_constant:
+                self._check_oversized(order)
             self._samples = Samples(order, self._lengths[order], self.seed, epoch)
         return self._samples
 
@@ -284,12 +309,13 @@ class Plan:
 
     def of_first(self, n: int) -> Plan | None:
         """Returns the plan of the first n samples, or None if its order is not known for them."""
-        if self._given_order is not None or n > self.n:
+        order = self._order.of_first(n) if n <= self.n else None
+        if order is None:
             return None
         other = copy.copy(self)
         other._lengths, other.n = self._lengths[:n], n
         other._digest = self.digest_of(n)
-        other._order = order_of(None, n, self.seed)
+        other._order = order
         other._forget()
         return other
 

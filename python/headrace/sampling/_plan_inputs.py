@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._inspect import lookup
 from headrace._samples import random_numbers
+from headrace.sampling import _sampler_state
 from headrace.sampling._order import Order
+from headrace.sampling._state import StateError
 
 if TYPE_CHECKING:
     import numpy as np
 
 _LONGEST = 2**31 - 1
+_KEPT = 4  # epochs of a sampler whose state is known
 _HINT = "give the length of each sample, as an array or a list of ints; headrace.lengths(dataset) measures them"
 
 
@@ -69,6 +72,8 @@ def _check_range(array: Any) -> None:
 class EpochOrder:
     """The order of an epoch: a method that gives the samples, and the text that says what it is made from."""
 
+    is_constant = True  # False: other samples may come in each epoch
+
     def __init__(self, n: int, seed: int) -> None:
         self._n, self._seed = n, seed
 
@@ -82,12 +87,42 @@ class EpochOrder:
         """Returns what the order is made from, apart from seed and epoch."""
         return "all samples"
 
+    def of_first(self, n: int) -> EpochOrder | None:
+        """Returns the order of an epoch that began when there were lengths of n samples only, or None if it is not
+        known."""
+        return EpochOrder(n, self._seed)
+
+    def constant(self) -> np.ndarray[Any, Any] | None:
+        """Returns the samples that come in every epoch, or None: all of them."""
+        return None
+
+    def state(self, epoch: int) -> str | None:
+        """Returns the state of what gives the order before it gave that of an epoch; None: it has none."""
+        return None
+
+    def state_of_next(self) -> str | None:
+        """Returns the state of what gives the order before the next epoch that it has not given yet."""
+        return None
+
+    def continue_from(self, epoch: int, state: Any, following: Any) -> None:
+        """Lets an epoch have the order that it had when state(epoch) was this, also in another process. following: what
+        state_of_next was at its end; None: it had not ended. Raises StateError."""
+
 
 class _OfOrder(EpochOrder):
     """A headrace.Order, or a slice of one."""
 
     def __init__(self, order: Order) -> None:
         self._order = order[:]
+        self.is_constant = len(self._order) == order.n
+
+    def of_first(self, n: int) -> EpochOrder | None:
+        return self if self._order.n <= n else None
+
+    def constant(self) -> np.ndarray[Any, Any] | None:
+        import numpy as np
+
+        return np.arange(self._order.n)
 
     def samples(self, epoch: int) -> np.ndarray[Any, Any]:
         import numpy as np
@@ -105,6 +140,12 @@ class _OfSubset(EpochOrder):
         super().__init__(len(subset), seed)
         self._subset = subset
 
+    def of_first(self, n: int) -> EpochOrder | None:
+        return self if not self._n or self._subset.max() < n else None
+
+    def constant(self) -> np.ndarray[Any, Any] | None:
+        return self._subset
+
     def samples(self, epoch: int) -> np.ndarray[Any, Any]:
         found: np.ndarray[Any, Any] = self._subset[super().samples(epoch)]
         return found
@@ -116,11 +157,52 @@ class _OfSubset(EpochOrder):
 class _OfSampler(EpochOrder):
     """The indices that a sampler gives in each epoch."""
 
+    is_constant = False
+
     def __init__(self, sampler: Iterable[Any], n: int, seed: int) -> None:
         super().__init__(n, seed)
         self._sampler = sampler
+        self._before: dict[int, str | None] = {}  # by epoch, the sampler's state before it gave the order
+        self._given: set[int] = set()  # epochs whose order it has given, so that it is in a later one
+
+    def of_first(self, n: int) -> EpochOrder | None:
+        return None
 
     def samples(self, epoch: int) -> np.ndarray[Any, Any]:
+        before, was_given = self.state(epoch), epoch in self._given
+        now = self.state_of_next() if was_given else None
+        if before is not None and before != now:
+            _sampler_state.put_back(self._sampler, before)
+        drawn = self._draw(epoch)
+        if was_given and now is not None:
+            _sampler_state.put_back(self._sampler, now)
+        self._note(epoch, before)
+        self._given.add(epoch)
+        return drawn
+
+    def state(self, epoch: int) -> str | None:
+        return self._before[epoch] if epoch in self._before else self.state_of_next()
+
+    def state_of_next(self) -> str | None:
+        try:
+            return _sampler_state.state_of(self._sampler)
+        except StateError:  # a state_dict of other objects; if another order comes after a resume, the digest shows it
+            return None
+
+    def continue_from(self, epoch: int, state: Any, following: Any) -> None:
+        _sampler_state.put_back(self._sampler, state if following is None else following)
+        self._before.clear()
+        self._given = set() if following is None else {epoch}
+        self._note(epoch, state)
+
+    def _note(self, epoch: int, state: str | None) -> None:
+        self._before[epoch] = state
+        while len(self._before) > _KEPT:
+            oldest = next(iter(self._before))
+            del self._before[oldest]
+            self._given.discard(oldest)
+
+    def _draw(self, epoch: int) -> np.ndarray[Any, Any]:
         import numpy as np
 
         set_epoch = lookup.attribute(self._sampler, "set_epoch")

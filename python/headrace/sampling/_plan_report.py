@@ -49,7 +49,7 @@ def report_of(table: Table, settings: PlanSettings, world_size: int, seconds: fl
 
     sizes = np.diff(table.starts)
     lengths = table.samples.lengths[table.positions].astype(np.int64)
-    repeats = 0 if table.repeated is None else int(table.repeated.sum())
+    repeats = len(table.repeats)
     count = len(lengths) - repeats
     sums, longest = (_by_batch(function, lengths, table.starts) for function in (np.add, np.maximum))
     padded = int((longest * sizes).sum())

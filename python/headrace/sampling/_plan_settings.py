@@ -31,6 +31,16 @@ def check_int(name: str, value: Any, least: int, most: int = _MOST) -> int:
     return number
 
 
+def _check_cost(name: str, value: Any) -> int:
+    """Returns the factor of a cost. Raises TypeError, with what to give in place of a fraction, and ValueError."""
+    if isinstance(value, float):
+        raise TypeError(
+            f"Plan: {name} should be an int, because costs are exact, but got {value!r}; only the ratio of cost_linear "
+            "and cost_quadratic counts, so multiply both: cost_linear=1000, cost_quadratic=1 in place of 1 and 0.001"
+        )
+    return check_int(name, value, 0)
+
+
 def _check_optional(name: str, value: Any, most: int = _MOST) -> int | None:
     return None if value is None else check_int(name, value, 1, most)
 
@@ -102,8 +112,8 @@ class PlanSettings:
             max_batch=_check_optional("max_batch", given["max_batch"]),
             buckets=_check_buckets(given["buckets"]),
             pack=_check_optional("pack", given["pack"], 2**24),
-            cost_linear=check_int("cost_linear", given["cost_linear"], 0),
-            cost_quadratic=check_int("cost_quadratic", given["cost_quadratic"], 0),
+            cost_linear=_check_cost("cost_linear", given["cost_linear"]),
+            cost_quadratic=_check_cost("cost_quadratic", given["cost_quadratic"]),
             window=_check_optional("window", given["window"]),
             accumulate=check_int("accumulate", given["accumulate"], 1, 2**24),
             tail=_check_word("tail", given["tail"], TAILS),
@@ -124,8 +134,6 @@ class PlanSettings:
                 f"Plan: {' and '.join(ways)} do not go together; give limits (max_sum, max_padded, max_batch), or "
                 "buckets, or pack with or without max_batch"
             )
-        if self.buckets is not None and self.window is not None:
-            raise ValueError("Plan: window is for limits and pack; buckets do not sort")
 
     @property
     def longest(self) -> tuple[str, int] | None:
@@ -150,9 +158,8 @@ class PlanSettings:
         else:
             names = ("max_sum", "max_padded", "max_batch", "pack")
             ways = {name: value for name in names if (value := getattr(self, name)) is not None}
-            ways["window"] = self._window(width)
         costs = {"cost_linear": self.cost_linear, "cost_quadratic": self.cost_quadratic}
-        return {"width": width, "tail": TAILS.index(self.tail), **ways, **costs}
+        return {"width": width, "tail": TAILS.index(self.tail), "window": self._window(width), **ways, **costs}
 
     def _window(self, width: int) -> int:
         if self.window is not None:

@@ -14,6 +14,8 @@ from headrace.sampling._state import OrderChangedError, Segment, State, StateErr
 if TYPE_CHECKING:
     from headrace.sampling._plan import Plan
 
+_KEPT = 64  # positions whose segments are known
+
 
 def division_of(segment: Segment) -> Division:
     """Returns a segment of a state as a division of a plan. Raises StateError if it is damaged or needs a newer
@@ -37,24 +39,40 @@ class PlanSource(Source):
         self.segment = Segment(plan.place.world_size, 1, False, plan.settings.tail, plan=plan.settings.as_fields())
         self.seeds: dict[str, Any] = {}
         self._reached: dict[int, list[Segment]] = {0: []}  # by position, the segments that lead to it
+        # What was planned is kept, because a step asks for it several times.
+        self._rests: dict[int, Rest] = {}  # by position, what is left from there on
+        self._begun: dict[Any, tuple[list[Segment], Rest]] = {}  # what segments have divided
 
     def position_after(self, segments: list[Segment]) -> int:
         if not segments:
             return 0
-        *earlier, last = segments
-        rest = self._plan.rest(self._epoch, [division_of(one) for one in earlier], division_of(last))
-        position = rest.position(last.steps)
-        self._reached.setdefault(position, segments)
+        position = self._rest_before(segments).position(segments[-1].steps)
+        if position not in self._reached:
+            if len(self._reached) == _KEPT:  # those that are used
+                self._reached = {one: way for one, way in self._reached.items() if one in self._rests or one == 0}
+            self._reached[position] = segments
         return position
+
+    def _rest_before(self, segments: list[Segment]) -> Rest:
+        """Returns what the last one of some segments has divided."""
+        *earlier, last = segments
+        # A dict of settings is known by its identity: the entry keeps it alive.
+        key = (last.world, id(last.plan), *((one.world, id(one.plan), one.steps) for one in earlier))
+        if key not in self._begun:
+            rest = self._plan.rest(self._epoch, [division_of(one) for one in earlier], division_of(last))
+            self._begun[key] = segments, rest
+        return self._begun[key][1]
 
     @property
     def _epoch(self) -> int:
         return self.order["epoch"]  # type: ignore[no-any-return]
 
     def rest(self, position: int) -> Rest:
-        """Returns what is left of the epoch from a position on."""
-        earlier = [division_of(one) for one in self._reached[position]]
-        return self._plan.rest(self._epoch, earlier, division_of(self.segment))
+        """Returns what is left of the epoch from a position on. Raises StateError if it is not that of the state that
+        is continued."""
+        if position not in self._rests:
+            self._rests[position] = self._rest_before([*self._reached[position], self.segment])
+        return self._rests[position]
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         return Drawn(_Batches(self, position, steps), 0, False), 0
@@ -63,11 +81,20 @@ class PlanSource(Source):
         """Returns what is left when the first batch is drawn. The epoch of a plan may be set after the loader's
         iterator was made."""
         if is_whole:
-            self.order["epoch"] = self._plan.epoch
+            if self.order["epoch"] != self._plan.epoch:
+                self.order["epoch"] = self._plan.epoch
+                self._rests.clear()
+                self._begun.clear()
             self._plan.begin_epoch()
         rest = self.rest(position)
         self.segment.digest = rest.table.digest
+        state = self._plan.state_of_order(self._epoch)
+        if state is not None:
+            self.seeds["own"] = state
         return rest
+
+    def continues(self, segment: Segment) -> None:
+        self.segment.digest = segment.digest  # `rest` compares it
 
     def count_steps(self, position: int) -> int | None:
         return self.rest(position).count_steps()
@@ -78,6 +105,19 @@ class PlanSource(Source):
 
     def count_global(self, position: int, step: int) -> int | None:
         return self.rest(position).samples_in(step)
+
+    def was_loaded(self, state: State) -> None:
+        if "own" in state.seeds:
+            following = state.seeds.get("next_own") if state.is_end else None
+            self._plan.continue_order(state.order["epoch"], state.seeds["own"], following)
+
+    def start_seeds(self) -> dict[str, Any]:
+        state = self._plan.state_of_order(self._epoch)
+        return dict(self.seeds) if state is None else {**self.seeds, "own": state}
+
+    def end_seeds(self) -> dict[str, Any]:
+        state, following = self._plan.state_of_order(self._epoch), self._plan.state_of_next_order()
+        return {} if state is None else {"own": state, "next_own": following}
 
     def check_order(self, state: State) -> None:
         lengths = state.order.get("lengths", self.order["lengths"])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -49,8 +50,8 @@ class Samples:
 
 
 class Table:
-    """The batches of all ranks. Batch b has the positions positions[starts[b]:starts[b + 1]] of the order. `repeated`:
-    for each of them, whether another batch has it already; None: there are no repeats."""
+    """The batches of all ranks. Batch b has the positions positions[starts[b]:starts[b + 1]] of the order. `repeats`:
+    which of these are in another batch already, as rising indices. They are fewer than a step has batches."""
 
     def __init__(self, samples: Samples, division: Division, left: np.ndarray[Any, Any] | None) -> None:
         import numpy as np
@@ -70,7 +71,7 @@ class Table:
         made, starts, repeats = _core.plan(lengths, seed=numbers[0], epoch=numbers[1], **arguments)
         entries = np.frombuffer(made, np.int32)
         self.starts = np.frombuffer(starts, np.int64)
-        self.repeated = entries < 0 if repeats else None
+        self.repeats: list[int] = np.flatnonzero(entries < 0).tolist() if repeats else []
         entries = np.where(entries < 0, -1 - entries, entries) if repeats else entries
         self.positions = entries if left is None else left[entries]
 
@@ -86,20 +87,23 @@ class Table:
 
     def weights(self, number: int) -> list[float]:
         """Returns for each sample of a batch 1, or 0 if it is a repeat."""
-        part = slice(self.starts[number], self.starts[number + 1])
-        if self.repeated is None:
-            return [1.0] * (int(part.stop) - int(part.start))
-        return (~self.repeated[part]).astype(float).tolist()  # type: ignore[no-any-return]
+        start, stop = int(self.starts[number]), int(self.starts[number + 1])
+        found = [1.0] * (stop - start)
+        for place in self.repeats[bisect_left(self.repeats, start) : bisect_left(self.repeats, stop)]:
+            found[place - start] = 0.0
+        return found
 
     def count_entries(self, first: int, end: int) -> int:
         """Returns how many entries of the order some batches have, without repeats."""
         start, stop = int(self.starts[first]), int(self.starts[end])
-        return stop - start - (0 if self.repeated is None else int(self.repeated[start:stop].sum()))
+        return stop - start - (bisect_left(self.repeats, stop) - bisect_left(self.repeats, start))
 
     def consumed(self, end: int) -> np.ndarray[Any, Any]:
         """Returns the positions that the batches before `end` have."""
-        stop = self.starts[end]
-        return self.positions[:stop] if self.repeated is None else self.positions[:stop][~self.repeated[:stop]]
+        import numpy as np
+
+        stop = int(self.starts[end])
+        return np.delete(self.positions[:stop], self.repeats[: bisect_left(self.repeats, stop)])
 
     @cached_property
     def digest(self) -> int:
@@ -151,12 +155,7 @@ def rest_of(samples: Samples, earlier: list[Division], division: Division) -> Re
         if not one.plans_as(before) or offset % table.width:
             taken[table.consumed(offset)] = True
             table, offset = Table(samples, one, np.flatnonzero(~taken)), 0
-        if one.digest and one.digest != table.digest:
-            raise StateError(
-                "headrace: the plan has changed since this state was taken: from the same settings, its batches are "
-                "other ones; give it the same lengths, order and seed, or use on_changed='next_epoch' to leave the "
-                "rest of the epoch out"
-            )
+        check_digest(one, table)
         end = offset + one.world * one.steps
         if end > table.batch_count:
             raise StateError(
@@ -166,3 +165,13 @@ def rest_of(samples: Samples, earlier: list[Division], division: Division) -> Re
         done += table.count_entries(offset, end)
         offset, before = end, one
     return Rest(table, offset, division.world, done)
+
+
+def check_digest(division: Division, table: Table) -> None:
+    """Raises StateError if a table is not the plan that a division of an epoch had."""
+    if division.digest and division.digest != table.digest:
+        raise StateError(
+            "headrace: the plan has changed since this state was taken: from the same settings, its batches are other "
+            "ones; give it the same lengths, order and seed, or use on_changed='next_epoch' to leave the rest of the "
+            "epoch out"
+        )

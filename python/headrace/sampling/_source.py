@@ -106,6 +106,12 @@ class Source:
         epoch."""
         check_same_order(state, self.order)
 
+    def was_loaded(self, state: State) -> None:
+        """Called when a state was found to fit this source, which the next epoch continues. Raises StateError."""
+
+    def continues(self, segment: Segment) -> None:
+        """Called when an epoch goes on with a segment of a state that divides the order as this source does."""
+
     def was_drawn(self) -> None:
         """Called after the first indices of an epoch were drawn."""
 

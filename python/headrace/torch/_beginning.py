@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 from headrace._errors.warn import warn_user
-from headrace.sampling import _pending
+from headrace._ranks.callers import called_by_framework
+from headrace.sampling import _epoch, _pending
 from headrace.sampling._epoch import Epoch, core_tasks
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import check_division
 from headrace.sampling._state import State, StateError
 from headrace.torch import _generators, _per_loader
-from headrace.torch._callers import called_by_framework
 from headrace.torch._foreign import Before, ForeignSource
 from headrace.torch._resume import option, set_sampler_epoch, source_of
 
@@ -180,18 +180,9 @@ class Beginning:
 
 
 def warn_of_same_order(loader: Any, epoch: Epoch) -> None:
-    """Warns once if a shuffled epoch of several ranks has the order of the one before, because nothing has called
-    set_epoch. Called after the first indices were drawn, because frameworks call it after iter()."""
-    order, source = epoch.source.order, epoch.source
-    is_shuffled = "epoch" in order and order.get("shuffle", True) and not source.counts_epochs
-    if not is_shuffled or source.segment.world < 2 or order != epoch.order_before or source.warns_of_epochs:
-        return
-    if _per_loader.warned.get(loader) is None:
+    """Warns once if nothing has called set_epoch. Called after the first indices were drawn."""
+    if _per_loader.warned.get(loader) is None and _epoch.warn_of_same_order(epoch):
         _per_loader.warned.set(loader, True)
-        warn_user(
-            f"headrace: this epoch has the order of the one before, because the {order['kind']} is still in epoch "
-            f"{order['epoch']}; call its set_epoch(epoch) before each epoch"
-        )
 
 
 class Shown:

@@ -16,19 +16,9 @@ import torch
 from headrace._inspect import lookup
 from headrace._samples import random_numbers
 from headrace.sampling import _values
+from headrace.sampling._sampler_state import generators_of
 from headrace.sampling._source import Drawn, Source
 from headrace.torch import _generators
-
-
-def _own_generators(sampler: Any) -> dict[str, Any]:
-    """Returns the generators that a sampler has as attributes, and those of a sampler inside it."""
-    found: dict[str, Any] = {}
-    for name, value in lookup.attribute(sampler, "__dict__", {}).items():
-        if _generators.is_generator(value):
-            found[name] = value
-        elif name in ("sampler", "batch_sampler"):
-            found |= {f"{name}.{inner}": one for inner, one in _own_generators(value).items()}
-    return found
 
 
 def samplers_of(sampler: Any) -> list[Any]:
@@ -48,13 +38,13 @@ def has_set_epoch(sampler: Any) -> bool:
 
 def own_states(sampler: Any) -> dict[str, Any]:
     """Returns the states of a sampler's own generators, by the names of the attributes."""
-    return {name: _generators.state_of(one) for name, one in _own_generators(sampler).items()}
+    return {name: _generators.state_of(one) for name, one in generators_of(sampler).items()}
 
 
 def changed_states(sampler: Any, before: dict[str, Any]) -> dict[str, Any]:
     """Returns those of the states that own_states has returned which the sampler has drawn from since, as JSON can
     contain them."""
-    own = _own_generators(sampler)
+    own = generators_of(sampler)
     return texts_of({name: one for name, one in before.items() if name in own and _differs(one, own[name])})
 
 
@@ -65,7 +55,7 @@ def texts_of(states: dict[str, Any]) -> dict[str, Any]:
 
 def restore_states(sampler: Any, states: dict[str, Any]) -> None:
     """Sets a sampler's own generators to what changed_states has returned. Raises StateError."""
-    own = _own_generators(sampler)
+    own = generators_of(sampler)
     for name, text in states.items():
         if name in own:
             _generators.restore(own[name], text)

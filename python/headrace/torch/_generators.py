@@ -75,14 +75,6 @@ def _of_plain(value: Any, like: Any) -> Any:
 # ---- generators of a sampler's own ----
 
 
-def is_generator(value: Any) -> bool:
-    """Returns True for a torch.Generator, a random.Random and a numpy.random.Generator."""
-    numpy = sys.modules.get("numpy")
-    return isinstance(value, (torch.Generator, random.Random)) or (
-        numpy is not None and isinstance(value, numpy.random.Generator)
-    )
-
-
 def state_of(generator: Any) -> Any:
     """Returns the state of a generator, as it is; text_of encodes it."""
     if isinstance(generator, torch.Generator):

@@ -15,6 +15,7 @@ from headrace._engine import in_process
 from headrace._samples import draw, pending, prepared
 from headrace._worker.job import count_local_trainers
 from headrace.sampling._epoch import Epoch
+from headrace.sampling._watch import Watch
 from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state
 
 # In torch's words, so that users' warning filters match.
@@ -58,7 +59,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     _is_over = False
     _collate_fn: Any
     _place: Epoch | None = None
-    _watch: _agree.Watch | None = None
+    _watch: Watch | None = None
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
         is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
@@ -158,7 +159,7 @@ def _finishing(collate_fn: Any, policy: _options.Policy) -> pending.Finishing:
     return pending.Finishing(collate_fn, int(threads), keeps=True)
 
 
-def _has_drawn(loader: Any, epoch: Epoch, watch: _agree.Watch | None) -> None:
+def _has_drawn(loader: Any, epoch: Epoch, watch: Watch | None) -> None:
     """Called after the first indices of an epoch were drawn."""
     epoch.source.was_drawn()
     _beginning.warn_of_same_order(loader, epoch)

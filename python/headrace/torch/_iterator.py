@@ -24,6 +24,7 @@ from headrace._samples import refill
 from headrace._start import signals
 from headrace._tensors import extension
 from headrace.sampling._epoch import Epoch
+from headrace.sampling._watch import Watch
 from headrace.torch import (
     _agree,
     _beginning,
@@ -89,7 +90,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     """Iterates over a loader with workers: for one epoch, or for several with persistent workers."""
 
     _is_from_signal = staticmethod(signals.is_from_signal)
-    _watch: _agree.Watch | None = None
+    _watch: Watch | None = None
     _place: Epoch | None = None
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:

@@ -13,12 +13,12 @@ from headrace import _options
 from headrace._engine import engine as _engine
 from headrace._forkserver import client, context
 from headrace._inspect import this_process
+from headrace._ranks import callers
 from headrace._start import contexts
 from headrace.torch import (
     _accelerate,
     _agree,
     _base,
-    _callers,
     _in_process,
     _internals,
     _iterator,
@@ -61,7 +61,7 @@ class DataLoader(_base.DataLoader[_T_co]):
     """
 
     def _warm_up(self) -> None:
-        _per_loader.places.set(self, _callers.place_of_caller())
+        _per_loader.places.set(self, callers.place_of_caller())
         if _uses_engine(self) and not contexts.foreign_class(self.multiprocessing_context):
             _warm_up_for(self)
 

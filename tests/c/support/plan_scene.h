@@ -33,6 +33,8 @@ static inline void assert_batch_keeps_limits(const struct lengths *lengths, cons
     int64_t start = plan->starts[batch], count = plan->starts[batch + 1] - start, sum = 0, longest = 0;
     assert_true(count > 0);
     for (int64_t i = start; i < start + count; i++) {
+        for (int64_t k = start; plan->entries[i] < 0 && k < start + count; k++)
+            assert_true(k == i || position_of(plan, k) != position_of(plan, i));
         int64_t length = lengths->at[position_of(plan, i)];
         sum += length;
         if (length > longest) longest = length;
@@ -67,6 +69,7 @@ static inline int64_t assert_plan(const struct lengths *lengths, const struct hr
         count++;
     }
     assert_int_equal(repeats, plan->repeat_count);
+    assert_true(repeats < settings->width);
     for (int64_t i = 0; i < plan->batch_count; i++) assert_batch_keeps_limits(lengths, settings, plan, i);
     if (settings->tail != HR_PLAN_DROP) assert_int_equal(count, lengths->count);
     return lengths->count - count;

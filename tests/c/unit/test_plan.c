@@ -33,7 +33,7 @@ static void each_sample_comes_once_and_limits_are_kept(void **state) {
     hr_mt19937_seed(&generator, 1);
     for (int i = 0; i < 3000; i++) {
         struct hr_plan_settings settings = settings_of((int)draw(&generator, WAYS), 1 + draw(&generator, 9));
-        if (!settings.bucket_count) settings.window = windows[draw(&generator, 3)];
+        settings.window = windows[draw(&generator, 3)];
         settings.tail = (enum hr_plan_tail)draw(&generator, 3);
         settings.seed = draw(&generator, 5);
         draw_lengths(&generator, counts[draw(&generator, 9)], i % 3 ? 900 : 1200, &lengths);
@@ -47,7 +47,7 @@ static void plans_are_the_same_on_every_machine(void **state) {
     (void)state;
     static const uint64_t expected[WAYS] = {UINT64_C(0xD67214F3F8203D22), UINT64_C(0xFA7AE8A954215B00),
                                             UINT64_C(0x405EE41FC3BEEA13), UINT64_C(0x50437096E6D2A56A),
-                                            UINT64_C(0x9ECFB8239A91B6B4)};
+                                            UINT64_C(0xCCB11100CC4A42C5)};
     static struct lengths lengths;
     struct hr_mt19937 generator;
     hr_mt19937_seed(&generator, 35);
@@ -101,7 +101,7 @@ static void buckets_have_full_batches_except_in_the_last_step(void **state) {
         struct hr_plan *plan = plan_of(&lengths, &settings);
         int64_t missing = assert_plan(&lengths, &settings, plan), full = plan->batch_count;
         assert_in_range(missing, 0, tail == HR_PLAN_DROP ? 31 : 0);
-        if (tail == HR_PLAN_EXACT) full -= settings.width;
+        if (tail != HR_PLAN_DROP) full -= settings.width;
         for (int64_t i = 0; i < full; i++) {
             int64_t count = plan->starts[i + 1] - plan->starts[i];
             assert_true(count == 16 || count == 9 || count == 4);
@@ -145,6 +145,30 @@ static void a_sample_is_repeated_only_where_a_batch_would_be_empty(void **state)
         plan = plan_of(&lengths, &settings);
         assert_int_equal(plan->step_count, 0);
         hr_plan_free(plan);
+    }
+}
+
+/* All samples fit into one step, which gets only as many repeats as it needs for batches of equally many samples. */
+static void a_step_is_padded_by_less_than_one_sample_for_each_batch(void **state) {
+    (void)state;
+    static struct lengths lengths;
+    struct hr_mt19937 generator;
+    hr_mt19937_seed(&generator, 7);
+    for (int64_t count = 1; count < 60; count++) {
+        draw_lengths(&generator, count, 30, &lengths);
+        for (int way = 0; way < 3; way++) {
+            struct hr_plan_settings settings = settings_of(0, 1 + count % 7);
+            settings.max_sum = settings.max_padded = settings.max_batch = 0;
+            *(way == 0 ? &settings.max_sum : way == 1 ? &settings.max_padded : &settings.max_batch) = 5000;
+            settings.tail = HR_PLAN_PAD;
+            struct hr_plan *plan = plan_of(&lengths, &settings);
+            assert_plan(&lengths, &settings, plan);
+            assert_int_equal(plan->step_count, 1);
+            assert_int_equal(plan->entry_count, (count + settings.width - 1) / settings.width * settings.width);
+            for (int64_t i = 0; i < plan->batch_count; i++)
+                assert_int_equal(plan->starts[i + 1] - plan->starts[i], plan->entry_count / settings.width);
+            hr_plan_free(plan);
+        }
     }
 }
 
@@ -218,6 +242,7 @@ int main(void) {
         cmocka_unit_test(buckets_have_full_batches_except_in_the_last_step),
         cmocka_unit_test(a_sample_above_the_limit_has_a_batch_for_itself),
         cmocka_unit_test(a_sample_is_repeated_only_where_a_batch_would_be_empty),
+        cmocka_unit_test(a_step_is_padded_by_less_than_one_sample_for_each_batch),
         cmocka_unit_test(rows_are_filled_exactly_where_that_is_possible),
         cmocka_unit_test(max_batch_holds_in_rows),
         cmocka_unit_test(bad_arguments_are_refused),

@@ -306,3 +306,13 @@ def test_default_root_falls_back_and_disk_is_apart(tmp_path: pathlib.Path, monke
     assert headrace.cache.info("rows").path.startswith(str(tmp_path / "home" / "headrace"))
     assert headrace.cache("rows").shape == (COUNT, 4)
     headrace.cache.rm("rows")
+
+
+def test_looking_makes_no_cache(tmp_path: pathlib.Path) -> None:
+    root = tmp_path / "none"
+    assert headrace.cache.ls(root=root) == []
+    assert headrace.cache.gc(root=root).objects == 0
+    for look in (headrace.cache.info, headrace.cache.verify, headrace.cache.rm):
+        with pytest.raises(KeyError, match="the cache is empty"):
+            look("rows", root=root)
+    assert not root.exists()

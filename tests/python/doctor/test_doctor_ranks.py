@@ -219,7 +219,7 @@ def test_plan_is_known_to_be_dealt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     found = found_in(41, batch_sampler=headrace.Plan([7] * 41, max_batch=4))["ranks"]
-    text = "Each sample is in one rank only, except 7 that fill up the last step, and each rank has 4 steps."
+    text = "Each sample is in one rank only, except 1 that fill up the last step, and each rank has 4 steps."
     assert (found.severity, found.value, found.consequence) == ("ok", "3", text)
     alone = headrace.Plan([7] * 41, max_batch=4, world_size=1, rank=0)  # as if there were no other ranks
     assert "gives each rank all samples" in found_in(41, batch_sampler=alone)["ranks"].consequence

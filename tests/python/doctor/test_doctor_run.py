@@ -358,6 +358,7 @@ def test_padding_is_measured_against_the_samples_lengths(
 def test_doctor_names_the_plan_that_has_less_padding(train: types.ModuleType) -> None:
     found = padding_of(train, "padded_in_dict")
     assert "headrace.Plan(headrace.lengths(dataset, 'ids'), max_padded=" in found.fix
+    assert "tail='pad'" in found.fix
     assert "oversized='alone'" in found.fix  # a longer sample than those that were measured does not stop the training
     match = re.search(
         r"would have (\d+)% of padding, so a sample would cost (\d+)% of what it costs now", found.consequence
@@ -384,7 +385,7 @@ def test_plan_is_not_proposed_in_place_of_a_plan(train: types.ModuleType, monkey
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     lengths = [400 if index % 16 == 0 else 5 for index in range(800)]
-    plan = headrace.Plan(lengths, buckets=[(None, 16)])
+    plan = headrace.Plan(lengths, buckets=[(None, 16)], window=1)
     data = train.Numbers(800, lengths.__getitem__)
     (found,) = check_padding(DataLoader(data, batch_sampler=plan, collate_fn=train.pad))
     assert (found.name, found.severity, found.fix) == ("padding", "note", "")

@@ -78,6 +78,20 @@ def test_any_number_of_samples_is_measured(n: int) -> None:
     assert headrace.lengths(["ab", "c"], workers=0).tolist() == [2, 1]
 
 
+@pytest.mark.parametrize(
+    ("sample", "key"),
+    [
+        ([1, 2.5, np.int32(3)], None),
+        ([torch.tensor(1), torch.tensor(2), torch.tensor(3)], None),
+        (["a", "list", "of words"], None),
+        ([np.zeros(2), np.zeros(3), np.zeros(4)], len),
+        ([[1, 2, 3], 1], 0),
+    ],
+)
+def test_list_of_numbers_or_words_is_counted(sample: Any, key: Any) -> None:
+    assert headrace.lengths([sample], key, workers=0).tolist() == [3]
+
+
 def test_array_of_one_item_is_no_length() -> None:
     for part in (np.array([9]), torch.tensor([9]), [9]):
         assert headrace.lengths([{"tokens": part}], "tokens", workers=0).tolist() == [1]
@@ -99,7 +113,7 @@ def test_random_numbers_stay_as_they_were() -> None:
 
 def test_progress_is_shown_if_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     headrace.lengths(Rows(tokens), workers=0, progress=True)
-    assert "600/600" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("lengths: 600 of 600 in ")
     headrace.lengths(Rows(tokens), workers=0, progress=False)
     headrace.lengths(Rows(tokens), workers=0)  # stderr is no terminal
     assert capsys.readouterr().err == ""
@@ -131,6 +145,9 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         r"sample 0 is a dict with 'label', 'tokens', 'count', 'array'; .* such as key='label'",
     ),
     (Rows(pair), {}, TypeError, "sample 0 is a tuple of 2 parts; .* such as key=0"),
+    (Rows(lambda i: [[1, 2, 3], 1]), {}, TypeError, "sample 0 is a list of 2 parts; .* such as key=0 .or key=len"),
+    (Rows(lambda i: ["text", 1]), {}, TypeError, "sample 0 is a list of 2 parts"),
+    (Rows(lambda i: [np.zeros(3), np.zeros(2)]), {}, TypeError, "sample 0 is a list of 2 parts"),
     (Rows(mapping), {"key": "text"}, TypeError, "has no 'text'"),
     (Rows(pair), {"key": 2}, TypeError, "sample 0 is a tuple of 2 parts, and has no 2"),
     (Rows(lambda i: 3.5), {}, TypeError, "sample 0 is a float without a length"),

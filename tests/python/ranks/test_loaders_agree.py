@@ -154,6 +154,58 @@ epochs(lambda: DataLoader([9] * 200, batch_sampler={plans}))
     assert first == second and message in first
 
 
+WITHOUT_TORCH = """
+from headrace import Loader, Plan
+
+def epochs(loader, count, set_epoch=lambda plan, epoch: None):
+    try:
+        for epoch in range(count):
+            set_epoch(loader.batch_sampler, epoch)
+            for batch in loader:
+                pass
+    except headrace.RanksDisagree as error:
+        print(error, flush=True)
+    else:
+        print("fine", flush=True)
+    if loader.num_workers:
+        assert "compared with 1 other processes of this machine" in loader.report()["ranks"]
+    meet("end")
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("plans", "message", "workers"),
+    [
+        ("Plan([9] * 200, max_batch=8 - RANK)", "rank 0 has 13 batches, rank 1 has 15", 1),
+        ("Plan([9] * 100 + [5 + RANK] * 100, max_batch=8)", "measure the lengths once and give all ranks the same", 0),
+    ],
+)
+def test_numpy_loaders_with_other_plans_all_raise(
+    tmp_path: pathlib.Path, plans: str, message: str, workers: int
+) -> None:
+    code = f"epochs(Loader([9] * 200, batch_sampler={plans}, num_workers={workers}), 1)"
+    first, second = run_ranks(tmp_path, 2, WITHOUT_TORCH + code)
+    assert first == second and message in first
+
+
+@pytest.mark.parametrize("options", ["", "num_workers=1, persistent_workers=True"])
+def test_numpy_loaders_with_one_plan_are_compared(tmp_path: pathlib.Path, options: str) -> None:
+    """Rank 1 leaves the set_epoch of the third epoch out."""
+    code = f"""
+import warnings
+warnings.simplefilter("error" if RANK == 0 else "ignore")  # rank 1 warns by itself of what it forgot
+
+def set_epoch(plan, epoch):
+    if RANK == 0 or epoch < 2:
+        plan.set_epoch(epoch)
+
+epochs(Loader([9] * 200, batch_sampler=Plan([9] * 200, max_batch=8), {options}), 3, set_epoch)
+"""
+    first, second = run_ranks(tmp_path, 2, WITHOUT_TORCH + code)
+    assert first == second and "rank 0 is in epoch 2, rank 1 is in epoch 1; call sampler.set_epoch" in first
+
+
 def test_ranks_with_one_plan_are_compared(tmp_path: pathlib.Path) -> None:
     code = """
 from headrace import Plan

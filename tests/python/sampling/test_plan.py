@@ -32,9 +32,10 @@ def test_plan_has_each_sample_once_within_limits(
     assert len(batches) % own["accumulate"] == 0
     for batch in (one for step in batches for one in step):
         assert_limits(lengths, own, batch)
-    report = plan.report()
-    largest_step = report["largest_batch"] * world_size * own["accumulate"]
-    assert_once(samples_of(batches), len(lengths), own["tail"], len(lengths), max(largest_step, world_size * 3))
+        assert len(set(batch)) == len(batch)
+    report, width = plan.report(), world_size * own["accumulate"]
+    assert_once(samples_of(batches), len(lengths), own["tail"], len(lengths), width - 1)
+    assert own["tail"] != "pad" or own.get("pack") or len(samples_of(batches)) % width == 0
     assert report["samples"] + report["skipped"] == len(lengths)
     assert report["samples"] + report["repeats"] == len(samples_of(batches))
     assert str(report)
@@ -59,10 +60,10 @@ def test_plans_are_the_same_on_every_machine() -> None:
     """The digests were noted when the algorithm was written. States that were saved need these plans."""
     lengths = [(i * i * 7919 + 31 * i) % 1800 for i in range(5000)]
     expected = {
-        "max_padded": 3433510643,
-        "max_sum": 2614895682,
-        "max_batch": 3518151455,
-        "buckets": 3882787516,
+        "max_padded": 1290849431,
+        "max_sum": 3529860863,
+        "max_batch": 4270829724,
+        "buckets": 3979166894,
         "pack": 4067216333,
     }
     ways: dict[str, Any] = {
@@ -172,12 +173,35 @@ def test_drop_leaves_out_other_samples_in_each_epoch() -> None:
     assert not set.intersection(*left_out)
 
 
-def test_pad_fills_last_step_and_exact_does_not() -> None:
+def test_pad_makes_batches_of_last_step_equally_large() -> None:
     lengths = [10] * 103
-    for tail, sizes in (("pad", [8, 8]), ("exact", [4, 3]), ("drop", [8, 8])):
+    for tail, sizes in (("pad", [4, 4]), ("exact", [4, 3]), ("drop", [8, 8])):
         batches = batches_of(Plan(lengths, max_batch=8, world_size=2, rank=0, tail=tail))
         assert sorted(map(len, batches[-1]), reverse=True) == sizes
         assert len(batches) == (6 if tail == "drop" else 7)
+
+
+@pytest.mark.parametrize("way", [{"max_batch": 1000}, {"max_sum": 10**6}, {"max_padded": 10**6}])
+def test_pad_repeats_less_than_a_sample_for_each_rank(way: dict[str, Any]) -> None:
+    """A limit above the whole dataset repeats no more than any other one."""
+    for n, world_size in ((100, 1), (100, 8), (9, 8), (3, 8), (1, 4)):
+        plan = Plan([*range(1, n + 1)], world_size=world_size, rank=0, **way)
+        step = batches_of(plan)
+        repeats = plan.report()["repeats"]
+        assert repeats == -n % world_size and len(step) == 1
+        counts = Counter(samples_of(step))
+        assert sum(counts.values()) == n + repeats and len(counts) == n
+        assert all(len(set(batch)) == len(batch) == -(-n // world_size) for batch in step[0])
+        assert n < world_size or max(counts.values()) <= 2
+
+
+@pytest.mark.parametrize("longest", [None, 8192])
+def test_buckets_balance_ranks_and_a_window_of_one_step_does_not(longest: int | None) -> None:
+    """Without sorting, a step of an open bucket costs as much as its longest sample."""
+    buckets = [(100, 32), (220, 24), (longest, 16)]
+    found = [Plan(lognormal(20_000), buckets=buckets, world_size=8, rank=0, window=one).report() for one in (None, 1)]
+    assert found[0]["cost_max_to_mean"] < 1.02 and found[0]["padding"] < 0.1
+    assert found[1]["cost_max_to_mean"] > 1.4 and found[1]["padding"] > 0.6
 
 
 # ---- orders ----
@@ -236,6 +260,25 @@ def test_oversized_samples_are_refused_skipped_or_alone() -> None:
         Plan([4, 5, 6], pack=3, oversized="skip")
 
 
+def test_oversized_samples_count_only_if_the_order_has_them() -> None:
+    lengths = [*range(1, 101), 5000]
+    assert sorted(i for batch in Plan(lengths, max_sum=200, order=range(100)) for i in batch) == list(range(100))
+    assert sum(map(len, Plan(lengths, max_sum=200, order=Order(100)))) == 100
+    with pytest.raises(ValueError, match=r"1 of 2 samples are longer than max_sum .200.: sample 100 has length 5,000"):
+        Plan(lengths, max_sum=200, order=[3, 100])
+    Plan(lengths, max_sum=200, order=Sequential(100)).report()
+    with pytest.raises(ValueError, match="1 of 101 samples are longer"):
+        list(Plan(lengths, max_sum=200, order=Sequential(101)))
+
+
+class Sequential:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.n))
+
+
 # ---- bad input ----
 
 BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
@@ -264,7 +307,6 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([1], {"max_sum": None, "buckets": [(5, 4), (5, 2)]}, ValueError, "sorted by length, but 5 comes after 5"),
     ([1], {"max_sum": None, "buckets": [(5, 4), (9, 5)]}, ValueError, "should not rise"),
     ([1], {"max_sum": None, "buckets": [(5, 0)]}, ValueError, "the batch size of bucket 0 should be 1 or more"),
-    ([1], {"max_sum": None, "buckets": [(5, 4)], "window": 3}, ValueError, "buckets do not sort"),
     ([1], {"tail": "keep"}, ValueError, "tail should be one of"),
     ([1], {"oversized": None}, ValueError, "oversized should be one of"),
     ([1], {"world_size": 0, "rank": 0}, ValueError, "world_size should be from 1 to"),
@@ -275,6 +317,7 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([1], {"seed": 2**64}, ValueError, "seed should be from"),
     ([1], {"seed": 2**64 - 1, "epoch": 1}, ValueError, r"seed \+ epoch should be"),
     ([1], {"cost_linear": -1}, ValueError, "cost_linear should be 0 or more"),
+    ([1], {"cost_quadratic": 0.001}, TypeError, "only the ratio of cost_linear and cost_quadratic counts, so multiply"),
     ([1], {"order": 7}, TypeError, "order should be a headrace.Order"),
     ([1], {"order": {0}}, TypeError, "order is a set, which has no order of its own; give the indices as a list"),
     ([1], {"order": [0, 1]}, ValueError, "order has index 1 at position 1, but lengths are given for 1 samples"),
@@ -292,7 +335,7 @@ def test_bad_arguments_of_plan_are_refused(
 
 
 def test_costs_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="does not fit into 63 bits"):
+    with pytest.raises(ValueError, match="with cost_linear=1 and cost_quadratic=5, the cost of 3 samples of"):
         list(Plan([2**31 - 1] * 3, max_batch=1, cost_quadratic=5))
 
 

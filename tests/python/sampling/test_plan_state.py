@@ -5,13 +5,17 @@ comes once."""
 from __future__ import annotations
 
 import json
+import random
+import warnings
 from typing import Any
 
 import headrace
 import numpy as np
 import pytest
+import torch
 from headrace import Loader, Plan, StateError
 from headrace.sampling import _state
+from headrace.torch import DataLoader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planned import LENGTHS, assert_limits, batches_of, lognormal, plan_settings, samples_of
@@ -34,6 +38,13 @@ class Numbers:
 
 def loader_of(plan: Plan, state: State = None, **options: Any) -> Loader:
     loader = Loader(Numbers(plan.n), batch_sampler=plan, seed=1, **options)
+    if state is not None:
+        loader.load_state_dict(state)
+    return loader
+
+
+def torch_loader_of(plan: Plan, state: State = None) -> Any:
+    loader = DataLoader(Numbers(plan.n), batch_sampler=plan)
     if state is not None:
         loader.load_state_dict(state)
     return loader
@@ -218,6 +229,157 @@ def test_damaged_plan_in_a_state_is_refused(segment: dict[str, Any], message: st
     with pytest.raises(StateError, match=message):
         loader = loader_of(Plan(lognormal(500), max_batch=7), state)
         next(iter(loader))
+
+
+def test_other_order_of_the_same_sampler_is_refused() -> None:
+    """On another rank than that of the state, whose last batch cannot be compared."""
+    state = stopped(Plan(lognormal(500), max_batch=8, order=Fixed(range(500)), world_size=2, rank=0))
+    same = Plan(lognormal(500), max_batch=8, order=Fixed(range(500)), world_size=2, rank=1)
+    assert [batch.tolist() for batch in loader_of(same, state)] == list(same)[3:]
+    other = Plan(lognormal(500), max_batch=8, order=Fixed(range(499, -1, -1)), world_size=2, rank=1)
+    with pytest.raises(StateError, match="the plan has changed since this state was taken"):
+        next(iter(loader_of(other, state)))
+    assert loader_of(other, state, on_changed="next_epoch").batch_sampler is other
+
+
+class Fixed:
+    """A sampler without a generator."""
+
+    def __init__(self, order: Any) -> None:
+        self.order = order
+
+    def __iter__(self) -> Any:
+        return iter(self.order)
+
+
+def test_finish_is_for_subsets_and_not_for_samplers() -> None:
+    lengths = lognormal(500)
+    grown = [*lengths.tolist(), 5, 6]
+    old = Plan(lengths, max_batch=8, order=range(400))
+    rest = loader_of(Plan(grown, max_batch=8, order=range(400)), stopped(old), on_changed="finish")
+    assert [batch.tolist() for batch in rest] == list(old)[3:]
+    state = stopped(Plan(lengths, max_batch=8, order=Fixed(range(500))))
+    with pytest.raises(StateError, match=r"the dataset has 502; on_changed=.next_epoch. begins the next epoch$"):
+        loader_of(Plan(grown, max_batch=8, order=Fixed(range(500))), state)
+    with pytest.raises(StateError, match=r"the dataset has 400; on_changed=.next_epoch. begins the next epoch$"):
+        loader_of(Plan(lengths[:400], max_batch=8), stopped(Plan(lengths, max_batch=8)))
+
+
+# ---- orders of samplers with generators of their own ----
+
+
+class Drawing:
+    """A sampler that draws each epoch's order from a generator of its own."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+
+    def __iter__(self) -> Any:
+        if isinstance(self.generator, torch.Generator):
+            return iter(torch.randperm(200, generator=self.generator).tolist())
+        order = list(range(200))
+        self.generator.shuffle(order)
+        return iter(order)
+
+
+class Around:
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Any:
+        return iter(self.sampler)
+
+
+class Counting:
+    """A sampler that counts its epochs itself."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        self.epoch += 1
+        return iter(random.Random(self.epoch).sample(range(200), 200))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch = state["epoch"]
+
+
+SAMPLERS = {
+    "random": lambda seed: Drawing(random.Random(seed)),
+    "numpy": lambda seed: Drawing(np.random.default_rng(seed)),
+    "torch": lambda seed: Drawing(torch.Generator().manual_seed(seed)),
+    "inside": lambda seed: Around(Drawing(random.Random(seed))),
+    "counts": Counting,
+}
+
+
+def drawn_plan(kind: str, seed: int, world_size: int = 1) -> Plan:
+    return Plan(lognormal(200), max_batch=9, order=SAMPLERS[kind](seed), world_size=world_size, rank=0)
+
+
+def epochs_of(loader: Any, first: int) -> list[list[list[int]]]:
+    """Returns the batches of the epochs from `first` to 2."""
+    found = []
+    for epoch in range(first, 3):
+        loader.batch_sampler.set_epoch(epoch)
+        loader.set_epoch(epoch)
+        len(loader)
+        found.append([batch.tolist() for batch in loader])
+    return found
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("make", [loader_of, torch_loader_of])
+@pytest.mark.parametrize(("epoch", "steps"), [(0, 0), (1, 0), (1, 4), (1, None)])
+def test_order_of_a_sampler_with_a_generator_goes_on(kind: str, make: Any, epoch: int, steps: int | None) -> None:
+    whole = epochs_of(make(drawn_plan(kind, 7)), 0)
+    assert whole[0] != whole[1]
+    loader = make(drawn_plan(kind, 7))
+    for number in range(epoch + 1):
+        loader.batch_sampler.set_epoch(number)
+        len(loader)
+        if number < epoch:
+            list(loader)
+    iterator = iter(loader)
+    for _ in range(len(loader) if steps is None else steps):
+        next(iterator)
+    state = loader.state_dict()
+    assert len(state["headrace"]) < 16 << 10
+    resumed = make(drawn_plan(kind, 99), state)
+    len(resumed)
+    if steps is None:
+        assert epochs_of(resumed, epoch + 1) == whole[epoch + 1 :]
+    else:
+        assert epochs_of(resumed, epoch) == [whole[epoch][steps:], *whole[epoch + 1 :]]
+
+
+def test_order_of_a_generator_goes_on_on_other_ranks() -> None:
+    plan = drawn_plan("random", 7)
+    first, _, state = run(plan, None, 3)
+    rest, _, _ = run(drawn_plan("random", 99, world_size=3), state)
+    assert sorted({*samples_of(first), *samples_of(rest)}) == list(range(200))
+    assert not {*samples_of(first)} & {*samples_of(rest)}
+
+
+def test_state_of_another_kind_of_generator_is_refused() -> None:
+    state = stopped(drawn_plan("random", 7))
+    with pytest.raises(StateError, match="the state of a Generator does not fit it"):
+        loader_of(drawn_plan("numpy", 7), state)
+
+
+def test_forgotten_set_epoch_of_several_ranks_is_warned_of_once() -> None:
+    loader = loader_of(Plan(lognormal(200), max_batch=9, world_size=2, rank=0))
+    for epoch in range(2):
+        loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+        list(loader)
+    with pytest.warns(UserWarning, match="the Plan is still in epoch 1; call its set_epoch"):
+        list(loader)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(loader)
 
 
 def test_state_of_another_sampler_is_refused() -> None:

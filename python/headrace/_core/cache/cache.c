@@ -158,7 +158,16 @@ static PyObject *cache_sample_budget(PyObject *self, PyObject *ignored) {
     return r < 0 ? cache_raise(r) : PyLong_FromUnsignedLongLong(bytes);
 }
 
+static PyObject *cache_exists(PyObject *type, PyObject *arguments) {
+    const char *root;
+    (void)type;
+    if (!PyArg_ParseTuple(arguments, "z:exists", &root)) return NULL;
+    return PyBool_FromLong(hr_cache_exists(root));
+}
+
 static PyMethodDef methods[] = {
+    {"exists", cache_exists, METH_VARARGS | METH_STATIC,
+     "exists(root) -> bool\n\nReturns True if the cache that Cache(root) would open exists."},
     {"attach", cache_attach, METH_VARARGS,
      "attach(name, version, id) -> Cached\n\nAttaches an object; id None: the one that has the name now. Raises "
      "FileNotFoundError if it does not exist, and CacheError if it is damaged."},

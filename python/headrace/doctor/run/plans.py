@@ -43,7 +43,7 @@ class Padded:
         lengths = [length for one in self.batches for length in one] + self.others
         limit = max(*lengths, sum(self.sizes) // len(self.sizes))
         limit = -(-limit // _ROUND) * _ROUND
-        return Plan(lengths, max_padded=limit, world_size=world_size, rank=0, tail="exact", oversized="alone")
+        return Plan(lengths, max_padded=limit, world_size=world_size, rank=0, tail="pad", oversized="alone")
 
 
 def count_ranks(loader: Any) -> int:
@@ -66,8 +66,9 @@ def fix_of(padded: Padded, plan: Plan) -> str:
     key = "" if not padded.path else f", {_key_of(padded.path)}"
     limit = plan.settings.max_padded
     return (
-        f"batch_sampler=headrace.Plan(headrace.lengths(dataset{key}), max_padded={limit}, oversized='alone'), in place "
-        "of batch_size, shuffle and sampler"
+        f"batch_sampler=headrace.Plan(headrace.lengths(dataset{key}), max_padded={limit}, oversized='alone', "
+        "tail='pad'), in place of batch_size, shuffle and sampler; tail='pad' gives all ranks of the last step equally "
+        "many samples and repeats fewer than there are ranks, 'drop' leaves that step out"
     )
 
 

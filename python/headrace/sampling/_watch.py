@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the ranks in an epoch of a loader whose order is dealt to several ranks. Both loaders use it."""
+
+from __future__ import annotations
+
+import array
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace._ranks.agreement import Agreement
+from headrace._ranks.disagreement import Facts
+from headrace.sampling._epoch import Epoch
+
+_OTHERS = 4096  # entries of another kind than ints that are hashed, from all parts of the order
+
+
+class Watch:
+    """The part of one epoch of a loader in the agreement of the ranks. The iterators call it: when the first indices of
+    the epoch were drawn, at each batch, and at the end.
+
+    length: returns the number of samples of this rank, or None. seed: of the sampler, if its source does not know one.
+    """
+
+    def __init__(self, agreement: Agreement, epoch: Epoch, length: Callable[[], int | None], seed: Any = None) -> None:
+        self._agreement = agreement
+        self._epoch = epoch
+        self._length, self._seed = length, seed
+        self._before = epoch.steps_done()
+        self.show_step: Callable[[int], tuple[int, int] | None] | None = None  # see Agreement; from begin() on
+        self.raise_end = agreement.raise_end
+
+    def begin(self) -> None:
+        """Compares the epochs that begin. Raises RanksDisagree. After an interruption it can be called again."""
+        self._agreement.begin_epoch(_facts_of(self._epoch, self._length(), self._seed), self._before)
+        self.show_step = self._agreement.show_step
+
+    def end(self, count: int) -> None:
+        """Shows that the epoch has ended after so many batches in this process. Raises RanksDisagree."""
+        self._agreement.end(count)
+
+
+def _facts_of(epoch: Epoch, length: int | None, seed: Any) -> Facts:
+    order = epoch.source.order
+    left = epoch.steps_left()
+    return Facts(
+        length=-1 if length is None else length,
+        steps=-1 if left is None else epoch.steps_done() + left,
+        seed=_number(order.get("seed", seed)),
+        epoch=_number(order.get("epoch", epoch.number)),
+        digest=_digest_of(epoch),
+        samples=order["n"],
+    )
+
+
+def _number(value: Any) -> int:
+    return value if type(value) is int else -1
+
+
+def _digest_of(epoch: Epoch) -> int:
+    """Returns a hash of the order of all ranks and of the place in it, or -1 if it is not known."""
+    source = epoch.source
+    if not source.is_known:
+        return -1
+    plan = [source.segment.plan, source.segment.digest]  # the digest is 0 if the source has no plan
+    made_from = zlib.crc32(json.dumps([source.order, *plan, epoch.position()], sort_keys=True).encode())
+    entries = getattr(source, "drawn_entries", None)
+    return made_from if entries is None else zlib.crc32(_bytes_of(entries), made_from)
+
+
+def _bytes_of(entries: Sequence[Any]) -> bytes:
+    if isinstance(entries, array.array):
+        return entries.tobytes()
+    return repr([entries[i] for i in range(0, len(entries), len(entries) // _OTHERS + 1)]).encode()
