@@ -20,11 +20,15 @@ static void make(hr_image *image, const uint8_t *head) {
     struct hr_image_step steps[] = {
         {.kind = HR_IMAGE_CROP, .box = {left, top, (int32_t)info.width, (int32_t)info.height}},
         {.kind = HR_IMAGE_RESIZE, .filter = 1 + head[2] % 5, .width = 1 + head[3], .height = 9},
+        {.kind = HR_IMAGE_BLUR, .width = 1, .height = 1 + 2 * (head[0] % 6)},
     };
+    static const float weights[11] = {0.5f, 0.25f, 0.25f};
     steps[1].area[2] = (float)(info.width - (uint32_t)left);
     steps[1].area[3] = (float)(info.height - (uint32_t)top);
     struct hr_image_recipe recipe = {
-        .image = image, .steps = steps, .step_count = 2, .layout = HR_IMAGE_PLANES, .item_bytes = 1};
+        .image = image, .steps = steps, .step_count = 3, .layout = HR_IMAGE_PLANES, .item_bytes = 1};
+    recipe.weights = weights;
+    recipe.weight_count = 11;
     if (hr_image_measure(&recipe, &size) < 0) abort();
     recipe.target = malloc(size.bytes);
     recipe.target_bytes = size.bytes;

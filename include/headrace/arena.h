@@ -69,6 +69,7 @@ enum hr_phase {
 };
 
 #define HR_NO_SAMPLE UINT64_MAX
+enum { HR_MAKING_THREADS = 16 }; /* hr_port_note_making records the samples of so many threads */
 
 /* The status of a worker, alive or dead, from its record in shared memory. The numbers may be of slightly different
  * times. */
@@ -80,8 +81,9 @@ struct hr_worker_status {
     uint64_t task;          /* its current or last task */
     uint64_t sample;        /* as hr_port_note recorded it; HR_NO_SAMPLE: none since it took its task */
     uint64_t done_count;
-    uint64_t phase_ns[HR_PHASE_COUNT]; /* time in each phase, over all processes that were this worker */
-    uint64_t rss_bytes;                /* resident memory when it was last measured; 0: never */
+    uint64_t phase_ns[HR_PHASE_COUNT];  /* time in each phase, over all processes that were this worker */
+    uint64_t rss_bytes;                 /* resident memory when it was last measured; 0: never */
+    uint64_t making[HR_MAKING_THREADS]; /* as hr_port_note_making recorded them; HR_NO_SAMPLE: none */
 };
 
 /* The worker descriptors: what a process needs to open the port of worker `worker`. They are close-on-exec. They may be
@@ -224,6 +226,10 @@ HR_API int hr_port_publish(hr_port *port, uint32_t status, uint64_t bytes);
 /* Records which sample the worker is reading, for reports. It costs one store to memory. hr_port_take sets
  * HR_NO_SAMPLE. */
 HR_API void hr_port_note(hr_port *port, uint64_t sample);
+
+/* Records of which sample a thread of the worker makes a part while the batch is written; HR_NO_SAMPLE: it has ended.
+ * Any thread may call it, with its own number, from 0. Numbers from HR_MAKING_THREADS on are not recorded. */
+HR_API void hr_port_note_making(hr_port *port, uint32_t thread, uint64_t sample);
 
 /* Records that the worker enters a phase. hr_port_take, hr_port_reserve and hr_port_publish do this too. */
 HR_API void hr_port_enter(hr_port *port, enum hr_phase phase);

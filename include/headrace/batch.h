@@ -120,6 +120,11 @@ HR_API int hr_batch_add_stack(hr_batch *batch, enum hr_flavor flavor, const stru
 HR_API int hr_batch_add_filled(hr_batch *batch, enum hr_flavor flavor, struct hr_dtype dtype, uint32_t ndim,
                                const int64_t *shape, void **ret_data);
 
+/* Adds a new contiguous array whose bytes the caller writes itself, to their final place: hr_batch_write leaves them as
+ * they are, and hr_batch_place says where they are. `*ret_place` is the number of the array for that. */
+HR_API int hr_batch_add_reserved(hr_batch *batch, enum hr_flavor flavor, struct hr_dtype dtype, uint32_t ndim,
+                                 const int64_t *shape, uint64_t *ret_place);
+
 /* The parts of a packed batch, which has documents laid end to end in one row, as models with attention over packed
  * rows expect it. */
 enum hr_packed_part {
@@ -149,6 +154,10 @@ HR_API int hr_batch_add_view(hr_batch *batch, enum hr_flavor flavor, uint32_t st
 /* Returns the number of bytes that hr_batch_write needs. -EOVERFLOW; -EINVAL if containers lack children or no node was
  * added. */
 HR_API int hr_batch_measure(hr_batch *batch, uint64_t *ret_bytes);
+
+/* Tells where a reserved array begins: `*ret_offset` bytes from the batch's head, a multiple of HR_BATCH_SMALL_ALIGN.
+ * It is known when all nodes were added. -EINVAL: no such array; otherwise as hr_batch_measure. */
+HR_API int hr_batch_place(hr_batch *batch, uint64_t place, uint64_t *ret_offset);
 
 /* Writes the batch to `to` (64-aligned; page-aligned for page-aligned leaves), which has `capacity` bytes. -EINVAL,
  * -ENOSPC. It only copies, so it may run without an interpreter lock. */

@@ -85,6 +85,8 @@ enum hr_image_step_kind {
     HR_IMAGE_CONTRAST,   /* factor. ImageEnhance.Contrast */
     HR_IMAGE_SATURATION, /* factor. ImageEnhance.Color */
     HR_IMAGE_HUE,        /* shift: added to the hue of mode HSV, modulo 256. torchvision's adjust_hue */
+    HR_IMAGE_BLUR,       /* width, height (odd), weights_at. torchvision's gaussian_blur, whose products torch adds with
+                            fma, one after the other */
 };
 
 /* Filters, with Pillow's numbers. */
@@ -114,11 +116,12 @@ enum hr_image_passes { HR_IMAGE_HORIZONTAL_FIRST, HR_IMAGE_SMALLER_FIRST };
 struct hr_image_step {
     uint32_t kind; /* enum hr_image_step_kind; the comment there names the fields that it uses */
     uint32_t method, filter, passes, channels;
-    uint32_t width, height; /* of the result, in pixels, 1 to HR_IMAGE_MOST_SIDE */
+    uint32_t width, height; /* of the result, in pixels, 1 to HR_IMAGE_MOST_SIDE; of the weights, less than 2 sides */
     int32_t box[4];         /* left, upper, right, lower, in pixels; right and lower are exclusive */
     float area[4];          /* the part that is resized: left, upper, right, lower, within the image */
     float factor;
     uint32_t shift;
+    uint32_t weights_at; /* the place of the first one in the recipe's weights; row after row */
 };
 
 /* ---- recipes ---- */
@@ -141,6 +144,8 @@ struct hr_image_recipe {
     hr_image *image;
     const struct hr_image_step *steps;
     uint32_t step_count;
+    uint32_t weight_count;
+    const float *weights;    /* of the steps HR_IMAGE_BLUR */
     uint32_t layout;         /* enum hr_image_layout */
     const void *table;       /* NULL: the bytes themselves */
     uint32_t table_channels; /* 1 to 4; with an image of 3 channels 3 */
@@ -159,13 +164,21 @@ struct hr_image_size {
  * value is out of range, or a side of an image between two steps would be 0. -EOVERFLOW: too large. */
 HR_API int hr_image_measure(const struct hr_image_recipe *recipe, struct hr_image_size *ret_size);
 
-/* Scratch memory of the threads of runs, kept from run to run. */
+/* Scratch memory of the threads of runs. It is kept from run to run, as far as recent runs needed it. */
 typedef struct hr_image_memory hr_image_memory;
 
 /* -ENOMEM. */
 HR_API int hr_image_memory_new(hr_image_memory **ret_memory);
 /* NULL is allowed. */
 HR_API void hr_image_memory_free(hr_image_memory *memory);
+
+/* Is called by each thread of a run before it makes the recipes of an image, with the first of them, and with NULL when
+ * it has made them. Threads count from 0, the calling one. */
+typedef void hr_image_watch(void *context, uint32_t thread, const struct hr_image_recipe *recipe);
+
+/* Sets the function that watches the runs which use this memory, so that a crash can be reported with the image that
+ * caused it. NULL: none, as at first. */
+HR_API void hr_image_memory_watch(hr_image_memory *memory, hr_image_watch *watch, void *context);
 
 /*
  * Makes the results of `count` recipes in up to `threads` threads, the calling one included (0 counts as 1), and

@@ -269,6 +269,10 @@ int hr_arena_worker_status(const hr_arena *arena, uint32_t worker, struct hr_wor
         .done_count = atomic_load_explicit(&record->done_count, memory_order_relaxed),
         .rss_bytes = atomic_load_explicit(&record->rss_bytes, memory_order_relaxed),
     };
+    for (int i = 0; i < HR_MAKING_THREADS; i++) {
+        uint32_t value = atomic_load_explicit(&record->making[i], memory_order_relaxed);
+        status.making[i] = value ? value - 1 : HR_NO_SAMPLE;
+    }
     for (int i = 0; i < HR_PHASE_COUNT; i++)
         status.phase_ns[i] = atomic_load_explicit(&record->phase_ns[i], memory_order_relaxed);
     *ret_status = status;

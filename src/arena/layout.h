@@ -30,7 +30,7 @@
 
 #define HR__MAGIC UINT64_C(0x6563617264616568) /* "headrace" */
 enum {
-    HR__ABI_VERSION = 3,
+    HR__ABI_VERSION = 4,
     HR__HEADER_ROOM = 4096,
     HR__WINDOW_ALIGN = 2 << 20, /* windows are multiples of this, or, if a limit on file sizes is too small for it, */
     HR__COMMIT_STEP = 64 << 10, /* smaller than this and multiples of that */
@@ -89,6 +89,10 @@ struct hr__worker {
     _Atomic uint64_t phase_ns[HR_PHASE_COUNT]; /* the sum over these processes */
     _Atomic uint64_t rss_bytes;                /* measured at most a second before the end of the last task */
 
+    /* The worker's third line: of which samples its threads make parts, plus 1; 0: of none. For reports only. If the
+     * worker dies, they tell at which samples it was. */
+    _Alignas(HR_CACHE_LINE) _Atomic uint32_t making[HR_MAKING_THREADS];
+
     /* The trainer's line: its reply to the ask of the same number. */
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t reply; /* stored last, seq_cst: see ring.h */
     _Atomic uint64_t reply_bytes;                   /* the allowance after the reply */
@@ -108,7 +112,7 @@ struct hr__slot {
 static_assert(sizeof(struct hr__header) <= HR__HEADER_ROOM, "shared layout");
 static_assert(offsetof(struct hr__header, delivered_count) == 2 * HR_CACHE_LINE, "shared layout");
 static_assert(sizeof(struct hr__header) == 4 * HR_CACHE_LINE, "shared layout");
-static_assert(sizeof(struct hr__worker) == 3 * HR_CACHE_LINE, "shared layout");
+static_assert(sizeof(struct hr__worker) == 4 * HR_CACHE_LINE, "shared layout");
 static_assert(sizeof(struct hr__slot) == HR_CACHE_LINE, "shared layout");
 static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
               "a process that dies would leave a lock in shared memory");

@@ -134,6 +134,8 @@ static void open_rings(hr_port *port) {
      * process. */
     atomic_store_explicit(&port->record->phase, HR_PHASE_WAIT, memory_order_relaxed);
     atomic_store_explicit(&port->record->rss_bytes, 0, memory_order_relaxed);
+    for (int i = 0; i < HR_MAKING_THREADS; i++)
+        atomic_store_explicit(&port->record->making[i], 0, memory_order_relaxed);
     atomic_store_explicit(&port->record->pid, hr__pid(), memory_order_release);
     hr__stop_at(HR__AT_PORT_PID);
     atomic_fetch_add_explicit(&port->record->starts, 1, memory_order_relaxed);
@@ -163,6 +165,13 @@ void hr_port_enter(hr_port *port, enum hr_phase phase) {
 void hr_port_note(hr_port *port, uint64_t sample) {
     atomic_store_explicit(&port->record->sample, sample, memory_order_relaxed);
     hr__stop_at(HR__AT_PORT_NOTED);
+}
+
+void hr_port_note_making(hr_port *port, uint32_t thread, uint64_t sample) {
+    if (thread >= HR_MAKING_THREADS) return;
+    uint32_t value = sample < UINT32_MAX ? (uint32_t)sample + 1 : 0;
+    atomic_store_explicit(&port->record->making[thread], value, memory_order_relaxed);
+    hr__stop_at(HR__AT_PORT_MAKING);
 }
 
 static uint64_t count_sharers(const hr_port *port, uint32_t trainer_count) {

@@ -208,6 +208,21 @@ int hr_batch_add_filled(hr_batch *batch, enum hr_flavor flavor, struct hr_dtype 
     return 0;
 }
 
+int hr_batch_add_reserved(hr_batch *batch, enum hr_flavor flavor, struct hr_dtype dtype, uint32_t ndim,
+                          const int64_t *shape, uint64_t *ret_place) {
+    struct checked checked;
+    struct hr_array array = {.dtype = dtype, .ndim = ndim, .shape = shape};
+    int r = check_array(&array, &checked);
+    if (r < 0) return r;
+    uint64_t place = batch->leaf_count;
+    struct hr__leaf leaf = {.bytes = checked.size.bytes, .is_reserved = true};
+    struct hr__array_entry entry = {flavor, dtype, ndim, shape, checked.strides, 0, 0, 0, false};
+    r = add_leaf(batch, &leaf, &entry, &(struct claim){0});
+    if (r < 0) return r;
+    *ret_place = place;
+    return 0;
+}
+
 int hr_batch_add_storage(hr_batch *batch, const void *data, uint64_t bytes, uint32_t *ret_storage) {
     if (bytes > INT64_MAX) return hr__fail(-EOVERFLOW, "batch: a storage of %" PRIu64 " bytes; check its size", bytes);
     if (bytes && !data) return hr__fail(-EINVAL, "batch: the data of a storage is NULL; give its first byte");

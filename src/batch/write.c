@@ -65,6 +65,19 @@ int hr_batch_measure(hr_batch *batch, uint64_t *ret_bytes) {
     return 0;
 }
 
+int hr_batch_place(hr_batch *batch, uint64_t place, uint64_t *ret_offset) {
+    uint64_t bytes;
+    int r = hr_batch_measure(batch, &bytes);
+    if (r < 0) return r;
+    if (place >= batch->leaf_count || !hr__leaf_at(batch, place)->is_reserved)
+        return hr__fail(-EINVAL,
+                        "batch: no reserved array %" PRIu64 "; give what hr_batch_add_reserved returned since the last "
+                        "reset",
+                        place);
+    *ret_offset = hr__leaf_at(batch, place)->offset;
+    return 0;
+}
+
 /* ---- the copy ---- */
 
 /* Batches of this size and above are written past the caches. In the caches they would replace memory that the worker
@@ -136,7 +149,7 @@ static void write_part(const struct writing *writing, struct part part, uint64_t
     while (*first < count && ends_before(hr__leaf_at(writing->batch, *first), part.begin)) ++*first;
     for (uint64_t i = *first; i < count; i++) {
         const struct hr__leaf *leaf = hr__leaf_at(writing->batch, i);
-        if (!leaf->bytes || leaf->offset >= part.end || ends_before(leaf, part.begin)) continue;
+        if (!leaf->bytes || leaf->is_reserved || leaf->offset >= part.end || ends_before(leaf, part.begin)) continue;
         write_leaf(writing, part, leaf);
         hr__stop_at(HR__AT_BATCH_LEAF);
     }

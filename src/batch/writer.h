@@ -13,13 +13,14 @@
 #include "batch/format.h"
 
 /* A leaf, a run of bytes in the batch: one or more sources of equal size, or a part of the writer's `filled`, or a part
- * of a packed batch. */
+ * of a packed batch, or room that the caller fills. */
 struct hr__leaf {
     uint64_t bytes;
     uint64_t offset; /* from the head; set when the batch is measured */
     uint64_t first;  /* its first source; or its offset in `filled` */
     uint32_t source_count;
     bool is_filled;
+    bool is_reserved; /* the caller writes it: no source */
     bool is_storage;
     enum hr_packed_part part;         /* of `documents` */
     const struct hr_array *documents; /* source_count of them; NULL: the leaf is no part of a packed batch */

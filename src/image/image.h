@@ -52,6 +52,7 @@ struct hr__scratch {
     struct {
         void *data;
         size_t capacity;
+        size_t needed; /* the most that was taken of it since the last trim */
         bool is_used;
     } blocks[HR__BLOCKS];
 };
@@ -59,6 +60,9 @@ struct hr__scratch {
 void *hr__scratch_take(struct hr__scratch *scratch, uint64_t bytes);  /* NULL with a message: -ENOMEM */
 void hr__scratch_give(struct hr__scratch *scratch, const void *data); /* NULL and other memory are ignored */
 void hr__scratch_done(struct hr__scratch *scratch);
+/* Frees very large blocks, and if it `is_due` those of which less than half was taken since it was due last. No block
+ * is in use. */
+void hr__scratch_trim(struct hr__scratch *scratch, bool is_due);
 
 /* Takes a block for pixels of this size. -ENOMEM, -EOVERFLOW. */
 int hr__pixels_take(struct hr__scratch *scratch, uint64_t width, uint64_t height, uint32_t pixel_bytes,

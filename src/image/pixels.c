@@ -60,6 +60,7 @@ void *hr__scratch_take(struct hr__scratch *scratch, uint64_t bytes) {
         }
         scratch->blocks[i].capacity = (size_t)bytes;
     }
+    scratch->blocks[i].needed = hr__max(scratch->blocks[i].needed, (size_t)bytes);
     scratch->blocks[i].is_used = true;
     return scratch->blocks[i].data;
 }
@@ -67,6 +68,19 @@ void *hr__scratch_take(struct hr__scratch *scratch, uint64_t bytes) {
 void hr__scratch_give(struct hr__scratch *scratch, const void *data) {
     for (int i = 0; i < HR__BLOCKS && data; i++)
         if (scratch->blocks[i].data == data) scratch->blocks[i].is_used = false;
+}
+
+void hr__scratch_trim(struct hr__scratch *scratch, bool is_due) {
+    enum { LARGE_BYTES = 64 << 20 };
+    for (int i = 0; i < HR__BLOCKS; i++) {
+        bool is_spacious = is_due && scratch->blocks[i].needed < scratch->blocks[i].capacity / 2;
+        if (is_spacious || scratch->blocks[i].capacity >= LARGE_BYTES) {
+            hr__free(scratch->blocks[i].data);
+            scratch->blocks[i].data = NULL;
+            scratch->blocks[i].capacity = 0;
+        }
+        if (is_due) scratch->blocks[i].needed = 0;
+    }
 }
 
 void hr__scratch_done(struct hr__scratch *scratch) {

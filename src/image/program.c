@@ -11,6 +11,7 @@
  * channels. A conversion to grey at the beginning is done after the pixels have been read, which changes nothing.
  */
 
+#include "blur.h"
 #include "image.h"
 #include "resize.h"
 #include "view.h"
@@ -63,6 +64,16 @@ static int measure_transpose(const struct hr_image_step *step, struct hr_image_s
         size->height = width;
     }
     return 0;
+}
+
+/* The borders are mirrored once, so a side must be longer than half of the weights. */
+static int check_blur(const struct hr_image_recipe *recipe, const struct hr_image_step *step,
+                      const struct hr_image_size *size) {
+    uint64_t end = step->weights_at + (uint64_t)step->width * step->height;
+    bool is_odd = step->width % 2 && step->height % 2, has_weights = recipe->weights && end <= recipe->weight_count;
+    if (is_odd && has_weights && step->width / 2 < size->width && step->height / 2 < size->height) return 0;
+    return BAD("%u x %u weights from %u of %u on cannot blur %u x %u pixels", step->width, step->height,
+               step->weights_at, recipe->weight_count, size->width, size->height);
 }
 
 static int measure_step(const struct hr_image_step *step, struct hr_image_size *size) {
@@ -118,7 +129,8 @@ int hr_image_measure(const struct hr_image_recipe *recipe, struct hr_image_size 
     const struct hr_image_info *info = &recipe->image->info;
     struct hr_image_size size = {.width = info->width, .height = info->height, .channels = info->channels};
     for (uint32_t i = 0; i < recipe->step_count; i++) {
-        int r = measure_step(&recipe->steps[i], &size);
+        const struct hr_image_step *step = &recipe->steps[i];
+        int r = step->kind == HR_IMAGE_BLUR ? check_blur(recipe, step, &size) : measure_step(step, &size);
         if (r < 0) return r;
     }
     int r = measure_output(recipe, &size);
@@ -312,6 +324,12 @@ static int do_colour(struct work *work, const struct hr_image_step *step) {
     return 0;
 }
 
+static int do_blur(struct work *work, const struct hr_image_recipe *recipe, const struct hr_image_step *step) {
+    struct hr__kernel kernel = {recipe->weights + step->weights_at, step->width, step->height};
+    int r = own(work);
+    return r < 0 ? r : hr__blur(&work->pixels, &kernel, work->scratch);
+}
+
 /* Does the step at *next, and advances it by the number of steps that were done. */
 static int do_step(struct work *work, const struct hr_image_recipe *recipe, uint32_t *next) {
     const struct hr_image_step *step = &recipe->steps[(*next)++];
@@ -332,6 +350,8 @@ static int do_step(struct work *work, const struct hr_image_recipe *recipe, uint
     case HR_IMAGE_CONVERT:
         work->channels = step->channels;
         return loses_colours(work->pixels.pixel_bytes, step->channels) ? make_grey(work) : 0;
+    case HR_IMAGE_BLUR:
+        return do_blur(work, recipe, step);
     default:
         return do_colour(work, step);
     }

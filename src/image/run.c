@@ -21,6 +21,9 @@ enum { MOST_THREADS = 256, MESSAGE_BYTES = 256 };
 struct hr_image_memory {
     struct hr__scratch *scratches; /* one for each thread that ever ran */
     uint32_t count;
+    uint32_t run_count; /* since the last time that unused memory was freed */
+    hr_image_watch *watch;
+    void *context;
 };
 
 int hr_image_memory_new(hr_image_memory **ret_memory) {
@@ -36,6 +39,19 @@ void hr_image_memory_free(hr_image_memory *memory) {
     for (uint32_t i = 0; i < memory->count; i++) hr__scratch_done(&memory->scratches[i]);
     hr__free(memory->scratches);
     hr__free(memory);
+}
+
+void hr_image_memory_watch(hr_image_memory *memory, hr_image_watch *watch, void *context) {
+    memory->watch = watch;
+    memory->context = context;
+}
+
+/* One large image would otherwise leave its memory with each thread for good. */
+static void free_unused(hr_image_memory *memory) {
+    enum { EVERY = 16 }; /* runs */
+    bool is_due = ++memory->run_count >= EVERY;
+    for (uint32_t i = 0; i < memory->count; i++) hr__scratch_trim(&memory->scratches[i], is_due);
+    if (is_due) memory->run_count = 0;
 }
 
 static int need_scratches(hr_image_memory *memory, uint32_t count) {
@@ -143,9 +159,14 @@ struct run {
 
 struct part {
     struct run *run;
-    struct hr__scratch *scratch;
+    const hr_image_memory *memory;
+    uint32_t number;
     struct hr__thread thread;
 };
+
+static void tell(const struct part *part, const struct hr_image_recipe *recipe) {
+    if (part->memory->watch) part->memory->watch(part->memory->context, part->number, recipe);
+}
 
 static void keep_message(struct run *run) {
     if (atomic_exchange_explicit(&run->has_error, 1, memory_order_relaxed)) return;
@@ -167,14 +188,16 @@ static void work(void *context) {
     for (;;) {
         size_t i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed);
         if (i >= run->count) return;
-        make_piece(&run->pieces[i], part->scratch);
+        tell(part, run->pieces[i].recipes[0]);
+        make_piece(&run->pieces[i], &part->memory->scratches[part->number]);
+        tell(part, NULL);
         if (has_failed(&run->pieces[i])) keep_message(run);
     }
 }
 
 static void run_threads(struct run *run, hr_image_memory *memory, uint32_t threads, struct part *parts) {
     uint32_t started = 0;
-    for (uint32_t i = 0; i < threads; i++) parts[i] = (struct part){.run = run, .scratch = &memory->scratches[i]};
+    for (uint32_t i = 0; i < threads; i++) parts[i] = (struct part){.run = run, .memory = memory, .number = i};
     while (started + 1 < threads && hr__thread_start(&parts[started + 1].thread, work, &parts[started + 1]) == 0)
         started++;
     work(&parts[0]);
@@ -190,7 +213,14 @@ static int compare_images(const void *one, const void *other) {
     return a < b ? -1 : a > b;
 }
 
-/* Sorts the recipes by image, and makes a piece of each image's. Returns the number of pieces. */
+static int compare_pieces(const void *one, const void *other) {
+    const struct hr_image_recipe *a = ((const struct piece *)one)->recipes[0],
+                                 *b = ((const struct piece *)other)->recipes[0];
+    return a < b ? -1 : a > b;
+}
+
+/* Sorts the recipes by image, and makes a piece of each image's, in the order in which they come first. Returns the
+ * number of pieces. */
 static size_t divide(struct hr_image_recipe *recipes, size_t count, struct hr_image_recipe **sorted,
                      struct piece *pieces) {
     size_t made = 0;
@@ -200,6 +230,7 @@ static size_t divide(struct hr_image_recipe *recipes, size_t count, struct hr_im
         if (i == 0 || sorted[i]->image != sorted[i - 1]->image) pieces[made++] = (struct piece){.recipes = &sorted[i]};
         pieces[made - 1].count++;
     }
+    qsort(pieces, made, sizeof *pieces, compare_pieces);
     return made;
 }
 
@@ -224,6 +255,7 @@ int hr_images_run(hr_image_memory *memory, struct hr_image_recipe *recipes, size
         run_threads(&run, memory, threads, parts);
     else
         fail_all(recipes, count, r);
+    free_unused(memory);
     hr__free(lists);
     int failed = 0;
     for (size_t i = 0; i < count; i++) failed += recipes[i].result < 0;

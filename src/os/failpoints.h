@@ -53,6 +53,7 @@
     /* take and write */                                                                                               \
     POINT(PORT_TAKEN, "port.taken", WORKER)                                                                            \
     POINT(PORT_TASK, "port.task", WORKER)                                                                              \
+    POINT(PORT_MAKING, "port.making", WORKER)                                                                          \
     POINT(PORT_NOTED, "port.noted", WORKER)                                                                            \
     POINT(PORT_PHASE_NS, "port.phase_ns", WORKER)                                                                      \
     POINT(PORT_PHASE, "port.phase", WORKER)                                                                            \

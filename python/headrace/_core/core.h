@@ -44,7 +44,8 @@ enum found { FOUND_ERROR = -1, FOUND_NOT = 0, FOUND = 1 };
 
 /* ---- module.c ---- */
 
-/* The settings that Python makes once (configure, use_numpy, use_torch). Owned references, NULL until then. */
+/* The settings that Python makes once (configure, use_numpy, use_torch, use_images). Owned references, NULL until then.
+ */
 struct core {
     struct {
         PyObject *requires_grad, *dtype, *is_conj, *is_neg, *untyped_storage, *data_ptr, *storage_offset, *prepare,
@@ -56,6 +57,9 @@ struct core {
     PyObject *tensor_from_capsule; /* callable: a capsule "dltensor" -> torch.Tensor */
     PyObject *dump;                /* callable: object -> (pickle bytes, list of children) */
     PyObject *load;                /* callable: (pickle bytes, list of children) -> object */
+    PyObject *pending_type;        /* headrace.images' class of pending tensors */
+    PyObject *describe_pending;    /* callable: list of them -> (code, bits, shape..., recipes), or None */
+    PyObject *has_made;            /* callable: counts images that were made in a batch */
     PyObject *array_type;          /* numpy.ndarray */
     PyObject *dtype_type;          /* numpy.dtype */
 };

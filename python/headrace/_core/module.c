@@ -62,6 +62,16 @@ static PyObject *use_torch(PyObject *module, PyObject *arguments) {
     return PyBool_FromLong(exchange != NULL);
 }
 
+static PyObject *use_images(PyObject *module, PyObject *arguments) {
+    PyObject *type, *describe, *has_made;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "O!OO:use_images", &PyType_Type, &type, &describe, &has_made)) return NULL;
+    set(&core.pending_type, type);
+    set(&core.describe_pending, describe);
+    set(&core.has_made, has_made);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS,
      "configure(dump, load)\n\nSets how objects that are not plain trees are pickled: dump(object) -> (bytes, "
@@ -72,6 +82,10 @@ static PyMethodDef methods[] = {
      "use_torch(Tensor, int8, uint8, from_capsule, exchange_table) -> bool\n\nMakes torch tensors leaves of batches. "
      "exchange_table is the type's DLPack exchange capsule or None. Returns True if this table is used, False if "
      "DLPack capsules are used instead."},
+    {"use_images", use_images, METH_VARARGS,
+     "use_images(PendingTensor, describe, has_made)\n\nMakes pending tensors leaves of batches. describe(list) -> "
+     "(dtype code, bits, channels, height, width, recipes), or None if they are to be made by Python. A recipe is as "
+     "for run_images, without a target. has_made(count) is called when so many were made."},
     {"private_share", growth_look, METH_VARARGS,
      "private_share(object, paths, seed) -> (bytes, private_bytes, pages, private_pages)\n\nEstimates how much memory "
      "the parts of an object take, and how much of it only this process has. It follows `paths` random paths through "
@@ -104,8 +118,10 @@ static PyMethodDef methods[] = {
     {"run_images", images_run, METH_VARARGS,
      "run_images(recipes, threads) -> list[int]\n\nMakes images in several threads, as planes (hr_images_run). A "
      "recipe "
-     "is (Picture, steps, table, table_channels, item_bytes, target): steps are structs hr_image_step, table is a "
-     "buffer "
+     "is (Picture, steps, weights, table, table_channels, item_bytes, target): steps are structs hr_image_step, "
+     "weights are "
+     "floats for them, both as bytes, table is "
+     "bytes "
      "or None, target a writable buffer. Returns 0 or a negative code for each."},
     {NULL, NULL, 0, NULL},
 };

@@ -392,16 +392,16 @@ def _call(function: Callable[[], None]) -> None:
 
 
 def _find_suspect(dead: WorkerSnapshot, indices: Any) -> tuple[str, str] | None:
-    """Returns what a worker was fetching when it died: the text of its indices, and its name for messages. Returns None
-    if it was not fetching, or if the dataset has no indices."""
-    if dead.is_starting or not dead.is_fetching or not has_indices(indices):
+    """Returns what a worker was fetching when it died, or of which sample it made the image: the text of its indices,
+    and its name for messages. Returns None if there is no such sample, or if the dataset has no indices."""
+    if dead.is_starting or not has_indices(indices) or not (dead.is_fetching or dead.place is not None):
         return None
     if not isinstance(indices, (list, tuple)):
         return text_of(indices), f"sample {shorten(indices)}"
-    if dead.sample is None:
+    if dead.place is None:
         return text_of(indices), f"batch {dead.task}, of {shorten(indices)},"
-    if dead.sample < len(indices):
-        return text_of(indices[dead.sample]), f"sample {shorten(indices[dead.sample])}"
+    if dead.place < len(indices):
+        return text_of(indices[dead.place]), f"sample {shorten(indices[dead.place])}"
     return None  # it was collating
 
 

@@ -27,8 +27,9 @@ from headrace._errors import exception_text
 from headrace._errors.units import in_units
 from headrace._errors.warn import warn_user
 from headrace._inspect import growth as _growth
+from headrace._inspect.status import parts_of
 from headrace._options import Policy
-from headrace._samples import epoch_reports
+from headrace._samples import epoch_reports, image_counts
 from headrace._samples.draw import is_in_other_thread
 from headrace._start import pickling, signals  # noqa: F401
 from headrace._worker.job import BatchNotes
@@ -356,6 +357,7 @@ class Engine:
         looks = _growth.looks(self._core, len(self.processes))
         report["growth"] = [asdict(one) for one in _growth.sum_up(looks)]
         report["private_grown_bytes"] = sum(look["private_grown"] for look in looks)
+        report["images"] = image_counts.sum_up(parts_of(self._core, len(self.processes), "images"))
         report["per_worker"] = [WorkerSnapshot.of(self._core, worker).report() for worker in range(len(self.processes))]
         return report
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace._engine.snapshot import WorkerSnapshot
 from headrace._errors.units import in_duration, in_units
-from headrace._samples.names import name_sample, replay_command, shorten
+from headrace._samples.names import name_sample, name_samples, replay_command, shorten
 from headrace._worker.main import INTERRUPTED
 
 STDERR_LINES = 20  # how many lines of a worker's stderr a report shows
@@ -45,11 +45,13 @@ def _place(worker: WorkerSnapshot, indices: Any) -> str:
         return "starting: importing modules, or unpickling the dataset"
     if worker.is_waiting:
         return "waiting for a task" if worker.phase_since_ns else "in worker_init_fn, or waiting for its first task"
+    since = in_duration(max(0.0, time.monotonic() - worker.phase_since_ns / 1e9))
     is_fetching = worker.is_fetching
+    if worker.making and not is_fetching:
+        return f"making images for {since}, {name_samples(worker.task, indices, worker.making)}"
     position = worker.sample if is_fetching else None
     if is_fetching and position is not None and isinstance(indices, (list, tuple)) and position >= len(indices):
         is_fetching = False  # the fetcher calls a collate function of the user's
-    since = in_duration(max(0.0, time.monotonic() - worker.phase_since_ns / 1e9))
     where = "in the dataset" if is_fetching else "collating"
     return f"{where} for {since}, at {name_sample(worker.task, indices, position)}"
 
@@ -165,8 +167,8 @@ def describe_death(
     """Describes why a worker died. The first line has torch's words. `tasks`: the indices of its outstanding tasks, by
     number. `seeding`: see replay_command."""
     indices = tasks.get(worker.task)
-    is_fetching = not worker.is_starting and worker.is_fetching
-    command = replay_command(indices, worker.sample, seeding) if is_fetching else ""
+    is_at_one = not worker.is_starting and (worker.is_fetching or worker.place is not None)
+    command = replay_command(indices, worker.place, seeding) if is_at_one else ""
     return (
         _first_line(worker, exit_code)
         + f"\n  worker {worker.number} had been {_place(worker, indices)}"

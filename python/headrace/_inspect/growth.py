@@ -20,6 +20,7 @@ from typing import Any
 from headrace import _core
 from headrace._errors.units import count_workers, in_units
 from headrace._inspect.attributes import own_attributes
+from headrace._inspect.status import Status, parts_of
 from headrace._inspect.this_process import is_first_rank
 
 MIB = 1 << 20
@@ -30,6 +31,7 @@ EVERY_S = 2.0
 RARE, CLOSE_RARE = 200, 4
 PATHS, CLOSE_PATHS, FIRST_PATHS = 256, 2048, 64
 LEAST_BYTES = MIB  # smaller attributes are not measured
+_MOST_BYTES = _core.DIAGNOSTICS_STATUS_BYTES - 1500  # of a measurement; the rest is for the counts of images
 # The trainer warns if all workers together grew by WARN_BYTES, or if they will take WARN_SHARE of the available memory
 # after EPOCHS epochs like the first one.
 WARN_BYTES = 64 * MIB
@@ -142,8 +144,9 @@ def _is_forked() -> bool:
 class Watch:
     """Measures a worker's dataset from time to time, and writes the result into its diagnostics file."""
 
-    def __init__(self, port: _core.Port, dataset: object, look_s: float | None) -> None:
+    def __init__(self, port: _core.Port, status: Status, dataset: object, look_s: float | None) -> None:
         self._port = port
+        self._status = status
         self._dataset = dataset
         self._is_forked = _is_forked()
         self._first: dict[str, Place] | None = None
@@ -165,14 +168,14 @@ class Watch:
             self._first = {place.path: place for place in now}
             self._first_samples = 0 if self._is_forked else self._port.samples
         with contextlib.suppress(OSError):  # the dataset may have closed the file
-            self._port.post_status(self._text(now))
+            self._status.put("growth", self._look_of(now))
         cost_s = time.perf_counter() - start
         age_s = time.monotonic() - self._started
         every_s = min(self._every_s, max(FIRST_S, age_s / 2))  # soon at first, because the epoch may be short
         return max(every_s, (CLOSE_RARE if self._is_close else RARE) * cost_s)
 
-    def _text(self, now: list[Place]) -> bytes:
-        """Returns the measurement as JSON. If there is not enough room, it leaves out the parts that grew least."""
+    def _look_of(self, now: list[Place]) -> dict[str, Any]:
+        """Returns the measurement for JSON. If there is not enough room, it leaves out the parts that grew least."""
         grown = sorted((self._grown(place) for place in now), key=lambda one: -one["grown_bytes"])
         look = {
             "samples": self._port.samples - self._first_samples,
@@ -181,9 +184,9 @@ class Watch:
             "private_grown": max(0, _core.private_bytes() - self._first_private) if self._is_close else 0,
             "places": grown,
         }
-        while len(text := json.dumps(look).encode()) > _core.DIAGNOSTICS_STATUS_BYTES:
+        while len(json.dumps(look)) > _MOST_BYTES:
             grown.pop()
-        return text
+        return look
 
     def _grown(self, place: Place) -> dict[str, Any]:
         """Returns how much a part has grown. All private memory of a forked worker was copied since the fork."""
@@ -223,21 +226,21 @@ class Growth:
         return float("inf") if self.is_added_to else max(0.0, self.bytes * self.workers - self.grown_bytes)
 
 
-def _parse(text: bytes) -> dict[str, Any] | None:
-    """Returns the measurement of a worker; None if the text is not one, because a worker may write anything."""
+def _checked(look: Any) -> dict[str, Any] | None:
+    """Returns the measurement of a worker; None if it is not one, because a worker may write anything."""
     try:
-        look = json.loads(text)
         for place in look["places"]:
             Place(**{name: place[name] for name in Place.__dataclass_fields__})
             float(place["grown_bytes"]), float(place["added_bytes"]), str(place["path"])
-        return look if min(look["samples"], look["seconds"], look["private_grown"]) >= 0 else None
+        is_right = min(look["samples"], look["seconds"], look["private_grown"]) >= 0
+        return dict(look) if is_right else None
     except (ValueError, TypeError, KeyError):
         return None
 
 
 def looks(core: _core.Loader, count: int) -> list[dict[str, Any]]:
     """Returns the last measurement of each worker that made one."""
-    found = [_parse(text) for text in map(core.posted_status, range(count)) if text]
+    found = map(_checked, parts_of(core, count, "growth"))
     return [look for look in found if look is not None]
 
 

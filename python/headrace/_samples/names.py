@@ -58,6 +58,17 @@ def name_sample(batch: int, indices: Any, position: int | None) -> str:
     return f"batch {batch}, samples {shorten(indices)}"
 
 
+def name_samples(batch: int, indices: Any, positions: list[int]) -> str:
+    """Names several samples of a batch, at each of which a thread is."""
+    if len(positions) == 1:
+        return f"at {name_sample(batch, indices, positions[0])}"
+    known = has_indices(indices) and isinstance(indices, (list, tuple)) and max(positions) < len(indices)
+    if not known:
+        return f"at {name_sample(batch, indices, None)}"
+    names = ", ".join(short_repr(indices[position]) for position in positions)
+    return f"in a thread each at samples {names} of batch {batch}, {shorten(indices)}"
+
+
 def name_odd_one(indices: Any, place: int) -> str:
     """Names the first sample of a batch that does not collate."""
     if has_indices(indices):

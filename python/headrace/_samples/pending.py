@@ -20,13 +20,19 @@ class _Reading(threading.local):
 
 
 reading = _Reading()
-_make: Callable[[Any, int, bool], None] | None = None
+_make: Callable[[Any, int, bool], bool] | None = None
 
 
-def connect(make: Callable[[Any, int, bool], None]) -> None:
-    """Sets the function that makes the pending values in samples: (samples, threads, may be kept after the batch)."""
+def connect(make: Callable[[Any, int, bool], bool]) -> None:
+    """Sets the function that makes the pending values in samples: (samples, threads, may be kept after the batch). It
+    returns True if there were any."""
     global _make
     _make = make
+
+
+def finish(samples: Any, threads: int, keeps: bool) -> bool:
+    """Makes the pending values in samples. Returns True if there were any."""
+    return _make is not None and _make(samples, threads, keeps)
 
 
 def read(fetch: Callable[[Any], Any], task: Any) -> Any:
@@ -36,6 +42,14 @@ def read(fetch: Callable[[Any], Any], task: Any) -> Any:
         return fetch(task)
     finally:
         reading.is_on = False
+
+
+class Passing:
+    """A collate function that returns the samples as they are, with pending values, for _core.Port.collate."""
+
+    def __call__(self, samples: Any) -> Any:
+        reading.is_on = False
+        return samples
 
 
 class Finishing:
@@ -49,8 +63,7 @@ class Finishing:
 
     def __call__(self, samples: Any) -> Any:
         reading.is_on = False
-        if _make is not None:
-            _make(samples, self._threads, self._keeps)
+        finish(samples, self._threads, self._keeps)
         return self._collate(samples)
 
 

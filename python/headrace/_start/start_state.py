@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from headrace._inspect import growth
 
+installs_images = False  # images.install() is in force in this process
+
 
 @dataclass
 class StartState:
@@ -18,7 +20,7 @@ class StartState:
     to be loaded before the dataset is iterated. made: batches that the dataset had given when that state was taken.
     discard: batches after those which an earlier worker has made already; they are made again and discarded.
     is_ended: the iterable dataset has no more for this worker.
-    look_s: see headrace._inspect.growth.
+    look_s: see headrace._inspect.growth. installs_images: images.install() is in force in the trainer.
     """
 
     epoch: int = 0
@@ -28,3 +30,4 @@ class StartState:
     discard: int = 0
     is_ended: bool = False
     look_s: float | None = field(default_factory=lambda: growth.look_s)
+    installs_images: bool = field(default_factory=lambda: installs_images)

@@ -61,6 +61,9 @@ class Job(Protocol):
         """Returns the batch of a task (indices, or a Refillable), or with `collates_in_c` the list of its samples.
         Raises EndOfData when this worker has no more."""
 
+    def finish(self, samples: Any) -> bool:
+        """Makes the pending images in the samples. Returns True if there were any."""
+
     def collate(self, samples: Any) -> Any:
         """Collates the samples in Python."""
 
@@ -106,6 +109,9 @@ class DatasetJob:
 
     def _new_fetcher(self) -> Any:
         raise NotImplementedError
+
+    def finish(self, samples: Any) -> bool:
+        return False
 
     def wrap_exception(self) -> raising.Sent:
         raise NotImplementedError

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import multiprocessing
 import os
 import pickle
@@ -20,6 +21,8 @@ from typing import Any
 from headrace import _core
 from headrace._errors import exception_text, raising
 from headrace._inspect import growth
+from headrace._inspect.status import Status
+from headrace._samples import image_counts
 from headrace._samples.names import has_indices, name_odd_one, name_sample, replay_command
 from headrace._samples.refill import indices_of
 from headrace._start import gc_pause, pickling, signals, transport  # noqa: F401
@@ -75,12 +78,13 @@ def _name_odd_one(job: Job, error: BaseException, indices: Any) -> str:
 
 
 def _publish_batch(port: _core.Port, job: Job, data: Any) -> None:
+    image_counts.post()
     if job.notes is not None:
         data = _collate(job, data) if job.collates_in_c else data
         _publish(port, _core.STATUS_NOTED, data, (pickle.dumps(job.notes), data))
     elif not job.collates_in_c:
         _publish(port, _core.STATUS_BATCH, data, data)
-    elif not port.collate(data, job.flavor):
+    elif not (port.collate(data, job.flavor) or (job.finish(data) and port.collate(data, job.flavor))):
         data = _collate(job, data)
         _publish(port, _core.STATUS_BATCH, data, data)
 
@@ -174,15 +178,26 @@ def main(descriptors: WorkerDescriptors, arguments: transport.WorkerArguments, i
         os.register_at_fork(after_in_child=port.close)  # processes that the dataset forks must not use the arena
         trainers = count_local_trainers()
         port.keep_heap(trainers)  # before job.prepare, so that worker_init_fn can change it
+        if start.installs_images:
+            _install_images()
         job.prepare(port, start)
         port.share_cores(trainers)
-        growth.Watch(port, job.dataset, start.look_s)
+        status = Status(port)
+        image_counts.post_by(functools.partial(status.put, "images"))
+        growth.Watch(port, status, job.dataset, start.look_s)
         _serve(port, job, start.discard)
         job.leave()
         port.close()
     except KeyboardInterrupt:
         exit_code = INTERRUPTED  # without a traceback, because the trainer raises KeyboardInterrupt too
     _leave(exit_code)
+
+
+def _install_images() -> None:
+    """Does what images.install() did in the trainer."""
+    from headrace import images  # imported here because it needs Pillow
+
+    images.install()
 
 
 def _leave(exit_code: int) -> None:

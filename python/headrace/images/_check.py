@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace._samples.checks import settled
 from headrace._samples.compare import difference
@@ -23,10 +23,12 @@ _SHOWN = 10  # indices of samples that differ
 
 @dataclass
 class Report:
-    """The result of `images.check`; print it. `differ` has the indices of samples that are not equal to Pillow's."""
+    """The result of `images.check`; print it. `differ` has the indices of samples that are not equal to Pillow's, and
+    `failed` those of samples that raise the same exception both times."""
 
     samples: int = 0
     differ: list[Any] = field(default_factory=list)
+    failed: list[Any] = field(default_factory=list)
     pillow_s: float = 0.0  # CPU time of all samples with Pillow
     headrace_s: float = 0.0
     made: int = 0  # images made in C
@@ -37,12 +39,12 @@ class Report:
         return self.pillow_s / self.headrace_s if self.headrace_s else 1.0
 
     def __str__(self) -> str:
-        equal = self.samples - len(self.differ)
-        names = ", ".join(map(repr, self.differ[:_SHOWN])) + (", ..." if len(self.differ) > _SHOWN else "")
+        equal = self.samples - len(self.differ) - len(self.failed)
         per = 1e3 / max(1, self.samples)
         rows = [
             ("samples", f"{self.samples}"),
-            ("equal to the last bit", f"{equal}" + (f"; not equal: {names}" if self.differ else "")),
+            ("equal to the last bit", f"{equal}" + (f"; not equal: {_names(self.differ)}" if self.differ else "")),
+            *([("raise the same error", f"{len(self.failed)}: {_names(self.failed)}")] if self.failed else []),
             ("CPU time with Pillow", f"{self.pillow_s * per:.2f} ms per sample"),
             ("CPU time with headrace", f"{self.headrace_s * per:.2f} ms per sample: {self.speedup:.2f} times as fast"),
             ("images made in C", f"{self.made}"),
@@ -50,6 +52,17 @@ class Report:
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:{width}}  {text}" for name, text in rows)
+
+
+class _Raised(NamedTuple):
+    """An exception that making a sample raised."""
+
+    kind: type
+    text: str
+
+
+def _names(indices: list[Any]) -> str:
+    return ", ".join(map(repr, indices[:_SHOWN])) + (", ..." if len(indices) > _SHOWN else "")
 
 
 @contextlib.contextmanager
@@ -93,7 +106,9 @@ def compare(dataset: Any, indices: Iterable[Any]) -> Report:
         found, seconds = _make(dataset, index)
         report.headrace_s += seconds
         report.samples += 1
-        if difference(found, expected) is not None:
+        if isinstance(found, _Raised) and found == expected:
+            report.failed.append(index)
+        elif difference(found, expected) is not None:
             report.differ.append(index)
         _add_counts(report, before, _counts.report())
     return report
@@ -113,5 +128,5 @@ def _make(dataset: Any, index: Any) -> tuple[Any, float]:
     try:
         sample = settled(dataset[index])
     except Exception as error:
-        sample = (type(error), str(error))
+        sample = _Raised(type(error), str(error))
     return sample, time.thread_time() - start

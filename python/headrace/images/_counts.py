@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import PIL
 
-_made = 0
-_read_bytes = 0
-_left: Counter[str] = Counter()
+from headrace._samples import image_counts
+from headrace._samples.image_counts import add_left as leave
+from headrace._samples.image_counts import add_made as made
+from headrace._samples.image_counts import add_read as has_read
+
+__all__ = ["Counts", "has_made", "has_read", "leave", "made", "report"]
 
 
 @dataclass(frozen=True)
@@ -28,21 +31,24 @@ class Counts:
         return "\n".join(lines)
 
 
-def made(count: int = 1) -> None:
-    global _made
-    _made += count
+def has_made(count: int) -> None:
+    """Counts the images that were made in the memory of a batch, before the trainer can have it."""
+    made(count)
+    image_counts.post()
 
 
-def has_read(count_bytes: int) -> None:
-    global _read_bytes
-    _read_bytes += count_bytes
+def report(loader: Any = None) -> Counts:
+    """Returns what headrace.images did so far: in this process, or for a `loader` of headrace in all workers of its
+    newest iterator (with num_workers=0 in this process).
 
-
-def leave(reason: str) -> None:
-    _left[reason] += 1
-
-
-def report() -> Counts:
-    """Returns what headrace.images did in this process so far. Workers count for themselves: call it in the dataset, or
-    use a loader with num_workers=0, to see what becomes of the images there."""
-    return Counts(_made, _read_bytes, dict(_left))
+    Raises RuntimeError if the loader has workers and was not iterated, and TypeError for other loaders, whose workers
+    do not count for the trainer.
+    """
+    if loader is None or getattr(loader, "num_workers", None) == 0:
+        return Counts(image_counts.made, image_counts.read_bytes, dict(image_counts.left))
+    if not hasattr(loader, "report"):
+        raise TypeError(
+            f"headrace.images.report: give a DataLoader of headrace.torch, not {type(loader).__name__}; the workers of "
+            "other loaders count for themselves: call images.report() in the dataset"
+        )
+    return Counts(**loader.report()["images"])

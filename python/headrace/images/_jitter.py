@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchvision's ColorJitter, Grayscale and RandomGrayscale for lazy images: the same draws, and steps that are noted.
+"""torchvision's ColorJitter, Grayscale, RandomGrayscale and GaussianBlur for lazy images: the same draws, and noted
+steps.
 
 torchvision's own classes reach into the pixels. The classes here are subclasses of exactly those, made when the first
 one is replaced, so that torchvision need not be installed.
@@ -7,12 +8,16 @@ one is replaced, so that torchvision need not be installed.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
+from headrace._errors.warn import warn_user
 from headrace.images import _lazy, _steps
 from headrace.images._selftest import verdict
 
@@ -28,12 +33,17 @@ def _can_note(image: Any) -> bool:
 
 
 def _adjust(image: Any, number: int, factor: float | None) -> Any:
-    """Notes one of the four adjustments, numbered as in torchvision; none if there is no factor."""
+    """Notes one of the four adjustments, numbered as in torchvision; none if there is no factor. Pillow does one whose
+    factor is out of range for C, and those after it."""
     if factor is None or (number == _HUE and image.mode == "L"):
         return image
+    is_lazy = _lazy.note_of(image) is not None
     if number == _HUE:
-        return _lazy.then(image, _steps.hue(int(factor * 255) & 255))
-    return _lazy.then(image, _NOTED[number](factor))
+        shift = int(factor * 255) & 255
+        return _lazy.then(image, _steps.hue(shift)) if is_lazy else _steps.shift_hue(image, shift)
+    if is_lazy and 0 <= factor <= _steps.MOST_FACTOR:
+        return _lazy.then(image, _NOTED[number](factor))
+    return _steps.ENHANCERS[number](image).enhance(factor)
 
 
 def _make_grey(image: Any, channels: int) -> Any:
@@ -97,6 +107,80 @@ class _RandomGreyV2(_Noting):
         return _make_grey(inpt, params["num_input_channels"])
 
 
+# ---- blur: its weights are those that torchvision computes ----
+
+
+def _functions_of(is_v2: bool) -> tuple[Any, Any]:
+    """Returns torchvision's functions that blur an image, and that compute the weights."""
+    if is_v2:
+        from torchvision.transforms.v2 import functional
+        from torchvision.transforms.v2.functional._misc import _get_gaussian_kernel2d
+    else:
+        from torchvision.transforms import functional
+        from torchvision.transforms._functional_tensor import _get_gaussian_kernel2d
+    return functional.gaussian_blur, _get_gaussian_kernel2d
+
+
+def _noted_blur(image: Any, sizes: Any, sigmas: Any, weights_of: Any) -> Any:
+    note = _lazy.note_of(image)
+    assert note is not None
+    weights = weights_of(list(sizes), list(sigmas), torch.float32, torch.device("cpu")).contiguous().numpy().tobytes()
+    width, height = sizes
+    step = _steps.blur(width, height, len(note.weights) // _steps.FLOAT_BYTES)
+    return _lazy.then(image, step, weights)
+
+
+@cache
+def _blur_is_exact(is_v2: bool) -> bool:
+    """Compares blurs with torchvision's, whose sums are rounded as torch rounds them on this processor."""
+    try:
+        blur, weights_of = _functions_of(is_v2)
+        file = io.BytesIO()
+        Image.linear_gradient("L").resize((93, 61)).rotate(33).save(file, "JPEG", quality=30)
+        for mode in ("RGB", "L"):
+            for size, sigma in ((3, 0.5), (9, 1.3), (23, 0.4), (23, 2.0)):
+                plain: Any = JpegImageFile(io.BytesIO(file.getvalue()))
+                image = _lazy_file(io.BytesIO(file.getvalue())).convert(mode)
+                expected = blur(plain.convert(mode), [size, size], [sigma, sigma])
+                if _noted_blur(image, (size, size), (sigma, sigma), weights_of).tobytes() != expected.tobytes():
+                    raise ValueError(f"a blur of mode {mode} differs")
+    except Exception as error:
+        warn_user(
+            f"headrace: images: in the self-test, a blur did not give the pixels of torchvision ({error}), so "
+            "torchvision does this. Pixels stay right; they are made at its speed."
+        )
+        return False
+    return True
+
+
+def _lazy_file(file: Any) -> Any:
+    image: Any = JpegImageFile(file)
+    _lazy.make_lazy(image)
+    image.load()
+    return image
+
+
+def _can_blur(image: Any, sizes: Any, is_v2: bool) -> bool:
+    if not _can_note(image) or not _blur_is_exact(is_v2):
+        return False
+    return bool(all(size // 2 < side for size, side in zip(sizes, image.size, strict=True)))
+
+
+class _BlurV1(_Noting):
+    def forward(self, image: Any) -> Any:
+        if not _can_blur(image, self.kernel_size, False):  # type: ignore[attr-defined]
+            return super().forward(image)  # type: ignore[misc]
+        sigma = self.get_params(*self.sigma)  # type: ignore[attr-defined]
+        return _noted_blur(image, self.kernel_size, (sigma, sigma), _functions_of(False)[1])  # type: ignore[attr-defined]
+
+
+class _BlurV2(_Noting):
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        if not _can_blur(inpt, self.kernel_size, True):  # type: ignore[attr-defined]
+            return super().transform(inpt, params)  # type: ignore[misc]
+        return _noted_blur(inpt, self.kernel_size, params["sigma"], _functions_of(True)[1])  # type: ignore[attr-defined]
+
+
 _V1, _V2 = "torchvision.transforms.transforms", "torchvision.transforms.v2._color"
 _KINDS: dict[tuple[str, str], type] = {
     (_V1, "ColorJitter"): _JitterV1,
@@ -105,6 +189,8 @@ _KINDS: dict[tuple[str, str], type] = {
     (_V2, "Grayscale"): _GreyV2,
     (_V1, "RandomGrayscale"): _RandomGreyV1,
     (_V2, "RandomGrayscale"): _RandomGreyV2,
+    (_V1, "GaussianBlur"): _BlurV1,
+    ("torchvision.transforms.v2._misc", "GaussianBlur"): _BlurV2,
 }
 
 

@@ -13,6 +13,7 @@ are raised where it raises them.
 from __future__ import annotations
 
 import operator
+import struct
 from typing import Any
 
 from PIL import Image, ImageFile
@@ -24,6 +25,9 @@ from headrace.images._selftest import verdict
 from headrace.images._source import Note, Source
 
 _MODES = {1: "L", 3: "RGB"}
+_PIECE_BYTES = 1 << 20
+_MOST_UNUSED = 4096  # bytes after the end of the image
+_FLOATS = struct.Struct("4f")
 
 
 class _Access:
@@ -74,21 +78,21 @@ def make_lazy(image: Any) -> None:
     image.__class__ = LazyJpeg
 
 
-def _derive(image: Any, note: Note, step: bytes, size: tuple[int, int], mode: str) -> Any:
+def _derive(image: Any, note: Note, step: bytes, size: tuple[int, int], mode: str, weights: bytes = b"") -> Any:
     """Returns a new image with one more step, and with the other attributes that Pillow gives to results."""
     new = LazyImage()
     del new._im
-    new._headrace_note = note.then(step, size, mode)
+    new._headrace_note = note.then(step, size, mode, weights)
     new._mode, new._size = mode, size
     new.info = image._copy_info() if hasattr(image, "_copy_info") else image.info.copy()
     return new
 
 
-def then(image: Any, step: bytes) -> Any:
+def then(image: Any, step: bytes, weights: bytes = b"") -> Any:
     """Returns a new lazy image with one more step that keeps size and mode. The image has a note."""
     note = note_of(image)
     assert note is not None
-    return _derive(image, note, step, note.size, note.mode)
+    return _derive(image, note, step, note.size, note.mode, weights)
 
 
 class _Lazy:
@@ -263,18 +267,31 @@ def _read(image: Any) -> Note | None:
         _counts.leave(f"its mode is {image.mode}" if image.mode not in _MODES.values() else "its draft was changed")
         return None
     image.fp.seek(0)
-    data = bytes(image.fp.read())  # C borrows it: a bytearray might change
+    data = _read_all(image.fp)
     picture = _core.Picture.open(data)
     if isinstance(picture, str):
         _counts.leave(picture.removeprefix("image: "))
         return None
-    width, height, channels, _ = picture.info
+    width, height, channels, used_bytes = picture.info
     if (width, height) != image.size or _MODES[channels] != image.mode:
         _counts.leave("Pillow reads another header")
         return None
     _finish_load(image)
     _counts.has_read(len(data))
+    if len(data) - used_bytes > _MOST_UNUSED:  # a video or another image follows, which would be kept in memory too
+        data = data[:used_bytes]
+        picture = _core.Picture.open(data)
+        assert not isinstance(picture, str)
     return Note(Source(picture, data), _steps.NONE, image.size, image.mode)
+
+
+def _read_all(file: Any) -> bytes:
+    """Returns the rest of a file. C borrows it, and a bytearray might change. Pillow always says how much it wants to
+    read, and so a file object need not know read() without a number."""
+    try:
+        return bytes(file.read())
+    except TypeError:
+        return b"".join(iter(lambda: bytes(file.read(_PIECE_BYTES)), b""))
 
 
 def _finish_load(image: Any) -> None:
@@ -335,8 +352,8 @@ def _area_of(box: Any, size: tuple[int, int]) -> tuple[float, float, float, floa
     if box is None:
         return 0, 0, *size
     try:
-        left, upper, right, lower = map(float, box)
-    except (TypeError, ValueError):
+        left, upper, right, lower = _FLOATS.unpack(_FLOATS.pack(*box))  # as Pillow stores them
+    except (TypeError, ValueError, OverflowError, struct.error):
         return None
     is_inside = left >= 0 and upper >= 0 and right <= size[0] and lower <= size[1]
     return (left, upper, right, lower) if is_inside and right - left > 1e-3 and lower - upper > 1e-3 else None

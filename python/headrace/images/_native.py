@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from headrace._errors.warn import warn_user
 from headrace.images import _counts, _jitter, _pending, _tables
 from headrace.images._lazy import note_of
 from headrace.images._source import Note
@@ -24,6 +25,7 @@ _V1, _V2 = "torchvision.transforms.transforms.", "torchvision.transforms.v2._con
 # Only these exact classes are entered: others may choose among their steps or count them. The steps of RandomApply are
 # replaced one by one, and not merged.
 _COMPOSES = frozenset({_V1 + "Compose", _V2 + "Compose"})
+_SEQUENTIAL = "torch.nn.modules.container.Sequential"
 _APPLIES = frozenset({_V1 + "RandomApply", _V2 + "RandomApply"})
 
 
@@ -90,18 +92,46 @@ class NativeTail:
         return f"NativeTail({', '.join(map(repr, self.steps))})"
 
 
+class NativeModule(torch.nn.Module):
+    """A NativeTail in a container that holds modules only."""
+
+    def __init__(self, tail: NativeTail) -> None:
+        super().__init__()
+        self.tail = tail
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.tail(*inputs)
+
+    def __repr__(self) -> str:
+        return repr(self.tail)
+
+
 def native(transform: Any) -> Any:
     """Returns a copy of a transform of torchvision (v1 or v2) or timm whose last steps are done in C, with the same
     results to the last bit; `print` shows which steps they are.
 
     Use it with images from `images.open` or `images.load_rgb`; other images go through the user's steps. A Compose
-    stays a Compose, also inside another or a RandomApply, and a tuple of transforms (timm's `separate=True`) a tuple.
-    A transform in which there is nothing to replace is returned as it is.
+    stays a Compose, also inside another or a RandomApply, a Sequential stays one, and a tuple of transforms (timm's
+    `separate=True`) a tuple. A transform in which there is nothing to replace is returned as it is, with a warning.
 
     Raises TypeError if it is not callable.
     """
+    replaced = native_or_same(transform)
+    parts = replaced if isinstance(transform, tuple) else (replaced,)
+    given = transform if isinstance(transform, tuple) else (transform,)
+    if all(map(operator.is_, parts, given)):
+        names = ", ".join(map(_tables.class_name, given))
+        warn_user(
+            f"headrace.images.native: in {names} there is no step of torchvision or timm that can be done in C, so it "
+            "stays as it is; give the Compose that has them"
+        )
+    return replaced
+
+
+def native_or_same(transform: Any) -> Any:
+    """Does what `native` does, without a warning."""
     if isinstance(transform, tuple) and transform:
-        return tuple(map(native, transform))
+        return tuple(map(native_or_same, transform))
     if not callable(transform):
         raise TypeError(f"headrace.images.native: give a transform, not {type(transform).__name__}")
     if _tables.class_name(transform) in _tables.FIRST:
@@ -114,24 +144,29 @@ def _replaced(transform: Any, is_last: bool) -> Any:
     if noting is not None:
         return noting
     name = _tables.class_name(transform)
-    steps = getattr(transform, "transforms", None) if name in _COMPOSES or name in _APPLIES else None
+    steps: Any = list(transform) if name == _SEQUENTIAL else None
+    if name in _COMPOSES or name in _APPLIES:
+        steps = getattr(transform, "transforms", None)
     if not isinstance(steps, (list, tuple, torch.nn.ModuleList)):
         return transform
     replaced = [_replaced(step, is_last and number == len(steps) - 1) for number, step in enumerate(steps)]
-    if name in _COMPOSES:
+    if name not in _APPLIES:
         replaced = _replace_tails(replaced, is_last)
     if len(replaced) == len(steps) and all(map(operator.is_, replaced, steps)):
         return transform
+    if name == _SEQUENTIAL:
+        return torch.nn.Sequential(*map(_as_module, replaced)).train(transform.training)
     new = copy.copy(transform)
     if isinstance(steps, torch.nn.ModuleList):
-        # A shallow copy of a module shares the dict of its modules.
-        new._modules = dict(new._modules)
-        if not all(isinstance(step, torch.nn.Module) for step in replaced):
-            return transform
-        new.transforms = torch.nn.ModuleList(replaced)
+        new._modules = dict(new._modules)  # a shallow copy of a module shares the dict of its modules
+        new.transforms = torch.nn.ModuleList(map(_as_module, replaced))
     else:
         new.transforms = type(steps)(replaced)
     return new
+
+
+def _as_module(step: Any) -> Any:
+    return NativeModule(step) if isinstance(step, NativeTail) else step
 
 
 def _replace_tails(steps: list[Any], is_last: bool) -> list[Any]:

@@ -9,11 +9,12 @@ from typing import Any
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
+from headrace._start import start_state
 from headrace.images import _counts
 from headrace.images._lazy import make_lazy
 from headrace.images._selftest import verdict
 
-_pillows_open = Image.open
+_next_open = Image.open  # Pillow's, or what install() has replaced
 
 
 def open(fp: Any, mode: Any = "r", formats: Any = None) -> Any:
@@ -23,7 +24,7 @@ def open(fp: Any, mode: Any = "r", formats: Any = None) -> Any:
     pixels gets them from C, all steps in one go and only the part of the file that they use. The pixels are exactly
     Pillow's. All other files are Pillow's own images.
     """
-    image = _pillows_open(fp, mode, formats)
+    image = _next_open(fp, mode, formats)
     if type(image) is not JpegImageFile:
         _counts.leave(f"its format is {image.format}")
     elif verdict().decode:
@@ -43,16 +44,23 @@ def load_rgb(path: Any) -> Any:
 
 
 def install() -> None:
-    """Makes PIL.Image.open the same as `open` here, for code that cannot be changed.
+    """Makes PIL.Image.open the same as `open` here, for code that cannot be changed, in this process and in the workers
+    of headrace's loaders that start afterwards.
 
     Only code that calls `Image.open` as an attribute sees it. HEADRACE_IMAGES=0 turns all of headrace.images off.
     """
-    Image.open = open
+    global _next_open
+    if Image.open is not open:
+        _next_open, Image.open = Image.open, open
+    start_state.installs_images = True
 
 
 def uninstall() -> None:
-    """Puts Pillow's own function back."""
-    Image.open = _pillows_open
+    """Puts back the function that install() has replaced. If PIL.Image.open was replaced again in the meantime, that
+    stays."""
+    if Image.open is open:
+        Image.open = _next_open
+    start_state.installs_images = False
 
 
 def installed() -> bool:

@@ -3,21 +3,25 @@
 
 It knows its shape and dtype. Anything else that is done with it makes the values, and exchanges the object for an
 ordinary tensor in place, so that all that refer to it have an ordinary tensor from then on. The worker makes all
-pending tensors of a batch together, in several threads, before the batch is collated.
+pending tensors of a batch together, in several threads: where the extension collates, in the batch's memory itself,
+otherwise before the batch is collated.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
+from headrace import _core
 from headrace._samples.pending import connect, reading
-from headrace.images import _tables
+from headrace.images import _counts, _tables
 from headrace.images._source import Note
 
 
@@ -55,7 +59,7 @@ def _known(name: str) -> Any:
     )
 
 
-_INTERNALS = ("_part", "_made")  # attributes of a pending tensor that the ordinary one does not get
+_INTERNALS = ("_part", "_made", "_was_collated")  # attributes of a pending tensor that the ordinary one does not get
 
 # What a pending tensor answers without its values.
 _ANSWERED: set[Any] = {
@@ -73,6 +77,7 @@ class PendingTensor(torch.Tensor):
 
     _part: tuple[Note, _tables.Table, Sequence[Any]]
     _made: Any = None  # the ordinary tensor, if it was made and the object could not be exchanged
+    _was_collated = False  # its values were made once, in the memory of a batch
 
     @staticmethod
     def __new__(cls, note: Note, table: _tables.Table, steps: Sequence[Any]) -> PendingTensor:
@@ -145,18 +150,20 @@ class Batch:
     def __init__(self) -> None:
         self._memory: dict[tuple[Any, ...], Any] = {}  # kept from batch to batch, by shape and dtype
 
-    def finish(self, samples: Any, threads: int, keeps: bool) -> None:
+    def finish(self, samples: Any, threads: int, keeps: bool) -> bool:
         """Makes all pending tensors in the samples. Unless the caller `keeps` them, their memory is used again for a
-        later batch, as soon as no tensor uses it."""
-        found = [one for one in find(samples) if one._made is None or not _exchange(one, one._made)]
+        later batch, as soon as no tensor uses it. Returns True if there were any."""
+        pending = find(samples)
+        found = [one for one in pending if one._made is None or not _exchange(one, one._made)]
         if not found:
-            return
+            return bool(pending)
         parts = [one._part for one in found]
         targets = _fresh(parts) if keeps else self._kept(parts)
         _tables.make(parts, targets, threads)
         for one, target, (_, table, _) in zip(found, targets, parts, strict=True):
             if not _exchange(one, _as_kind(target, table)):
                 one._made = _as_kind(target.clone(), table)
+        return True
 
     def _kept(self, parts: Sequence[Any]) -> list[Any]:
         keys = [(table.shape(note), table.dtype) for note, table, _ in parts]
@@ -191,22 +198,72 @@ class _Batches(threading.local):
 _batches = _Batches()
 
 
-def _finish(samples: Any, threads: int, keeps: bool) -> None:
-    _batches.batch.finish(samples, threads, keeps)
+def _finish(samples: Any, threads: int, keeps: bool) -> bool:
+    return _batches.batch.finish(samples, threads, keeps)
+
+
+# The code and the bits of dtypes in DLPack.
+_DTYPES = {
+    torch.uint8: (1, 8),
+    torch.int8: (0, 8),
+    torch.int16: (0, 16),
+    torch.int32: (0, 32),
+    torch.int64: (0, 64),
+    torch.float16: (2, 16),
+    torch.bfloat16: (4, 16),
+    torch.float32: (2, 32),
+    torch.float64: (2, 64),
+    torch.bool: (6, 8),
+}
+
+
+def _describe(column: list[Any]) -> tuple[Any, ...] | None:
+    """Returns what _core.Port.collate needs to make a column of pending tensors in the batch's memory, or None. A
+    tensor that comes a second time was kept by the dataset, and should have values of its own then."""
+    shape, dtype = column[0]._part[1].shape(column[0]._part[0]), column[0]._part[1].dtype
+    recipes = []
+    for one in column:
+        note, table, _ = one._part
+        if one._made is not None or one._was_collated or table.dtype != dtype or table.shape(note) != shape:
+            return None
+        recipes.append(table.recipe(note))
+    if dtype not in _DTYPES:
+        return None
+    for one in column:
+        one._was_collated = True
+    return *_DTYPES[dtype], *shape, recipes
 
 
 connect(_finish)
+_core.use_images(PendingTensor, _describe, _counts.has_made)
 
 
 def find(samples: Any) -> list[Any]:
-    """Returns the pending tensors in nested lists, tuples and dicts, each once."""
+    """Returns the pending tensors in nested lists, tuples, mappings and dataclasses, each once."""
     found: dict[int, Any] = {}
     entered: set[int] = set()  # a container may contain itself
     todo = [samples]
     for value in todo:
         if isinstance(value, PendingTensor):
             found[id(value)] = value
-        elif isinstance(value, (list, tuple, dict)) and id(value) not in entered:
+        elif (parts := _parts_of(value)) and id(value) not in entered:
             entered.add(id(value))
-            todo.extend(value.values() if isinstance(value, dict) else value)
+            todo.extend(parts)
     return list(found.values())
+
+
+def _parts_of(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (set, frozenset, deque)):
+        return list(value)
+    if isinstance(value, Mapping):
+        try:
+            return list(value.values())
+        except Exception:  # code of the user's: the collate function will meet the exception, if it asks too
+            return None
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name, None) for field in fields(value)]
+    return None

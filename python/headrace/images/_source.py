@@ -34,17 +34,18 @@ class Source:
 class Note:
     """An image without pixels: its source, the steps so far, and its size and mode after them. It never changes."""
 
-    __slots__ = ("_packed", "mode", "size", "source", "steps")
+    __slots__ = ("_packed", "mode", "size", "source", "steps", "weights")
 
-    def __init__(self, source: Source, steps: bytes, size: tuple[int, int], mode: str) -> None:
+    def __init__(self, source: Source, steps: bytes, size: tuple[int, int], mode: str, weights: bytes = b"") -> None:
         self.source = source
         self.steps = steps
         self.size = size
         self.mode = mode
+        self.weights = weights  # floats, for the steps that need some
         self._packed: bytes | None = None
 
-    def then(self, step: bytes, size: tuple[int, int], mode: str) -> Note:
-        return Note(self.source, self.steps + step, size, mode)
+    def then(self, step: bytes, size: tuple[int, int], mode: str, weights: bytes = b"") -> Note:
+        return Note(self.source, self.steps + step, size, mode, self.weights + weights)
 
     def packed(self) -> bytes:
         """Returns the pixels as bytes, of (height, width, 3) in mode RGB and (height, width) in mode L."""
@@ -65,10 +66,10 @@ class Note:
     def by_pillow(self) -> Any:
         """Returns the image as Pillow makes it from the same bytes. The decoder in C found them damaged."""
         _counts.leave("its compressed data is damaged")
-        return _steps.replay(self.source.by_pillow(), self.steps)
+        return _steps.replay(self.source.by_pillow(), self.steps, self.weights)
 
     def _pixels(self, layout: int) -> bytes | None:
-        data = self.source.picture.pixels(self.steps, layout)
+        data = self.source.picture.pixels(self.steps, self.weights, layout)
         if data is not None:
             _counts.made()
         return data

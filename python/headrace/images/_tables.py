@@ -59,10 +59,9 @@ class Table:
     def shape(self, note: Note) -> tuple[int, int, int]:
         return self.channels, note.size[1], note.size[0]
 
-    def recipe(self, note: Note, target: Any) -> tuple[Any, ...]:
-        """Returns the recipe that makes the image in the memory of a contiguous tensor of this dtype."""
-        memory = target.view(torch.uint8).numpy()
-        return note.source.picture, note.steps, self.data, self.channels, self.dtype.itemsize, memory
+    def recipe(self, note: Note) -> tuple[Any, ...]:
+        """Returns the recipe that makes the image, without its target: memory for its shape and dtype."""
+        return note.source.picture, note.steps, note.weights, self.data, self.channels, self.dtype.itemsize
 
 
 def class_name(step: object) -> str:
@@ -130,15 +129,22 @@ def _is_right(table: Table, steps: Sequence[Any], mode: str) -> bool:
     expected = apply(steps, image)
     found = torch.empty((table.channels, height, width), dtype=table.dtype, device="cpu")
     picture = _core.Picture.wrap(pixels, width, height, pixel_bytes)
-    memory = found.view(torch.uint8).numpy()
-    results = _core.run_images([(picture, b"", table.data, table.channels, table.dtype.itemsize, memory)], 1)
+    target = memory_of(found)
+    results = _core.run_images([(picture, b"", b"", table.data, table.channels, table.dtype.itemsize, target)], 1)
     same_form = expected.shape == found.shape and expected.dtype == found.dtype and type(expected) is table.kind
     return results == [0] and same_form and _bytes_of(expected) == _bytes_of(found)
 
 
+def memory_of(tensor: Any) -> Any:
+    """Returns the memory of a contiguous tensor as an array of bytes."""
+    return tensor.view(torch.uint8).numpy()
+
+
 def make(notes: Sequence[tuple[Note, Table, Sequence[Any]]], targets: Sequence[Any], threads: int) -> None:
     """Makes images in the memory of contiguous tensors, with so many threads, none of which calls Python."""
-    recipes = [table.recipe(note, target) for (note, table, _), target in zip(notes, targets, strict=True)]
+    recipes = [
+        (*table.recipe(note), memory_of(target)) for (note, table, _), target in zip(notes, targets, strict=True)
+    ]
     results = _core.run_images(recipes, threads)
     for (note, _, steps), target, result in zip(notes, targets, results, strict=True):
         if result == 0:

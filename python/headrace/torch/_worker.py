@@ -17,7 +17,7 @@ from headrace._engine import restart_state
 from headrace._errors import raising
 from headrace._inspect import lookup
 from headrace._options import Policy
-from headrace._samples import pending, prepared
+from headrace._samples import image_counts, pending, prepared
 from headrace._samples.maker import SampleMaker
 from headrace._start.start_state import StartState
 from headrace._tensors import extension
@@ -54,10 +54,6 @@ def _collate_is_torchs(collate_fn: object) -> bool:
     return all(_is_torchs(functions.get(key), name) for key, name in _PLAIN.items()) and all(
         _is_torchs(other, *_NUMPY) for other in others
     )
-
-
-def _as_is(samples: Any) -> Any:
-    return samples
 
 
 _TENSORS = {torch.Tensor}
@@ -103,6 +99,7 @@ class Job(DatasetJob):
         self.notes = None
         self.collates_in_c = False
         self._port = port
+        port.threads = pending.count_threads(self.policy.threads, port.core_share(count_local_trainers()))
         self._state_is_wanted = False
         self._made = start.made
         self._is_ended = start.is_ended
@@ -144,9 +141,9 @@ class Job(DatasetJob):
         self.collates_in_c = self.auto_collation and (is_packed or _collate_is_torchs(self.collate_fn))
         if not self.auto_collation and self.collate_fn is _default_convert:
             self.collate_fn = _convert
-        self._finishing = pending.Finishing(
-            _as_is if self.collates_in_c else self.collate_fn, self._count_threads(), keeps=not self.collates_in_c
-        )
+        self._finishing: Any = pending.Passing()
+        if not self.collates_in_c:
+            self._finishing = pending.Finishing(self.collate_fn, self._port.threads, keeps=True)
         if self._maker is None and self.policy.on_bad_sample != "raise":
             return self._new_iterable_fetcher(self._finishing)
         fetcher = _internals.DatasetKind.create_fetcher(
@@ -155,9 +152,6 @@ class Job(DatasetJob):
         has_no_policy = self._maker is not None and self._maker.is_idle
         self._is_plain = has_no_policy and self._failure is None and self._takes_each()
         return fetcher
-
-    def _count_threads(self) -> int:
-        return pending.count_threads(self.policy.threads, self._port.core_share(count_local_trainers()))
 
     def _new_iterable_fetcher(self, collate_fn: Any) -> Any:
         fetcher = IterableFetcher(
@@ -222,7 +216,13 @@ class Job(DatasetJob):
             return self._finishing(maker.make_one(indices))
         return self._finishing(maker.make(indices))
 
+    def finish(self, samples: Any) -> bool:
+        has_made = pending.finish(samples, self._port.threads, keeps=False)
+        image_counts.post()
+        return has_made
+
     def collate(self, samples: Any) -> Any:
+        self.finish(samples)
         return self.collate_fn(samples)
 
     def wrap_exception(self) -> raising.Sent:

@@ -30,9 +30,10 @@ static int add_all(hr_batch *batch) {
     struct hr_array plain = {numbers, int64, 2, shape, NULL}, dense = plain, strided = plain, arrays[64];
     dense.strides = strides;
     strided.strides = gaps;
-    TRY(hr_batch_open(batch, HR_NODE_LIST, 4 * 60));
+    TRY(hr_batch_open(batch, HR_NODE_LIST, 5 * 60));
     for (int i = 0; i < 60; i++) {
         uint32_t storage;
+        uint64_t place;
         void *data;
         for (int j = 0; j < 64; j++) arrays[j] = j % 2 ? strided : plain;
         arrays[0].data = numbers;
@@ -40,6 +41,7 @@ static int add_all(hr_batch *batch) {
         TRY(hr_batch_add_stack(batch, HR_FLAVOR_TENSOR, arrays, 64));
         TRY(hr_batch_add_filled(batch, HR_FLAVOR_TENSOR, int64, 1, column, &data));
         memset(data, 0, COLUMN * sizeof(int64_t));
+        TRY(hr_batch_add_reserved(batch, HR_FLAVOR_TENSOR, int64, 1, column, &place));
         TRY(hr_batch_add_storage(batch, numbers, sizeof numbers, &storage));
         TRY(hr_batch_add_view(batch, HR_FLAVOR_TENSOR, storage, 0, &dense));
     }

@@ -23,8 +23,11 @@ static const struct hr_image_step steps[] = {
     {.kind = HR_IMAGE_TRANSPOSE, .method = HR_IMAGE_ROTATE_90},
     {.kind = HR_IMAGE_RESIZE, .filter = HR_IMAGE_BICUBIC, .width = 20, .height = 20, .area = {0, 0, 28, 43}},
     {.kind = HR_IMAGE_BRIGHTNESS, .factor = 0.5f},
+    {.kind = HR_IMAGE_BLUR, .width = 3, .height = 1},
     {.kind = HR_IMAGE_TRANSPOSE, .method = HR_IMAGE_ROTATE_270},
 };
+
+static const float weights[] = {0.25f, 0.5f, 0.25f};
 
 static int make(const struct jpeg_file *file, unsigned char *target) {
     hr_image_memory *memory = NULL;
@@ -35,6 +38,8 @@ static int make(const struct jpeg_file *file, unsigned char *target) {
         struct hr_image_recipe recipe = {.image = image,
                                          .steps = steps,
                                          .step_count = sizeof steps / sizeof *steps,
+                                         .weights = weights,
+                                         .weight_count = 3,
                                          .layout = HR_IMAGE_PACKED,
                                          .target = target,
                                          .target_bytes = BYTES};

@@ -102,6 +102,7 @@ static inline int serve(hr_port *port, const struct life *life, hr_batch *batch)
         } else if (r == 0) {
             uint64_t item = *(const uint64_t *)task.payload;
             hr_port_note(port, item);
+            hr_port_note_making(port, 0, item);
             if (setting->visit) setting->visit(port, life->worker, life->number, count, item);
             r = make_item(setting, port, batch, item);
         }

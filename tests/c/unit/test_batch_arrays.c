@@ -218,6 +218,36 @@ static void a_filled_array_has_what_the_caller_put_in(void **state) {
     }
 }
 
+/* The caller writes small and large reserved arrays after the batch was written, between arrays that are copied. */
+static void a_reserved_array_is_left_to_the_caller(void **state) {
+    struct scene *scene = *state;
+    enum { ARRAYS = 4 };
+    static const int64_t counts[ARRAYS] = {3, 5000, 7, 6000};
+    uint64_t places[ARRAYS], offset, filled_bytes = 5 * sizeof(int64_t);
+    void *filled;
+    assert_int_equal(hr_batch_open(scene->batch, HR_NODE_LIST, ARRAYS + 1), 0);
+    for (int i = 0; i < ARRAYS; i++) {
+        if (i == 1)
+            assert_int_equal(hr_batch_add_filled(scene->batch, HR_FLAVOR_TENSOR, int64, 1, &(int64_t){5}, &filled), 0);
+        if (i == 1) memset(filled, 1, filled_bytes);
+        assert_int_equal(hr_batch_add_reserved(scene->batch, HR_FLAVOR_TENSOR, int64, 1, &counts[i], &places[i]), 0);
+    }
+    assert_int_equal(hr_batch_place(scene->batch, places[0] + 1, &offset), -EINVAL); /* it is filled */
+    assert_int_equal(hr_batch_place(scene->batch, 99, &offset), -EINVAL);
+    deliver(scene);
+    for (int i = 0; i < ARRAYS; i++) {
+        assert_int_equal(hr_batch_place(scene->batch, places[i], &offset), 0);
+        memset((char *)scene->memory + offset, 10 + i, (size_t)counts[i] * sizeof(int64_t));
+    }
+    next_node(scene, HR_NODE_LIST);
+    for (int i = 0, reserved = 0; i <= ARRAYS; i++) {
+        struct hr_node node = next_node(scene, HR_NODE_ARRAY);
+        unsigned char expected = i == 1 ? 1 : (unsigned char)(10 + reserved++);
+        const unsigned char *data = node_data(scene, &node);
+        for (uint64_t k = 0; k < node.storage_bytes; k++) assert_int_equal(data[k], expected);
+    }
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
 
 int main(void) {
@@ -230,6 +260,7 @@ int main(void) {
         SCENE(an_array_of_no_dimensions_is_one_element),
         SCENE(an_empty_array_needs_no_data),
         SCENE(a_filled_array_has_what_the_caller_put_in),
+        SCENE(a_reserved_array_is_left_to_the_caller),
     };
     return cmocka_run_group_tests_name("batch arrays", tests, NULL, NULL);
 }

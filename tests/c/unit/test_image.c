@@ -239,6 +239,66 @@ static void a_bad_recipe_does_not_spoil_the_others(void **context) {
     free_batch(batch);
 }
 
+struct watched {
+    const struct hr_image_recipe *first, *now[8]; /* of each thread */
+    _Atomic int begun, ended, wrong;
+};
+
+static void watch(void *context, uint32_t thread, const struct hr_image_recipe *recipe) {
+    struct watched *watched = context;
+    bool is_known = !recipe || (recipe >= watched->first && recipe < watched->first + RECIPES);
+    watched->wrong += !is_known || thread > 2 || !recipe == !watched->now[thread];
+    watched->begun += recipe != NULL;
+    watched->ended += recipe == NULL;
+    watched->now[thread] = recipe;
+}
+
+static void a_watch_sees_the_image_at_which_each_thread_is(void **context) {
+    (void)context;
+    struct batch *batch = calloc(1, sizeof *batch);
+    hr_image_memory *memory;
+    assert_int_equal(hr_image_memory_new(&memory), 0);
+    make_batch(batch);
+    struct watched watched = {.first = batch->recipes};
+    hr_image_memory_watch(memory, watch, &watched);
+    assert_int_equal(hr_images_run(memory, batch->recipes, RECIPES, 3), 0);
+    assert_int_equal(watched.begun, IMAGES);
+    assert_int_equal(watched.ended, IMAGES);
+    assert_int_equal(watched.wrong, 0);
+    hr_image_memory_watch(memory, NULL, NULL);
+    assert_int_equal(hr_images_run(memory, batch->recipes, RECIPES, 3), 0);
+    assert_int_equal(watched.begun, IMAGES);
+    hr_image_memory_free(memory);
+    free_batch(batch);
+}
+
+static size_t capacity_of(const struct hr__scratch *scratch) {
+    size_t bytes = 0;
+    for (int i = 0; i < HR__BLOCKS; i++) bytes += scratch->blocks[i].capacity;
+    return bytes;
+}
+
+/* Most images need little, one needs much, and one very much. */
+static void scratch_memory_is_kept_as_far_as_it_is_needed(void **context) {
+    (void)context;
+    enum { SMALL = 1 << 16, LARGE = 8 << 20, HUGE_BYTES = 64 << 20 };
+    struct hr__scratch scratch = {0};
+    void *huge = hr__scratch_take(&scratch, HUGE_BYTES), *small = hr__scratch_take(&scratch, SMALL);
+    hr__scratch_give(&scratch, huge);
+    hr__scratch_give(&scratch, small);
+    hr__scratch_trim(&scratch, false);
+    assert_int_equal(capacity_of(&scratch), SMALL);
+    hr__scratch_give(&scratch, hr__scratch_take(&scratch, LARGE));
+    hr__scratch_trim(&scratch, true);
+    assert_true(capacity_of(&scratch) >= LARGE); /* it was needed since the last time */
+    hr__scratch_give(&scratch, hr__scratch_take(&scratch, SMALL));
+    hr__scratch_trim(&scratch, false);
+    assert_true(capacity_of(&scratch) >= LARGE);
+    hr__scratch_trim(&scratch, true);
+    assert_true(capacity_of(&scratch) <= SMALL);
+    hr__scratch_done(&scratch);
+}
+
 /* Bits that are all 1, which no Huffman code is, so libjpeg warns (in a small file; it does not in its fast
  * loop for large ones, which gives the same pixels). A byte 0xFF is followed by a 0. */
 static void damaged_data_is_reported(void **context) {
@@ -374,6 +434,8 @@ int main(void) {
         cmocka_unit_test(passes_with_avx2_are_those_in_c),
         cmocka_unit_test(results_do_not_depend_on_threads),
         cmocka_unit_test(a_bad_recipe_does_not_spoil_the_others),
+        cmocka_unit_test(a_watch_sees_the_image_at_which_each_thread_is),
+        cmocka_unit_test(scratch_memory_is_kept_as_far_as_it_is_needed),
         cmocka_unit_test(damaged_data_is_reported),
         cmocka_unit_test(wrapped_pixels_are_an_image),
         cmocka_unit_test(truncated_files_are_refused),

@@ -331,6 +331,16 @@ static void a_note_and_the_process_are_there_for_reports(void **state) {
     hr_port_note(room->port, 4711);
     assert_int_equal(atomic_load(&record->sample), 4711);
     assert_int_equal(atomic_load(&record->pid), getpid());
+    struct hr_worker_status status;
+    hr_port_note_making(room->port, 0, 0);
+    hr_port_note_making(room->port, 3, 4711);
+    hr_port_note_making(room->port, HR_MAKING_THREADS, 1); /* is not recorded */
+    must(hr_arena_worker_status(room->scene.arena, 0, &status));
+    for (int i = 0; i < HR_MAKING_THREADS; i++)
+        assert_true(status.making[i] == (i == 0 ? 0 : i == 3 ? 4711 : HR_NO_SAMPLE));
+    hr_port_note_making(room->port, 3, HR_NO_SAMPLE);
+    must(hr_arena_worker_status(room->scene.arena, 0, &status));
+    assert_true(status.making[3] == HR_NO_SAMPLE);
     must(work_once(room->port, in_s(PATIENCE_S)));
     assert_int_equal(atomic_load(&record->done_count), 1);
 }

@@ -19,8 +19,9 @@ if not photos.MISSING:
     import numpy as np
     import torch
     from headrace import images
+    from headrace._samples import image_counts
     from headrace.doctor.run.images import check_images
-    from headrace.images import _check, _counts
+    from headrace.images import _check
     from PIL import Image
     from torchvision import transforms as v1
     from torchvision.datasets import ImageFolder
@@ -53,20 +54,20 @@ class Samples:
 
 
 def start_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_counts, "_made", 0)
-    monkeypatch.setattr(_counts, "_read_bytes", 0)
-    monkeypatch.setattr(_counts, "_left", Counter())
+    monkeypatch.setattr(image_counts, "made", 0)
+    monkeypatch.setattr(image_counts, "read_bytes", 0)
+    monkeypatch.setattr(image_counts, "left", Counter())
 
 
 def test_check_finds_equal_samples_and_their_time() -> None:
     before = torch.get_rng_state(), random.getstate()
     report = images.check(Samples(), n=10)
-    assert (report.samples, report.differ) == (10, [])
+    assert (report.samples, report.differ, report.failed) == (10, [], [4])
     assert report.made > 10
     assert min(report.pillow_s, report.headrace_s) > 0
     assert report.speedup == report.pillow_s / report.headrace_s
     text = str(report)
-    assert "equal to the last bit   10" in text
+    assert "equal to the last bit   9\nraise the same error    1: 4\n" in text
     assert "times as fast" in text
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
@@ -75,7 +76,8 @@ def test_check_finds_equal_samples_and_their_time() -> None:
 def test_check_names_samples_that_differ() -> None:
     report = images.check(Samples(spoils=True), n=40)
     assert report.differ == [7]
-    assert "39; not equal: 7" in str(report)
+    assert "38; not equal: 7" in str(report)
+    assert report.failed == [4]
 
 
 def test_check_counts_why_images_are_left_to_pillow(tmp_path: Path) -> None:

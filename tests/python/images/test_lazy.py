@@ -8,6 +8,8 @@ import io
 import os
 import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -297,6 +299,86 @@ def test_install_and_uninstall_exchange_pillows_open() -> None:
     assert not images.installed()
 
 
+def test_uninstall_puts_back_what_install_has_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace import images
+    from PIL import Image
+
+    opened, pillows = [], Image.open
+
+    def counting(*arguments: Any) -> Any:
+        opened.append(arguments[0])
+        return pillows(*arguments)
+
+    monkeypatch.setattr(Image, "open", counting)
+    images.install()
+    assert type(Image.open(PATH)).__name__ == "LazyJpeg"
+    assert opened == [PATH]
+    images.uninstall()
+    assert Image.open is counting
+    images.install()
+    monkeypatch.setattr(Image, "open", pillows)
+    images.uninstall()
+    assert Image.open is pillows
+
+
+class NeedsNumber(io.BytesIO):
+    """A file whose read() needs an argument, and gives at most 64 KiB."""
+
+    def read(self, count: int) -> bytes:  # type: ignore[override]
+        return super().read(min(count, 1 << 16))
+
+
+def test_file_whose_read_needs_a_number_is_read() -> None:
+    from headrace import images
+    from PIL import Image
+
+    image = images.open(NeedsNumber(PATH.read_bytes()))
+    image.load()
+    assert type(image).__name__ == "LazyJpeg"
+    assert image.resize((30, 20)).tobytes() == Image.open(PATH).resize((30, 20)).tobytes()
+
+
+def test_bytes_after_the_image_are_not_kept() -> None:
+    from headrace import images
+    from headrace.images._lazy import note_of
+    from PIL import Image
+
+    data = PATH.read_bytes()
+    image = images.open(io.BytesIO(data + bytes(100_000)))
+    image.load()
+    note = note_of(image)
+    assert note is not None
+    assert note.source.data == data
+    assert image.tobytes() == Image.open(PATH).tobytes()
+
+
+def test_other_settings_than_0_and_1_are_refused() -> None:
+    script = "import photos; from headrace import images; images.load_rgb(photos.PHOTOS / 'china.jpg')"
+    environment = {**os.environ, "HEADRACE_IMAGES": "off", "PYTHONPATH": str(Path(photos.__file__).parent)}
+    result = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert "HEADRACE_IMAGES should be 0 (Pillow makes all images) or 1, but is 'off'" in result.stderr
+
+
+def test_tiny_box_at_a_large_coordinate_is_pillows() -> None:
+    """Its edges are different numbers in Python, and the same one in Pillow."""
+    from headrace import images
+    from PIL import Image
+
+    wide = io.BytesIO()
+    Image.new("RGB", (40_000, 2)).save(wide, "JPEG")
+    box = (39_990.0, 0.0, 39_990.0015, 1.0)
+    results = []
+    for opener in (Image.open, images.open):
+        try:
+            results.append(opener(wide).convert("RGB").resize((3, 3), Image.Resampling.BILINEAR, box).tobytes())
+        except ValueError as error:
+            results.append(str(error))
+    assert results[0] == results[1]
+
+
 def by_pillow_or_headrace(opener: Callable[[Any], Any], data: bytes, steps: int) -> Any:
     """Opens, loads by an operation, and reads; returns the pixels, or the step that raised and its exception."""
     step = "open"
@@ -385,7 +467,7 @@ def test_header_that_changed_after_the_scan_is_damage(size: tuple[int, int]) -> 
     assert data[place : place + 4] == bytes((0, 150, 0, 200))
     data[place : place + 4] = b"".join(side.to_bytes(2, "big") for side in size)
     for _ in range(2):  # the second one decodes the whole image, to keep it
-        assert picture.pixels(b"", 0) is None
+        assert picture.pixels(b"", b"", 0) is None
 
 
 def test_truncated_files_are_loaded_if_pillow_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:

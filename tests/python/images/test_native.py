@@ -19,7 +19,7 @@ if not photos.MISSING:
     import numpy as np
     import torch
     from headrace import images
-    from headrace.images import _native, _pending, _tables
+    from headrace.images import _jitter, _native, _pending, _tables
     from PIL import Image
     from torchvision import transforms as v1
     from torchvision import tv_tensors
@@ -216,15 +216,16 @@ def test_native_enters_only_compose_and_random_apply() -> None:
         steps = [module.Grayscale(3), module.PILToTensor(), module.ConvertImageDtype(torch.float32)]
         for kind in (module.RandomChoice, module.RandomOrder):
             transform = module.Compose([kind(steps)])
-            assert images.native(transform) is transform
+            with pytest.warns(UserWarning, match=r"in torchvision\..*Compose there is no step of torchvision or timm"):
+                assert images.native(transform) is transform
         apply = images.native(module.RandomApply(steps, p=0.5))
         assert type(apply) is module.RandomApply
         assert apply.transforms[1:] == steps[1:]
         assert "Noting" in type(apply.transforms[0]).__name__
     other = Other()
     for transform in (other, Mine(other.transforms), v1.Compose([v1.Resize(20)]), v1.RandomApply([v1.Resize(20)])):
-        assert images.native(transform) is transform
-    assert images.native(v1.Compose([other])).transforms[0](None) == 2
+        with pytest.warns(UserWarning, match="there is no step"):
+            assert images.native(transform) is transform
 
 
 def test_native_leaves_the_original_as_it_was() -> None:
@@ -250,6 +251,28 @@ def test_native_takes_tuples_and_refuses_what_is_no_transform() -> None:
     assert isinstance(parts[1].transforms[0], _native.NativeTail)
     with pytest.raises(TypeError, match="give a transform, not int"):
         images.native(3)
+
+
+def test_native_enters_a_sequential() -> None:
+    steps = [v2.Resize(20), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, DEVIATION)]
+    transform = torch.nn.Sequential(*steps)
+    native = images.native(transform)
+    assert type(native) is torch.nn.Sequential
+    assert "(1): NativeTail(ToImage(), ToDtype(scale=True), Normalize(" in repr(native)
+    assert_same(native(images.load_rgb(PATH)), transform(Image.open(PATH)))
+    assert_same(pickle.loads(pickle.dumps(native))(images.load_rgb(PATH)), transform(Image.open(PATH)))
+    assert_same(native(Image.open(PATH)), transform(Image.open(PATH)))
+
+
+def test_colour_factors_out_of_range_are_pillows() -> None:
+    for module in (v1, v2):
+        jitter = module.ColorJitter((3e6, 3e6), (2.0, 2.0), (1e7, 1e7), (0.2, 0.2))
+        native = images.native(module.Compose([jitter, module.PILToTensor()]))
+        plain = module.Compose([jitter, module.PILToTensor()])
+        torch.manual_seed(5)
+        expected = plain(Image.open(PATH).resize((30, 20)))
+        torch.manual_seed(5)
+        assert_same(native(images.load_rgb(PATH).resize((30, 20))), expected)
 
 
 def test_native_transforms_boxes_and_masks_with_the_image() -> None:
@@ -396,3 +419,50 @@ def test_damaged_images_of_a_batch_are_pillows() -> None:
             assert_same(tensor, transform(Image.open(io.BytesIO(one)).convert("RGB")))
         tried += 1
     assert tried == 60
+
+
+def test_blurs_are_torchvisions_to_the_last_bit() -> None:
+    """Random sizes, modes and sigmas, alone and twice."""
+    random = Random(4)
+    for seed in range(8):
+        module = (v1, v2)[seed % 2]
+        kernel = [random.randrange(1, 25, 2), random.randrange(1, 25, 2)]
+        blur = module.GaussianBlur(kernel, (random.uniform(0.1, 0.6), random.uniform(0.6, 2.5)))
+        size = [random.randint(13, 90), random.randint(13, 90)]
+        steps = [module.Resize(size), blur, module.RandomApply([module.GaussianBlur(3)], p=0.5), module.PILToTensor()]
+        steps = [module.Grayscale(), *steps] if seed % 4 > 1 else steps
+        transform = module.Compose(steps)
+        native = images.native(transform)
+        assert "NotingGaussianBlur" in repr(native)
+        assert_same(run(native, images.load_rgb(PATH), seed)[0], run(transform, Image.open(PATH), seed)[0])
+        assert_same(run(native, Image.open(PATH), seed)[0], run(transform, Image.open(PATH), seed)[0])
+
+
+def test_blur_wider_than_the_image_raises_torchvisions_error() -> None:
+    for module in (v1, v2):
+        native = images.native(module.Compose([module.GaussianBlur(23), module.PILToTensor()]))
+        with pytest.raises(RuntimeError, match=r"[Pp]adding size should be less than"):
+            native(images.load_rgb(PATH).resize((50, 11)))
+
+
+def test_blur_that_differs_is_torchvisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_jitter._steps, "blur", lambda *arguments: _jitter._steps.hue(3))
+    _jitter._blur_is_exact.cache_clear()
+    transform = v1.Compose([v1.GaussianBlur(5), v1.PILToTensor()])
+    try:
+        with pytest.warns(UserWarning, match=r"in the self-test, a blur .* \(a blur of mode RGB differs\)"):
+            found = run(images.native(transform), images.load_rgb(PATH), 3)[0]
+    finally:
+        _jitter._blur_is_exact.cache_clear()
+    assert_same(found, run(transform, Image.open(PATH), 3)[0])
+
+
+def test_blur_of_a_damaged_file_is_torchvisions() -> None:
+    """Pillow decodes it when C has found the damage, and torch blurs it."""
+    data = bytearray(photos.encode(photos.photo("china").resize((40, 30)), quality=90))
+    middle = data.index(b"\xff\xda") + 30
+    data[middle : middle + 40] = b"\xff\x00" * 20
+    for steps in ([], [v1.Grayscale()]):
+        transform = v1.Compose([*steps, v1.GaussianBlur((5, 3)), v1.PILToTensor()])
+        found = run(images.native(transform), images.open(io.BytesIO(data)), 3)[0]
+        assert_same(found, run(transform, Image.open(io.BytesIO(data)), 3)[0])

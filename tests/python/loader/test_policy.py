@@ -167,12 +167,12 @@ def seen_in(file: BinaryIO) -> dict[str, Any]:
     """Reads the counters of an arena in its shared memory, by the names of report(): struct hr__header and struct
     hr__worker of src/arena/layout.h."""
     version, workers, trainer = struct.unpack_from("=8xI4xI8xI", start := file.read(4096))
-    assert (version, trainer) == (3, os.getpid())
+    assert (version, trainer) == (4, os.getpid())
     seen = dict(zip(COUNTERS, struct.unpack_from("=10QIIQ", start, 128), strict=True))
     seen["waited_s"] /= 1e9
     seen["per_worker"] = []
     for _ in range(workers):
-        batches, pid, starts, *times = struct.unpack_from("=8xQI48xI16x3Q", file.read(192))
+        batches, pid, starts, *times = struct.unpack_from("=8xQI48xI16x3Q", file.read(256))
         in_s = {name: time / 1e9 for name, time in zip(TIMES, times, strict=True)}
         seen["per_worker"].append({"pid": pid, "starts": starts, "batches": batches, **in_s})
     return seen

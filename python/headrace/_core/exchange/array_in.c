@@ -21,7 +21,7 @@ static Py_buffer *new_buffer(struct sources *sources) {
     return &buffers[sources->buffer_count];
 }
 
-static int keep_object(struct sources *sources, PyObject *object) {
+int sources_keep(struct sources *sources, PyObject *object) {
     PyObject **objects = grow(sources->objects, sources->object_count, &sources->object_room, sizeof(PyObject *));
     if (!objects) return -1;
     sources->objects = objects;
@@ -31,7 +31,7 @@ static int keep_object(struct sources *sources, PyObject *object) {
 
 void *sources_room(struct sources *sources, size_t bytes) {
     PyObject *keeper = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
-    int r = keeper ? keep_object(sources, keeper) : -1;
+    int r = keeper ? sources_keep(sources, keeper) : -1;
     Py_XDECREF(keeper);
     return r < 0 ? NULL : PyBytes_AS_STRING(keeper);
 }
@@ -92,7 +92,7 @@ static enum found describe_by_capsule(struct sources *sources, PyObject *tensor,
         return FOUND_ERROR;
     }
     *ret_tensor = managed->tensor;
-    int r = keep_object(sources, capsule);
+    int r = sources_keep(sources, capsule);
     Py_DECREF(capsule);
     return r < 0 ? FOUND_ERROR : FOUND;
 }
@@ -119,7 +119,7 @@ enum found source_tensor(struct sources *sources, PyObject *object, struct hr_ar
     }
     int disguised = is_disguised(object, tensor.dtype);
     if (disguised != 0) return disguised < 0 ? FOUND_ERROR : FOUND_NOT;
-    if (keep_object(sources, object) < 0) return FOUND_ERROR;
+    if (sources_keep(sources, object) < 0) return FOUND_ERROR;
     *ret_array = (struct hr_array){.data = (const char *)tensor.data + tensor.byte_offset,
                                    .dtype = {tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes},
                                    .ndim = (uint32_t)tensor.ndim,

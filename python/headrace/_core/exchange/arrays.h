@@ -18,6 +18,7 @@ struct sources {
 };
 void sources_clear(struct sources *sources); /* keeps the memory for the next batch */
 void sources_free(struct sources *sources);
+int sources_keep(struct sources *sources, PyObject *object); /* until sources_clear; -1: exception */
 /* Returns memory that is valid until sources_clear, aligned for any type of C, or NULL with an exception. */
 void *sources_room(struct sources *sources, size_t bytes);
 

@@ -42,6 +42,18 @@ static PyObject *sample_of(const struct hr_worker_status *status) {
     return status->sample == HR_NO_SAMPLE ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(status->sample);
 }
 
+/* The samples at which the worker's threads are, as a list. */
+static PyObject *making_of(const struct hr_worker_status *status) {
+    PyObject *list = PyList_New(0);
+    for (int i = 0; i < HR_MAKING_THREADS && list; i++) {
+        if (status->making[i] == HR_NO_SAMPLE) continue;
+        PyObject *sample = PyLong_FromUnsignedLongLong(status->making[i]);
+        if (!sample || PyList_Append(list, sample) < 0) Py_CLEAR(list);
+        Py_XDECREF(sample);
+    }
+    return list;
+}
+
 PyObject *crew_snapshot(PyObject *self, PyObject *argument) {
     struct hr_worker_report r;
     const char *stack = "", *said = "";
@@ -56,19 +68,19 @@ PyObject *crew_snapshot(PyObject *self, PyObject *argument) {
     const struct hr_worker_status *v = &r.status;
     char state[2] = {r.state, 0};
     return Py_BuildValue(
-        "{s:I,s:i,s:O,s:O,s:i,s:i,s:K,s:K,s:I,s:I,s:i,s:L,s:K,s:N,s:K,s:d,s:d,s:d,s:s,s:I,s:I,s:N,s:N,s:O,s:s,s:s,"
+        "{s:I,s:i,s:O,s:O,s:i,s:i,s:K,s:K,s:I,s:I,s:i,s:L,s:K,s:N,s:N,s:K,s:d,s:d,s:d,s:s,s:I,s:I,s:N,s:N,s:O,s:s,s:s,"
         "s:K,s:O}",
         "worker", r.worker, "pid", r.pid, "is_alive", r.is_alive ? Py_True : Py_False, "is_end_known",
         r.is_end_known ? Py_True : Py_False, "signal", r.signal, "exit_code", r.exit_code, "oom_kills",
         (unsigned long long)r.oom_kills, "rss_bytes", (unsigned long long)r.rss_bytes, "starts", v->starts, "own_pid",
         v->pid, "phase", (int)v->phase, "phase_since_ns", (long long)v->phase_since_ns, "task",
-        (unsigned long long)v->task, "sample", sample_of(v), "batches", (unsigned long long)v->done_count, "waiting_s",
-        (double)v->phase_ns[HR_PHASE_WAIT] / 1e9, "fetching_s", (double)v->phase_ns[HR_PHASE_FETCH] / 1e9,
-        "collating_s", (double)v->phase_ns[HR_PHASE_COLLATE] / 1e9, "state", state, "threads", r.thread_count,
-        "tracer_pid", r.tracer_pid, "stack", text_of(stack, stack_bytes), "said", text_of(said, said_bytes),
-        "stack_is_cut", stack_bytes == HR_DIAGNOSTICS_STACK_BYTES ? Py_True : Py_False, "kernel_function",
-        r.kernel_function, "system_call", r.system_call, "caught_signals", (unsigned long long)r.caught_signals,
-        "is_deadlocked", r.is_deadlocked ? Py_True : Py_False);
+        (unsigned long long)v->task, "sample", sample_of(v), "making", making_of(v), "batches",
+        (unsigned long long)v->done_count, "waiting_s", (double)v->phase_ns[HR_PHASE_WAIT] / 1e9, "fetching_s",
+        (double)v->phase_ns[HR_PHASE_FETCH] / 1e9, "collating_s", (double)v->phase_ns[HR_PHASE_COLLATE] / 1e9, "state",
+        state, "threads", r.thread_count, "tracer_pid", r.tracer_pid, "stack", text_of(stack, stack_bytes), "said",
+        text_of(said, said_bytes), "stack_is_cut", stack_bytes == HR_DIAGNOSTICS_STACK_BYTES ? Py_True : Py_False,
+        "kernel_function", r.kernel_function, "system_call", r.system_call, "caught_signals",
+        (unsigned long long)r.caught_signals, "is_deadlocked", r.is_deadlocked ? Py_True : Py_False);
 }
 
 PyObject *crew_posted_status(PyObject *self, PyObject *argument) {

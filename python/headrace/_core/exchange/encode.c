@@ -22,6 +22,7 @@ int encoder_init(struct encoder *encoder) {
 void encoder_free(struct encoder *encoder) {
     encoder->batch = hr_batch_free(encoder->batch);
     sources_free(&encoder->sources);
+    recipes_free(&encoder->recipes);
     Py_CLEAR(encoder->seen_types);
     PyMem_Free(encoder->seen);
     encoder->seen = NULL;
@@ -47,6 +48,7 @@ static void give_back_room(struct encoder *encoder) {
 
 void encoder_reset(struct encoder *encoder, bool is_done) {
     hr_batch_reset(encoder->batch);
+    encoder->recipes.count = 0; /* their images and steps belong to the sources */
     sources_clear(&encoder->sources);
     forget_seen(encoder);
     if (is_done) give_back_room(encoder);

@@ -4,8 +4,8 @@
 
 #include "exchange/arrays.h"
 
-/* Writes an object as a batch (encode.c), or collates a list of samples into one (collate.c,
- * packed.c). Used by port.c. */
+/* Writes an object as a batch (encode.c), or collates a list of samples into one (collate.c, packed.c, recipes.c). Used
+ * by port.c. */
 
 /* A tensor of a batch, borrowed, and the address of its elements. */
 struct member {
@@ -14,9 +14,25 @@ struct member {
     uint64_t item_bytes;
 };
 
+/* The row of a reserved array that a recipe makes, and the place of its sample in the batch. */
+struct row {
+    uint64_t place, inside_bytes;
+    uint32_t sample;
+};
+
+/* The images of a batch that are made in its memory (recipes.c). */
+struct recipes {
+    struct hr_image_recipe *items;
+    struct row *rows; /* of each recipe */
+    size_t count, room;
+    hr_image_memory *memory; /* while they are made */
+    hr_port *port;           /* as `memory` */
+};
+
 struct encoder {
     hr_batch *batch;
     struct sources sources;
+    struct recipes recipes;
     PyObject *dump;       /* borrowed: pickles instead of core.dump; NULL: core.dump */
     PyObject *seen_types; /* dict: named tuple class -> its pickle, bytes */
     const void **seen;    /* hash set of the containers and tensors that were met in this batch */
@@ -44,6 +60,18 @@ enum { CORE_FLAVOR_PACKED = 100 }; /* for _core.Port.collate, in place of an enu
 
 /* Puts the collation of collate_packed into the encoder's empty batch (packed.c). FOUND_NOT: Python has to collate. */
 enum found collate_packed(struct encoder *encoder, PyObject *samples);
+
+/* Returns true for a pending tensor of headrace.images. */
+bool is_pending(PyObject *object);
+/* Adds a column of pending tensors as one array, and their recipes. FOUND_NOT: their shapes or dtypes differ, or one
+ * was collated before; then Python makes them ordinary tensors. */
+enum found collate_pending(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor);
+/* Make the recipes, in three steps: recipes_begin (-1: exception), recipes_run, which needs no GIL, when the batch was
+ * written to `data`, and recipes_end. recipes_run returns how many failed, or a negative code. */
+int recipes_begin(struct recipes *recipes);
+int recipes_run(struct recipes *recipes, hr_batch *batch, void *data, hr_port *port, uint32_t threads);
+void recipes_end(struct recipes *recipes);
+void recipes_free(struct recipes *recipes);
 
 /* Puts the default collation of a list of samples into the encoder's empty batch. FOUND_NOT: Python has to collate. */
 enum found collate(struct encoder *encoder, PyObject *samples, enum hr_flavor flavor);

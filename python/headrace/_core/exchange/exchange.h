@@ -11,7 +11,7 @@
  *     port.c      _core.Port, a worker's end       encode.c    an object as a batch
  *     loader.c    _core.Loader, the trainer's end  collate.c   a list of samples as a batch
  *     crew.c      its worker processes             decode.c    a batch as an object
- *     packed.c    a list of documents as one row
+ *     packed.c    a list of documents as one row   recipes.c   images that are made in the batch
  *     tasks.c     _core.Tasks, the next tasks      array_in.c  tensors and arrays as struct hr_array
  *     iterator.c  _core.Iterator, the loop's end   array_out.c struct hr_array as tensors and arrays, with their leases
  *     indices.c   a task's indices as bytes and back

@@ -3,6 +3,8 @@
 #include "exchange/exchange.h"
 
 #include <errno.h>
+#include <stddef.h>
+#include <structmember.h>
 #include <time.h>
 
 /* _core.Port: a worker's side of the arena. */
@@ -12,7 +14,8 @@ struct port {
     PyObject *watch;      /* callable, or NULL: called between tasks */
     int64_t watch_due_ns; /* by the coarse clock */
     uint64_t sample_count;
-    int64_t noted; /* the sample that the worker is reading; -1: not noted since the task was taken */
+    unsigned int threads; /* that make the images of a batch */
+    int64_t noted;        /* the sample that the worker is reading; -1: not noted since the task was taken */
 };
 
 /* Goes through a batch's indices and notes in the worker's record which one is at work. */
@@ -133,25 +136,50 @@ static int publish_size(hr_port *port, uint64_t bytes) {
     return hr_port_publish(port, HR_STATUS_TOO_BIG, sizeof bytes);
 }
 
-/* Writes the encoder's batch to the slot and publishes it. It runs without the GIL, because it may wait for memory, and
- * copies. */
-static PyObject *publish(struct port *port, uint32_t status) {
-    uint64_t bytes;
+/* Writes the encoder's batch to the slot, with the images that are made in it. It runs without the GIL, because it may
+ * wait for memory, copies, and makes images. Returns the number of images that could not be made. */
+static int write_batch(struct port *port, uint64_t bytes) {
+    struct encoder *encoder = &port->encoder;
     void *data = NULL;
+    int r;
+    Py_BEGIN_ALLOW_THREADS;
+    r = hr_port_reserve(port->port, bytes, &data);
+    if (r == 0) r = hr_batch_write(encoder->batch, data, bytes);
+    if (r == 0 && encoder->recipes.count)
+        r = recipes_run(&encoder->recipes, encoder->batch, data, port->port, port->threads);
+    Py_END_ALLOW_THREADS;
+    return r;
+}
+
+/* Counts the images that were made, before the trainer can have the batch. */
+static void count_made(const struct recipes *recipes) {
+    if (!recipes->count) return;
+    PyObject *counted = PyObject_CallFunction(core.has_made, "n", (Py_ssize_t)recipes->count);
+    if (!counted) PyErr_WriteUnraisable(core.has_made);
+    Py_XDECREF(counted);
+}
+
+/* Publishes the encoder's batch. FOUND_NOT: an image could not be made, and nothing was published. */
+static enum found publish(struct port *port, uint32_t status) {
+    struct recipes *recipes = &port->encoder.recipes;
+    uint64_t bytes = 0;
     int r = hr_batch_measure(port->encoder.batch, &bytes);
+    if (r == 0 && recipes_begin(recipes) < 0) {
+        encoder_reset(&port->encoder, true);
+        return FOUND_ERROR;
+    }
+    if (r == 0) r = write_batch(port, bytes);
+    recipes_end(recipes);
     if (r == 0) {
-        Py_BEGIN_ALLOW_THREADS;
-        r = hr_port_reserve(port->port, bytes, &data);
-        if (r == 0) r = hr_batch_write(port->encoder.batch, data, bytes);
-        if (r == 0)
-            r = hr_port_publish(port->port, status, bytes);
-        else if (r == HR_E_TOO_BIG)
-            r = publish_size(port->port, bytes);
-        Py_END_ALLOW_THREADS;
+        count_made(recipes);
+        r = hr_port_publish(port->port, status, bytes);
+    } else if (r == HR_E_TOO_BIG) {
+        r = publish_size(port->port, bytes);
     }
     encoder_reset(&port->encoder, true);
-    if (r < 0 && r != HR_E_CLOSED) return core_raise(r);
-    Py_RETURN_NONE;
+    if (r >= 0 || r == HR_E_CLOSED) return r > 0 ? FOUND_NOT : FOUND;
+    core_raise(r);
+    return FOUND_ERROR;
 }
 
 static PyObject *port_publish(PyObject *self, PyObject *arguments) {
@@ -163,7 +191,8 @@ static PyObject *port_publish(PyObject *self, PyObject *arguments) {
     if (encode(&port->encoder, object) == 0) {
         uint64_t bytes;
         if (hr_batch_measure(port->encoder.batch, &bytes) == 0) hr_port_keep_blocks(port->port, bytes);
-        return publish(port, status);
+        if (publish(port, status) == FOUND_ERROR) return NULL;
+        Py_RETURN_NONE;
     }
     encoder_reset(&port->encoder, false);
     return NULL;
@@ -186,14 +215,11 @@ static PyObject *port_collate(PyObject *self, PyObject *arguments) {
     hr_port_enter(port->port, HR_PHASE_COLLATE);
     enum found found = flavor == CORE_FLAVOR_PACKED ? collate_packed(&port->encoder, samples)
                                                     : collate(&port->encoder, samples, (enum hr_flavor)flavor);
-    if (found != FOUND) {
+    if (found == FOUND)
+        found = publish(port, HR_STATUS_BATCH);
+    else
         encoder_reset(&port->encoder, false);
-        return found == FOUND_NOT ? Py_NewRef(Py_False) : NULL;
-    }
-    PyObject *done = publish(port, HR_STATUS_BATCH);
-    if (!done) return NULL;
-    Py_DECREF(done);
-    Py_RETURN_TRUE;
+    return found == FOUND_ERROR ? NULL : PyBool_FromLong(found == FOUND);
 }
 
 static void note(struct port *port, uint64_t sample) {
@@ -323,8 +349,10 @@ static PyMethodDef port_methods[] = {
     {"publish_status", port_publish_status, METH_O, "publish_status(status)\n\nPublishes a status without a result."},
     {"collate", port_collate, METH_VARARGS,
      "collate(samples, flavor) -> bool\n\nPublishes the default collation of a list of samples, as tensors (flavor 0) "
-     "or numpy arrays (1), or what headrace.torch.collate_packed makes of it (FLAVOR_PACKED). Returns False, and "
-     "publishes nothing, if a sample contains something else."},
+     "or numpy arrays (1), or what headrace.torch.collate_packed makes of it (FLAVOR_PACKED). Pending images "
+     "are made in the batch, by `threads` threads. Returns False, and publishes nothing, if a sample contains "
+     "something "
+     "else, or if an image is damaged."},
     {"note", port_note, METH_O, "note(sample)\n\nRecords which sample the worker is reading, for reports."},
     {"noting", port_noting, METH_O,
      "noting(indices) -> iterator\n\nReturns an iterator over the indices that records the position of the current one "
@@ -354,6 +382,11 @@ static PyMethodDef port_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef port_members[] = {
+    {"threads", T_UINT, offsetof(struct port, threads), 0, "How many threads make the pending images of a batch."},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyGetSetDef port_attributes[] = {
     {"noted", port_noted, NULL, "The sample that the worker is reading; None: not noted since the task was taken.",
      NULL},
@@ -371,5 +404,6 @@ PyTypeObject PortType = {
     .tp_init = port_init,
     .tp_dealloc = port_dealloc,
     .tp_methods = port_methods,
+    .tp_members = port_members,
     .tp_getset = port_attributes,
 };

@@ -78,7 +78,8 @@ static PyMethodDef methods[] = {
      "bytes "
      "(R, G, B, ignored). Raises ValueError if the data is too short."},
     {"pixels", image_pixels, METH_VARARGS,
-     "pixels(steps, layout) -> bytes | None\n\nReturns the pixels after the steps, which are structs hr_image_step. "
+     "pixels(steps, weights, layout) -> bytes | None\n\nReturns the pixels after the steps, which are structs "
+     "hr_image_step; weights are floats. "
      "None: the compressed data is damaged."},
     {NULL, NULL, 0, NULL},
 };

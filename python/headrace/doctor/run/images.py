@@ -88,7 +88,7 @@ def _opened_by_headrace() -> Iterator[None]:
 def _native(dataset: Any) -> Iterator[bool]:
     """Gives the dataset native transforms while it is active, if it has an attribute that can be replaced. The datasets
     of torchvision have a second reference to it in `transforms`."""
-    from headrace import images
+    from headrace.images._native import native_or_same
 
     places = [(dataset, _TRANSFORM), (lookup.attribute(dataset, "transforms"), _TRANSFORM)]
     kept = [
@@ -96,7 +96,7 @@ def _native(dataset: Any) -> Iterator[bool]:
     ]
     kept = [(owner, name, value) for owner, name, value in kept if callable(value)]
     for owner, name, value in kept:
-        setattr(owner, name, images.native(value))
+        setattr(owner, name, native_or_same(value))
     try:
         yield bool(kept)
     finally:

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts of what headrace.images did in this process. Each worker posts its own, and the trainer adds them up.
+
+headrace.images counts here, so that the loaders need not import it (nor Pillow).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_MOST_REASONS = 8  # a worker's status has room for so many
+_MOST_LETTERS = 100
+
+made = 0  # images whose pixels were made in C
+read_bytes = 0  # of JPEG files that were read for that
+left: Counter[str] = Counter()  # images left to Pillow, by reason
+
+_post: Callable[[Any], None] | None = None  # in a worker
+_start: tuple[int, int, Counter[str]] = (0, 0, Counter())  # as it was when the worker started
+_posted: tuple[int, int, int] = (0, 0, 0)
+
+
+def add_made(count: int = 1) -> None:
+    global made
+    made += count
+
+
+def add_read(count_bytes: int) -> None:
+    global read_bytes
+    read_bytes += count_bytes
+
+
+def add_left(reason: str) -> None:
+    left[reason] += 1
+
+
+def post_by(post_images: Callable[[Any], None]) -> None:
+    """Makes this process a worker, which posts what it counts from now on. A forked one has inherited the counts of its
+    trainer."""
+    global _post, _start, _posted
+    _post, _start = post_images, (made, read_bytes, left.copy())
+    _posted = (made, read_bytes, left.total())
+
+
+def post() -> None:
+    """In a worker: posts the counts, if they have changed."""
+    global _posted
+    now = (made, read_bytes, left.total())
+    if _post is None or now == _posted:
+        return
+    _posted = now
+    with contextlib.suppress(OSError):  # the dataset may have closed the file
+        _post({"made": made - _start[0], "read_bytes": read_bytes - _start[1], "left": _shown(left - _start[2])})
+
+
+def _shown(reasons: Counter[str]) -> dict[str, int]:
+    """Returns the most frequent reasons, and the sum of the others."""
+    shown: Counter[str] = Counter()
+    for number, (reason, count) in enumerate(reasons.most_common()):
+        shown[reason[:_MOST_LETTERS] if number < _MOST_REASONS else "other reasons"] += count
+    return dict(shown)
+
+
+def sum_up(posted: Iterable[Any]) -> dict[str, Any]:
+    """Adds up what workers have posted, which may be anything."""
+    images, size, reasons = 0, 0, Counter[str]()
+    for counts in posted:
+        try:
+            more, more_bytes = int(counts["made"]), int(counts["read_bytes"])
+            more_left = {str(reason): int(count) for reason, count in counts["left"].items()}
+        except (TypeError, ValueError, KeyError, AttributeError):
+            continue
+        images, size = images + more, size + more_bytes
+        reasons.update(more_left)
+    return {"made": images, "read_bytes": size, "left": dict(reasons)}
