@@ -19,6 +19,7 @@ import types
 from typing import Any
 
 MOST_BYTES = 64 << 20
+_MOST_OF_DATASET = 1 << 30  # the list of a million files takes 100 MB; samples of it are compared, too
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 _library_folders: list[str] = []
 
@@ -50,9 +51,9 @@ class Digest:
     """Collects what belongs to a function. `seen` lists it by name, with a short digest of each part, so that a later
     one can say what changed."""
 
-    def __init__(self, skips_large: bool) -> None:
+    def __init__(self, skips_large: bool, most_bytes: int = MOST_BYTES) -> None:
         self._skips_large = skips_large
-        self._left = MOST_BYTES
+        self._left = most_bytes
         self._known: set[int] = set()
         self._alive: list[Any] = []  # so that no id is used twice
         self.seen: dict[str, str] = {}
@@ -154,7 +155,7 @@ class Digest:
         self._remember(value)
         size = _bytes_of(value)
         if isinstance(size, int) and size > self._left:
-            self._refuse(name)
+            self._refuse(name, f"{getattr(value, 'dtype', '')} {getattr(value, 'shape', '')}")
             return
         try:
             data = pickle.dumps(value, 4)
@@ -171,10 +172,10 @@ class Digest:
         if _is_users(_file_of(type(value))):
             self.add(type(value), f"class of {name}")
 
-    def _refuse(self, name: str) -> None:
+    def _refuse(self, name: str, description: str = "") -> None:
         if not self._skips_large:
             raise TooLarge(name)
-        self._note(name, b"too large")
+        self._note(name, f"too large {description}".encode())
 
 
 def _bytes_of(value: Any) -> Any:
@@ -213,22 +214,17 @@ def seen_by(function: Any, has_version: bool) -> dict[str, str]:
     return digest.seen
 
 
-def seen_in(value: Any, has_version: bool) -> dict[str, str]:
-    """Returns the parts of an object: its class, and each of its attributes. Raises ValueError as seen_by."""
-    digest = Digest(has_version)
+def seen_in(value: Any) -> dict[str, str]:
+    """Returns the parts of a dataset: its class, and each of its attributes, up to 1 GiB together; of larger ones only
+    the shape counts."""
+    digest = Digest(True, _MOST_OF_DATASET)
     name = type(value).__qualname__
-    try:
-        if _is_users(_file_of(type(value))):
-            digest.add(type(value), f"class {name}")
-        else:
-            digest.seen[f"class {name}"] = f"{type(value).__module__}.{name}"
-        for attribute, part in sorted(getattr(value, "__dict__", {}).items()):
-            digest.add(part, f"{name}.{attribute}")
-        if not hasattr(value, "__dict__"):
-            digest.add(value, name)
-    except TooLarge as error:
-        raise ValueError(
-            f"headrace.cache_samples: {error} is larger than {MOST_BYTES >> 20} MiB, too large to see whether it "
-            "changes; give version=, and another one whenever it changes"
-        ) from None
+    if _is_users(_file_of(type(value))):
+        digest.add(type(value), f"class {name}")
+    else:
+        digest.seen[f"class {name}"] = f"{type(value).__module__}.{name}"
+    for attribute, part in sorted(getattr(value, "__dict__", {}).items()):
+        digest.add(part, f"{name}.{attribute}")
+    if not hasattr(value, "__dict__"):
+        digest.add(value, name)
     return digest.seen

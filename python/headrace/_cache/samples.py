@@ -322,8 +322,8 @@ def _warn_not_cached(why: str) -> None:
         warn_user(f"headrace.cache_samples: {why}, so each process makes its own samples")
 
 
-def _stamp_of(dataset: Any, sources: stamps.Sources, version: str, has_name: bool) -> str:
-    seen = digest.seen_in(dataset, version != "0")
+def _stamp_of(dataset: Any, sources: stamps.Sources) -> str:
+    seen = digest.seen_in(dataset)
     looked = stamps.look_at_sources(sources)
     return json.dumps({"sources": looked, "function": seen, "samples": len(dataset)}, sort_keys=True)
 
@@ -393,7 +393,7 @@ def cache_samples(
     if transform is not None and not callable(transform):
         raise TypeError(f"headrace.cache_samples: transform is a function, not {transform!r}")
     size, text, kept = check_budget(budget), opening.check_version(version), opening.check_keep(keep)
-    division = splitting.divide(lookup.attribute(dataset, "transform")) if transform is None else None
+    division = splitting.division_of(dataset) if transform is None else None
     made_by, first, rest = dataset, None, None
     if division is not None:
         made_by, first = splitting.with_first(dataset, division)
@@ -402,7 +402,7 @@ def cache_samples(
     if why := _why_not():
         _warn_not_cached(why)
         return samples
-    stamp = _stamp_of(made_by, sources, text, name is not None)
+    stamp = _stamp_of(made_by, sources)
     label = _default_name(dataset, stamp) if name is None else opening.check_name(name)
     try:
         cache = opening.open_cache(root)

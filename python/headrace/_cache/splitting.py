@@ -11,6 +11,8 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple
 
+from headrace._inspect import lookup
+
 _TORCHVISION = frozenset(
     "CenterCrop ConvertImageDtype FiveCrop Grayscale Normalize PILToTensor Pad Resize RGB TenCrop ToDtype ToImage "
     "ToPILImage ToPureTensor ToTensor".split()
@@ -172,11 +174,23 @@ def unmarked(sample: Any) -> Any:
     return sample
 
 
+def _is_subset(dataset: Any) -> bool:
+    return type(dataset).__name__ == "Subset" and str(type(dataset).__module__).startswith("torch.utils.data")
+
+
+def division_of(dataset: Any) -> Division | None:
+    """Divides the transform of a dataset, or of the one that a Subset of torch has."""
+    return division_of(dataset.dataset) if _is_subset(dataset) else divide(lookup.attribute(dataset, "transform"))
+
+
 def with_first(dataset: Any, division: Division) -> tuple[Any, First]:
     """Returns a copy of the dataset whose transform does the first steps only. torchvision's datasets have a second
     reference to it, in `transforms`."""
-    first = First(division)
     other = copy.copy(dataset)
+    if _is_subset(dataset):
+        other.dataset, first = with_first(dataset.dataset, division)
+        return other, first
+    first = First(division)
     other.transform = first
     both = vars(other).get("transforms")
     if both is not None and getattr(both, "transform", None) is division.compose:

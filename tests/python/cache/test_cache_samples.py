@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import headrace
+import headrace.torch
 import numpy as np
 import photos
 import pytest
 import torch
 from cache_scripts import Scripts
+from headrace._cache import digest
 from headrace._cache import samples as module
 from headrace._samples.compare import difference
 from headrace.torch import DataLoader
@@ -464,6 +466,20 @@ def test_changed_sources_or_length_make_the_samples_again(
     assert "Counted.count has changed" in capfd.readouterr().err
 
 
+def test_large_attributes_count_by_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "_MOST_OF_DATASET", 1000)
+    names = {_cached(Values(np.zeros(size))).name for size in (500, 500, 600)}
+    assert len(names) == 2
+
+
+def test_install_leaves_iterable_loaders_alone(counted: Counted) -> None:
+    with headrace.torch.installed(cache="8M"):
+        assert len(list(torch.utils.data.DataLoader(Stream()))) == 3
+        assert len(list(torch.utils.data.DataLoader(counted, 4))) == 10
+        assert len(list(torch.utils.data.DataLoader(counted, 4))) == 10
+    assert len(counted.made()) <= 3 * COUNT + 2
+
+
 def test_keep_and_drop(counted: Counted) -> None:
     _cached(counted, name="kept", keep="boot")[3]
     module._kept.clear()
@@ -532,6 +548,23 @@ def test_steps_before_the_first_random_one_are_cached(
     assert run(cache="8M") == expected
     assert "RandomHorizontalFlip, RandomCrop, ToTensor run behind the cache" in capfd.readouterr().err
     assert run(cache="8M") == expected
+
+
+@needs_torchvision
+def test_transform_of_a_subset_is_divided(tmp_path: pathlib.Path) -> None:
+    photos.import_torchvision()
+    from torchvision import transforms as t
+
+    whole = _pictures(tmp_path, t.Compose([t.CenterCrop(20), t.RandomCrop(16), t.ToTensor()]))
+    part = torch.utils.data.Subset(whole, [4, 1])
+
+    def run(dataset: Any) -> list[Any]:
+        torch.manual_seed(2)
+        return [[dataset[number][0].tolist() for number in range(2)] for _ in range(2)]
+
+    cached = _cached(part)
+    assert run(cached) == run(part)
+    assert cached.report()["made"] == 2
 
 
 @needs_torchvision

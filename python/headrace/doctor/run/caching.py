@@ -44,7 +44,7 @@ def _bytes_of(sample: Any) -> int:
 
 
 def _measure(dataset: Any) -> list[Observation]:
-    division = splitting.divide(lookup.attribute(dataset, "transform"))
+    division = splitting.division_of(dataset)
     kept = dataset if division is None else splitting.with_first(dataset, division)[0]
     numbers = checks.spread(len(dataset), _SAMPLES)
     seconds, size, random = 0.0, 0, ""
