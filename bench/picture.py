@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws docs/benchmarks.svg and docs/memory.svg from the tables of docs/benchmarks.md.
+"""Draws docs/benchmarks.svg, docs/images.svg and docs/memory.svg from the tables of docs/benchmarks.md.
 
-`bench/run.py --docs` calls it after it has replaced the tables; `python bench/picture.py` draws both pictures again.
+`bench/run.py --docs` calls it after it has replaced the tables; `python bench/picture.py` draws the pictures again.
 The pictures show nothing that is not in the tables.
 """
 
@@ -88,6 +88,38 @@ def draw_speed(results: list[Result], path: Path) -> None:
         _save(figure, path)
 
 
+def read_images(page: str) -> list[tuple[str, float, int]]:
+    """Reads the first table of the section "images": the name, the CPU time per image in us (float32), and the largest
+    difference from Pillow's pixels."""
+    rows = []
+    for line in page.partition("\n### images\n")[2].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and cells[3].endswith(" us"):
+            rows.append((cells[0].replace("`", ""), float(cells[3].split()[0]), int(cells[5] or 0)))
+        elif rows and not line.startswith("|"):
+            break
+    return rows
+
+
+def draw_images(rows: list[tuple[str, float, int]], path: Path) -> None:
+    """Writes an SVG of the CPU time per image, a bar for each way to read it."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8.4, 3.0), layout="constrained")
+        axes = figure.subplots()
+        pillow_us = rows[0][1]
+        for at, (name, us, difference) in enumerate(rows):
+            colour = BLUE if name.startswith("images.") else ORANGE if at == 0 else "#bbbbbb"
+            axes.barh(at, us / 1e3, color=colour, height=0.6, zorder=3)
+            pixels = "Pillow's pixels" if difference == 0 else f"pixels differ by up to {difference}"
+            axes.text(us / 1e3 + 0.05, at, f"{pillow_us / us:.1f} x, {pixels}", va="center")
+        axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+        axes.set_xlim(0, 1.45 * pillow_us / 1e3)
+        axes.set_xlabel("ms of CPU time per image: decode, RandomResizedCrop(224), flip, to a float32 tensor")
+        axes.invert_yaxis()
+        _plain(axes)
+        _save(figure, path)
+
+
 def _epochs(work: str) -> float:
     """Reads how many epochs a row of growth is about: `growth after 0.5 epochs`, `growth over 3 shuffled epochs`."""
     return float(work.removeprefix(GROWN).split()[1])
@@ -116,8 +148,9 @@ def draw_memory(results: list[Result], path: Path) -> None:
 
 
 def draw(page: str) -> None:
-    """Draws both pictures from the tables of the page."""
+    """Draws the pictures from the tables of the page."""
     draw_speed(read_results(page, "dataloader"), DOCS / "benchmarks.svg")
+    draw_images(read_images(page), DOCS / "images.svg")
     draw_memory(read_results(page, "store"), DOCS / "memory.svg")
 
 

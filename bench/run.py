@@ -3,7 +3,7 @@
 
 `run.py NAME...` runs only these: `arena` is bench_arena. With QUICK=1 in the environment it runs fewer cases.
 The results are written to build/bench.md. `run.py --docs` also puts them into docs/benchmarks.md, and draws
-docs/benchmarks.svg and docs/memory.svg from them.
+docs/benchmarks.svg, docs/images.svg and docs/memory.svg from them.
 """
 
 from __future__ import annotations
