@@ -259,6 +259,10 @@ HR_API int hr_cache_collect(hr_cache *cache, int64_t older_ns, uint64_t quota_by
                             int (*visit)(void *context, const struct hr_cache_entry *entry), void *context,
                             struct hr_cache_collected *ret_collected);
 
+/* Deletes what jobs that have ended left: removed objects, and objects with HR_CACHE_KEEP_JOB, which no process has.
+ * -EBUSY: another process is collecting. */
+HR_API int hr_cache_sweep(hr_cache *cache);
+
 /* Checks a name and a version. -EINVAL with the reason: empty, too long, a control character, a slash, a dot at the
  * start. */
 HR_API int hr_cache_check_name(const char *name, const char *version);

@@ -63,8 +63,9 @@ struct hr_sample {
 };
 
 enum hr_sample_answer { HR_SAMPLE_READY = 0, HR_SAMPLE_MAKE = 1, HR_SAMPLE_BUSY = 2, HR_SAMPLE_REFUSED = 3 };
-/* Returns an enum hr_sample_answer. -ERANGE: there is no sample `index`. HR_E_CORRUPT: the entry of the sample is
- * damaged. -EMFILE and other errno. */
+/* Returns an enum hr_sample_answer. A process that cannot take part in making samples, for example because it has no
+ * descriptor left, gets HR_SAMPLE_REFUSED instead of the others. -ERANGE: there is no sample `index`. HR_E_CORRUPT: the
+ * entry of the sample is damaged. */
 HR_API int hr_samples_begin(hr_samples *samples, uint64_t index, struct hr_sample *ret_sample);
 
 /* Waits after HR_SAMPLE_BUSY while another process or thread makes the sample, at most four times as long as a sample
@@ -107,8 +108,17 @@ HR_API void hr_samples_count_alone(hr_samples *samples);
 /* Compares each sample that is there with its checksum. HR_E_CORRUPT names the first that differs. */
 HR_API int hr_samples_verify(hr_samples *samples);
 
-/* A word for the users of one object, 0 at first: the first that changes it from 0 to something else gets 1. */
-HR_API int hr_samples_claim_check(hr_samples *samples);
+/* The state of the check that the samples are the same each time they are made. One process checks that; if it dies,
+ * another one does. */
+enum hr_samples_check {
+    HR_SAMPLES_CHECK = 0,    /* this process has to check, and then call hr_samples_end_check */
+    HR_SAMPLES_CHECKING = 1, /* another process or thread does */
+    HR_SAMPLES_RIGHT = 2,
+    HR_SAMPLES_WRONG = 3 /* no process should use them */
+};
+HR_API int hr_samples_begin_check(hr_samples *samples); /* an enum hr_samples_check, or an errno */
+/* `result`: HR_SAMPLES_RIGHT or HR_SAMPLES_WRONG, or HR_SAMPLES_CHECK if the check was broken off. */
+HR_API void hr_samples_end_check(hr_samples *samples, enum hr_samples_check result);
 
 #ifdef __cplusplus
 }

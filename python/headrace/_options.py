@@ -126,7 +126,7 @@ def _check_steps(name: str, value: Any) -> None:
 
 
 def _check_cache(name: str, value: Any) -> None:
-    if value is None or value is True or value == AUTO:
+    if value is None or isinstance(value, bool) or value == AUTO:
         return
     if units.size_of(value, name) < _LEAST_CACHE:
         raise ValueError(f'{name} is {value!r}; give at least 1 MiB, such as "40G", or {AUTO!r}')
@@ -411,6 +411,8 @@ class Policy(Options):
             raise ValueError(
                 'rng="sample" needs a map-style dataset (one with __getitem__), but this dataset is iterable'
             )
+        if policy.cache is False:
+            policy.cache = None
         if is_iterable and policy.cache is not None:
             raise ValueError(
                 "cache= needs a map-style dataset (one with __getitem__ and __len__), but this dataset is iterable"

@@ -308,3 +308,13 @@ int hr_cache_collect(hr_cache *cache, int64_t older_ns, uint64_t quota_bytes,
     if (r == 0) *ret_collected = all.result;
     return r;
 }
+
+static int keep_others(void *context, const struct hr_cache_entry *entry) {
+    (void)context;
+    return entry->state != HR_CACHE_REMOVED && entry->info.keep != HR_CACHE_KEEP_JOB;
+}
+
+int hr_cache_sweep(hr_cache *cache) {
+    struct hr_cache_collected ignored;
+    return hr_cache_collect(cache, -1, UINT64_MAX, keep_others, NULL, &ignored);
+}

@@ -344,13 +344,15 @@ static int claim(hr_samples *samples, uint64_t word, struct hr_sample *ret_sampl
 static int look(hr_samples *samples, uint64_t word, struct hr_sample *ret_sample) {
     uint64_t state = state_of(word);
     if (state == REFUSED) return HR_SAMPLE_REFUSED;
+    if (state != READY && need_lease(samples) < 0) return HR_SAMPLE_REFUSED;
     if (state == BUSY && hr__samples_lease_lives(samples, value_of(word))) {
         ret_sample->begun_ns = hr__now_ns();
         return HR_SAMPLE_BUSY;
     }
     if (state != READY) return claim(samples, word, ret_sample);
     int r = find(samples, ret_sample->index, word, ret_sample);
-    if (samples->checked && (r < 0 || !is_whole(samples, ret_sample))) return claim(samples, word, ret_sample);
+    if (samples->checked && (r < 0 || !is_whole(samples, ret_sample)))
+        return need_lease(samples) < 0 ? HR_SAMPLE_REFUSED : claim(samples, word, ret_sample);
     if (r == 0) atomic_fetch_add_explicit(&samples->head->hits, 1, memory_order_relaxed);
     return r < 0 ? r : HR_SAMPLE_READY;
 }
@@ -359,8 +361,7 @@ int hr_samples_begin(hr_samples *samples, uint64_t index, struct hr_sample *ret_
     if (index >= samples->head->count)
         return hr__fail(-ERANGE, "cache: '%s' has %" PRIu64 " samples, and no sample %" PRIu64, name_of(samples),
                         samples->head->count, index);
-    int r = need_lease(samples);
-    if (r < 0) return r;
+    int r;
     *ret_sample = (struct hr_sample){.index = index};
     do r = look(samples, atomic_load(&samples->entries[index].word), ret_sample);
     while (r == -EAGAIN);
@@ -513,7 +514,20 @@ int hr_samples_verify(hr_samples *samples) {
     return 0;
 }
 
-int hr_samples_claim_check(hr_samples *samples) {
-    uint32_t none = 0;
-    return atomic_compare_exchange_strong(&samples->head->check, &none, 1);
+int hr_samples_begin_check(hr_samples *samples) {
+    int r = need_lease(samples);
+    if (r < 0) return r;
+    uint64_t word = atomic_load(&samples->head->check);
+    for (;;) {
+        if (state_of(word) == READY) return HR_SAMPLES_RIGHT;
+        if (state_of(word) == REFUSED) return HR_SAMPLES_WRONG;
+        if (state_of(word) == BUSY && hr__samples_lease_lives(samples, value_of(word))) return HR_SAMPLES_CHECKING;
+        uint64_t own = word_of(BUSY, atomic_load(&samples->lease));
+        if (atomic_compare_exchange_strong(&samples->head->check, &word, own)) return HR_SAMPLES_CHECK;
+    }
+}
+
+void hr_samples_end_check(hr_samples *samples, enum hr_samples_check result) {
+    uint64_t state = result == HR_SAMPLES_RIGHT ? READY : result == HR_SAMPLES_WRONG ? REFUSED : EMPTY;
+    atomic_store(&samples->head->check, word_of(state, 0));
 }

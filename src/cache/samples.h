@@ -58,7 +58,8 @@ struct samples_head {
     uint64_t count, extent_bytes, extent_count, entries_at, extents_at, data_at, end;
     _Atomic uint64_t boot;        /* a hash of the start of the machine in which it is used */
     _Atomic uint32_t was_stopped; /* 1: the machine has stopped since it was made, so checksums have to be compared */
-    _Atomic uint32_t check;       /* hr_samples_claim_check */
+    uint32_t spare_word;
+    _Atomic uint64_t check;       /* a word as that of an entry: EMPTY, BUSY, READY (right) or REFUSED (wrong) */
     _Atomic uint64_t leases;      /* that were given out */
     _Atomic uint64_t next_extent; /* the first that no handle has taken yet */
     uint64_t spare[8];            /* each hit writes the next word, so it is in a cache line of its own */

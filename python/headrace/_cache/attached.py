@@ -7,11 +7,11 @@ of it, as a handle: the root, the object's id, and the place in it. Any other pi
 
 from __future__ import annotations
 
-import atexit
 import bisect
 import functools
 import json
 import math
+import multiprocessing.util
 import os
 import pickle
 import sys
@@ -68,7 +68,8 @@ def _register(cached: _core.Cached, handle: tuple[str, str, str, str]) -> None:
     _ranges[start] = (start + cached.bytes, handle)
     _watched[start] = weakref.ref(cached, functools.partial(_forget, start))
     if not _state["is_registered"]:
-        atexit.register(_end_claims)
+        # After multiprocessing has ended the workers, because the last process that has an object of a job deletes it.
+        multiprocessing.util.Finalize(None, _end_claims, exitpriority=-100)
         _state["is_registered"] = True
 
 

@@ -11,12 +11,13 @@ import functools
 import hashlib
 import inspect
 import os
-import pickle
 import site
 import sys
 import sysconfig
 import types
 from typing import Any
+
+from headrace._cache import fingerprint
 
 MOST_BYTES = 64 << 20
 _MOST_OF_DATASET = 1 << 30  # the list of a million files takes 100 MB; samples of it are compared, too
@@ -51,12 +52,13 @@ class Digest:
     """Collects what belongs to a function. `seen` lists it by name, with a short digest of each part, so that a later
     one can say what changed."""
 
-    def __init__(self, skips_large: bool, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, skips_large: bool, most_bytes: int | None = None) -> None:
         self._skips_large = skips_large
-        self._left = most_bytes
+        self._left = MOST_BYTES if most_bytes is None else most_bytes
         self._known: set[int] = set()
         self._alive: list[Any] = []  # so that no id is used twice
         self.seen: dict[str, str] = {}
+        self.unknown: list[str] = []  # values of which only the class counts
 
     def _note(self, name: str, data: bytes) -> None:
         self.seen[name] = hashlib.blake2b(data, digest_size=8).hexdigest()
@@ -92,7 +94,7 @@ class Digest:
             self.add(function, name)
             return
         code = function.__code__
-        self._note(name, _source(function, code))
+        self._note(name, _source(function, code) + _code_bytes(code))
         if function.__defaults__ or function.__kwdefaults__:
             self._add_value((function.__defaults__, function.__kwdefaults__), f"{name}: defaults")
         for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
@@ -134,10 +136,10 @@ class Digest:
 
     def _add_class(self, cls: type, name: str) -> None:
         self._remember(cls)
-        try:
-            self._note(name, inspect.getsource(cls).encode())
-        except (OSError, TypeError):
-            self._note(name, cls.__qualname__.encode())
+        self._note(name, _class_text(cls))
+        for base in cls.__mro__[1:]:
+            if id(base) not in self._known and _is_users(_file_of(base)):
+                self.add(base, f"class {base.__qualname__}")
         for attribute, member in list(vars(cls).items()):
             function = getattr(member, "__func__", member)
             if isinstance(function, types.FunctionType):
@@ -153,24 +155,34 @@ class Digest:
             self._note(name, f"{type(value).__name__} {value!r}".encode(errors="surrogatepass"))
             return
         self._remember(value)
+        hashed = hashlib.blake2b(digest_size=8)
         size = _bytes_of(value)
-        if isinstance(size, int) and size > self._left:
+        try:
+            if isinstance(size, int) and size > self._left:
+                raise fingerprint.TooLarge
+            self._left -= fingerprint.write(value, hashed.update, self._left, self._code_of)
+        except fingerprint.TooLarge:
             self._refuse(name, f"{getattr(value, 'dtype', '')} {getattr(value, 'shape', '')}")
             return
-        try:
-            data = pickle.dumps(value, 4)
-        except Exception:  # it cannot be pickled: only its class counts
+        except fingerprint.Unknown:  # only its class counts
+            self.unknown.append(name)
             self._note(name, f"an instance of {type(value).__module__}.{type(value).__qualname__}".encode())
-            if _is_users(_file_of(type(value))):
-                self.add(type(value), f"class of {name}")
-            return
-        if len(data) > self._left:
-            self._refuse(name)
-            return
-        self._left -= len(data)
-        self._note(name, data)
+        else:
+            self.seen[name] = hashed.hexdigest()
         if _is_users(_file_of(type(value))):
             self.add(type(value), f"class of {name}")
+
+    def _code_of(self, value: Any) -> bytes | None:
+        """Returns the text of a function or class of the user; its names are noted, too. None: pickle names it."""
+        if not _is_users(_file_of(value)) and getattr(value, "__name__", "") != "<lambda>":
+            return None
+        if isinstance(value, type):
+            return _class_text(value)
+        closure = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
+        parts = [value.__qualname__, _source(value, value.__code__), _code_bytes(value.__code__)]
+        return repr(parts).encode() + fingerprint.fingerprint(
+            (value.__defaults__, value.__kwdefaults__, closure), self._code_of
+        )
 
     def _refuse(self, name: str, description: str = "") -> None:
         if not self._skips_large:
@@ -183,6 +195,20 @@ def _bytes_of(value: Any) -> Any:
         return value.nbytes if hasattr(type(value), "nbytes") else 0
     except Exception:  # a sparse tensor has no such number
         return 0
+
+
+def _is_set(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _class_text(cls: type) -> bytes:
+    try:
+        return inspect.getsource(cls).encode(errors="surrogatepass")
+    except (OSError, TypeError):
+        return cls.__qualname__.encode()
 
 
 def _source(function: types.FunctionType, code: types.CodeType) -> bytes:
@@ -214,9 +240,9 @@ def seen_by(function: Any, has_version: bool) -> dict[str, str]:
     return digest.seen
 
 
-def seen_in(value: Any) -> dict[str, str]:
+def seen_in(value: Any) -> tuple[dict[str, str], list[str]]:
     """Returns the parts of a dataset: its class, and each of its attributes, up to 1 GiB together; of larger ones only
-    the shape counts."""
+    the shape counts. And the names of attributes that cannot be compared."""
     digest = Digest(True, _MOST_OF_DATASET)
     name = type(value).__qualname__
     if _is_users(_file_of(type(value))):
@@ -227,4 +253,4 @@ def seen_in(value: Any) -> dict[str, str]:
         digest.add(part, f"{name}.{attribute}")
     if not hasattr(value, "__dict__"):
         digest.add(value, name)
-    return digest.seen
+    return digest.seen, digest.unknown

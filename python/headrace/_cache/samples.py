@@ -8,14 +8,17 @@ runs the random steps behind it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import json
 import multiprocessing
 import operator
 import os
+import secrets
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -30,7 +33,7 @@ from headrace._samples import checks, pending
 from headrace._samples.prepared import PreparedDataset
 from headrace._start import pickling
 
-_OF_PROCESS = ("_table", "_ahead", "_knows_numpy", "_knows_torch")  # attributes that are not pickled
+_CHECK, _CHECKING, _RIGHT, _WRONG = range(4)  # enum hr_samples_check
 _SUFFIX = ".samples"  # of the names of such objects, so that no other data has them
 _FORMAT = "samples"
 _UNFIT, _NO_ROOM = "cannot be pickled", "the budget is used up"
@@ -53,34 +56,65 @@ class _Ahead(threading.local):
         self.made: dict[int, Any] = {}
 
 
+def _of_process() -> dict[str, Any]:
+    """Returns the attributes that a process does not get from another one, as they are at first."""
+    return {
+        "note": None,
+        "_table": None,
+        "_ahead": _Ahead(),
+        "_lock": threading.RLock(),
+        "_has_begun": False,
+        "_knows_numpy": False,
+        "_knows_torch": False,
+    }
+
+
 class CachedSamples(PreparedDataset):
     """A map-style dataset whose samples are made once per machine; see headrace.cache_samples. Other attributes are
     those of the dataset."""
 
+    dataset: Any
+    transform: Callable[[Any], Any] | None
+    _shown: Any
+    _division: Any
+    _first: Any
+    _count: int
+    _handle: tuple[str | None, str, str, str] | None
+    _table: _core.Samples | None
+    _has_begun: bool
+    _knows_numpy: bool
+    _knows_torch: bool
+
     def __init__(
-        self, dataset: Any, made_by: Any, first: splitting.First | None, transform: Callable[[Any], Any] | None
+        self, dataset: Any, division: splitting.Division | None, transform: Callable[[Any], Any] | None
     ) -> None:
-        self.dataset = dataset
-        self.transform = transform
-        self.shown: Any = self
-        self._made_by = made_by  # the dataset, or a copy of it with a part of its transform
-        self._first = first
-        self._count = len(dataset)
-        self._handle: tuple[str | None, str, str, str] | None = None  # root, name, version, id; None: not cached
-        self._table: _core.Samples | None = None
-        self._ahead = _Ahead()
-        self._knows_numpy = self._knows_torch = False
+        own = {
+            "dataset": dataset,
+            "transform": transform,
+            "_shown": None,  # the dataset of a loader with the option cache
+            "_division": division,
+            "_first": None if division is None else splitting.First(division),
+            "_count": len(dataset),
+            "_handle": None,  # root, name, version, id; None: not cached
+        }
+        vars(self).update(own, **_of_process())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in _OF_PROCESS}
+        return {name: value for name, value in vars(self).items() if name not in _of_process()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _table=None, _ahead=_Ahead(), _knows_numpy=False, _knows_torch=False)
+        vars(self).update(state, **_of_process())
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "dataset":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self):
+            vars(self)[name] = value
+        else:  # such as a file that a worker_init_fn opens
+            setattr(self.dataset, name, value)
 
     def __repr__(self) -> str:
         name = "not cached" if self.name is None else repr(self.name)
@@ -88,6 +122,10 @@ class CachedSamples(PreparedDataset):
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def shown(self) -> Any:
+        return self if self._shown is None else self._shown
 
     @property
     def name(self) -> str | None:
@@ -101,8 +139,12 @@ class CachedSamples(PreparedDataset):
         return sample if self.transform is None else self.transform(sample)
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
-        order = list(self._prepared(indices))
-        return [self[index] for index in order]
+        samples = []
+        for place, index in enumerate(list(self._prepared(indices))):
+            if self.note is not None:
+                self.note(place)
+            samples.append(self[index])
+        return samples
 
     def prepare(self, indices: Iterable[Any]) -> None:
         for _ in self._prepared(indices):
@@ -111,13 +153,13 @@ class CachedSamples(PreparedDataset):
     def _prepared(self, indices: Iterable[Any]) -> Iterable[Any]:
         """Yields the indices, and takes or makes the sample of each, unless another process makes it now: that one may
         be there when it is asked for."""
-        table, made = self._open(), self._ahead.made
+        table, made = self._checked(), self._ahead.made
         made.clear()
         for index in indices:
             number = self._number_of(index)
             if table is not None and number is not None and number not in made:
                 try:
-                    sample = table.take(number, self._make)
+                    sample = table.take(number, self._maker_of(index))
                 except Exception as error:
                     sample = _Failure(error)
                 if sample is not NotImplemented:
@@ -125,22 +167,23 @@ class CachedSamples(PreparedDataset):
             yield index
 
     def _number_of(self, index: Any) -> int | None:
-        """Returns the index as a number from 0 to the length, or None if the samples of such an index are not
-        cached."""
-        if type(index) is int and 0 <= index < self._count:
-            return index
-        if isinstance(index, (bool, str)) or not lookup.has_special(index, "__index__"):
-            return None
-        try:
-            number = operator.index(index)
-        except TypeError:
-            return None
-        number += self._count if number < 0 else 0
-        return number if 0 <= number < self._count else None
+        """Returns an index from 0 to the length as an int, or None if the samples of such an index are not cached: a
+        negative one may have a meaning of its own."""
+        if type(index) is not int:
+            if isinstance(index, (bool, str)) or not lookup.has_special(index, "__index__"):
+                return None
+            try:
+                index = operator.index(index)
+            except TypeError:
+                return None
+        return index if 0 <= index < self._count else None
+
+    def _maker_of(self, index: Any) -> Callable[[int], Any]:
+        return self._make if type(index) is int else lambda number: self._make(index)
 
     def _base(self, index: Any) -> Any:
         number = self._number_of(index)
-        table = self._table if self._table is not None else self._open()
+        table = self._checked()
         if number is None or table is None:
             return self._make(index)
         ahead = self._ahead.made.pop(number, NotImplemented)
@@ -149,26 +192,33 @@ class CachedSamples(PreparedDataset):
         if ahead is not NotImplemented:
             return ahead
         self._know_arrays()
-        return table.get(number, self._make)
+        return table.get(number, self._maker_of(index))
 
     def _make(self, index: Any) -> Any:
         """Makes a sample of the dataset, with all its values."""
-        if self._first is not None:
-            self._first.begin()
         was_reading, pending.reading.is_on = pending.reading.is_on, False
         try:
-            return checks.settled(self._made_by[index])
-        except (TypeError, AttributeError) as error:
-            if self._first is not None:
-                exception_text.add_text(
-                    error,
-                    "headrace: cache= has divided the dataset's transform in front of its first random step, and the "
-                    "dataset cannot work with what it returns then. Give the random steps yourself: "
-                    "headrace.cache_samples(dataset, transform=...)",
-                )
-            raise
+            return checks.settled(self._get(index)) if self._division is None else self._make_first(index)
         finally:
             pending.reading.is_on = was_reading
+
+    def _make_first(self, index: Any) -> Any:
+        try:
+            with self._lock, splitting.doing_first(self.dataset, self._division, self._first):
+                sample = checks.settled(self._get(index))
+                self._first.check(sample)
+                return sample
+        except (TypeError, AttributeError) as error:
+            exception_text.add_text(error, splitting.CHANGED)
+            raise
+
+    def _get(self, index: Any) -> Any:
+        try:
+            return self.dataset[index]
+        except NotImplementedError:
+            if not hasattr(self.dataset, "__getitems__"):
+                raise
+        return self.dataset.__getitems__([index])[0]
 
     def _know_arrays(self) -> None:
         """The extension has to know numpy and torch before it keeps or makes the first array or tensor."""
@@ -195,35 +245,61 @@ class CachedSamples(PreparedDataset):
             self._know_arrays()
         return self._table
 
+    def _checked(self) -> _core.Samples | None:
+        """Returns the table. A loader that does not call begin, or a dataset around this one, has it checked here."""
+        if not self._has_begun:
+            self.begin(True)
+        return self._table if self._table is not None else self._open()
+
     def view(self, index: int) -> Any:
         """Returns a sample of the cache without a copy: its numpy arrays are read-only views, its tensors copies. The
         transform is not applied. Raises KeyError if the sample is not in the cache."""
-        table = self._table if self._table is not None else self._open()
-        number = self._number_of(index)
+        table, number = self._checked(), self._number_of(index)
         if table is None or number is None:
             raise KeyError(f"headrace: sample {index!r} is not in the cache")
         sample = table.view(number)
-        return sample if self._first is None else splitting.unmarked(sample)
+        return sample if self._division is None else splitting.unmarked(sample)
 
     # ---- is it right? ----
 
     def begin(self, is_first: bool) -> None:
-        table = self._open() if is_first else None
-        name = self.name
-        if table is None or name is None:
+        self._has_begun = True
+        table, name = self._open(), self.name
+        if table is None or name is None or self._handle is None:
             return
-        if table.claim_check():
-            try:
-                checks.check_not_random(self._make, self._keep, self._count, name)
-            except checks.SamplesDiffer:
+        state = table.begin_check()
+        if state == _CHECK:
+            self._check(table, name)
+        elif state == _WRONG:
+            raise checks.SamplesDiffer(checks.say_random(name, "another process has found that"))
+        elif state == _RIGHT and is_first:
+            checks.check_not_stale(self._make_plain, self.view, self._count, name, self._handle[2])
+
+    def _check(self, table: _core.Samples, name: str) -> None:
+        result = _CHECK
+        try:
+            checks.check_not_random(self._make, self._keep, self._count, name)
+            if self._division is not None and self.transform is not None:
+                checks.check_division(self._get_whole, self._make, self.transform, self._count)
+            result = _RIGHT
+        except checks.SamplesDiffer:
+            result = _WRONG
+            raise
+        finally:
+            table.end_check(result)
+            if result == _WRONG:
                 self.drop()  # samples that were kept meanwhile are not right
-                raise
-        else:
-            checks.check_not_stale(self._make_plain, self.view, self._count, name)
 
     def _keep(self, index: int, sample: Any) -> None:
         if self._table is not None:
             self._table.take(index, lambda _: sample)
+
+    def _get_whole(self, index: int) -> Any:
+        was_reading, pending.reading.is_on = pending.reading.is_on, False
+        try:
+            return checks.settled(self._get(index))
+        finally:
+            pending.reading.is_on = was_reading
 
     def _make_plain(self, index: int) -> Any:
         return splitting.unmarked(self._make(index))
@@ -241,7 +317,7 @@ class CachedSamples(PreparedDataset):
         """
         table = self._open()
         if table is None:
-            return {"samples": self._count, "ready": 0, "why": "the samples are not cached"}
+            return {"samples": self._count, "ready": 0, "why": _why_not() or "the samples are not cached"}
         found = table.report()
         refused = {_NO_ROOM: found["no_room"], _UNFIT: found["unfit"]}
         return {
@@ -268,7 +344,7 @@ class CachedSamples(PreparedDataset):
 
     def fill(self, numbers: Iterable[int]) -> int:
         """Makes these samples if no other process does. Returns how many there are."""
-        table = self._open()
+        table = self._checked()
         count = 0
         for number in numbers:
             if table is not None:
@@ -322,15 +398,31 @@ def _warn_not_cached(why: str) -> None:
         warn_user(f"headrace.cache_samples: {why}, so each process makes its own samples")
 
 
-def _stamp_of(dataset: Any, sources: stamps.Sources) -> str:
-    seen = digest.seen_in(dataset)
+def _stamp_of(samples: CachedSamples, sources: stamps.Sources) -> tuple[str, list[str]]:
+    """Returns what the samples are made from, as text, and the attributes that cannot be compared."""
+    dataset, division = samples.dataset, samples._division
+    with contextlib.nullcontext() if division is None else splitting.doing_first(dataset, division, samples._first):
+        seen, unknown = digest.seen_in(dataset)
+    inner = splitting.inner_of(dataset)
+    if inner is not dataset:
+        with contextlib.nullcontext() if division is None else splitting.doing_first(dataset, division, samples._first):
+            more, unknown_too = digest.seen_in(inner)
+        seen, unknown = {**seen, **more}, unknown + unknown_too
     looked = stamps.look_at_sources(sources)
-    return json.dumps({"sources": looked, "function": seen, "samples": len(dataset)}, sort_keys=True)
+    return json.dumps({"sources": looked, "function": seen, "samples": len(dataset)}, sort_keys=True), unknown
 
 
-def _default_name(dataset: Any, stamp: str) -> str:
+def _default_name(dataset: Any, stamp: str, unknown: list[str]) -> str:
+    """Returns a name that jobs with the same dataset have in common. If the dataset has something that cannot be
+    compared, only this process and its workers have it."""
     word = "".join(letter if letter.isalnum() else "-" for letter in type(dataset).__name__)[:60]
-    return f"{word}-{hashlib.blake2b(stamp.encode(), digest_size=6).hexdigest()}"
+    if not unknown:
+        return f"{word}-{hashlib.blake2b(stamp.encode(), digest_size=6).hexdigest()}"
+    building.say(
+        f"cache: the samples of {type(dataset).__name__} are not shared with other jobs, because {unknown[0]} cannot "
+        "be compared; headrace.cache_samples(dataset, name=...) shares them"
+    )
+    return f"{word}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _is_main() -> bool:
@@ -394,16 +486,13 @@ def cache_samples(
         raise TypeError(f"headrace.cache_samples: transform is a function, not {transform!r}")
     size, text, kept = check_budget(budget), opening.check_version(version), opening.check_keep(keep)
     division = splitting.division_of(dataset) if transform is None else None
-    made_by, first, rest = dataset, None, None
-    if division is not None:
-        made_by, first = splitting.with_first(dataset, division)
-        rest = transform = splitting.Rest(division)
-    samples = CachedSamples(dataset, made_by, first, transform)
+    rest = None if division is None else splitting.Rest(division)
+    samples = CachedSamples(dataset, division, transform if rest is None else rest)
     if why := _why_not():
         _warn_not_cached(why)
         return samples
-    stamp = _stamp_of(made_by, sources)
-    label = _default_name(dataset, stamp) if name is None else opening.check_name(name)
+    stamp, unknown = _stamp_of(samples, sources)
+    label = opening.check_name(name) if name is not None else _default_name(dataset, stamp, unknown)
     try:
         cache = opening.open_cache(root)
     except OSError as error:
@@ -411,12 +500,20 @@ def cache_samples(
             raise
         _warn_not_cached(str(error))
         return samples
+    cache.sweep()
     cached = _obtain(cache, label + _SUFFIX, text, stamp, kept, len(dataset), size)
     info = cached.info()
-    _kept[info["id"]] = cached
+    _keep(dataset, cached, info["id"])
     samples._handle = (None if root is None else cache.root, info["name"], text, info["id"])
     _tell(samples, cache, cached, rest)
     return samples
+
+
+def _keep(dataset: Any, cached: _core.Cached, identity: str) -> None:
+    """Keeps an object as long as the dataset, or the process, exists."""
+    _kept[identity] = cached
+    with contextlib.suppress(TypeError):  # it allows no weak references
+        weakref.finalize(dataset, _kept.pop, identity, None).atexit = False
 
 
 def for_loader(dataset: Any, budget: int | str | bool) -> Any:
@@ -426,7 +523,7 @@ def for_loader(dataset: Any, budget: int | str | bool) -> Any:
             f"headrace: cache= needs a map-style dataset with a length, but the dataset is a {type(dataset).__name__}"
         )
     found = cache_samples(dataset, "auto" if budget is True else budget)
-    found.shown = dataset
+    found._shown = dataset
     return found
 
 

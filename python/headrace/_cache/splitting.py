@@ -8,7 +8,9 @@ first steps and marks its result. In a sample from the cache, the rest is applie
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from headrace._inspect import lookup
@@ -21,6 +23,11 @@ _ALBUMENTATIONS = frozenset(
     "CenterCrop Crop FromFloat LongestMaxSize Normalize PadIfNeeded Resize SmallestMaxSize ToFloat ToTensorV2".split()
 )
 _COMPOSES = {"torchvision": "Compose", "monai": "Compose", "albumentations": "Compose"}
+CHANGED = (
+    "headrace: cache= has divided the transform of the dataset in front of its first random step, but its result is "
+    "not in the sample as it is: the dataset changes it afterwards, or puts it into an object. Give the random steps "
+    "yourself: headrace.cache_samples(dataset, transform=...), with a dataset that does not have them"
+)
 _ONE = ""  # the key of a result that is neither a dict nor a tuple
 
 
@@ -92,6 +99,13 @@ class First:
         """A sample begins."""
         self._calls = 0
 
+    def check(self, sample: Any) -> None:
+        """Raises TypeError if the result of a call is not in the sample as it is."""
+        marks: dict[int, dict[str | int, Any]] = {}
+        _collect(sample, marks)
+        if len(marks) != self._calls:
+            raise TypeError(CHANGED)
+
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         number, self._calls = self._calls, self._calls + 1
         if self._compose is not None:
@@ -113,15 +127,9 @@ class Rest:
         self._compose = _compose(division.compose, division.rest)
 
     def __call__(self, sample: Any) -> Any:
-        """Returns a sample with the rest of the steps applied to what is marked. Raises TypeError if nothing is."""
+        """Returns a sample with the rest of the steps applied to what is marked."""
         marks: dict[int, dict[str | int, Any]] = {}
         _collect(sample, marks)
-        if not marks:
-            raise TypeError(
-                "headrace: cache= has divided the transform of the dataset, but its result is not in the sample as it "
-                "is: the dataset changes it afterwards. Give the random steps yourself: "
-                "headrace.cache_samples(dataset, transform=...), with a dataset that does not have them"
-            )
         made = {number: self._apply(values) for number, values in sorted(marks.items())}
         return _replace(sample, made)
 
@@ -183,17 +191,28 @@ def division_of(dataset: Any) -> Division | None:
     return division_of(dataset.dataset) if _is_subset(dataset) else divide(lookup.attribute(dataset, "transform"))
 
 
-def with_first(dataset: Any, division: Division) -> tuple[Any, First]:
-    """Returns a copy of the dataset whose transform does the first steps only. torchvision's datasets have a second
-    reference to it, in `transforms`."""
-    other = copy.copy(dataset)
-    if _is_subset(dataset):
-        other.dataset, first = with_first(dataset.dataset, division)
-        return other, first
-    first = First(division)
-    other.transform = first
-    both = vars(other).get("transforms")
-    if both is not None and getattr(both, "transform", None) is division.compose:
-        other.transforms = copy.copy(both)
-        other.transforms.transform = first
-    return other, first
+def inner_of(dataset: Any) -> Any:
+    """Returns the dataset that has the transform."""
+    return inner_of(dataset.dataset) if _is_subset(dataset) else dataset
+
+
+@contextlib.contextmanager
+def doing_first(dataset: Any, division: Division, first: First) -> Iterator[None]:
+    """While it is active, the dataset does the first steps only. Its other attributes stay its own, because it may open
+    files when it makes a sample. torchvision's datasets have a second reference to the transform, in `transforms`."""
+    inner = inner_of(dataset)
+    if getattr(inner, "transform", None) is not division.compose:
+        raise RuntimeError(
+            "headrace: the transform of the dataset was replaced after its samples were cached, and a part of it is in "
+            "the cache; make the dataset, the cache and the loader again"
+        )
+    both = vars(inner).get("transforms")
+    owners = [inner, both] if getattr(both, "transform", None) is division.compose else [inner]
+    first.begin()
+    for owner in owners:
+        owner.transform = first
+    try:
+        yield
+    finally:
+        for owner in owners:
+            owner.transform = division.compose

@@ -105,7 +105,7 @@ def _run(options: argparse.Namespace) -> int:
         )
         print(json.dumps(found) if options.json else text)
         return 0
-    with reports_failure("the samples cannot be cached"):
+    try:
         cached = cache_samples(
             dataset,
             options.budget,
@@ -114,6 +114,10 @@ def _run(options: argparse.Namespace) -> int:
             keep=options.keep,
             root=options.root,
         )
+    except (TypeError, ValueError, OSError) as error:
+        raise Failed(str(error)) from None
+    if cached.name is None:
+        raise Failed(f"nothing is cached: {cached.report()['why']}")
     start = time.monotonic()
     if options.debug:
         report = cached.warm(0, True)  # exceptions reach the debugger as they are

@@ -120,7 +120,7 @@ class Job(DatasetJob):
         try:
             if init_fn is not None:
                 init_fn(self.worker)
-            prepared.begin(self.dataset, self.worker == 0)
+            prepared.begin(self.dataset, self.worker == 0, self._port.note)
             if self._state is None:
                 self._fetcher = self._new_fetcher()
         except Exception:

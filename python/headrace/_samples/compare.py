@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import sys
 from typing import Any
 
@@ -18,7 +19,7 @@ def difference(one: Any, other: Any, place: str = "sample") -> str | None:
     if isinstance(one, dict):
         return _of_parts(one, other, one.keys(), other.keys(), place)
     if hasattr(one, "untyped_storage"):
-        return _of_arrays(one, other, _tensor_bytes, "tensor", place)
+        return _of_arrays(one, other, tensor_bytes, "tensor", place)
     if hasattr(one, "tobytes") and hasattr(one, "dtype"):
         return _of_arrays(one, other, lambda array: array.tobytes(), "array", place)
     return None if _is_equal(one, other) else f"{place}: values of a {type(one).__name__}"
@@ -41,24 +42,30 @@ def _of_arrays(one: Any, other: Any, bytes_of: Any, kind: str, place: str) -> st
     return None if bytes_of(one) == bytes_of(other) else f"{place}: values of a {one.dtype} {kind}"
 
 
-def _tensor_bytes(tensor: Any) -> bytes:
+def tensor_bytes(tensor: Any) -> bytes:
     torch = sys.modules["torch"]
     dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
-    plain = dense.as_subclass(torch.Tensor).contiguous()
+    plain = dense.as_subclass(torch.Tensor).resolve_conj().resolve_neg().contiguous()
     return bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """Compares by the attributes where a class has no __eq__ of its own, or one that compares arrays as a whole."""
+    """Compares by ==, else by the attributes, else by the pickles. Objects that can be compared in no way count as
+    equal."""
     if isinstance(one, float):
         return one == other or (one != one and other != other)
     try:
-        is_equal = bool(one == other)
-    except Exception:
-        is_equal = False
-    if is_equal or not hasattr(one, "__dict__"):
-        return is_equal
-    has_own = any("__eq__" in vars(base) for base in type(one).__mro__[:-1])
-    if has_own and not dataclasses.is_dataclass(one):
+        if bool(one == other):
+            return True
+        has_own = any("__eq__" in vars(base) for base in type(one).__mro__[:-1])
+        is_judged = has_own and not dataclasses.is_dataclass(one)
+    except Exception:  # such as that the truth value of an array is ambiguous
+        is_judged = False
+    if is_judged:
         return False
-    return difference(vars(one), vars(other)) is None
+    if getattr(one, "__dict__", None):
+        return difference(vars(one), vars(other)) is None
+    try:
+        return pickle.dumps(one) == pickle.dumps(other)
+    except Exception:
+        return True

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -14,6 +14,7 @@ class PreparedDataset:
     """
 
     shown: Any
+    note: Callable[[int], None] | None = None  # is told the place of the sample in its batch that is being made
 
     def prepare(self, indices: Iterable[Any]) -> None:
         """Gets the samples ready that are asked for next in this thread. An exception of a sample is raised when the
@@ -21,12 +22,13 @@ class PreparedDataset:
         raise NotImplementedError
 
     def begin(self, is_first: bool) -> None:
-        """Checks the dataset before the first sample in each process. is_first: this is the first worker of its loader,
-        or a loader without workers."""
+        """Checks the dataset before the samples of an epoch. is_first: this is the first worker of its loader, or a
+        loader without workers."""
 
 
-def begin(dataset: Any, is_first: bool) -> None:
+def begin(dataset: Any, is_first: bool, note: Callable[[int], None] | None = None) -> None:
     if isinstance(dataset, PreparedDataset):
+        dataset.note = note
         dataset.begin(is_first)
 
 

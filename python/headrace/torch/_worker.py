@@ -112,7 +112,7 @@ class Job(DatasetJob):
         try:
             if self.init_fn is not None:
                 self.init_fn(self.worker)
-            prepared.begin(self.dataset, self.worker == 0)
+            prepared.begin(self.dataset, self.worker == 0, self._port.note)
             self._begin()
         except Exception:
             self._note_failure()
@@ -172,6 +172,7 @@ class Job(DatasetJob):
         try:
             if self._maker is not None:
                 self._maker.begin_epoch(start)
+            prepared.begin(self.dataset, self.worker == 0, self._port.note)
             self._fetcher = self._new_fetcher()
         except Exception:
             self._note_failure()

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 
 #include <headrace/cache_samples.h>
 
@@ -273,6 +274,46 @@ static void a_forked_child_does_not_keep_its_parents_lease(void **state) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) close(all[i]);
 }
 
+static void check_and_die(void) {
+    check(hr_samples_begin_check(samples) == HR_SAMPLES_CHECK);
+    raise(SIGKILL);
+}
+
+static void begin_check_as_other(void) {
+    check(hr_samples_begin_check(samples) == HR_SAMPLES_CHECKING);
+}
+
+static void a_check_that_was_begun_is_ended_by_some_process(void **state) {
+    (void)state;
+    assert_int_equal(reap_pid(launch(check_and_die, NULL)), SIGKILL);
+    assert_int_equal(hr_samples_begin_check(samples), HR_SAMPLES_CHECK);
+    assert_child_succeeds(launch(begin_check_as_other, NULL));
+    hr_samples_end_check(samples, HR_SAMPLES_CHECK);
+    assert_int_equal(hr_samples_begin_check(samples), HR_SAMPLES_CHECK);
+    hr_samples_end_check(samples, HR_SAMPLES_RIGHT);
+    assert_int_equal(hr_samples_begin_check(samples), HR_SAMPLES_RIGHT);
+    hr_samples_end_check(samples, HR_SAMPLES_WRONG);
+    assert_int_equal(hr_samples_begin_check(samples), HR_SAMPLES_WRONG);
+}
+
+/* A process without a descriptor reads samples that are there, and makes the others for itself. */
+static void without_a_descriptor_samples_are_read(void **state) {
+    struct hr_sample sample;
+    struct rlimit limit, none = {0};
+    (void)state;
+    assert_int_equal(need_sample(1), HR_SAMPLE_MAKE);
+    check(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    none.rlim_max = limit.rlim_max;
+    pid_t pid = fork();
+    if (pid == 0) {
+        check(setrlimit(RLIMIT_NOFILE, &none) == 0);
+        check(hr_samples_begin(samples, 1, &sample) == HR_SAMPLE_READY && has_sample(&sample));
+        check(hr_samples_begin(samples, 2, &sample) == HR_SAMPLE_REFUSED);
+        _exit(0);
+    }
+    assert_child_succeeds(pid);
+}
+
 #ifdef HR_FAILPOINTS
 
 static void fill_again(void) {
@@ -355,6 +396,8 @@ int main(void) {
         T(threads_share_a_handle),
         T(forked_children_fill_it_together),
         T(a_forked_child_does_not_keep_its_parents_lease),
+        T(a_check_that_was_begun_is_ended_by_some_process),
+        T(without_a_descriptor_samples_are_read),
 #ifdef HR_FAILPOINTS
         cmocka_unit_test(a_process_killed_at_any_point_loses_one_sample),
         T(a_stopped_maker_is_not_robbed_and_not_waited_for),

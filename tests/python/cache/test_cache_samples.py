@@ -89,6 +89,15 @@ def counted(tmp_path: pathlib.Path) -> Counted:
 
 
 def _cached(dataset: Any, budget: Any = "8M", **options: Any) -> Any:
+    """Returns cached samples that count as compared, so that each is made once."""
+    cached = _new(dataset, budget, **options)
+    if cached.name is not None and cached._open().begin_check() == 0:
+        cached._open().end_check(2)
+    cached._has_begun = True
+    return cached
+
+
+def _new(dataset: Any, budget: Any = "8M", **options: Any) -> Any:
     return headrace.cache_samples(dataset, budget, **options)
 
 
@@ -187,8 +196,9 @@ def test_samples_beyond_the_budget_are_made_by_each_process() -> None:
 def test_indices(counted: Counted) -> None:
     cached = _cached(counted)
     assert cached[3][1] == cached[np.int64(3)][1] == cached[torch.tensor(3)][1] == 3
-    assert cached[-1][1] == COUNT - 1
-    assert counted.made() == [3, COUNT - 1]
+    assert counted.made() == [3]
+    with pytest.raises(IndexError, match="there is no sample -1"):
+        cached[-1]  # as without the cache
     with pytest.raises(IndexError, match="there is no sample 40"):
         cached[COUNT]
     assert [one[1] for one in cached] == list(range(COUNT))
@@ -211,8 +221,8 @@ def test_other_indices_go_to_the_dataset() -> None:
 
 def test_batches_of_indices(counted: Counted) -> None:
     cached = _cached(counted)
-    assert [one[1] for one in cached.__getitems__([1, 2, -1, 1])] == [1, 2, COUNT - 1, 1]
-    assert counted.made() == [1, 2, COUNT - 1]
+    assert [one[1] for one in cached.__getitems__([1, 2, 5, 1])] == [1, 2, 5, 1]
+    assert counted.made() == [1, 2, 5]
 
 
 def test_sample_that_raises_is_raised_where_it_is_asked_for(counted: Counted) -> None:
@@ -366,7 +376,7 @@ def test_worker_that_is_killed_while_it_makes_a_sample(counted: Counted) -> None
     loader = DataLoader(
         dataset, 4, num_workers=2, multiprocessing_context="fork", cache="8M", max_restarts=2, timeout=60
     )
-    module.cache_samples(dataset, "8M")._open().claim_check()  # without the comparison of samples
+    _cached(dataset)  # without the comparison of samples
     with pytest.warns(UserWarning, match="sample 7 of batch 1"):
         got = _flat(loader)
     assert [number for _, numbers in got for number in numbers] == list(range(COUNT))
@@ -395,8 +405,7 @@ def test_two_jobs_share_their_samples(counted: Counted, scripts: Scripts) -> Non
     import test_cache_samples as t
     from headrace._cache import samples
     dataset = t.Counted(pathlib.Path({str(counted.folder)!r}))
-    cached = headrace.cache_samples(dataset, "8M")
-    cached._open().claim_check()
+    cached = t._cached(dataset)
     note(sys.argv[0] + str(os.getpid()))
     await_("go")
     print(sum(one[1] for _ in range(2) for one in cached))
@@ -420,7 +429,7 @@ def test_random_samples_are_an_error(counted: Counted) -> None:
     states = random.getstate(), torch.get_rng_state()
     text = r"sample 0 was made twice.*sample\[0\]: values of a torch.float32"
     with pytest.raises(headrace.SamplesDiffer, match=text):
-        _cached(Noisy(counted)).begin(True)
+        _new(Noisy(counted)).begin(True)
     assert random.getstate() == states[0] and torch.equal(torch.get_rng_state(), states[1])
     assert all(entry.state == "removed" for entry in headrace.cache.ls())
     loader = DataLoader(Noisy(counted), 4, cache="8M", num_workers=2, multiprocessing_context="fork")
@@ -444,9 +453,10 @@ class FromFile:
 def test_samples_of_other_data_are_an_error(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "data"
     path.write_text("1")
-    list(headrace.Loader(FromFile(path), 2, cache="8M"))
+    loader = headrace.Loader(FromFile(path), 2, cache="8M")
+    list(loader)
     path.write_text("2")
-    with pytest.raises(headrace.SamplesDiffer, match=r"sample 0 differs \(sample\['x'\]: values of a int64 array"):
+    with pytest.raises(headrace.SamplesDiffer, match=r"sample \d differs \(sample\['x'\]: values of a int64 array"):
         list(headrace.Loader(FromFile(path), 2, cache="8M"))
 
 
@@ -500,7 +510,7 @@ def test_samples_on_a_disk(counted: Counted, tmp_path: pathlib.Path) -> None:
     assert cached.report()["hits"] == 1
     headrace.cache.verify("d.samples", root=tmp_path)
     child = pickle.loads(pickle.dumps(cached))
-    assert child[1][1] == 1 and counted.made() == [0, 1]
+    assert child[1][1] == 1 and counted.made()[:2] == [0, 1] and set(counted.made()) == {0, 1}
 
 
 # ---- a transform that is divided ----
@@ -624,7 +634,7 @@ def test_without_the_cache_each_process_makes_its_own(counted: Counted, monkeypa
         cached = _cached(counted)
     assert [cached[1][1], cached[1][1]] == [1, 1]
     assert counted.made() == [1, 1]
-    assert "not cached" in cached.report()["why"] and "not cached" in repr(cached)
+    assert "HEADRACE_DISABLE" in cached.report()["why"] and "not cached" in repr(cached)
     cached.drop()
 
 
@@ -640,6 +650,174 @@ def test_name_of_data_and_of_samples_are_apart(counted: Counted) -> None:
 class Stream(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(range(3))
+
+
+# ---- findings of a review ----
+
+
+def _scaled(number: int) -> Any:
+    return Values([lambda x: x * number, {1: number}])
+
+
+def test_datasets_that_differ_in_any_value_have_different_names() -> None:
+    def name(value: Any) -> str | None:
+        return _cached(Values(value)).name
+
+    assert name([lambda x: x + 1]) != name([lambda x: x + 2])
+    assert _cached(_scaled(1)).name != _cached(_scaled(2)).name
+    assert name(torch.zeros(3)) == name(torch.zeros(3)) != name(torch.ones(3))
+    assert name({"b", "a", "c"}) == name({"c", "a", "b"})
+    assert name([threading.Lock()]) != name([threading.Lock()])  # cannot be compared: not shared
+
+
+def test_edited_base_class_has_another_name(tmp_path: pathlib.Path, scripts: Scripts) -> None:
+    code = """
+    sys.path.insert(0, {folder!r})
+    import users
+    print(headrace.cache_samples(users.Train(), "4M").name)
+    """
+    names = []
+    for body in ("return index", "return index + 1"):
+        folder = tmp_path / str(len(names))
+        folder.mkdir()
+        methods = f" def __len__(self): return 3\n def __getitem__(self, index): {body}\n"
+        text = f"class Base:\n{methods}class Train(Base): pass\n"
+        (folder / "users.py").write_text(text)
+        names.append(scripts.end(scripts.start(code.format(folder=str(folder))))[0])
+    assert names[0] != names[1]
+
+
+@pytest.mark.parametrize("around", ["subset", "concatenation", "torch's loader"])
+def test_cached_dataset_within_another_is_checked(counted: Counted, around: str) -> None:
+    cached = _new(Noisy(counted))
+    with pytest.raises(headrace.SamplesDiffer, match="they are random"):
+        if around == "subset":
+            list(DataLoader(torch.utils.data.Subset(cached, [1, 2])))
+        elif around == "concatenation":
+            list(DataLoader(torch.utils.data.ConcatDataset([cached])))
+        else:
+            list(torch.utils.data.DataLoader(cached))
+
+
+def test_random_samples_stay_an_error(counted: Counted) -> None:
+    loader = DataLoader(Noisy(counted), 4, cache="8M")
+    for _ in range(2):
+        with pytest.raises(headrace.SamplesDiffer, match="they are random"):
+            list(loader)
+    cached = _new(Noisy(counted), name="n")
+    with pytest.raises(headrace.SamplesDiffer):
+        cached[0]
+    with pytest.raises(headrace.SamplesDiffer, match="another process has found that"):
+        pickle.loads(pickle.dumps(cached))[0]
+
+
+def test_interrupted_check_is_done_again(counted: Counted) -> None:
+    class Interrupted(Noisy):
+        stops = True
+
+        def __getitem__(self, index: int) -> Any:
+            if type(self).stops:
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    cached = _new(Interrupted(counted))
+    with pytest.raises(KeyboardInterrupt):
+        cached.begin(True)
+    Interrupted.stops = False
+    with pytest.raises(headrace.SamplesDiffer):
+        cached.begin(True)
+
+
+def test_attributes_set_later_reach_the_dataset(counted: Counted) -> None:
+    cached = _cached(counted)
+    cached.opened = 3
+    cached.count = COUNT
+    assert counted.opened == 3  # type: ignore[attr-defined]
+
+
+def test_conjugated_tensors_keep_their_values() -> None:
+    value = torch.tensor([1 + 2j]).conj()
+    cached = _cached(Values([value, value.imag]), version=1)
+    for _ in range(2):
+        assert torch.equal(cached[0][0].resolve_conj(), torch.tensor([1 - 2j])) and cached[0][1].item() == -2
+
+
+class Odd:
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def test_samples_that_cannot_be_compared_are_not_called_random() -> None:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    for value in (Odd(3), np.array([np.zeros(2), None], dtype=object), {"c": cycle}):
+        _new(Values(value), name="odd").begin(True)
+
+
+def test_only_getitems_is_used() -> None:
+    class Many(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return [10 * index for index in indices]
+
+    assert [batch.item() for batch in DataLoader(Many(), cache="8M")] == [0, 10, 20]
+
+
+def test_bad_sample_is_named_by_its_place(counted: Counted) -> None:
+    def fail(sample: Any) -> Any:
+        if sample[1] == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample
+
+    loader = DataLoader(_cached(counted, transform=fail), 4, num_workers=1, multiprocessing_context="fork")
+    with pytest.raises(RuntimeError, match="sample 6 of batch 1"):
+        list(loader)
+
+
+def test_jobs_that_were_killed_leave_nothing_for_long(counted: Counted, scripts: Scripts) -> None:
+    code = f"""
+    import os, signal
+    sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+    sys.path.insert(0, {str(pathlib.Path(__file__).parents[1] / "lib")!r})
+    import test_cache_samples as t
+    kept = t._cached(t.Counted(pathlib.Path({str(counted.folder)!r})), name="left")
+    kept[3]
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    scripts.end(scripts.start(code), -9)
+    assert [entry.name for entry in headrace.cache.ls()] == ["left.samples"]
+    kept = Values(1)
+    _cached(kept, name="next")
+    assert [entry.name for entry in headrace.cache.ls()] == ["next.samples"]
+
+
+def test_job_with_persistent_workers_leaves_nothing(counted: Counted, scripts: Scripts) -> None:
+    code = f"""
+    sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+    sys.path.insert(0, {str(pathlib.Path(__file__).parents[1] / "lib")!r})
+    import test_cache_samples as t
+    dataset = t.Counted(pathlib.Path({str(counted.folder)!r}))
+    options = {{"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True}}
+    loader = t.DataLoader(dataset, 4, cache="4M", **options)
+    list(loader)
+    """
+    scripts.end(scripts.start(code))
+    assert headrace.cache.ls() == []
+
+
+def test_samples_go_with_their_dataset(counted: Counted) -> None:
+    cached = _cached(counted, name="folds")
+    cached[1]
+    del cached
+    assert [entry.name for entry in headrace.cache.ls()] == ["folds.samples"]  # the dataset may be loaded again
+    other = Counted(counted.folder)
+    _cached(other, name="other")[1]
+    del other
+    assert [entry.name for entry in headrace.cache.ls()] == ["folds.samples"]
 
 
 BAD = [

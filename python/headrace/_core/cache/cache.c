@@ -158,6 +158,16 @@ static PyObject *cache_sample_budget(PyObject *self, PyObject *ignored) {
     return r < 0 ? cache_raise(r) : PyLong_FromUnsignedLongLong(bytes);
 }
 
+static PyObject *cache_sweep(PyObject *self, PyObject *ignored) {
+    int r;
+    (void)ignored;
+    Py_BEGIN_ALLOW_THREADS;
+    r = hr_cache_sweep(cache_of(self));
+    Py_END_ALLOW_THREADS;
+    if (r < 0 && r != -EBUSY) return cache_raise(r);
+    Py_RETURN_NONE;
+}
+
 static PyObject *cache_exists(PyObject *type, PyObject *arguments) {
     const char *root;
     (void)type;
@@ -182,6 +192,7 @@ static PyMethodDef methods[] = {
     {"collect", cache_collect, METH_VARARGS,
      "collect(older_ns, quota) -> (objects, bytes, bytes_left)\n\nDeletes what no process has. older_ns: -1 for any "
      "age."},
+    {"sweep", cache_sweep, METH_NOARGS, "sweep()\n\nDeletes what jobs that have ended left."},
     {"sample_budget", cache_sample_budget, METH_NOARGS,
      "sample_budget() -> int\n\nReturns a number of bytes for samples that this machine has room for."},
     {NULL, NULL, 0, NULL},

@@ -28,25 +28,24 @@ static PyObject *read_sample(struct samples *self, const struct hr_sample *sampl
 
 /* ---- in ---- */
 
-/* Copies the encoder's batch to its place. It runs without the GIL, because memory is committed. 1: it is not kept. */
-static int store(hr_samples *samples, hr_batch *batch, struct hr_sample *sample) {
+/* Copies the encoder's batch to its place, if there is one. It runs without the GIL, because memory is committed. */
+static void store(hr_samples *samples, hr_batch *batch, struct hr_sample *sample) {
     uint64_t bytes;
     int r = hr_batch_measure(batch, &bytes);
     if (r < 0) {
         hr_samples_refuse(samples, sample, HR_SAMPLE_UNFIT);
-        return r;
+        return;
     }
     Py_BEGIN_ALLOW_THREADS;
     r = hr_samples_reserve(samples, sample, bytes);
     if (r == HR_SAMPLE_READY) {
         r = hr_batch_write(batch, sample->data, bytes);
         if (r == 0)
-            r = hr_samples_publish(samples, sample);
+            hr_samples_publish(samples, sample);
         else
             hr_samples_give_back(samples, sample);
     }
     Py_END_ALLOW_THREADS;
-    return r;
 }
 
 /* An object that cannot be pickled is refused; any other exception gives the sample back. */
@@ -65,10 +64,9 @@ static int keep_with(struct samples *self, struct encoder *encoder, struct hr_sa
         encoder_reset(encoder, false);
         return judge_failure(self, sample);
     }
-    int r = store(self->samples, encoder->batch, sample);
+    store(self->samples, encoder->batch, sample); /* the caller has the sample, whether it is kept or not */
     encoder_reset(encoder, true);
-    if (r < 0) cache_raise(r);
-    return r < 0 ? -1 : 0;
+    return 0;
 }
 
 /* Writes a sample that this process has made. Another thread may be writing one. */
@@ -182,9 +180,17 @@ static PyObject *samples_report(PyObject *object, PyObject *ignored) {
                          (unsigned long long)report.mean_ns);
 }
 
-static PyObject *samples_claim_check(PyObject *object, PyObject *ignored) {
+static PyObject *samples_begin_check(PyObject *object, PyObject *ignored) {
     (void)ignored;
-    return PyBool_FromLong(hr_samples_claim_check(((struct samples *)object)->samples));
+    int r = hr_samples_begin_check(((struct samples *)object)->samples);
+    return r < 0 ? cache_raise(r) : PyLong_FromLong(r);
+}
+
+static PyObject *samples_end_check(PyObject *object, PyObject *result) {
+    long number = PyLong_AsLong(result);
+    if (PyErr_Occurred()) return NULL;
+    hr_samples_end_check(((struct samples *)object)->samples, (enum hr_samples_check)number);
+    Py_RETURN_NONE;
 }
 
 static PyObject *samples_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -226,7 +232,10 @@ static PyMethodDef methods[] = {
     {"view", samples_view, METH_O,
      "view(index) -> object\n\nReturns a sample whose numpy arrays are read-only views of the cache. Raises KeyError."},
     {"report", samples_report, METH_NOARGS, "report() -> dict\n\nReturns the fields of struct hr_samples_report."},
-    {"claim_check", samples_claim_check, METH_NOARGS, "claim_check() -> bool\n\nTrue for the first caller."},
+    {"begin_check", samples_begin_check, METH_NOARGS,
+     "begin_check() -> int\n\nReturns 0 if this process has to check the samples, 1 if another one does, 2 if they are "
+     "right, 3 if they are wrong."},
+    {"end_check", samples_end_check, METH_O, "end_check(result)\n\nEnds the check: 2 right, 3 wrong, 0 broken off."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -45,18 +45,25 @@ def _bytes_of(sample: Any) -> int:
 
 def _measure(dataset: Any) -> list[Observation]:
     division = splitting.division_of(dataset)
-    kept = dataset if division is None else splitting.with_first(dataset, division)[0]
+    first = None if division is None else splitting.First(division)
+
+    def make(number: int) -> Any:
+        if division is None or first is None:
+            return checks.settled(dataset[number])
+        with splitting.doing_first(dataset, division, first):
+            return checks.settled(dataset[number])
+
     numbers = checks.spread(len(dataset), _SAMPLES)
     seconds, size, random = 0.0, 0, ""
     with generators_kept():
         for number in numbers:
             seed_all(1, 0, number)
             start = time.perf_counter()
-            sample = checks.settled(kept[number])
+            sample = make(number)
             seconds += time.perf_counter() - start
             size += _bytes_of(sample)
             seed_all(2, 0, number)
-            random = random or difference(sample, checks.settled(kept[number])) or ""
+            random = random or difference(sample, make(number)) or ""
     made_s, each = seconds / len(numbers), size / len(numbers)
     speedup = made_s / (_READ_S + each / _COPY_BYTES_PER_S)
     total, room = int(each * len(dataset)), memory_room(_core.machine())
