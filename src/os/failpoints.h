@@ -53,7 +53,7 @@
     /* take and write */                                                                                               \
     POINT(PORT_TAKEN, "port.taken", WORKER)                                                                            \
     POINT(PORT_TASK, "port.task", WORKER)                                                                              \
-    POINT(PORT_MAKING, "port.making", WORKER)                                                                          \
+    POINT(PORT_MAKING, "port.making", IMAGES)                                                                          \
     POINT(PORT_NOTED, "port.noted", WORKER)                                                                            \
     POINT(PORT_PHASE_NS, "port.phase_ns", WORKER)                                                                      \
     POINT(PORT_PHASE, "port.phase", WORKER)                                                                            \
@@ -190,7 +190,8 @@ enum hr__side {
     HR__BY_GUARDIAN = 16,
     HR__BY_FORKED = 32,
     HR__BY_CACHE = 64,
-    HR__BY_SAMPLES = 128
+    HR__BY_SAMPLES = 128,
+    HR__BY_IMAGES = 256
 };
 
 struct hr__failpoint {

@@ -27,7 +27,7 @@ _MAKES_NATIVE = pickle.DEFAULT_PROTOCOL < 5
 class Pickler(ForkingPickler):
     """multiprocessing's pickler with its reductions, protocol 5, and buffers out of band."""
 
-    makes_native = _MAKES_NATIVE
+    is_exact = False  # True: an array keeps its byte order, and a tensor its values, also where torch loses them
 
     def __init__(self, file: io.BytesIO) -> None:
         self.tensors: list[Any] = []
@@ -44,7 +44,7 @@ class Pickler(ForkingPickler):
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is getattr(sys.modules.get("numpy"), "ndarray", None):
-            if self.makes_native and not value.dtype.isnative:
+            if _MAKES_NATIVE and not self.is_exact and not value.dtype.isnative:
                 return value.__reduce__()
             if not value.flags.writeable:
                 return self._reduce_read_only(value)
@@ -85,13 +85,12 @@ def child(number: int) -> Any:
     return _loading.children[number]
 
 
-def dump(value: object, makes_native: bool = _MAKES_NATIVE) -> tuple[bytes, list[Any]]:
-    """Returns the value as bytes and children. makes_native: arrays get the byte order of this machine, as in a loader
-    of torch. Raises the exceptions of pickle."""
+def dump(value: object, is_exact: bool = False) -> tuple[bytes, list[Any]]:
+    """Returns the value as bytes and children. Raises the exceptions of pickle."""
     file = io.BytesIO()
     file.write(_HEAD.pack(0, 0))
     pickler = _Kind.pickler(file)
-    pickler.makes_native = makes_native
+    pickler.is_exact = is_exact
     pickler.dump(value)
     children = pickler.finish()
     file.seek(0)
@@ -100,7 +99,7 @@ def dump(value: object, makes_native: bool = _MAKES_NATIVE) -> tuple[bytes, list
 
 
 def dump_exactly(value: object) -> tuple[bytes, list[Any]]:
-    return dump(value, False)
+    return dump(value, True)
 
 
 def load(data: bytes, children: list[Any]) -> Any:

@@ -71,8 +71,8 @@ class Pickler(pickling.Pickler):
         return found
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is torch.Tensor and (value.is_conj() or value.is_neg()) and not value.requires_grad:
-            value = value.resolve_conj().resolve_neg()  # a pickle does not keep these bits
+        if self.is_exact and type(value) is torch.Tensor and not value.requires_grad:
+            value = value.resolve_conj().resolve_neg()  # a pickle does not keep these bits, and torch loses them, too
         if isinstance(value, torch.Tensor) and _is_plain(value):
             number, part = self._part_of(value.untyped_storage())
             part.add(*_span(value))

@@ -30,6 +30,7 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "held_back": 1,
     "snapshot_every_n_steps": 5,
     "threads": 2,
+    "cache": "8M",
     "freeze": True,
     "repair": "auto",
 }
