@@ -50,7 +50,7 @@ loader = headrace.Loader(
     num_workers=2,
     persistent_workers=True,
     multiprocessing_context="fork",
-    cache="1G" if IS_CACHED else None,
+    cache="2G" if IS_CACHED else None,
 )
 total = sum(epoch(loader) for _ in range(2))
 seconds = time.monotonic() - began
