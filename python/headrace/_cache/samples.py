@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import itertools
 import json
 import multiprocessing
 import operator
@@ -38,7 +39,8 @@ _SUFFIX = ".samples"  # of the names of such objects, so that no other data has 
 _FORMAT = "samples"
 _UNFIT, _NO_ROOM = "cannot be pickled", "the budget is used up"
 _told: set[str] = set()
-_kept: dict[str, _core.Cached] = {}  # by id: so that keep="job" means the process, and not a loader of it
+_kept: dict[int, _core.Cached] = {}  # one for each dataset: so that keep="job" means the dataset, and not a loader
+_numbers = itertools.count()
 _warned = {"disabled": False}
 
 
@@ -357,7 +359,9 @@ class CachedSamples(PreparedDataset):
         if self._handle is None:
             return
         root, name, version, identity = self._handle
-        _kept.pop(identity, None)
+        for number, cached in list(_kept.items()):
+            if cached.id == identity:
+                _kept.pop(number, None)
         try:
             opening.open_cache(root).remove(name, version, True)
         except FileNotFoundError:
@@ -503,17 +507,18 @@ def cache_samples(
     cache.sweep()
     cached = _obtain(cache, label + _SUFFIX, text, stamp, kept, len(dataset), size)
     info = cached.info()
-    _keep(dataset, cached, info["id"])
+    _keep(dataset, cached)
     samples._handle = (None if root is None else cache.root, info["name"], text, info["id"])
     _tell(samples, cache, cached, rest)
     return samples
 
 
-def _keep(dataset: Any, cached: _core.Cached, identity: str) -> None:
-    """Keeps an object as long as the dataset, or the process, exists."""
-    _kept[identity] = cached
+def _keep(dataset: Any, cached: _core.Cached) -> None:
+    """Keeps an object as long as the dataset, or the process, exists. Another dataset may have the same object."""
+    number = next(_numbers)
+    _kept[number] = cached
     with contextlib.suppress(TypeError):  # it allows no weak references
-        weakref.finalize(dataset, _kept.pop, identity, None).atexit = False
+        weakref.finalize(dataset, _kept.pop, number, None).atexit = False
 
 
 def for_loader(dataset: Any, budget: int | str | bool) -> Any:

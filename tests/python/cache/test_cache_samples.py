@@ -809,6 +809,17 @@ def test_job_with_persistent_workers_leaves_nothing(counted: Counted, scripts: S
     assert headrace.cache.ls() == []
 
 
+def test_equal_datasets_have_the_same_samples(counted: Counted) -> None:
+    other = Counted(counted.folder)
+    first, second = _cached(counted), _cached(other)
+    assert first.name == second.name
+    loader = DataLoader(counted, 4, cache="8M", num_workers=1, multiprocessing_context="fork")
+    list(loader)
+    del first, second, other  # what one of them kept is still needed
+    assert [entry.state for entry in headrace.cache.ls()] == ["ready"]
+    assert len(list(loader)) == 10
+
+
 def test_samples_go_with_their_dataset(counted: Counted) -> None:
     cached = _cached(counted, name="folds")
     cached[1]
