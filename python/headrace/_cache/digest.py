@@ -126,13 +126,16 @@ class Digest:
                 self._add_used(vars(module)[attribute], f"{name}.{attribute}")
 
     def _add_used(self, value: Any, name: str) -> None:
+        """Adds a value that code names. One that cannot be compared, such as a lock, does not count as unknown."""
         if id(value) in self._known:
             return
+        unknown = len(self.unknown)
         if isinstance(value, (types.FunctionType, type)):
             if _is_users(_file_of(value)):
                 self.add(value, name)
         elif not isinstance(value, types.ModuleType):
             self.add(value, name)
+        del self.unknown[unknown:]
 
     def _add_class(self, cls: type, name: str) -> None:
         self._remember(cls)

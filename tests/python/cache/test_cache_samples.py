@@ -670,6 +670,43 @@ def test_datasets_that_differ_in_any_value_have_different_names() -> None:
     assert name([threading.Lock()]) != name([threading.Lock()])  # cannot be compared: not shared
 
 
+LOCK = threading.Lock()
+
+
+class Locked(Values):
+    def __getitem__(self, index: int) -> Any:
+        with LOCK:
+            return self.value
+
+
+def test_lock_that_code_names_does_not_keep_samples_apart() -> None:
+    assert _cached(Locked(1)).name == _cached(Locked(1)).name
+
+
+class OwnNumbers:
+    """A random step with a generator of its own, as MONAI's."""
+
+    def __init__(self) -> None:
+        self.generator = random.Random(3)
+
+    def __call__(self, value: Any) -> Any:
+        return value + self.generator.random()
+
+
+@needs_torchvision
+def test_random_steps_may_have_generators_of_their_own() -> None:
+    photos.import_torchvision()
+    from torchvision import transforms as t
+
+    class Simple(Changing):
+        def __getitem__(self, index: int) -> Any:
+            return self.transform(torch.zeros(3, 8, 8) + index)
+
+    cached = _new(Simple(t.Compose([t.CenterCrop(6), OwnNumbers()])), name="own")
+    assert cached[1].shape == (3, 6, 6) and not torch.equal(cached[1], cached[1])
+    assert cached.report()["ready"] == 3
+
+
 def test_edited_base_class_has_another_name(tmp_path: pathlib.Path, scripts: Scripts) -> None:
     code = """
     sys.path.insert(0, {folder!r})
