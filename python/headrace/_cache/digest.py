@@ -20,6 +20,7 @@ from typing import Any
 from headrace._cache import fingerprint
 
 MOST_BYTES = 64 << 20
+_DEEPEST = 50
 _MOST_OF_DATASET = 1 << 30  # the list of a million files takes 100 MB; samples of it are compared, too
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 _library_folders: list[str] = []
@@ -55,6 +56,7 @@ class Digest:
     def __init__(self, skips_large: bool, most_bytes: int | None = None) -> None:
         self._skips_large = skips_large
         self._left = MOST_BYTES if most_bytes is None else most_bytes
+        self._depth = 0  # of names that the code of names names
         self._known: set[int] = set()
         self._alive: list[Any] = []  # so that no id is used twice
         self.seen: dict[str, str] = {}
@@ -65,8 +67,15 @@ class Digest:
 
     def add(self, value: Any, name: str) -> None:
         """Adds a function, a class, or a value that a function uses. Raises TooLarge."""
-        if id(value) in self._known:
+        if id(value) in self._known or self._depth == _DEEPEST:
             return
+        self._depth += 1
+        try:
+            self._add(value, name)
+        finally:
+            self._depth -= 1
+
+    def _add(self, value: Any, name: str) -> None:
         if isinstance(value, functools.partial):
             self.add(value.func, name)
             self._add_value((value.args, sorted(value.keywords.items())), f"{name}: arguments of partial")

@@ -90,3 +90,10 @@ def test_large_values_need_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_libraries_are_not_read() -> None:
     assert set(seen(lambda: np.asarray(pathlib.Path()))) == {"test_libraries_are_not_read.<locals>.<lambda>"}
+
+
+def test_code_that_names_code_at_any_depth_has_a_digest() -> None:
+    space: dict[str, Any] = {}
+    lines = ["def f0(): return 1"] + [f"def f{n}(): return f{n - 1}()" for n in range(1, 2000)]
+    exec("\n".join(lines), space)
+    assert "f1990" in digest.seen_by(space["f1999"], False)
