@@ -531,8 +531,7 @@ def _pictures(tmp_path: pathlib.Path, transform: Any) -> Any:
 
 
 @needs_torchvision
-@pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("version", "workers"), [("v1", 0), ("v2", 2)])
 def test_steps_before_the_first_random_one_are_cached(
     tmp_path: pathlib.Path, version: str, workers: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
