@@ -160,13 +160,21 @@ dist.barrier()
 
 
 def test_rank_that_returned_before_the_others_is_named(tmp_path: Path) -> None:
-    """Rank 0 is in a collective which rank 1 never reaches, because it has a batch less."""
+    """Rank 0 is in a collective that rank 1 never reaches, because it has a batch less. It fails when rank 1 has ended,
+    however long that takes."""
     code = (
         START
         + """
+import os, time
+if RANK == 1: open("shared/pid", "w").write(str(os.getpid()))
 dist.init_process_group("gloo")
-for i in range(78 - RANK):
-    dist.all_reduce(torch.ones(1))
+try:
+    for i in range(78 - RANK):
+        dist.all_reduce(torch.ones(1))
+except RuntimeError:
+    other = open("shared/pid").read()
+    while os.path.exists(f"/proc/{other}"): time.sleep(0.01)
+    raise
 dist.destroy_process_group()
 """
     )
