@@ -22,6 +22,7 @@ from headrace._cache import fingerprint
 MOST_BYTES = 64 << 20
 _DEEPEST = 50
 _MOST_OF_DATASET = 1 << 30  # the list of a million files takes 100 MB; samples of it are compared, too
+_UNSET = "a variable that is not set yet"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 _library_folders: list[str] = []
 
@@ -103,7 +104,7 @@ class Digest:
             self.add(function, name)
             return
         code = function.__code__
-        self._note(name, _source(function, code) + _code_bytes(code))
+        self._note(name, _text_of(function))
         if function.__defaults__ or function.__kwdefaults__:
             self._add_value((function.__defaults__, function.__kwdefaults__), f"{name}: defaults")
         for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
@@ -111,11 +112,9 @@ class Digest:
         self._add_names(code, function.__globals__)
 
     def _add_cell(self, cell: Any, name: str) -> None:
-        try:
-            value = cell.cell_contents
-        except ValueError:  # it is not set yet
-            return
-        self._add_used(value, name)
+        value = _contents(cell)
+        if value is not _UNSET:
+            self._add_used(value, name)
 
     def _add_names(self, code: types.CodeType, variables: dict[str, Any]) -> None:
         for name in code.co_names:
@@ -190,11 +189,9 @@ class Digest:
             return None
         if isinstance(value, type):
             return _class_text(value)
-        closure = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
-        parts = [value.__qualname__, _source(value, value.__code__), _code_bytes(value.__code__)]
-        return repr(parts).encode() + fingerprint.fingerprint(
-            (value.__defaults__, value.__kwdefaults__, closure), self._code_of
-        )
+        closure = [_contents(cell) for cell in value.__closure__ or ()]
+        values = fingerprint.fingerprint((value.__defaults__, value.__kwdefaults__, closure), self._code_of)
+        return b"\0".join([value.__qualname__.encode(), _text_of(value), values])
 
     def _refuse(self, name: str, description: str = "") -> None:
         if not self._skips_large:
@@ -209,11 +206,11 @@ def _bytes_of(value: Any) -> Any:
         return 0
 
 
-def _is_set(cell: Any) -> bool:
+def _contents(cell: Any) -> Any:
     try:
-        return cell.cell_contents is not None
+        return cell.cell_contents
     except ValueError:
-        return False
+        return _UNSET
 
 
 def _class_text(cls: type) -> bytes:
@@ -223,18 +220,28 @@ def _class_text(cls: type) -> bytes:
         return cls.__qualname__.encode()
 
 
-def _source(function: types.FunctionType, code: types.CodeType) -> bytes:
+def _text_of(function: types.FunctionType) -> bytes:
+    """Returns the source text; of a lambda also the code, because a line may have several; only the code if there is no
+    text, because it was typed in or made by exec."""
     try:
-        return inspect.getsource(function).encode(errors="surrogatepass")
-    except (OSError, TypeError):  # it was typed in, or made by exec
-        return _code_bytes(code)
+        text = inspect.getsource(function).encode(errors="surrogatepass")
+    except (OSError, TypeError):
+        return _code_bytes(function.__code__)
+    return text + _code_bytes(function.__code__) if function.__name__ == "<lambda>" else text
 
 
 def _code_bytes(code: types.CodeType) -> bytes:
-    parts = [code.co_code, repr(code.co_names).encode()]
-    for constant in code.co_consts:
-        parts.append(_code_bytes(constant) if isinstance(constant, types.CodeType) else repr(constant).encode())
-    return b"\0".join(parts)
+    return b"\0".join([code.co_code, repr(code.co_names).encode(), *map(_constant_bytes, code.co_consts)])
+
+
+def _constant_bytes(constant: Any) -> bytes:
+    if isinstance(constant, types.CodeType):
+        return _code_bytes(constant)
+    if isinstance(constant, frozenset):  # its order is another one in each process
+        return b"set" + b"\0".join(sorted(map(_constant_bytes, constant)))
+    if isinstance(constant, tuple):
+        return b"tuple" + b"\0".join(map(_constant_bytes, constant))
+    return repr(constant).encode()
 
 
 def seen_by(function: Any, has_version: bool) -> dict[str, str]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import pathlib
+import subprocess
 import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -97,3 +100,42 @@ def test_code_that_names_code_at_any_depth_has_a_digest() -> None:
     lines = ["def f0(): return 1"] + [f"def f{n}(): return f{n - 1}()" for n in range(1, 2000)]
     exec("\n".join(lines), space)
     assert "f1990" in digest.seen_by(space["f1999"], False)
+
+
+def test_digest_is_the_same_with_any_order_of_hashes(tmp_path: pathlib.Path) -> None:
+    """Also of code whose constants are sets, typed in (without a source text) or a lambda, and of attributes."""
+    (tmp_path / "users.py").write_text(
+        "def build(x): return x in {'a', 'b', 'c', 'd'}\n"
+        "keep = lambda x: x in {'a', 'b', 'c', 'd'}\n"
+        "class Data:\n"
+        "    def __init__(self): self.names, self.keep = {'a', 'b', 'c', 'd'}, keep\n"
+    )
+    code = (
+        "from headrace._cache import digest; import users\n"
+        'space = {}; exec(\'def typed(x): return x in {1.5, "a", "b", "c"}\', space)\n'
+        "print(digest.seen_by(users.build, False), digest.seen_by(users.keep, False),"
+        " digest.seen_by(space['typed'], False), digest.seen_in(users.Data()))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2, 3)
+    }
+    assert len(found) == 1
+
+
+def test_values_of_a_closure_keep_their_places() -> None:
+    def make(one: Any, other: Any) -> Any:
+        return lambda: (one, other)
+
+    def seen(function: Any) -> Any:
+        return digest.seen_in(types.SimpleNamespace(function=[function]))
+
+    assert seen(make(None, 3)) != seen(make(3, None))
+    assert seen(make(None, 3)) == seen(make(None, 3))
