@@ -125,11 +125,19 @@ def _check_steps(name: str, value: Any) -> None:
         raise ValueError(f"{name} should be at least 1, but got {value}")
 
 
+def check_budget(what: str, value: Any) -> int | None:
+    """Returns the budget of a cache of samples in bytes; None for AUTO or True. Raises TypeError, ValueError."""
+    if value is True or value == AUTO:
+        return None
+    size = units.size_of(value, what)
+    if size < _LEAST_CACHE:
+        raise ValueError(f'{what} is {value!r}; give at least 1 MiB, such as "40G", or {AUTO!r}')
+    return size
+
+
 def _check_cache(name: str, value: Any) -> None:
-    if value is None or isinstance(value, bool) or value == AUTO:
-        return
-    if units.size_of(value, name) < _LEAST_CACHE:
-        raise ValueError(f'{name} is {value!r}; give at least 1 MiB, such as "40G", or {AUTO!r}')
+    if value not in (None, False):
+        check_budget(name, value)
 
 
 def _check_threads(name: str, value: Any) -> None:

@@ -195,7 +195,7 @@ def progress(done: float, total: float) -> None:
 # ---- what the user sees ----
 
 
-def _is_main_process() -> bool:
+def is_main_process() -> bool:
     return multiprocessing.parent_process() is None
 
 
@@ -206,14 +206,14 @@ def _tell_built(cached: _core.Cached, seconds: float) -> None:
             f"cache {info['name']}: the folder of the cache was removed while it was built; only this process has the "
             "data (RemoveIPC=yes in logind.conf, or a clean-up job, removes folders in /dev/shm)"
         )
-    elif _is_main_process() and cached.bytes >= _SHOWN_BYTES and info["format"] != "samples":
+    elif is_main_process() and cached.bytes >= _SHOWN_BYTES and info["format"] != "samples":
         _shown.add(info["id"])
         say(f"cache {info['name']}: built {in_units(cached.bytes)} in {in_duration(seconds)}, in {info['path']}")
 
 
 def tell_attached(cache: _core.Cache, cached: _core.Cached) -> None:
     """Prints one line for a large object that this job attaches."""
-    if cached.bytes < _SHOWN_BYTES or not _is_main_process():
+    if cached.bytes < _SHOWN_BYTES or not is_main_process():
         return
     if cached.id in _shown:
         return

@@ -13,7 +13,6 @@ import hashlib
 import importlib
 import itertools
 import json
-import multiprocessing
 import operator
 import os
 import secrets
@@ -23,7 +22,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace import _core
+from headrace import _core, _options
 from headrace._cache import attached, building, digest, opening, splitting, stamps
 from headrace._cache.opening import Root
 from headrace._errors import exception_text
@@ -102,7 +101,8 @@ class CachedSamples(PreparedDataset):
         vars(self).update(own, **_of_process())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in _of_process()}
+        fresh = _of_process()
+        return {name: value for name, value in vars(self).items() if name not in fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, **_of_process())
@@ -197,21 +197,22 @@ class CachedSamples(PreparedDataset):
         return table.get(number, self._maker_of(index))
 
     def _make(self, index: Any) -> Any:
-        """Makes a sample of the dataset, with all its values."""
-        was_reading, pending.reading.is_on = pending.reading.is_on, False
-        try:
-            return checks.settled(self._get(index)) if self._division is None else self._make_first(index)
-        finally:
-            pending.reading.is_on = was_reading
+        """Makes a sample as it is kept: without the steps behind the cache."""
+        return self._make_whole(index) if self._division is None else self._make_first(index)
+
+    def _make_whole(self, index: Any) -> Any:
+        with pending.made_at_once():
+            return checks.settled(self._get(index))
 
     def _make_first(self, index: Any) -> Any:
         try:
             with self._lock, splitting.doing_first(self.dataset, self._division, self._first):
-                sample = checks.settled(self._get(index))
+                sample = self._make_whole(index)
                 self._first.check(sample)
                 return sample
         except (TypeError, AttributeError) as error:
-            exception_text.add_text(error, splitting.CHANGED)
+            if splitting.CHANGED not in str(error):
+                exception_text.add_text(error, splitting.CHANGED)
             raise
 
     def _get(self, index: Any) -> Any:
@@ -265,24 +266,24 @@ class CachedSamples(PreparedDataset):
     # ---- is it right? ----
 
     def begin(self, is_first: bool) -> None:
+        table = self._open()
+        if table is not None and self._handle is not None:
+            name, version = str(self.name), self._handle[2]
+            state = table.begin_check()
+            if state == _CHECK:
+                self._check(table, name)
+            elif state == _WRONG:
+                raise checks.SamplesDiffer(checks.say_random(name, "that was found before"))
+            elif state == _RIGHT and is_first:
+                checks.check_not_stale(self._make, table.view, self._count, name, version)
         self._has_begun = True
-        table, name = self._open(), self.name
-        if table is None or name is None or self._handle is None:
-            return
-        state = table.begin_check()
-        if state == _CHECK:
-            self._check(table, name)
-        elif state == _WRONG:
-            raise checks.SamplesDiffer(checks.say_random(name, "another process has found that"))
-        elif state == _RIGHT and is_first:
-            checks.check_not_stale(self._make_plain, self.view, self._count, name, self._handle[2])
 
     def _check(self, table: _core.Samples, name: str) -> None:
         result = _CHECK
         try:
             checks.check_not_random(self._make, self._keep, self._count, name)
             if self._division is not None and self.transform is not None:
-                checks.check_division(self._get_whole, self._make, self.transform, self._count)
+                checks.check_division(self._make_whole, self._make, self.transform, self._count)
             result = _RIGHT
         except checks.SamplesDiffer:
             result = _WRONG
@@ -295,16 +296,6 @@ class CachedSamples(PreparedDataset):
     def _keep(self, index: int, sample: Any) -> None:
         if self._table is not None:
             self._table.take(index, lambda _: sample)
-
-    def _get_whole(self, index: int) -> Any:
-        was_reading, pending.reading.is_on = pending.reading.is_on, False
-        try:
-            return checks.settled(self._get(index))
-        finally:
-            pending.reading.is_on = was_reading
-
-    def _make_plain(self, index: int) -> Any:
-        return splitting.unmarked(self._make(index))
 
     # ---- for the user ----
 
@@ -346,13 +337,11 @@ class CachedSamples(PreparedDataset):
 
     def fill(self, numbers: Iterable[int]) -> int:
         """Makes these samples if no other process does. Returns how many there are."""
-        table = self._checked()
-        count = 0
-        for number in numbers:
-            if table is not None:
+        table, wanted = self._checked(), list(numbers)
+        if table is not None:
+            for number in wanted:
                 table.take(number, self._make)
-            count += 1
-        return count
+        return len(wanted)
 
     def drop(self) -> None:
         """Removes the samples from the cache. Processes that use them keep them until they end."""
@@ -382,16 +371,6 @@ def _check_dataset(dataset: Any) -> None:
             )
 
 
-def check_budget(budget: object) -> int | None:
-    """Returns a budget in bytes, or None for "auto". Raises TypeError or ValueError."""
-    if budget == "auto" or budget is True:
-        return None
-    size = opening.check_size(budget, "budget")
-    if size < 1 << 20:
-        raise ValueError(f'headrace.cache: the budget is {size} bytes; give at least 1 MiB, or "auto"')
-    return size
-
-
 def _why_not() -> str | None:
     return "HEADRACE_DISABLE is set" if opening.is_disabled() else None
 
@@ -404,14 +383,12 @@ def _warn_not_cached(why: str) -> None:
 
 def _stamp_of(samples: CachedSamples, sources: stamps.Sources) -> tuple[str, list[str]]:
     """Returns what the samples are made from, as text, and the attributes that cannot be compared."""
-    dataset, division = samples.dataset, samples._division
+    dataset, division, seen, unknown = samples.dataset, samples._division, {}, []
     with contextlib.nullcontext() if division is None else splitting.doing_first(dataset, division, samples._first):
-        seen, unknown = digest.seen_in(dataset)
-    inner = splitting.inner_of(dataset)
-    if inner is not dataset:
-        with contextlib.nullcontext() if division is None else splitting.doing_first(dataset, division, samples._first):
-            more, unknown_too = digest.seen_in(inner)
-        seen, unknown = {**seen, **more}, unknown + unknown_too
+        for part in {id(one): one for one in (dataset, splitting.inner_of(dataset))}.values():
+            more, others = digest.seen_in(part)
+            seen.update(more)
+            unknown += others
     looked = stamps.look_at_sources(sources)
     return json.dumps({"sources": looked, "function": seen, "samples": len(dataset)}, sort_keys=True), unknown
 
@@ -429,14 +406,10 @@ def _default_name(dataset: Any, stamp: str, unknown: list[str]) -> str:
     return f"{word}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def _is_main() -> bool:
-    return multiprocessing.parent_process() is None
-
-
 def _tell(samples: CachedSamples, cache: _core.Cache, cached: _core.Cached, rest: splitting.Rest | None) -> None:
     """One line for each object that this process uses."""
     info = cached.info()
-    if info["id"] in _told or not _is_main():
+    if info["id"] in _told or not building.is_main_process():
         return
     _told.add(info["id"])
     found = samples.report()
@@ -488,7 +461,11 @@ def cache_samples(
     _check_dataset(dataset)
     if transform is not None and not callable(transform):
         raise TypeError(f"headrace.cache_samples: transform is a function, not {transform!r}")
-    size, text, kept = check_budget(budget), opening.check_version(version), opening.check_keep(keep)
+    size, text, kept = (
+        _options.check_budget("headrace.cache_samples: budget", budget),
+        opening.check_version(version),
+        opening.check_keep(keep),
+    )
     division = splitting.division_of(dataset) if transform is None else None
     rest = None if division is None else splitting.Rest(division)
     samples = CachedSamples(dataset, division, transform if rest is None else rest)
@@ -523,11 +500,7 @@ def _keep(dataset: Any, cached: _core.Cached) -> None:
 
 def for_loader(dataset: Any, budget: int | str | bool) -> Any:
     """Returns the dataset of a loader with the option cache. The user's functions see the dataset itself."""
-    if not lookup.has_special(dataset, "__getitem__") or not lookup.has_special(dataset, "__len__"):
-        raise TypeError(
-            f"headrace: cache= needs a map-style dataset with a length, but the dataset is a {type(dataset).__name__}"
-        )
-    found = cache_samples(dataset, "auto" if budget is True else budget)
+    found = cache_samples(dataset, budget)
     found._shown = dataset
     return found
 

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 from headrace import _core
 from headrace._errors.progress import Progress
-from headrace._inspect.cores import usable_cores
+from headrace._inspect.cores import check_workers, usable_cores
 
 _PARTS = 50  # for each worker, so that all end at about the same time
 _MOST = 256  # samples of a part
@@ -27,20 +26,11 @@ def _fill(first: int, end: int) -> int:
     return int(_dataset.fill(range(first, end)))
 
 
-def count_workers(workers: Any) -> int:
-    """Returns a number of processes. Raises TypeError, ValueError."""
-    try:
-        count = operator.index(workers)
-    except TypeError:
-        raise TypeError(f"headrace: workers should be an int, but got {workers!r}") from None
-    if count < -1:
-        raise ValueError(f"headrace: workers should be -1 (one for each core), or 0 or more, but got {count}")
-    return usable_cores(_core.machine()) if count == -1 else count
-
-
 def warm(dataset: Any, workers: int, is_shown: bool | None) -> None:
     """Makes all samples of a CachedSamples."""
-    count, total = count_workers(workers), len(dataset)
+    count, total = check_workers(workers, "warm"), len(dataset)
+    if count == -1:
+        count = usable_cores(_core.machine())
     dataset.begin(True)
     with Progress("samples", total, is_shown) as shown:
         for made in _made_here(dataset) if count == 0 else _made_by(dataset, count):

@@ -13,6 +13,7 @@ from typing import Any
 from headrace._commands.replay import dataset_of
 from headrace._commands.target import Failed, load, reports_failure, show
 from headrace._errors.units import in_duration, in_units, size_of
+from headrace._inspect.cores import check_workers
 
 _DESCRIPTION = """\
 Makes the samples of a dataset, and keeps them in the cache, so that jobs with
@@ -45,10 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _bytes_of(child: Any) -> int:
-    return int(child.nbytes if hasattr(child, "nbytes") else memoryview(child).nbytes)
-
-
 def _examine(dataset: Any) -> dict[str, Any]:
     """Returns what making all samples would take, from a few of them."""
     from headrace._samples.checks import spread
@@ -58,8 +55,7 @@ def _examine(dataset: Any) -> dict[str, Any]:
     start, size = time.perf_counter(), 0
     for number in numbers:
         with reports_failure(f"sample {number} cannot be made"):
-            data, children = pickling.dump(dataset[number])
-        size += len(data) + sum(_bytes_of(child) for child in children)
+            size += pickling.size_of(dataset[number])
     few = max(1, len(numbers))
     seconds = (time.perf_counter() - start) / few * len(dataset)
     return {"samples": len(dataset), "bytes": size // few * len(dataset), "seconds_of_one_process": seconds}
@@ -87,13 +83,12 @@ def _hold(cached: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from headrace._cache.samples import cache_samples
-    from headrace._cache.warming import count_workers
 
     if options.budget != "auto":
         with reports_failure(f"--budget {options.budget}"):
             size_of(options.budget, "--budget")
     with reports_failure(f"--workers {options.workers}"):
-        count_workers(options.workers)
+        check_workers(options.workers, "warm")
     value = load(options.dataset)
     with reports_failure(f"{options.dataset} cannot be called"):
         dataset = dataset_of(value, options.dataset)

@@ -13,7 +13,7 @@ from headrace import _core
 from headrace._errors.progress import Progress
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
-from headrace._inspect.cores import usable_cores
+from headrace._inspect.cores import check_workers, usable_cores
 from headrace._numpy.loader import Loader
 from headrace._samples import random_numbers
 
@@ -127,12 +127,7 @@ def _check_dataset(dataset: Any) -> None:
 
 
 def _workers(workers: Any, n: int) -> int:
-    try:
-        count = operator.index(workers)
-    except TypeError:
-        raise TypeError(f"lengths: workers should be an int, but got {workers!r}") from None
-    if count < -1:
-        raise ValueError(f"lengths: workers should be -1 (one for each core), or 0 or more, but got {count}")
+    count = check_workers(workers, "lengths")
     if count >= 0:
         return count
     return 0 if n <= _FEW else min(usable_cores(_core.machine()), -(-n // _FEW))

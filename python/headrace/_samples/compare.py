@@ -14,6 +14,10 @@ def difference(one: Any, other: Any, place: str = "sample") -> str | None:
     they have the same classes, shapes, dtypes and values."""
     if type(one) is not type(other):
         return f"{place}: a {type(one).__name__}, and a {type(other).__name__}"
+    if isinstance(one, tuple) and hasattr(one, "_fields"):
+        fields = zip(one._fields, one, other, strict=False)
+        found = (difference(a, b, f"{place}.{name}") for name, a, b in fields)
+        return next((text for text in found if text is not None), None)
     if isinstance(one, (list, tuple)):
         return _of_parts(one, other, range(len(one)), range(len(other)), place)
     if isinstance(one, dict):

@@ -8,8 +8,9 @@ transforms nothing is connected, and nothing happens here.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace._options import AUTO
@@ -42,6 +43,16 @@ def read(fetch: Callable[[Any], Any], task: Any) -> Any:
         return fetch(task)
     finally:
         reading.is_on = False
+
+
+@contextlib.contextmanager
+def made_at_once() -> Iterator[None]:
+    """While it is active, native transforms return tensors with their values."""
+    was_on, reading.is_on = reading.is_on, False
+    try:
+        yield
+    finally:
+        reading.is_on = was_on
 
 
 class Passing:

@@ -102,6 +102,12 @@ def dump_exactly(value: object) -> tuple[bytes, list[Any]]:
     return dump(value, True)
 
 
+def size_of(value: object) -> int:
+    """Returns how many bytes a value takes with its children. Raises the exceptions of pickle."""
+    data, children = dump(value)
+    return len(data) + sum(int(child.nbytes) for child in children)
+
+
 def load(data: bytes, children: list[Any]) -> Any:
     """Returns the value that `dump` was given. Use it only for bytes that a worker of this process made."""
     tensors, arrays = _HEAD.unpack_from(data)

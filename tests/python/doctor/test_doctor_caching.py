@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import re
-import time
 from typing import Any
 
 import headrace
@@ -15,6 +14,20 @@ from headrace.doctor.run import caching
 from headrace.doctor.run.caching import check_caching
 
 
+class Clock:
+    """Time that passes only in samples."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return Clock.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching, "time", Clock())
+
+
 class Slow:
     """Samples that take 5 ms to make."""
 
@@ -22,7 +35,7 @@ class Slow:
         return 100
 
     def __getitem__(self, index: int) -> Any:
-        time.sleep(0.005)
+        Clock.now += 0.005
         return {"x": np.full(1000, index, "f4")}
 
 
@@ -33,6 +46,7 @@ class Random(Slow):
 
 class Fast(Slow):
     def __getitem__(self, index: int) -> Any:
+        Clock.now += 0.00002
         return index
 
 
@@ -46,7 +60,7 @@ def test_slow_samples_that_fit_are_advised_to_be_cached() -> None:
     (found,) = check_caching(headrace.Loader(Slow()))
     assert found.name == "caching" and re.fullmatch(r"(39|40)\d\.\d KiB of samples", found.value)
     assert found.fix == 'cache="auto" in headrace.torch.DataLoader'
-    assert "Making a sample takes 5" in found.consequence
+    assert "Making a sample takes 5.00 ms" in found.consequence
     assert random.getstate() == state
 
 

@@ -21,6 +21,7 @@ from headrace.doctor.observations import Observation
 
 _SAMPLES = 6
 _WORTH_IT = 3.0  # times as fast
+_LEAST_S = 1e-4  # of a sample: below that, what the loader does with it takes longer
 _COPY_BYTES_PER_S = 4e9
 _READ_S = 5e-6  # to find a sample and make its objects
 
@@ -38,36 +39,24 @@ def check_caching(loader: Any) -> list[Observation]:
         return []
 
 
-def _bytes_of(sample: Any) -> int:
-    data, children = pickling.dump(sample)
-    return len(data) + sum(int(getattr(child, "nbytes", 0)) for child in children)
-
-
 def _measure(dataset: Any) -> list[Observation]:
     division = splitting.division_of(dataset)
-    first = None if division is None else splitting.First(division)
-
-    def make(number: int) -> Any:
-        if division is None or first is None:
-            return checks.settled(dataset[number])
-        with splitting.doing_first(dataset, division, first):
-            return checks.settled(dataset[number])
-
+    uncached = CachedSamples(dataset, division, None)  # makes samples as a cache would keep them
     numbers = checks.spread(len(dataset), _SAMPLES)
     seconds, size, random = 0.0, 0, ""
     with generators_kept():
         for number in numbers:
             seed_all(1, 0, number)
             start = time.perf_counter()
-            sample = make(number)
+            sample = uncached[number]
             seconds += time.perf_counter() - start
-            size += _bytes_of(sample)
+            size += pickling.size_of(sample)
             seed_all(2, 0, number)
-            random = random or difference(sample, make(number)) or ""
+            random = random or difference(sample, uncached[number]) or ""
     made_s, each = seconds / len(numbers), size / len(numbers)
     speedup = made_s / (_READ_S + each / _COPY_BYTES_PER_S)
     total, room = int(each * len(dataset)), memory_room(_core.machine())
-    if speedup < _WORTH_IT or total > room:
+    if made_s < _LEAST_S or speedup < _WORTH_IT or total > room:
         return []
     return [_observe(made_s, speedup, total, room, random, division)]
 
