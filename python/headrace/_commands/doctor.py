@@ -6,12 +6,11 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import sys
 import types
 from typing import Any
 
 from headrace._commands import doctor_machine
-from headrace._commands.target import Failed, load, print_report, reports_failure, show, stdout_of_report
+from headrace._commands.target import Failed, load, print_report, reports_failure, show_failure, stdout_of_report
 
 _WITH_VALUE = ("--method", "--workers", "--batches")
 _MAKERS = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
@@ -85,8 +84,5 @@ def main(arguments: list[str]) -> int:
     try:
         return _check(asked)
     except Failed as failed:
-        if failed.__cause__ is not None:
-            show(failed.__cause__)
-        if failed.text:
-            print(f"headrace doctor: {failed.text}", file=sys.stderr)
+        show_failure(failed, "headrace doctor")
         return failed.code

@@ -148,3 +148,11 @@ def users_part(error: BaseException) -> types.TracebackType | None:
 
 def show(error: BaseException) -> None:
     traceback.print_exception(type(error), error, users_part(error))
+
+
+def show_failure(failed: Failed, who: str) -> None:
+    """Shows why a command ended: the traceback of the cause, and the text."""
+    if failed.__cause__ is not None:
+        show(failed.__cause__)
+    if failed.text:
+        print(f"{who}: {failed.text}", file=sys.stderr)

@@ -10,9 +10,10 @@ import sys
 import time
 from typing import Any
 
+from headrace import _options
 from headrace._commands.replay import dataset_of
-from headrace._commands.target import Failed, load, reports_failure, show
-from headrace._errors.units import in_duration, in_units, size_of
+from headrace._commands.target import Failed, load, reports_failure, show_failure
+from headrace._errors.units import in_duration, in_units
 from headrace._inspect.cores import check_workers
 
 _DESCRIPTION = """\
@@ -54,8 +55,10 @@ def _examine(dataset: Any) -> dict[str, Any]:
     numbers = spread(len(dataset), _EXAMINED)
     start, size = time.perf_counter(), 0
     for number in numbers:
-        with reports_failure(f"sample {number} cannot be made"):
+        try:
             size += pickling.size_of(dataset[number])
+        except Exception as error:
+            raise Failed(f"sample {number} cannot be made", 1) from error
     few = max(1, len(numbers))
     seconds = (time.perf_counter() - start) / few * len(dataset)
     return {"samples": len(dataset), "bytes": size // few * len(dataset), "seconds_of_one_process": seconds}
@@ -84,11 +87,11 @@ def _hold(cached: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from headrace._cache.samples import cache_samples
 
-    if options.budget != "auto":
-        with reports_failure(f"--budget {options.budget}"):
-            size_of(options.budget, "--budget")
-    with reports_failure(f"--workers {options.workers}"):
-        check_workers(options.workers, "warm")
+    try:
+        _options.check_budget("--budget", options.budget)
+        check_workers(options.workers, "headrace cache warm")
+    except ValueError as error:
+        raise Failed(str(error)) from None
     value = load(options.dataset)
     with reports_failure(f"{options.dataset} cannot be called"):
         dataset = dataset_of(value, options.dataset)
@@ -114,11 +117,10 @@ def _run(options: argparse.Namespace) -> int:
     if cached.name is None:
         raise Failed(f"nothing is cached: {cached.report()['why']}")
     start = time.monotonic()
-    if options.debug:
-        report = cached.warm(0, True)  # exceptions reach the debugger as they are
-    else:
-        with reports_failure("the samples cannot be made"):
-            report = cached.warm(options.workers, True)
+    try:
+        report = cached.warm(0 if options.debug else options.workers, True)
+    except Exception as error:
+        raise Failed("the samples cannot be made; those that were made are kept", 1) from error
     seconds = time.monotonic() - start
     text = (
         f"{cached.name}: {report['ready']:,} of {report['samples']:,} samples, {in_units(report['bytes'])}, in "
@@ -137,11 +139,9 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
-    except Failed as error:
-        if error.__cause__ is not None:
-            show(error.__cause__)
-        print(f"headrace: {error.text}", file=sys.stderr)
-        return 1 if error.__cause__ is not None else error.code
+    except Failed as failed:
+        show_failure(failed, "headrace")
+        return failed.code
     except KeyboardInterrupt:
         print("headrace: stopped; the samples that were made are kept", file=sys.stderr)
         return 130

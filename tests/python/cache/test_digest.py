@@ -103,7 +103,7 @@ def test_code_that_names_code_at_any_depth_has_a_digest() -> None:
 
 
 def test_digest_is_the_same_with_any_order_of_hashes(tmp_path: pathlib.Path) -> None:
-    """Also of code whose constants are sets, typed in (without a source text) or a lambda, and of attributes."""
+    """Code may have sets as constants, be a lambda, or be typed in, which means without a source text."""
     (tmp_path / "users.py").write_text(
         "def build(x): return x in {'a', 'b', 'c', 'd'}\n"
         "keep = lambda x: x in {'a', 'b', 'c', 'd'}\n"
