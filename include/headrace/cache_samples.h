@@ -105,6 +105,10 @@ HR_API void hr_samples_look(const hr_samples *samples, struct hr_samples_report 
 /* Counts a sample that was made although it was HR_SAMPLE_BUSY or HR_SAMPLE_REFUSED. */
 HR_API void hr_samples_count_alone(hr_samples *samples);
 
+/* Calls `visit` for each sample that a process has begun and not ended, also one that has died, until it returns
+ * something else than 0. Returns that, or 0. */
+HR_API int hr_samples_unfinished(const hr_samples *samples, int (*visit)(void *context, uint64_t index), void *context);
+
 /* Compares each sample that is there with its checksum. HR_E_CORRUPT names the first that differs. */
 HR_API int hr_samples_verify(hr_samples *samples);
 

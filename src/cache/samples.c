@@ -494,6 +494,13 @@ void hr_samples_look(const hr_samples *samples, struct hr_samples_report *ret_re
     for (int i = 0; i < HR_SAMPLE_REASON_END_; i++) ret_report->refused[i] = atomic_load(&head->refused[i]);
 }
 
+int hr_samples_unfinished(const hr_samples *samples, int (*visit)(void *context, uint64_t index), void *context) {
+    int r = 0;
+    for (uint64_t i = 0; r == 0 && i < samples->head->count; i++)
+        if (state_of(atomic_load(&samples->entries[i].word)) == BUSY) r = visit(context, i);
+    return r;
+}
+
 void hr_samples_count_alone(hr_samples *samples) {
     atomic_fetch_add(&samples->head->made_alone, 1);
 }

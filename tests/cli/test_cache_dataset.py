@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 
 import headrace
@@ -15,6 +17,7 @@ from headrace._cache import samples as module
 from program import PROGRAM
 
 SCRIPT = """
+import os, time
 import numpy as np
 
 class Squares:
@@ -31,8 +34,21 @@ class Bad(Squares):
             raise ValueError("square 7 is bad")
         return super().__getitem__(index)
 
+class Deadly(Squares):
+    def __getitem__(self, index):
+        if index == 7:
+            os.kill(os.getpid(), 9)
+        return super().__getitem__(index)
+
+class Slow(Squares):
+    def __getitem__(self, index):
+        time.sleep(0.1)
+        return super().__getitem__(index)
+
 def make():
     return Squares()
+
+slow = Slow(1000)
 
 made = Squares()
 bad = Bad()
@@ -78,6 +94,25 @@ def test_sample_that_raises_is_shown(folder: pathlib.Path, how: list[str]) -> No
     result = _warm("--dataset", "squares:bad", *how)
     assert result.returncode == 1 and "ValueError: square 7 is bad" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("headrace: the samples cannot be made")
+
+
+def test_sample_that_kills_its_worker_is_named(folder: pathlib.Path) -> None:
+    result = _warm("--dataset", "squares:Deadly", "--workers", "1")
+    assert result.returncode == 1 and "a worker died while the workers made samples 7;" in result.stderr
+
+
+def test_interrupted_command_keeps_what_it_made(folder: pathlib.Path) -> None:
+    words = [str(PROGRAM), "cache", "warm", "--dataset", "squares:slow", "--name", "slow", "--workers", "2"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        deadline = time.monotonic() + 100
+        while not any(entry.bytes > 2 << 20 for entry in headrace.cache.ls()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
+        errors = process.communicate(timeout=100)[1]
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "headrace: stopped; the samples that were made are kept"
+    assert "Traceback" not in errors
+    assert [entry.name for entry in headrace.cache.ls()] == ["slow.samples"]
 
 
 def test_held_samples_go_with_the_command(folder: pathlib.Path) -> None:

@@ -281,7 +281,7 @@ class CachedSamples(PreparedDataset):
     def _check(self, table: _core.Samples, name: str) -> None:
         result = _CHECK
         try:
-            checks.check_not_random(self._make, self._keep, self._count, name)
+            checks.check_not_random(lambda index: table.get(index, self._make), self._make, self._count, name)
             if self._division is not None and self.transform is not None:
                 checks.check_division(self._make_whole, self._make, self.transform, self._count)
             result = _RIGHT
@@ -292,10 +292,6 @@ class CachedSamples(PreparedDataset):
             table.end_check(result)
             if result == _WRONG:
                 self.drop()  # samples that were kept meanwhile are not right
-
-    def _keep(self, index: int, sample: Any) -> None:
-        if self._table is not None:
-            self._table.take(index, lambda _: sample)
 
     # ---- for the user ----
 
@@ -342,6 +338,12 @@ class CachedSamples(PreparedDataset):
             for number in wanted:
                 table.take(number, self._make)
         return len(wanted)
+
+    def unfinished(self) -> list[int]:
+        """Returns the samples that a process has begun to make and not ended: those at work, and those at which one
+        died."""
+        table = self._open()
+        return [] if table is None else table.unfinished()
 
     def drop(self) -> None:
         """Removes the samples from the cache. Processes that use them keep them until they end."""

@@ -64,20 +64,20 @@ def say_random(name: str, why: str) -> str:
     )
 
 
-def check_not_random(make: Callable[[int], Any], keep: Callable[[int, Any], None], count: int, name: str) -> None:
-    """Makes samples twice with other random numbers, and keeps them. Raises SamplesDiffer if they differ."""
+def check_not_random(kept: Callable[[int], Any], make: Callable[[int], Any], count: int, name: str) -> None:
+    """Makes samples again with other random numbers, and raises SamplesDiffer if they differ. kept: returns a sample of
+    the table, and makes it if it is not there."""
     end = time.monotonic() + _MOST_S
     with generators_kept():
         for done, index in enumerate(spread(count, _COMPARED)):
             if done >= _LEAST and time.monotonic() > end:
                 return
             try:
-                one, other = _made(make, 1, index), _made(make, 2, index)
+                one, other = _made(kept, 1, index), _made(make, 2, index)
             except Exception:  # the loader raises it, or skips the sample
                 continue
             if where := _differs(one, other):
                 raise SamplesDiffer(say_random(name, f"sample {index} was made twice, and differs ({where})"))
-            keep(index, one)
 
 
 def check_division(

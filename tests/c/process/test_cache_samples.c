@@ -340,6 +340,11 @@ static void a_process_killed_at_any_point_loses_one_sample(void **state) {
     }
 }
 
+static int note_index(void *context, uint64_t index) {
+    *(uint64_t *)context = index;
+    return 1;
+}
+
 static void a_stopped_maker_is_not_robbed_and_not_waited_for(void **state) {
     struct hr_sample sample;
     int status;
@@ -353,6 +358,9 @@ static void a_stopped_maker_is_not_robbed_and_not_waited_for(void **state) {
     assert_int_equal(hr_samples_wait(samples, &sample, 0), -EAGAIN);
     kill(pid, SIGKILL);
     assert_int_equal(reap_pid(pid), SIGKILL);
+    uint64_t unfinished = COUNT;
+    assert_int_equal(hr_samples_unfinished(samples, note_index, &unfinished), 1);
+    assert_int_equal(unfinished, 1);
     assert_int_equal(hr_samples_wait(samples, &sample, in_s(PATIENCE_S)), 0);
     assert_int_equal(need_sample(1), HR_SAMPLE_MAKE);
 }

@@ -180,6 +180,20 @@ static PyObject *samples_report(PyObject *object, PyObject *ignored) {
                          (unsigned long long)report.mean_ns);
 }
 
+static int append_index(void *list, uint64_t index) {
+    PyObject *number = PyLong_FromUnsignedLongLong(index);
+    int r = number ? PyList_Append(list, number) : -1;
+    Py_XDECREF(number);
+    return r;
+}
+
+static PyObject *samples_unfinished(PyObject *object, PyObject *ignored) {
+    (void)ignored;
+    PyObject *list = PyList_New(0);
+    if (list && hr_samples_unfinished(((struct samples *)object)->samples, append_index, list) < 0) Py_CLEAR(list);
+    return list;
+}
+
 static PyObject *samples_begin_check(PyObject *object, PyObject *ignored) {
     (void)ignored;
     int r = hr_samples_begin_check(((struct samples *)object)->samples);
@@ -232,6 +246,8 @@ static PyMethodDef methods[] = {
     {"view", samples_view, METH_O,
      "view(index) -> object\n\nReturns a sample whose numpy arrays are read-only views of the cache. Raises KeyError."},
     {"report", samples_report, METH_NOARGS, "report() -> dict\n\nReturns the fields of struct hr_samples_report."},
+    {"unfinished", samples_unfinished, METH_NOARGS,
+     "unfinished() -> list[int]\n\nReturns the samples that a process has begun to make and not ended."},
     {"begin_check", samples_begin_check, METH_NOARGS,
      "begin_check() -> int\n\nReturns 0 if this process has to check the samples, 1 if another one does, 2 if they are "
      "right, 3 if they are wrong."},
