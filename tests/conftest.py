@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--claims FOLDER`: runs of pytest at the same time share the test files; each takes the next free one."""
+"""`--claims FOLDER`: runs of pytest at the same time share the test files; each takes the next free one.
+
+`--costs FILE`: the seconds of each test are written into a file."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--claims", type=pathlib.Path, help="a folder where concurrent runs note the files that they take")
+    parser.addoption("--costs", type=pathlib.Path, help="a file for the seconds that each test took")
 
 
 class Claims:
@@ -52,3 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = config.getoption("--claims")
     if folder is not None:
         config.pluginmanager.register(Claims(folder))
+    path = config.getoption("--costs")
+    if path is not None:
+        from costs import CostPlugin  # of tools/, which is in the path when the configuration has been read
+
+        config.pluginmanager.register(CostPlugin(path))

@@ -18,55 +18,16 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import costs
 from common import ROOT, Tally
 
 C_BUILD = ROOT / "build/dev"
+COSTS = ROOT / "build/test-costs.json"  # of the last run of all tests
 RUNS = min(3, 1 + len(os.sched_getaffinity(0)))  # of pytest, at the same time: tests mostly wait
 CLOSE_NAMES = 6  # shown for a word that matches no test
 
-# The files that take longest come first, so that the runs end together: seconds, measured alone on two cores.
-SECONDS = {
-    "test_same_as_torch": 110,
-    "test_sweep": 80,
-    "test_doctor_seeds": 75,
-    "test_doctor_run": 70,
-    "test_hostile": 60,
-    "test_restarts": 60,
-    "test_forkserver": 45,
-    "test_forked_libraries": 25,
-    "test_reports": 50,
-    "test_run_torch": 50,
-    "test_bad_input": 45,
-    "test_review": 40,
-    "test_the_end": 35,
-    "test_samples": 30,
-    "test_run_signals": 25,
-    "test_run_output": 20,
-    "test_store_pickling": 24,
-    "test_growth": 24,
-    "test_interrupted": 23,
-    "test_contexts": 22,
-    "test_demo": 17,
-    "test_doctor_seeds_pickling": 17,
-    "test_doctor": 17,
-    "test_doctor_loader": 15,
-    "test_frameworks": 30,
-    "test_agreement": 40,
-    "test_loaders_agree": 25,
-    "test_run_several_machines": 20,
-    "test_resume": 25,
-    "test_resume_iterable": 20,
-    "test_resume_lightning": 20,
-    "test_resume_trainer": 20,
-    "test_resume_accelerate": 12,
-    "test_resume_fallback": 25,
-    "test_resume_killed": 12,
-    "test_packed": 20,
-    "test_plan_state": 12,
-    "test_in_loader": 40,
-    "test_train_images": 30,
-    "test_other_pillows": 35,
-}
+# CPU seconds of files that may take more than costs.BUDGET_S, and why.
+BUDGETS: dict[str, tuple[float, str]] = {}
 
 
 def count_cmocka(output: str, verdict: str) -> int:
@@ -117,9 +78,10 @@ def run_c_tests(names: list[str]) -> Tally:
 
 
 def list_python_files() -> list[str]:
-    """Returns the files of Python tests, those that take longest first."""
-    paths = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda path: (-SECONDS.get(path.stem, 0), path))
-    return [path.relative_to(ROOT).as_posix() for path in paths]
+    """Returns the files of Python tests, those that take longest first: by the last run, or else by their budgets."""
+    seconds = costs.read_files(COSTS)
+    paths = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+    return sorted(paths, key=lambda path: (-seconds.get(path, 0), -BUDGETS.get(Path(path).stem, (0, ""))[0], path))
 
 
 def select(words: list[str], programs: list[str], files: list[str]) -> tuple[list[str], list[str]]:
@@ -147,10 +109,11 @@ class Pytest:
     def __init__(self, number: int, arguments: list[str]) -> None:
         self.report = ROOT / f"build/pytest-{number}.xml"
         self.log = ROOT / f"build/pytest-{number}.log"
-        self.report.unlink(missing_ok=True)
-        self.log.unlink(missing_ok=True)
+        self.costs = ROOT / f"build/pytest-{number}.costs.json"
+        for path in (self.report, self.log, self.costs):
+            path.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors"]
-        command += [f"--junitxml={self.report}", *arguments]
+        command += [f"--junitxml={self.report}", f"--costs={self.costs}", *arguments]
         if number == 0:
             self.process = subprocess.Popen(command, cwd=ROOT)
         else:
@@ -166,26 +129,41 @@ class Pytest:
         return count_report(self.report).with_status(status)
 
 
-def run_python_tests(files: list[str]) -> Tally:
-    """Shares the files out between several runs, because a test mostly waits for processes that it has started."""
+def run_python_tests(files: list[str]) -> tuple[Tally, list[Path]]:
+    """Shares the files out between several runs, because a test mostly waits for processes that it has started. Returns
+    the files with the costs of the tests, too."""
     with tempfile.TemporaryDirectory() as claims:
         runs = [Pytest(number, [f"--claims={claims}", *files]) for number in range(min(RUNS, len(files)))]
         tally = Tally()
         for run in runs:
             tally += run.finish()
+    return tally, [run.costs for run in runs if run.costs.exists()]
+
+
+def run(programs: list[str] | None, files: list[str], is_whole: bool) -> Tally:
+    """Runs C programs (None: all) and files of Python tests, and prints what they cost."""
+    start = costs.spent()
+    tally = run_c_tests(programs or []) if programs is None or programs else Tally()
+    c = costs.spent() - start
+    parts: list[Path] = []
+    with costs.ImportWatch() as watch:
+        if files:
+            python_tally, parts = run_python_tests(files)
+            tally += python_tally
+    report = costs.read_parts(parts, costs.spent() - start - c, c, watch.count)
+    print(*report.lines(BUDGETS), sep="\n", flush=True)
+    report.write(COSTS if is_whole else COSTS.with_name("test-costs-selected.json"))
     return tally
-
-
-def run_selected(words: list[str]) -> Tally:
-    programs, files = select(words, list_c_programs(), list_python_files())
-    tally = run_c_tests(programs) if programs else Tally()
-    return tally + run_python_tests(files) if files else tally
 
 
 def main(words: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and tests send it
     try:
-        tally = run_selected(words) if words else run_c_tests([]) + run_python_tests(list_python_files())
+        tally = (
+            run(*select(words, list_c_programs(), list_python_files()), False)
+            if words
+            else run(None, list_python_files(), True)
+        )
     except ValueError as error:
         print(f"run_tests.py: {error}", file=sys.stderr)
         return 2

@@ -22,6 +22,7 @@ PR_SET_CHILD_SUBREAPER = 36
 USES_TORCH = re.compile(r"^\s*(?:import|from) (?:datasets|loaders|torch|headrace\.torch)\b", re.MULTILINE)
 _libc = ctypes.CDLL(None)
 
+forked = 0  # scripts, so far
 is_wanted = False  # conftest.py sets it for a test with the mark
 _server: subprocess.Popen[bytes] | None = None
 _connection: socket.socket | None = None
@@ -63,7 +64,9 @@ def _close() -> None:
 
 def _ask(request: dict[str, Any], descriptors: list[int]) -> int:
     """Returns the pid of the new process, a child of this one."""
+    global forked
     connection = _connect(request["environment"])
+    forked += 1
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
