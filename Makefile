@@ -27,8 +27,8 @@ help: ## prints this list
 demo: build/release.stamp ## trains a small model with headrace and with torch, and compares them
 	PYTHONPATH="$(CURDIR)/build/site" .venv/bin/python examples/demo.py --freeze
 
-test: build/dev.stamp build/images.stamp ## runs the C and Python tests, except those of jax; ONLY="crew samples": those of these subjects
-	.venv/bin/python tools/run_tests.py $(ONLY)
+test: build/dev.stamp build/images.stamp ## runs the C and Python tests, except those of jax; ONLY="crew samples": those of these subjects; CHANGED=1: those of what is not committed; CHANGED=main: of what differs from a commit
+	.venv/bin/python tools/run_tests.py $(if $(CHANGED),--changed $(CHANGED:1=HEAD),$(ONLY))
 
 test-jax: build/dev.stamp build/jax.stamp ## runs the tests of jax, which needs half a gigabyte more
 	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -c 'import jax' # Without jax the tests would be skipped.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what tests cost: a plugin of pytest (tests/conftest.py registers it) that notes the seconds of each test, a watch
-that counts imports of torch, and the table that ends `make test`."""
+"""Counts what tests cost: a plugin of pytest that notes the seconds of each test (tests/conftest.py registers it), a
+watch that counts imports of torch, and the table that ends `make test`."""
 
 from __future__ import annotations
 

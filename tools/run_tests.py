@@ -2,7 +2,8 @@
 """Runs the C tests of build/dev and the Python tests, and ends with one line that counts them.
 
 `run_tests.py WORD...` (`make test ONLY="crew samples"`) runs the C programs whose names contain one of the words, and
-the files of Python tests whose paths contain one.
+the files of Python tests whose paths contain one. `run_tests.py --changed COMMIT` (`make test CHANGED=1`) runs the
+tests of the files that differ from a commit.
 """
 
 import difflib
@@ -18,6 +19,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import changed
 import costs
 from common import ROOT, Tally
 
@@ -27,7 +29,14 @@ RUNS = min(3, 1 + len(os.sched_getaffinity(0)))  # of pytest, at the same time: 
 CLOSE_NAMES = 6  # shown for a word that matches no test
 
 # CPU seconds of files that may take more than costs.BUDGET_S, and why.
-BUDGETS: dict[str, tuple[float, str]] = {}
+BUDGETS: dict[str, tuple[float, str]] = {
+    "test_sweep": (150, "a process is killed and stopped at each point of the protocol"),
+    "test_same_as_torch": (90, "hundreds of loaders, each beside torch's"),
+    "test_demo": (75, "runs the examples, which start ranks by themselves"),
+    "test_doctor_seeds": (70, "growth is only noticed after 30 s of reading"),
+    "test_restarts": (60, "215 workers die"),
+    "test_train_images": (60, "trains on images with torchrun, twice"),
+}
 
 
 def count_cmocka(output: str, verdict: str) -> int:
@@ -140,7 +149,7 @@ def run_python_tests(files: list[str]) -> tuple[Tally, list[Path]]:
     return tally, [run.costs for run in runs if run.costs.exists()]
 
 
-def run(programs: list[str] | None, files: list[str], is_whole: bool) -> Tally:
+def run(programs: list[str] | None, files: list[str], *, is_whole: bool) -> Tally:
     """Runs C programs (None: all) and files of Python tests, and prints what they cost."""
     start = costs.spent()
     tally = run_c_tests(programs or []) if programs is None or programs else Tally()
@@ -159,11 +168,13 @@ def run(programs: list[str] | None, files: list[str], is_whole: bool) -> Tally:
 def main(words: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and tests send it
     try:
-        tally = (
-            run(*select(words, list_c_programs(), list_python_files()), False)
-            if words
-            else run(None, list_python_files(), True)
-        )
+        if words[:1] == ["--changed"]:
+            chosen = changed.select(words[1], list_c_programs(), list_python_files())
+        elif words:
+            chosen = select(words, list_c_programs(), list_python_files())
+        else:
+            chosen = None, list_python_files()
+        tally = run(*chosen, is_whole=not words)
     except ValueError as error:
         print(f"run_tests.py: {error}", file=sys.stderr)
         return 2

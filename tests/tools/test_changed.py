@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make test CHANGED=1` finds the tests of a changed file."""
+
+import changed
+import pytest
+
+TABLE = changed.read_table("""
+### Where is ...?
+
+| question | file | tests |
+|---|---|---|
+| Who tells a death? | `_engine/reports.py`: `tell`; `src/crew/tell.c` | `engine/test_reports.py`; `unit/test_tell.c` |
+| Where is a type? | `store/types/` | `store/test_freeze.py` |
+
+## Build
+""")
+TEXTS = {
+    "tests/python/engine/test_reports.py": "",
+    "tests/python/store/test_freeze.py": "",
+    "tests/python/engine/test_crew.py": "from headrace._engine import crew, engine\n",
+    "tests/python/loader/test_options.py": "import scripts\n",
+    "tests/python/lib/scripts.py": "import headrace._options as o\n",
+}
+PROGRAMS = ["tell", "ring", "ring_stop", "string"]
+
+
+@pytest.mark.parametrize(
+    ("file", "tests"),
+    [
+        ("src/crew/tell.c", {"test_reports", "test_tell"}),
+        ("python/headrace/store/types/tables.py", {"test_freeze"}),
+        ("python/headrace/_engine/crew.py", {"test_reports", "test_tell", "test_crew"}),  # by its neighbour, by imports
+        ("python/headrace/_options.py", {"test_options"}),  # by a module that tests share
+        ("src/arena/ring.h", {"test_ring", "test_ring_stop"}),
+        ("tests/python/loader/test_options.py", {"test_options"}),
+        ("python/headrace/store/_new.py", {"test_freeze"}),
+        ("LICENSE", set()),
+    ],
+)
+def test_tests_of_a_changed_file_are_found(file, tests):
+    assert changed.tests_of(file, TABLE, TEXTS, PROGRAMS) == tests
