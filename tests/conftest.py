@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+import atexit
 import pathlib
 from collections.abc import Iterator
 
 import pytest
+import warm
+
+warm.install()
+atexit.register(warm.close)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,3 +65,15 @@ def pytest_configure(config: pytest.Config) -> None:
         from costs import CostPlugin  # of tools/, which is in the path when the configuration has been read
 
         config.pluginmanager.register(CostPlugin(path))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(not mark.args for mark in item.iter_markers("cold")):
+            raise pytest.UsageError(f"{item.nodeid}: say why it needs new processes: @pytest.mark.cold(REASON)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture, because some start scripts."""
+    warm.is_wanted = item.get_closest_marker("cold") is None

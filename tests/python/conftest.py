@@ -14,7 +14,7 @@ import pytest
 import warm
 from headrace._forkserver import client
 from mishaps import Marks
-from processes import children, is_held_elsewhere, until
+from processes import children, is_held_elsewhere, shared_files, until
 
 DEFAULT_TIMEOUT_S = 300
 PATIENCE_S = 20.0  # for files and processes to disappear: also those of a test that runs at the same time
@@ -63,7 +63,7 @@ def _state() -> dict[str, set[Any]]:
         except OSError:
             continue
     return {
-        FILES: set(os.listdir("/dev/shm")),
+        FILES: shared_files(),
         "processes": children(os.getpid()) - pids,
         "descriptors": descriptors,
     }
@@ -113,7 +113,6 @@ def _keep_what_is_imported() -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     _keep_what_is_imported()
-    warm.is_wanted = request.node.get_closest_marker("warm") is not None
     before = _state()
     yield
     if request.node.stash.get(_OUTCOME, False):

@@ -9,15 +9,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from processes import is_held_elsewhere, until
+from processes import is_held_elsewhere, shared_files, until
 
 PATIENCE_S = 10.0  # for files of tests and programs that run at the same time
-
-
-def _shared_files() -> set[str]:
-    """Folders there are of other programs: torch and headrace make files."""
-    with os.scandir("/dev/shm") as entries:
-        return {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
 
 
 def _descriptors() -> set[str]:
@@ -26,13 +20,13 @@ def _descriptors() -> set[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    files, descriptors = _shared_files(), len(_descriptors())
+    files, descriptors = shared_files(), len(_descriptors())
     yield
     stays: set[str] | None = None
 
     def is_clean() -> bool:
         nonlocal stays
-        new = _shared_files() - files
+        new = shared_files() - files
         stays = new if stays is None else stays & new
         stays = {name for name in stays if not is_held_elsewhere(f"/dev/shm/{name}")}
         return not stays

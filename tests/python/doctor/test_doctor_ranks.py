@@ -19,7 +19,7 @@ from headrace.torch import per_rank
 from loaders import only_headrace
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler
 
-pytestmark = [only_headrace, pytest.mark.timeout(600), pytest.mark.warm]
+pytestmark = [only_headrace, pytest.mark.timeout(600)]
 
 
 def found_in(count: int = 41, **options: Any) -> dict[str, Observation]:

@@ -23,7 +23,7 @@ from headrace.doctor.run.padding import check_padding
 from loaders import only_headrace
 from torch.utils.data import DataLoader
 
-pytestmark = [only_headrace, pytest.mark.timeout(600), pytest.mark.warm]
+pytestmark = [only_headrace, pytest.mark.timeout(600)]
 
 LOADERS = """
 import random, threading, time

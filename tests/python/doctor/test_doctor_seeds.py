@@ -6,12 +6,11 @@ from __future__ import annotations
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import pytest
 from doctors import doctor, make_machine, needs_cores
 from loaders import needs_failpoints, only_headrace
-from processes import environment
+from processes import run_python
 
 pytestmark = [only_headrace, pytest.mark.timeout(600)]
 
@@ -25,15 +24,7 @@ def flat(text: str) -> str:
 
 def run_script(folder: pathlib.Path, prefix: list[str] | None = None) -> subprocess.CompletedProcess[str]:
     """`python train.py`, with what it prints."""
-    return subprocess.run(
-        [*(prefix or []), sys.executable, "train.py"],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment(),
-    )
+    return run_python(folder, "train.py", prefix=prefix)
 
 
 # ---- a dataset that grows by copy-on-write ----
@@ -160,8 +151,7 @@ def test_in_a_small_dev_shm_batches_of_120_mb_cross_all_the_same(tmp_path: pathl
 
 def test_torchs_own_loader_dies_in_a_small_dev_shm(tmp_path: pathlib.Path, small_shm: list[str]) -> None:
     (tmp_path / "train.py").write_text(LARGE)
-    command = [*small_shm, sys.executable, "train.py", "torchs"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment())
+    result = run_python(tmp_path, "train.py", "torchs", prefix=small_shm)
     assert result.returncode != 0
     assert "Bus error" in result.stderr or "No space left" in result.stderr
 

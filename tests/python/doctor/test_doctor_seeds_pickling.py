@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
 from loaders import only_headrace
-from processes import environment
+from processes import run_python
 
 pytestmark = [only_headrace, pytest.mark.timeout(600)]
 
@@ -90,18 +88,6 @@ SEEDS = {
 }
 
 
-def python(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment(),
-    )
-
-
 def line_of(code: str, piece: str) -> int:
     return 1 + code[: code.index(piece)].count("\n")
 
@@ -110,7 +96,7 @@ def line_of(code: str, piece: str) -> int:
 def test_the_script_ends_with_the_object_the_line_and_the_fix(tmp_path: pathlib.Path, name: str) -> None:
     code, _, path, kind, piece = SEEDS[name]
     (tmp_path / "train.py").write_text(code + MAIN)
-    result = python(tmp_path, "train.py")
+    result = run_python(tmp_path, "train.py")
     assert result.returncode != 0
     assert f"dataset{path}" in result.stderr
     assert kind in result.stderr
@@ -122,7 +108,7 @@ def test_the_script_ends_with_the_object_the_line_and_the_fix(tmp_path: pathlib.
 def test_the_doctor_says_the_same_without_a_training_run(tmp_path: pathlib.Path, name: str) -> None:
     code, _, path, kind, piece = SEEDS[name]
     (tmp_path / "train.py").write_text(code + MAIN)
-    result = python(tmp_path, "-m", "headrace", "doctor", "train:make_dataset")
+    result = run_python(tmp_path, "-m", "headrace", "doctor", "train:make_dataset")
     assert result.returncode == 2
     assert f"make_dataset(){path}" in result.stdout
     assert kind in result.stdout
@@ -134,12 +120,12 @@ def test_the_doctor_says_the_same_without_a_training_run(tmp_path: pathlib.Path,
 def test_with_the_fix_the_script_runs_and_the_doctor_is_content(tmp_path: pathlib.Path, name: str) -> None:
     code = SEEDS[name][1]
     (tmp_path / "train.py").write_text(code + MAIN)
-    result = python(tmp_path, "train.py")
+    result = run_python(tmp_path, "train.py")
     assert (result.returncode, result.stdout) == (0, "8\n"), result.stderr
-    assert python(tmp_path, "-m", "headrace", "doctor", "train:make_dataset").returncode == 0
+    assert run_python(tmp_path, "-m", "headrace", "doctor", "train:make_dataset").returncode == 0
 
 
 def test_the_commands_without_a_source_are_the_machines(tmp_path: pathlib.Path) -> None:
-    result = python(tmp_path, "-m", "headrace", "doctor", "--json")
+    result = run_python(tmp_path, "-m", "headrace", "doctor", "--json")
     assert '"name": "/dev/shm"' in result.stdout
-    assert python(tmp_path, "-m", "headrace", "doctor", "--machine-help").returncode == 0
+    assert run_python(tmp_path, "-m", "headrace", "doctor", "--machine-help").returncode == 0

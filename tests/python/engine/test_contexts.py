@@ -21,7 +21,7 @@ from headrace._worker.descriptors import WorkerDescriptors
 from loaders import METHODS, Headrace, only_headrace
 from processes import alive, run, with_method
 
-pytestmark = [only_headrace, pytest.mark.warm]
+pytestmark = [only_headrace]
 
 # ---- daemons ----
 

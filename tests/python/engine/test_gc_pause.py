@@ -11,6 +11,7 @@ import pytest
 from headrace._start import gc_pause
 from processes import Script
 
+pytestmark = pytest.mark.cold("a warm server has changed what the garbage collector visits")
 METHODS = ("fork", "spawn", "forkserver")
 
 SCRIPT = """

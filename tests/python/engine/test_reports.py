@@ -42,7 +42,7 @@ from processes import Script, alive, is_still, until
 from torch.utils.data import IterableDataset
 
 tqdm.tqdm.get_lock()  # no test leaves its file in /dev/shm, which is there where fork is not the default
-pytestmark = [only_headrace, pytest.mark.warm]
+pytestmark = [only_headrace]
 
 HERE = os.path.basename(__file__)
 FORK = multiprocessing.get_context("fork")

@@ -28,7 +28,7 @@ from loaders import METHODS, Headrace, only_headrace
 from mishaps import Marks
 from processes import Script, Tracer, alive, run, seconds_to_die_with, until
 
-pytestmark = [only_headrace, pytest.mark.warm]
+pytestmark = [only_headrace]
 
 FORK = multiprocessing.get_context("fork")
 libc = ctypes.PyDLL(None)  # calls keep the GIL
@@ -436,6 +436,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.cold("the fork server's own sitecustomize sends the signal")
 def test_fork_server_ignores_ctrl_c_before_its_imports(tmp_path: pathlib.Path) -> None:
     """A Ctrl-C that the fork server gets before it has imported anything is for the trainer."""
     (tmp_path / "sitecustomize.py").write_text(CTRL_C_EARLY)
@@ -731,6 +732,7 @@ next(iterator)
 """
 
 
+@pytest.mark.cold("the script registers its handler before multiprocessing does")
 def test_atexit_handler_after_the_workers_end_gets_an_error(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, TOO_LATE).startswith("headrace: this iterator was closed, ")
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import subprocess
-import sys
 import textwrap
 import time
+
+from processes import start_python
 
 PATIENCE_S = 100.0
 _HEAD = """
@@ -32,13 +32,8 @@ class Scripts:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, text: str, **environment: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _HEAD + textwrap.dedent(text)],
-            env={**os.environ, "EVENTS": str(self._events), **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        code = _HEAD + textwrap.dedent(text)
+        process = start_python(self._events, "-c", code, EVENTS=str(self._events), **environment)
         self._started.append(process)
         return process
 

@@ -7,13 +7,11 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-import warm
-from processes import environment
+from processes import run_python
 
 GIB = 1 << 30
 
@@ -49,27 +47,6 @@ def make_machine(root: pathlib.Path, **changes: str) -> str:
     return str(root)
 
 
-WARM = """
-import runpy, sys
-import torch
-if __name__ == "__main__":
-    sys.argv[1:] = ARGUMENTS
-    runpy.run_module("headrace", run_name="__main__", alter_sys=True)
-"""
-
-
-def warm_doctor(folder: pathlib.Path, arguments: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Runs the command in a process that has imported torch."""
-    path = folder / "warm_doctor.py"
-    path.write_text(WARM.replace("ARGUMENTS", repr(["doctor", *arguments])))
-    pipe = subprocess.PIPE
-    with warm.WarmPopen(
-        [sys.executable, str(path)], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
-    ) as process:
-        stdout, stderr = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
-
-
 def doctor(
     *arguments: str,
     folder: pathlib.Path | None = None,
@@ -79,18 +56,8 @@ def doctor(
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command; `before` runs in its process first."""
     changes = {"HEADRACE_DISABLE": None, "OMP_NUM_THREADS": None, **env}
-    if folder is not None and before is None and warm.fits(WARM, prefix, changes):
-        return warm_doctor(folder, list(arguments), environment(**changes))
-    return subprocess.run(
-        [*(prefix or []), sys.executable, "-m", "headrace", "doctor", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=folder,
-        env=environment(**changes),
-        preexec_fn=before,
-    )
+    words = ["-m", "headrace", "doctor", *arguments]
+    return run_python(folder or pathlib.Path.cwd(), *words, prefix=prefix, before=before, **changes)
 
 
 def findings(*arguments: str, **options: Any) -> dict[str, dict[str, Any]]:

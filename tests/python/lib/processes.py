@@ -130,6 +130,12 @@ def shared_bytes(pids: Iterable[int]) -> int:
     return total
 
 
+def shared_files() -> set[str]:
+    """Returns the names of the files in /dev/shm. Its folders are caches of other tests."""
+    with os.scandir("/dev/shm") as entries:
+        return {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+
+
 def is_held_elsewhere(path: str) -> bool:
     """Returns True if a process that is neither this one nor its descendant has a file open or mapped."""
     parents = {int(name): int(stat[1]) for name in os.listdir("/proc") if name.isdigit() and (stat := _stat(int(name)))}
@@ -180,23 +186,53 @@ def with_method(code: str, method: str, **values: Any) -> str:
     return code.format(imports=imports, method=method, **values)
 
 
+def start_python(
+    folder: pathlib.Path,
+    *words: str,
+    prefix: list[str] | None = None,
+    start_new_session: bool = False,
+    stdin: int = subprocess.DEVNULL,
+    before: Callable[[], None] | None = None,
+    **env: str | None,
+) -> subprocess.Popen[str]:
+    """Starts `python WORD...` in a folder. A warm server forks it, unless it has a prefix or a function to call."""
+    variables = environment(**env)
+    is_warm = not prefix and before is None and warm.fits(words, str(folder), variables)
+    kind = warm.WarmPopen if is_warm else subprocess.Popen[str]
+    return kind(
+        [*(prefix or []), sys.executable, *words],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=variables,
+        start_new_session=start_new_session,
+        cwd=folder,
+        preexec_fn=before,
+    )
+
+
+def run_python(
+    folder: pathlib.Path, *words: str, input: str | None = None, timeout_s: float = 300.0, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python WORD...` in a folder, and returns its exit code and what it printed. See start_python."""
+    stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
+    with start_python(folder, *words, stdin=stdin, **options) as process:
+        try:
+            stdout, stderr = process.communicate(input, timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
 class Script:
     """A Python script that runs in a session of its own; leaving the context ends what is left of it."""
 
     def __init__(self, folder: pathlib.Path, code: str, prefix: list[str] | None = None, **env: str | None) -> None:
         path = folder / "script.py"
         path.write_text(code)
-        kind = warm.WarmPopen if warm.fits(code, prefix, env) else subprocess.Popen[str]
-        self.process = kind(
-            [*(prefix or []), sys.executable, str(path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(**env),
-            start_new_session=True,
-            cwd=folder,
-        )
+        self.process = start_python(folder, str(path), prefix=prefix, start_new_session=True, **env)
         self.stdout, self.stderr = "", ""
 
     def __enter__(self) -> Script:
@@ -243,6 +279,6 @@ def run(folder: pathlib.Path, code: str, prefix: list[str] | None = None, timeou
     with Script(folder, code, prefix, **env) as script:
         status = script.finish(timeout_s)
         assert status == 0, f"exit code {status}\n{script.stdout}\n{script.stderr}"
-        assert script.stderr == ""
+        assert script.stderr == "", script.stderr
         assert script.left() == []
     return script.stdout

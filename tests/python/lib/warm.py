@@ -1,91 +1,214 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts scripts in processes that have imported torch: this takes 0.05 s instead of 1.5 s.
+"""Starts scripts and the workers of tests in processes that are forked from one that has imported what they need: this
+takes 0.05 s instead of 0.2 to 4 s.
 
-`pytestmark = pytest.mark.warm` in a test file asks for it. Scripts that set other variables than HEADRACE_..., or that
-have a prefix, are started as new processes. A test that counts memory, or sets limits, needs a new process.
+All tests do so, except those with `@pytest.mark.cold("reason")`. A server is started for each of SERVERS when it is
+first needed. A process whose variables have to be set before Python starts, or that has a prefix, is new in any case.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
+import dataclasses
 import json
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing import util
 from typing import Any
 
 PR_SET_CHILD_SUBREAPER = 36
-USES_TORCH = re.compile(r"^\s*(?:import|from) (?:datasets|loaders|torch|headrace\.torch)\b", re.MULTILINE)
+# What a script imports -> the modules that its server has imported. The first row that matches counts.
+SERVERS = [
+    (r"datasets|loaders|torch|headrace\.torch|resumed", ["torch.utils.data"]),
+    (r"headrace|numpy|without_torch", ["numpy"]),
+]
+IMPORTS = [(re.compile(rf"^\s*(?:import|from) (?:{names})\b", re.MULTILINE), modules) for names, modules in SERVERS]
+WORKERS = ["torch.utils.data", "pytest"]  # what workers of pytest's own process import: pytest is their main module
+_WORKER = re.compile(r"from multiprocessing\.(spawn|forkserver) |.*from headrace\._forkserver ")
+_METHOD = re.compile(r"spawn|forkserver|multiprocessing_context=.headrace")
+# Variables that libraries or Python read when they start.
+_EARLY = re.compile(r"PYTHON(?!PATH$)|LD_|MALLOC|GLIBC|OMP_|MKL_|KMP_|OPENBLAS|TORCH_|PYTORCH|CUDA|LANG|LC_|TZ$")
 _libc = ctypes.CDLL(None)
+_environment = dict(os.environ)  # of the servers, before tests change it
+_spawn_new = util.spawnv_passfds  # type: ignore[attr-defined]
 
-forked = 0  # scripts, so far
-is_wanted = False  # conftest.py sets it for a test with the mark
-_server: subprocess.Popen[bytes] | None = None
-_connection: socket.socket | None = None
+forked = 0  # processes, so far
+is_wanted = False  # conftest.py sets it for each test
+_owner = 0  # the process that called install(): only to it do servers give children
+
+
+class Server:
+    """A process that forks others, and the descriptor of the connection to it."""
+
+    def __init__(self, descriptor: int, process: subprocess.Popen[bytes] | None) -> None:
+        self.descriptor, self.process = descriptor, process
+        self._lock = threading.Lock()  # threads of a script may start workers at the same time
+
+    def start(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
+        """Returns the pid of the new process, a child of this one."""
+        with self._lock:
+            return self._ask(request, descriptors)
+
+    def _ask(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
+        global forked
+        connection = socket.socket(fileno=self.descriptor)
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
+            text = b""
+            while not text.endswith(b"!\n"):
+                text += (piece := connection.recv(100))
+                assert piece, "the warm server has died; its own error is printed above"
+        finally:
+            connection.detach()  # a socket that a script never closes would be a warning at its end
+            _libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        forked += 1
+        return int(text.split()[0])
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        if self.process is not None:
+            self.process.wait()
+
+
+_servers: dict[str, Server] = {}
+_of_script: list[Server] = []  # in a script that a server has forked: the server for its workers
+
+
+def _started(modules: list[str]) -> Server:
+    connection, theirs = socket.socketpair()
+    path = str(pathlib.Path(__file__).with_name("warm_server.py"))
+    command = [sys.executable, path, str(theirs.fileno()), *modules]
+    fds = (theirs.fileno(),)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, env=_environment)
+    theirs.close()
+    return Server(connection.detach(), process)
+
+
+def use_server(descriptor: int) -> None:
+    """Makes multiprocessing start the workers of this script by the server at the other end of a connection."""
+    global is_wanted
+    is_wanted = True
+    _environment.clear()
+    _environment.update(os.environ)
+    _of_script[:] = [Server(descriptor, None)]
+    install()
 
 
 def helpers() -> tuple[set[int], set[int]]:
-    """Returns the server's process and the descriptor of its connection, which outlive a test."""
-    if _server is None or _connection is None:
-        return set(), set()
-    return {_server.pid}, {_connection.fileno()}
+    """Returns the servers' processes and the descriptors of their connections, which outlive a test."""
+    servers = _servers.values()
+    return {one.process.pid for one in servers if one.process}, {one.descriptor for one in servers}
 
 
-def fits(code: str, prefix: list[str] | None, changes: dict[str, str | None]) -> bool:
-    changed = [name for name, value in changes.items() if value is not None or name in os.environ]
-    is_simple = not prefix and all(name.startswith("HEADRACE_") for name in changed)
-    return is_wanted and is_simple and USES_TORCH.search(code) is not None
+def _server(modules: list[str]) -> Server:
+    if _of_script:
+        return _of_script[0]
+    key = " ".join(modules)
+    if key not in _servers:
+        _servers[key] = _started(modules)
+    return _servers[key]
 
 
-def _connect(environment: dict[str, str]) -> socket.socket:
-    global _server, _connection
-    if _connection is None:
-        _connection, theirs = socket.socketpair()
-        path = str(pathlib.Path(__file__).with_name("warm_server.py"))
-        command = [sys.executable, path, str(theirs.fileno())]
-        fds = (theirs.fileno(),)
-        _server = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=fds, env=environment, start_new_session=True
-        )
-        theirs.close()
-        atexit.register(_close)
-    return _connection
+def _modules(code: str) -> list[str] | None:
+    return next((modules for pattern, modules in IMPORTS if pattern.search(code)), None)
 
 
-def _close() -> None:
-    if _server is not None and _connection is not None:
-        _connection.close()
-        _server.wait()
+def _fits_environment(environment: dict[str, str]) -> bool:
+    changed = {name for name, _ in set(environment.items()) ^ set(_environment.items())}
+    return not any(_EARLY.match(name) for name in changed)
 
 
-def _ask(request: dict[str, Any], descriptors: list[int]) -> int:
-    """Returns the pid of the new process, a child of this one."""
-    global forked
-    connection = _connect(request["environment"])
-    forked += 1
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
-        text = b""
-        while not text.endswith(b"!\n"):
-            text += connection.recv(100)
-    finally:
-        _libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-    return int(text.split()[0])
+@dataclasses.dataclass
+class Program:
+    """What Python runs: the words after `python`, and the code that tells which server fits."""
+
+    argv: list[str]
+    code: str
+    path: str  # the first entry of sys.path
+    command: str | None  # None: the script argv[0]
+
+    @classmethod
+    def of(cls, words: Sequence[str], folder: str) -> Program | None:
+        """Returns None for words that a server does not understand."""
+        first, *others = words
+        if first == "-c":
+            return cls(["-c", *others[1:]], others[0], "", others[0])
+        if first == "-m":
+            command = f"import runpy; runpy.run_module({others[0]!r}, run_name='__main__', alter_sys=True)"
+            return cls(["-m", *others[1:]], "import torch", folder, command)
+        if first.startswith("-"):
+            return None
+        script = pathlib.Path(folder, first)
+        return cls([str(script), *others], script.read_text(), str(script.parent), None)
+
+
+def fits(words: Sequence[str], folder: str, environment: dict[str, str]) -> bool:
+    """Returns True if `python WORDS...` can be forked by a server."""
+    program = Program.of(words, folder) if is_wanted else None
+    return program is not None and _modules(program.code) is not None and _fits_environment(environment)
+
+
+def _request(argv: list[str], environment: dict[str, str], **others: Any) -> dict[str, Any]:
+    blocked = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
+    orig_argv = [sys.executable, *argv]
+    return {"argv": argv, "orig_argv": orig_argv, "environment": environment, "blocked": blocked, **others}
+
+
+def _python_path(first: str, environment: dict[str, str]) -> list[str]:
+    return [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
 
 
 class WarmPopen(subprocess.Popen[str]):
-    """A Popen whose process is forked by the server: [python, script] only, with pipes or /dev/null."""
+    """A Popen whose process is forked by a server: [python, WORD, ...] that fits, in a folder."""
 
     def _execute_child(self, args: list[str], executable: Any, *others: Any) -> None:  # type: ignore[override]
-        cwd, env = others[3], others[4]
+        folder, env = os.fspath(others[3]), others[4]
         ends = others[8:14]
         p2cread, _, _, c2pwrite, _, errwrite = ends
-        request = {"path": args[-1], "folder": os.fspath(cwd), "environment": env}
-        self.pid = _ask(request, [p2cread, c2pwrite, errwrite])
+        program = Program.of(args[1:], folder)
+        assert program is not None
+        request = _request(program.argv, env, folder=folder, code=program.command)
+        request |= {"path": _python_path(program.path, env), "has_session": others[19], "numbers": [0, 1, 2]}
+        request["starts_workers"] = program.command is not None or _METHOD.search(program.code) is not None
+        server = _server(_modules(program.code) or [])
+        streams = [own if given == -1 else given for own, given in enumerate([p2cread, c2pwrite, errwrite])]
+        self.pid = server.start(request, streams)
         self._child_created = True
         self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+
+
+def _start_worker(path: bytes, args: Sequence[str | bytes], fds: Sequence[int]) -> int:
+    """Replaces multiprocessing.util.spawnv_passfds, which starts spawned workers and fork servers."""
+    flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    words = [os.fsdecode(word) for word in args[len(flags) :]]
+    environment = dict(os.environ)
+    is_simple = len(words) > 2 and words[1] == "-c" and _WORKER.match(words[2]) is not None
+    is_usual = os.fsdecode(path) == sys.executable and _fits_environment(environment)
+    if not (is_wanted and os.getpid() == _owner and is_simple and is_usual):
+        return int(_spawn_new(path, args, fds))
+    numbers = [0, 1, 2, *sorted(map(int, fds))]
+    request = _request(["-c", *words[3:]], environment, folder=os.getcwd(), code=words[2])
+    request |= {"path": _python_path("", environment), "has_session": False, "numbers": numbers}
+    request["starts_workers"] = False
+    return _server(WORKERS).start(request, numbers)
+
+
+def install() -> None:
+    """Makes multiprocessing start the workers of this process by a server."""
+    global _owner
+    _owner = os.getpid()
+    util.spawnv_passfds = _start_worker  # type: ignore[attr-defined]
+
+
+def close() -> None:
+    """Ends the servers of this process."""
+    for server in _servers.values():
+        server.close()

@@ -21,8 +21,6 @@ from compare import assert_same, failures
 from loaders import ENGINE, LOADERS, METHODS, Headrace, Torch, forked, needs_failpoints, only_headrace
 from processes import Script, alive, run, shared_bytes, until, with_method
 
-pytestmark = pytest.mark.warm
-
 MB = 1 << 20
 
 DEATH = r"^DataLoader worker \(pid(\(s\))? \d+\) (is killed by signal: \w+|exited unexpectedly)"

@@ -26,8 +26,6 @@ import torch
 from loaders import ENGINE, METHODS, Headrace, Torch, only_headrace
 from processes import Script, run, until
 
-pytestmark = pytest.mark.warm
-
 
 class Calls:
     """A dataset whose samples are the results of a function."""

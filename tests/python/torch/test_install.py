@@ -16,8 +16,6 @@ import pytest
 import torch.utils.data
 from processes import run
 
-pytestmark = pytest.mark.warm
-
 MB = 1 << 20
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import pathlib
 import pickle
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -22,6 +22,7 @@ from headrace.sampling import _deal
 from headrace.torch import DataLoader, per_rank
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import run_python, start_python
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 Torch = torch.utils.data.DistributedSampler
@@ -246,9 +247,8 @@ dist.destroy_process_group()
 
 
 def test_groups_and_meshes_of_processes_give_their_ranks(tmp_path: Any) -> None:
-    command = [sys.executable, "-c", IN_GROUPS]
     store = str(tmp_path / "store")
-    started = [subprocess.Popen([*command, str(rank), store], stdout=-1, text=True) for rank in range(4)]
+    started = [start_python(tmp_path, "-c", IN_GROUPS, str(rank), store) for rank in range(4)]
     for rank, process in enumerate(started):
         lines = process.communicate(timeout=200)[0].splitlines()
         assert process.returncode == 0
@@ -328,11 +328,11 @@ print(sorted(i for rank in range(2) for i in per_rank(RandomSampler(range(6)), n
 
 
 @pytest.mark.parametrize("way", ["disabled", "without extension"])
-def test_fallback_has_it_too(way: str) -> None:
+def test_fallback_has_it_too(tmp_path: pathlib.Path, way: str) -> None:
     block = 'import sys; sys.modules["headrace._core"] = None\n' if way == "without extension" else ""
-    env = {"PATH": "/usr/bin:/bin", **({"HEADRACE_DISABLE": "1"} if way == "disabled" else {})}
-    command = [sys.executable, "-c", block + WITHOUT]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    disabled = "1" if way == "disabled" else None
+    done = run_python(tmp_path, "-c", block + WITHOUT, HEADRACE_DISABLE=disabled)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "[[2, 5, 1], [2, 5], [2, 5, 1]]",
         "[(0, 3, 3, 3), (1, 3, 3, 2), (2, 3, 3, 2)]",

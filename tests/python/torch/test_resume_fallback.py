@@ -20,7 +20,7 @@ from processes import run
 from resumed import MAKERS, Numbers, Stateless, plain
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-pytestmark = [only_headrace, pytest.mark.warm]
+pytestmark = [only_headrace]
 
 SCRIPT = """
 import json, os, sys, warnings

@@ -11,11 +11,10 @@ import signal
 from typing import Any, NamedTuple
 
 import headrace
-import pytest
 from loaders import only_headrace
 from processes import Script
 
-pytestmark = [only_headrace, pytest.mark.warm]
+pytestmark = [only_headrace]
 N = 90
 KILLS = 20
 

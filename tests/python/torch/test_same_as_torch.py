@@ -27,8 +27,6 @@ from loaders import LOADERS, METHODS, Headrace, Torch, only_headrace
 from processes import Script, alive, run, until
 from torch.utils.data import dataloader as torch_dataloader
 
-pytestmark = pytest.mark.warm
-
 STARTED = ("spawn", "forkserver")
 
 
