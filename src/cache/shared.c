@@ -241,6 +241,7 @@ static int map_file(hr_shared *shared, const struct hr_cached_info *info) {
     shared->locks = (struct shared_lock *)(shared->file + head.locks_at);
     shared->members = (struct shared_member *)(shared->file + head.members_at);
     shared->info.data = shared->file + head.data_at;
+    shared->kind = hr__shared_kind(head.plan.dtype);
     return 0;
 }
 

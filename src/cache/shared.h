@@ -74,6 +74,8 @@ struct shared_head {
     _Atomic uint32_t is_striped; /* rows were locked once; the holder of WHOLE sets it */
 };
 
+enum shared_kind { SHARED_INT32, SHARED_INT64, SHARED_FLOAT32, SHARED_FLOAT64, SHARED_OTHER };
+
 struct hr_shared {
     hr_shared *next; /* in the table of open handles */
     const hr_cached *cached;
@@ -82,13 +84,14 @@ struct hr_shared {
     struct shared_head *head;
     struct shared_lock *locks;
     struct shared_member *members;
+    enum shared_kind kind;
     struct hr_shared_info info; /* copied, because other processes can write to the head */
     uint64_t device, inode;
     int fd;                               /* to look at leases; never locked */
     pthread_mutex_t lock;                 /* for becoming a member */
     _Atomic uint32_t own;                 /* the word of this process; 0: not a member yet, or a forked child */
     void *lease_page;                     /* the mapping that keeps the lease */
-    _Atomic uint32_t held;                /* locks that this process has */
+    _Atomic uint32_t held;                /* locks of stripes that this process has */
     _Atomic uint64_t threads[LOCK_COUNT]; /* of this process, that have them */
 };
 
@@ -112,5 +115,9 @@ struct shared_holder {
     char command[sizeof((struct shared_member *)NULL)->command];
 };
 void hr__shared_describe(const hr_shared *shared, uint32_t word, struct shared_holder *ret_holder);
+
+/* ---- shared_values.c ---- */
+
+enum shared_kind hr__shared_kind(const char *dtype);
 
 #endif

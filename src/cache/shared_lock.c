@@ -109,12 +109,24 @@ static int wait_for(struct attempt *attempt, uint32_t *ret_dead) {
     }
 }
 
+static int is_own(const hr_shared *shared) {
+    return hr__fail(-EDEADLK,
+                    "cache: this thread has a lock of '%s' already, and would wait for itself; end that one first, or "
+                    "take all rows that you need with one lock",
+                    name_of(shared));
+}
+
+static bool has_thread(const hr_shared *shared, uint32_t index) {
+    return atomic_load_explicit(&shared->threads[index], memory_order_relaxed) == this_thread();
+}
+
 /* `*ret_dead`: the word of a holder that died, or 0. */
 static int take_word(hr_shared *shared, uint32_t index, const struct hr_shared_wait *wait, uint32_t *ret_dead) {
     uint32_t word = 0;
     *ret_dead = 0;
     hr__stop_at(HR__AT_SHARED_LOCKING);
     if (!atomic_compare_exchange_strong(&shared->locks[index].word, &word, atomic_load(&shared->own))) {
+        if (has_thread(shared, index)) return is_own(shared);
         if (!wait) return -EAGAIN;
         struct attempt attempt = {shared, index, wait, hr__now_ns(), 0};
         attempt.next_look_ns = attempt.begun_ns + LOOK_NS;
@@ -169,6 +181,19 @@ static int take_words(hr_shared *shared, uint32_t first, uint32_t count, const s
     return 0;
 }
 
+/* A thread that has some stripes does not get others, because two such threads could wait for each other. The stripes
+ * are counted, so that this costs nothing if the process has none. WHOLE needs no count: a thread that has it meets
+ * itself there. */
+static int take_stripes(hr_shared *shared, uint32_t first, uint32_t count, const struct hr_shared_wait *wait,
+                        struct hr_shared_hold *hold) {
+    uint32_t held = atomic_load_explicit(&shared->held, memory_order_relaxed);
+    for (uint32_t i = 0; held && i < shared->info.stripe_count; i++)
+        if (has_thread(shared, i)) return is_own(shared);
+    int r = take_words(shared, first, count, wait, hold);
+    if (r == 0) atomic_fetch_add_explicit(&shared->held, 1, memory_order_relaxed);
+    return r;
+}
+
 static bool is_striped(const hr_shared *shared) {
     return atomic_load_explicit(&shared->head->is_striped, memory_order_acquire);
 }
@@ -179,7 +204,7 @@ static int take_all(hr_shared *shared, const struct hr_shared_wait *wait, struct
         if (r < 0 || !is_striped(shared)) return r;
         release_word(shared, WHOLE, 0);
     }
-    return take_words(shared, 0, shared->info.stripe_count, wait, hold);
+    return take_stripes(shared, 0, shared->info.stripe_count, wait, hold);
 }
 
 /* Rows are locked for the first time. */
@@ -206,7 +231,7 @@ static int take_rows(hr_shared *shared, uint64_t first_row, uint64_t row_count, 
     int r = begin_stripes(shared, wait);
     if (r < 0) return r;
     uint32_t first = stripe_of(shared, first_row), last = stripe_of(shared, first_row + row_count - 1);
-    return take_words(shared, first, last - first + 1, wait, hold);
+    return take_stripes(shared, first, last - first + 1, wait, hold);
 }
 
 /* ---- the interface ---- */
@@ -218,28 +243,13 @@ static int check_rows(const hr_shared *shared, uint64_t first_row, uint64_t row_
                     name_of(shared), rows, row_count, first_row);
 }
 
-/* Counts the locks first, because that costs nothing if the process has none. */
-static int check_thread(const hr_shared *shared) {
-    if (!atomic_load_explicit(&shared->held, memory_order_relaxed)) return 0;
-    for (int i = 0; i < LOCK_COUNT; i++)
-        if (atomic_load_explicit(&shared->threads[i], memory_order_relaxed) == this_thread())
-            return hr__fail(-EDEADLK,
-                            "cache: this thread has a lock of '%s' already, and would wait for itself; end that one "
-                            "first, or take all rows that you need with one lock",
-                            name_of(shared));
-    return 0;
-}
-
 int hr_shared_lock(hr_shared *shared, uint64_t first_row, uint64_t row_count, const struct hr_shared_wait *wait,
                    struct hr_shared_hold *ret_hold) {
     bool is_all = row_count == HR_SHARED_ALL || (first_row == 0 && row_count == shared->info.row_count);
     int r = is_all ? 0 : check_rows(shared, first_row, row_count);
-    if (r == 0) r = check_thread(shared);
     if (r == 0 && !atomic_load_explicit(&shared->own, memory_order_relaxed)) r = hr__shared_join(shared);
     if (r < 0) return r;
-    r = is_all ? take_all(shared, wait, ret_hold) : take_rows(shared, first_row, row_count, wait, ret_hold);
-    if (r == 0) atomic_fetch_add_explicit(&shared->held, 1, memory_order_relaxed);
-    return r;
+    return is_all ? take_all(shared, wait, ret_hold) : take_rows(shared, first_row, row_count, wait, ret_hold);
 }
 
 int hr_shared_unlock(hr_shared *shared, const struct hr_shared_hold *hold) {
@@ -252,6 +262,6 @@ int hr_shared_unlock(hr_shared *shared, const struct hr_shared_hold *hold) {
                         "cache: this process does not have this lock of '%s': it was ended already, or taken in front "
                         "of the fork that made this process",
                         name_of(shared));
-    atomic_fetch_sub_explicit(&shared->held, 1, memory_order_relaxed);
+    if (hold->first != WHOLE) atomic_fetch_sub_explicit(&shared->held, 1, memory_order_relaxed);
     return 0;
 }
