@@ -150,7 +150,7 @@ static void put_info_json(const struct search *search, const struct hr_cache_ent
     printf("]}\n");
 }
 
-/* What an array is that processes write: its dtype and shape, and by how many it is written. */
+/* Prints the dtype and shape of an array that processes write, and by how many it is written. */
 static void put_shared(const struct hr_cache_entry *entry) {
     struct hr_shared_plan plan;
     printf("  written by %" PRIu32 " %s\n", entry->claim_count, entry->claim_count == 1 ? "process" : "processes");

@@ -48,8 +48,8 @@ enum {
 
 typedef struct hr_shared hr_shared;
 
-/* What an array is. The dtype is numpy's text: "|b1", "<i4", "<u8", "<f4", "<c16", ... in the byte order of this
- * machine, with 1 to 16 bytes. No dimension is 0. dimension_count 0: one element. */
+/* The type and shape of an array. The dtype is numpy's text: "|b1", "<i4", "<u8", "<f4", "<c16", ... in the byte order
+ * of this machine, with 1 to 16 bytes. No dimension is 0. dimension_count 0: one element. */
 struct hr_shared_plan {
     char dtype[HR_SHARED_DTYPE_BYTES];
     uint32_t dimension_count;

@@ -395,7 +395,7 @@ static int verify_samples(const hr_cached *cached) {
     return r;
 }
 
-/* What is written all the time has no checksums; its head is checked. */
+/* An array that is written all the time has no checksums; its head is checked. */
 static int verify_shared(const hr_cached *cached) {
     hr_shared *shared = NULL;
     int r = hr_shared_open(cached, &shared);

@@ -20,7 +20,7 @@
  *     data      the elements in C order
  *
  * The word of a lock is 0, or names its holder: the slot of a member, the generation of the slot, and a bit that says
- * that somebody waits (on the word, as a futex).
+ * that another one waits (on the word, as a futex).
  *
  * A member is an open handle of a process. It has the byte at LEASES_AT + slot of the file locked for an open file
  * description that only a mapping of its process keeps alive: children do not have the mapping, a program that closes
@@ -104,7 +104,7 @@ static inline uint32_t hr__shared_owner(uint32_t word) {
 /* Enters an open handle into the table of those that a fork concerns, and takes it out; that ends its membership. */
 void hr__shared_enter(hr_shared *shared);
 void hr__shared_leave(hr_shared *shared);
-/* Makes this process a member if it is none. -EUSERS and other errno. */
+/* Makes this process a member if it is not one yet. -EUSERS and other errno. */
 int hr__shared_join(hr_shared *shared);
 /* Returns true if the process that a word names has ended for certain. */
 bool hr__shared_has_ended(const hr_shared *shared, uint32_t word);

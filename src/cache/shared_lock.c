@@ -60,7 +60,7 @@ static int not_in_time(const struct attempt *attempt, uint32_t word) {
                     hr__shared_owner(word) == atomic_load(&shared->own) ? "" : holder.command);
 }
 
-/* Says in the word that somebody waits. Returns the word as it is then; 0: it is free. */
+/* Says in the word that this thread waits. Returns the word as it is then; 0: it is free. */
 static uint32_t announce(_Atomic uint32_t *at) {
     uint32_t word = atomic_load(at);
     while (word && !(word & SHARED_WAITERS))

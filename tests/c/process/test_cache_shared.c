@@ -207,7 +207,7 @@ static void hold_last_row(void) {
     must(hr_shared_unlock(shared, &hold));
 }
 
-/* Who does not get all rows leaves the notice to the next one. */
+/* A process that does not get all rows leaves the notice to the next one. */
 static void a_broken_off_wait_keeps_the_notice(void **state) {
     struct hr_shared_hold hold;
     (void)state;
@@ -431,7 +431,7 @@ static void hold_all_stripes(void) {
     must(hr_shared_unlock(shared, &hold));
 }
 
-/* Who waits for the whole array while rows are locked for the first time gets all rows. */
+/* A process that waits for the whole array while rows are locked for the first time gets all rows. */
 static void the_first_lock_of_rows_is_noticed(void **state) {
     int status;
     (void)state;

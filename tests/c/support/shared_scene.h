@@ -95,7 +95,7 @@ static inline uint32_t word_of_lock(uint32_t index) {
     return atomic_load(&shared->locks[index].word);
 }
 
-/* Waits until somebody waits for a lock. */
+/* Waits until another process or thread waits for a lock. */
 static inline void await_waiter(uint32_t index) {
     int64_t deadline = in_s(PATIENCE_S);
     while (!(word_of_lock(index) & SHARED_WAITERS)) {

@@ -67,7 +67,7 @@ static void bad_plans_are_refused(void **state) {
     close_shared_scene(state);
 }
 
-/* Where memory is short, making the array is an error, and a later write cannot be. */
+/* If memory is short, making the array is an error, and a later write cannot be. */
 static void without_room_nothing_is_made(void **state) {
 #ifdef HR_FAILPOINTS
     static const char *const failures[] = {"fallocate:ENOSPC", "statfs_full:ENOSPC", "shared_write:ENOSPC",
