@@ -86,9 +86,7 @@ class Shared:
     @property
     def tensor(self) -> Any:
         """A torch tensor over the same memory."""
-        from headrace._tensors import shared  # imports torch
-
-        return shared.tensor_over(self.array)
+        return _tensor_over(self.array)
 
     def flush(self) -> None:
         """Writes what was changed to the disk, if it was made with persist="file". Raises OSError."""
@@ -283,3 +281,18 @@ def reduce_array(array: Any) -> tuple[Any, ...] | None:
     if found is None:
         return None
     return (*found, array.dtype, array.shape, array.strides, array.flags.writeable)
+
+
+def _tensor_over(array: Any) -> Any:
+    from headrace._tensors import shared  # imports torch
+
+    return shared.tensor_over(array, _reduce_tensor)
+
+
+def _load_tensor(*sent: Any) -> Any:
+    return _tensor_over(load_array(*sent))
+
+
+def _reduce_tensor(array: Any) -> Any:
+    sent = reduce_array(array)
+    return None if sent is None else (_load_tensor, sent)

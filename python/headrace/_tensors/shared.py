@@ -7,18 +7,19 @@ the shared array, without a word. So tensors over shared arrays are sent as the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 import torch.multiprocessing  # it registers torch's reducers
 
-from headrace._cache import shared
+Reduce = Callable[[Any], Any]  # an array -> what a reducer returns, or None if it is not shared
 
 
-def tensor_over(array: Any) -> torch.Tensor:
+def tensor_over(array: Any, reduce: Reduce) -> torch.Tensor:
     """Returns a tensor over a shared array. Raises TypeError for a dtype that torch does not have."""
-    _register()
+    _register(reduce)
     return torch.from_numpy(array)
 
 
@@ -32,11 +33,7 @@ def _as_array(tensor: torch.Tensor) -> Any:
         return None
 
 
-def _load_tensor(*sent: Any) -> torch.Tensor:
-    return tensor_over(shared.load_array(*sent))
-
-
-def _register() -> None:
+def _register(reduce: Reduce) -> None:
     reducers: dict[Any, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     previous = reducers.get(torch.Tensor)
     if previous is None or getattr(previous, "is_of_headrace", False):
@@ -44,8 +41,8 @@ def _register() -> None:
 
     def reduce_tensor(tensor: torch.Tensor) -> Any:  # the doctor knows the reducer of tensors by this name
         array = _as_array(tensor)
-        sent = None if array is None else shared.reduce_array(array)
-        return previous(tensor) if sent is None else (_load_tensor, sent)
+        sent = None if array is None else reduce(array)
+        return previous(tensor) if sent is None else sent
 
     reduce_tensor.is_of_headrace = True  # type: ignore[attr-defined]
     ForkingPickler.register(torch.Tensor, reduce_tensor)
