@@ -219,21 +219,35 @@ def _load_array(
     return np.ndarray(shape, dtype, buffer=cached, offset=offset, strides=strides)  # type: ignore[arg-type]
 
 
+def _range_at(address: int) -> tuple[int, int, Handle, bool] | None:
+    """Returns start, end and handle of the object that is mapped at an address, and whether it is written to."""
+    at = bisect.bisect_right(_starts, address) - 1
+    if at < 0:
+        return None
+    end, handle, is_shared = _ranges[_starts[at]]
+    return (_starts[at], end, handle, is_shared) if address < end else None
+
+
 def _locate(array: Any) -> tuple[Handle, int, bool] | None:
     """Returns the handle of the object that an array lies in, the offset of its first element, and whether the object
     is written to; or None."""
     if array.dtype.hasobject or not array.size:
         return None
     address = array.__array_interface__["data"][0]
-    at = bisect.bisect_right(_starts, address) - 1
-    if at < 0:
+    found = _range_at(address)
+    if found is None:
         return None
-    start = _starts[at]
-    end, handle, is_shared = _ranges[start]
+    start, end, handle, is_shared = found
     steps = [stride * (count - 1) for stride, count in zip(array.strides, array.shape, strict=True)]
     first = address + sum(step for step in steps if step < 0)
     last = address + sum(step for step in steps if step > 0) + array.itemsize
     return (handle, address - start, is_shared) if start <= first and last <= end else None
+
+
+def is_written(address: int) -> bool:
+    """Returns True if the memory at an address is that of an array that several processes write."""
+    found = _range_at(address)
+    return found is not None and found[3]
 
 
 def find(array: Any) -> tuple[Handle, int] | None:

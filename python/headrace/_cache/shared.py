@@ -8,6 +8,7 @@ arrays and tensors that lie in it, because a copy of them would lose what is wri
 from __future__ import annotations
 
 import operator
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +18,21 @@ import numpy as np
 from headrace import _core
 from headrace._cache import attached, building, opening
 from headrace._errors.warn import warn_user
+from headrace._inspect import lookup
 
 _open: weakref.WeakValueDictionary[tuple[str, str], _core.Shared] = weakref.WeakValueDictionary()  # by root and id
+
+
+def _is_written(value: Any) -> bool:
+    """Returns True for arrays and tensors that lie in a shared array: a frozen copy would not see what is written."""
+    torch = sys.modules.get("torch")
+    if isinstance(value, np.ndarray):
+        return attached.find_shared(value) is not None
+    is_plain = torch is not None and type(value) is torch.Tensor and value.layout == torch.strided
+    return is_plain and value.device.type == "cpu" and attached.is_written(value.data_ptr())
+
+
+lookup.kept_as_they_are.append(_is_written)
 
 
 def _tell_dead(name: str, dead: list[tuple[int, bool]]) -> None:
@@ -286,13 +300,8 @@ def reduce_array(array: Any) -> tuple[Any, ...] | None:
 def _tensor_over(array: Any) -> Any:
     from headrace._tensors import shared  # imports torch
 
-    return shared.tensor_over(array, _reduce_tensor)
+    return shared.tensor_over(array, attached.is_written, reduce_array, _load_tensor)
 
 
 def _load_tensor(*sent: Any) -> Any:
     return _tensor_over(load_array(*sent))
-
-
-def _reduce_tensor(array: Any) -> Any:
-    sent = reduce_array(array)
-    return None if sent is None else (_load_tensor, sent)

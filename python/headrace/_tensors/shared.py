@@ -7,6 +7,7 @@ the shared array, without a word. So tensors over shared arrays are sent as the 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -14,35 +15,38 @@ from typing import Any
 import torch
 import torch.multiprocessing  # it registers torch's reducers
 
-Reduce = Callable[[Any], Any]  # an array -> what a reducer returns, or None if it is not shared
 
+def tensor_over(
+    array: Any, is_written: Callable[[int], bool], reduce: Callable[[Any], Any], load: Callable[..., Any]
+) -> torch.Tensor:
+    """Returns a tensor over a shared array. Raises TypeError for a dtype that torch does not have.
 
-def tensor_over(array: Any, reduce: Reduce) -> torch.Tensor:
-    """Returns a tensor over a shared array. Raises TypeError for a dtype that torch does not have."""
-    _register(reduce)
-    return torch.from_numpy(array)
-
-
-def _as_array(tensor: torch.Tensor) -> Any:
-    """Returns the array of a tensor that numpy can look at, or None."""
-    if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        return None
-    try:
-        return None if tensor.requires_grad else tensor.numpy()
-    except (RuntimeError, TypeError):  # a dtype that numpy does not have, a conjugate view
-        return None
-
-
-def _register(reduce: Reduce) -> None:
+    is_written: an address -> whether a shared array is there. reduce: an array -> the arguments of load.
+    """
     reducers: dict[Any, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     previous = reducers.get(torch.Tensor)
     if previous is None or getattr(previous, "is_of_headrace", False):
-        return
+        return torch.from_numpy(array)
 
     def reduce_tensor(tensor: torch.Tensor) -> Any:  # the doctor knows the reducer of tensors by this name
-        array = _as_array(tensor)
-        sent = None if array is None else reduce(array)
-        return previous(tensor) if sent is None else sent
+        is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+        if not is_plain or not tensor.numel() or not is_written(tensor.data_ptr()):
+            return previous(tensor)
+        return load, _arguments(tensor, reduce)
 
     reduce_tensor.is_of_headrace = True  # type: ignore[attr-defined]
     ForkingPickler.register(torch.Tensor, reduce_tensor)
+    return torch.from_numpy(array)
+
+
+def _arguments(tensor: torch.Tensor, reduce: Callable[[Any], Any]) -> Any:
+    try:
+        arguments = reduce(tensor.numpy())
+    except (RuntimeError, TypeError):  # it requires a gradient, or has a dtype that numpy does not have
+        arguments = None
+    if arguments is None:
+        raise pickle.PicklingError(
+            f"headrace: a tensor over a shared array, of dtype {tensor.dtype} and with requires_grad="
+            f"{tensor.requires_grad}, cannot be sent as what it is; send the shared array, or a copy of the tensor"
+        )
+    return arguments

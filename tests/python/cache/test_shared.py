@@ -405,6 +405,29 @@ def test_tensors_stay_shared_when_they_are_sent() -> None:
     assert shared.array.tolist() == [[0, 0], [7, 7], [0, 8], [9, 0]] and torch.equal(loaded, tensor[1:])
     other = torch.ones(3)
     assert torch.equal(pickle.loads(ForkingPickler.dumps(other)), other)
+    for changed in (tensor.view(torch.bfloat16), tensor.detach().requires_grad_()):
+        with pytest.raises(pickle.PicklingError, match="send the shared array"):
+            ForkingPickler.dumps(changed)
+    tensor[0, 0] = 5
+    assert shared.array[0, 0] == 5
+
+
+class Held:
+    """A dataset with a large list in which there is an array that is written."""
+
+    def __init__(self, array: Any) -> None:
+        self.records: Any = [f"record {i}" for i in range(50_000)]
+        self.more: Any = [*self.records, {"losses": array}]
+
+
+def test_freezing_a_dataset_leaves_written_arrays() -> None:
+    shared = headrace.cache.shared("losses", 10, "f4")
+    dataset = Held(shared.array)
+    report = headrace.freeze_attributes(dataset)
+    assert type(dataset.records) is not list and [path for path, _ in report.skipped] == ["dataset.more"]
+    assert "would not see what is written" in report.skipped[0][1]
+    shared.array[3] = 1
+    assert dataset.more[-1]["losses"][3] == 1
 
 
 class Losses:
