@@ -57,9 +57,10 @@ bench: build/release.stamp ## measures a release build; QUICK=1: fewer and small
 		.venv/bin/python bench/run.py
 
 soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 of Python (docs/reliability.md)
-	meson compile -C build/dev soak_kills soak_cache
+	meson compile -C build/dev soak_kills soak_cache soak_shared
 	build/dev/tests/soak_kills $(KILLS) $(SEED)
 	build/dev/tests/soak_cache $(KILLS) $(SEED)
+	build/dev/tests/soak_shared $(KILLS) $(SEED)
 	.venv/bin/python tests/soak/soak_kills.py $(SECONDS) $(SEED)
 	HEADRACE_SOAK=1 .venv/bin/python -m pytest -q -k "dies_first or at_random" --timeout=0 tests/cli/run
 	HEADRACE_SOAK=1 HEADRACE_EXAMPLES=2000 .venv/bin/python -m pytest -q -k "dies_in_dataset or drawn or remaining_sample or lost_peer or signal" --timeout=0 \

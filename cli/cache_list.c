@@ -2,6 +2,7 @@
 #include "cli.h"
 #include "options.h"
 
+#include <headrace/cache_shared.h>
 #include <headrace/error.h>
 
 #include <errno.h>
@@ -21,6 +22,10 @@ static const char *keep_name(uint32_t keep) {
 
 static double seconds_since(int64_t wall_ns) {
     return difftime(time(NULL), (time_t)(wall_ns / 1000000000));
+}
+
+static bool is_shared(const struct hr_cache_entry *entry) {
+    return strcmp(entry->info.format, HR_SHARED_FORMAT) == 0;
 }
 
 /* ---- ls ---- */
@@ -49,12 +54,15 @@ static void put_entry_json(const struct hr_cache_entry *entry) {
     printf(", \"built\": %.3f, \"attached\": %.3f, \"id\": \"%s\", \"path\": ", (double)info->built_ns / 1e9,
            (double)entry->attached_ns / 1e9, info->id);
     put_json(stdout, info->path);
+    printf(", \"format\": ");
+    put_json(stdout, info->format);
     if (entry->state == HR_CACHE_BUILDING || entry->state == HR_CACHE_ORPHAN) put_builder_json(&entry->builder);
 }
 
 static void put_row(const struct hr_cache_entry *entry) {
     char size[UNITS_BYTES], age[UNITS_BYTES], state[48];
     snprintf(state, sizeof state, "%s", states[entry->state]);
+    if (entry->state == HR_CACHE_READY && is_shared(entry)) snprintf(state, sizeof state, "shared");
     if (entry->state == HR_CACHE_BUILDING && entry->builder.total)
         snprintf(state, sizeof state, "%s, %" PRIu64 " %%", entry->builder.is_stopped ? "stopped" : "building",
                  100 * entry->builder.done / entry->builder.total);
@@ -142,12 +150,23 @@ static void put_info_json(const struct search *search, const struct hr_cache_ent
     printf("]}\n");
 }
 
+/* Prints the dtype and shape of an array that processes write, and by how many it is written. */
+static void put_shared(const struct hr_cache_entry *entry) {
+    struct hr_shared_plan plan;
+    printf("  written by %" PRIu32 " %s\n", entry->claim_count, entry->claim_count == 1 ? "process" : "processes");
+    if (entry->state != HR_CACHE_READY || hr_shared_read_plan(entry->info.path, &plan) < 0) return;
+    printf("  array      dtype %s, shape (", plan.dtype);
+    for (uint32_t i = 0; i < plan.dimension_count; i++) printf("%s%" PRIu64, i ? ", " : "", plan.dimensions[i]);
+    printf("%s)\n", plan.dimension_count == 1 ? "," : "");
+}
+
 static void put_info(const struct search *search, const struct hr_cache_entry *entry) {
     const struct hr_cached_info *info = &entry->info;
     char size[UNITS_BYTES], built[UNITS_BYTES], attached[UNITS_BYTES];
     int count = 0;
     printf("%s, version %s: %s\n", info->name, info->version, states[entry->state]);
     printf("  size       %s (%" PRIu64 " bytes)\n", in_bytes(info->bytes, size), info->bytes);
+    if (is_shared(entry)) put_shared(entry);
     printf("  keep       %s\n", keep_name(info->keep));
     printf("  file       %s\n", info->path);
     if (*info->place) printf("  place      %s\n", info->place);

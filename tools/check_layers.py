@@ -24,7 +24,7 @@ RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
 PUBLIC = {"error": "base", "visibility": "base", "version": "base", "arena": "arena", "batch": "batch"}
 PUBLIC |= {"crew": "crew", "loader": "loader", "machine": "os", "sampler": "sampler"}
 PUBLIC |= {"store": "store", "board": "board", "image": "image", "launch": "launch"}
-PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache"}
+PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}
 
 FACES = ("cli", "python/headrace/_core", "examples/c")
 SYSTEM_CALLS = re.compile(r"sys/.+|linux/.+|asm/.+|(fcntl|poll|sched|signal|spawn|unistd)\.h")

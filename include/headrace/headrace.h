@@ -9,6 +9,7 @@
 #include <headrace/cache.h>
 #include <headrace/cache_files.h>
 #include <headrace/cache_samples.h>
+#include <headrace/cache_shared.h>
 #include <headrace/crew.h>
 #include <headrace/error.h>
 #include <headrace/image.h>

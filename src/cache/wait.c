@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cache/cache.h"
+#include "cache/shared.h"
 
 /* Asks for an object: attaches it if it exists, makes this process its builder if it has no builder, or waits. */
 
@@ -112,8 +113,13 @@ static int attach_published(hr_cache_ticket *ticket, hr_cached **ret_cached) {
         *ret_cached = cached;
         return 0;
     }
+    bool is_shared = strcmp(cached->record.format, HR_SHARED_FORMAT) == 0;
     hr_cached_detach(cached);
-    return -ENOENT;
+    if (!is_shared) return -ENOENT;
+    return hr__fail(-EBUSY,
+                    "cache: '%s' is an array that processes write, and is not replaced by other data; remove it first "
+                    "(headrace cache rm), or give another name",
+                    ticket->plan.name);
 }
 
 /* ---- builders that failed or died ---- */

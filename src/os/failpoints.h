@@ -9,8 +9,9 @@
  * POINT(constant, name, side): `name` is its name in $HEADRACE_STOP (hr__stop_at in os.h), `side` is the process that
  * passes it. RANK is a trainer with a board that it shares with other trainers; LAUNCH is the front of `headrace run`,
  * GUARDIAN its guardian, and FORKED a rank before it becomes the user's command; CACHE is a process that uses the
- * cache. The numbers are those of enum hr__point. tests/c/process/test_sweep.c, test_board_ranks.c and
- * test_cache_kills.c go over the table, so a point that no run passes is a failing test.
+ * cache, SAMPLES one that fills a table of samples, and SHARED one that uses a shared array. The numbers are those of
+ * enum hr__point. tests/c/process/test_sweep.c, test_board_ranks.c, test_cache_kills.c, test_cache_samples.c and
+ * test_cache_shared.c go over the table, so a point that no run passes is a failing test.
  */
 #define HR__FAILPOINTS(POINT)                                                                                          \
     /* start */                                                                                                        \
@@ -162,6 +163,22 @@
     POINT(SAMPLES_RESERVED, "samples.reserved", SAMPLES)                                                               \
     POINT(SAMPLES_WRITTEN, "samples.written", SAMPLES)                                                                 \
     POINT(SAMPLES_PUBLISHED, "samples.published", SAMPLES)                                                             \
+    /* arrays that several processes write */                                                                          \
+    POINT(SHARED_MADE, "shared.made", SHARED)                                                                          \
+    POINT(SHARED_COMMITTED, "shared.committed", SHARED)                                                                \
+    POINT(SHARED_FILLED, "shared.filled", SHARED)                                                                      \
+    POINT(SHARED_JOINING, "shared.joining", SHARED)                                                                    \
+    POINT(SHARED_JOINED, "shared.joined", SHARED)                                                                      \
+    POINT(SHARED_LOCKING, "shared.locking", SHARED)                                                                    \
+    POINT(SHARED_LOCKED, "shared.locked", SHARED)                                                                      \
+    POINT(SHARED_WAITING, "shared.waiting", SHARED)                                                                    \
+    POINT(SHARED_WOKEN, "shared.woken", SHARED)                                                                        \
+    POINT(SHARED_JUDGED, "shared.judged", SHARED)                                                                      \
+    POINT(SHARED_RECOVERED, "shared.recovered", SHARED)                                                                \
+    POINT(SHARED_STRIPING, "shared.striping", SHARED)                                                                  \
+    POINT(SHARED_STRIPED, "shared.striped", SHARED)                                                                    \
+    POINT(SHARED_UNLOCKING, "shared.unlocking", SHARED)                                                                \
+    POINT(SHARED_UNLOCKED, "shared.unlocked", SHARED)                                                                  \
     /* the processes of headrace run */                                                                                \
     POINT(LAUNCH_OPENED, "launch.opened", LAUNCH)                                                                      \
     POINT(LAUNCH_FORKED, "launch.forked", LAUNCH)                                                                      \
@@ -191,7 +208,8 @@ enum hr__side {
     HR__BY_FORKED = 32,
     HR__BY_CACHE = 64,
     HR__BY_SAMPLES = 128,
-    HR__BY_IMAGES = 256
+    HR__BY_IMAGES = 256,
+    HR__BY_SHARED = 512
 };
 
 struct hr__failpoint {

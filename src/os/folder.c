@@ -158,6 +158,14 @@ static const char *name_refused(int64_t magic) {
     return NULL;
 }
 
+#define BTRFS_MAGIC INT64_C(0x9123683E)
+#define BCACHEFS_MAGIC INT64_C(0xCA451A4E)
+#define ZFS_MAGIC INT64_C(0x2FC12FC1)
+
+static bool copies_on_write(int64_t magic) {
+    return magic == BTRFS_MAGIC || magic == BCACHEFS_MAGIC || magic == ZFS_MAGIC;
+}
+
 int hr__file_system_look(const char *path, struct hr__file_system *ret_system) {
     struct statfs info;
     if (statfs(path, &info) < 0) return -errno;
@@ -166,6 +174,7 @@ int hr__file_system_look(const char *path, struct hr__file_system *ret_system) {
     bool is_full = hr__fail_at("statfs_full") < 0;
     *ret_system = (struct hr__file_system){
         .is_memory = magic == TMPFS_MAGIC || magic == RAMFS_MAGIC,
+        .copies_on_write = copies_on_write(magic) || hr__fail_at("statfs_btrfs") < 0,
         .refused = name_refused(magic),
         .free_bytes = is_full ? 0 : (uint64_t)info.f_bavail * (uint64_t)info.f_bsize,
         .free_files = info.f_files ? (uint64_t)info.f_ffree : UINT64_MAX, /* some file systems have no such limit */

@@ -35,7 +35,12 @@ int hr__lease_take(int fd, uint64_t offset) {
     return errno == EACCES ? -EAGAIN : -errno;
 }
 
-bool hr__lease_is_taken(int fd, uint64_t offset) {
+int hr__lease_look(int fd, uint64_t offset) {
     struct flock range = whole(offset, 1);
-    return fcntl(fd, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+    if (fcntl(fd, F_OFD_GETLK, &range) < 0) return -errno;
+    return range.l_type != F_UNLCK;
+}
+
+bool hr__lease_is_taken(int fd, uint64_t offset) {
+    return hr__lease_look(fd, offset) == 1;
 }

@@ -160,6 +160,11 @@ void hr__forget_pages(void *address, uint64_t bytes) {
             MADV_DONTNEED); /* for a shared file mapping this drops the page table entries, not the data */
 }
 
+int hr__flush(void *address, uint64_t bytes) {
+    int r = hr__fail_at("msync");
+    return r < 0 ? r : msync(address, bytes, MS_SYNC) < 0 ? -errno : 0;
+}
+
 void hr__unmap(void *address, uint64_t bytes) {
     if (address && bytes && begins_page(address)) munmap(address, hr__round_up(bytes, hr__page_bytes()));
 }

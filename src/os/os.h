@@ -3,6 +3,7 @@
 #define HR_OS_OS_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -67,6 +68,8 @@ int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address);
 /* Does the same as hr__commit for memory that is mapped at `address`, with pages of 2 MiB if the kernel can make them,
  * because they need one page table lookup instead of four. Both `offset` and `bytes` are multiples of 2 MiB. */
 int hr__commit_huge(int fd, void *address, uint64_t offset, uint64_t bytes);
+/* Writes the changed pages of a shared mapping to their file, and waits until they are there. */
+int hr__flush(void *address, uint64_t bytes);
 /* Allows the kernel to drop the physical pages behind a shared mapping of a file; the contents stay in the file. */
 void hr__forget_pages(void *address, uint64_t bytes);
 
@@ -299,6 +302,15 @@ int hr__lease_take(int fd, uint64_t offset);
 /* Returns true if another open file description has locked that byte. */
 bool hr__lease_is_taken(int fd, uint64_t offset);
 
+/* Returns 1 if another open file description has locked that byte, 0 if none has, or a negative errno. */
+int hr__lease_look(int fd, uint64_t offset);
+
+/* ---- futex.c: words in memory that processes share ---- */
+
+/* Sleeps until a wake-up, as long as the word has this value. -EAGAIN: it has another one. -ETIMEDOUT. -EINTR. */
+int hr__futex_wait(_Atomic uint32_t *word, uint32_t value, int64_t deadline_ns);
+void hr__futex_wake(_Atomic uint32_t *word); /* one of those that sleep */
+
 /* ---- folder.c: files by name, and file systems ---- */
 
 enum { HR__PATH_BYTES = 4096 };
@@ -329,8 +341,9 @@ int hr__rename_new(const char *from, const char *to);    /* -EEXIST: something h
 int hr__rename_swap(const char *one, const char *other); /* -EINVAL, -ENOSYS: the file system cannot do it */
 
 struct hr__file_system {
-    bool is_memory;      /* tmpfs: its files are memory, and end with the machine */
-    const char *refused; /* the name of a file system whose locks or maps are not reliable; else NULL */
+    bool is_memory;       /* tmpfs: its files are memory, and end with the machine */
+    bool copies_on_write; /* a write to space that was committed may need more space */
+    const char *refused;  /* the name of a file system whose locks or maps are not reliable; else NULL */
     uint64_t free_bytes, free_files;
 };
 int hr__file_system_look(const char *path, struct hr__file_system *ret_system);

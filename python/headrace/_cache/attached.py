@@ -23,12 +23,14 @@ from headrace import _core
 from headrace._cache import opening
 from headrace._cache.files import Files
 
+Handle = tuple[str, str, str, str]  # root, name, version, id
+
 _attached: weakref.WeakValueDictionary[tuple[str, str], _core.Cached] = weakref.WeakValueDictionary()  # by root and id
 _values: weakref.WeakValueDictionary[tuple[str, str], Any] = weakref.WeakValueDictionary()  # images, by root and id
 _names: set[tuple[str, str, str]] = set()  # root, name and version of objects that this process had attached
 _starts: list[int] = []  # the addresses of all mapped objects, sorted
-_ranges: dict[int, tuple[int, tuple[str, str, str, str]]] = {}  # by start: the end, and root, name, version, id
-_watched: dict[int, weakref.ref[_core.Cached]] = {}  # by start
+_ranges: dict[int, tuple[int, Handle, bool]] = {}  # by start: the end, the handle, and whether it is written to
+_watched: dict[int, weakref.ref[Any]] = {}  # by start
 _state: dict[str, Any] = {"previous": None, "is_registered": False}
 
 
@@ -58,15 +60,15 @@ def adopt(cache: _core.Cache, cached: _core.Cached) -> _core.Cached:
         return known
     _names.add((cache.root, info["name"], info["version"]))
     if cached.bytes and not info["is_private"]:
-        _register(cached, (cache.root, info["name"], info["version"], info["id"]))
+        register(cached, cached.address, cached.bytes, (cache.root, info["name"], info["version"], info["id"]), False)
     return cached
 
 
-def _register(cached: _core.Cached, handle: tuple[str, str, str, str]) -> None:
-    start = cached.address
+def register(owner: Any, start: int, size: int, handle: Handle, is_shared: bool) -> None:
+    """Notes that the memory from an address on is that of an object, as long as `owner` lives."""
     bisect.insort(_starts, start)
-    _ranges[start] = (start + cached.bytes, handle)
-    _watched[start] = weakref.ref(cached, functools.partial(_forget, start))
+    _ranges[start] = (start + size, handle, is_shared)
+    _watched[start] = weakref.ref(owner, functools.partial(_forget, start))
     if not _state["is_registered"]:
         # After multiprocessing has ended the workers, because the last process that has an object of a job deletes it.
         multiprocessing.util.Finalize(None, _end_claims, exitpriority=-100)
@@ -122,6 +124,11 @@ def value_of(cache: _core.Cache, cached: _core.Cached) -> Any:
             f"headrace: '{cached.info()['name']}' has samples of a dataset; use headrace.cache_samples(dataset, "
             "name=...)"
         )
+    if meta["kind"] == "shared":
+        raise _core.CacheError(
+            f"headrace: '{cached.info()['name']}' is an array that several processes write; use "
+            "headrace.cache.shared(name)"
+        )
     raise _core.CacheError(f"headrace: this version cannot read objects of the kind {meta['kind']!r}; update headrace")
 
 
@@ -175,10 +182,10 @@ def _open_again(fd: int) -> int:
 
 def _load_image(root: str, name: str, version: str, identity: str) -> _core.Image:
     cache = opening.open_cache(root)
-    return _image(cache, _attach_sent(cache, name, version, identity))
+    return _image(cache, attach_sent(cache, name, version, identity))
 
 
-def _attach_sent(cache: _core.Cache, name: str, version: str, identity: str) -> _core.Cached:
+def attach_sent(cache: _core.Cache, name: str, version: str, identity: str) -> _core.Cached:
     try:
         return attach(cache, name, version, identity)
     except FileNotFoundError as error:
@@ -191,7 +198,7 @@ def _attach_sent(cache: _core.Cache, name: str, version: str, identity: str) -> 
 def _load_files(root: str, name: str, version: str, identity: str) -> Files:
     register_arrays()
     cache = opening.open_cache(root)
-    files: Files = _files(cache, _attach_sent(cache, name, version, identity))
+    files: Files = _files(cache, attach_sent(cache, name, version, identity))
     return files
 
 
@@ -208,30 +215,63 @@ def _load_array(
 
     register_arrays()
     root, name, version, identity = handle
-    cached = _attach_sent(opening.open_cache(root), name, version, identity)
+    cached = attach_sent(opening.open_cache(root), name, version, identity)
     return np.ndarray(shape, dtype, buffer=cached, offset=offset, strides=strides)  # type: ignore[arg-type]
 
 
-def find(array: Any) -> tuple[tuple[str, str, str, str], int] | None:
-    """Returns the handle of the object that an array lies in, and the offset of its first element; or None."""
-    if array.flags.writeable or array.dtype.hasobject or not array.size:
-        return None
-    address = array.__array_interface__["data"][0]
+def _range_at(address: int) -> tuple[int, int, Handle, bool] | None:
+    """Returns start, end and handle of the object that is mapped at an address, and whether it is written to."""
     at = bisect.bisect_right(_starts, address) - 1
     if at < 0:
         return None
-    start = _starts[at]
-    end, handle = _ranges[start]
+    end, handle, is_shared = _ranges[_starts[at]]
+    return (_starts[at], end, handle, is_shared) if address < end else None
+
+
+def _locate(array: Any) -> tuple[Handle, int, bool] | None:
+    """Returns the handle of the object that an array lies in, the offset of its first element, and whether the object
+    is written to; or None."""
+    if array.dtype.hasobject or not array.size:
+        return None
+    address = array.__array_interface__["data"][0]
+    found = _range_at(address)
+    if found is None:
+        return None
+    start, end, handle, is_shared = found
     steps = [stride * (count - 1) for stride, count in zip(array.strides, array.shape, strict=True)]
     first = address + sum(step for step in steps if step < 0)
     last = address + sum(step for step in steps if step > 0) + array.itemsize
-    return (handle, address - start) if start <= first and last <= end else None
+    return (handle, address - start, is_shared) if start <= first and last <= end else None
+
+
+def is_written(address: int) -> bool:
+    """Returns True if the memory at an address is that of an array that several processes write."""
+    found = _range_at(address)
+    return found is not None and found[3]
+
+
+def find(array: Any) -> tuple[Handle, int] | None:
+    """Returns the handle and the offset of a read-only array of the cache; or None."""
+    found = None if array.flags.writeable else _locate(array)
+    return None if found is None or found[2] else found[:2]
+
+
+def find_shared(array: Any) -> tuple[Handle, int] | None:
+    """Returns the handle and the offset of an array that several processes write; or None."""
+    found = _locate(array)
+    return found[:2] if found is not None and found[2] else None
 
 
 def _reduce_array(array: Any) -> Any:
     found = find(array)
     if found is not None:
         return _load_array, (found[0], found[1], array.dtype, array.shape, array.strides)
+    if "headrace._cache.shared" in sys.modules:
+        from headrace._cache import shared  # it imports this module
+
+        sent = shared.reduce_array(array)
+        if sent is not None:
+            return shared.load_array, sent
     previous = _state["previous"]
     return previous(array) if previous else array.__reduce_ex__(4)
 

@@ -8,12 +8,15 @@ import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace import _core
 from headrace._cache import attached, building, contents, function, opening, stamps, writer
 from headrace._cache.opening import Root
 from headrace._errors.warn import warn_user
+
+if TYPE_CHECKING:
+    from headrace._cache.shared import Shared
 
 _STATES = {1: "ready", 2: "building", 3: "unfinished", 4: "removed", 5: "damaged"}
 _NS = 1_000_000_000
@@ -36,7 +39,7 @@ class Entry:
     """An object of the cache, or a build that is not finished. Times are seconds since 1970, sizes are bytes.
 
     state: "ready", "building", "unfinished" (its builder died), "removed" (some processes still have it), "damaged".
-    processes: how many have it.
+    processes: how many have it. format: "shared" is an array that these processes write.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Entry:
     built_by: str
     attached: float  # when a process attached it last
     id: str
+    format: str
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ def _entry(found: dict[str, Any]) -> dict[str, Any]:
         "built_by": found["command"],
         "attached": found["attached_ns"] / _NS,
         "id": found["id"],
+        "format": found["format"],
     }
 
 
@@ -94,14 +99,16 @@ def _existing(name: Any, root: Root) -> _core.Cache:
     return opening.open_cache(root)
 
 
-def _no_such(cache: _core.Cache, name: str, version: str) -> KeyError:
+def _no_such(
+    cache: _core.Cache, name: str, version: str, advice: str = "Give build=, or put it there first"
+) -> KeyError:
     found = cache.entries()
     versions = [entry["version"] for entry in found if entry["name"] == name]
     if versions:
         return KeyError(f"headrace.cache: '{name}' is there in version {', '.join(sorted(versions))}, not {version}")
     near = difflib.get_close_matches(name, {entry["name"] for entry in found}, 3, 0.5)
     hint = f"; similar names: {', '.join(near)}" if near else ""
-    return KeyError(f"headrace.cache: there is no '{name}' in {cache.root}{hint}. Give build=, or put it there first")
+    return KeyError(f"headrace.cache: there is no '{name}' in {cache.root}{hint}. {advice}")
 
 
 def _without_cache(name: str, build: Callable[[], Any] | None) -> Any:
@@ -210,7 +217,7 @@ class NamedCache:
         """Attaches an object that has this stamp. If it exists and has another one, says why it is built again."""
         try:
             cached = attached.attach_stamped(cache, name, version, stamp)
-            if cached is None:
+            if cached is None and attached.attach(cache, name, version).info()["format"] != "shared":
                 self._tell_changes(name, cache.peek(name, version)[1], stamp)
             return cached
         except FileNotFoundError:
@@ -261,6 +268,51 @@ class NamedCache:
             opening.check_keep(keep),
             timeout,
         )
+
+    def shared(
+        self,
+        name: str,
+        shape: int | tuple[int, ...] | None = None,
+        dtype: Any = None,
+        fill: Any = 0,
+        *,
+        version: int | str = 0,
+        keep: str | None = None,
+        persist: str | None = None,
+        timeout: float | None = None,
+        root: Root = None,
+    ) -> Shared:
+        """Returns an array that several processes write, with a lock. The first process makes it, the others attach it.
+
+        shape, dtype: those of the array that exists, or of the one to be made; without them, it has to exist.
+        fill: the value of all elements of a new array.
+        keep: as for headrace.cache; the default is "boot". persist: "file" keeps the array on a disk (keep="disk"), to
+            which flush() writes what was changed.
+        timeout: seconds to wait for another process that makes it.
+
+        Raises ValueError if it exists with another shape, dtype or keep; KeyError if it does not exist and no shape is
+        given; OSError or MemoryError if there is not enough room: all pages are committed here. See docs/cache.md.
+        """
+        from headrace._cache import shared  # it imports numpy
+
+        name, text = opening.check_name(name), opening.check_version(version)
+        if persist not in (None, "file") or (persist == "file" and keep not in (None, "disk")):
+            raise ValueError(
+                f'headrace.cache.shared: persist is {persist!r} and keep is {keep!r}; persist is "file" or None, and '
+                'persist="file" is keep="disk"'
+            )
+        kept = opening.check_keep("disk") if persist else None if keep is None else opening.check_keep(keep)
+        if timeout is not None:
+            timeout = opening.check_seconds(timeout, "timeout")
+        if shape is None and not opening.exists(root):
+            raise KeyError(
+                f"headrace.cache.shared: there is no '{name}', because the cache is empty; give shape and dtype"
+            )
+        cache = opening.open_cache(root)
+        found = shared.obtain(cache, name, text, shape, dtype, fill, kept, timeout)
+        if found is None:
+            raise _no_such(cache, name, text, "Give shape= and dtype= to make it")
+        return found
 
     def put(self, name: str, obj: Any, *, version: int | str = 0, keep: str = "boot", root: Root = None) -> Any:
         """Puts an object under a name, in place of an older one, and returns it as headrace.cache does."""

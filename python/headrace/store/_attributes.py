@@ -19,6 +19,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._errors import exception_text
+from headrace._inspect import lookup
 from headrace._inspect.attributes import own_attributes
 from headrace._inspect.lookup import is_a
 from headrace.store import _freeze
@@ -219,11 +220,19 @@ class _Search:
 
 
 def _makes_entries(value: Any) -> bool:
-    """Returns True if it contains a defaultdict that makes missing entries."""
+    """Returns True for a defaultdict that makes missing entries."""
+    return type(value) is defaultdict and value.default_factory is not None
+
+
+def _is_kept(value: Any) -> bool:
+    return any(test(value) for test in lookup.kept_as_they_are)
+
+
+def _contains(value: Any, test: Callable[[Any], bool]) -> bool:
     left, seen = [value], set()
     while left:
         one = left.pop()
-        if type(one) is defaultdict and one.default_factory is not None:
+        if test(one):
             return True
         if id(one) not in seen and not is_a(one, _NOT_LOOKED_INTO):
             seen.add(id(one))
@@ -234,10 +243,15 @@ def _makes_entries(value: Any) -> bool:
 def _freeze_if_alike(value: Any) -> Any:
     """Returns a view that reads as the value does. Raises TypeError if it cannot, or what user code raises."""
     view, kinds = _freeze.freeze_natively(value)
-    if "other" in kinds and _makes_entries(value):  # "other" includes deques, Counters and defaultdicts
+    if "other" in kinds and _contains(value, _makes_entries):  # "other" includes deques, Counters and defaultdicts
         raise TypeError(
             "headrace.freeze: obj has a defaultdict that makes missing entries, which a view does not; set its "
             "default_factory to None"
+        )
+    if lookup.kept_as_they_are and _contains(value, _is_kept):
+        raise TypeError(
+            "headrace.freeze: obj has an array of headrace.cache.shared, and a view would not see what is written to "
+            "it; keep the array in an attribute of its own"
         )
     return view
 

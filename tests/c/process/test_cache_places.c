@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <sys/mount.h>
 
+#include <headrace/cache_shared.h>
+
 /* The cache in other surroundings: two PID namespaces that share only the folder, a read-only mount, file systems that
  * are too small, a cgroup with a limit, another start of the machine. Most of it needs the rights of root. */
 
@@ -148,6 +150,67 @@ static void a_file_system_that_is_too_small_is_named(void **state) {
     run_apart(build_on_a_small_file_system);
 }
 
+/* ---- shared arrays ---- */
+
+static int make_array(hr_cache *where, uint64_t bytes, hr_shared **ret_shared) {
+    struct hr_cache_request request = request_for("bytes", NULL);
+    struct hr_shared_plan plan = {.dtype = "|u1", .dimension_count = 1, .dimensions = {bytes}};
+    hr_cache_ticket *ticket;
+    hr_cached *cached = NULL;
+    hr_cache_build *build = NULL;
+    request.format = HR_SHARED_FORMAT;
+    must(hr_cache_ask(where, &request, &ticket));
+    check(hr_cache_wait(ticket, in_s(PATIENCE_S), &cached, &build) == HR_CACHE_BUILD);
+    int r = hr_shared_build(build, &plan, NULL);
+    if (r == 0) r = hr_cache_build_finish(build, NULL, &cached);
+    if (r < 0) hr_cache_build_abandon(build);
+    hr_cache_ticket_free(ticket);
+    return r < 0 ? r : hr_shared_open(cached, ret_shared);
+}
+
+/* Fills the file system, and then writes to each page of the array. */
+static void write_array_on_a_full_file_system(void) {
+    enum { BYTES = 256 << 10 };
+    char path[128];
+    static char rest[4096];
+    hr_cache *small;
+    hr_shared *shared = NULL;
+    struct hr_shared_info info;
+    mount_apart();
+    need_right(mount("none", root, "tmpfs", 0, "size=1m,mode=700"));
+    must(hr_cache_open(root, &small));
+    assert_refused(make_array(small, 64 << 20, &shared), -ENOSPC, "free in the file system 0.00 GiB");
+    must(make_array(small, BYTES, &shared));
+    snprintf(path, sizeof path, "%s/rest", root);
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    while (write(fd, rest, sizeof rest) > 0) continue;
+    check(errno == ENOSPC);
+    hr_shared_look(shared, &info);
+    memset(info.data, 7, BYTES);
+}
+
+static void a_full_file_system_does_not_end_a_writer(void **state) {
+    (void)state;
+    run_apart(write_array_on_a_full_file_system);
+}
+
+static void open_array_on_a_read_only_mount(void) {
+    hr_shared *shared = NULL;
+    hr_cached *cached = NULL;
+    must(make_array(cache, 100, &shared));
+    hr_shared_close(shared);
+    mount_apart();
+    need_right(mount(root, root, NULL, MS_BIND, NULL));
+    need_right(mount(NULL, root, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL));
+    must(hr_cache_attach(cache, "bytes", "0", &cached));
+    assert_refused(hr_shared_open(cached, &shared), -EROFS, "to write");
+}
+
+static void an_array_on_a_read_only_mount_is_refused(void **state) {
+    (void)state;
+    run_apart(open_array_on_a_read_only_mount);
+}
+
 static void open_without_inodes(void) {
     hr_cache *full;
     mount_apart();
@@ -265,6 +328,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(equal_pids_in_two_namespaces_do_not_matter),
         T(a_read_only_cache_can_be_read),
+        T(a_full_file_system_does_not_end_a_writer),
+        T(an_array_on_a_read_only_mount_is_refused),
         T(a_file_system_that_is_too_small_is_named),
         T(a_file_system_without_inodes_is_named),
         T(a_cgroup_that_is_too_small_gives_an_error),

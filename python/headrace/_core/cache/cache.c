@@ -230,8 +230,8 @@ int cache_add(PyObject *module) {
         "The cache cannot give an object: it is damaged or in use, its builders died, or they wait for each other.",
         PyExc_RuntimeError, NULL);
     if (!CacheError || PyModule_AddObjectRef(module, "CacheError", CacheError) < 0) return -1;
-    PyTypeObject *types[] = {&CacheType, &CacheTicketType, &CacheBuildType, &CachedType, &FilesPlanType, &SamplesType,
-                             NULL};
+    PyTypeObject *types[] = {&CacheType,   &CacheTicketType, &CacheBuildType, &CachedType, &FilesPlanType,
+                             &SamplesType, &SharedType,      &SharedLockType, NULL};
     for (PyTypeObject **type = types; *type; type++)
         if (PyModule_AddType(module, *type) < 0) return -1;
     return PyModule_AddFunctions(module, functions);

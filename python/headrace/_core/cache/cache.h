@@ -13,9 +13,10 @@
  *     files.c   _core.FilesPlan, array files that become one object, and how such an object is read
  *     cached.c  _core.Cached, an attached object; its bytes are a read-only buffer
  *     samples.c _core.Samples, the table of samples in an attached object
+ *     shared.c  _core.Shared, an array that several processes write, in an attached object, and its locks
  */
 
-extern PyTypeObject FilesPlanType, SamplesType;
+extern PyTypeObject FilesPlanType, SamplesType, SharedType, SharedLockType;
 extern PyTypeObject CacheType, CacheTicketType, CacheBuildType, CachedType;
 extern PyObject *CacheError;
 
@@ -31,6 +32,8 @@ PyObject *cache_ticket_new(hr_cache_ticket *ticket);
 hr_cache_build *cache_build_of(PyObject *build);
 void cached_look(PyObject *cached, struct hr_cached_info *ret_info);
 hr_cached *cached_of(PyObject *cached);
+
+PyObject *cache_build_shared(PyObject *build, PyObject *arguments); /* the method of a build */
 
 PyObject *files_count(PyObject *module, PyObject *cached);
 PyObject *files_find(PyObject *module, PyObject *arguments);
