@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a build without libjpeg-turbo means, for headrace.images and for headrace doctor."""
+"""Texts about a build without libjpeg-turbo, for headrace.images and for headrace doctor."""
 
 NO_JPEG = "this headrace was built without libjpeg-turbo, so Pillow makes all images, with the same pixels at its speed"
 GET_JPEG = (

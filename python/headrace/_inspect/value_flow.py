@@ -56,7 +56,7 @@ class _Used(Exception):
 
 
 class _State(NamedTuple):
-    """What is known before an instruction: which values of the stack are or contain the result, from the lowest such
+    """The knowledge before an instruction: which values of the stack are or contain the result, from the lowest such
     one to the top, and which local variables."""
 
     stack: tuple[bool, ...]

@@ -87,7 +87,7 @@ class NativeTail:
 
 
 def _is_plain(value: Any) -> bool:
-    """Returns False if a class of somebody else's puts the results into an object."""
+    """Returns False if the results are in other containers than tuples, lists and dicts."""
     if type(value) in (tuple, list):
         return all(map(_is_plain, value))
     if type(value) is dict:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read of a file, and files that are not complete, with and without LOAD_TRUNCATED_IMAGES; builds without
+"""Reading of files, files that are not complete, with and without LOAD_TRUNCATED_IMAGES; builds without
 libjpeg-turbo."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def outcome(opened: Any, data: bytes) -> Any:
         return type(error), str(error).split(" <_io")[0]
 
 
-def test_complete_files_are_made_in_c_if_truncated_ones_are_loaded(truncated: None) -> None:
+def test_complete_files_are_made_in_c_with_the_setting(truncated: None) -> None:
     files = photos.Drawn(Random(7))
     for _ in range(20):
         data = files.file()
@@ -87,7 +87,7 @@ class Counting(io.FileIO):
 
 
 @pytest.mark.parametrize("most", [1 << 30, 1000], ids=["large reads", "small reads"])
-def test_what_follows_an_image_is_not_read(tmp_path: Path, most: int) -> None:
+def test_video_behind_an_image_is_not_read(tmp_path: Path, most: int) -> None:
     """A motion photo: a video of any size follows the image."""
     path = tmp_path / "motion.jpg"
     data = photos.encode(photos.photo("china"), quality=95)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What functions do with the result of a call, read from their bytecode. It needs neither torch nor Pillow."""
+"""Functions that pass the result of a call on, and others, told apart by their bytecode. Neither torch nor Pillow is
+needed."""
 
 from __future__ import annotations
 
