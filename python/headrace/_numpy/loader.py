@@ -323,7 +323,8 @@ class Loader(Options):
         `fork_server` (None unless workers are forked from it; the newest one of this process: `pid`, `pid_of_zygote`,
         `memory_bytes`, `kept` ("all": workers import nothing; "part"; "nothing"), `hazards` (why not all), `unkept`
         (the modules that made it so, and the seconds that each took), `seconds` of the imports, `error` of the import),
-        `images` (of headrace.images, in all workers: `made` in C, `read_bytes`, `left` to Pillow by reason),
+        `images` (of headrace.images, in all workers: `made` in C, `read_bytes`, `left` to Pillow by reason,
+        `alone`: made one by one by the place that uses them),
         `private_grown_bytes` (0 except in `headrace doctor`), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
         seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`. With the option cache,
         `cache` has what headrace.cache_samples reports.

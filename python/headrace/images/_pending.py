@@ -26,7 +26,7 @@ from headrace import _core
 from headrace._samples.pending import connect, reading
 from headrace.images import _counts, _tables
 from headrace.images._source import Note
-from headrace.images._untouched import is_untouched
+from headrace.images._untouched import touched_at
 
 
 @contextmanager
@@ -43,12 +43,15 @@ def batching() -> Iterator[None]:
 def result_of(note: Note, table: _tables.Table, steps: Sequence[Any], may_pend: bool) -> Any:
     """Returns the tensor of an image: a pending one while a batch is read, if it may be one and nothing looks at it
     before the batch is made; otherwise with values."""
-    if may_pend and reading.is_on and (reading.is_forced or is_untouched()):
-        pending = _class_for(table.kind)(note, table, steps)
-        if not reading.is_forced:
-            _batches.given.append(pending)
-        return pending
-    return _make_one(note, table, steps)
+    if not may_pend or not reading.is_on:
+        return _make_one(note, table, steps)
+    if place := "" if reading.is_forced else touched_at():
+        _counts.made_alone(place)
+        return _make_one(note, table, steps)
+    pending = _class_for(table.kind)(note, table, steps)
+    if not reading.is_forced:
+        _batches.given.append(pending)
+    return pending
 
 
 def _make_one(note: Note, table: _tables.Table, steps: Sequence[Any]) -> Any:

@@ -8,6 +8,7 @@ only passes the result on (headrace._inspect.value_flow), or a Compose whose las
 
 from __future__ import annotations
 
+import os
 import sys
 from types import FrameType
 from typing import Any
@@ -32,16 +33,17 @@ def class_name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def is_untouched() -> bool:
-    """Returns True if every function between this call and the loader's reading of a batch passes the result on."""
+def touched_at() -> str:
+    """Returns "" if every function between this call and the loader's reading of a batch passes the result on, else the
+    place in the first one that may do more."""
     below, frame = None, sys._getframe(1)
     while frame is not None:
         if frame.f_code is _READ:
-            return True
+            return ""
         if not (_is_trusted(frame) or is_passed_on(frame.f_code, frame.f_lasti) or _is_at_its_end(frame, below)):
-            return False
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})"
         below, frame = frame, frame.f_back  # type: ignore[assignment]
-    return False
+    return "code outside a loader"
 
 
 def _is_trusted(frame: FrameType) -> bool:

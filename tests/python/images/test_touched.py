@@ -272,15 +272,27 @@ def test_step_after_the_tail_gets_torchvisions_strides(name: str, size: Any) -> 
 
 
 class Folder(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    def __init__(self, transform: Any, opened: Any, finish: Callable[[Any], Any] | None = None) -> None:
-        self.transform, self.opened, self.finish = transform, opened, finish
+    """Passes its images on."""
+
+    def __init__(self, transform: Any, opened: Any) -> None:
+        self.transform, self.opened = transform, opened
 
     def __len__(self) -> int:
         return 8
 
     def __getitem__(self, index: int) -> Any:
-        image = self.transform(self.opened(io.BytesIO(FILE)).convert("RGB"))
-        return image if self.finish is None else self.finish(image)
+        return self.transform(self.opened(io.BytesIO(FILE)).convert("RGB"))
+
+
+class Finished(Folder):
+    """Does something with its images."""
+
+    def __init__(self, transform: Any, opened: Any, finish: Callable[[Any], Any]) -> None:
+        super().__init__(transform, opened)
+        self.finish = finish
+
+    def __getitem__(self, index: int) -> Any:
+        return self.finish(self.transform(self.opened(io.BytesIO(FILE)).convert("RGB")))
 
 
 def batches(dataset: Any, loader_class: Any = DataLoader, **options: Any) -> list[Any]:
@@ -306,8 +318,24 @@ def test_samples_have_torchs_strides_too(options: Any) -> None:
 
 def test_users_object_holds_an_ordinary_tensor() -> None:
     """With num_workers=0 the trainer gets the object itself, in which the loader does not look."""
-    (samples,) = DataLoader(Folder(images.native(TRAIN), images.open, Sample), 8, collate_fn=list)
+    (samples,) = DataLoader(Finished(images.native(TRAIN), images.open, Sample), 8, collate_fn=list)
     assert {type(sample.image) for sample in samples} == {torch.Tensor}
+
+
+def double(image: Any) -> Any:
+    return image * 2
+
+
+def test_report_names_the_place_that_uses_images() -> None:
+    loader = DataLoader(Finished(images.native(TRAIN), images.open, double), 4, num_workers=2)
+    list(loader)
+    ((place, count),) = images.report(loader).alone.items()
+    assert place.startswith("test_touched.py:")
+    assert place.endswith(" (__getitem__)")
+    assert count == images.report(loader).made == 8
+    assert f"8 made one by one, without threads: {place} uses them" in str(images.report(loader))
+    list(loader := DataLoader(Folder(images.native(TRAIN), images.open), 4, num_workers=1))
+    assert images.report(loader).alone == {}
 
 
 def test_step_that_is_added_gets_an_ordinary_tensor() -> None:
