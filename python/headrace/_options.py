@@ -227,6 +227,17 @@ class Options:
         Only exceptions of class Exception are handled; others, such as SystemExit, end the run, with any number of
         workers. Bad samples are listed at the end of the epoch and in report().""",
     )
+    retries: int = _row(
+        0,
+        check_count,
+        """how often a sample of a map-style dataset is made again if an I/O error was raised that may pass:
+        EIO, ESTALE, timeouts, connections that were reset or refused and the like, or an exception that one of these
+        led to. Before the first further try it waits 0.1 s, before each other one four times as long, up to 10 s, and
+        up to half less or more. If all fail, on_bad_sample decides. A warning at the end of the epoch lists the
+        samples, and report() counts the tries as "retried". With rng="worker" a try continues with the random numbers
+        of the one before; with rng="sample" it has the same.""",
+        torch="The dataset's __getitem__ is called for each sample, and its __getitems__ is not used.",
+    )
     stall_after: float = _row(
         30.0,
         _check_stall_after,
@@ -419,6 +430,11 @@ class Policy(Options):
             raise ValueError(
                 'rng="sample" needs a map-style dataset (one with __getitem__), but this dataset is iterable'
             )
+        if is_iterable and policy.retries:
+            raise ValueError(
+                "retries= needs a map-style dataset (one with __getitem__), but this dataset is iterable: it gives "
+                "another sample when it is asked again"
+            )
         if policy.cache is False:
             policy.cache = None
         if is_iterable and policy.cache is not None:
@@ -430,4 +446,4 @@ class Policy(Options):
     @property
     def is_per_sample(self) -> bool:
         """Returns True if headrace makes the samples one by one, instead of a fetcher that makes a whole batch."""
-        return self.rng == "sample" or self.on_bad_sample != "raise"
+        return self.rng == "sample" or self.on_bad_sample != "raise" or self.retries > 0

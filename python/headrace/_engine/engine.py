@@ -105,6 +105,7 @@ class Engine:
         self._pid = os.getpid()
         self._last_report: dict[str, Any] = {}
         self._bad: dict[int, list[Any]] = {}  # the bad samples of this epoch, by the serial number of the answer
+        self._retried: dict[int, list[Any]] = {}  # the further tries of this epoch, by the same number
         self._skipped = 0  # how many bad samples earlier epochs had
         self._seed = seed
         self._policy = policy
@@ -129,7 +130,7 @@ class Engine:
         self._is_over = self._has_begun = False
         self._draw_error = ""  # the sampler's last exception, if nothing was drawn after it
         self._skipped += len(self._bad_samples())
-        self._bad = {}
+        self._bad, self._retried = {}, {}
         start = self._crew.begin_epoch(epoch)
         owed = len(self.processes) * self._prefetch_factor
         self._wait(client, lambda seconds: self._core.begin(start, owed, keep_workers, seconds), timeout)
@@ -325,16 +326,23 @@ class Engine:
         if notes.bad:
             self._bad[self._core.serial] = notes.bad
             self._core.count_skipped(self._skipped + len(self._bad_samples()))
+        if notes.retried:
+            self._retried[self._core.serial] = notes.retried
         if notes.state is not None or notes.is_end:
             self._crew.keep_state(notes)
 
     def _bad_samples(self) -> list[Any]:
         return list(itertools.chain.from_iterable(self._bad.values()))
 
+    def _retried_samples(self) -> list[Any]:
+        return list(itertools.chain.from_iterable(self._retried.values()))
+
     def _end_epoch(self, client: EngineClient) -> None:
         self._is_over = True
         if bad := self._bad_samples():
             warn_user(epoch_reports.describe_bad_samples(bad))
+        if retried := self._retried_samples():
+            warn_user(epoch_reports.describe_retried_samples(retried))
         if growth := _growth.news(self._core, len(self.processes)):
             warn_user(growth)
         if self._draw_error and client.tasks.is_ended_by_exceptions():
@@ -354,6 +362,7 @@ class Engine:
         report = self._core.report()
         report["seed"] = self._seed
         report["bad_samples"] = self._bad_samples()
+        report["retried"] = len(self._retried_samples())
         looks = _growth.looks(self._core, len(self.processes))
         report["growth"] = [asdict(one) for one in _growth.sum_up(looks)]
         report["private_grown_bytes"] = sum(look["private_grown"] for look in looks)

@@ -52,12 +52,21 @@ class InProcessIterator(_core.Iterator):
 
 
 class InProcessEpoch:
-    """Counts the batches of one epoch and keeps their bad samples. `bad_of` takes the bad samples of the last batch."""
+    """Counts the batches of one epoch and keeps their bad samples. `bad_of` takes the bad samples of the last batch,
+    and `retried_of` its further tries."""
 
-    def __init__(self, tasks: _core.Tasks, seed: int, bad_of: Callable[[], list[Any]]) -> None:
+    def __init__(
+        self,
+        tasks: _core.Tasks,
+        seed: int,
+        bad_of: Callable[[], list[Any]],
+        retried_of: Callable[[], list[Any]] = list,
+    ) -> None:
         self._tasks = tasks
         self._seed = seed
         self._bad_of = bad_of
+        self._retried_of = retried_of
+        self._retried: list[Any] = []
         self._bad: dict[int, list[Any]] = {}  # bad samples by the number of their task
         self._failed: set[int] = set()  # the numbers of tasks that raised
         self._is_over = False
@@ -78,12 +87,15 @@ class InProcessEpoch:
     def _keep_bad(self, number: int) -> None:
         if bad := self._bad_of():
             self._bad[number] = bad
+        self._retried += self._retried_of()
 
     def end_epoch(self) -> None:
         """Warns of the bad samples of the epoch, once."""
         is_over, self._is_over = self._is_over, True
         if self._bad and not is_over:
             warn_user(epoch_reports.describe_bad_samples(self._bad_samples()))
+        if self._retried and not is_over:
+            warn_user(epoch_reports.describe_retried_samples(self._retried))
 
     def _bad_samples(self) -> list[Any]:
         return [one for bad in self._bad.values() for one in bad]
@@ -97,6 +109,7 @@ class InProcessEpoch:
             "batches": self._tasks.handed_count - len(self._failed),
             "skipped": len(bad),
             "bad_samples": bad,
+            "retried": len(self._retried),
             "per_worker": [],
         }
 
@@ -121,7 +134,7 @@ class InProcessSamples:
         self._make = self._maker.make if batched else self._maker.make_one
         self._collate = collate_fn
         self._refills = Refills(tasks, batched, seed, epoch) if policy.on_bad_sample != "raise" else None
-        self.here = InProcessEpoch(tasks, seed, self._maker.take_bad)
+        self.here = InProcessEpoch(tasks, seed, self._maker.take_bad, self._maker.take_retried)
 
     def fetch(self, indices: Any) -> Any:
         """Returns the batch of these indices, or, in a loader without batches, the sample of this index."""

@@ -87,6 +87,7 @@ class Loader(Options):
         rng: str = Options.rng,
         seed: int | None = Options.seed,
         on_bad_sample: str | Callable[[Any, Exception], str] = Options.on_bad_sample,
+        retries: int = Options.retries,
         stall_after: float = Options.stall_after,
         on_stall: str = Options.on_stall,
         shutdown_timeout: float = Options.shutdown_timeout,
@@ -316,12 +317,14 @@ class Loader(Options):
         the consumer keeps), `batches` and `bytes` delivered, `copied` (batches delivered as private copies), `asked`
         (how often workers asked for more memory), `trimmed`, `waits` and `waited_s` (of the trainer), `sleeps`,
         `restarts` (of workers, for any reason), `skipped` (bad samples, left out or replaced, in all epochs),
-        `bad_samples` (of this epoch: `index`, `error`, `worker`), `growth` (parts of the dataset that have grown in the
+        `bad_samples` (of this epoch: `index`, `error`, `worker`), `retried` (how often a sample was made again in this
+        epoch, with the option retries), `growth` (parts of the dataset that have grown in the
         workers' private memory, in all of them: `path`, `bytes` of one copy, `grown_bytes`, `samples`, ...),
         `fork_server` (None unless workers are forked from it; the newest one of this process: `pid`, `pid_of_zygote`,
         `memory_bytes`, `kept` ("all": workers import nothing; "part"; "nothing"), `hazards` (why not all), `unkept`
         (the modules that made it so, and the seconds that each took), `seconds` of the imports, `error` of the import),
-        `images` (of headrace.images, in all workers: `made` in C, `read_bytes`, `left` to Pillow by reason),
+        `images` (of headrace.images, in all workers: `made` in C, `read_bytes`, `left` to Pillow by reason,
+        `alone`: made one by one by the place that uses them),
         `private_grown_bytes` (0 except in `headrace doctor`), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
         seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`. With the option cache,
         `cache` has what headrace.cache_samples reports.
@@ -329,9 +332,9 @@ class Loader(Options):
         If the batch sampler is a headrace.Plan for several ranks, there is also `ranks`, a text that says which rank
         this is, what says so, and how it is compared with the others.
 
-        With num_workers=0 there is a report only with cache, or if `rng` or `on_bad_sample` makes samples one by one.
-        It has `seed`, `workers`, `batches`, `skipped` and `bad_samples`. Raises RuntimeError if there is no report, and
-        before the first iteration."""
+        With num_workers=0 there is a report only with cache, or if `rng`, `on_bad_sample` or `retries` makes samples
+        one by one. It has `seed`, `workers`, `batches`, `skipped`, `bad_samples` and `retried`. Raises RuntimeError if
+        there is no report, and before the first iteration."""
         cache = {} if self._cached is None else {"cache": self._cached.report()}
         if self._engine is None and not cache:
             raise RuntimeError(_engine.NO_REPORT)

@@ -38,5 +38,14 @@ def describe_bad_samples(bad: list[Any], shown: int = 10) -> str:
     return "\n".join([f"headrace: {count} in this epoch:", *lines, *more])
 
 
+def describe_retried_samples(retried: list[Any], shown: int = 10) -> str:
+    """Lists the further tries of an epoch, at most `shown` of them."""
+    lines = [f"  {short_repr(one.index)}{_of_worker(one.worker)}: {one.error}" for one in retried[:shown]]
+    more = [f"  and {len(retried) - shown} more"] if len(retried) > shown else []
+    times = "once" if len(retried) == 1 else f"{len(retried)} times in all"
+    head = f"headrace: samples were made again in this epoch, {times}, after I/O errors that may pass:"
+    return "\n".join([head, *lines, *more])
+
+
 def _of_worker(worker: int | None) -> str:
     return "" if worker is None else f" (worker {worker})"

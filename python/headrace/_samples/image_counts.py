@@ -17,10 +17,11 @@ _MOST_LETTERS = 100
 made = 0  # images whose pixels were made in C
 read_bytes = 0  # of JPEG files that were read for that
 left: Counter[str] = Counter()  # images left to Pillow, by reason
+alone: Counter[str] = Counter()  # images made one by one in C, by the place in the code that looks at them
 
 _post: Callable[[Any], None] | None = None  # in a worker
-_start: tuple[int, int, Counter[str]] = (0, 0, Counter())  # as it was when the worker started
-_posted: tuple[int, int, int] = (0, 0, 0)
+_start: tuple[int, int, Counter[str], Counter[str]] = (0, 0, Counter(), Counter())  # when the worker started
+_posted: tuple[int, ...] = (0, 0, 0, 0)
 
 
 def add_made(count: int = 1) -> None:
@@ -37,42 +38,54 @@ def add_left(reason: str) -> None:
     left[reason] += 1
 
 
+def add_alone(place: str) -> None:
+    alone[place] += 1
+
+
+def _now() -> tuple[int, ...]:
+    return made, read_bytes, left.total(), alone.total()
+
+
 def post_by(post_images: Callable[[Any], None]) -> None:
     """Makes this process a worker, which posts what it counts from now on. A forked one has inherited the counts of its
     trainer."""
     global _post, _start, _posted
-    _post, _start = post_images, (made, read_bytes, left.copy())
-    _posted = (made, read_bytes, left.total())
+    _post, _start = post_images, (made, read_bytes, left.copy(), alone.copy())
+    _posted = _now()
 
 
 def post() -> None:
     """In a worker: posts the counts, if they have changed."""
     global _posted
-    now = (made, read_bytes, left.total())
+    now = _now()
     if _post is None or now == _posted:
         return
     _posted = now
     with contextlib.suppress(OSError):  # the dataset may have closed the file
-        _post({"made": made - _start[0], "read_bytes": read_bytes - _start[1], "left": _shown(left - _start[2])})
+        counts = {"made": made - _start[0], "read_bytes": read_bytes - _start[1]}
+        _post({**counts, "left": _shown(left - _start[2]), "alone": _shown(alone - _start[3])})
 
 
 def _shown(reasons: Counter[str]) -> dict[str, int]:
     """Returns the most frequent reasons, and the sum of the others."""
     shown: Counter[str] = Counter()
     for number, (reason, count) in enumerate(reasons.most_common()):
-        shown[reason[:_MOST_LETTERS] if number < _MOST_REASONS else "other reasons"] += count
+        shown[reason[:_MOST_LETTERS] if number < _MOST_REASONS else "others"] += count
     return dict(shown)
 
 
 def sum_up(posted: Iterable[Any]) -> dict[str, Any]:
     """Adds up what workers have posted, which may be anything."""
-    images, size, reasons = 0, 0, Counter[str]()
+    images, size, reasons, places = 0, 0, Counter[str](), Counter[str]()
     for counts in posted:
         try:
             more, more_bytes = int(counts["made"]), int(counts["read_bytes"])
-            more_left = {str(reason): int(count) for reason, count in counts["left"].items()}
+            more_left, more_alone = (
+                {str(name): int(count) for name, count in counts[key].items()} for key in ("left", "alone")
+            )
         except (TypeError, ValueError, KeyError, AttributeError):
             continue
         images, size = images + more, size + more_bytes
         reasons.update(more_left)
-    return {"made": images, "read_bytes": size, "left": dict(reasons)}
+        places.update(more_alone)
+    return {"made": images, "read_bytes": size, "left": dict(reasons), "alone": dict(places)}

@@ -16,6 +16,7 @@ from headrace._options import Policy
 from headrace._samples import prepared
 from headrace._samples.random_numbers import key_of, seed_all, text_of
 from headrace._samples.refill import TRIES, Refillable, samples_of
+from headrace._samples.retry import Retrying
 from headrace._start.start_state import StartState
 
 
@@ -69,6 +70,8 @@ class SampleMaker:
         self._epoch = start.epoch
         self._seed = seed
         self._worker = worker
+        self._retrying = Retrying(policy.retries, seed, worker)
+        self.take_retried = self._retrying.take
         self._bad: list[BadSample] = []
         self._task: Refillable | None = None  # the task of the batch that is being made, with its replacements
 
@@ -126,13 +129,16 @@ class SampleMaker:
         try:
             if ban := ban or self._banned.get(text_of(index)):
                 raise SampleKilledWorker(ban)
-            return [self._get(index)]
+            return [self._try(index)]
         except Exception as error:
             word = decide(self._policy, index, error)
             if word == "raise":
                 raise
             self._note(index, error)
         return [self._refill(index, place, is_batched)] if word == "refill" else []
+
+    def _try(self, index: Any) -> Any:
+        return self._retrying.get(self._get, index) if self._policy.retries else self._get(index)
 
     def _get(self, index: Any) -> Any:
         if self._policy.rng == "sample":
@@ -152,7 +158,7 @@ class SampleMaker:
                 continue  # this sample was tried already
             tried += 1
             try:
-                return self._get(other)
+                return self._try(other)
             except Exception as error:
                 self._note(other, error)
             if tried == most:

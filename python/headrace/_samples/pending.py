@@ -18,17 +18,27 @@ from headrace._options import AUTO
 
 class _Reading(threading.local):
     is_on = False  # this thread reads the samples of a batch
+    is_forced = False  # the caller answers for it that nothing looks at them
 
 
 reading = _Reading()
 _make: Callable[[Any, int, bool], bool] | None = None
+_settle_kept: Callable[[], None] | None = None
 
 
-def connect(make: Callable[[Any, int, bool], bool]) -> None:
-    """Sets the function that makes the pending values in samples: (samples, threads, may be kept after the batch). It
-    returns True if there were any."""
-    global _make
-    _make = make
+def connect(make: Callable[[Any, int, bool], bool], settle_kept: Callable[[], None]) -> None:
+    """Sets the functions of headrace.images. make: makes the pending values in samples, (samples, threads, may be kept
+    after the batch), and returns True if there were any. settle_kept: makes those of the batch before that still
+    exist."""
+    global _make, _settle_kept
+    _make, _settle_kept = make, settle_kept
+
+
+def settle_kept() -> None:
+    """Makes the pending values of a batch that is over and whose samples were dropped, where something else has kept
+    them."""
+    if _settle_kept is not None:
+        _settle_kept()
 
 
 def finish(samples: Any, threads: int, keeps: bool) -> bool:
@@ -38,6 +48,7 @@ def finish(samples: Any, threads: int, keeps: bool) -> bool:
 
 def read(fetch: Callable[[Any], Any], task: Any) -> Any:
     """Returns fetch(task), which reads samples and collates them with a Finishing function."""
+    settle_kept()
     reading.is_on = True
     try:
         return fetch(task)

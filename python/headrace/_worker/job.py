@@ -18,6 +18,7 @@ from headrace._errors import exception_text, raising
 from headrace._inspect import lookup
 from headrace._options import Policy
 from headrace._samples.maker import BadSample, SampleMaker
+from headrace._samples.retry import RetriedSample
 from headrace._start.start_state import StartState
 
 
@@ -44,6 +45,7 @@ class BatchNotes:
     state: bytes | None = None  # the state_dict of an iterable dataset after the batch, pickled
     made: int = 0  # how many batches the dataset had given by then in this epoch
     bad: list[BadSample] = field(default_factory=list)
+    retried: list[RetriedSample] = field(default_factory=list)  # a record of each further try
     is_end: bool = False  # an iterable dataset has come to its end in this batch
     error: str = ""  # what its state_dict raised
 
@@ -159,9 +161,10 @@ class DatasetJob:
 
     def _notes_of(self, state: bytes | None, is_end: bool = False, error: str = "") -> BatchNotes | None:
         bad = self._take_bad()
-        if state is None and not bad and not is_end and not error:
+        retried = [] if self._maker is None else self._maker.take_retried()
+        if state is None and not bad and not retried and not is_end and not error:
             return None
-        return BatchNotes(self.worker, state=state, made=self._made, bad=bad, is_end=is_end, error=error)
+        return BatchNotes(self.worker, state, self._made, bad, retried, is_end, error)
 
     def sends(self, error: BaseException) -> bool:
         """Does what Job.sends says. A policy for bad samples covers exceptions of class Exception. Any other one ends

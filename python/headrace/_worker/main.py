@@ -22,7 +22,7 @@ from headrace import _core
 from headrace._errors import exception_text, raising
 from headrace._inspect import growth
 from headrace._inspect.status import Status
-from headrace._samples import image_counts
+from headrace._samples import image_counts, pending
 from headrace._samples.names import has_indices, name_odd_one, name_sample, replay_command
 from headrace._samples.refill import indices_of
 from headrace._start import gc_pause, pickling, signals, transport  # noqa: F401
@@ -111,6 +111,7 @@ def _answer(port: _core.Port, job: Job, number: int, task: Any, discard: int) ->
         if discard:
             _discard(job, discard, task)
         _publish_batch(port, job, job.fetch(task))
+        pending.settle_kept()
     except EndOfData:
         port.publish_status(_core.STATUS_END)
         return False

@@ -9,11 +9,12 @@ from typing import Any
 import PIL
 
 from headrace._samples import image_counts
+from headrace._samples.image_counts import add_alone as made_alone
 from headrace._samples.image_counts import add_left as leave
 from headrace._samples.image_counts import add_made as made
 from headrace._samples.image_counts import add_read as has_read
 
-__all__ = ["Counts", "has_made", "has_read", "leave", "made", "report"]
+__all__ = ["Counts", "has_made", "has_read", "leave", "made", "made_alone", "report"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,14 @@ class Counts:
     made: int  # images whose pixels were made in C
     read_bytes: int  # of JPEG files that were read for that
     left: dict[str, int] = field(default_factory=dict)  # images left to Pillow, by reason
+    # Of those made in C: images that a loader made one by one, by the place in the code that looks at them.
+    alone: dict[str, int] = field(default_factory=dict)
     pillow: str = PIL.__version__  # pixels change with it
 
     def __str__(self) -> str:
         lines = [f"{self.made} images made in C, of {self.read_bytes / 2**20:.1f} MiB of files (Pillow {self.pillow})"]
         lines += [f"{count} left to Pillow: {reason}" for reason, count in sorted(self.left.items())]
+        lines += [f"{count} made one by one, without threads: {place} uses them" for place, count in self.alone.items()]
         return "\n".join(lines)
 
 
@@ -45,7 +49,7 @@ def report(loader: Any = None) -> Counts:
     do not count for the trainer.
     """
     if loader is None or getattr(loader, "num_workers", None) == 0:
-        return Counts(image_counts.made, image_counts.read_bytes, dict(image_counts.left))
+        return Counts(image_counts.made, image_counts.read_bytes, dict(image_counts.left), dict(image_counts.alone))
     if not hasattr(loader, "report"):
         raise TypeError(
             f"headrace.images.report: give a DataLoader of headrace.torch, not {type(loader).__name__}; the workers of "

@@ -16,7 +16,7 @@ import operator
 import struct
 from typing import Any
 
-from PIL import Image, ImageFile
+from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace import _core
@@ -26,6 +26,7 @@ from headrace.images._source import Note, Source
 
 _MODES = {1: "L", 3: "RGB"}
 _PIECE_BYTES = 1 << 20
+_TRUNCATED = "it is truncated"  # the beginning of what src/image/scan.c says of a file that ends too early
 _MOST_UNUSED = 4096  # bytes after the end of the image
 _FLOATS = struct.Struct("4f")
 
@@ -259,16 +260,18 @@ class LazyJpeg(_Lazy, JpegImageFile):
 
 def _read(image: Any) -> Note | None:
     """Reads and checks the file of an image that Pillow has opened, and leaves the image as Pillow's load does, but
-    without pixels. Returns None, with the image unchanged, if Pillow is to load it."""
-    if image._im is not None or image.fp is None or ImageFile.LOAD_TRUNCATED_IMAGES:
+    without pixels. Returns None, with the image unchanged, if Pillow is to load it.
+
+    ImageFile.LOAD_TRUNCATED_IMAGES changes nothing here: it changes what Pillow does with files that are not complete,
+    and those are Pillow's."""
+    if image._im is not None or image.fp is None:
         return None
     plain = [("jpeg", (0, 0, *image.size), 0, (image.mode, ""))]
     if [tuple(tile) for tile in image.tile] != plain or image.decoderconfig:
         _counts.leave(f"its mode is {image.mode}" if image.mode not in _MODES.values() else "its draft was changed")
         return None
     image.fp.seek(0)
-    data = _read_all(image.fp)
-    picture = _core.Picture.open(data)
+    data, picture = _read_picture(image.fp)
     if isinstance(picture, str):
         _counts.leave(picture.removeprefix("image: "))
         return None
@@ -285,13 +288,26 @@ def _read(image: Any) -> Note | None:
     return Note(Source(picture, data), _steps.NONE, image.size, image.mode)
 
 
-def _read_all(file: Any) -> bytes:
-    """Returns the rest of a file. C borrows it, and a bytearray might change. Pillow always says how much it wants to
-    read, and so a file object need not know read() without a number."""
-    try:
-        return bytes(file.read())
-    except TypeError:
-        return b"".join(iter(lambda: bytes(file.read(_PIECE_BYTES)), b""))
+def _read_picture(file: Any) -> tuple[bytes, Any]:
+    """Reads a file to the end of its image, in pieces: a video of any size may follow. Returns the bytes, and the
+    picture or what is odd about it. C borrows the bytes, and a bytearray might change."""
+    data, size = b"", _PIECE_BYTES
+    while True:
+        pieces = _read_pieces(file, size - len(data))
+        data = b"".join([data, *pieces]) if data or len(pieces) != 1 else pieces[0]
+        picture = _core.Picture.open(data)
+        if len(data) < size or not isinstance(picture, str) or _TRUNCATED not in picture:
+            return data, picture
+        size *= 2
+
+
+def _read_pieces(file: Any, count: int) -> list[bytes]:
+    """Reads so many bytes, or all that there are. A file object may return fewer than it is asked for."""
+    pieces: list[bytes] = []
+    while count > 0 and (piece := bytes(file.read(count))):
+        pieces.append(piece)
+        count -= len(piece)
+    return pieces
 
 
 def _finish_load(image: Any) -> None:

@@ -17,32 +17,28 @@ import torch
 from PIL import Image
 
 from headrace._errors.warn import warn_user
-from headrace.images import _counts, _jitter, _pending, _tables
+from headrace.images import _counts, _jitter, _pending, _tables, _untouched
 from headrace.images._lazy import note_of
 from headrace.images._source import Note
 
-_V1, _V2 = "torchvision.transforms.transforms.", "torchvision.transforms.v2._container."
-# Only these exact classes are entered: others may choose among their steps or count them. The steps of RandomApply are
-# replaced one by one, and not merged.
-_COMPOSES = frozenset({_V1 + "Compose", _V2 + "Compose"})
-_SEQUENTIAL = "torch.nn.modules.container.Sequential"
-_APPLIES = frozenset({_V1 + "RandomApply", _V2 + "RandomApply"})
+# Only containers of exactly these classes are entered: others may choose among their steps or count them. The steps of
+# RandomApply are replaced one by one, and not merged.
+_ENTERED = _untouched.COMPOSES | _untouched.APPLIES
 
 
 class NativeTail:
     """Some transforms at the end of a pipeline, done in C for images from `images.open`, and as they are for others."""
 
-    def __init__(self, steps: Sequence[Any], is_last: bool) -> None:
+    def __init__(self, steps: Sequence[Any]) -> None:
         self.steps = list(steps)
-        self.is_last = is_last  # no other transform gets the result
         self._built: dict[Any, _tables.Table | None] = {}
 
     def __call__(self, *inputs: Any) -> Any:
         if len(inputs) == 1:
             note = note_of(inputs[0])
-            table = self._table(note.mode) if note is not None else None
+            table = self._table(note) if note is not None else None
             if note is not None and table is not None:
-                return self._result(note, table)
+                return _pending.result_of(note, table, self.steps, may_pend=True)
         if any(note_of(leaf) is not None for leaf in torch.utils._pytree.tree_leaves(inputs)):
             return self._call_nested(inputs)
         return self._call_steps(inputs)
@@ -60,7 +56,7 @@ class NativeTail:
         pixel, whose results are replaced in turn."""
         leaves, form = torch.utils._pytree.tree_flatten(inputs)
         lazy = {number: note for number, leaf in enumerate(leaves) if (note := note_of(leaf)) is not None}
-        tables = {number: self._table(note.mode) for number, note in lazy.items()}
+        tables = {number: self._table(note) for number, note in lazy.items()}
         if None in tables.values():
             return self._call_steps(inputs)
         small = [Image.new(lazy[number].mode, (1, 1)) if number in lazy else leaf for number, leaf in enumerate(leaves)]
@@ -71,25 +67,32 @@ class NativeTail:
         for number, note in lazy.items():
             table = tables[number]
             assert table is not None
-            results[number] = self._result(note, table)
+            results[number] = _pending.result_of(note, table, self.steps, may_pend=_is_plain(outputs))
         return torch.utils._pytree.tree_unflatten(results, form)
 
-    def _result(self, note: Note, table: _tables.Table) -> Any:
-        """Returns the tensor, which may be a pending one, unless a transform of v2 follows: those ask for its class."""
-        may_pend = self.is_last or table.kind is torch.Tensor
-        return _pending.result_of(note, table, self.steps, may_pend)
-
-    def _table(self, mode: str) -> _tables.Table | None:
-        key = _tables.key_of(self.steps, mode)
+    def _table(self, note: Note) -> _tables.Table | None:
+        key = _tables.key_of(self.steps, note.mode)
         if key not in self._built:
-            self._built[key] = _tables.build(self.steps, mode)
+            self._built[key] = _tables.build(self.steps, note.mode)
         table = self._built[key]
         if table is None:
             _counts.leave(f"{self!r} cannot be a table")
+        elif not table.fits(note):
+            _counts.leave("it has one row or one column of pixels")
+            return None
         return table
 
     def __repr__(self) -> str:
         return f"NativeTail({', '.join(map(repr, self.steps))})"
+
+
+def _is_plain(value: Any) -> bool:
+    """Returns False if the results are in other containers than tuples, lists and dicts."""
+    if type(value) in (tuple, list):
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(map(_is_plain, value.values()))
+    return torch.utils._pytree.tree_is_leaf(value)
 
 
 class NativeModule(torch.nn.Module):
@@ -120,7 +123,7 @@ def native(transform: Any) -> Any:
     parts = replaced if isinstance(transform, tuple) else (replaced,)
     given = transform if isinstance(transform, tuple) else (transform,)
     if all(map(operator.is_, parts, given)):
-        names = ", ".join(map(_tables.class_name, given))
+        names = ", ".join(map(_untouched.class_name, given))
         warn_user(
             f"headrace.images.native: in {names} there is no step of torchvision or timm that can be done in C, so it "
             "stays as it is; give the Compose that has them"
@@ -134,27 +137,27 @@ def native_or_same(transform: Any) -> Any:
         return tuple(map(native_or_same, transform))
     if not callable(transform):
         raise TypeError(f"headrace.images.native: give a transform, not {type(transform).__name__}")
-    if _tables.class_name(transform) in _tables.FIRST:
-        return NativeTail([transform], is_last=True)
-    return _replaced(transform, is_last=True)
+    if _untouched.class_name(transform) in _tables.FIRST:
+        return NativeTail([transform])
+    return _replaced(transform)
 
 
-def _replaced(transform: Any, is_last: bool) -> Any:
+def _replaced(transform: Any) -> Any:
     noting = _jitter.noting(transform)
     if noting is not None:
         return noting
-    name = _tables.class_name(transform)
-    steps: Any = list(transform) if name == _SEQUENTIAL else None
-    if name in _COMPOSES or name in _APPLIES:
+    name = _untouched.class_name(transform)
+    steps: Any = list(transform) if name == _untouched.SEQUENTIAL else None
+    if name in _ENTERED:
         steps = getattr(transform, "transforms", None)
     if not isinstance(steps, (list, tuple, torch.nn.ModuleList)):
         return transform
-    replaced = [_replaced(step, is_last and number == len(steps) - 1) for number, step in enumerate(steps)]
-    if name not in _APPLIES:
-        replaced = _replace_tails(replaced, is_last)
+    replaced = list(map(_replaced, steps))
+    if name not in _untouched.APPLIES:
+        replaced = _replace_tails(replaced)
     if len(replaced) == len(steps) and all(map(operator.is_, replaced, steps)):
         return transform
-    if name == _SEQUENTIAL:
+    if name == _untouched.SEQUENTIAL:
         return torch.nn.Sequential(*map(_as_module, replaced)).train(transform.training)
     new = copy.copy(transform)
     if isinstance(steps, torch.nn.ModuleList):
@@ -169,17 +172,17 @@ def _as_module(step: Any) -> Any:
     return NativeModule(step) if isinstance(step, NativeTail) else step
 
 
-def _replace_tails(steps: list[Any], is_last: bool) -> list[Any]:
+def _replace_tails(steps: list[Any]) -> list[Any]:
     """Puts each run of steps that a table can hold into one NativeTail."""
     result: list[Any] = []
     run: list[Any] = []
     for step in steps:
-        name = _tables.class_name(step)
+        name = _untouched.class_name(step)
         if run and name not in _tables.FURTHER:
-            result.append(NativeTail(run, is_last=False))
+            result.append(NativeTail(run))
             run = []
         if run or name in _tables.FIRST:
             run.append(step)
         else:
             result.append(step)
-    return [*result, NativeTail(run, is_last)] if run else result
+    return [*result, NativeTail(run)] if run else result

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor whose values are made when they are needed: what a native tail returns inside a headrace worker.
+"""A tensor whose values are made when they are needed: what a native tail returns while a loader reads a batch, if no
+code looks at it before the batch is made (headrace.images._untouched).
 
-It knows its shape and dtype. Anything else that is done with it makes the values, and exchanges the object for an
-ordinary tensor in place, so that all that refer to it have an ordinary tensor from then on. The worker makes all
+It knows its shape and dtype. Should C code do anything else with it, that makes the values, and exchanges the object
+for an ordinary tensor in place, so that all that refer to it have an ordinary tensor from then on. The worker makes all
 pending tensors of a batch together, in several threads: where the extension collates, in the batch's memory itself,
 otherwise before the batch is collated.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,34 +26,38 @@ from headrace import _core
 from headrace._samples.pending import connect, reading
 from headrace.images import _counts, _tables
 from headrace.images._source import Note
+from headrace.images._untouched import touched_at
 
 
 @contextmanager
 def batching() -> Iterator[None]:
-    """While it is active, native tails in this thread return pending tensors, as inside a headrace loader."""
-    before = reading.is_on
-    reading.is_on = True
+    """While it is active, native tails in this thread return pending tensors, whatever the code does with them."""
+    before = reading.is_on, reading.is_forced
+    reading.is_on = reading.is_forced = True
     try:
         yield
     finally:
-        reading.is_on = before
+        reading.is_on, reading.is_forced = before
 
 
 def result_of(note: Note, table: _tables.Table, steps: Sequence[Any], may_pend: bool) -> Any:
-    """Returns the tensor of an image: a pending one while a batch is read, if it may be one, otherwise with values."""
-    if may_pend and reading.is_on:
-        return _class_for(table.kind)(note, table, steps)
-    return _make([(note, table, steps)], 1)[0]
+    """Returns the tensor of an image: a pending one while a batch is read, if it may be one and nothing looks at it
+    before the batch is made; otherwise with values."""
+    if not may_pend or not reading.is_on:
+        return _make_one(note, table, steps)
+    if place := "" if reading.is_forced else touched_at():
+        _counts.made_alone(place)
+        return _make_one(note, table, steps)
+    pending = _class_for(table.kind)(note, table, steps)
+    if not reading.is_forced:
+        _batches.given.append(pending)
+    return pending
 
 
-def _make(parts: Sequence[tuple[Note, _tables.Table, Sequence[Any]]], threads: int) -> list[Any]:
-    targets = [torch.empty(table.shape(note), dtype=table.dtype, device="cpu") for note, table, _ in parts]
-    _tables.make(parts, targets, threads)
-    return [_as_kind(target, table) for target, (_, table, _) in zip(targets, parts, strict=True)]
-
-
-def _as_kind(tensor: Any, table: _tables.Table) -> Any:
-    return tensor if table.kind is torch.Tensor else tensor.as_subclass(table.kind)
+def _make_one(note: Note, table: _tables.Table, steps: Sequence[Any]) -> Any:
+    planes = table.empty(note)
+    _tables.make([(note, table, steps)], [planes], 1)
+    return table.as_result(planes)
 
 
 def _known(name: str) -> Any:
@@ -72,8 +79,14 @@ _ANSWERED: set[Any] = {
 }
 
 
+# Makes C++ code that asks for the memory of a tensor raise an exception. Without it, it would get a null pointer.
+_refuse_memory = getattr(torch._C, "_set_throw_on_mutable_data_ptr", None)
+
+
 class PendingTensor(torch.Tensor):
     """See the module."""
+
+    __dlpack_c_exchange_api__ = None  # C code that finds torch.Tensor's does not ask for the values
 
     _part: tuple[Note, _tables.Table, Sequence[Any]]
     _made: Any = None  # the ordinary tensor, if it was made and the object could not be exchanged
@@ -85,6 +98,8 @@ class PendingTensor(torch.Tensor):
             cls, table.shape(note), dtype=table.dtype, device=torch.device("cpu")
         )
         made._part = (note, table, steps)
+        if _refuse_memory is not None:
+            _refuse_memory(made)
         return made
 
     @classmethod
@@ -100,6 +115,9 @@ class PendingTensor(torch.Tensor):
         """Answers C++ code that did not ask __torch_function__."""
         args, kwargs = torch.utils._pytree.tree_map(settle, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+    def as_subclass(self, cls: Any) -> Any:
+        return settle(self).as_subclass(cls)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return settle(self).__reduce_ex__(protocol)
@@ -128,7 +146,7 @@ def settle(value: Any) -> Any:
         return value
     tensor = value._made
     if tensor is None:
-        tensor = value._made = _make([value._part], 1)[0]
+        tensor = value._made = _make_one(*value._part)
     return value if _exchange(value, tensor) else tensor
 
 
@@ -158,11 +176,11 @@ class Batch:
         if not found:
             return bool(pending)
         parts = [one._part for one in found]
-        targets = _fresh(parts) if keeps else self._kept(parts)
+        targets = [table.empty(note) for note, table, _ in parts] if keeps else self._kept(parts)
         _tables.make(parts, targets, threads)
         for one, target, (_, table, _) in zip(found, targets, parts, strict=True):
-            if not _exchange(one, _as_kind(target, table)):
-                one._made = _as_kind(target.clone(), table)
+            if not _exchange(one, table.as_result(target)):
+                one._made = table.as_result(target.clone())
         return True
 
     def _kept(self, parts: Sequence[Any]) -> list[Any]:
@@ -179,10 +197,6 @@ class Batch:
         return torch.empty((count, *key[0]), dtype=key[1], device="cpu")
 
 
-def _fresh(parts: Sequence[Any]) -> list[Any]:
-    return [torch.empty(table.shape(note), dtype=table.dtype, device="cpu") for note, table, _ in parts]
-
-
 def _is_unused(memory: Any) -> bool:
     """Returns True if no other tensor uses the memory: a dataset may have kept a sample."""
     count = getattr(torch._C, "_storage_Use_Count", None)
@@ -193,13 +207,34 @@ def _is_unused(memory: Any) -> bool:
 class _Batches(threading.local):
     def __init__(self) -> None:
         self.batch = Batch()
+        self.given: list[Any] = []  # the pending tensors of the batch that is read
 
 
 _batches = _Batches()
 
 
+def _count_references(objects: list[Any]) -> int:
+    one = objects[-1]
+    return sys.getrefcount(one)
+
+
+_ALONE = _count_references([object()])
+
+
+def _settle_kept() -> None:
+    """Makes the pending tensors of the last batch that something else still refers to, such as lru_cache."""
+    given, _batches.given = _batches.given, []
+    while given:
+        if _count_references(given) > _ALONE:
+            with contextlib.suppress(Exception):  # such as MemoryError: they are made when they are asked for
+                settle(given[-1])
+        given.pop()
+
+
 def _finish(samples: Any, threads: int, keeps: bool) -> bool:
-    return _batches.batch.finish(samples, threads, keeps)
+    found = _batches.batch.finish(samples, threads, keeps)
+    _settle_kept()
+    return found
 
 
 # The code and the bits of dtypes in DLPack.
@@ -234,7 +269,7 @@ def _describe(column: list[Any]) -> tuple[Any, ...] | None:
     return *_DTYPES[dtype], *shape, recipes
 
 
-connect(_finish)
+connect(_finish, _settle_kept)
 _core.use_images(PendingTensor, _describe, _counts.has_made)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ class Table:
     channels: int
     dtype: Any
     kind: type  # torch.Tensor or a subclass of it
+    is_channels_last: bool  # in memory, as torchvision's ToImage and PILToTensor leave the result
 
     def shape(self, note: Note) -> tuple[int, int, int]:
         return self.channels, note.size[1], note.size[0]
@@ -63,9 +64,22 @@ class Table:
         """Returns the recipe that makes the image, without its target: memory for its shape and dtype."""
         return note.source.picture, note.steps, note.weights, self.data, self.channels, self.dtype.itemsize
 
+    def empty(self, note: Note) -> Any:
+        """Returns a tensor for the image: contiguous, as `make` needs it."""
+        return torch.empty(self.shape(note), dtype=self.dtype, device="cpu")
 
-def class_name(step: object) -> str:
-    return f"{type(step).__module__}.{type(step).__qualname__}"
+    def as_result(self, planes: Any) -> Any:
+        """Returns the tensor with the strides and the class of the steps' result."""
+        if self.is_channels_last:
+            channels, _, width = planes.shape
+            strides = (1, width * channels, channels)
+            planes = torch.empty_strided(planes.shape, strides, dtype=self.dtype, device="cpu").copy_(planes)
+        return planes if self.kind is torch.Tensor else planes.as_subclass(self.kind)
+
+    def fits(self, note: Note) -> bool:
+        """Returns False for a row or a column of pixels: which strides such a tensor gets depends on more than the
+        steps."""
+        return min(note.size) > 1
 
 
 def key_of(steps: Sequence[Any], mode: str) -> tuple[Any, ...]:
@@ -95,7 +109,7 @@ def build(steps: Sequence[Any], mode: str) -> Table | None:
         ramp = Image.frombytes("L", (_BYTES, 1), bytes(range(_BYTES))).convert(mode)
         result = apply(steps, ramp)
         table = _table_of(result)
-        return table if table is not None and _is_right(table, steps, mode) else None
+        return None if table is None else _proved(table, steps, mode)
     except Exception:  # whatever the steps raise, they raise it again for the first image
         return None
 
@@ -107,7 +121,7 @@ def _table_of(result: Any) -> Table | None:
     data: bytes | None = _bytes_of(result)
     if result.dtype == torch.uint8 and data == bytes(range(_BYTES)) * len(result):
         data = None
-    return Table(data, len(result), result.dtype, type(result))
+    return Table(data, len(result), result.dtype, type(result), is_channels_last=False)
 
 
 def _bytes_of(tensor: Any) -> bytes:
@@ -115,8 +129,9 @@ def _bytes_of(tensor: Any) -> bytes:
     return bytes(plain.view(torch.uint8).numpy().tobytes())
 
 
-def _is_right(table: Table, steps: Sequence[Any], mode: str) -> bool:
-    """Compares the table with the steps on an image in which neighbours and channels differ."""
+def _proved(table: Table, steps: Sequence[Any], mode: str) -> Table | None:
+    """Compares the table with the steps on an image in which neighbours and channels differ. Returns the table with the
+    order in memory that the result has, or None."""
     width, height = _PROBE
     pixel_bytes = 1 if mode == "L" else 4
     pixels = bytes(
@@ -127,12 +142,20 @@ def _is_right(table: Table, steps: Sequence[Any], mode: str) -> bool:
     )
     image = Image.frombytes(mode, _PROBE, pixels, "raw", "L" if mode == "L" else "RGBX")
     expected = apply(steps, image)
-    found = torch.empty((table.channels, height, width), dtype=table.dtype, device="cpu")
+    planes = torch.empty((table.channels, height, width), dtype=table.dtype, device="cpu")
     picture = _core.Picture.wrap(pixels, width, height, pixel_bytes)
-    target = memory_of(found)
+    target = memory_of(planes)
     results = _core.run_images([(picture, b"", b"", table.data, table.channels, table.dtype.itemsize, target)], 1)
-    same_form = expected.shape == found.shape and expected.dtype == found.dtype and type(expected) is table.kind
-    return results == [0] and same_form and _bytes_of(expected) == _bytes_of(found)
+    for one in (table, replace(table, is_channels_last=True)):
+        if results == [0] and _is_same(expected, one.as_result(planes)):
+            return one
+    return None
+
+
+def _is_same(expected: Any, found: Any) -> bool:
+    """Compares two tensors to the last bit, with their classes and strides."""
+    forms = [(type(one), one.shape, one.dtype, one.stride()) for one in (expected, found)]
+    return forms[0] == forms[1] and _bytes_of(expected) == _bytes_of(found)
 
 
 def memory_of(tensor: Any) -> Any:

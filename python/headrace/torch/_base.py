@@ -57,6 +57,7 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
         rng: str = Options.rng,
         seed: int | None = Options.seed,
         on_bad_sample: str | Callable[[Any, Exception], str] = Options.on_bad_sample,
+        retries: int = Options.retries,
         stall_after: float = Options.stall_after,
         on_stall: str = Options.on_stall,
         shutdown_timeout: float = Options.shutdown_timeout,

@@ -52,7 +52,8 @@ class DataLoader(_base.DataLoader[_T_co]):
     """torch.utils.data.DataLoader with headrace's workers, which pass batches to the trainer without copying them.
 
     It takes torch's arguments. Batches, their order, random numbers and exceptions are those of torch. With
-    num_workers=0 it is torch's loader, and of headrace's own options only rng, seed and on_bad_sample have an effect.
+    num_workers=0 it is torch's loader, and of headrace's own options only rng, seed, on_bad_sample and retries have an
+    effect.
     multiprocessing_context="headrace" forks workers from a server that has imported the script once; "forkserver" does
     the same, and "fork", where it is the default, forks them from this process.
 

@@ -22,6 +22,7 @@ def check_machine(workers: int | None) -> list[Observation]:
         limits.open_files(count),
         limits.processes(machine, count),
         system.start_method(),
+        system.images(),
         system.huge_pages(),
         system.kernel(machine),
         system.debuggers(),

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from headrace import _core
+from headrace._errors.jpeg import GET_JPEG, NO_JPEG
 from headrace._inspect import this_process
 from headrace.doctor.machine.container import read
 from headrace.doctor.observations import Observation
@@ -34,6 +35,15 @@ _FEATURES = {
         _ALLOW,
     ),
 }
+
+
+def images() -> Observation:
+    """Says whether headrace.images decodes JPEG files in C."""
+    if _core.HAS_JPEG:
+        return Observation("images", "ok", "libjpeg-turbo", "headrace.images", "JPEG files can be decoded in C.")
+    return Observation(
+        "images", "note", "no libjpeg-turbo", "headrace.images", f"{NO_JPEG[0].upper()}{NO_JPEG[1:]}.", GET_JPEG
+    )
 
 
 def start_method() -> Observation:

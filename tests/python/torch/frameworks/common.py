@@ -23,6 +23,7 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "rng": "sample",
     "seed": 7,
     "on_bad_sample": "skip",
+    "retries": 1,
     "stall_after": 60.0,
     "on_stall": "raise",
     "shutdown_timeout": 4.0,

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides whether the result of a native transform may be a pending tensor: only if nothing looks at it before the
+loader has the sample.
+
+All functions between the loader and the transform are on the stack then. Each of them has to be headrace's, or one that
+only passes the result on (headrace._inspect.value_flow), or a Compose whose last step gives the result.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType
+from typing import Any
+
+from headrace._inspect.value_flow import is_passed_on
+from headrace._samples import pending
+
+_READ = pending.read.__code__
+# Packages whose functions pass samples on, or ask for the values of those in them first.
+_TRUSTED = ("headrace.images.", "headrace._samples.", "headrace._worker.", "headrace._engine.", "headrace.torch.")
+_FETCHERS = "torch.utils.data._utils.fetch"  # they give the samples to headrace's collate function
+_V1, _V2 = "torchvision.transforms.transforms.", "torchvision.transforms.v2._container."
+COMPOSES = frozenset({_V1 + "Compose", _V2 + "Compose"})
+APPLIES = frozenset({_V1 + "RandomApply", _V2 + "RandomApply"})
+SEQUENTIAL = "torch.nn.modules.container.Sequential"
+_CONTAINERS = COMPOSES | APPLIES | {SEQUENTIAL}
+# Steps after the tail that do with a pending tensor only what it answers as an ordinary one does.
+_ERASING = frozenset({_V1 + "RandomErasing", "timm.data.random_erasing.RandomErasing"})
+
+
+def class_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def touched_at() -> str:
+    """Returns "" if every function between this call and the loader's reading of a batch passes the result on, else the
+    place in the first one that may do more."""
+    below, frame = None, sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _READ:
+            return ""
+        if not (_is_trusted(frame) or is_passed_on(frame.f_code, frame.f_lasti) or _is_at_its_end(frame, below)):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})"
+        below, frame = frame, frame.f_back  # type: ignore[assignment]
+    return "code outside a loader"
+
+
+def _is_trusted(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__")
+    return isinstance(name, str) and (name.startswith(_TRUSTED) or name == _FETCHERS)
+
+
+def _is_at_its_end(frame: FrameType, below: FrameType | None) -> bool:
+    """Returns True for a container of steps that is running the last of them, whose frame is the one below."""
+    container = _first_argument(frame)
+    name = class_name(container)
+    if below is None or name not in _CONTAINERS or not _is_method(frame, container):
+        return False
+    steps = list(container) if name == SEQUENTIAL else list(container.transforms)
+    step = _first_argument(below)
+    while steps and steps[-1] is not step and class_name(steps[-1]) in _ERASING:
+        steps.pop()
+    return bool(steps) and sum(one is step for one in steps) == 1 and steps[-1] is step
+
+
+def _first_argument(frame: FrameType) -> Any:
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
+def _is_method(frame: FrameType, container: Any) -> bool:
+    """Returns True if the frame is that of the function in the container's class which calls its steps."""
+    functions = (vars(type(container)).get(name) for name in ("__call__", "forward"))
+    return any(getattr(function, "__code__", None) is frame.f_code for function in functions)
