@@ -207,14 +207,16 @@ def _make(dataset: Any, index: Any) -> None:
     print(f"{description}  {seconds:.6f} s", flush=True)
 
 
-def _seeder(seed: int | None, epoch: int) -> Callable[[Any], None]:
+def _seeder(dataset: Any, seed: int | None, epoch: int) -> Callable[[Any], None]:
     if seed is None:
         return lambda index: None
+    from headrace._samples.own_generators import OwnGenerators, roots_of
     from headrace._samples.random_numbers import seed_all
 
     with contextlib.suppress(ImportError):  # a worker imports it, and seeds it before the first sample
         importlib.import_module("numpy.random")
-    return lambda index: seed_all(seed, epoch, index)
+    own = OwnGenerators(roots_of(dataset, None))
+    return lambda index: own.seed(seed_all(seed, epoch, index))
 
 
 def _replay(asked: argparse.Namespace) -> None:
@@ -223,7 +225,7 @@ def _replay(asked: argparse.Namespace) -> None:
         dataset = dataset_of(value, asked.source)
     if asked.seed is not None and isinstance(dataset, _Items):
         raise Failed("--seed: samples of an iterable dataset do not have their own random numbers")
-    seed_for = _seeder(asked.seed, asked.epoch or 0)
+    seed_for = _seeder(dataset, asked.seed, asked.epoch or 0)
     for _ in range(asked.repeat):
         for index in itertools.chain(*asked.indices):
             seed_for(index)

@@ -16,7 +16,7 @@ from headrace._engine import restart_state, start_errors
 from headrace._engine.worker_places import WorkerPlaces
 from headrace._numpy.job import Job
 from headrace._numpy.worker_error import reraise
-from headrace._samples import refill
+from headrace._samples import own_generators, refill
 from headrace._start import signals
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
@@ -42,6 +42,8 @@ class WorkerIterator(_core.Iterator):
             from headrace.store._attributes import Freezer  # imported only if it is needed
 
             loader.__dict__.setdefault("_freezer", Freezer()).freeze(loader.dataset)
+        if policy.rng == "sample":
+            own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, loader.collate_fn))
         self._job = Job(
             dataset=loader._dataset_of(policy),
             is_iterable=loader._is_iterable,

@@ -14,6 +14,7 @@ from typing import Any
 from headrace._errors import exception_text
 from headrace._options import Policy
 from headrace._samples import prepared
+from headrace._samples.own_generators import OwnGenerators, roots_of
 from headrace._samples.random_numbers import key_of, seed_all, text_of
 from headrace._samples.refill import TRIES, Refillable, samples_of
 from headrace._start.start_state import StartState
@@ -50,7 +51,8 @@ class SampleMaker:
     """Makes the samples of a map-style dataset one by one, if the policy or a ban asks for that. Otherwise a fetcher
     makes whole batches.
 
-    `noting` iterates over the indices of a batch and records its position. `worker`: None in the trainer.
+    `noting` iterates over the indices of a batch and records its position. `worker`: None in the trainer. collate_fn:
+    the user's; its random number generators are seeded with those of the dataset.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class SampleMaker:
         start: StartState,
         seed: int,
         worker: int | None,
+        collate_fn: Callable[..., Any] | None = None,
     ) -> None:
         self._noting = noting
         self._dataset = dataset
@@ -70,11 +73,16 @@ class SampleMaker:
         self._seed = seed
         self._worker = worker
         self._bad: list[BadSample] = []
+        self.own: OwnGenerators | None = None  # with rng="sample"
+        if policy.rng == "sample":
+            self._roots = roots_of(prepared.shown(dataset), collate_fn)
         self._task: Refillable | None = None  # the task of the batch that is being made, with its replacements
 
     def begin_epoch(self, start: StartState) -> None:
         self._epoch = start.epoch
         self._banned = start.banned
+        if self.own is not None:
+            self.own.begin_epoch()
 
     @property
     def seeding(self) -> tuple[int, int] | None:
@@ -135,9 +143,20 @@ class SampleMaker:
         return [self._refill(index, place, is_batched)] if word == "refill" else []
 
     def _get(self, index: Any) -> Any:
-        if self._policy.rng == "sample":
-            seed_all(self._seed, self._epoch, index)
+        if self._policy.rng != "sample":
+            return self._dataset[index]
+        own = self.own or self.search()
+        sample = self._get_seeded(own, index)
+        return self._get_seeded(own, index) if own.has_made() else sample
+
+    def _get_seeded(self, own: OwnGenerators, index: Any) -> Any:
+        own.seed(seed_all(self._seed, self._epoch, index))
         return self._dataset[index]
+
+    def search(self) -> OwnGenerators:
+        """Searches for the generators of the dataset's own. In a worker after worker_init_fn, which may set them."""
+        self.own = OwnGenerators(self._roots)
+        return self.own
 
     def _note(self, index: Any, error: Exception) -> None:
         self._bad.append(BadSample(index, exception_text.in_words(error), self._worker))

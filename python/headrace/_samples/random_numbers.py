@@ -36,8 +36,9 @@ def key_of(seed: int, epoch: int, index: object, *more: object) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def seed_all(seed: int, epoch: int, index: object) -> None:
-    """Seeds random and, if they are imported, the default generators of numpy and torch, with key_of the arguments."""
+def seed_all(seed: int, epoch: int, index: object) -> int:
+    """Seeds random and, if they are imported, the default generators of numpy and torch, with key_of the arguments.
+    Returns that key."""
     key = key_of(seed, epoch, index)
     random.seed(key)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
@@ -45,6 +46,7 @@ def seed_all(seed: int, epoch: int, index: object) -> None:
         numpy.random.seed([key & 0xFFFFFFFF, key >> 32])
     if torch is not None:
         torch.default_generator.manual_seed(key)
+    return key
 
 
 @contextlib.contextmanager
