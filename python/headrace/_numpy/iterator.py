@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace import _core, _options
@@ -81,14 +81,19 @@ class WorkerIterator(_core.Iterator):
             places=self._places,
         )
 
-    def begin(self, tasks: _core.Tasks, epoch: int, places: WorkerPlaces | None) -> None:
-        """Starts an epoch with these tasks. places: notes where the workers are in an iterable dataset."""
+    def begin(
+        self,
+        tasks: _core.Tasks,
+        epoch: int,
+        places: WorkerPlaces | None,
+        count_draws: Callable[[Any], Sequence[int]] | None,
+    ) -> None:
+        """Starts an epoch with these tasks. places: notes where the workers are in an iterable dataset. count_draws:
+        see refill.wrap_of."""
         self.tasks, self.epoch, self.watch = tasks, None, None
         self._num_yielded = 0
         self._engine.use_places(places)
-        self.wrap: Callable[[Any], Any] | None = None
-        if self._job.policy.on_bad_sample != "raise":
-            self.wrap = refill.Refills(tasks, self._job.batched, self._job.seed, epoch).wrap
+        self.wrap = refill.wrap_of(self._job.policy, tasks, self._job.batched, self._job.seed, epoch, count_draws)
         try:
             self._engine.begin(self, epoch, self._timeout, self._keep_workers)
         except _engine.Timeout:

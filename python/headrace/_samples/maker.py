@@ -7,7 +7,7 @@ Workers use it instead of a fetcher of whole batches, and so do the iterators wi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from headrace._options import Policy
 from headrace._samples import prepared
 from headrace._samples.own_generators import OwnGenerators, roots_of
 from headrace._samples.random_numbers import key_of, seed_all, text_of
-from headrace._samples.refill import TRIES, Refillable, samples_of
+from headrace._samples.refill import TRIES, Refillable, draws_of, samples_of
 from headrace._start.start_state import StartState
 
 
@@ -77,6 +77,7 @@ class SampleMaker:
         if policy.rng == "sample":
             self._roots = roots_of(prepared.shown(dataset), collate_fn)
         self._task: Refillable | None = None  # the task of the batch that is being made, with its replacements
+        self._draws: Sequence[int] = ()  # how often its indices were drawn before; empty: all for the first time
 
     def begin_epoch(self, start: StartState) -> None:
         self._epoch = start.epoch
@@ -92,6 +93,7 @@ class SampleMaker:
     def receive(self, task: Any) -> Any:
         """Keeps the next task, and returns its indices."""
         self._task = task if type(task) is Refillable else None
+        self._draws = draws_of(task)
         return task if self._task is None else self._task.indices
 
     @property
@@ -134,7 +136,7 @@ class SampleMaker:
         try:
             if ban := ban or self._banned.get(text_of(index)):
                 raise SampleKilledWorker(ban)
-            return [self._get(index)]
+            return [self._get(index, self._draws[place] if self._draws else 0)]
         except Exception as error:
             word = decide(self._policy, index, error)
             if word == "raise":
@@ -142,15 +144,15 @@ class SampleMaker:
             self._note(index, error)
         return [self._refill(index, place, is_batched)] if word == "refill" else []
 
-    def _get(self, index: Any) -> Any:
+    def _get(self, index: Any, draw: int = 0) -> Any:
         if self._policy.rng != "sample":
             return self._dataset[index]
         own = self.own or self.search()
-        sample = self._get_seeded(own, index)
-        return self._get_seeded(own, index) if own.has_made() else sample
+        sample = self._get_seeded(own, index, draw)
+        return self._get_seeded(own, index, draw) if own.has_made() else sample
 
-    def _get_seeded(self, own: OwnGenerators, index: Any) -> Any:
-        own.seed(seed_all(self._seed, self._epoch, index))
+    def _get_seeded(self, own: OwnGenerators, index: Any, draw: int) -> Any:
+        own.seed(seed_all(self._seed, self._epoch, index, draw))
         return self._dataset[index]
 
     def search(self) -> OwnGenerators:

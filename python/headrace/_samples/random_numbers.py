@@ -36,10 +36,10 @@ def key_of(seed: int, epoch: int, index: object, *more: object) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def seed_all(seed: int, epoch: int, index: object) -> int:
+def seed_all(seed: int, epoch: int, index: object, draw: int = 0) -> int:
     """Seeds random and, if they are imported, the default generators of numpy and torch, with key_of the arguments.
-    Returns that key."""
-    key = key_of(seed, epoch, index)
+    Returns that key. draw: how often the index was drawn before in the epoch."""
+    key = key_of(seed, epoch, index, "draw", draw) if draw else key_of(seed, epoch, index)
     random.seed(key)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:

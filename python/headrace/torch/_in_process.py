@@ -117,6 +117,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
                 self._collate_fn,
                 tasks,
                 loader.collate_fn,
+                epoch.count_draws,
             )
             self._here, self._made_by = samples.here, samples.fetch
 
