@@ -60,8 +60,10 @@ def wrap_of(
 ) -> Callable[[Any], Any] | None:
     """Returns a function that adds to the indices of a task what the policy needs, or None if it needs nothing.
     count_draws: returns how often each index of the next task was drawn before; None for an iterable dataset."""
+    if count_draws is None:  # its worker finds replacements itself, and takes the batch size from the indices
+        return None
     refills = Refills(tasks, is_batched, seed, epoch) if policy.on_bad_sample != "raise" else None
-    if policy.rng != "sample" or count_draws is None:
+    if policy.rng != "sample":
         return None if refills is None else refills.wrap
 
     def wrap(indices: Any) -> Any:
