@@ -30,6 +30,9 @@ _SAMPLED = 256  # the size of a container is estimated from this many of its ite
 _LOOKED_AT = 1 << 14  # items at each depth, because a list of lists of lists may have very many
 _FEW = 1000  # containers of up to this many items are searched for datasets
 _DEPTH = 6
+# Containers of up to so many items in all are read as ordinary objects. A dataset takes records out of what is frozen,
+# and it, a transform or collate_fn may write to them or ask for their type.
+SMALL_ITEMS = 1000
 _log = logging.getLogger("headrace")
 
 
@@ -296,6 +299,9 @@ def freeze_attributes(dataset: Any, threshold_bytes: int = THRESHOLD_BYTES) -> F
     the dataset. Arrays and tensors stay: reading them does not write to their memory. A container that cannot be frozen
     stays too, except for the containers in it that can. The report is returned, and logged by the logger `headrace`.
 
+    What is read out of a view is ordinary Python up to 1,000 items in all, with copies of its arrays up to 64 KiB: a
+    record can be changed, which does not change the dataset. What is larger is a view.
+
     A view is read-only: code of the dataset that writes into such a container gets a TypeError. A defaultdict that
     makes missing entries when it is read stays as it is.
     """
@@ -313,6 +319,8 @@ def freeze_more(dataset: Any, threshold_bytes: int, refused_before: set[int]) ->
         frozen.append(FrozenAttribute(place.path, type(value).__name__, len(value), estimate_bytes(value)))
         for put in place.replace:
             put(view)
+    if frozen:
+        _freeze.read_small_as_ordinary(views, SMALL_ITEMS)
     refused_before.update(id(place.value) for place, _ in refused)
     skipped = [(place.path, why) for place, why in refused if estimate_bytes(place.value) >= threshold_bytes]
     skipped += _itself_if_large(dataset, threshold_bytes)
