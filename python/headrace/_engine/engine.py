@@ -335,7 +335,7 @@ class Engine:
         self._is_over = True
         if bad := self._bad_samples():
             warn_user(epoch_reports.describe_bad_samples(bad))
-        if growth := _growth.news(self._core, len(self.processes)):
+        if growth := _growth.news(self._core, len(self.processes), self._policy.freeze):
             warn_user(growth)
         if self._draw_error and client.tasks.is_ended_by_exceptions():
             sampler = client.name_sampler()

@@ -201,6 +201,23 @@ class Watch:
 
 # ---- in the trainer ----
 
+# Tables of Python objects, which freeze=True leaves as they are: a view of one would be a list, and not such a table.
+TABLES = {
+    "ndarray": "{0} = headrace.freeze({0}.tolist()) keeps one copy for all processes, if the dataset only reads single "
+    "items; {0}.astype(str) has texts without Python objects",
+    "DataFrame": '{0} = headrace.freeze({0}.to_dict("records")) keeps one copy of its rows for all processes; '
+    '{0}.convert_dtypes(dtype_backend="pyarrow") has texts without Python objects',
+    "Series": "{0} = headrace.freeze({0}.tolist()) keeps one copy for all processes, if the dataset only reads single "
+    'items by position; {0}.convert_dtypes(dtype_backend="pyarrow") has texts without Python objects',
+    "Index": "{0} = headrace.freeze({0}.tolist()) keeps one copy for all processes",
+}
+
+
+def how_to_freeze(kind: str, path: str) -> str:
+    """Returns what to do with a table of Python objects, instead of freeze=True."""
+    return TABLES[kind].format(path)
+
+
 
 @dataclass
 class Growth:
@@ -297,8 +314,15 @@ def when_full(one: Growth, available: float, batches: int = 0) -> str:
     )
 
 
-def fix(one: Growth) -> str:
-    """Returns the line that ends the growth."""
+def fix(one: Growth, is_frozen: bool = False) -> str:
+    """Returns the line that ends the growth. is_frozen: the loader has freeze=True."""
+    if one.type in TABLES:
+        return f"Reading Python objects writes to their reference counts. {how_to_freeze(one.type, one.path)}"
+    if is_frozen and not one.is_added_to:
+        return (
+            "Reading Python objects writes to their reference counts. freeze=True has left it as it is: "
+            "print(headrace.freeze_attributes(dataset)) says why"
+        )
     if one.is_added_to:
         return (
             f"Each worker adds to its own copy of {one.path}: limit its size, or fill it before the workers start and "
@@ -311,8 +335,8 @@ def fix(one: Growth) -> str:
     )
 
 
-def message(grown: list[Growth], available: float) -> str | None:
-    """Returns the warning at the end of an epoch; None if the growth is small."""
+def message(grown: list[Growth], available: float, is_frozen: bool = False) -> str | None:
+    """Returns the warning at the end of an epoch; None if the growth is small. is_frozen: see fix."""
     if not matters(grown, available):
         return None
     one = grown[0]
@@ -320,19 +344,20 @@ def message(grown: list[Growth], available: float) -> str | None:
     return (
         f"headrace: {'adding to' if one.is_added_to else 'reading'} {in_words(one)} increases the memory of "
         f"{count_workers(one.workers)}: {in_units(one.grown_bytes)} so far, {in_units(1000 * one.per_sample)} per "
-        f"1,000 samples; {when_full(one, available)}. {fix(one)}" + (f". Also growing: {others}" if others else "")
+        f"1,000 samples; {when_full(one, available)}. {fix(one, is_frozen)}" + (f". Also growing: {others}" if others else "")
     )
 
 
-def news(core: _core.Loader, count: int) -> str | None:
-    """Returns the warning at the end of an epoch about `count` workers, or None. It warns once of each part."""
+def news(core: _core.Loader, count: int, is_frozen: bool = False) -> str | None:
+    """Returns the warning at the end of an epoch about `count` workers, or None. It warns once of each part. is_frozen:
+    see fix."""
     measured = looks(core, count)
     if not measured or not is_first_rank():
         return None
     grown = sum_up(measured)
     if not grown or (grown[0].path, grown[0].type) in _warned:
         return None
-    text = message(grown, float(_core.machine()["spare_bytes"] or 0))
+    text = message(grown, float(_core.machine()["spare_bytes"] or 0), is_frozen)
     if text is not None:
         _warned.add((grown[0].path, grown[0].type))
     return text

@@ -417,3 +417,16 @@ def test_no_warning_comes_where_nothing_grows() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert sum(len(batch) for batch in headrace.Loader([*range(1000)], 10, num_workers=2)) == 1000
+
+
+def test_growth_warning_does_not_advise_what_is_set() -> None:
+    def text(kind: str, is_frozen: bool) -> str:
+        one = growth.Growth("dataset.items", kind, 10_000, 4e8, 2e8, False, 2, 1000, 5.0)
+        return str(growth.message([one], 4e9, is_frozen))
+
+    assert "DataLoader(..., freeze=True)" in text("list", False)
+    assert "freeze=True has left it as it is" in text("list", True)
+    assert text("ndarray", False) == text("ndarray", True)
+    assert "dataset.items = headrace.freeze(dataset.items.tolist())" in text("ndarray", True)
+    assert "freeze=True" not in text("ndarray", False)
+    assert 'headrace.freeze(dataset.items.to_dict("records"))' in text("DataFrame", True)
