@@ -269,8 +269,11 @@ def _unlike(value: Any) -> str:
         one = left.pop()
         if type(one) is defaultdict and one.default_factory is not None:
             return "a defaultdict that makes missing entries, which a view does not; set its default_factory to None"
-        if type(one).__module__ == "numpy" and _table_of(one) and one.ndim == 1 and one.size > SMALL_ITEMS:
-            return "an array of Python objects, whose view would be a list; use its tolist(), or an array of texts"
+        if type(one).__module__ == "numpy" and _table_of(one) and one.size > SMALL_ITEMS:
+            return (
+                "an array of Python objects, whose view would be a list, or would be made again at each read; use its "
+                "tolist(), or an array of texts"
+            )
         if id(one) not in seen and not is_a(one, _NOT_LOOKED_INTO):
             seen.add(id(one))
             left.extend(_items_of(one))
