@@ -93,7 +93,7 @@ def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method
 
 def _lost_with_main(parts: list[tuple[str, Any]], method: str) -> Any:
     """Returns a report on the classes and functions of a main module without a file, which can be pickled, and which a
-    worker would not find: it would end before its first task. None: there are none."""
+    worker would not find: it would end before its first task. None: there is no such object."""
     from headrace.doctor.pickle import check
 
     report = check.what_is_in_the_way(check.check_parts, parts, method, "loader")

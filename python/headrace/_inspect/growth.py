@@ -218,7 +218,6 @@ def how_to_freeze(kind: str, path: str) -> str:
     return TABLES[kind].format(path)
 
 
-
 @dataclass
 class Growth:
     """How much one part of a dataset has grown in the private memory of all workers together."""
@@ -344,7 +343,8 @@ def message(grown: list[Growth], available: float, is_frozen: bool = False) -> s
     return (
         f"headrace: {'adding to' if one.is_added_to else 'reading'} {in_words(one)} increases the memory of "
         f"{count_workers(one.workers)}: {in_units(one.grown_bytes)} so far, {in_units(1000 * one.per_sample)} per "
-        f"1,000 samples; {when_full(one, available)}. {fix(one, is_frozen)}" + (f". Also growing: {others}" if others else "")
+        f"1,000 samples; {when_full(one, available)}. {fix(one, is_frozen)}"
+        + (f". Also growing: {others}" if others else "")
     )
 
 

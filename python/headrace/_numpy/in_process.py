@@ -53,7 +53,15 @@ class InProcessIterator(in_process.InProcessIterator):
             self._fetch = functools.partial(_fetch_and_collate, fetcher, self._collate)
             if policy.is_per_sample:
                 samples = in_process.InProcessSamples(
-                    dataset, policy, loader.seed, epoch, self._is_batched, self._collate, tasks, loader.collate_fn, count_draws
+                    dataset,
+                    policy,
+                    loader.seed,
+                    epoch,
+                    self._is_batched,
+                    self._collate,
+                    tasks,
+                    loader.collate_fn,
+                    count_draws,
                 )
                 self._here, self._fetch = samples.here, samples.fetch
         self._source = self._from.tasks

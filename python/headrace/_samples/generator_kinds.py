@@ -17,7 +17,7 @@ _WORD = 0xFFFFFFFF
 
 
 class Kind(NamedTuple):
-    """What can be done with the generators of a class. seed: with 64 bits."""
+    """The operations on the generators of a class. seed: takes 64 bits."""
 
     seed: Callable[[Any, int], Any]
     state: Callable[[Any], Any]
@@ -37,18 +37,14 @@ def _seed_legacy(generator: Any, key: int) -> None:
         generator.set_state(type(generator)(type(bits)(key)).get_state(legacy=False))
 
 
-_PYTHONS = Kind(
-    lambda one, key: one.seed(key), lambda one: one.getstate(), lambda one, state: one.setstate(state)
-)
+_PYTHONS = Kind(lambda one, key: one.seed(key), lambda one: one.getstate(), lambda one, state: one.setstate(state))
 _NUMPYS = Kind(
     lambda one, key: _seed_bits(one.bit_generator, key),
     lambda one: one.bit_generator.state,
     lambda one, state: setattr(one.bit_generator, "state", state),
 )
 _BITS = Kind(_seed_bits, lambda one: one.state, lambda one, state: setattr(one, "state", state))
-_LEGACY = Kind(
-    _seed_legacy, lambda one: one.get_state(legacy=False), lambda one, state: one.set_state(state)
-)
+_LEGACY = Kind(_seed_legacy, lambda one: one.get_state(legacy=False), lambda one, state: one.set_state(state))
 _TORCHS = Kind(
     lambda one, key: one.manual_seed(key), lambda one: one.get_state(), lambda one, state: one.set_state(state)
 )
@@ -70,7 +66,7 @@ def kinds() -> list[tuple[type, Kind]]:
 def shared_generators() -> list[Any]:
     """Returns the generators that all code of the process shares, which random_numbers.seed_all seeds."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    found: list[Any] = [random._inst]  # type: ignore[attr-defined]
+    found: list[Any] = [random._inst]
     if numpy is not None:
         legacy = numpy.random.mtrand._rand
         found += [legacy, legacy._bit_generator]

@@ -106,5 +106,7 @@ def replay_command(
         return ""
     quoted = f'"{text}"' if isinstance(index, str) and not set(text) & set('"$`\\!') else shlex.quote(text)
     draw = draws[position or 0] if draws else 0
-    seeded = "" if seeding is None else f" --seed {seeding[0]} --epoch {seeding[1]}" + (f" --draw {draw}" if draw else "")
+    seeded = (
+        "" if seeding is None else f" --seed {seeding[0]} --epoch {seeding[1]}" + (f" --draw {draw}" if draw else "")
+    )
     return f"to make it alone: headrace replay YOUR_MODULE:MAKE_DATASET {quoted}{seeded} --pdb"

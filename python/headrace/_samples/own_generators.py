@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +32,15 @@ _MOST = 50_000  # objects in one search
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, memoryview, CodeType)
 _LISTS = (list, tuple, deque, set, frozenset)
 _CONTAINERS = (dict, *_LISTS)
-_OPENED = ("collections", "functools", "types", "argparse", "random", "__main__", "__mp_main__")  # of the standard library
+_OPENED = (
+    "collections",
+    "functools",
+    "types",
+    "argparse",
+    "random",
+    "__main__",
+    "__mp_main__",
+)  # of the standard library
 # Libraries whose objects hold data, and whose functions do not lead to a generator of the user's.
 _LIBRARIES = frozenset(
     "cv2 h5py headrace jax lmdb matplotlib numpy pandas PIL polars pyarrow scipy skimage sklearn torch torchaudio "
@@ -156,7 +163,7 @@ class Search:
     @staticmethod
     def _of_objects(path: str, value: Any) -> Iterable[tuple[str, Any]]:
         """Returns the entries of an array of objects. Other objects of such libraries have no parts."""
-        if _top(type(value).__module__) != "numpy" or getattr(value, "dtype", None) != object:
+        if _top(type(value).__module__) != "numpy" or not getattr(getattr(value, "dtype", None), "hasobject", False):
             return ()
         return ((f"{path}.flat[{at}]", value.flat[at]) for at in range(min(value.size, _SPREAD)))
 
@@ -211,7 +218,7 @@ class Search:
 def _variables_of(module: ModuleType) -> dict[str, Any]:
     """Returns the variables of a module. A lazy module is not asked for more."""
     is_users = _top(module.__name__) not in sys.stdlib_module_names
-    return ModuleType.__dict__["__dict__"].__get__(module) if is_users else {}
+    return vars(module) if is_users else {}
 
 
 def _top(module: Any) -> str:

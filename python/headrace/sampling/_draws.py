@@ -35,9 +35,9 @@ class DrawCounts:
         return draws
 
     def put(self, samples: Sequence[Any], draws: Sequence[int]) -> None:
-        """Notes that these indices were drawn. `draws`: what look has returned. It may be called again, because a signal
-        may have interrupted it."""
-        for index, draw in zip(samples, draws, strict=True):
+        """Notes that these indices were drawn. `draws`: what look has returned. It may be called again, because a
+        signal may have interrupted it."""
+        for index, draw in zip(samples, draws, strict=False):
             self._put(index if type(index) is int else text_of(index), draw + 1)
 
     def _get(self, key: Any) -> int:

@@ -175,7 +175,8 @@ class Epoch:
             samples = samples_of(indices, self.source.is_batched)
             draws = self._draws_of(task, samples)
             self._counted = (task, samples, draws)
-        return draws
+        found: Sequence[int] = draws
+        return found
 
     def _draws_of(self, task: int, samples: Sequence[Any]) -> Sequence[int]:
         if task < len(self._hole_draws):

@@ -248,7 +248,6 @@ class _Search:
         self.places.setdefault(id(value), _Place(path, value)).replace.append(put)
         return True
 
-
     def _is_table(self, path: str, value: Any) -> bool:
         """Notes a large table of Python objects. Its view would be a list, so it stays."""
         kind = _table_of(value) if type(value).__module__.partition(".")[0] in ("numpy", "pandas") else None
@@ -277,7 +276,7 @@ def _unlike(value: Any) -> str:
         if id(one) not in seen and not is_a(one, _NOT_LOOKED_INTO):
             seen.add(id(one))
             left.extend(_items_of(one))
-    return False
+    return ""
 
 
 def _freeze_if_alike(value: Any) -> Any:

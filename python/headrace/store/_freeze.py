@@ -178,7 +178,7 @@ def open(path: str | os.PathLike[str], *, verify: bool = False, trust: bool = Fa
 
 
 def read_small_as_ordinary(view: Any, items: int) -> None:
-    """Lets containers of up to `items` items in all be read as ordinary objects out of all views of this view's image."""
+    """Lets containers of up to `items` items in all be read as ordinary objects out of all views of an image."""
     _core.where(view)[0].small_items = items
 
 

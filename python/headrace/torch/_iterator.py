@@ -218,9 +218,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         self._ahead.clear()
         self._task_numbers = {}
         count_draws = None if begun is None else begun.count_draws
-        self.wrap = refill.wrap_of(
-            self._policy, self.tasks, self._auto_collation, self._seed, epoch, count_draws
-        )
+        self.wrap = refill.wrap_of(self._policy, self.tasks, self._auto_collation, self._seed, epoch, count_draws)
         try:
             self._engine.begin(self, epoch, self._wait_s, self._persistent_workers)
         except _engine.Timeout:

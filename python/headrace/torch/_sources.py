@@ -24,8 +24,8 @@ from torch.utils.data import (
 )
 
 from headrace._start import signals
-from headrace.sampling._known import RepeatedSource, order_source, range_source, segment_of
 from headrace.sampling._draws import DrawCounts, samples_of
+from headrace.sampling._known import RepeatedSource, order_source, range_source, segment_of
 from headrace.sampling._source import Dealt, Drawn, Source, count_batches, part_of
 from headrace.sampling._state import Segment
 from headrace.torch import _accelerate, _generators
@@ -207,10 +207,11 @@ class PerRankSource(Dealt):
         if self._dealt[0] != position:
             dealt = self.deal(position)
             self._dealt = (position, part_of(self._all_numbers(), dealt, self._count(dealt)))
+        numbers = self._dealt[1]
         if not self._batch_size:
-            found = self._dealt[1][step]
-            return found if isinstance(found, list) else [found]
-        return self._dealt[1][step * self._batch_size : (step + 1) * self._batch_size]
+            return numbers[step] if isinstance(numbers[step], list) else [numbers[step]]
+        found: Sequence[int] = numbers[step * self._batch_size : (step + 1) * self._batch_size]
+        return found
 
     def _all_numbers(self) -> list[Any]:
         if self._numbers is None:

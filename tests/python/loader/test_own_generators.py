@@ -66,7 +66,7 @@ class Slotted:
 
 
 class Shared:
-    """As monai.transforms.Randomizable: all instances have one generator, until one gets its own."""
+    """Does as monai.transforms.Randomizable: all instances have one generator, until one gets its own."""
 
     R = np.random.RandomState()
 
@@ -86,7 +86,7 @@ class Lazy:
 
 
 class Compose:
-    """As albumentations 2: the steps of a Compose share its two generators."""
+    """Does as albumentations 2: the steps of a Compose share its two generators."""
 
     def __init__(self, steps: list[Any]) -> None:
         self.steps = steps

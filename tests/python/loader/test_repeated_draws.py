@@ -47,7 +47,12 @@ def loader(kind: Any, sampler: Any, **options: Any) -> Any:
 @BOTH
 def test_each_draw_of_an_index_has_its_own_random_numbers(kind: Any) -> None:
     expected = epoch(loader(kind, ORDER, **HERE))
-    for options in ({"num_workers": 1}, {"num_workers": 2}, {"on_bad_sample": "refill"}, {"on_bad_sample": "skip", **HERE}):
+    for options in (
+        {"num_workers": 1},
+        {"num_workers": 2},
+        {"on_bad_sample": "refill"},
+        {"on_bad_sample": "skip", **HERE},
+    ):
         assert epoch(loader(kind, ORDER, **options)) == expected
     drawn = samples(expected)
     assert len(set(drawn)) == len(ORDER)
@@ -117,7 +122,7 @@ def test_repeated_draws_are_the_same_after_a_resume(make: Any, workers: int) -> 
     assert rest == whole[3:]
 
 
-def test_repeated_draws_are_the_same_after_a_resume_of_numpys_loader() -> None:
+def test_repeated_draws_of_numpys_loader_survive_a_resume() -> None:
     whole = epoch(loader(headrace.Loader, ORDER))
     stopped = loader(headrace.Loader, ORDER, **HERE)
     iterator = iter(stopped)

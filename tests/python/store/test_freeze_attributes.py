@@ -237,7 +237,10 @@ def test_tables_of_python_objects_are_named_with_what_to_do() -> None:
     names = ["grid", "grid['x']", "items", "texts", "texts['names']"]
     assert sorted(path for path, _ in report.skipped) == [f"dataset.{name}" for name in names]
     reasons = dict(report.skipped)
-    assert "an array of Python objects; dataset.items = headrace.freeze(dataset.items.tolist())" in reasons["dataset.items"]
+    assert (
+        "an array of Python objects; dataset.items = headrace.freeze(dataset.items.tolist())"
+        in reasons["dataset.items"]
+    )
     assert "whose view would be a list" in reasons["dataset.texts"]
     assert type(data.items) is np.ndarray
     assert data.grid["x"].shape == (300, 100)

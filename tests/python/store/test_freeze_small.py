@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dataset reads out of containers that freeze=True has frozen: ordinary objects, if they are small."""
+"""A dataset reads small containers out of what freeze=True has frozen as ordinary objects."""
 
 from __future__ import annotations
 
@@ -87,9 +87,7 @@ def as_they_are(samples: Any) -> Any:
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_samples_of_frozen_records_are_ordinary(kind: Any, method: str) -> None:
     data, plain = Annotations(), Annotations()
-    loader = kind(
-        data, 4, collate_fn=as_they_are, num_workers=1, multiprocessing_context=method, freeze=True
-    )
+    loader = kind(data, 4, collate_fn=as_they_are, num_workers=1, multiprocessing_context=method, freeze=True)
     got = [sample for batch in loader for sample in batch]
     assert isinstance(data.annotations, _core.FrozenList)
     expected = [plain[index] for index in range(20)]

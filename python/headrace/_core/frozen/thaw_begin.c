@@ -248,9 +248,9 @@ static bool is_large_array(struct thaw *thaw, const struct hr_item *item) {
 }
 
 static PyObject *read_single(struct thaw *thaw, const struct hr_item *item) {
-    PyObject *object = item->kind != HR_KIND_ARRAY     ? read_scalar(thaw->image, item)
-                       : is_large_array(thaw, item)    ? read_array(thaw->image, item)
-                                                       : read_private_array(thaw->image, item, &thaw->memo);
+    PyObject *object = item->kind != HR_KIND_ARRAY  ? read_scalar(thaw->image, item)
+                       : is_large_array(thaw, item) ? read_array(thaw->image, item)
+                                                    : read_private_array(thaw->image, item, &thaw->memo);
     if (!object || map_add(&thaw->memo, item->value, (uintptr_t)object) < 0) {
         Py_XDECREF(object);
         return NULL;

@@ -109,8 +109,8 @@ def _reduce_class(cls: type) -> Reduction:
 
 
 def _load_class(data: bytes, name: str) -> Any:
-    """Loads a class, and puts it into the main module with the globals of its methods, so that instances of these classes
-    can be sent back in a batch."""
+    """Loads a class, and puts it into the main module with the globals of its methods, so that instances of these
+    classes can be sent back in a batch."""
     cls = importlib.import_module("cloudpickle").loads(data)
     main = vars(sys.modules["__main__"])
     for method in vars(cls).values():

@@ -97,7 +97,7 @@ def _equal(one: tuple[_States, _States], other: tuple[_States, _States]) -> list
 
 
 def _seeds_by_sample(loader: Any) -> bool:
-    return lookup.attribute(loader, "rng") == "sample"
+    return bool(lookup.attribute(loader, "rng") == "sample")
 
 
 def _in_words(paths: list[str]) -> str:
@@ -106,8 +106,8 @@ def _in_words(paths: list[str]) -> str:
 
 
 def check_generators(loader: Any) -> list[Observation]:
-    """Returns an observation if workers draw equal random numbers. Exceptions of the dataset are left to the loader's own
-    run."""
+    """Returns an observation if workers draw equal random numbers. Exceptions of the dataset are left to the loader's
+    own run."""
     if _seeds_by_sample(loader):
         return _unreachable(loader)
     try:
@@ -128,8 +128,8 @@ def _observe(paths: list[str], repeated: list[str]) -> Observation:
     if repeated:
         text += " Each epoch repeats them, because new workers get the same copies."
     fix = (
-        'rng="sample" in headrace.torch.DataLoader: each sample has its own, with any number of workers; or seed them in '
-        "worker_init_fn with torch.utils.data.get_worker_info().seed"
+        'rng="sample" in headrace.torch.DataLoader: each sample has its own, with any number of workers; or seed them '
+        "in worker_init_fn with torch.utils.data.get_worker_info().seed"
     )
     return Observation("random numbers", "warning", "equal in all workers", f"{len(paths)} generators", text, fix)
 
