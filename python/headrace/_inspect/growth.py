@@ -20,6 +20,7 @@ from typing import Any
 from headrace import _core
 from headrace._errors.units import count_workers, in_units
 from headrace._inspect.attributes import own_attributes
+from headrace._inspect.lookup import static_dict, static_mro
 from headrace._inspect.status import Status, parts_of
 from headrace._inspect.this_process import is_first_rank
 
@@ -49,6 +50,7 @@ _NO_PLACES = (
     type(None), bool, int, float, complex, range, slice, type, types.ModuleType, types.FunctionType,
     types.BuiltinFunctionType, types.MethodType, types.CodeType, types.GeneratorType,
 )  # fmt: skip
+_CODE = (types.FunctionType, types.MethodType)
 _OPAQUE = ("numpy", "pandas", "torch", "pyarrow", "polars", "builtins", "collections", "array", "threading", "logging")
 
 
@@ -77,8 +79,36 @@ def _named_parts(value: Any) -> list[tuple[str, Any]] | None:
     return [(f".{name}", part) for name, part, _ in own_attributes(value)] or None
 
 
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    inner = [part for part in code.co_consts if type(part) is types.CodeType]
+    return [code, *(one for part in inner for one in _codes(part))]
+
+
+def _functions_of(value: Any) -> list[types.FunctionType]:
+    """Returns a function, that of a method, or the functions in the classes of an instance that is not a library's."""
+    if type(value) is types.MethodType:
+        value = value.__func__
+    if type(value) is types.FunctionType:
+        return [value]
+    classes = [] if _is_opaque(type(value)) else [cls for cls in static_mro(type(value)) if not _is_opaque(cls)]
+    return [one for cls in classes for one in static_dict(cls).values() if type(one) is types.FunctionType]
+
+
+def _outer_parts(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """Returns the containers in the closure of a function, and in the global variables that its code names."""
+    found = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # the cell is empty
+            found.append((f"{function.__module__}.{function.__qualname__}: {name}", cell.cell_contents))
+    names = dict.fromkeys(name for code in _codes(function.__code__) for name in code.co_names)
+    space = function.__globals__
+    found += [(f"{space.get('__name__')}.{name}", space[name]) for name in names if name in space]
+    return [(path, part) for path, part in found if issubclass(type(part), _CONTAINERS)]
+
+
 def places(dataset: object) -> list[tuple[str, Any]]:
-    """Returns the parts of a dataset, large and small, each with an expression that begins with `dataset`.
+    """Returns the parts of a dataset, large and small, each with an expression that begins with `dataset`; then the
+    containers in closures and in global variables that its code names, by their modules.
 
     It goes through names only, a few levels deep, because it runs between two batches. The walks of headrace.freeze
     (store/_attributes.py) and of the doctor (doctor/pickle/search.py) have other limits.
@@ -86,7 +116,11 @@ def places(dataset: object) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     seen: set[int] = set()
 
+    owners = [dataset]
+
     def add(path: str, value: Any, level: int) -> None:
+        if type(value) in _CODE:
+            owners.append(value)
         if issubclass(type(value), _NO_PLACES) or id(value) in seen or len(found) >= _MOST_PLACES:
             return
         seen.add(id(value))
@@ -94,10 +128,14 @@ def places(dataset: object) -> list[tuple[str, Any]]:
         if parts is None:
             found.append((path, value))
             return
+        owners.append(value)
         for name, part in parts:
             add(path + name, part, level + 1)
 
     add("dataset", dataset, 0)
+    for function in [one for owner in owners for one in _functions_of(owner)]:
+        for path, part in _outer_parts(function):
+            add(path, part, _MOST_LEVELS)
     return found
 
 
@@ -315,6 +353,12 @@ def when_full(one: Growth, available: float, batches: int = 0) -> str:
 
 def fix(one: Growth, is_frozen: bool = False) -> str:
     """Returns the line that ends the growth. is_frozen: the loader has freeze=True."""
+    if not one.is_added_to and one.type not in TABLES and not one.path.startswith("dataset"):
+        return (
+            "Reading Python objects writes to their reference counts, which copies the memory that workers share with "
+            "the trainer. freeze=True looks at the attributes of the dataset only: put headrace.freeze(...) of it into "
+            "this variable, or into an attribute"
+        )
     if one.type in TABLES:
         return f"Reading Python objects writes to their reference counts. {how_to_freeze(one.type, one.path)}"
     if is_frozen and not one.is_added_to:
