@@ -362,6 +362,7 @@ class Image:
     file: IO[bytes]
     handle: tuple[Callable[..., Any], tuple[Any, ...]]
     open_file: Callable[[], int]
+    small_items: int
     @property
     def id(self) -> bytes: ...
     @property

@@ -204,8 +204,9 @@ class Options:
         "worker",
         _one_of("worker", "sample"),
         """"worker": the random numbers of a worker continue from sample to sample. "sample": random, numpy and
-        torch (if it is used) are seeded again for each sample, by seed, epoch and index, so that a sample does not
-        depend on the worker that makes it.""",
+        torch (if it is used), and generators that the dataset, its transforms and collate_fn have of their own, are
+        seeded again for each sample, by seed, epoch, index, and how often the index was drawn before, so that a sample
+        does not depend on the worker that makes it. A generator that cannot be seeded is named in a warning.""",
         torch="""With "sample" the dataset's __getitem__ is called for each sample, and its __getitems__ is not
         used.""",
     )

@@ -79,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("indices", metavar="INDEX", nargs="+", type=_indices, help="which samples to make")
     parser.add_argument("--seed", type=int, help='seed the generators before each sample as rng="sample" does')
     parser.add_argument("--epoch", type=int, help="the epoch that --seed is used for (default: 0)")
+    parser.add_argument(
+        "--draw", type=int, help="how often the sampler gave the index before in the epoch, for --seed (default: 0)"
+    )
     parser.add_argument("--pdb", action="store_true", help="start a debugger at the line that raises")
     parser.add_argument("--repeat", type=_positive, default=1, metavar="N", help="make all samples N times")
     return parser
@@ -207,14 +210,16 @@ def _make(dataset: Any, index: Any) -> None:
     print(f"{description}  {seconds:.6f} s", flush=True)
 
 
-def _seeder(seed: int | None, epoch: int) -> Callable[[Any], None]:
+def _seeder(dataset: Any, seed: int | None, epoch: int, draw: int) -> Callable[[Any], None]:
     if seed is None:
         return lambda index: None
+    from headrace._samples.own_generators import OwnGenerators, roots_of
     from headrace._samples.random_numbers import seed_all
 
     with contextlib.suppress(ImportError):  # a worker imports it, and seeds it before the first sample
         importlib.import_module("numpy.random")
-    return lambda index: seed_all(seed, epoch, index)
+    own = OwnGenerators(roots_of(dataset, None))
+    return lambda index: own.seed(seed_all(seed, epoch, index, draw))
 
 
 def _replay(asked: argparse.Namespace) -> None:
@@ -223,7 +228,7 @@ def _replay(asked: argparse.Namespace) -> None:
         dataset = dataset_of(value, asked.source)
     if asked.seed is not None and isinstance(dataset, _Items):
         raise Failed("--seed: samples of an iterable dataset do not have their own random numbers")
-    seed_for = _seeder(asked.seed, asked.epoch or 0)
+    seed_for = _seeder(dataset, asked.seed, asked.epoch or 0, asked.draw or 0)
     for _ in range(asked.repeat):
         for index in itertools.chain(*asked.indices):
             seed_for(index)
@@ -270,8 +275,9 @@ def main(arguments: list[str]) -> int:
     interrupt."""
     parser = _parser()
     asked = parser.parse_intermixed_args(arguments)
-    if asked.epoch is not None and asked.seed is None:
-        parser.error("--epoch is only used with --seed")
+    for name in ("epoch", "draw"):
+        if getattr(asked, name) is not None and asked.seed is None:
+            parser.error(f"--{name} is only used with --seed")
     with contextlib.suppress(RuntimeError, OSError, ValueError, AttributeError):  # there is no stderr
         faulthandler.enable()
     try:

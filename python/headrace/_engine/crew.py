@@ -36,7 +36,7 @@ from headrace._inspect import this_process
 from headrace._options import Policy
 from headrace._samples.names import has_indices, shorten
 from headrace._samples.random_numbers import text_of
-from headrace._samples.refill import indices_of
+from headrace._samples.refill import draws_of, indices_of
 from headrace._start import contexts, fork_hazards, gc_pause, signals, transport
 from headrace._start.start_state import StartState
 from headrace._worker import diagnostics, main
@@ -218,7 +218,9 @@ class Crew:
         if dead.pid in self._stalled and exit_code == -signal.SIGKILL:
             report = reports.describe_end_of_stall(dead)
         else:
-            report = reports.describe_death(dead, exit_code, tasks, self._policy.seeding(self._seed, self._epoch))
+            seeding = self._policy.seeding(self._seed, self._epoch)
+            draws = draws_of(self._core.tasks(dead.number).get(dead.task))
+            report = reports.describe_death(dead, exit_code, tasks, seeding, draws)
             if exit_code == -signal.SIGTERM:
                 report += reports.describe_group_signal(self._count_terminated(), self._count)
         # The sample is not the cause of a KeyboardInterrupt, which Ctrl-C raises in the worker too.

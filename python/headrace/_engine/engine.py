@@ -343,7 +343,7 @@ class Engine:
             warn_user(epoch_reports.describe_bad_samples(bad))
         if retried := self._retried_samples():
             warn_user(epoch_reports.describe_retried_samples(retried))
-        if growth := _growth.news(self._core, len(self.processes)):
+        if growth := _growth.news(self._core, len(self.processes), self._policy.freeze):
             warn_user(growth)
         if self._draw_error and client.tasks.is_ended_by_exceptions():
             sampler = client.name_sampler()

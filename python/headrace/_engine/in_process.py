@@ -7,17 +7,17 @@ The iterators without workers of both loaders (headrace.torch._loader, headrace.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace import _core
 from headrace._errors.warn import warn_user
 from headrace._options import Policy
-from headrace._samples import epoch_reports
+from headrace._samples import epoch_reports, own_generators, prepared
 from headrace._samples.draw import FromIterable, FromSampler
 from headrace._samples.maker import SampleMaker
 from headrace._samples.random_numbers import generators_kept
-from headrace._samples.refill import Refills
+from headrace._samples.refill import wrap_of
 from headrace._start import signals
 from headrace._start.start_state import StartState
 
@@ -117,7 +117,7 @@ class InProcessEpoch:
 class InProcessSamples:
     """Makes batches sample by sample, if the policy asks for that, with exactly the values that workers would give. The
     random numbers of this process do not change: what rng="sample" seeds is restored after each batch. `collate_fn`:
-    None leaves samples as they are."""
+    None leaves samples as they are. users_collate: the function of the user's in it. count_draws: see wrap_of."""
 
     def __init__(
         self,
@@ -128,20 +128,33 @@ class InProcessSamples:
         batched: bool,
         collate_fn: Callable[[Any], Any] | None,
         tasks: _core.Tasks,
+        users_collate: Callable[..., Any] | None = None,
+        count_draws: Callable[[Any], Sequence[int]] | None = None,
     ) -> None:
-        self._maker = SampleMaker(iter, dataset, policy, StartState(epoch=epoch), seed, None)
-        self._keep = generators_kept if policy.rng == "sample" else contextlib.nullcontext
+        self._maker = SampleMaker(iter, dataset, policy, StartState(epoch=epoch), seed, None, users_collate)
+        self._is_seeded = policy.rng == "sample"
+        if self._is_seeded:
+            own_generators.warn_of_unreachable(own_generators.roots_of(prepared.shown(dataset), users_collate))
         self._make = self._maker.make if batched else self._maker.make_one
         self._collate = collate_fn
-        self._refills = Refills(tasks, batched, seed, epoch) if policy.on_bad_sample != "raise" else None
+        self._wrap = wrap_of(policy, tasks, batched, seed, epoch, count_draws)
         self.here = InProcessEpoch(tasks, seed, self._maker.take_bad, self._maker.take_retried)
 
     def fetch(self, indices: Any) -> Any:
         """Returns the batch of these indices, or, in a loader without batches, the sample of this index."""
         return self.here.noting(self._fetch, indices)
 
+    @contextlib.contextmanager
+    def _keep(self) -> Iterator[None]:
+        if not self._is_seeded:
+            yield
+            return
+        own = self._maker.own or self._maker.search()
+        with generators_kept(), own.kept():
+            yield
+
     def _fetch(self, indices: Any) -> Any:
         with self._keep():
-            task = indices if self._refills is None else self._refills.wrap(indices)
+            task = indices if self._wrap is None else self._wrap(indices)
             batch = self._make(self._maker.receive(task))
             return batch if self._collate is None else self._collate(batch)

@@ -7,6 +7,7 @@ import os
 import signal
 import textwrap
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from headrace._engine.snapshot import WorkerSnapshot
@@ -162,13 +163,17 @@ def describe_hang_at_start(worker: WorkerSnapshot) -> str:
 
 
 def describe_death(
-    worker: WorkerSnapshot, exit_code: int | None, tasks: dict[int, Any], seeding: tuple[int, int] | None
+    worker: WorkerSnapshot,
+    exit_code: int | None,
+    tasks: dict[int, Any],
+    seeding: tuple[int, int] | None,
+    draws: Sequence[int] = (),
 ) -> str:
     """Describes why a worker died. The first line has torch's words. `tasks`: the indices of its outstanding tasks, by
-    number. `seeding`: see replay_command."""
+    number. `seeding`, `draws`: see replay_command."""
     indices = tasks.get(worker.task)
     is_at_one = not worker.is_starting and (worker.is_fetching or worker.place is not None)
-    command = replay_command(indices, worker.place, seeding) if is_at_one else ""
+    command = replay_command(indices, worker.place, seeding, draws) if is_at_one else ""
     return (
         _first_line(worker, exit_code)
         + f"\n  worker {worker.number} had been {_place(worker, indices)}"

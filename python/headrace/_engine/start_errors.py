@@ -73,6 +73,12 @@ def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method
     """Returns what start(False) returns. If that fails because one of the parts cannot be pickled, its exception gets a
     report on every object that cannot. With `repair`, start(True) is called instead, which pickles these objects so
     that the worker can make them again (see repaired_pickle)."""
+    if method != "fork" and not contexts.main_has_file() and (lost := _lost_with_main(parts, method)) is not None:
+        if repair is not None and all(one.repair for one in lost.errors):
+            return _started_repaired(start, parts, method, lost)
+        error = RuntimeError("headrace: workers cannot be started: they would not find what is defined in __main__")
+        explain(error, lost)
+        raise error
     try:
         return start(False)
     except Exception as error:
@@ -83,6 +89,18 @@ def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method
             explain(error, report)
             raise
     return _started_repaired(start, parts, method, report)
+
+
+def _lost_with_main(parts: list[tuple[str, Any]], method: str) -> Any:
+    """Returns a report on the classes and functions of a main module without a file, which can be pickled, and which a
+    worker would not find: it would end before its first task. None: there is no such object."""
+    from headrace.doctor.pickle import check
+
+    report = check.what_is_in_the_way(check.check_parts, parts, method, "loader")
+    if report is None or not any(check.is_lost_with_main(one) for one in report.errors):
+        return None
+    names = [name for name, _ in parts if any(_is_below(one.path, name) for one in report.errors)]
+    return check.with_subject(report, _and(names)) if names else report
 
 
 def _started_repaired(start: Callable[[bool], _Made], parts: Any, method: str, report: Any) -> _Made:

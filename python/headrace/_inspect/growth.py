@@ -20,6 +20,7 @@ from typing import Any
 from headrace import _core
 from headrace._errors.units import count_workers, in_units
 from headrace._inspect.attributes import own_attributes
+from headrace._inspect.lookup import static_dict, static_mro
 from headrace._inspect.status import Status, parts_of
 from headrace._inspect.this_process import is_first_rank
 
@@ -49,6 +50,7 @@ _NO_PLACES = (
     type(None), bool, int, float, complex, range, slice, type, types.ModuleType, types.FunctionType,
     types.BuiltinFunctionType, types.MethodType, types.CodeType, types.GeneratorType,
 )  # fmt: skip
+_CODE = (types.FunctionType, types.MethodType)
 _OPAQUE = ("numpy", "pandas", "torch", "pyarrow", "polars", "builtins", "collections", "array", "threading", "logging")
 
 
@@ -77,8 +79,36 @@ def _named_parts(value: Any) -> list[tuple[str, Any]] | None:
     return [(f".{name}", part) for name, part, _ in own_attributes(value)] or None
 
 
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    inner = [part for part in code.co_consts if type(part) is types.CodeType]
+    return [code, *(one for part in inner for one in _codes(part))]
+
+
+def _functions_of(value: Any) -> list[types.FunctionType]:
+    """Returns a function, that of a method, or the functions in the classes of an instance that is not a library's."""
+    if type(value) is types.MethodType:
+        value = value.__func__
+    if type(value) is types.FunctionType:
+        return [value]
+    classes = [] if _is_opaque(type(value)) else [cls for cls in static_mro(type(value)) if not _is_opaque(cls)]
+    return [one for cls in classes for one in static_dict(cls).values() if type(one) is types.FunctionType]
+
+
+def _outer_parts(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """Returns the containers in the closure of a function, and in the global variables that its code names."""
+    found = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # the cell is empty
+            found.append((f"{function.__module__}.{function.__qualname__}: {name}", cell.cell_contents))
+    names = dict.fromkeys(name for code in _codes(function.__code__) for name in code.co_names)
+    space = function.__globals__
+    found += [(f"{space.get('__name__')}.{name}", space[name]) for name in names if name in space]
+    return [(path, part) for path, part in found if issubclass(type(part), _CONTAINERS)]
+
+
 def places(dataset: object) -> list[tuple[str, Any]]:
-    """Returns the parts of a dataset, large and small, each with an expression that begins with `dataset`.
+    """Returns the parts of a dataset, large and small, each with an expression that begins with `dataset`; then the
+    containers in closures and in global variables that its code names, by their modules.
 
     It goes through names only, a few levels deep, because it runs between two batches. The walks of headrace.freeze
     (store/_attributes.py) and of the doctor (doctor/pickle/search.py) have other limits.
@@ -86,7 +116,11 @@ def places(dataset: object) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     seen: set[int] = set()
 
+    owners = [dataset]
+
     def add(path: str, value: Any, level: int) -> None:
+        if type(value) in _CODE:
+            owners.append(value)
         if issubclass(type(value), _NO_PLACES) or id(value) in seen or len(found) >= _MOST_PLACES:
             return
         seen.add(id(value))
@@ -94,10 +128,14 @@ def places(dataset: object) -> list[tuple[str, Any]]:
         if parts is None:
             found.append((path, value))
             return
+        owners.append(value)
         for name, part in parts:
             add(path + name, part, level + 1)
 
     add("dataset", dataset, 0)
+    for function in [one for owner in owners for one in _functions_of(owner)]:
+        for path, part in _outer_parts(function):
+            add(path, part, _MOST_LEVELS)
     return found
 
 
@@ -201,6 +239,22 @@ class Watch:
 
 # ---- in the trainer ----
 
+# Tables of Python objects, which freeze=True leaves as they are: a view of one would be a list, and not such a table.
+TABLES = {
+    "ndarray": "{0} = headrace.freeze({0}.tolist()) keeps one copy for all processes, if the dataset only reads single "
+    "items; {0}.astype(str) has texts without Python objects",
+    "DataFrame": '{0} = headrace.freeze({0}.to_dict("records")) keeps one copy of its rows for all processes; '
+    '{0}.convert_dtypes(dtype_backend="pyarrow") has texts without Python objects',
+    "Series": "{0} = headrace.freeze({0}.tolist()) keeps one copy for all processes, if the dataset only reads single "
+    'items by position; {0}.convert_dtypes(dtype_backend="pyarrow") has texts without Python objects',
+    "Index": "{0} = headrace.freeze({0}.tolist()) keeps one copy for all processes",
+}
+
+
+def how_to_freeze(kind: str, path: str) -> str:
+    """Returns what to do with a table of Python objects, instead of freeze=True."""
+    return TABLES[kind].format(path)
+
 
 @dataclass
 class Growth:
@@ -297,8 +351,21 @@ def when_full(one: Growth, available: float, batches: int = 0) -> str:
     )
 
 
-def fix(one: Growth) -> str:
-    """Returns the line that ends the growth."""
+def fix(one: Growth, is_frozen: bool = False) -> str:
+    """Returns the line that ends the growth. is_frozen: the loader has freeze=True."""
+    if not one.is_added_to and one.type not in TABLES and not one.path.startswith("dataset"):
+        return (
+            "Reading Python objects writes to their reference counts, which copies the memory that workers share with "
+            "the trainer. freeze=True looks at the attributes of the dataset only: put headrace.freeze(...) of it into "
+            "this variable, or into an attribute"
+        )
+    if one.type in TABLES:
+        return f"Reading Python objects writes to their reference counts. {how_to_freeze(one.type, one.path)}"
+    if is_frozen and not one.is_added_to:
+        return (
+            "Reading Python objects writes to their reference counts. freeze=True has left it as it is: "
+            "print(headrace.freeze_attributes(dataset)) says why"
+        )
     if one.is_added_to:
         return (
             f"Each worker adds to its own copy of {one.path}: limit its size, or fill it before the workers start and "
@@ -311,8 +378,8 @@ def fix(one: Growth) -> str:
     )
 
 
-def message(grown: list[Growth], available: float) -> str | None:
-    """Returns the warning at the end of an epoch; None if the growth is small."""
+def message(grown: list[Growth], available: float, is_frozen: bool = False) -> str | None:
+    """Returns the warning at the end of an epoch; None if the growth is small. is_frozen: see fix."""
     if not matters(grown, available):
         return None
     one = grown[0]
@@ -320,19 +387,21 @@ def message(grown: list[Growth], available: float) -> str | None:
     return (
         f"headrace: {'adding to' if one.is_added_to else 'reading'} {in_words(one)} increases the memory of "
         f"{count_workers(one.workers)}: {in_units(one.grown_bytes)} so far, {in_units(1000 * one.per_sample)} per "
-        f"1,000 samples; {when_full(one, available)}. {fix(one)}" + (f". Also growing: {others}" if others else "")
+        f"1,000 samples; {when_full(one, available)}. {fix(one, is_frozen)}"
+        + (f". Also growing: {others}" if others else "")
     )
 
 
-def news(core: _core.Loader, count: int) -> str | None:
-    """Returns the warning at the end of an epoch about `count` workers, or None. It warns once of each part."""
+def news(core: _core.Loader, count: int, is_frozen: bool = False) -> str | None:
+    """Returns the warning at the end of an epoch about `count` workers, or None. It warns once of each part. is_frozen:
+    see fix."""
     measured = looks(core, count)
     if not measured or not is_first_rank():
         return None
     grown = sum_up(measured)
     if not grown or (grown[0].path, grown[0].type) in _warned:
         return None
-    text = message(grown, float(_core.machine()["spare_bytes"] or 0))
+    text = message(grown, float(_core.machine()["spare_bytes"] or 0), is_frozen)
     if text is not None:
         _warned.add((grown[0].path, grown[0].type))
     return text

@@ -22,6 +22,15 @@ REAP_THREAD = "headrace-reap"  # the name of the threads that wait for workers t
 # The modules whose threads hold no lock that a worker needs: the module of the thread's class, or of its function.
 _HARMLESS = {
     "tqdm._monitor": "watches progress bars; it holds a lock for some microseconds every 10 s",
+    "ipykernel.control": "receives messages of a Jupyter kernel; workers have no kernel",
+    "ipykernel.heartbeat": "answers the heartbeat of a Jupyter kernel",
+    "ipykernel.iostream": "sends the output of a Jupyter kernel, which knows that forked processes do not have it",
+    "ipykernel.parentpoller": "waits for the end of the process that started a Jupyter kernel",
+    "ipykernel.shellchannel": "receives messages of a Jupyter kernel",
+    "ipykernel.subshell": "runs cells of a Jupyter kernel; it waits for a message",
+    "ipykernel.thread": "the base of the threads of a Jupyter kernel",
+    "IPython.core.history": "writes the history of IPython; it waits in an event",
+    "zmq.utils.garbage": "frees messages of a Jupyter kernel; it waits in recv()",
     "multiprocessing.resource_sharer": "waits in accept() for processes that fetch descriptors; its lock is reset",
     "pytest_rerunfailures": "counts failures for pytest-xdist; it waits in accept() and recv(), tests do not call it",
     "pytest_timeout": "waits for the end of a test; then it ends the process",
@@ -82,7 +91,19 @@ def _is_harmless(thread: threading.Thread) -> bool:
     """Returns True for threads of common tools that only wait. Programs with them fork without trouble."""
     runs = thread.function if isinstance(thread, threading.Timer) else getattr(thread, "_target", None)
     modules = {type(thread).__module__, getattr(runs, "__module__", None)}
-    return thread.name == _FEEDER or not modules.isdisjoint(_HARMLESS)
+    return thread.name == _FEEDER or not modules.isdisjoint(_HARMLESS) or thread in _threads_of_zarr()
+
+
+def _threads_of_zarr() -> list[threading.Thread]:
+    """Returns the threads of zarr's event loop. A forked process makes a new loop, if zarr has registered that."""
+    sync = sys.modules.get("zarr.core.sync")
+    if not hasattr(sync, "reset_resources_after_fork"):
+        return []
+    loops, threads = getattr(sync, "loop", [None]), list(getattr(sync, "iothread", []))
+    executors = [getattr(sync, "_executor", None), *(getattr(one, "_default_executor", None) for one in loops)]
+    for executor in executors:
+        threads += getattr(executor, "_threads", ())
+    return [thread for thread in threads if thread is not None]
 
 
 def opencv() -> Any:

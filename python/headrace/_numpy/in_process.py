@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core, _options
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class InProcessIterator(in_process.InProcessIterator):
     """Iterates over one epoch of a Loader with num_workers=0. was_drawn: is called after the first indices of a
-    map-style dataset were drawn. was_made: is called after each batch."""
+    map-style dataset were drawn. was_made: is called after each batch. count_draws: see refill.wrap_of."""
 
     is_over = False
     epoch: Epoch | None = None  # of a map-style dataset
@@ -28,7 +28,12 @@ class InProcessIterator(in_process.InProcessIterator):
     was_made: Callable[[], None] | None = None
 
     def __init__(
-        self, loader: Loader, tasks: _core.Tasks, epoch: int, was_drawn: Callable[[], None] | None = None
+        self,
+        loader: Loader,
+        tasks: _core.Tasks,
+        epoch: int,
+        was_drawn: Callable[[], None] | None = None,
+        count_draws: Callable[[Any], Sequence[int]] | None = None,
     ) -> None:
         policy = _options.Policy.of(loader, loader._is_iterable, {})
         self._is_batched = loader._batched
@@ -48,7 +53,15 @@ class InProcessIterator(in_process.InProcessIterator):
             self._fetch = functools.partial(_fetch_and_collate, fetcher, self._collate)
             if policy.is_per_sample:
                 samples = in_process.InProcessSamples(
-                    dataset, policy, loader.seed, epoch, self._is_batched, self._collate, tasks
+                    dataset,
+                    policy,
+                    loader.seed,
+                    epoch,
+                    self._is_batched,
+                    self._collate,
+                    tasks,
+                    loader.collate_fn,
+                    count_draws,
                 )
                 self._here, self._fetch = samples.here, samples.fetch
         self._source = self._from.tasks

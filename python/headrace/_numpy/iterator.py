@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace import _core, _options
@@ -16,7 +16,7 @@ from headrace._engine import restart_state, start_errors
 from headrace._engine.worker_places import WorkerPlaces
 from headrace._numpy.job import Job
 from headrace._numpy.worker_error import reraise
-from headrace._samples import refill
+from headrace._samples import own_generators, refill
 from headrace._start import signals
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
@@ -42,6 +42,8 @@ class WorkerIterator(_core.Iterator):
             from headrace.store._attributes import Freezer  # imported only if it is needed
 
             loader.__dict__.setdefault("_freezer", Freezer()).freeze(loader.dataset)
+        if policy.rng == "sample":
+            own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, loader.collate_fn))
         self._job = Job(
             dataset=loader._dataset_of(policy),
             is_iterable=loader._is_iterable,
@@ -79,14 +81,19 @@ class WorkerIterator(_core.Iterator):
             places=self._places,
         )
 
-    def begin(self, tasks: _core.Tasks, epoch: int, places: WorkerPlaces | None) -> None:
-        """Starts an epoch with these tasks. places: notes where the workers are in an iterable dataset."""
+    def begin(
+        self,
+        tasks: _core.Tasks,
+        epoch: int,
+        places: WorkerPlaces | None,
+        count_draws: Callable[[Any], Sequence[int]] | None,
+    ) -> None:
+        """Starts an epoch with these tasks. places: notes where the workers are in an iterable dataset. count_draws:
+        see refill.wrap_of."""
         self.tasks, self.epoch, self.watch = tasks, None, None
         self._num_yielded = 0
         self._engine.use_places(places)
-        self.wrap: Callable[[Any], Any] | None = None
-        if self._job.policy.on_bad_sample != "raise":
-            self.wrap = refill.Refills(tasks, self._job.batched, self._job.seed, epoch).wrap
+        self.wrap = refill.wrap_of(self._job.policy, tasks, self._job.batched, self._job.seed, epoch, count_draws)
         try:
             self._engine.begin(self, epoch, self._timeout, self._keep_workers)
         except _engine.Timeout:

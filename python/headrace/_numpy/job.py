@@ -100,7 +100,9 @@ class Job(DatasetJob):
         self.collates_in_c = self.batched and self.collate_fn is None
         self._maker: SampleMaker | None = None
         if not self.is_iterable:
-            self._maker = SampleMaker(port.noting, self.dataset, self.policy, start, self.seed, self.worker)
+            self._maker = SampleMaker(
+                port.noting, self.dataset, self.policy, start, self.seed, self.worker, self.collate_fn
+            )
             self._take_bad = self._maker.take_bad
         mode = restart_state.restart_mode_of(self.dataset, self.is_iterable)
         self._state_is_wanted = mode == restart_state.STATE

@@ -7,7 +7,7 @@ import functools
 import itertools
 import multiprocessing
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace import _core, _options
@@ -255,7 +255,7 @@ class Loader(Options):
             epoch = self._place.begin(self)
             watch = self._place.watch_of(self, epoch)
             was_drawn = functools.partial(self._place.was_drawn, epoch, watch)
-            iterator = self._iterate(epoch.tasks, self._count_epoch(), None, was_drawn)
+            iterator = self._iterate(epoch.tasks, self._count_epoch(), None, was_drawn, epoch.count_draws)
             iterator.epoch, iterator.watch = epoch, watch
         found: Iterator[Any] = iterator
         return found
@@ -286,15 +286,17 @@ class Loader(Options):
         epoch: int,
         places: WorkerPlaces | None,
         was_drawn: Callable[[], None] | None = None,
+        count_draws: Callable[[Any], Sequence[int]] | None = None,
     ) -> Any:
-        """Returns an iterator over an epoch. was_drawn: is called after the first indices were drawn."""
+        """Returns an iterator over an epoch. was_drawn: is called after the first indices were drawn. count_draws: see
+        refill.wrap_of."""
         if self.num_workers == 0:
-            return InProcessIterator(self, tasks, epoch, was_drawn)
+            return InProcessIterator(self, tasks, epoch, was_drawn, count_draws)
         iterator = self._iterator
         if iterator is None or not self.persistent_workers or iterator.is_closed:
             iterator = WorkerIterator(self, epoch, places)
             self._iterator = iterator if self.persistent_workers else None
-        iterator.begin(tasks, epoch, places)
+        iterator.begin(tasks, epoch, places, count_draws)
         if was_drawn is not None:
             was_drawn()
         return iterator

@@ -39,6 +39,12 @@ class SamplerSource(Source):
 
 def source_of(loader: Loader) -> Source:
     """Returns the source of a loader's indices for its next epoch."""
+    source = _source_of(loader)
+    source.is_batched = loader._batched
+    return source
+
+
+def _source_of(loader: Loader) -> Source:
     sampler, batch_size = loader.sampler, loader.batch_size or 0
     if type(loader.batch_sampler) is Plan:
         return PlanSource(loader.batch_sampler)

@@ -7,15 +7,16 @@ Workers use it instead of a fetcher of whole batches, and so do the iterators wi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace._errors import exception_text
 from headrace._options import Policy
 from headrace._samples import prepared
+from headrace._samples.own_generators import OwnGenerators, roots_of
 from headrace._samples.random_numbers import key_of, seed_all, text_of
-from headrace._samples.refill import TRIES, Refillable, samples_of
+from headrace._samples.refill import TRIES, Refillable, draws_of, samples_of
 from headrace._samples.retry import Retrying
 from headrace._start.start_state import StartState
 
@@ -51,7 +52,8 @@ class SampleMaker:
     """Makes the samples of a map-style dataset one by one, if the policy or a ban asks for that. Otherwise a fetcher
     makes whole batches.
 
-    `noting` iterates over the indices of a batch and records its position. `worker`: None in the trainer.
+    `noting` iterates over the indices of a batch and records its position. `worker`: None in the trainer. collate_fn:
+    the user's; its random number generators are seeded with those of the dataset.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class SampleMaker:
         start: StartState,
         seed: int,
         worker: int | None,
+        collate_fn: Callable[..., Any] | None = None,
     ) -> None:
         self._noting = noting
         self._dataset = dataset
@@ -73,11 +76,17 @@ class SampleMaker:
         self._retrying = Retrying(policy.retries, seed, worker)
         self.take_retried = self._retrying.take
         self._bad: list[BadSample] = []
+        self.own: OwnGenerators | None = None  # with rng="sample"
+        if policy.rng == "sample":
+            self._roots = roots_of(prepared.shown(dataset), collate_fn)
         self._task: Refillable | None = None  # the task of the batch that is being made, with its replacements
+        self._draws: Sequence[int] = ()  # how often its indices were drawn before; empty: all for the first time
 
     def begin_epoch(self, start: StartState) -> None:
         self._epoch = start.epoch
         self._banned = start.banned
+        if self.own is not None:
+            self.own.begin_epoch()
 
     @property
     def seeding(self) -> tuple[int, int] | None:
@@ -87,6 +96,7 @@ class SampleMaker:
     def receive(self, task: Any) -> Any:
         """Keeps the next task, and returns its indices."""
         self._task = task if type(task) is Refillable else None
+        self._draws = draws_of(task)
         return task if self._task is None else self._task.indices
 
     @property
@@ -129,7 +139,7 @@ class SampleMaker:
         try:
             if ban := ban or self._banned.get(text_of(index)):
                 raise SampleKilledWorker(ban)
-            return [self._try(index)]
+            return [self._try(index, self._draws[place] if self._draws else 0)]
         except Exception as error:
             word = decide(self._policy, index, error)
             if word == "raise":
@@ -137,13 +147,26 @@ class SampleMaker:
             self._note(index, error)
         return [self._refill(index, place, is_batched)] if word == "refill" else []
 
-    def _try(self, index: Any) -> Any:
-        return self._retrying.get(self._get, index) if self._policy.retries else self._get(index)
+    def _try(self, index: Any, draw: int = 0) -> Any:
+        if not self._policy.retries:
+            return self._get(index, draw)
+        return self._retrying.get(lambda one: self._get(one, draw), index)
 
-    def _get(self, index: Any) -> Any:
-        if self._policy.rng == "sample":
-            seed_all(self._seed, self._epoch, index)
+    def _get(self, index: Any, draw: int = 0) -> Any:
+        if self._policy.rng != "sample":
+            return self._dataset[index]
+        own = self.own or self.search()
+        sample = self._get_seeded(own, index, draw)
+        return self._get_seeded(own, index, draw) if own.has_made() else sample
+
+    def _get_seeded(self, own: OwnGenerators, index: Any, draw: int) -> Any:
+        own.seed(seed_all(self._seed, self._epoch, index, draw))
         return self._dataset[index]
+
+    def search(self) -> OwnGenerators:
+        """Searches for the generators of the dataset's own. In a worker after worker_init_fn, which may set them."""
+        self.own = OwnGenerators(self._roots)
+        return self.own
 
     def _note(self, index: Any, error: Exception) -> None:
         self._bad.append(BadSample(index, exception_text.in_words(error), self._worker))

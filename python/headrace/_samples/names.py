@@ -10,6 +10,7 @@ import ast
 import operator
 import reprlib
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from headrace._inspect import lookup
@@ -83,10 +84,12 @@ def _plain(index: Any) -> Any:
     return operator.index(index) if lookup.has_special(index, "__index__") else index
 
 
-def replay_command(indices: Any, position: int | None, seeding: tuple[int, int] | None) -> str:
+def replay_command(
+    indices: Any, position: int | None, seeding: tuple[int, int] | None, draws: Sequence[int] = ()
+) -> str:
     """Returns the command that makes one sample of a batch in the foreground. Returns "" if the sample is not known, or
     if its index cannot be written on a command line. `seeding`: the seed and the epoch of each sample's own random
-    numbers, with rng="sample"."""
+    numbers, with rng="sample". draws: how often each index was drawn before; empty: all for the first time."""
     if isinstance(indices, (list, tuple)):
         if position is None or position >= len(indices):
             return ""
@@ -102,5 +105,8 @@ def replay_command(indices: Any, position: int | None, seeding: tuple[int, int] 
     if not is_literal or not isinstance(index, (int, str, tuple)):
         return ""
     quoted = f'"{text}"' if isinstance(index, str) and not set(text) & set('"$`\\!') else shlex.quote(text)
-    seeded = "" if seeding is None else f" --seed {seeding[0]} --epoch {seeding[1]}"
+    draw = draws[position or 0] if draws else 0
+    seeded = (
+        "" if seeding is None else f" --seed {seeding[0]} --epoch {seeding[1]}" + (f" --draw {draw}" if draw else "")
+    )
     return f"to make it alone: headrace replay YOUR_MODULE:MAKE_DATASET {quoted}{seeded} --pdb"

@@ -9,10 +9,12 @@ seed, the epoch and the order of the samples only, so they are the same with any
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from headrace import _core
 from headrace._inspect import lookup
+from headrace._options import Policy
 from headrace._samples.random_numbers import key_of
 from headrace._start import signals
 
@@ -23,22 +25,55 @@ _KEPT_PER_BATCH = 16
 
 
 class Refillable(NamedTuple):
-    """A task with the samples that can take the place of a bad one.
+    """A task with what only the trainer knows: the samples that can take the place of a bad one, and how often its
+    indices were drawn before.
 
     position: the place of its first sample in the epoch. earlier: samples that were given before it, in random order.
     later: the next samples in the order of the sampler, if there are fewer than TRIES earlier ones; the first good one
-    is taken.
+    is taken. draws: for each sample; empty if all are drawn for the first time in this epoch.
     """
 
     indices: Any
     position: int
     earlier: list[Any]
     later: list[Any]
+    draws: Sequence[int] = ()
 
 
 def indices_of(task: Any) -> Any:
     """Returns the indices of a task, without the replacements."""
     return task.indices if type(task) is Refillable else task
+
+
+def draws_of(task: Any) -> Sequence[int]:
+    """Returns how often each index of a task was drawn before in its epoch; empty: all for the first time."""
+    return task.draws if type(task) is Refillable else ()
+
+
+def wrap_of(
+    policy: Policy,
+    tasks: _core.Tasks,
+    is_batched: bool,
+    seed: int,
+    epoch: int,
+    count_draws: Callable[[Any], Sequence[int]] | None,
+) -> Callable[[Any], Any] | None:
+    """Returns a function that adds to the indices of a task what the policy needs, or None if it needs nothing.
+    count_draws: returns how often each index of the next task was drawn before; None for an iterable dataset."""
+    if count_draws is None:  # its worker finds replacements itself, and takes the batch size from the indices
+        return None
+    refills = Refills(tasks, is_batched, seed, epoch) if policy.on_bad_sample != "raise" else None
+    if policy.rng != "sample":
+        return None if refills is None else refills.wrap
+
+    def wrap(indices: Any) -> Any:
+        draws = count_draws(indices)
+        draws = draws if any(draws) else ()
+        if refills is not None:
+            return refills.wrap(indices)._replace(draws=draws)
+        return Refillable(indices, 0, [], [], draws) if draws else indices
+
+    return wrap
 
 
 def samples_of(indices: Any, is_batched: bool) -> list[Any]:

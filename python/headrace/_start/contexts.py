@@ -31,6 +31,14 @@ def start_method_of(context: Any) -> str:
     return method or multiprocessing.get_all_start_methods()[0]
 
 
+def main_has_file() -> bool:
+    """Returns False if workers that do not start by fork cannot import the main module: in a notebook, for example."""
+    main = sys.modules.get("__main__")
+    own = vars(main) if isinstance(main, types.ModuleType) else {}
+    path = own.get("__file__")
+    return bool(getattr(own.get("__spec__"), "name", None)) or (isinstance(path, str) and os.path.isfile(path))
+
+
 def uses_headrace_server(context: Any) -> bool:
     """Returns True if headrace's fork server starts the workers of `context`: the one that is called "headrace", and
     multiprocessing's own forkserver context. In a frozen program, only multiprocessing's server can be started."""

@@ -20,6 +20,7 @@ from headrace import _core
 
 _HEAD = struct.Struct("<II")  # the number of tensors and of arrays among the children; the pickle's buffers follow
 _loading = threading.local()
+_VIEWS = (_core.FrozenList, _core.FrozenTuple, _core.FrozenDict, _core.FrozenSet)
 # With protocols before 5 (the default since CPython 3.14), torch sends an array of foreign byte order as a native one.
 _MAKES_NATIVE = pickle.DEFAULT_PROTOCOL < 5
 
@@ -49,6 +50,8 @@ class Pickler(ForkingPickler):
             if not value.flags.writeable:
                 return self._reduce_read_only(value)
             return value.__reduce_ex__(5)  # not by the reduction of the cache, which is for arrays of the cache
+        if type(value) in _VIEWS and _core.where(value)[0].small_items and not self.is_exact:
+            return _as_it_is, (_core.thaw(value),)  # the batches of a loader with freeze=True have ordinary containers
         return NotImplemented
 
     def _reduce_read_only(self, array: Any) -> Any:
@@ -63,6 +66,10 @@ class Pickler(ForkingPickler):
     def finish(self) -> list[Any]:
         """Returns the children, after everything is pickled."""
         return self.tensors + self.arrays + self.buffers
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _rebuild_array(number: int, function: Callable[..., Any], *arguments: Any) -> Any:

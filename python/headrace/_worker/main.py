@@ -15,6 +15,7 @@ import pickle
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from multiprocessing import util
 from typing import Any
 
@@ -24,7 +25,7 @@ from headrace._inspect import growth
 from headrace._inspect.status import Status
 from headrace._samples import image_counts, pending
 from headrace._samples.names import has_indices, name_odd_one, name_sample, replay_command
-from headrace._samples.refill import indices_of
+from headrace._samples.refill import draws_of, indices_of
 from headrace._start import gc_pause, pickling, signals, transport  # noqa: F401
 from headrace._worker import inherited
 from headrace._worker.descriptors import WorkerDescriptors
@@ -33,10 +34,10 @@ from headrace._worker.job import BatchNotes, EndOfData, Failed, Job, count_local
 INTERRUPTED = 128 + signal.SIGINT  # the exit code of a worker that Ctrl-C has ended; shells use the same number
 
 
-def _note(job: Job, batch: int, indices: Any, position: int | None) -> str:
+def _note(job: Job, batch: int, indices: Any, position: int | None, draws: Sequence[int]) -> str:
     """Returns the note of an exception, which says where it came from."""
     text = f"headrace: {name_sample(batch, indices, position)} (worker {job.worker})"
-    replay = replay_command(indices, position, job.seeding)
+    replay = replay_command(indices, position, job.seeding, draws)
     return f"{text}\nheadrace: {replay}" if replay else text
 
 
@@ -122,7 +123,7 @@ def _answer(port: _core.Port, job: Job, number: int, task: Any, discard: int) ->
             raise
         indices = indices_of(task)
         reason = exception_text.remark(error, "headrace_report") or _name_odd_one(job, error, indices)
-        note = _note(job, number, indices, port.noted)
+        note = _note(job, number, indices, port.noted, draws_of(task))
         note = f"headrace: {reason}\n{note}" if reason else note
         _publish_exception(port, job.wrap_exception(), note, job.notes)
     return True

@@ -6,10 +6,11 @@ from __future__ import annotations
 import array
 import itertools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from headrace._errors.warn import warn_user
+from headrace.sampling._draws import DrawCounts, samples_of
 from headrace.sampling._source import Drawn, Source
 from headrace.sampling._state import Segment, State, StateError
 
@@ -99,6 +100,12 @@ class Epoch:
         self._begun = 0  # steps of this segment before this process
         self._holes: list[int] = []  # of these, the ones that were not delivered; they come first
         self._last_hash = 0
+        self._counts = DrawCounts()
+        self._lists: Any = None  # of the sampler, if it can tell which entries it has skipped
+        self._hole_draws: list[Sequence[int]] = []
+        # The task whose draws were counted last: its number, its indices, and the draws. They are set in one step, and
+        # counted in the next call, so that they fit together if the handler of a signal raises an exception.
+        self._counted: tuple[int, Any, Any] = (-1, (), ())
         if state is None or state.steps == 0:
             self._begin(None if state is None or not state.seeds else state.seeds)
         else:
@@ -115,6 +122,7 @@ class Epoch:
         if not last.divides_as(self.source.segment):
             self._earlier, self._position = state.segments, self.source.position_after(state.segments)
             drawn, _ = self.source.draw(self._position, 0, state.seeds or None)
+            self._lists = drawn.items if drawn.has_lists else None
             self.tasks = self._new_tasks(drawn)
             return
         self.source.continues(last)
@@ -128,15 +136,19 @@ class Epoch:
         same, or the first hole."""
         back = min([self._begun - 1, *self._holes]) if self._begun else 0
         drawn, count = self.source.draw(self._position, back, state.seeds or None)
+        self._lists = drawn.items if drawn.has_lists else None
         tasks = self._new_tasks(drawn)
-        found, last = tasks.skip(count)
-        is_short = found < count
+        last, is_short = None, False
         kept = []
-        for number in range(back, self._begun):
+        for number in range(back - count, self._begun):
             found, last = tasks.skip(1)
-            is_short |= found < 1
+            if found < 1:
+                is_short = True
+                break
+            draws = self._count(last)
             if number in self._holes:
                 kept.append(last)
+                self._hole_draws.append(draws)
         is_other = state.last and state.by == self.source.rank and hash_of(last) != state.last
         if is_short or is_other:
             raise StateError(self._describe_change(state, is_short))
@@ -150,6 +162,42 @@ class Epoch:
             "weights and dataset, give it state_dict and load_state_dict if it counts epochs itself, or use "
             "on_changed='next_epoch' to leave the rest of the epoch out"
         )
+
+    # ---- how often an index was drawn ----
+
+    def count_draws(self, indices: Any) -> Sequence[int]:
+        """Returns for each sample of the next task how often its index was drawn before in this epoch. May be called
+        again for the same task."""
+        number, samples, draws = self._counted
+        task = self.tasks.handed_count
+        if number != task:
+            self._counts_now().put(samples, draws)
+            samples = samples_of(indices, self.source.is_batched)
+            draws = self._draws_of(task, samples)
+            self._counted = (task, samples, draws)
+        found: Sequence[int] = draws
+        return found
+
+    def _draws_of(self, task: int, samples: Sequence[Any]) -> Sequence[int]:
+        if task < len(self._hole_draws):
+            return self._hole_draws[task]
+        known = self.source.draw_numbers(self._position, self._number_of(task))
+        return self._counts_now().look(samples) if known is None else known
+
+    def _counts_now(self) -> DrawCounts:
+        """Returns the counts, with those of the entries that a list of the sampler has skipped."""
+        if self._lists is not None and self._lists.skipped:
+            counts, skipped = DrawCounts(), self._lists.skipped
+            counts.put(skipped, counts.look(skipped))
+            self._counts, self._lists = counts, None
+        return self._counts
+
+    def _count(self, task: Any) -> Sequence[int]:
+        """Counts a task that was drawn before this process, and is drawn again."""
+        samples = samples_of(task, self.source.is_batched)
+        draws = self._counts_now().look(samples)
+        self._counts.put(samples, draws)
+        return draws
 
     # ---- the progress ----
 

@@ -51,6 +51,7 @@ class Source:
     counts_epochs = False  # True: the next epoch has another number without a call of set_epoch
     is_known = False  # True: another rank, number of ranks and batch size can continue it
     n: int | None = None  # entries of the order, of all ranks; a state then counts them
+    is_batched = True  # False: a task is the index of one sample
 
     def __init__(self, sampler: Any, kind: str, size: int | None, batch_size: int = 0, drop_last: bool = False) -> None:
         self.order: dict[str, Any] = {"kind": kind, "n": -1 if size is None else size}
@@ -81,6 +82,11 @@ class Source:
         except (TypeError, NotImplementedError, AttributeError):
             return None
         return count_batches(count, self._batch_size, self._drop_last) if self._batch_size else count
+
+    def draw_numbers(self, position: int, step: int) -> Sequence[int] | None:
+        """Returns for each sample of a task how often its index is in the order before, over all ranks. None: that is
+        not known, and the indices of this rank are counted."""
+        return None
 
     def weights(self, position: int, step: int, task: Any) -> list[float]:
         """Returns for each sample of a task 1, or 0 if it only repeats another one to fill up the task."""

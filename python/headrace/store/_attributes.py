@@ -19,7 +19,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._errors import exception_text
-from headrace._inspect import lookup
+from headrace._inspect import growth, lookup
 from headrace._inspect.attributes import own_attributes
 from headrace._inspect.lookup import is_a
 from headrace.store import _freeze
@@ -31,6 +31,10 @@ _SAMPLED = 256  # the size of a container is estimated from this many of its ite
 _LOOKED_AT = 1 << 14  # items at each depth, because a list of lists of lists may have very many
 _FEW = 1000  # containers of up to this many items are searched for datasets
 _DEPTH = 6
+# Containers of up to so many items in all are read as ordinary objects. A dataset takes records out of what is frozen,
+# and it, a transform or collate_fn may write to them or ask for their type.
+SMALL_ITEMS = 1000
+_NAMES = {"ndarray": "an array", "Index": "an Index"}
 _log = logging.getLogger("headrace")
 
 
@@ -90,6 +94,32 @@ def _dict_of(value: Any) -> dict[str, Any]:
     return _core.Walker.attributes(value) or {}
 
 
+def _table_of(value: Any) -> str | None:
+    """Returns "ndarray", "DataFrame", "Series" or "Index" for such a table of Python objects; else None."""
+    kind = type(value)
+    top, name = kind.__module__.partition(".")[0], kind.__name__
+    if top == "numpy":
+        return name if name == "ndarray" and value.dtype.hasobject else None
+    if top != "pandas" or name not in growth.TABLES:
+        return None
+    dtypes = value.dtypes if name == "DataFrame" else [value.dtype]
+    return name if any(map(_is_of_objects, dtypes)) else None
+
+
+def _is_of_objects(dtype: Any) -> bool:
+    return dtype.kind == "O" and "pyarrow" not in str(getattr(dtype, "storage", "python"))
+
+
+def _table_bytes(value: Any) -> int:
+    """Estimates the bytes of a table of Python objects."""
+    if type(value).__name__ == "DataFrame":
+        return sum(_table_bytes(value[name]) if _table_of(value[name]) else 0 for name in value.columns)
+    count = int(value.size)
+    flat = value.reshape(-1) if hasattr(value, "reshape") else value.array
+    some = [flat[at * count // _SAMPLED] for at in range(_SAMPLED)] if count > _SAMPLED else list(flat)
+    return 8 * count + sum(estimate_bytes(one, 2, _SAMPLED) for one in some) * count // max(1, len(some))
+
+
 def _items_of(value: Any) -> Iterable[Any]:
     if is_a(value, dict):
         return (one for pair in dict.items(value) for one in pair)
@@ -124,6 +154,8 @@ def estimate_bytes(value: Any, depth: int = _DEPTH, budget: int = _LOOKED_AT, ab
     if any(one is value for one in above):
         return 0
     own = _own_bytes(value)
+    if depth and type(value).__module__.partition(".")[0] in ("numpy", "pandas") and _table_of(value):
+        return _table_bytes(value)
     if depth == 0 or is_a(value, _NOT_LOOKED_INTO):
         return own
     sample = _sample(value, min(_SAMPLED, budget))
@@ -188,6 +220,7 @@ class _Search:
         self._refused = refused  # by identity
         self._seen: set[int] = set()
         self.places: dict[int, _Place] = {}
+        self.tables: list[tuple[str, Any, str]] = []  # path, table and its kind: large tables of Python objects
 
     def run(self, path: str, value: Any) -> list[_Place]:
         """Returns the containers that were not found before."""
@@ -204,10 +237,10 @@ class _Search:
 
     def _takes(self, path: str, value: Any, put: Callable[[Any], None] | None) -> bool:
         """Notes the place of a container if it is to be frozen. Returns False if the search should look into it."""
-        if type(value) not in _CONTAINERS:
-            return False
         if id(value) in self._refused:
             return True
+        if type(value) not in _CONTAINERS:
+            return self._is_table(path, value)
         if len(value) <= _FEW and any(map(_is_code, _items_of(value))):
             return False
         if put is None or (id(value) not in self.places and estimate_bytes(value) < self._threshold_bytes):
@@ -215,44 +248,48 @@ class _Search:
         self.places.setdefault(id(value), _Place(path, value)).replace.append(put)
         return True
 
+    def _is_table(self, path: str, value: Any) -> bool:
+        """Notes a large table of Python objects. Its view would be a list, so it stays."""
+        kind = _table_of(value) if type(value).__module__.partition(".")[0] in ("numpy", "pandas") else None
+        if kind is None:
+            return False
+        if _table_bytes(value) >= self._threshold_bytes:
+            self.tables.append((path, value, kind))
+        return True
+
 
 # ---- freezing
 
 
-def _makes_entries(value: Any) -> bool:
-    """Returns True for a defaultdict that makes missing entries."""
-    return type(value) is defaultdict and value.default_factory is not None
-
-
-def _is_kept(value: Any) -> bool:
-    return any(test(value) for test in lookup.kept_as_they_are)
-
-
-def _contains(value: Any, test: Callable[[Any], bool]) -> bool:
+def _unlike(value: Any) -> str:
+    """Returns what in a value a view does not read as it is, or ""."""
     left, seen = [value], set()
     while left:
         one = left.pop()
-        if test(one):
-            return True
+        if any(test(one) for test in lookup.kept_as_they_are):
+            return (
+                "an array of headrace.cache.shared, and a view would not see what is written to it; keep the array in an "
+                "attribute of its own"
+            )
+        if type(one) is defaultdict and one.default_factory is not None:
+            return "a defaultdict that makes missing entries, which a view does not; set its default_factory to None"
+        if type(one).__module__ == "numpy" and _table_of(one) and one.size > SMALL_ITEMS:
+            return (
+                "an array of Python objects, whose view would be a list, or would be made again at each read; use its "
+                "tolist(), or an array of texts"
+            )
         if id(one) not in seen and not is_a(one, _NOT_LOOKED_INTO):
             seen.add(id(one))
             left.extend(_items_of(one))
-    return False
+    return ""
 
 
 def _freeze_if_alike(value: Any) -> Any:
     """Returns a view that reads as the value does. Raises TypeError if it cannot, or what user code raises."""
     view, kinds = _freeze.freeze_natively(value)
-    if "other" in kinds and _contains(value, _makes_entries):  # "other" includes deques, Counters and defaultdicts
-        raise TypeError(
-            "headrace.freeze: obj has a defaultdict that makes missing entries, which a view does not; set its "
-            "default_factory to None"
-        )
-    if lookup.kept_as_they_are and _contains(value, _is_kept):
-        raise TypeError(
-            "headrace.freeze: obj has an array of headrace.cache.shared, and a view would not see what is written to "
-            "it; keep the array in an attribute of its own"
-        )
+    is_other = "other" in kinds or lookup.kept_as_they_are  # deques, defaultdicts, arrays of objects, shared arrays
+    if is_other and (what := _unlike(value)):
+        raise TypeError(f"headrace.freeze: obj has {what}")
     return view
 
 
@@ -307,8 +344,12 @@ def freeze_attributes(dataset: Any, threshold_bytes: int = THRESHOLD_BYTES) -> F
     """Replaces the large containers in a dataset's attributes with views of one frozen image, in place.
 
     Lists, tuples, dicts, sets and their like of `threshold_bytes` or more are frozen, also those of datasets inside
-    the dataset. Arrays and tensors stay: reading them does not write to their memory. A container that cannot be frozen
+    the dataset. Arrays and tensors stay: reading them does not write to their memory. Arrays of Python objects and
+    DataFrames stay too, and the report says what to do with them. A container that cannot be frozen
     stays too, except for the containers in it that can. The report is returned, and logged by the logger `headrace`.
+
+    What is read out of a view is ordinary Python up to 1,000 items in all, with copies of its arrays up to 64 KiB: a
+    record can be changed, which does not change the dataset. What is larger is a view.
 
     A view is read-only: code of the dataset that writes into such a container gets a TypeError. A defaultdict that
     makes missing entries when it is read stays as it is.
@@ -327,9 +368,16 @@ def freeze_more(dataset: Any, threshold_bytes: int, refused_before: set[int]) ->
         frozen.append(FrozenAttribute(place.path, type(value).__name__, len(value), estimate_bytes(value)))
         for put in place.replace:
             put(view)
+    if frozen:
+        _freeze.read_small_as_ordinary(views, SMALL_ITEMS)
     refused_before.update(id(place.value) for place, _ in refused)
     skipped = [(place.path, why) for place, why in refused if estimate_bytes(place.value) >= threshold_bytes]
     skipped += _itself_if_large(dataset, threshold_bytes)
+    refused_before.update(id(table) for _, table, _ in search.tables)
+    skipped += [
+        (path, f"{_NAMES.get(kind, f'a {kind}')} of Python objects; {growth.how_to_freeze(kind, path)}")
+        for path, _, kind in search.tables
+    ]
     report = FreezeReport(tuple(frozen), _freeze.nbytes(views) if frozen else 0, tuple(skipped))
     if frozen or skipped:
         _log.log(logging.WARNING if skipped else logging.INFO, "headrace: %s", report)

@@ -177,6 +177,11 @@ def open(path: str | os.PathLike[str], *, verify: bool = False, trust: bool = Fa
     return _pickling.open_file(os.path.abspath(os.fspath(path)), verify, trust).root()
 
 
+def read_small_as_ordinary(view: Any, items: int) -> None:
+    """Lets containers of up to `items` items in all be read as ordinary objects out of all views of an image."""
+    _core.where(view)[0].small_items = items
+
+
 def nbytes(view: Any) -> int:
     """Returns the bytes of the whole image of a view."""
     image: _core.Image = _core.where(view)[0]

@@ -123,8 +123,10 @@ def _load_embedded(data: bytes, identity: bytes) -> Image:
         return _take(_core.copy_image(data, True), identity, "this pickle")
 
 
-def _load_part(data: bytes, identity: bytes) -> Any:
-    return _load_embedded(data, identity).root()
+def _load_part(data: bytes, identity: bytes, small_items: int = 0) -> Any:
+    image = _load_embedded(data, identity)
+    image.small_items = small_items
+    return image.root()
 
 
 def _descriptor(image: Image) -> int:
@@ -150,21 +152,27 @@ def _sent_descriptor(image: Image) -> Any:
     return sent[image.id]
 
 
+def _with_state(image: Image, function: Any, *arguments: Any) -> Any:
+    """Returns a reduction that sets how small containers of the image are read."""
+    state = (None, {"small_items": image.small_items}) if image.small_items else None
+    return function, arguments, state
+
+
 def _reduce_image_by_handle(image: Image) -> Any:
     if hasattr(image, "handle"):  # an object of a cache
         return image.handle
     if image.path is not None:
         return _load_file, (image.path, image.digest, image.trusted)
     if context.get_spawning_popen() is not None:
-        return _load_inherited, (image.id, _sent_descriptor(image))
-    return _load_sent, (image.id, reduction.DupFd(_descriptor(image)))
+        return _with_state(image, _load_inherited, image.id, _sent_descriptor(image))
+    return _with_state(image, _load_sent, image.id, reduction.DupFd(_descriptor(image)))
 
 
 def _reduce_image_plainly(image: Image) -> Any:
     if image.path is not None:
         return _load_file, (image.path, image.digest, image.trusted)
     buffer: Any = image
-    return _load_embedded, (bytes(buffer), image.id)
+    return _with_state(image, _load_embedded, bytes(buffer), image.id)
 
 
 # ---- views ----
@@ -186,10 +194,8 @@ def reduce_plainly(view: Any) -> Any:
     if image.path is None and (value != image.root_value or part is not None):
         small, _ = _core.freeze(view, None, True)
         buffer: Any = small
-        return _load_part, (
-            bytes(buffer),
-            small.id,
-        )  # not the image object: the memo of the pickler would keep every part alive
+        # not the image object: the memo of the pickler would keep every part alive
+        return _load_part, (bytes(buffer), small.id, *([image.small_items] if image.small_items else []))
     return _view, (image, value, part)
 
 

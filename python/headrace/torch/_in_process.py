@@ -109,7 +109,15 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         if policy.is_per_sample:
             seed = _loader_state.seed_of(loader, self._base_seed)
             samples = in_process.InProcessSamples(
-                self._dataset, policy, seed, epoch.number, self._auto_collation, self._collate_fn, tasks
+                self._dataset,
+                policy,
+                seed,
+                epoch.number,
+                self._auto_collation,
+                self._collate_fn,
+                tasks,
+                loader.collate_fn,
+                epoch.count_draws,
             )
             self._here, self._made_by = samples.here, samples.fetch
 

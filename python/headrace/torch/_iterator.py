@@ -20,7 +20,7 @@ from headrace._engine import engine as _engine
 from headrace._engine import restart_state, start_errors
 from headrace._errors import exception_text, raising
 from headrace._inspect import lookup
-from headrace._samples import refill
+from headrace._samples import own_generators, refill
 from headrace._start import signals
 from headrace._tensors import extension
 from headrace.sampling._epoch import Epoch
@@ -114,6 +114,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         self._seed = _loader_state.seed_of(loader, self._base_seed)
         self._freeze_dataset(loader)
         self._dataset = _loader_state.dataset_of(loader, self._policy)
+        if self._policy.rng == "sample":
+            own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, self._collate_fn))
         self._engine = self._start_engine(loader)
         self._workers = self._engine.processes
         _loader_state.engines.set(loader, self._engine)
@@ -215,9 +217,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             self._answered = max(self._answered, self._pinner.drop_all())
         self._ahead.clear()
         self._task_numbers = {}
-        self.wrap: Callable[[Any], Any] | None = None
-        if self._policy.on_bad_sample != "raise":
-            self.wrap = refill.Refills(self.tasks, self._auto_collation, self._seed, epoch).wrap
+        count_draws = None if begun is None else begun.count_draws
+        self.wrap = refill.wrap_of(self._policy, self.tasks, self._auto_collation, self._seed, epoch, count_draws)
         try:
             self._engine.begin(self, epoch, self._wait_s, self._persistent_workers)
         except _engine.Timeout:

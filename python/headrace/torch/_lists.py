@@ -33,6 +33,7 @@ class Lists:
         self._sampler = sampler
         self._size = size
         self._skipped = skipped
+        self.skipped: list[Any] = []  # the indices that were left out until now
         self._seeds = seeds or {}
         self._done = 0  # lists that were made
         self._given = 0  # lists without those that were skipped
@@ -58,6 +59,7 @@ class Lists:
             return self._last
         generator = getattr(self._sampler, "generator", None) or self._seeded or torch.default_generator
         before, place = generator.get_state(), (self._done, self._skipped, self._seeded, self._given)
+        count_skipped = len(self.skipped)
         try:
             self._last = self._next_list(generator)
             self._given = number + 1
@@ -66,6 +68,7 @@ class Lists:
         except BaseException as error:
             generator.set_state(before)
             self._done, self._skipped, self._seeded, self._given = place
+            del self.skipped[count_skipped:]
             if isinstance(error, IndexError):
                 raise RuntimeError(f"{type(self._sampler).__name__} raised IndexError: {error}") from error
             raise
@@ -77,6 +80,7 @@ class Lists:
             self._done += 1
             count = min(len(made), self._skipped)
             self._skipped -= count
+            self.skipped += made[:count]
             if count < len(made) or not count:
                 return made[count:] if count else made
 

@@ -31,7 +31,9 @@ def option(loader: Any, name: str) -> Any:
 
 def source_of(loader: Any) -> tuple[Source, int]:
     """Returns the source of a loader's indices, and how many steps at the beginning of an epoch are skipped."""
-    return _sources.source_of(loader._index_sampler, loader.dataset, where.rank_or_zero())
+    source, skipped = _sources.source_of(loader._index_sampler, loader.dataset, where.rank_or_zero())
+    source.is_batched = loader._auto_collation
+    return source, skipped
 
 
 def set_sampler_epoch(loader: Any, order: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,8 +24,9 @@ from torch.utils.data import (
 )
 
 from headrace._start import signals
+from headrace.sampling._draws import DrawCounts, samples_of
 from headrace.sampling._known import RepeatedSource, order_source, range_source, segment_of
-from headrace.sampling._source import Dealt, Drawn, Source, count_batches
+from headrace.sampling._source import Dealt, Drawn, Source, count_batches, part_of
 from headrace.sampling._state import Segment
 from headrace.torch import _accelerate, _generators
 from headrace.torch._distributed_sampler import DistributedSampler
@@ -166,6 +168,8 @@ class PerRankSource(Dealt):
         super().__init__(order, n, segment, sampler.rank, batch_size)
         self._sampler = sampler
         self._entries: Any = None
+        self._numbers: list[Any] | None = None  # how often each entry's index is in the order before it
+        self._dealt: tuple[int, Any] = (-1, ())  # the part of them from a position on
 
     def entries(self) -> Any:
         if self._entries is None:
@@ -196,6 +200,29 @@ class PerRankSource(Dealt):
 
     def part(self, position: int) -> Iterable[Any]:
         return self if self._entries is None else super().part(position)
+
+    def draw_numbers(self, position: int, step: int) -> Sequence[int] | None:
+        if not isinstance(self._entries, (list, array)):  # of a headrace.Order or a range, each index is there once
+            return None
+        if self._dealt[0] != position:
+            dealt = self.deal(position)
+            self._dealt = (position, part_of(self._all_numbers(), dealt, self._count(dealt)))
+        numbers = self._dealt[1]
+        if not self._batch_size:
+            return numbers[step] if isinstance(numbers[step], list) else [numbers[step]]
+        found: Sequence[int] = numbers[step * self._batch_size : (step + 1) * self._batch_size]
+        return found
+
+    def _all_numbers(self) -> list[Any]:
+        if self._numbers is None:
+            counts, numbers = DrawCounts(), []
+            for entry in self._entries:
+                samples = samples_of(entry, self.has_batches)
+                draws = counts.look(samples)
+                counts.put(samples, draws)
+                numbers.append(draws if self.has_batches else draws[0])
+            self._numbers = numbers
+        return self._numbers
 
     def start_seeds(self) -> dict[str, Any]:
         is_drawn = self._entries is not None

@@ -107,7 +107,9 @@ class Job(DatasetJob):
         self._is_plain = False
         self._state = start.state
         if self.dataset_kind == _internals.DatasetKind.Map:
-            self._maker = SampleMaker(port.noting, self.dataset, self.policy, start, self.seed, self.worker)
+            self._maker = SampleMaker(
+                port.noting, self.dataset, self.policy, start, self.seed, self.worker, self.collate_fn
+            )
             self._take_bad = self._maker.take_bad
         try:
             if self.init_fn is not None:

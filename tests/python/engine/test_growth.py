@@ -417,3 +417,40 @@ def test_no_warning_comes_where_nothing_grows() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert sum(len(batch) for batch in headrace.Loader([*range(1000)], 10, num_workers=2)) == 1000
+
+
+def test_growth_warning_does_not_advise_what_is_set() -> None:
+    def text(kind: str, is_frozen: bool) -> str:
+        one = growth.Growth("dataset.items", kind, 10_000, 4e8, 2e8, False, 2, 1000, 5.0)
+        return str(growth.message([one], 4e9, is_frozen))
+
+    assert "DataLoader(..., freeze=True)" in text("list", False)
+    assert "freeze=True has left it as it is" in text("list", True)
+    assert text("ndarray", False) == text("ndarray", True)
+    assert "dataset.items = headrace.freeze(dataset.items.tolist())" in text("ndarray", True)
+    assert "freeze=True" not in text("ndarray", False)
+    assert 'headrace.freeze(dataset.items.to_dict("records"))' in text("DataFrame", True)
+
+
+OUTER = [f"images/{at}.jpg" for at in range(100)]
+
+
+class ReadsGlobals:
+    """A dataset that reads a module's variable, and a closure."""
+
+    def __init__(self) -> None:
+        labels = {f"label {at}": at for at in range(100)}
+        self.transform = lambda path: labels.get(path)
+
+    def __getitem__(self, index: int) -> object:
+        return self.transform(OUTER[index])
+
+
+def test_growth_sees_globals_and_closures_of_the_dataset() -> None:
+    found = [path for path, _ in growth.places(ReadsGlobals())]
+    assert f"{__name__}.OUTER" in found
+    assert f"{__name__}.ReadsGlobals.__init__.<locals>.<lambda>: labels" in found
+    one = growth.Growth(f"{__name__}.OUTER", "list", 10_000, 4e8, 2e8, False, 2, 1000, 5.0)
+    text = str(growth.message([one], 4e9, True))
+    assert f"reading {__name__}.OUTER (list" in text
+    assert "freeze=True looks at the attributes of the dataset only" in text

@@ -194,6 +194,8 @@ def test_iterable_gives_the_next_sample_for_a_bad_one(make: Any, workers: int) -
     assert got == [[0, 1, 4, 5], [6, 7, 8, 10], [11, 12, 13, 14], [15, 16, 17, 18], [19]]
     with pytest.warns(UserWarning, match="bad"):
         assert _epoch(make, [2], workers, cls=Stream, batch_size=None) == [0, 1, *range(3, 20)]
+    with pytest.warns(UserWarning, match="bad"):
+        assert [*map(len, _epoch(make, [2], workers, cls=Stream, batch_size=7))] == [7, 7, 5]
 
 
 @KINDS

@@ -103,10 +103,11 @@ def test_a_seed_may_be_numpys(kind: Any, marks: Marks) -> None:
 def test_the_order_of_samples_does_not_matter(kind: Any, marks: Marks) -> None:
     batches = [[40, 3], [2, 39, 3]]
     loader = numbers(kind, marks, batch_sampler=batches, batch_size=1)
-    samples = {sample[0]: sample for sample in epoch(numbers(kind, marks, batch_size=None))}
-    assert [list(zip(*batch, strict=True)) for batch in epoch(loader)] == [
-        [tuple(samples[index]) for index in batch] for batch in batches
-    ]
+    samples = {sample[0]: list(sample) for sample in epoch(numbers(kind, marks, batch_size=None))}
+    drawn = [[*map(list, zip(*batch, strict=True))] for batch in epoch(loader)]
+    assert drawn[0] == [samples[40], samples[3]]
+    assert drawn[1][:2] == [samples[2], samples[39]]
+    assert drawn[1][2] != samples[3], "it is the second draw of 3"
 
 
 def test_the_trainers_own_random_numbers_are_left_alone(marks: Marks) -> None:

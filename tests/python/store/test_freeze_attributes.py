@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import headrace
+import numpy as np
 import pytest
 from headrace.store._attributes import estimate_bytes
 
@@ -220,6 +221,48 @@ def test_a_dataset_without_large_containers_is_left_alone() -> None:
     data = Counter({"a": 1})
     assert headrace.freeze_attributes(data).frozen == ()
     assert "nothing was frozen" in str(headrace.freeze_attributes(object()))
+
+
+def objects(count: int = 30_000) -> Any:
+    return np.array([{"path": f"images/{at}.jpg"} for at in range(count)], dtype=object)
+
+
+def test_tables_of_python_objects_are_named_with_what_to_do() -> None:
+    data: Any = Paths()
+    data.items, data.grid = objects(), {"x": objects().reshape(300, 100)}
+    data.texts = {"names": np.array([f"name {at}" for at in range(50_000)], dtype=object)}
+    data.numbers, data.few = np.zeros(1_000_000), objects(3)
+    report = headrace.freeze_attributes(data)
+    assert [one.path for one in report.frozen] == ["dataset.paths"]
+    names = ["grid", "grid['x']", "items", "texts", "texts['names']"]
+    assert sorted(path for path, _ in report.skipped) == [f"dataset.{name}" for name in names]
+    reasons = dict(report.skipped)
+    assert (
+        "an array of Python objects; dataset.items = headrace.freeze(dataset.items.tolist())"
+        in reasons["dataset.items"]
+    )
+    assert "whose view would be a list" in reasons["dataset.texts"]
+    assert type(data.items) is np.ndarray
+    assert data.grid["x"].shape == (300, 100)
+    assert headrace.freeze_attributes(headrace.Loader(range(3))).skipped == ()
+
+
+def frame(count: int) -> Any:
+    """A DataFrame as pandas has it: its classes, with what headrace asks them for."""
+    dtype = type("Dtype", (), {"kind": "O"})()
+    base = {"__module__": "pandas.core.frame", "dtype": dtype, "size": count}
+    column = type("Series", (), {**base, "array": [f"images/{at}.jpg" for at in range(count)]})()
+    attributes = {"dtypes": [dtype], "columns": ["path"], "__getitem__": lambda self, name: column}
+    return type("DataFrame", (), {**base, **attributes})()
+
+
+def test_data_frames_of_python_objects_are_named() -> None:
+    data: Any = Paths()
+    data.frame, data.column, data.small = frame(50_000), frame(50_000)["path"], frame(10)
+    reasons = dict(headrace.freeze_attributes(data).skipped)
+    assert 'dataset.frame = headrace.freeze(dataset.frame.to_dict("records"))' in reasons["dataset.frame"]
+    assert "dataset.column = headrace.freeze(dataset.column.tolist())" in reasons["dataset.column"]
+    assert "dataset.small" not in reasons
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

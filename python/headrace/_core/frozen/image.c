@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <structmember.h>
 
 PyObject *StoreError;
 
@@ -206,12 +207,12 @@ static int image_get_buffer(PyObject *self, Py_buffer *view, int flags) {
 
 static PyObject *image_root(PyObject *self, PyObject *ignored) {
     (void)ignored;
-    return read_value((struct image *)self, hr_store_root(((struct image *)self)->store));
+    return read_view((struct image *)self, hr_store_root(((struct image *)self)->store));
 }
 
 static PyObject *image_at(PyObject *self, PyObject *value) {
     uint64_t word = PyLong_AsUnsignedLongLong(value);
-    return PyErr_Occurred() ? NULL : read_value((struct image *)self, word);
+    return PyErr_Occurred() ? NULL : read_view((struct image *)self, word);
 }
 
 static PyObject *image_verify(PyObject *self, PyObject *ignored) {
@@ -248,6 +249,12 @@ static PyObject *image_trusted(PyObject *self, void *ignored) {
     return PyBool_FromLong(((struct image *)self)->trusted);
 }
 
+static PyMemberDef image_members[] = {
+    {"small_items", T_UINT, offsetof(struct image, small_items), 0,
+     "Containers of up to so many items in all are read as ordinary objects; 0: none."},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyMethodDef image_methods[] = {
     {"root", image_root, METH_NOARGS, "root() -> object\n\nReturns the object that was frozen."},
     {"at", image_at, METH_O, "at(value) -> object\n\nReturns the object of a value that where() returned."},
@@ -282,5 +289,6 @@ PyTypeObject ImageType = {
     .tp_weaklistoffset = offsetof(struct image, weakrefs),
     .tp_dictoffset = offsetof(struct image, attributes),
     .tp_methods = image_methods,
+    .tp_members = image_members,
     .tp_getset = image_attributes,
 };

@@ -27,6 +27,7 @@ struct image {
     struct shape **shapes; /* by number, NULL until met */
     uint32_t shape_count;
     int trusted;          /* it may import classes and load pickles */
+    uint32_t small_items; /* containers of up to so many items in all are read as ordinary objects; 0: none */
     bool is_sealed;       /* it is in memory that only this library wrote, so its flags for texts are reliable */
     PyObject *owner;      /* the object that has the memory of an image of image_over; else NULL */
     void *memory;         /* owned: contains an image that is in private memory; else NULL */
@@ -48,7 +49,8 @@ Py_ssize_t shape_find(const struct shape *shape, PyObject *name);
 
 /* An item as an object: a new scalar, a view, an array over the image, or an instance. New reference. */
 PyObject *read_item(struct image *image, const struct hr_item *item);
-PyObject *read_value(struct image *image, hr_value value);
+/* An item as read_item reads it, but a container is always a view. */
+PyObject *read_view(struct image *image, hr_value value);
 /* An item that the caller hashes, so it is an ordinary object and not a view. */
 PyObject *read_key(struct image *image, const struct hr_item *item);
 /* A scalar; NULL without an exception if the item is not one. */

@@ -244,7 +244,7 @@ static PyObject *read_typed(struct image *image, const struct hr_item *item) {
     return r > 0 ? view_new(image, &items, item->value) : thaw_item(image, item, THAW_ALL);
 }
 
-PyObject *read_item(struct image *image, const struct hr_item *item) {
+static PyObject *read_whole(struct image *image, const struct hr_item *item) {
     switch (item->kind) {
     case HR_KIND_INT: /* the most frequent ones first */
         return PyLong_FromLongLong(item->integer);
@@ -274,8 +274,16 @@ PyObject *read_key(struct image *image, const struct hr_item *item) {
     return scalar || PyErr_Occurred() ? scalar : thaw_item(image, item, THAW_KEY);
 }
 
-PyObject *read_value(struct image *image, hr_value value) {
+PyObject *read_item(struct image *image, const struct hr_item *item) {
+    if (image->small_items && has_items(item) && item->count <= image->small_items) {
+        PyObject *object = thaw_small(image, item, image->small_items);
+        if (object || PyErr_Occurred()) return object;
+    }
+    return read_whole(image, item);
+}
+
+PyObject *read_view(struct image *image, hr_value value) {
     struct hr_item item;
     int r = hr_store_read(image->store, value, &item);
-    return r < 0 ? store_raise(r) : read_item(image, &item);
+    return r < 0 ? store_raise(r) : read_whole(image, &item);
 }

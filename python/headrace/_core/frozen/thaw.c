@@ -316,6 +316,17 @@ PyObject *thaw_item(struct image *image, const struct hr_item *item, enum depth 
     return object;
 }
 
+PyObject *thaw_small(struct image *image, const struct hr_item *item, uint32_t most) {
+    struct thaw thaw = {.image = image, .depth = THAW_SMALL, .steps = thaw.first, .room = FIRST_STEPS, .left = most};
+    if (Py_EnterRecursiveCall(" while reading frozen data")) return NULL;
+    PyObject *object = thaw_one(&thaw, item);
+    if (object && check_hashes(&thaw, object) < 0) Py_CLEAR(object);
+    if (!object && thaw.is_large) PyErr_Clear();
+    Py_LeaveRecursiveCall();
+    thaw_close(&thaw);
+    return object;
+}
+
 PyObject *thaw_many(struct image *image, thaw_next *next, void *state, enum depth depth) {
     struct thaw thaw = {.image = image, .depth = depth, .steps = thaw.first, .room = FIRST_STEPS, .is_kept = true};
     struct hr_item item;

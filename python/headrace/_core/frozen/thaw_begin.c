@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { LARGE_ARRAY_BYTES = 64 << 10, BYTES_PER_ITEM = 64 };
+
 /* Starts a value when it is met: finds it in the memo, makes a scalar, or makes an empty container and its step. */
 
 int thaw_refuse(const char *what) {
@@ -238,9 +240,17 @@ static int begin_typed(struct thaw *thaw, const struct hr_item *item) {
 
 /* ---- items ---- */
 
+/* For THAW_SMALL: copying a large array takes longer than what the caller does with it. */
+static bool is_large_array(struct thaw *thaw, const struct hr_item *item) {
+    struct hr_store_array array;
+    return thaw->depth == THAW_SMALL && hr_store_array(thaw->image->store, item, &array) >= 0 &&
+           array.bytes > LARGE_ARRAY_BYTES;
+}
+
 static PyObject *read_single(struct thaw *thaw, const struct hr_item *item) {
-    PyObject *object = item->kind == HR_KIND_ARRAY ? read_private_array(thaw->image, item, &thaw->memo)
-                                                   : read_scalar(thaw->image, item);
+    PyObject *object = item->kind != HR_KIND_ARRAY  ? read_scalar(thaw->image, item)
+                       : is_large_array(thaw, item) ? read_array(thaw->image, item)
+                                                    : read_private_array(thaw->image, item, &thaw->memo);
     if (!object || map_add(&thaw->memo, item->value, (uintptr_t)object) < 0) {
         Py_XDECREF(object);
         return NULL;
@@ -262,8 +272,23 @@ static bool is_single(const struct hr_item *item) {
     return item->kind == HR_KIND_ARRAY || item->kind == HR_KIND_BYTE_ARRAY || item->kind == HR_KIND_PICKLE;
 }
 
+/* For THAW_SMALL: counts an item. -1 with an exception if there are too many; a container is refused before it is
+ * begun. */
+static int spend(struct thaw *thaw, const struct hr_item *item) {
+    bool has_bytes = item->kind == HR_KIND_TEXT || item->kind == HR_KIND_BYTES || item->kind == HR_KIND_BYTE_ARRAY;
+    uint64_t cost = 1 + (has_bytes ? item->count / BYTES_PER_ITEM : 0);
+    uint64_t needed = cost + (has_items(item) ? item->count : 0);
+    if (needed <= thaw->left) {
+        thaw->left -= cost;
+        return 0;
+    }
+    thaw->is_large = true;
+    return thaw_refuse("a container is large");
+}
+
 PyObject *thaw_begin(struct thaw *thaw, const struct hr_item *item, uint64_t *ret_weight) {
     *ret_weight = 1;
+    if (thaw->depth == THAW_SMALL && spend(thaw, item) < 0) return NULL;
     PyObject *object = is_single(item) ? NULL : read_scalar(thaw->image, item);
     if (object || PyErr_Occurred()) return object;
     if (is_left_to_views(thaw, item)) return read_item(thaw->image, item);

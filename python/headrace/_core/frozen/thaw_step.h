@@ -44,6 +44,8 @@ struct thaw {
     struct map memo;    /* value -> object, owned; 1: not made yet */
     struct map weights; /* value of a complete object that may be hashed -> its nesting and its weight */
     uint64_t done;      /* items, for signals */
+    uint64_t left;      /* for THAW_SMALL: how many items may follow */
+    bool is_large;      /* for THAW_SMALL: there are more; the exception is to be cleared */
     PyObject *hashed;   /* owned, or NULL: list of (key or set's item, its hash) for those that were hashed early */
     bool is_kept;       /* more objects are built after this one, and use the same memo */
     struct step first[FIRST_STEPS];

@@ -31,7 +31,7 @@ static Py_ssize_t sequence_length(PyObject *self) {
     return ((struct view *)self)->count;
 }
 
-/* A slice is a view of the same image. */
+/* A slice is a view of the same image, or an ordinary list or tuple if small containers of the image are. */
 static PyObject *slice_of(struct view *view, PyObject *slice) {
     Py_ssize_t start, stop, step;
     if (PySlice_Unpack(slice, &start, &stop, &step) < 0) return NULL;
@@ -42,7 +42,10 @@ static PyObject *slice_of(struct view *view, PyObject *slice) {
     part->first = count ? view->first + start * view->stride : 0;
     part->stride =
         count > 1 ? view->stride * step : 1; /* with one item the stride is not used, and a huge step could overflow */
-    return (PyObject *)part;
+    if (!view->image->small_items || count > view->image->small_items) return (PyObject *)part;
+    PyObject *copy = view_shallow((PyObject *)part);
+    Py_DECREF(part);
+    return copy;
 }
 
 static PyObject *sequence_subscript(PyObject *self, PyObject *key) {

@@ -97,6 +97,11 @@ def _prevents_pickling(finding: Finding) -> bool:
     return _is_error(finding) and not finding.reason.startswith(reasons.ONLY_UNPICKLING)
 
 
+def is_lost_with_main(finding: Finding) -> bool:
+    """Returns True for a class or function of a main module that is not a file."""
+    return finding.reason.endswith(reasons.NO_FILE)
+
+
 def check_batch(batch: Any) -> Report:
     """Checks what a worker sends to the trainer. Unlike arguments of a process, it cannot contain locks and queues."""
     return _check_message(batch, reports.BATCH)

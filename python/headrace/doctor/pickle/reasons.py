@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import inspect
 import os
 import pickle
@@ -21,6 +22,8 @@ ONLY_UNPICKLING = "it can be pickled, but not unpickled: "  # how the reason of 
 FIX_OF_EXCEPTION = "pass all arguments of __init__ to super().__init__, or give it a __reduce__"
 _LATE = "make it in the worker, on first use, and leave it out in __getstate__"
 _BY_VALUE = "sends it by value"
+_WITH_CLOUDPICKLE = ', or install cloudpickle, with which repair="auto" sends classes by value'
+NO_FILE = "is defined in __main__, which a worker cannot import: it is not a file (a notebook, stdin or -c)"
 _OWN_HOOKS = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs_ex__", "__getnewargs__", "__getattr__")
 
 
@@ -134,16 +137,21 @@ def is_mains(value: Any) -> bool:
     return _module_of(value) in ("__main__", "__mp_main__")
 
 
+def can_send_classes() -> bool:
+    """Returns True if cloudpickle is installed, which pickles a class by value."""
+    return importlib.util.find_spec("cloudpickle") is not None
+
+
 def of_main(value: Any) -> Explanation | None:
     """Returns why a worker will not find a function or class of this process's main module, or None."""
     name = getattr(value, "__qualname__", "?")
     path = main_script.path_of_main()
     if not path:
         return Explanation(
-            f"{name} is defined in __main__, which a worker cannot import: it is not a file (a notebook, stdin or -c)",
-            "define it in a module that can be imported",
+            f"{name} {NO_FILE}",
+            "define it in a module that can be imported" + ("" if can_send_classes() else _WITH_CLOUDPICKLE),
             _where_of(value),
-            _BY_VALUE if is_a(value, types.FunctionType) else "",
+            _BY_VALUE if is_a(value, types.FunctionType) or can_send_classes() else "",
         )
     if main_script.is_guarded(path, name.partition(".")[0]):
         return Explanation(

@@ -96,6 +96,31 @@ def _fill_function(function: types.FunctionType, state: tuple[Any, ...]) -> None
         function.__globals__.setdefault(name, value)
 
 
+# ---- classes by value ----
+
+
+def _is_lost_class(cls: type) -> bool:
+    """Returns True for a class of a main module that is not a file, if cloudpickle can send it."""
+    return reasons.is_mains(cls) and not main_script.path_of_main() and reasons.can_send_classes()
+
+
+def _reduce_class(cls: type) -> Reduction:
+    return _load_class, (importlib.import_module("cloudpickle").dumps(cls), cls.__qualname__)
+
+
+def _load_class(data: bytes, name: str) -> Any:
+    """Loads a class, and puts it into the main module with the globals of its methods, so that instances of these
+    classes can be sent back in a batch."""
+    cls = importlib.import_module("cloudpickle").loads(data)
+    main = vars(sys.modules["__main__"])
+    for method in vars(cls).values():
+        for known, value in method.__globals__.items() if isinstance(method, types.FunctionType) else ():
+            main.setdefault(known, value)
+    if "." not in name:
+        main.setdefault(name, cls)
+    return cls
+
+
 # ---- files ----
 
 
@@ -144,6 +169,7 @@ _RULES: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (type(threading.Lock()), lambda lock: (threading.Lock, ())),
     (type(threading.RLock()), lambda lock: (threading.RLock, ())),
     (types.FunctionType, lambda function: _reduce_function(function) if is_lost(function) else NotImplemented),
+    (type, lambda cls: _reduce_class(cls) if _is_lost_class(cls) else NotImplemented),
     (types.ModuleType, lambda module: (importlib.import_module, (module.__name__,))),
     ((io.TextIOWrapper, io.BufferedReader, io.FileIO), _reduce_file),
     (logging.Handler, _reduce_handler),

@@ -14,7 +14,7 @@ from headrace._inspect import growth
 from headrace._inspect.cores import usable_cores
 from headrace.doctor.machine import fork, limits
 from headrace.doctor.observations import Observation
-from headrace.doctor.run import caching, images, measure, order, padding
+from headrace.doctor.run import caching, generators, images, measure, order, padding
 from headrace.doctor.run.measure import Run, method_of
 
 _TRY_S = 3.0  # for each number of workers
@@ -194,4 +194,5 @@ def examine(
     found += padding.check_padding(loader)
     found += images.check_images(loader)
     found += caching.check_caching(loader)
+    found += generators.check_generators(loader)
     return [close, *runs]

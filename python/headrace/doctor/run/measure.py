@@ -14,7 +14,7 @@ from headrace._inspect import lookup
 
 
 @contextlib.contextmanager
-def _with_workers(loader: Any, count: int) -> Iterator[None]:
+def with_workers(loader: Any, count: int) -> Iterator[None]:
     """Gives the loader another number of workers, and no persistent workers of an earlier run."""
     names = ["num_workers", "prefetch_factor", *(["on_stall"] if lookup.has_attribute(loader, "on_stall") else [])]
     kept = {name: getattr(loader, name) for name in names}
@@ -59,11 +59,18 @@ def _engine_report(iterator: Any) -> dict[str, Any]:
     return dict(report()) if callable(report) else {}
 
 
+def close(iterator: Any) -> None:
+    """Ends the workers of an iterator."""
+    end = lookup.attribute(iterator, "close") or lookup.attribute(iterator, "_shutdown_workers")
+    if callable(end):
+        end()
+
+
 def run(loader: Any, workers: int, batches: int, least_s: float = 0.0, most_s: float = float("inf")) -> Run:
     """Runs one pass until it has `batches` and took `least_s`, or until it took `most_s`, after the first round of all
     workers. With `least_s` it ends with a whole round, because the batches of a round may arrive at the same time."""
     round_count = max(1, workers)
-    with _with_workers(loader, workers):
+    with with_workers(loader, workers):
         start = time.monotonic()
         iterator = iter(loader)
         first = begun = counted_until = start
@@ -78,8 +85,6 @@ def run(loader: Any, workers: int, batches: int, least_s: float = 0.0, most_s: f
             if is_enough and (not least_s or counted_until == now):
                 break
         report = _engine_report(iterator)
-        close = lookup.attribute(iterator, "close") or lookup.attribute(iterator, "_shutdown_workers")
-        if callable(close):
-            close()
+        close(iterator)
     counted = max(0, count // round_count - 1) * round_count
     return Run(workers, count, counted, counted_until - begun, first - start, report)
