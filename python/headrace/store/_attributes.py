@@ -268,8 +268,8 @@ def _unlike(value: Any) -> str:
         one = left.pop()
         if any(test(one) for test in lookup.kept_as_they_are):
             return (
-                "an array of headrace.cache.shared, and a view would not see what is written to it; keep the array in an "
-                "attribute of its own"
+                "an array of headrace.cache.shared, and a view would not see what is written to it; keep the array in "
+                "an attribute of its own"
             )
         if type(one) is defaultdict and one.default_factory is not None:
             return "a defaultdict that makes missing entries, which a view does not; set its default_factory to None"
