@@ -12,6 +12,7 @@ import operator
 import random
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 
 def exact_text_of(index: object) -> str:
@@ -45,6 +46,17 @@ def seed_all(seed: int, epoch: int, index: object) -> None:
         numpy.random.seed([key & 0xFFFFFFFF, key >> 32])
     if torch is not None:
         torch.default_generator.manual_seed(key)
+
+
+def states() -> dict[str, Any]:
+    """Returns the states of these generators, by library, as values that can be compared."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    found: dict[str, Any] = {"random": random.getstate()}
+    if numpy is not None:
+        found["numpy"] = numpy.random.get_state(legacy=False)
+    if torch is not None:
+        found["torch"] = torch.default_generator.get_state()
+    return found
 
 
 @contextlib.contextmanager
