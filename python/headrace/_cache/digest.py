@@ -158,7 +158,7 @@ class Digest:
         try:
             if isinstance(size, int) and size > self._left:
                 raise fingerprint.TooLarge
-            self._left -= fingerprint.write(value, self._taking(hashed.update), self._left, self._code_of)
+            self._left -= fingerprint.write(value, hashed.update, self._left, self._code_of, watch=self._watch)
         except fingerprint.TooLarge:
             self._refuse(name, f"{getattr(value, 'dtype', '')} {getattr(value, 'shape', '')}")
             return
@@ -169,17 +169,6 @@ class Digest:
             self.seen[name] = hashed.hexdigest()
         if users_code.is_users(users_code.file_of(type(value))):
             self.add(type(value), f"class of {name}")
-
-    def _taking(self, take: Callable[[Any], None]) -> Callable[[Any], None]:
-        if self._watch is None:
-            return take
-        watch = self._watch
-
-        def take_and_count(data: Any) -> None:
-            take(data)
-            watch(memoryview(data).nbytes)
-
-        return take_and_count
 
     def _code_of(self, value: Any) -> bytes | None:
         """Returns the text of a function or class of the user, not of what these name. None: pickle names it."""

@@ -40,10 +40,10 @@ class WithoutGenerators:
 
 
 class _Limited(io.RawIOBase):
-    """Passes bytes on, up to a number."""
+    """Passes bytes on, up to a number. watch: is told how many were read."""
 
-    def __init__(self, take: Callable[[Any], None], most: int) -> None:
-        self.take, self.left = take, most
+    def __init__(self, take: Callable[[Any], None], most: int, watch: Callable[[int], None] | None) -> None:
+        self.take, self.left, self.watch = take, most, watch
 
     def writable(self) -> bool:
         return True
@@ -52,6 +52,8 @@ class _Limited(io.RawIOBase):
         self.left -= bytes_
         if self.left < 0:
             raise TooLarge
+        if self.watch is not None:
+            self.watch(bytes_)
 
     def write(self, data: Any) -> int:
         count = memoryview(data).nbytes
@@ -115,11 +117,12 @@ class _Pickler(pickle.Pickler):
     def _digest_of(self, array: Any) -> bytes:
         """Reads an array of any size in pieces, without a copy of all of it."""
         hashed = hashlib.blake2b(digest_size=16)
-        self._file.count(array.nbytes)
         for block in contents.blocks(array):
             data = contents.bytes_of(block)
             for at in range(0, data.nbytes, _PIECE_BYTES):
-                hashed.update(data[at : at + _PIECE_BYTES])
+                piece = data[at : at + _PIECE_BYTES]
+                self._file.count(piece.nbytes)
+                hashed.update(piece)
         return hashed.digest()
 
     def _by_attributes(self, value: Any) -> Any:
@@ -145,10 +148,11 @@ def write(
     most: int,
     code_of: Callable[[Any], bytes | None],
     with_generators: bool = True,
+    watch: Callable[[int], None] | None = None,
 ) -> int:
-    """Passes the bytes of a value to `take`, and returns how many. code_of: returns the text of a function or class of
-    the user, None for others. Raises TooLarge, Unknown."""
-    limited = _Limited(take, most)
+    """Passes the bytes of a value to `take`, and returns how many were read. code_of: returns the text of a function or
+    class of the user, None for others. Raises TooLarge, Unknown."""
+    limited = _Limited(take, most, watch)
     try:
         if isinstance(value, (set, frozenset)):  # the pickler does not ask for sets; one within a list keeps its order
             value = sorted(fingerprint(one, code_of, with_generators) for one in value)
