@@ -13,10 +13,13 @@ import io
 import pickle
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from headrace import _core
 from headrace._cache import attached, contents, mapped_files
+from headrace._inspect.cores import usable_cores
 from headrace._samples import tensor_parts
 from headrace._samples.own_generators import is_generator
 
@@ -101,9 +104,7 @@ class _Pickler(pickle.Pickler):
                 *array.__reduce_ex__(4),
                 sorted(vars(array).items()) if hasattr(array, "__dict__") else [],
             )
-        place = attached.find(array) or mapped_files.place_of(array)
-        if place is None:
-            place = self._digest_of(array)
+        place: Any = attached.find(array) or mapped_files.place_of(array) or self._digest_of(array)
         return _marker, ("array", array.dtype, array.shape, array.strides, place)
 
     def _of_tensor(self, tensor: Any) -> Any:
@@ -117,12 +118,14 @@ class _Pickler(pickle.Pickler):
     def _digest_of(self, array: Any) -> bytes:
         """Reads an array of any size in pieces, without a copy of all of it."""
         hashed = hashlib.blake2b(digest_size=16)
+        if array.nbytes > self._file.left:
+            raise TooLarge
         for block in contents.blocks(array):
             data = contents.bytes_of(block)
-            for at in range(0, data.nbytes, _PIECE_BYTES):
-                piece = data[at : at + _PIECE_BYTES]
-                self._file.count(piece.nbytes)
-                hashed.update(piece)
+            pieces = [data[at : at + _PIECE_BYTES] for at in range(0, data.nbytes, _PIECE_BYTES)]
+            for digest in _digests_of(pieces):
+                hashed.update(digest)
+                self._file.count(_PIECE_BYTES if len(pieces) > 1 else data.nbytes)
         return hashed.digest()
 
     def _by_attributes(self, value: Any) -> Any:
@@ -136,6 +139,19 @@ class _Pickler(pickle.Pickler):
         if not getattr(value, "__dict__", None):
             raise Unknown(f"{type(value).__module__}.{type(value).__qualname__}")
         return _marker, (type(value), sorted(vars(value).items()))
+
+
+def _digest_of_piece(piece: memoryview) -> bytes:
+    return hashlib.sha256(piece).digest()  # most processors have instructions for it
+
+
+def _digests_of(pieces: list[memoryview]) -> Iterator[bytes]:
+    """Yields the digest of each piece, computed by a thread for each core if there are several pieces."""
+    if len(pieces) < 2:
+        yield from map(_digest_of_piece, pieces)
+        return
+    with ThreadPoolExecutor(usable_cores(_core.machine())) as pool:
+        yield from pool.map(_digest_of_piece, pieces)
 
 
 def _strided() -> Any:

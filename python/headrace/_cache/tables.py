@@ -94,7 +94,7 @@ def _default_name(dataset: Any, stamp: str, unknown: list[str]) -> str:
 def obtain(
     cache: _core.Cache, label: str, version: str, stamp: str, keep: int, count: int, budget: int | None
 ) -> _core.Cached:
-    """Returns the table of this name, which is made if there is none, or one of other samples."""
+    """Returns the table of this name, which is made if it does not exist, or has other samples."""
     name = label + SUFFIX
 
     def make(build: _core.CacheBuild) -> str:

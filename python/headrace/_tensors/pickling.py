@@ -79,7 +79,7 @@ class Pickler(pickling.Pickler):
         if self.is_exact and type(value) is torch.Tensor and not value.requires_grad:
             value = value.resolve_conj().resolve_neg()  # a pickle does not keep these bits, and torch loses them, too
         if self.is_exact and isinstance(value, torch.Tensor) and _is_changed_by_torch(value):
-            return value.__reduce_ex__(5)
+            return value.__reduce_ex__(5)  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Tensor) and _is_plain(value):
             number, part = self._part_of(value.untyped_storage())
             part.add(*_span(value))

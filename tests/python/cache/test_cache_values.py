@@ -64,7 +64,7 @@ class Graph:
 
 
 class Lazy:
-    """Has a table that is filled while it is used, and that is not kept."""
+    """An object with a table that is filled while it is used, and that is not kept."""
 
     def __init__(self) -> None:
         self.values = np.arange(3)
@@ -81,7 +81,7 @@ class Listed(list[int]):
 
 @dataclasses.dataclass
 class Silent:
-    """Is equal whatever its noise is."""
+    """A record that is equal whatever its noise is."""
 
     name: str
     noise: float = dataclasses.field(compare=False)

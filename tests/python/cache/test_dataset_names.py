@@ -26,7 +26,7 @@ class Slots:
 
 
 class Around(Slots):
-    """Has its values in a slot, and a __dict__ too."""
+    """A dataset with its values in a slot, and a __dict__ too."""
 
 
 class Listed(list[Any]):
