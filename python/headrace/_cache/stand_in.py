@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The object that a dataset gets from a divided transform, in the place of the result. It can be put into a sample, and nothing
-else: each use raises an error and is noted, because a value that is not the result would lead to other samples."""
+"""The object that a dataset gets from a divided transform, in the place of the result. It can be put into a sample, and
+nothing else: each use raises an error and is noted, because a value that is not the result would lead to other
+samples."""
 
 from __future__ import annotations
 
