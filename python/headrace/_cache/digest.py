@@ -10,55 +10,39 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import os
-import site
 import sys
-import sysconfig
+import time
 import types
+from collections.abc import Callable
 from typing import Any
 
-from headrace._cache import fingerprint
+from headrace._cache import building, fingerprint
+from headrace._errors.units import in_units
+from headrace._inspect import users_code
+from headrace._inspect.attributes import own_attributes
 
 MOST_BYTES = 64 << 20
 _DEEPEST = 50
-_MOST_OF_DATASET = 1 << 30  # the list of a million files takes 100 MB; samples of it are compared, too
+_SILENT_S, _SAY_EACH_S = 2.0, 10.0  # when, and how often, a line says how much of a dataset was read
+_MUCH_BYTES = 1 << 30
 _UNSET = "a variable that is not set yet"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-_library_folders: list[str] = []
 
 
 class TooLarge(Exception):
     """Raised if a value that belongs to the function is too large for a digest. Its text is the value's name."""
 
 
-def _is_users(file: str | None) -> bool:
-    """Returns True for a file that is not of Python, of an installed package, or of headrace itself."""
-    if not file or file.startswith("<frozen"):
-        return False
-    if not _library_folders:
-        paths = sysconfig.get_paths()
-        known = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], site.getusersitepackages()]
-        known.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        _library_folders.extend(os.path.join(os.path.realpath(path), "") for path in known)
-    return not os.path.realpath(file).startswith(tuple(_library_folders))
-
-
-def _file_of(value: Any) -> str | None:
-    if isinstance(value, types.FunctionType):
-        return value.__code__.co_filename
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
-    return getattr(module, "__file__", None)
-
-
 class Digest:
     """Collects what belongs to a function. `seen` lists it by name, with a short digest of each part, so that a later
     one can say what changed."""
 
-    def __init__(self, skips_large: bool, most_bytes: int | None = None) -> None:
+    def __init__(self, skips_large: bool, watch: Callable[[int], None] | None = None) -> None:
         self._skips_large = skips_large
-        self._left = MOST_BYTES if most_bytes is None else most_bytes
+        self._watch = watch  # is told how many bytes were read; then there is no limit
+        self._left = MOST_BYTES if watch is None else sys.maxsize
         self._depth = 0  # of names that the code of names names
-        self._known: set[int] = set()
+        self._known: dict[int, str] = {}  # the name under which a value was added first
         self._alive: list[Any] = []  # so that no id is used twice
         self.seen: dict[str, str] = {}
         self.unknown: list[str] = []  # values of which only the class counts
@@ -68,7 +52,10 @@ class Digest:
 
     def add(self, value: Any, name: str) -> None:
         """Adds a function, a class, or a value that a function uses. Raises TooLarge."""
-        if id(value) in self._known or self._depth == _DEEPEST:
+        if id(value) in self._known:  # which of several values an attribute is may be what matters
+            self._note(name, f"the same as {self._known[id(value)]}".encode())
+            return
+        if self._depth == _DEEPEST:
             return
         self._depth += 1
         try:
@@ -94,12 +81,12 @@ class Digest:
 
     # ---- code ----
 
-    def _remember(self, value: Any) -> None:
-        self._known.add(id(value))
+    def _remember(self, value: Any, name: str) -> None:
+        self._known[id(value)] = name
         self._alive.append(value)
 
     def _add_function(self, function: Any, name: str) -> None:
-        self._remember(function)
+        self._remember(function, name)
         if not isinstance(function, types.FunctionType):
             self.add(function, name)
             return
@@ -127,7 +114,7 @@ class Digest:
 
     def _add_attributes(self, module: Any, name: str, code: types.CodeType) -> None:
         """Adds module.function, for a module of the user."""
-        if not isinstance(module, types.ModuleType) or not _is_users(getattr(module, "__file__", None)):
+        if not isinstance(module, types.ModuleType) or not users_code.is_users(getattr(module, "__file__", None)):
             return
         for attribute in code.co_names:
             if attribute in vars(module):
@@ -139,22 +126,22 @@ class Digest:
             return
         unknown = len(self.unknown)
         if isinstance(value, (types.FunctionType, type)):
-            if _is_users(_file_of(value)):
+            if users_code.is_users(users_code.file_of(value)):
                 self.add(value, name)
         elif not isinstance(value, types.ModuleType):
             self.add(value, name)
         del self.unknown[unknown:]
 
     def _add_class(self, cls: type, name: str) -> None:
-        self._remember(cls)
+        self._remember(cls, name)
         self._note(name, _class_text(cls))
         for base in cls.__mro__[1:]:
-            if id(base) not in self._known and _is_users(_file_of(base)):
+            if id(base) not in self._known and users_code.is_users(users_code.file_of(base)):
                 self.add(base, f"class {base.__qualname__}")
         for attribute, member in list(vars(cls).items()):
             function = getattr(member, "__func__", member)
             if isinstance(function, types.FunctionType):
-                self._remember(function)
+                self._remember(function, f"{name}.{attribute}")
                 self._add_names(function.__code__, function.__globals__)
             elif attribute == "__wrapped__":
                 self._add_used(function, f"{name}.{attribute}")
@@ -165,13 +152,13 @@ class Digest:
         if isinstance(value, _PLAIN):
             self._note(name, f"{type(value).__name__} {value!r}".encode(errors="surrogatepass"))
             return
-        self._remember(value)
+        self._remember(value, name)
         hashed = hashlib.blake2b(digest_size=8)
         size = _bytes_of(value)
         try:
             if isinstance(size, int) and size > self._left:
                 raise fingerprint.TooLarge
-            self._left -= fingerprint.write(value, hashed.update, self._left, self._code_of)
+            self._left -= fingerprint.write(value, hashed.update, self._left, self._code_of, watch=self._watch)
         except fingerprint.TooLarge:
             self._refuse(name, f"{getattr(value, 'dtype', '')} {getattr(value, 'shape', '')}")
             return
@@ -180,12 +167,12 @@ class Digest:
             self._note(name, f"an instance of {type(value).__module__}.{type(value).__qualname__}".encode())
         else:
             self.seen[name] = hashed.hexdigest()
-        if _is_users(_file_of(type(value))):
+        if users_code.is_users(users_code.file_of(type(value))):
             self.add(type(value), f"class of {name}")
 
     def _code_of(self, value: Any) -> bytes | None:
-        """Returns the text of a function or class of the user; its names are noted, too. None: pickle names it."""
-        if not _is_users(_file_of(value)) and getattr(value, "__name__", "") != "<lambda>":
+        """Returns the text of a function or class of the user, not of what these name. None: pickle names it."""
+        if not users_code.is_users(users_code.file_of(value)) and getattr(value, "__name__", "") != "<lambda>":
             return None
         if isinstance(value, type):
             return _class_text(value)
@@ -259,17 +246,38 @@ def seen_by(function: Any, has_version: bool) -> dict[str, str]:
     return digest.seen
 
 
+class _Reading:
+    """Says how far it is, if reading the values of a dataset takes long."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._bytes, self._next = name, 0, time.monotonic() + _SILENT_S
+
+    def __call__(self, count: int) -> None:
+        self._bytes += count
+        if self._bytes > _MUCH_BYTES and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _SAY_EACH_S
+            building.say(
+                f"cache: reading the attributes of {self._name}, to see whether another job has its samples: "
+                f"{in_units(self._bytes)} so far"
+            )
+
+
 def seen_in(value: Any) -> tuple[dict[str, str], list[str]]:
-    """Returns the parts of a dataset: its class, and each of its attributes, up to 1 GiB together; of larger ones only
-    the shape counts. And the names of attributes that cannot be compared."""
-    digest = Digest(True, _MOST_OF_DATASET)
+    """Returns the parts of a dataset: its class, its items if it is a list or a dict, and each of its attributes, of
+    any size. And the names of attributes that cannot be compared."""
     name = type(value).__qualname__
-    if _is_users(_file_of(type(value))):
+    digest = Digest(False, _Reading(name))
+    if users_code.is_users(users_code.file_of(type(value))):
         digest.add(type(value), f"class {name}")
     else:
         digest.seen[f"class {name}"] = f"{type(value).__module__}.{name}"
-    for attribute, part in sorted(getattr(value, "__dict__", {}).items()):
+    attributes = {attribute: part for attribute, part, _ in own_attributes(value)}
+    for attribute, part in sorted(attributes.items()):
         digest.add(part, f"{name}.{attribute}")
-    if not hasattr(value, "__dict__"):
+    if isinstance(value, (list, tuple)):
+        digest.add(list(value), f"the items of {name}")
+    elif isinstance(value, dict):
+        digest.add(list(dict.items(value)), f"the items of {name}")
+    elif not attributes and not hasattr(value, "__dict__"):
         digest.add(value, name)
     return digest.seen, digest.unknown

@@ -2,19 +2,28 @@
 """Turns any object into bytes that are the same in each process: what a pickle says, without addresses, and without the
 names of scripts. They are only compared, never loaded.
 
-Tensors are written by their values, functions and classes of the user by their source text and code, a set in the order
-of its parts, and what cannot be pickled by its attributes.
+Arrays and tensors are written by a digest of their values, functions and classes of the user by their source text and
+code, a set in the order of its parts, and what cannot be pickled by its attributes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
+import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from headrace._samples.compare import tensor_bytes
+from headrace import _core
+from headrace._cache import attached, contents, mapped_files
+from headrace._inspect.cores import usable_cores
+from headrace._samples import tensor_parts
+from headrace._samples.kept_generators import is_generator
+
+_PIECE_BYTES = 64 << 20  # of an array, between two looks at the progress
 
 
 class TooLarge(Exception):
@@ -25,21 +34,34 @@ class Unknown(Exception):
     """Raised for an object that can be compared in no way, such as an open file. Its text is the object's class."""
 
 
-class _Limited(io.RawIOBase):
-    """Passes bytes on, up to a number."""
+class WithoutGenerators:
+    """Base of values of which only some parts count, and of these not the random number generators."""
 
-    def __init__(self, take: Callable[[bytes], None], most: int) -> None:
-        self._take, self.left = take, most
+    def fingerprint_parts(self) -> Any:
+        """Returns the parts."""
+        raise NotImplementedError
+
+
+class _Limited(io.RawIOBase):
+    """Passes bytes on, up to a number. watch: is told how many were read."""
+
+    def __init__(self, take: Callable[[Any], None], most: int, watch: Callable[[int], None] | None) -> None:
+        self.take, self.left, self.watch = take, most, watch
 
     def writable(self) -> bool:
         return True
 
-    def write(self, data: Any) -> int:
-        count = memoryview(data).nbytes
-        self.left -= count
+    def count(self, bytes_: int) -> None:
+        self.left -= bytes_
         if self.left < 0:
             raise TooLarge
-        self._take(bytes(data))
+        if self.watch is not None:
+            self.watch(bytes_)
+
+    def write(self, data: Any) -> int:
+        count = memoryview(data).nbytes
+        self.count(count)
+        self.take(data)
         return count
 
 
@@ -48,19 +70,63 @@ def _marker(*parts: Any) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: Any, code_of: Callable[[Any], bytes | None]) -> None:
+    def __init__(self, file: _Limited, code_of: Callable[[Any], bytes | None], with_generators: bool) -> None:
         super().__init__(file, 4)
+        self._file = file
         self._code_of = code_of
+        self._with_generators = with_generators
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (types.FunctionType, type)):
             code = None if value is _marker else self._code_of(value)
             return NotImplemented if code is None else (_marker, ("code", code))
+        if type(value).__module__.partition(".")[0] == "numpy" or hasattr(value, "__array_finalize__"):
+            found = self._of_array(value)
+            if found is not None:
+                return found
         if hasattr(value, "untyped_storage") and hasattr(value, "layout"):
-            return _marker, ("tensor", str(value.dtype), tuple(value.shape), tensor_bytes(value))
+            return self._of_tensor(value)
         if isinstance(value, types.ModuleType):
             return _marker, ("module", value.__name__)
+        if isinstance(value, WithoutGenerators):
+            return _marker, ("parts", fingerprint(value.fingerprint_parts(), self._code_of, False))
+        if not self._with_generators and is_generator(value):
+            return _marker, ("generator", type(value).__name__)
         return self._by_attributes(value)
+
+    def _of_array(self, array: Any) -> Any:
+        np = sys.modules.get("numpy")
+        if np is None or not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            return None
+        if type(array) not in (np.ndarray, np.memmap):  # its own pickle may leave attributes out
+            return _marker, (
+                "array",
+                *array.__reduce_ex__(4),
+                sorted(vars(array).items()) if hasattr(array, "__dict__") else [],
+            )
+        place: Any = attached.find(array) or mapped_files.place_of(array) or self._digest_of(array)
+        return _marker, ("array", array.dtype, array.shape, array.strides, place)
+
+    def _of_tensor(self, tensor: Any) -> Any:
+        parts = tensor_parts.parts_of(tensor)
+        strides = (
+            tensor.stride() if not parts.more and hasattr(tensor, "stride") and tensor.layout == _strided() else ()
+        )
+        values = [self._digest_of(part) for part in parts.values]
+        return _marker, ("tensor", parts.description, strides, values, parts.more)
+
+    def _digest_of(self, array: Any) -> bytes:
+        """Reads an array of any size in pieces, without a copy of all of it."""
+        hashed = hashlib.blake2b(digest_size=16)
+        if array.nbytes > self._file.left:
+            raise TooLarge
+        for block in contents.blocks(array):
+            data = contents.bytes_of(block)
+            pieces = [data[at : at + _PIECE_BYTES] for at in range(0, data.nbytes, _PIECE_BYTES)]
+            for digest in _digests_of(pieces):
+                hashed.update(digest)
+                self._file.count(_PIECE_BYTES if len(pieces) > 1 else data.nbytes)
+        return hashed.digest()
 
     def _by_attributes(self, value: Any) -> Any:
         """Writes an object by its attributes if pickle has no way to."""
@@ -75,14 +141,38 @@ class _Pickler(pickle.Pickler):
         return _marker, (type(value), sorted(vars(value).items()))
 
 
-def write(value: Any, take: Callable[[bytes], None], most: int, code_of: Callable[[Any], bytes | None]) -> int:
-    """Passes the bytes of a value to `take`, and returns how many. code_of: returns the text of a function or class of
-    the user, None for others. Raises TooLarge, Unknown."""
-    limited = _Limited(take, most)
+def _digest_of_piece(piece: memoryview) -> bytes:
+    return hashlib.sha256(piece).digest()  # most processors have instructions for it
+
+
+def _digests_of(pieces: list[memoryview]) -> Iterator[bytes]:
+    """Yields the digest of each piece, computed by a thread for each core if there are several pieces."""
+    if len(pieces) < 2:
+        yield from map(_digest_of_piece, pieces)
+        return
+    with ThreadPoolExecutor(usable_cores(_core.machine())) as pool:
+        yield from pool.map(_digest_of_piece, pieces)
+
+
+def _strided() -> Any:
+    return sys.modules["torch"].strided
+
+
+def write(
+    value: Any,
+    take: Callable[[Any], None],
+    most: int,
+    code_of: Callable[[Any], bytes | None],
+    with_generators: bool = True,
+    watch: Callable[[int], None] | None = None,
+) -> int:
+    """Passes the bytes of a value to `take`, and returns how many were read. code_of: returns the text of a function or
+    class of the user, None for others. Raises TooLarge, Unknown."""
+    limited = _Limited(take, most, watch)
     try:
         if isinstance(value, (set, frozenset)):  # the pickler does not ask for sets; one within a list keeps its order
-            value = sorted(fingerprint(one, code_of) for one in value)
-        _Pickler(limited, code_of).dump(value)
+            value = sorted(fingerprint(one, code_of, with_generators) for one in value)
+        _Pickler(limited, code_of, with_generators).dump(value)
     except (TooLarge, Unknown):
         raise
     except Exception as error:
@@ -90,7 +180,7 @@ def write(value: Any, take: Callable[[bytes], None], most: int, code_of: Callabl
     return most - limited.left
 
 
-def fingerprint(value: Any, code_of: Callable[[Any], bytes | None]) -> bytes:
+def fingerprint(value: Any, code_of: Callable[[Any], bytes | None], with_generators: bool = True) -> bytes:
     parts: list[bytes] = []
-    write(value, parts.append, 1 << 40, code_of)
+    write(value, lambda data: parts.append(bytes(data)), sys.maxsize, code_of, with_generators)
     return b"".join(parts)

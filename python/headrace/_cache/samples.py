@@ -9,37 +9,38 @@ runs the random steps behind it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
-import itertools
-import json
 import operator
 import os
-import secrets
+import pickle
 import sys
 import threading
-import weakref
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace import _core, _options
-from headrace._cache import attached, building, digest, opening, splitting, stamps
+from headrace._cache import attached, building, opening, splitting, stamps, tables
 from headrace._cache.opening import Root
+from headrace._cache.tables import Handle
 from headrace._errors import exception_text
 from headrace._errors.units import in_units
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
 from headrace._samples import checks, pending
+from headrace._samples.compare import difference
+from headrace._samples.kept_generators import Own
 from headrace._samples.prepared import PreparedDataset
 from headrace._start import pickling
 
 _CHECK, _CHECKING, _RIGHT, _WRONG = range(4)  # enum hr_samples_check
-_SUFFIX = ".samples"  # of the names of such objects, so that no other data has them
-_FORMAT = "samples"
+_LOOK_S = 0.01  # between two looks whether the check of another process has ended
 _UNFIT, _NO_ROOM = "cannot be pickled", "the budget is used up"
+_ADVICE = (
+    "If its random steps should run behind the cache, give them yourself: headrace.cache_samples(dataset, "
+    "transform=...), with a dataset that does not have them"
+)
 _told: set[str] = set()
-_kept: dict[int, _core.Cached] = {}  # one for each dataset: so that keep="job" means the dataset, and not a loader
-_numbers = itertools.count()
 _warned = {"disabled": False}
 
 
@@ -64,6 +65,7 @@ def _of_process() -> dict[str, Any]:
         "_table": None,
         "_ahead": _Ahead(),
         "_lock": threading.RLock(),
+        "_own": None,
         "_has_begun": False,
         "_knows_numpy": False,
         "_knows_torch": False,
@@ -80,8 +82,10 @@ class CachedSamples(PreparedDataset):
     _division: Any
     _first: Any
     _count: int
-    _handle: tuple[str | None, str, str, str] | None
+    _handle: Handle | None
+    _whole: Handle | None
     _table: _core.Samples | None
+    _own: Own | None
     _has_begun: bool
     _knows_numpy: bool
     _knows_torch: bool
@@ -96,7 +100,8 @@ class CachedSamples(PreparedDataset):
             "_division": division,
             "_first": None if division is None else splitting.First(division),
             "_count": len(dataset),
-            "_handle": None,  # root, name, version, id; None: not cached
+            "_handle": None,  # None: not cached
+            "_whole": None,  # of the table for samples of the whole transform, if it was divided
         }
         vars(self).update(own, **_of_process())
 
@@ -132,13 +137,12 @@ class CachedSamples(PreparedDataset):
     @property
     def name(self) -> str | None:
         """Returns the name of the samples in the cache, or None if they are not cached."""
-        return None if self._handle is None else self._handle[1].removesuffix(_SUFFIX)
+        return None if self._handle is None else self._handle[1].removesuffix(tables.SUFFIX)
 
     # ---- samples ----
 
     def __getitem__(self, index: Any) -> Any:
-        sample = self._base(index)
-        return sample if self.transform is None else self.transform(sample)
+        return self._behind(self._base(index))
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
         samples = []
@@ -187,7 +191,7 @@ class CachedSamples(PreparedDataset):
         number = self._number_of(index)
         table = self._checked()
         if number is None or table is None:
-            return self._make(index)
+            return self._make_whole(index)  # which has no marks for a divided transform
         ahead = self._ahead.made.pop(number, NotImplemented)
         if type(ahead) is _Failure:
             raise ahead.error
@@ -198,22 +202,39 @@ class CachedSamples(PreparedDataset):
 
     def _make(self, index: Any) -> Any:
         """Makes a sample as it is kept: without the steps behind the cache."""
-        return self._make_whole(index) if self._division is None else self._make_first(index)
+        if self._division is None:
+            return self._make_whole(index)
+        try:
+            return self._make_first(index)
+        except checks.NotProved as why:
+            raise checks.SamplesDiffer(
+                f"headrace: cache= has divided the transform of the dataset in front of its first random step, but "
+                f"sample {index!r} shows that it must not be divided: {why}. {_ADVICE}"
+            ) from why
 
     def _make_whole(self, index: Any) -> Any:
-        with pending.made_at_once():
+        with contextlib.nullcontext() if self._division is None else self._lock, pending.made_at_once():
             return checks.settled(self._get(index))
 
     def _make_first(self, index: Any) -> Any:
-        try:
-            with self._lock, splitting.doing_first(self.dataset, self._division, self._first):
-                sample = self._make_whole(index)
-                self._first.check(sample)
-                return sample
-        except (TypeError, AttributeError) as error:
-            if splitting.CHANGED not in str(error):
-                exception_text.add_text(error, splitting.CHANGED)
-            raise
+        first = self._first
+        with self._lock, splitting.doing_first(self.dataset, self._division, first), pending.made_at_once():
+            try:
+                sample = self._get(index)
+            except Exception:
+                first.check_not_used()
+                raise
+            return checks.settled(first.marks_of(sample))
+
+    def _make_divided(self, index: Any) -> Any:
+        """Makes a sample in both parts, without the table."""
+        with self._lock:
+            sample = self._make_first(index)
+            self._first.check_not_kept()
+        return self._behind(sample)
+
+    def _behind(self, sample: Any) -> Any:
+        return sample if self.transform is None else self.transform(sample)
 
     def _get(self, index: Any) -> Any:
         try:
@@ -243,7 +264,7 @@ class CachedSamples(PreparedDataset):
             cached = attached.attach(cache, name, version, identity)
             if attached.meta_of(cached).get("torch"):
                 importlib.import_module("torch")  # its tensors may be among the samples
-            self._table = _core.Samples(cached, pickling.dump_exactly)
+            self._table = _core.Samples(cached, _dump)
         if self._table is not None:
             self._know_arrays()
         return self._table
@@ -266,32 +287,89 @@ class CachedSamples(PreparedDataset):
     # ---- is it right? ----
 
     def begin(self, is_first: bool) -> None:
+        if self._division is not None:
+            splitting.check_unchanged(self.dataset, self._division)
         table = self._open()
-        if table is not None and self._handle is not None:
-            name, version = str(self.name), self._handle[2]
-            state = table.begin_check()
+        if table is not None:
+            state = _ended_check(table)
             if state == _CHECK:
-                self._check(table, name)
-            elif state == _WRONG:
-                raise checks.SamplesDiffer(checks.say_random(name, "that was found before"))
+                state = self._check(table)
             elif state == _RIGHT and is_first:
-                checks.check_not_stale(self._make, table.view, self._count, name, version)
+                self._compare_again(table)
+            if state == _WRONG:
+                self._use_whole(is_first)
         self._has_begun = True
 
-    def _check(self, table: _core.Samples, name: str) -> None:
+    def _use_whole(self, is_first: bool) -> None:
+        """Goes on without a division, which was found to be wrong. Raises SamplesDiffer if there was none."""
+        if self._division is None:
+            raise checks.SamplesDiffer(checks.say_random(str(self.name), "that was found before"))
+        self._undivide()
+        self.begin(is_first)
+
+    def _undivide(self) -> None:
+        self.transform = self._division = self._first = self._table = None
+        self._handle, self._whole = self._whole, None
+
+    def _generators(self) -> Own:
+        if self._own is None:
+            self._own = Own(self.dataset)
+        return self._own
+
+    def _check(self, table: _core.Samples) -> int:
+        """Checks a new table, and returns _RIGHT, or _WRONG if the transform must not be divided."""
         result = _CHECK
         try:
-            checks.check_not_random(lambda index: table.get(index, self._make), self._make, self._count, name)
-            if self._division is not None and self.transform is not None:
-                checks.check_division(self._make_whole, self._make, self.transform, self._count)
-            result = _RIGHT
+            result = self._find_out(table)
         except checks.SamplesDiffer:
             result = _WRONG
             raise
         finally:
             table.end_check(result)
-            if result == _WRONG:
+            if result == _WRONG and self._division is None:
                 self.drop()  # samples that were kept meanwhile are not right
+        return result
+
+    def _find_out(self, table: _core.Samples) -> int:
+        own, name = self._generators(), str(self.name)
+        try:
+            if self._division is not None:
+                checks.prove_division(self._make_whole, self._make_divided, self._count, own)
+            drawing = checks.Drawing(own, Own(splitting.draws_in_vain(self.dataset)))
+            kept = lambda index: table.get(index, self._make)  # noqa: E731
+            checks.check_not_random(kept, self._make, self._count, name, drawing)
+        except (checks.NotProved, checks.SamplesDiffer) as why:
+            if self._division is None:
+                raise
+            building.say(f"cache {name}: the transform of the dataset is not divided: {_reason_of(why)}. {_ADVICE}")
+            return _WRONG
+        return _RIGHT
+
+    def _compare_again(self, table: _core.Samples) -> None:
+        own, name, version = self._generators(), str(self.name), str(self._handle and self._handle[2])
+        checks.check_not_stale(self._make, table.view, self._count, name, version, own)
+        if self._division is None:
+            return
+        try:  # another job, whose other steps run behind the cache, may have made the table
+            kept = lambda index: self._behind(table.get(index, self._make))  # noqa: E731
+            checks.prove_division(self._make_whole, kept, self._count, own, 1)
+        except checks.NotProved as why:
+            raise checks.SamplesDiffer(
+                f"headrace: the cache of '{name}' has samples of a divided transform, which are not those of this "
+                f"dataset: {why}. {_ADVICE}"
+            ) from why
+
+    def _follow(self) -> _core.Samples | None:
+        """Returns the table. Another process may have found that the transform must not be divided."""
+        table = self._open()
+        if table is not None and self._division is not None:
+            state = table.begin_check()
+            if state == _CHECK:
+                table.end_check(_CHECK)
+            elif state == _WRONG:
+                self._undivide()
+                table = self._open()
+        return table
 
     # ---- for the user ----
 
@@ -304,7 +382,7 @@ class CachedSamples(PreparedDataset):
         expected_hit_rate: the share of reads that will find their sample, if each epoch reads all samples once. With a
         DistributedSampler over several machines, this machine fills only what its ranks have read.
         """
-        table = self._open()
+        table = self._follow()
         if table is None:
             return {"samples": self._count, "ready": 0, "why": _why_not() or "the samples are not cached"}
         found = table.report()
@@ -347,19 +425,39 @@ class CachedSamples(PreparedDataset):
 
     def drop(self) -> None:
         """Removes the samples from the cache. Processes that use them keep them until they end."""
-        if self._handle is None:
-            return
-        root, name, version, identity = self._handle
-        for number, cached in list(_kept.items()):
-            if cached.id == identity:
-                _kept.pop(number, None)
-        try:
-            opening.open_cache(root).remove(name, version, True)
-        except FileNotFoundError:
-            return
+        for handle in (self._handle, self._whole):
+            if handle is not None:
+                tables.remove(handle)
 
 
 # ---- making one ----
+
+
+def _ended_check(table: _core.Samples) -> int:
+    """Returns the state of a table's check, after that of another process has ended."""
+    while (state := table.begin_check()) == _CHECKING:
+        time.sleep(_LOOK_S)
+    return state
+
+
+def _reason_of(why: Exception) -> str:
+    return str(why) if isinstance(why, checks.NotProved) else "without its random steps it is random still"
+
+
+def _dump(value: object) -> tuple[bytes, list[Any]]:
+    """Pickles a sample, or raises an exception if it would come back as another one. Then it is not kept."""
+    try:
+        data, children = pickling.dump_exactly(value)
+        where = difference(value, pickling.load(data, children))
+        if where is not None:
+            raise pickle.PicklingError(f"a pickle of it comes back as another one ({where})")
+    except Exception as error:
+        text = exception_text.in_words(error)
+        if text not in _told:
+            _told.add(text)
+            building.say(f"cache: a sample is not kept, and made each time: {text}")
+        raise
+    return data, children
 
 
 def _check_dataset(dataset: Any) -> None:
@@ -383,31 +481,6 @@ def _warn_not_cached(why: str) -> None:
         warn_user(f"headrace.cache_samples: {why}, so each process makes its own samples")
 
 
-def _stamp_of(samples: CachedSamples, sources: stamps.Sources) -> tuple[str, list[str]]:
-    """Returns what the samples are made from, as text, and the attributes that cannot be compared."""
-    dataset, division, seen, unknown = samples.dataset, samples._division, {}, []
-    with contextlib.nullcontext() if division is None else splitting.doing_first(dataset, division, samples._first):
-        for part in {id(one): one for one in (dataset, splitting.inner_of(dataset))}.values():
-            more, others = digest.seen_in(part)
-            seen.update(more)
-            unknown += others
-    looked = stamps.look_at_sources(sources)
-    return json.dumps({"sources": looked, "function": seen, "samples": len(dataset)}, sort_keys=True), unknown
-
-
-def _default_name(dataset: Any, stamp: str, unknown: list[str]) -> str:
-    """Returns a name that jobs with the same dataset have in common. If the dataset has something that cannot be
-    compared, only this process and its workers have it."""
-    word = "".join(letter if letter.isalnum() else "-" for letter in type(dataset).__name__)[:60]
-    if not unknown:
-        return f"{word}-{hashlib.blake2b(stamp.encode(), digest_size=6).hexdigest()}"
-    building.say(
-        f"cache: the samples of {type(dataset).__name__} are not shared with other jobs, because {unknown[0]} cannot "
-        "be compared; headrace.cache_samples(dataset, name=...) shares them"
-    )
-    return f"{word}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
 def _tell(samples: CachedSamples, cache: _core.Cache, cached: _core.Cached, rest: splitting.Rest | None) -> None:
     """One line for each object that this process uses."""
     info = cached.info()
@@ -415,7 +488,7 @@ def _tell(samples: CachedSamples, cache: _core.Cache, cached: _core.Cached, rest
         return
     _told.add(info["id"])
     found = samples.report()
-    name = info["name"].removesuffix(_SUFFIX)
+    name = info["name"].removesuffix(tables.SUFFIX)
     share = f"{100 * found['ready'] // max(1, found['samples'])} % filled"
     count = len(cache.claims(info["id"]))
     jobs = f", used by {count} processes" if count > 1 else ""
@@ -471,33 +544,37 @@ def cache_samples(
     division = splitting.division_of(dataset) if transform is None else None
     rest = None if division is None else splitting.Rest(division)
     samples = CachedSamples(dataset, division, transform if rest is None else rest)
-    if why := _why_not():
-        _warn_not_cached(why)
-        return samples
-    stamp, unknown = _stamp_of(samples, sources)
-    label = opening.check_name(name) if name is not None else _default_name(dataset, stamp, unknown)
-    try:
-        cache = opening.open_cache(root)
-    except OSError as error:
-        if root is not None:
-            raise
-        _warn_not_cached(str(error))
+    cache = _cache_or_none(root)
+    if cache is None:
+        if division is not None:
+            samples._undivide()
         return samples
     cache.sweep()
-    cached = _obtain(cache, label + _SUFFIX, text, stamp, kept, len(dataset), size)
-    info = cached.info()
-    _keep(dataset, cached)
-    samples._handle = (None if root is None else cache.root, info["name"], text, info["id"])
-    _tell(samples, cache, cached, rest)
+    names = tables.names_of(dataset, division, samples._first, name, sources)
+    handles = []
+    for label, stamp in names:
+        cached = tables.obtain(cache, label, text, stamp, kept, len(dataset), size)
+        tables.keep(dataset, cached)
+        handles.append(tables.handle_of(cache, cached, text, root))
+        if len(handles) == 1:
+            samples._handle = handles[0]
+            _tell(samples, cache, cached, rest)
+    samples._whole = handles[1] if len(handles) > 1 else None
     return samples
 
 
-def _keep(dataset: Any, cached: _core.Cached) -> None:
-    """Keeps an object as long as the dataset, or the process, exists. Another dataset may have the same object."""
-    number = next(_numbers)
-    _kept[number] = cached
-    with contextlib.suppress(TypeError):  # it allows no weak references
-        weakref.finalize(dataset, _kept.pop, number, None).atexit = False
+def _cache_or_none(root: Root) -> _core.Cache | None:
+    """Returns the cache, or None, after a warning, if samples are not cached."""
+    why = _why_not()
+    if why is None:
+        try:
+            return opening.open_cache(root)
+        except OSError as error:
+            if root is not None:
+                raise
+            why = str(error)
+    _warn_not_cached(why)
+    return None
 
 
 def for_loader(dataset: Any, budget: int | str | bool) -> Any:
@@ -505,20 +582,3 @@ def for_loader(dataset: Any, budget: int | str | bool) -> Any:
     found = cache_samples(dataset, budget)
     found._shown = dataset
     return found
-
-
-def _obtain(
-    cache: _core.Cache, name: str, version: str, stamp: str, keep: int, count: int, budget: int | None
-) -> _core.Cached:
-    def make(build: _core.CacheBuild) -> str:
-        build.samples(count, max(cache.sample_budget(), 1 << 20) if budget is None else budget)
-        return json.dumps({"kind": _FORMAT, "torch": "torch" in sys.modules})
-
-    try:
-        _, before = cache.peek(name, version)
-        if before != stamp:
-            changed = "; ".join(stamps.changes(before, stamp)[:3])
-            building.say(f"cache {name.removesuffix(_SUFFIX)}: the samples are made again, because {changed}")
-    except FileNotFoundError:
-        pass
-    return building.obtain(cache, name, version, stamp, _FORMAT, keep, make)

@@ -3,17 +3,25 @@
 behind the cache.
 
 Only known steps are divided: torchvision's, MONAI's and albumentations'. The dataset gets a transform that does the
-first steps and marks its result. In a sample from the cache, the rest is applied to what is marked.
+first steps and returns stand-ins, which refuse every use. In a complete sample they become marks, and in a sample from
+the cache the rest is applied to what is marked. Whether that gives the samples of the whole transform is proved by
+_samples/checks.py, with equal random numbers; a dataset for which it is not proved is not divided.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+import sys
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from headrace._cache import fingerprint
+from headrace._cache.stand_in import Mark, StandIn, mark_of
 from headrace._inspect import lookup
+from headrace._samples import kept_generators, random_numbers
+from headrace._samples.checks import NotProved
 
 _TORCHVISION = frozenset(
     "CenterCrop ConvertImageDtype FiveCrop Grayscale Normalize PILToTensor Pad Resize RGB TenCrop ToDtype ToImage "
@@ -23,20 +31,7 @@ _ALBUMENTATIONS = frozenset(
     "CenterCrop Crop FromFloat LongestMaxSize Normalize PadIfNeeded Resize SmallestMaxSize ToFloat ToTensorV2".split()
 )
 _COMPOSES = {"torchvision": "Compose", "monai": "Compose", "albumentations": "Compose"}
-CHANGED = (
-    "headrace: cache= has divided the transform of the dataset in front of its first random step, but its result is "
-    "not in the sample as it is: the dataset changes it afterwards, or puts it into an object. Give the random steps "
-    "yourself: headrace.cache_samples(dataset, transform=...), with a dataset that does not have them"
-)
 _ONE = ""  # the key of a result that is neither a dict nor a tuple
-
-
-class Mark(NamedTuple):
-    """A value that the first steps have made. number: all marks of one call have the same, from 0 in each sample."""
-
-    number: int
-    key: str | int
-    value: Any
 
 
 def _library_of(step: Any) -> str:
@@ -80,43 +75,109 @@ def divide(transform: Any) -> Division | None:
     return None if count == len(steps) else Division(transform, steps[:count], steps[count:])
 
 
+def draws_in_vain(dataset: Any) -> Any:
+    """Returns the transform of a dataset if all of its steps are known, or None: those of albumentations draw whether
+    they are applied, also if they always are."""
+    transform = lookup.attribute(inner_of(dataset), "transform")
+    name = _COMPOSES.get(_library_of(transform))
+    steps = transform.transforms if type(transform).__name__ == name else [None]
+    return transform if all(map(is_known, steps)) else None
+
+
 def _compose(whole: Any, steps: list[Any]) -> Any:
-    """Returns a Compose like the whole one, with other steps."""
+    """Returns a Compose like the whole one, as it is now, with other steps. It is made for each call, because a
+    worker_init_fn may give the whole one other generators."""
     part = copy.copy(whole)
     part.transforms = type(whole.transforms)(steps) if isinstance(whole.transforms, (list, tuple)) else steps
     return part
 
 
-class First:
-    """The transform that the dataset gets: does the first steps, and marks the result."""
+def _placeholders(division: Division) -> list[Any]:
+    """Returns steps that draw as many random numbers as the first ones do, and change nothing. Each step of
+    albumentations draws whether it is applied, also one that always is."""
+    if _library_of(division.compose) != "albumentations":
+        return []
+    kind: Any = sys.modules["albumentations"].NoOp
+    steps = [kind(p=1) for _ in division.first]
+    if hasattr(division.compose, "py_random"):  # since version 2 the steps share the generators of the Compose
+        for step in steps:
+            step.set_random_state(division.compose.random_generator, division.compose.py_random)
+    return steps
+
+
+class First(fingerprint.WithoutGenerators):
+    """The transform that the dataset gets: does the first steps, and returns stand-ins for the result."""
 
     def __init__(self, division: Division) -> None:
-        self.steps = division.first
-        self._compose = _compose(division.compose, division.first) if division.first else None
-        self._calls = 0
+        self._division = division
+        self.begin()
+
+    def fingerprint_parts(self) -> Any:
+        first = self._division.first
+        return type(self._division.compose), _compose(self._division.compose, first) if first else None
+
+    def __getstate__(self) -> Any:
+        return self._division
+
+    def __setstate__(self, state: Any) -> None:
+        self._division = state
+        self.begin()
 
     def begin(self) -> None:
         """A sample begins."""
         self._calls = 0
+        self._uses: list[str] = []
+        self._made: list[weakref.ref[StandIn]] = []
 
-    def check(self, sample: Any) -> None:
-        """Raises TypeError if the result of a call is not in the sample as it is."""
-        marks: dict[int, dict[str | int, Any]] = {}
-        _collect(sample, marks)
-        if len(marks) != self._calls:
-            raise TypeError(CHANGED)
+    def marks_of(self, sample: Any) -> Any:
+        """Returns a sample with marks in the place of the stand-ins. Raises NotProved unless each of them is in the
+        sample."""
+        self.check_not_used()
+        if not self._calls:
+            raise NotProved("the dataset made a sample without its transform")
+        met: set[int] = set()
+
+        def to_mark(stand_in: StandIn) -> Mark:
+            met.add(id(stand_in))
+            return mark_of(stand_in)
+
+        marked = _replace(sample, StandIn, to_mark)
+        if len(met) != len(self._made):
+            raise NotProved("the result of the transform is not in the sample as it is, but in an object, or left out")
+        return marked
+
+    def check_not_used(self) -> None:
+        """Raises NotProved if the dataset has used a stand-in, also if it has caught the exception."""
+        if self._uses:
+            raise NotProved(f"the dataset uses the result of its transform ({', '.join(self._uses[:3])})")
+
+    def check_not_kept(self) -> None:
+        """Raises NotProved if a stand-in still exists, although its sample does not."""
+        if any(one() is not None for one in self._made):
+            raise NotProved("the dataset keeps the result of its transform")
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         number, self._calls = self._calls, self._calls + 1
-        if self._compose is not None:
-            made = self._compose(*inputs, **named)
-        else:
-            made = named if named else inputs[0] if len(inputs) == 1 else inputs
+        made = self._apply(inputs, named)
         if named:
-            return {key: Mark(number, key, value) for key, value in made.items()}
+            return {key: self._stand_in(Mark(number, key, value)) for key, value in made.items()}
         if len(inputs) > 1 and isinstance(made, tuple):
-            return tuple(Mark(number, at, value) for at, value in enumerate(made))
-        return Mark(number, _ONE, made)
+            return tuple(self._stand_in(Mark(number, at, value)) for at, value in enumerate(made))
+        return self._stand_in(Mark(number, _ONE, made))
+
+    def _apply(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if not self._division.first:
+            return named if named else inputs[0] if len(inputs) == 1 else inputs
+        compose = _compose(self._division.compose, self._division.first)
+        if _library_of(compose) != "albumentations":
+            return compose(*inputs, **named)
+        with random_numbers.generators_kept(), kept_generators.Own(compose).kept():  # the placeholders draw them
+            return compose(*inputs, **named)
+
+    def _stand_in(self, mark: Mark) -> StandIn:
+        made = StandIn(mark, self._uses.append)
+        self._made.append(weakref.ref(made))
+        return made
 
 
 class Rest:
@@ -124,62 +185,62 @@ class Rest:
 
     def __init__(self, division: Division) -> None:
         self.names = [name_of(step) for step in division.rest]
-        self._compose = _compose(division.compose, division.rest)
+        self._division = division
 
     def __call__(self, sample: Any) -> Any:
         """Returns a sample with the rest of the steps applied to what is marked."""
         marks: dict[int, dict[str | int, Any]] = {}
-        _collect(sample, marks)
+
+        def collect(mark: Mark) -> Mark:
+            marks.setdefault(mark.number, {})[mark.key] = mark.value
+            return mark
+
+        _replace(sample, Mark, collect)
         made = {number: self._apply(values) for number, values in sorted(marks.items())}
-        return _replace(sample, made)
+        return _replace(sample, Mark, lambda mark: made[mark.number][mark.key])
 
     def _apply(self, values: dict[str | int, Any]) -> Any:
+        division = self._division
+        compose = _compose(division.compose, [*_placeholders(division), *division.rest])
         if list(values) == [_ONE]:
-            return {_ONE: self._compose(values[_ONE])}
+            return {_ONE: compose(values[_ONE])}
         if all(isinstance(key, str) for key in values):
-            return self._compose(**{str(key): value for key, value in values.items()})
-        return dict(enumerate(self._compose(*(values[key] for key in sorted(values)))))
+            return compose(**{str(key): value for key, value in values.items()})
+        return dict(enumerate(compose(*(values[key] for key in sorted(values)))))
 
 
-def _parts(value: Any) -> Any:
-    return value.values() if type(value) is dict else value
-
-
-def _is_container(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) or type(value) is dict
-
-
-def _collect(value: Any, marks: dict[int, dict[str | int, Any]]) -> None:
-    if type(value) is Mark:
-        marks.setdefault(value.number, {})[value.key] = value.value
-    elif _is_container(value):
-        for part in _parts(value):
-            _collect(part, marks)
-
-
-def _replace(value: Any, made: dict[int, Any]) -> Any:
-    if type(value) is Mark:
-        return made[value.number][value.key]
-    if type(value) is dict:
-        return {key: _replace(part, made) for key, part in value.items()}
-    if type(value) is list:
-        return [_replace(part, made) for part in value]
+def _replace(value: Any, kind: type, by: Callable[[Any], Any], known: dict[int, Any] | None = None) -> Any:
+    """Returns a sample with other values in the place of those of one class. It looks into lists, tuples, named tuples
+    and dicts; one that occurs twice, or in itself, does so in the result."""
+    known = {} if known is None else known
+    if id(value) in known:
+        return known[id(value)]
+    if type(value) is kind:
+        found = known[id(value)] = by(value)
+        return found
+    if type(value) in (list, dict):
+        return _replace_in(value, kind, by, known)
     if type(value) is tuple:
-        return tuple(_replace(part, made) for part in value)
+        return tuple(_replace(part, kind, by, known) for part in value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_replace(part, made) for part in value))
+        return type(value)(*(_replace(part, kind, by, known) for part in value))
     return value
+
+
+def _replace_in(value: Any, kind: type, by: Callable[[Any], Any], known: dict[int, Any]) -> Any:
+    new: Any
+    if type(value) is list:
+        new = known[id(value)] = []
+        new.extend(_replace(part, kind, by, known) for part in value)
+    else:
+        new = known[id(value)] = {}
+        new.update((key, _replace(part, kind, by, known)) for key, part in value.items())
+    return new
 
 
 def unmarked(sample: Any) -> Any:
     """Returns a sample without marks, for comparisons and messages."""
-    if type(sample) is Mark:
-        return sample.value
-    if type(sample) is dict:
-        return {key: unmarked(part) for key, part in sample.items()}
-    if type(sample) in (list, tuple):
-        return type(sample)(unmarked(part) for part in sample)
-    return sample
+    return _replace(sample, Mark, lambda mark: mark.value)
 
 
 def _is_subset(dataset: Any) -> bool:
@@ -200,19 +261,28 @@ def inner_of(dataset: Any) -> Any:
 def doing_first(dataset: Any, division: Division, first: First) -> Iterator[None]:
     """While it is active, the dataset does the first steps only. Its other attributes stay its own, because it may open
     files when it makes a sample. torchvision's datasets have a second reference to the transform, in `transforms`."""
+    check_unchanged(dataset, division)
     inner = inner_of(dataset)
-    if getattr(inner, "transform", None) is not division.compose:
-        raise RuntimeError(
-            "headrace: the transform of the dataset was replaced after its samples were cached, and a part of it is in "
-            "the cache; make the dataset, the cache and the loader again"
-        )
     both = vars(inner).get("transforms")
     owners = [inner, both] if getattr(both, "transform", None) is division.compose else [inner]
     first.begin()
-    for owner in owners:
-        owner.transform = first
     try:
+        for owner in owners:
+            owner.transform = first
         yield
     finally:
         for owner in owners:
             owner.transform = division.compose
+
+
+def check_unchanged(dataset: Any, division: Division) -> None:
+    """Raises RuntimeError if the dataset has another transform than the one that was divided, or that has other
+    steps."""
+    steps = [*division.first, *division.rest]
+    now = list(division.compose.transforms)
+    is_same = getattr(inner_of(dataset), "transform", None) is division.compose and len(now) == len(steps)
+    if not is_same or any(one is not other for one, other in zip(now, steps, strict=True)):
+        raise RuntimeError(
+            "headrace: the transform of the dataset was replaced after its samples were cached, and a part of it is in "
+            "the cache; make the dataset, the cache and the loader again"
+        )

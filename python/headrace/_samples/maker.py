@@ -14,6 +14,7 @@ from typing import Any
 from headrace._errors import exception_text
 from headrace._options import Policy
 from headrace._samples import prepared
+from headrace._samples.checks import SamplesDiffer
 from headrace._samples.own_generators import OwnGenerators, roots_of
 from headrace._samples.random_numbers import key_of, seed_all, text_of
 from headrace._samples.refill import TRIES, Refillable, draws_of, samples_of
@@ -38,6 +39,8 @@ class BadSample:
 def decide(policy: Policy, index: object, error: Exception) -> str:
     """Returns what becomes of a sample that raised: "raise", "skip" or "refill". Raises ValueError if a callable of the
     user's returns something else."""
+    if isinstance(error, SamplesDiffer):  # no bad sample: none of the cached ones can be trusted
+        return "raise"
     word = policy.on_bad_sample
     if callable(word):
         word = word(index, error)

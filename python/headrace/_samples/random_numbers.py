@@ -12,6 +12,7 @@ import operator
 import random
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 
 def exact_text_of(index: object) -> str:
@@ -47,6 +48,17 @@ def seed_all(seed: int, epoch: int, index: object, draw: int = 0) -> int:
     if torch is not None:
         torch.default_generator.manual_seed(key)
     return key
+
+
+def states() -> dict[str, Any]:
+    """Returns the states of these generators, by library, as values that can be compared."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    found: dict[str, Any] = {"random": random.getstate()}
+    if numpy is not None:
+        found["numpy"] = numpy.random.get_state(legacy=False)
+    if torch is not None:
+        found["torch"] = torch.default_generator.get_state()
+    return found
 
 
 @contextlib.contextmanager

@@ -47,6 +47,8 @@ class Pickler(ForkingPickler):
         if type(value) is getattr(sys.modules.get("numpy"), "ndarray", None):
             if _MAKES_NATIVE and not self.is_exact and not value.dtype.isnative:
                 return value.__reduce__()
+            if self.is_exact and not value.dtype.isnative and not value.flags.c_contiguous:
+                value = value.copy()  # numpy pickles one with gaps in another way, which comes back as a native one
             if not value.flags.writeable:
                 return self._reduce_read_only(value)
             return value.__reduce_ex__(5)  # not by the reduction of the cache, which is for arrays of the cache

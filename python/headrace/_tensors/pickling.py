@@ -55,6 +55,11 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
+def _is_changed_by_torch(tensor: torch.Tensor) -> bool:
+    """Returns True for a tensor that torch.multiprocessing sends without its attributes, or with another quantiser."""
+    return tensor.is_quantized or (type(tensor) is torch.Tensor and bool(vars(tensor)))
+
+
 class Pickler(pickling.Pickler):
     """Pickles as torch.multiprocessing does, except that the bytes of a storage are sent in the slot and not in a file
     of their own. Tensors that share a storage share it after loading too; only the part that they use is sent."""
@@ -73,6 +78,8 @@ class Pickler(pickling.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if self.is_exact and type(value) is torch.Tensor and not value.requires_grad:
             value = value.resolve_conj().resolve_neg()  # a pickle does not keep these bits, and torch loses them, too
+        if self.is_exact and isinstance(value, torch.Tensor) and _is_changed_by_torch(value):
+            return value.__reduce_ex__(5)  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Tensor) and _is_plain(value):
             number, part = self._part_of(value.untyped_storage())
             part.add(*_span(value))

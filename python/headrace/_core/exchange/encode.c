@@ -348,8 +348,18 @@ static bool is_container(PyObject *object) {
            (PyTuple_Check(object) && is_named_tuple(object));
 }
 
+/* Returns true for a tensor to which a program has given attributes, which only a pickle keeps. */
+static bool has_attributes(PyObject *tensor) {
+    PyObject *dict = PyObject_GenericGetDict(tensor, NULL);
+    bool has = dict && PyDict_Check(dict) && PyDict_GET_SIZE(dict) > 0;
+    if (!dict) PyErr_Clear();
+    Py_XDECREF(dict);
+    return has;
+}
+
 static enum found encode_leaf(struct encoder *encoder, PyObject *object) {
     if (!is_tensor(object) && !is_array(object)) return FOUND_NOT;
+    if (encoder->dump && is_tensor(object) && has_attributes(object)) return FOUND_NOT;
     enum found found = meet(encoder, object);
     if (found != FOUND) return found;
     return is_tensor(object) ? encode_tensor(encoder, object) : encode_array(encoder, object);
