@@ -6,14 +6,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from torch.utils.data import distributed
-
 from headrace._inspect import lookup
 from headrace._ranks.agreement import Agreement
 from headrace._ranks.callers import place_of_caller
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
-from headrace.torch import _per_loader
+from headrace.torch import _per_loader, _torchs
 from headrace.torch._foreign import samplers_of
 from headrace.torch._plan_sampler import is_plan
 from headrace.torch._whole_order import length_of
@@ -22,7 +20,7 @@ from headrace.torch._whole_order import length_of
 def _dealing_sampler(loader: Any) -> Any:
     """Returns the sampler of a loader that deals an order to several ranks, or None."""
     for one in samplers_of(loader._index_sampler):
-        if isinstance(one, distributed.DistributedSampler) or is_plan(one):
+        if isinstance(one, _torchs.DistributedSampler) or is_plan(one):
             return one if one.num_replicas > 1 else None
     return None
 

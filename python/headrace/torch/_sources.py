@@ -13,20 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-    distributed,
-)
 
 from headrace._start import signals
 from headrace.sampling._known import RepeatedSource, order_source, range_source, segment_of
 from headrace.sampling._source import Dealt, Drawn, Source, count_batches
 from headrace.sampling._state import Segment
-from headrace.torch import _accelerate, _generators
+from headrace.torch import _accelerate, _generators, _torchs
 from headrace.torch._distributed_sampler import DistributedSampler
 from headrace.torch._foreign import (
     ForeignSource,
@@ -39,6 +31,13 @@ from headrace.torch._foreign import (
 )
 from headrace.torch._lists import Lists
 from headrace.torch._per_rank import PerRank
+from headrace.torch._torchs import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from headrace.torch._whole_order import length_of
 
 try:
@@ -286,7 +285,7 @@ _MAKERS: dict[type, Callable[[Any, int, bool], Source]] = {
     RandomSampler: RandomSource,
     SubsetRandomSampler: RandomSource,
     WeightedRandomSampler: RandomSource,
-    distributed.DistributedSampler: DistributedSource,
+    _torchs.DistributedSampler: DistributedSource,
     DistributedSampler: DistributedSource,
     PerRank: PerRankSource,
 }
