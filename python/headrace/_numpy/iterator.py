@@ -129,7 +129,7 @@ class WorkerIterator(_core.Iterator):
         if watch is not None and watch.show_step is not None:
             ended = watch.show_step(self._num_yielded + 1)
             if ended is not None:
-                watch.raise_end(self._num_yielded + 1, ended)
+                watch.check_end(self._num_yielded + 1, ended)
         return value
 
     def report(self) -> dict[str, Any]:

@@ -6,12 +6,15 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
+
 from headrace._inspect import lookup
 from headrace._ranks.agreement import Agreement
 from headrace._ranks.callers import place_of_caller
+from headrace._ranks.remainder import ALLOWED, ERROR, WARNING, Remainder
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
-from headrace.torch import _per_loader, _torchs
+from headrace.torch import _internals, _per_loader, _torchs
 from headrace.torch._foreign import samplers_of
 from headrace.torch._plan_sampler import is_plan
 from headrace.torch._whole_order import length_of
@@ -40,7 +43,18 @@ def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
         place = _per_loader.places.get(loader) or place_of_caller(f"{epoch.source.order['n']} {settings}")
         agreement = Agreement(place, _rank_of(sampler), sampler.num_replicas, settings)
         _per_loader.agreements.set(loader, agreement)
-    return Watch(agreement, epoch, functools.partial(length_of, sampler), lookup.attribute(sampler, "seed"))
+    seed = lookup.attribute(sampler, "seed")
+    return Watch(agreement, epoch, functools.partial(length_of, sampler), seed, _remainder_of(loader, sampler))
+
+
+def _remainder_of(loader: Any, sampler: Any) -> Remainder:
+    """Returns whether the parts of ranks may differ by the rest of a division. Without gradients it is a prediction.
+    Ranks that deal batches have made unequally many of them, which is no rest of the samples."""
+    if not torch.is_grad_enabled():
+        return Remainder(ALLOWED)
+    if sampler is loader._index_sampler and sampler is not loader.sampler:
+        return Remainder(ERROR)
+    return Remainder(WARNING, _internals.count_collectives)
 
 
 def _settings_of(loader: Any, sampler: Any) -> str:

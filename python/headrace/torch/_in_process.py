@@ -124,7 +124,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         if watch is not None and watch.show_step is not None:
             ended = watch.show_step(self._num_yielded + 1)
             if ended is not None:
-                watch.raise_end(self._num_yielded + 1, ended)
+                watch.check_end(self._num_yielded + 1, ended)
         if self._epoch is not None:
             self._epoch.made_in_process()
         return data

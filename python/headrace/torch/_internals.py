@@ -154,6 +154,16 @@ def default_group_size() -> int:
     return int(distributed.get_world_size())
 
 
+def count_collectives() -> int:
+    """Returns how many collective operations this process has begun in all groups of torch.distributed, or 0 if torch
+    does not say."""
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    try:
+        return sum(group._get_sequence_number_for_group() for group in distributed._world.pg_map)  # type: ignore[union-attr]
+    except (AttributeError, RuntimeError):  # another torch, no group, or a backend that does not count
+        return 0
+
+
 def default_store() -> Any:
     """Returns the store of torch.distributed's default group."""
     return sys.modules["torch.distributed"].distributed_c10d._get_default_store()

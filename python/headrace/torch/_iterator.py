@@ -252,7 +252,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if watch is not None and watch.show_step is not None:
             ended = watch.show_step(self._num_yielded + 1)
             if ended is not None:
-                watch.raise_end(self._num_yielded + 1, ended)
+                watch.check_end(self._num_yielded + 1, ended)
         if type(value) is _ExceptionWrapper:  # a dataset or collate_fn returned it, or pinning failed
             self._engine.source.fail()
             _reraise(value)
