@@ -133,7 +133,8 @@ static PyMethodDef methods[] = {
     {"count_from", entry_count_from, METH_O,
      "count_from(steps)\n\nSets how many batches of the epoch were taken before those that step and end count."},
     {"allow", entry_allow, METH_O,
-     "allow(difference)\n\nLets the thread of the board report an END only if this rank has taken so many more batches."},
+     "allow(difference)\n\nLets the thread of the board report an END only if this rank has taken so many more "
+     "batches."},
     {"step", entry_step, METH_O,
      "step(steps) -> tuple | None\n\nShows how many batches were taken. Returns (rank, steps) of a rank that is at its "
      "end with fewer, with all steps of its epoch."},
