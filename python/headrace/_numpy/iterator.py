@@ -98,6 +98,11 @@ class WorkerIterator(_core.Iterator):
             "to see where the worker is"
         ) from None
 
+    @property
+    def dataset(self) -> Any:
+        """The dataset of the workers, as this process has it."""
+        return self._job.dataset
+
     def name_sampler(self) -> str:
         """Returns the argument that the indices come from, and its class, for messages."""
         return start_errors.name_sampler(*self._samplers)

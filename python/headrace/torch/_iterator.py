@@ -163,6 +163,10 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             places=None if self._epoch is None else self._epoch.places,
         )
 
+    @property
+    def dataset(self) -> Any:
+        return self._dataset
+
     def name_sampler(self) -> str:
         sampler = self._index_sampler
         is_own = type(sampler) is not _torchs.BatchSampler  # torch's BatchSampler is around the user's sampler
