@@ -70,7 +70,10 @@ class EngineClient(crew.JobSource, Protocol):
 
     tasks: _core.Tasks  # the tasks of this epoch
     wrap: Callable[[Any], Any] | None  # returns what is sent for a task's indices; may be called again for one task
-    dataset: Any  # of the jobs, as this process has it
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset of the jobs, as this process has it."""
 
     def name_sampler(self) -> str:
         """Returns the name, for messages, of the sampler that the tasks are drawn from."""

@@ -100,8 +100,8 @@ class DatasetEpochs:
                 self._has_warned = True
                 warn_user(
                     f"headrace: {', '.join(names)} of the {kinds[path]} changed in this process, but workers that "
-                    "persist keep the dataset with which they were started, as with torch. If set_epoch has changed it, let it "
-                    "set an attribute `epoch` (an int), which headrace sends to the workers, or use "
+                    "persist keep the dataset with which they were started, as with torch. If set_epoch has changed "
+                    "it, let it set an attribute `epoch` (an int), which headrace sends to the workers, or use "
                     "persistent_workers=False"
                 )
                 return
