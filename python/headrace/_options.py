@@ -262,6 +262,12 @@ class Options:
         """for an iterable dataset with state_dict and load_state_dict: each worker takes its state
         after so many batches. A loader that is continued begins there, and makes the batches after it again.""",
     )
+    compare_ranks: bool = _row(
+        True,
+        _check_flag,
+        """False: what this loader reads is not compared with what other ranks read (headrace.RanksDisagree). Set it in
+        all ranks, so that none waits for the others.""",
+    )
     threads: int | str = _row(
         1,
         _check_threads,

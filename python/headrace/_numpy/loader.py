@@ -93,6 +93,7 @@ class Loader(Options):
         on_changed: str = Options.on_changed,
         held_back: int = Options.held_back,
         snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
+        compare_ranks: bool = Options.compare_ranks,
         threads: int | str = Options.threads,
         cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,

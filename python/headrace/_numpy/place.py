@@ -224,7 +224,7 @@ class Place:
         """Returns what compares this epoch with that of the other ranks, or None if no plan deals it to several
         ranks."""
         plan = loader.batch_sampler
-        if not isinstance(plan, Plan) or plan.num_replicas < 2:
+        if not isinstance(plan, Plan) or plan.num_replicas < 2 or not loader.compare_ranks:
             return None
         if self._agreement is None:
             settings = f"Loader {plan.settings.tail}"

@@ -78,7 +78,7 @@ _FIELDS = {
 _MANY = 8  # so many ranks are listed
 _CLOSE = 50  # sizes of datasets that differ by less than one in so many may be those of the same dataset
 SWITCH = "HEADRACE_COMPARE_RANKS"  # an environment variable: 0 turns the comparison off
-_OFF = f"if these loaders are not meant to be equal, set {SWITCH}=0"
+_OFF = f"if these loaders are not meant to be equal, give them compare_ranks=False, or set {SWITCH}=0"
 
 
 def describe(where: str, found: Iterable[tuple[int, Facts]], without: Sequence[str] = ()) -> str | None:

@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import torch
 
 from headrace._inspect import lookup
+from headrace._ranks import membership
 from headrace._ranks.agreement import Agreement
 from headrace._ranks.callers import place_of_caller
+from headrace._ranks.disagreement import SWITCH
 from headrace._ranks.remainder import ALLOWED, ERROR, WARNING, Remainder
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
 from headrace.torch import _internals, _per_loader, _torchs
 from headrace.torch._foreign import samplers_of
 from headrace.torch._plan_sampler import is_plan
+from headrace.torch._resume import option
 from headrace.torch._whole_order import length_of
 
 
@@ -28,6 +32,12 @@ def _dealing_sampler(loader: Any) -> Any:
     return None
 
 
+def compares(loader: Any) -> bool:
+    """Returns True if a loader may be compared with those of other ranks."""
+    is_off = os.environ.get(SWITCH) == "0" or not option(loader, "compare_ranks")
+    return not is_off and membership.may_take_part()
+
+
 def _rank_of(sampler: Any) -> int:
     return sampler.place.rank if is_plan(sampler) else sampler.rank  # type: ignore[no-any-return]
 
@@ -35,7 +45,7 @@ def _rank_of(sampler: Any) -> int:
 def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
     """Returns what compares this epoch of a loader with that of other ranks, or None if its sampler deals to none."""
     sampler = _dealing_sampler(loader)
-    if sampler is None:
+    if sampler is None or not option(loader, "compare_ranks"):
         return None
     agreement = _per_loader.agreements.get(loader)
     if agreement is None:
@@ -73,4 +83,6 @@ def describe(loader: Any) -> str:
     source = "of the sampler" if place is None else place.source
     agreement = _per_loader.agreements.get(loader)
     compared = "not compared yet" if agreement is None else agreement.describe()
+    if not option(loader, "compare_ranks"):
+        compared = "compare_ranks=False is set"
     return f"rank {_rank_of(sampler)} of {sampler.num_replicas} ({source}); {compared}"
