@@ -56,6 +56,7 @@ def test_parts_of_a_division_may_differ_without_gradients(tmp_path: pathlib.Path
 slow = lambda: time.sleep(0.4 * RANK)
 for mode in torch.no_grad, torch.inference_mode:
     print(*read(unrepeated(), mode, slow))
+    distributed.barrier()
 loader = unrepeated(num_workers=1, multiprocessing_context="fork")
 print(*read(loader, torch.no_grad))
 distributed.barrier()
