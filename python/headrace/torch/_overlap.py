@@ -128,8 +128,8 @@ def _finish(cover: Cover, dealing: tuple[Any, int, int], samples: int, key: str)
             f"headrace: the {dealing[2]} ranks have drawn {samples} indices in this epoch, as many as the dataset has "
             f"samples, but not each once: some samples came on several ranks, and others on none. Each rank has its "
             f"own {name}; it has to draw the same order on each rank, and take another part of it: shuffle by a "
-            "generator that is seeded by the epoch alone, or write it for one process and use headrace.torch.per_rank. If it is "
-            "meant so, give the loader compare_ranks=False"
+            "generator that is seeded by the epoch alone, or write it for one process and use "
+            "headrace.torch.per_rank. If it is meant so, give the loader compare_ranks=False"
         )
 
 
