@@ -41,6 +41,7 @@ enum run_option {
     SIGNALS_TO_HANDLE,
     EXIT_TIMEOUT,
     STALL_AFTER,
+    END_WITH_PARENT,
     ROLE,
     RDZV_ID,
     RDZV_BACKEND,

@@ -87,6 +87,7 @@ bool run_hand_on(struct run *run, const struct run_machine *machine, const char 
         .end_signals = job->end_signals,
         .passed_signals = job->passed_signals,
         .report = job->report,
+        .ends_with_parent = job->ends_with_parent,
         .signal_fd = -1,
     };
     run->needs_temporary = false;

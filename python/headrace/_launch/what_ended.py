@@ -110,12 +110,12 @@ def _reason_of(value: BaseException) -> str:
     nested = _line_after_traceback(lines)
     if nested:
         return nested
-    said = [line.strip() for line in lines if line.strip()]
+    said = [line.strip() for line in lines if any(map(str.isalnum, line))]  # no rules of ===
     heads = [line.rstrip() for line in lines if line[:1].strip()]  # those that are not indented: a SyntaxError has both
     head = heads[0] if heads else type(value).__name__
     if not head.endswith(":"):
         return head
-    rest = said[said.index(head) + 1 :]
+    rest = said[said.index(head) + 1 :] if head in said else []
     return f"{head} {rest[0]}" if rest else head[:-1]
 
 

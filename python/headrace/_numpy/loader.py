@@ -191,8 +191,12 @@ class Loader(Options):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch. The order and the workers' random numbers depend on it and on `seed`.
-        Raises TypeError or ValueError if it is not a number of an epoch."""
+        Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch. Raises TypeError or
+        ValueError if it is not a number of an epoch."""
         self.epoch = _options.check_count("epoch", epoch)
+        for one in (self.sampler, self.batch_sampler, self.dataset):
+            if callable(lookup.attribute(one, "set_epoch")):
+                one.set_epoch(self.epoch)
         self._place.epoch_is_set(self.epoch)
 
     def state_dict(self) -> dict[str, str]:

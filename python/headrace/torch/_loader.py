@@ -72,7 +72,8 @@ class DataLoader(_base.DataLoader[_T_co]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which rng="sample" and on_bad_sample="refill" use. Without it, the epochs
-        are counted."""
+        are counted. Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch; workers
+        that persist get it too."""
         _resume.set_epoch(self, epoch)
 
     def report(self) -> dict[str, Any]:

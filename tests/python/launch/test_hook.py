@@ -219,6 +219,7 @@ GROUP = (
 REASONS = {
     "raise ValueError('no sample')": "ValueError: no sample",
     "raise ValueError('\\n\\n  no sample\\nmore')": "ValueError: no sample",
+    "raise ValueError('\\n====\\nt.py FAILED')": "ValueError: t.py FAILED",
     "raise ValueError('')": "ValueError",
     "raise ValueError('  \\n')": "ValueError",
     "import json; json.loads('{')": "json.decoder.JSONDecodeError: Expecting property name",
