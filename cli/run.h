@@ -116,7 +116,7 @@ struct run_machine {
     bool (*find_interpreter)(struct run *run, const char **ret_path);
     /* Returns how many ranks `kind` means: "auto", "cpu", "gpu" or "xpu". */
     bool (*count_devices)(struct run *run, const char *kind, uint32_t *ret_count);
-    const char *folder;  /* the working directory; NULL: it is not known */
+    const char *folder; /* the working directory; NULL: it is not known */
 };
 
 /* Reads the words after `headrace run` or `headrace exec`. Returns false with run->error. `words` and `environment` end

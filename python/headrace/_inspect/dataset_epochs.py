@@ -60,7 +60,7 @@ def _shown(part: Any) -> dict[str, Any]:
 
 
 class DatasetEpochs:
-    """What the workers that persist know of the epochs of their dataset."""
+    """Keeps what the workers that persist know of the epochs of their dataset."""
 
     def __init__(self, dataset: Any) -> None:
         parts = [(path, part) for path, part in _parts_of(dataset) if _follows_epochs(part)]

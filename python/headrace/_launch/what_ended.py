@@ -99,7 +99,7 @@ def _leaves_of(value: BaseException) -> list[BaseException]:
         inner = getattr(one, "exceptions", None)  # there may be no class of groups before Python 3.11
         is_group = type(inner) is tuple and inner and all(isinstance(each, BaseException) for each in inner)
         if is_group and any(base.__name__ == "BaseExceptionGroup" for base in type(one).__mro__):
-            waiting[:0] = inner  # type: ignore[arg-type]
+            waiting[:0] = inner or ()
         else:
             leaves.append(one)
     return leaves or [value]

@@ -194,7 +194,8 @@ class Loader(Options):
         Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch. Raises TypeError or
         ValueError if it is not a number of an epoch."""
         self.epoch = _options.check_count("epoch", epoch)
-        for one in (self.sampler, self.batch_sampler, self.dataset):
+        parts: list[Any] = [self.sampler, self.batch_sampler, self.dataset]
+        for one in parts:
             if callable(lookup.attribute(one, "set_epoch")):
                 one.set_epoch(self.epoch)
         self._place.epoch_is_set(self.epoch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a job when the process that has started it ends, and in which environment its ranks run."""
+"""The end of a job whose parent has ended, and the environment in which its ranks run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_job_ends_with_its_parent_if_it_is_told_to(tmp_path: Path, shell: tuple[
 
 
 def test_job_outlives_its_parent_by_default(tmp_path: Path) -> None:
-    """As with torchrun: a shell that ends sends SIGHUP if it means the job."""
+    """torchrun does the same: a shell that ends sends SIGHUP if it means the job."""
     with Job(tmp_path, CODE, "--report", "report.json", prefix=SHELL) as job:
         job.await_files(*BOTH)
         job.send(signal.SIGKILL)

@@ -86,7 +86,7 @@ warned(
 
 
 def test_right_parts_and_meant_overlaps_are_no_warning(tmp_path: pathlib.Path) -> None:
-    """Also parts that are padded, or that leave samples out: how often a sample comes is not known then."""
+    """Nothing is known of parts that are padded, or that leave samples out."""
     code = """
 warned(
     DataLoader(range(24), 4, sampler=Same(range(24))),
