@@ -64,7 +64,9 @@ static bool plan(struct run *run) {
     char program[PATH_MAX];
     if (!find_own_path(program, sizeof program))
         return run_fail(run, "cannot read /proc/self/exe: %s; mount /proc", strerror(errno));
+    char folder[PATH_MAX];
     struct run_machine machine = {.program = run_print(run, "%s", program),
+                                  .folder = getcwd(folder, sizeof folder),
                                   .run_id = random_id(run),
                                   .find_interpreter = run_find_interpreter,
                                   .count_devices = run_count_devices};

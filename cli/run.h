@@ -41,6 +41,7 @@ enum run_option {
     SIGNALS_TO_HANDLE,
     EXIT_TIMEOUT,
     STALL_AFTER,
+    END_WITH_PARENT,
     ROLE,
     RDZV_ID,
     RDZV_BACKEND,
@@ -115,6 +116,7 @@ struct run_machine {
     bool (*find_interpreter)(struct run *run, const char **ret_path);
     /* Returns how many ranks `kind` means: "auto", "cpu", "gpu" or "xpu". */
     bool (*count_devices)(struct run *run, const char *kind, uint32_t *ret_count);
+    const char *folder; /* the working directory; NULL: it is not known */
 };
 
 /* Reads the words after `headrace run` or `headrace exec`. Returns false with run->error. `words` and `environment` end

@@ -20,15 +20,25 @@ static void add(struct words *words, const char *word) {
     words->words[words->count++] = word;
 }
 
-/* Options of the command line are repeated. Those from PET_ variables are not, because torch reads the same variables.
- */
-static void add_torchruns(struct run *run, struct words *words) {
+/* Returns the value of an option. torch gives the ranks paths in the folder of logs, and a rank may change its working
+ * directory, so a relative path is made absolute. */
+static const char *value_of(struct run *run, const struct run_machine *machine, enum run_option option) {
+    const char *text = run->given[option].text;
+    bool is_relative = option == LOG_DIR && *text && *text != '/' && machine->folder;
+    return is_relative ? run_print(run, "%s/%s", machine->folder, text) : text;
+}
+
+/* Options of the command line are repeated. Those from PET_ variables are not, because torch reads the same variables,
+ * unless the value has changed. */
+static void add_torchruns(struct run *run, const struct run_machine *machine, struct words *words) {
     for (enum run_option option = 0; option < OPTION_COUNT; option++) {
         const struct run_given *given = &run->given[option];
         bool is_program = option == MODULE || option == NO_PYTHON || option == RUN_PATH; /* they are in the command */
-        if (!given->text || given->variable || is_program || run_rows[option].origin == OWN) continue;
-        add(words, run_rows[option].is_flag ? run_rows[option].name
-                                            : run_print(run, "%s=%s", run_rows[option].name, given->text));
+        if (!given->text || is_program || run_rows[option].origin == OWN) continue;
+        const char *value = value_of(run, machine, option);
+        if (given->variable && value == given->text) continue;
+        add(words,
+            run_rows[option].is_flag ? run_rows[option].name : run_print(run, "%s=%s", run_rows[option].name, value));
     }
 }
 
@@ -51,7 +61,7 @@ bool run_hand_on(struct run *run, const struct run_machine *machine, const char 
     add(&words, interpreter);
     add(&words, "-m");
     add(&words, "torch.distributed.run");
-    add_torchruns(run, &words);
+    add_torchruns(run, machine, &words);
     add(&words, "--no-python");
     add(&words, "--"); /* older versions of argparse check the words after the program, too */
     add(&words, machine->program);
@@ -77,6 +87,7 @@ bool run_hand_on(struct run *run, const struct run_machine *machine, const char 
         .end_signals = job->end_signals,
         .passed_signals = job->passed_signals,
         .report = job->report,
+        .ends_with_parent = job->ends_with_parent,
         .signal_fd = -1,
     };
     run->needs_temporary = false;

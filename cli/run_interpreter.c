@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -63,6 +64,19 @@ static const char *find_neighbour(struct run *run, bool *ret_has_torch) {
     return run_print(run, "%s", path);
 }
 
+/* Says which interpreter was chosen if the user may expect that of the active environment. */
+static void say_choice(struct run *run, const char *interpreter, const char *why) {
+    char own[PATH_MAX], active[PATH_MAX];
+    const char *environment = run_variable(run, "VIRTUAL_ENV"), *slash = strrchr(interpreter, '/');
+    if (!environment || !*environment) environment = run_variable(run, "CONDA_PREFIX");
+    if (!environment || !*environment || !slash) return;
+    if (!realpath(run_print(run, "%.*s", (int)(slash - interpreter + 1), interpreter), own)) return;
+    if (!realpath(run_print(run, "%s/bin", environment), active) || !strcmp(own, active)) return;
+    run_say(run,
+            "the ranks run under %s, %s, and not in the active environment %s; PYTHON_EXEC=%s/python3 chooses that",
+            interpreter, why, environment, active);
+}
+
 bool run_find_interpreter(struct run *run, const char **ret_path) {
     const char *named = run_variable(run, "PYTHON_EXEC");
     bool has_torch = false;
@@ -73,12 +87,14 @@ bool run_find_interpreter(struct run *run, const char **ret_path) {
                         strerror(errno));
     }
     const char *neighbour = find_neighbour(run, &has_torch);
-    const char *found = neighbour && has_torch ? neighbour : run_find_program(run, "python3");
+    const char *found = neighbour && has_torch ? neighbour : run_find_program(run, "python3"), *why = "python3 of PATH";
     if (!found) found = neighbour;
+    if (neighbour && found == neighbour) why = "which is in the directory of headrace";
     if (!found)
         return run_fail(run, "there is no Python interpreter: no python3 in PATH, and none in the directory of this "
                              "program; name one: PYTHON_EXEC=/path/to/python3, or add --no-python to start another "
                              "program");
+    say_choice(run, found, why);
     *ret_path = found;
     return true;
 }

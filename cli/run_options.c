@@ -52,6 +52,8 @@ const struct run_row run_rows[OPTION_COUNT] = {
                       OWN, 0, 0, 1},
     [STALL_AFTER] = {"--stall-after", NULL, "S",
                      "end a job whose ranks make no step in S seconds;\ndefault: only report it", OWN, 0, 0, 1},
+    [END_WITH_PARENT] = {"--end-with-parent", NULL, NULL,
+                         "end the job when the process that has started\nheadrace has ended", OWN, 0, 1, 1},
     [ROLE] = {"--role", "PET_ROLE", "NAME", "the value of ROLE_NAME; default: default", T, 0, 0, 0},
     [RDZV_ID] = {"--rdzv-id", "PET_RDZV_ID", "ID", "the name of the job", T, 0, 0, 0},
     [RDZV_BACKEND] = {"--rdzv-backend", "PET_RDZV_BACKEND", "NAME",
@@ -126,7 +128,7 @@ int run_show_help(FILE *to) {
     show_group(to, "Ranks and machines:", NNODES, STANDALONE);
     show_group(to, "The program:", MODULE, RUN_PATH);
     show_group(to, "Output:", LOG_DIR, REPORT);
-    show_group(to, "Failures and ends:", MAX_RESTARTS, STALL_AFTER);
+    show_group(to, "Failures and ends:", MAX_RESTARTS, END_WITH_PARENT);
     show_group(to, "Names and rendezvous:", ROLE, LOCAL_ADDR);
     show_group(to,
                "With one of these, with a rendezvous of several machines, and with restarts\n"

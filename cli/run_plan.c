@@ -206,6 +206,7 @@ static bool plan_end(struct run *run) {
     if (text_of(run, STALL_AFTER) && !run_seconds(run, STALL_AFTER, &job->stall_after_ns)) return false;
     if (text_of(run, REPORT) && !run_has(run, REPORT)) return run_fail(run, "--report is ''; give the name of a file");
     job->report = text_of(run, REPORT);
+    job->ends_with_parent = run_has(run, END_WITH_PARENT);
     if (!run_shutdown_ns(run, &job->shutdown_ns) || !run_end_signals(run, &job->end_signals)) return false;
     job->passed_signals = (bit(SIGUSR1) | bit(SIGUSR2)) & ~job->end_signals;
     return true;

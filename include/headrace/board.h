@@ -87,6 +87,10 @@ struct hr_board_facts {
 /* Shows the facts of the next epoch. HR_E_STATE: in a forked child. */
 HR_API int hr_board_publish(hr_board_entry *entry, const struct hr_board_facts *facts);
 
+/* Lets the thread of the board report an END only if this rank has taken more batches than that rank and `difference`.
+ * hr_board_step and hr_board_end tell of any difference. */
+HR_API void hr_board_allow(hr_board_entry *entry, uint64_t difference);
+
 /* Waits until all processes on the board, and at least `process_count`, have published this loader's epoch with the
  * same number. After -ETIMEDOUT the epochs of this process may be other ones than those with the same numbers
  * elsewhere, so from then on facts are compared only with those of the same `epoch`. -EINTR: a signal arrived. */

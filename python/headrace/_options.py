@@ -14,7 +14,6 @@ import inspect
 import math
 import numbers
 import operator
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,8 +30,7 @@ _Init = TypeVar("_Init", bound=Callable[..., None])
 
 def is_iterable_only(value: object) -> bool:
     """Returns True if a dataset gives no samples by index. torch's IterableDataset has a __getitem__, which raises."""
-    torch_data = sys.modules.get("torch.utils.data")
-    if isinstance(value, getattr(torch_data, "IterableDataset", ())):
+    if isinstance(value, lookup.own_class("torch.utils.data.dataset", "IterableDataset") or ()):
         return True
     return lookup.has_special(value, "__iter__") and not lookup.has_special(value, "__getitem__")
 
@@ -40,7 +38,7 @@ def is_iterable_only(value: object) -> bool:
 def is_torchs_loader(value: object) -> bool:
     """Returns True for a torch DataLoader, or for an object that claims to be one: accelerate's loaders do, and have
     its attributes by `__getattr__`."""
-    return isinstance(value, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ()))
+    return isinstance(value, lookup.own_class("torch.utils.data.dataloader", "DataLoader") or ())
 
 
 # ---- checks: each takes the option's name and value, and raises TypeError or ValueError ----
@@ -275,6 +273,12 @@ class Options:
         _check_steps,
         """for an iterable dataset with state_dict and load_state_dict: each worker takes its state
         after so many batches. A loader that is continued begins there, and makes the batches after it again.""",
+    )
+    compare_ranks: bool = _row(
+        True,
+        _check_flag,
+        """False: what this loader reads is not compared with what other ranks read (headrace.RanksDisagree). Set it in
+        all ranks, so that none waits for the others.""",
     )
     threads: int | str = _row(
         1,

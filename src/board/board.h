@@ -34,6 +34,7 @@ struct hr_board_entry {
     int64_t epoch;
     uint64_t left_count;      /* of the board, when the last loader left the entry */
     uint64_t reported_number; /* of the last epoch that was reported */
+    uint64_t allowed;         /* so many more batches than another rank are not reported */
     struct hr__board_rival *rivals;
     uint32_t rival_count;
     struct hr__board_start *starts; /* of each page */

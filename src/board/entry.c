@@ -50,6 +50,7 @@ static void take(hr_board *board, hr_board_entry *entry, uint64_t key, const cha
     entry->number = entry->reported_number = 0;
     entry->epoch = -1;
     entry->rival_count = 0;
+    entry->allowed = 0;
     shorten(where, entry->where);
     pthread_mutex_unlock(&board->lock);
 }
@@ -104,6 +105,12 @@ int hr_board_publish(hr_board_entry *entry, const struct hr_board_facts *facts) 
     hr__facts_write(entry->shared, number, facts);
     hr__stop_at(HR__AT_BOARD_PUBLISHED);
     return 0;
+}
+
+void hr_board_allow(hr_board_entry *entry, uint64_t difference) {
+    pthread_mutex_lock(&entry->board->lock);
+    entry->allowed = difference;
+    pthread_mutex_unlock(&entry->board->lock);
 }
 
 static bool have_all_begun(const hr_board_entry *entry, uint32_t process_count) {

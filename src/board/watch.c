@@ -18,7 +18,7 @@ static bool look_at(hr_board_entry *entry, char *ret_text) {
     if (!entry->is_used || entry->number == entry->reported_number) return false;
     uint64_t progress = atomic_load(&entry->shared->progress);
     if (!hr__board_steps_of(progress, hr__board_tag(entry->number), &steps)) return false;
-    if (!hr__board_find_end(entry, steps, &ended)) return false;
+    if (steps <= entry->allowed || !hr__board_find_end(entry, steps - entry->allowed, &ended)) return false;
     entry->reported_number = entry->number;
     snprintf(
         ret_text, REPORT_BYTES,

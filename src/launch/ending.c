@@ -108,8 +108,8 @@ static void hint(struct hr__attempt *attempt, int64_t now_ns) {
  * makes the shell send SIGHUP, unless nohup has had it ignored: then the job is meant to go on. */
 static void check_parent(struct hr__attempt *attempt) {
     bool is_meant_to_stay = attempt->launch->ignored_signals & hr__signal_bit(HR__HUP);
-    if (attempt->launch->has_launcher && !is_meant_to_stay && hr__parent() != attempt->launch->parent)
-        hr__ending_begin(attempt, HR__PARENT_DIED, 0);
+    bool follows = attempt->job->ends_with_parent || (attempt->launch->has_launcher && !is_meant_to_stay);
+    if (follows && hr__parent() != attempt->launch->parent) hr__ending_begin(attempt, HR__PARENT_DIED, 0);
 }
 
 void hr__ending_tick(struct hr__attempt *attempt) {

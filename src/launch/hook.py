@@ -18,9 +18,9 @@ _ARCHIVE = os.path.dirname(__file__)
 
 # Offsets in the page: struct hr__page in page.h.
 _MAGIC, _PID, _STACK_SIGNAL, _EXCEPTION_NS, _TEXT_BYTES, _OVER_NS, _KEEPERS_BYTES = range(0, 56, 8)
-_IS_LOST_PEER, _IS_WATCHED, _OTHERS_OVER, _IS_KEEPING, _ENDED_WELL = range(64, 104, 8)
+_IS_LOST_PEER, _IS_WATCHED, _OTHERS_OVER, _IS_KEEPING, _ENDED_WELL, _REASON_BYTES = range(64, 112, 8)
 _MAGIC_WORD = 0x6B6E615261657248
-_TEXT_AT, _KEEPERS_AT, _STACKS_AT = 4 << 10, 32 << 10, 64 << 10
+_REASON_AT, _TEXT_AT, _KEEPERS_AT, _STACKS_AT = 1 << 10, 4 << 10, 32 << 10, 64 << 10
 
 
 def _hide():
@@ -60,7 +60,7 @@ class _Page:
         # An earlier interpreter of this rank may have ended, as the first of `bash -c 'python a.py; python b.py'`.
         for word in (_STACK_SIGNAL, _EXCEPTION_NS, _TEXT_BYTES, _OVER_NS, _KEEPERS_BYTES):
             self._write(word, 0)
-        for word in (_IS_LOST_PEER, _IS_KEEPING, _ENDED_WELL):
+        for word in (_IS_LOST_PEER, _IS_KEEPING, _ENDED_WELL, _REASON_BYTES):
             self._write(word, 0)
         self._write(_PID, self._pid)
         os.lseek(fd, max(status.st_size, _STACKS_AT), os.SEEK_SET)
@@ -90,7 +90,8 @@ class _Page:
         faulthandler.register(number, file=self._fd, all_threads=True, chain=False)
         self._write(_STACK_SIGNAL, number)
 
-    def write_exception(self, text, is_lost_peer, ns):
+    def write_exception(self, text, reason, is_lost_peer, ns):
+        self._write(_REASON_BYTES, os.pwrite(self._fd, reason, _REASON_AT))
         self._write(_TEXT_BYTES, os.pwrite(self._fd, text, _TEXT_AT))
         self._write(_IS_LOST_PEER, int(is_lost_peer))
         self._write(_EXCEPTION_NS, ns)
@@ -157,7 +158,9 @@ class _Watch:
                 rest = self._load()
                 text = rest["write_traceback"](kind, value, traceback)
                 is_lost_peer = rest["is_lost_peer"](value)
-                self._page.write_exception(rest["keep_end"](text, _KEEPERS_AT - _TEXT_AT), is_lost_peer, ns)
+                reason = rest["write_reason"](kind, value, _TEXT_AT - _REASON_AT)
+                text_end = rest["keep_end"](text, _KEEPERS_AT - _TEXT_AT)
+                self._page.write_exception(text_end, reason, is_lost_peer, ns)
                 rest["write_error_file"](kind, value, text)
         except BaseException:  # also a second Ctrl-C: the interpreter is about to show the exception
             pass

@@ -74,12 +74,25 @@ static int make_folders(char *path) {
     return hr__folder_make(path);
 }
 
+/* A rank may change its working directory before it opens a file in this folder. */
+static int add_absolute(struct hr__text *to, const char *path) {
+    char current[HR__PATH_BYTES];
+    if (!*path) return -ENOENT;
+    if (*path != '/') {
+        int r = hr__folder_current(current, sizeof current);
+        if (r < 0) return r;
+        hr__text_addf(to, "%s/", current);
+    }
+    hr__text_adds(to, path);
+    return to->is_short ? -ENOMEM : 0;
+}
+
 static int open_logs(struct hr__launch *launch) {
     const struct hr_launch_job *job = launch->job;
     struct hr__text path = {0};
     if (!job->log_dir) return 0;
-    hr__text_adds(&path, job->log_dir);
-    int r = path.length ? make_folders(path.bytes) : -ENOENT;
+    int r = add_absolute(&path, job->log_dir);
+    if (r == 0) r = make_folders(path.bytes);
     if (r == 0) {
         hr__text_addf(&path, "/%s_XXXXXX", job->run_id ? job->run_id : "none");
         r = path.is_short ? -ENOMEM : hr__folder_make_unique(path.bytes);

@@ -212,6 +212,8 @@ int hr__page_stack_signal(const struct hr__rank *rank);
  * that has ended says nothing about the rank. */
 int64_t hr__page_over_ns(const struct hr__attempt *attempt, const struct hr__rank *rank);
 void hr__page_text(const struct hr__rank *rank, struct hr__text *ret_text); /* of the exception */
+/* The line about the exception that ended its main program: `ValueError: there is no sample 7`. */
+void hr__page_reason(const struct hr__rank *rank, struct hr__text *ret_line);
 void hr__page_keepers(const struct hr__rank *rank, struct hr__text *ret_text);
 /* Reads stacks that were written since the last call; false: there is nothing new. */
 bool hr__page_read_stacks(struct hr__rank *rank);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <headrace/error.h>
+#include <string.h>
 
 #include "launch.h"
 
@@ -48,6 +49,14 @@ static void read_into(struct hr__text *text, int fd, uint64_t at, uint64_t bytes
 void hr__page_text(const struct hr__rank *rank, struct hr__text *ret_text) {
     int64_t bytes = hr__page_word(&rank->page->text_bytes, 0, HR__PAGE_TEXT_BYTES);
     read_into(ret_text, rank->page_fd, HR__PAGE_TEXT_AT, (uint64_t)bytes);
+}
+
+void hr__page_reason(const struct hr__rank *rank, struct hr__text *ret_line) {
+    int64_t bytes = hr__page_word(&rank->page->reason_bytes, 0, HR__PAGE_REASON_BYTES);
+    struct hr__text text = {0};
+    read_into(&text, rank->page_fd, HR__PAGE_REASON_AT, (uint64_t)bytes);
+    hr__text_add(ret_line, text.bytes, strcspn(hr__text_string(&text), "\n"));
+    hr__text_free(&text);
 }
 
 void hr__page_keepers(const struct hr__rank *rank, struct hr__text *ret_text) {

@@ -12,6 +12,7 @@
  * the rank inherits under the number in HEADRACE_RANK_FD.
  *
  *     0        struct hr__page: words that the rank writes with pwrite(2) (src/launch/hook.py), one at a time
+ *     1 KiB    one line about the exception that ended the main program
  *     4 KiB    text of the exception that ended the main program
  *     32 KiB   text about what keeps a finished process: its threads
  *     64 KiB   stacks, which faulthandler appends each time that the stack signal arrives
@@ -25,9 +26,11 @@
  */
 
 enum {
+    HR__PAGE_REASON_AT = 1 << 10,
     HR__PAGE_TEXT_AT = 4 << 10,
     HR__PAGE_KEEPERS_AT = 32 << 10,
     HR__PAGE_STACKS_AT = 64 << 10,
+    HR__PAGE_REASON_BYTES = HR__PAGE_TEXT_AT - HR__PAGE_REASON_AT,
     HR__PAGE_TEXT_BYTES = HR__PAGE_KEEPERS_AT - HR__PAGE_TEXT_AT,
     HR__PAGE_KEEPERS_BYTES = HR__PAGE_STACKS_AT - HR__PAGE_KEEPERS_AT,
     HR__PAGE_STACKS_BYTES = 1 << 20, /* of stacks, so many are read */
@@ -50,11 +53,12 @@ struct hr__page {
     _Atomic int64_t others_over;   /* the front writes it: 1: the main programs of all other ranks are over, or the job
                                     * has failed: the rank keeps its store no longer */
     _Atomic int64_t is_keeping;    /* 1: after over_ns the rank waits for others_over, because it has the store */
-    _Atomic int64_t ended_well; /* 1: the main program that is over has returned, or has exited with 0; written before
-                                 * over_ns */
+    _Atomic int64_t ended_well;   /* 1: the main program that is over has returned, or has exited with 0; written before
+                                   * over_ns */
+    _Atomic int64_t reason_bytes; /* of the line about the exception; written before exception_ns */
 };
 
-static_assert(sizeof(struct hr__page) <= HR__PAGE_TEXT_AT, "before the text");
-static_assert(offsetof(struct hr__page, ended_well) == 12 * sizeof(int64_t), "hook.py counts these words");
+static_assert(sizeof(struct hr__page) <= HR__PAGE_REASON_AT, "before the line");
+static_assert(offsetof(struct hr__page, reason_bytes) == 13 * sizeof(int64_t), "hook.py counts these words");
 
 #endif

@@ -41,26 +41,6 @@ void hr__describe_end(const struct hr__attempt *attempt, const struct hr__rank *
         hr__text_addf(to, "ended with exit code %d", rank->end.exit_code);
 }
 
-/* Returns where the newest traceback in a text begins; the whole text if there is no traceback. */
-static const char *newest_traceback(const char *text) {
-    static const char head[] = "Traceback (most recent call last):";
-    for (const char *next; (next = strstr(text + 1, head));) text = next;
-    return text;
-}
-
-/* Returns the first line of an exception in a text of Python's: "ValueError: no such sample". It is the first line
- * after the frames, which are indented; a message of several lines and notes follow it. */
-static struct hr__text exception_line(const struct hr__text *text) {
-    struct hr__text line = {0};
-    if (!text->length) return line;
-    const char *at = newest_traceback(hr__text_string(text));
-    bool has_frames = strncmp(at, "Traceback", strlen("Traceback")) == 0;
-    if (has_frames) at += strcspn(at, "\n");
-    while (*at && (*at == '\n' || *at == ' ')) at += *at == '\n' ? 1 : strcspn(at, "\n");
-    hr__text_add(&line, at, strcspn(at, "\n"));
-    return line;
-}
-
 static void add_indented(struct hr__text *to, const char *text) {
     while (*text) {
         size_t length = strcspn(text, "\n");
@@ -93,9 +73,9 @@ static void explain_signal(const struct hr__attempt *attempt, const struct hr__r
 /* ---- the first failure ---- */
 
 static void write_first(const struct hr__attempt *attempt, const struct hr__rank *rank, struct hr__text *to) {
-    struct hr__text text = {0};
+    struct hr__text text = {0}, line = {0};
     hr__page_text(rank, &text);
-    struct hr__text line = exception_line(&text);
+    hr__page_reason(rank, &line);
     struct hr__failure failure = hr__failure_of(attempt, rank);
     hr__text_addf(to, "headrace: %s %s", rank->name, attempt->job->local_size > 1 ? "failed first: it " : "");
     if (line.length && hr__rank_was_ended(rank)) { /* it was still exiting when the others were asked to end, too */
@@ -175,14 +155,12 @@ static void write_killed(const struct hr__attempt *attempt, const struct hr__ran
 }
 
 static void write_other(const struct hr__attempt *attempt, const struct hr__rank *rank, struct hr__text *to) {
-    struct hr__text text = {0};
-    hr__page_text(rank, &text);
-    struct hr__text line = exception_line(&text);
+    struct hr__text line = {0};
+    hr__page_reason(rank, &line);
     hr__text_addf(to, "  %s ", rank->name);
     hr__describe_end(attempt, rank, to);
     hr__text_addf(to, "%s%s\n", line.length ? ", after " : "", hr__text_string(&line));
     hr__text_free(&line);
-    hr__text_free(&text);
 }
 
 /* Ranks that have ended well close their connections. If others fail for this, that is all there is to say. */

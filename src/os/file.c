@@ -149,6 +149,10 @@ int hr__folder_make(const char *path) {
     return mkdir(path, 0777) < 0 && errno != EEXIST ? -errno : 0;
 }
 
+int hr__folder_current(char *ret_path, size_t size) {
+    return getcwd(ret_path, size) ? 0 : -errno;
+}
+
 int hr__folder_make_unique(char *path) {
     return mkdtemp(path) ? 0 : -errno;
 }

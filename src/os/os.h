@@ -96,6 +96,7 @@ int hr__file_reopen_to_write(int fd, int *ret_fd); /* to read and write, with an
 void hr__seal(int fd);
 void hr__random(void *bytes, size_t count);
 int hr__folder_make(const char *path);                    /* its parent exists; 0 if it exists, too */
+int hr__folder_current(char *ret_path, size_t size);      /* the absolute path of the working directory */
 int hr__folder_make_unique(char *path);                   /* replaces the XXXXXX at its end */
 int hr__log_create(const char *path, int *ret_fd);        /* to append to; an existing file is emptied */
 int hr__log_append(const char *path, int *ret_fd);        /* of an existing file */

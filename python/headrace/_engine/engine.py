@@ -27,6 +27,7 @@ from headrace._errors import exception_text
 from headrace._errors.units import in_units
 from headrace._errors.warn import warn_user
 from headrace._inspect import growth as _growth
+from headrace._inspect.dataset_epochs import DatasetEpochs
 from headrace._inspect.status import parts_of
 from headrace._options import Policy
 from headrace._samples import epoch_reports, image_counts
@@ -69,6 +70,10 @@ class EngineClient(crew.JobSource, Protocol):
 
     tasks: _core.Tasks  # the tasks of this epoch
     wrap: Callable[[Any], Any] | None  # returns what is sent for a task's indices; may be called again for one task
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset of the jobs, as this process has it."""
 
     def name_sampler(self) -> str:
         """Returns the name, for messages, of the sampler that the tasks are drawn from."""
@@ -116,6 +121,7 @@ class Engine:
         arguments = (self._core, self.processes, policy.shutdown_timeout)
         self._finalizer = util.Finalize(self, shutdown.close, arguments, exitpriority=100)
         self._places = places
+        self._epochs: DatasetEpochs | None = None  # what workers that persist know of their dataset
         self._noted = 0  # the serial number of the answer that the places have got last
         try:
             self._crew.start(client, epoch, None if places is None else places.starts(epoch))
@@ -132,9 +138,15 @@ class Engine:
         self._skipped += len(self._bad_samples())
         self._bad, self._retried = {}, {}
         start = self._crew.begin_epoch(epoch)
+        if self._epochs is not None:
+            start.epochs = self._epochs.changes(client.dataset)
+        elif keep_workers:
+            self._epochs = DatasetEpochs(client.dataset)
         owed = len(self.processes) * self._prefetch_factor
         self._wait(client, lambda seconds: self._core.begin(start, owed, keep_workers, seconds), timeout)
         self._has_begun = True
+        if self._epochs is not None:
+            self._epochs.were_sent()
         if self._places is not None:
             self._core.start_at(self._places.next_worker)
         self.submit_owed(client)

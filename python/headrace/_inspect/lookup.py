@@ -4,6 +4,7 @@ answers every name. Needs no extension: the fallback uses it too."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,17 @@ def has_state(value: object) -> bool:
 
 
 # ---- classes ----
+
+
+def own_class(module: str, name: str) -> Any:
+    """Returns the class that a module has defined under a name, or None if the module is not imported, or has it no
+    more. If another class has been put under that name, in the module or in its package, the module's own is looked for
+    among its base classes."""
+    for place in (module, module.rpartition(".")[0]):
+        for one in getattr(getattr(sys.modules.get(place), name, None), "__mro__", ()):
+            if (one.__module__, one.__qualname__) == (module, name):
+                return one
+    return None
 
 
 def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:

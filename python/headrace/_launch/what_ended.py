@@ -34,6 +34,9 @@ _LOST_TEXTS = (
     "ncclRemoteError",
     "was aborted",
 )
+_TRACEBACK = "Traceback (most recent call last):"
+_MARGIN = " |+"  # groups are drawn with bars
+_MOST_LEAVES = 1000  # exceptions of a group that are looked at
 
 
 def write_traceback(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> str:
@@ -49,7 +52,7 @@ def write_traceback(kind: type[BaseException], value: BaseException, traceback: 
             return "".join(format_exception(kind, value, traceback))
         except Exception:
             pass
-    lines = ["Traceback (most recent call last):"]
+    lines = [_TRACEBACK]
     while traceback is not None:
         code = traceback.tb_frame.f_code
         lines.append(f'  File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}')
@@ -67,6 +70,82 @@ def _write_text(value: BaseException) -> str:
         return str(value)
     except Exception:
         return "<exception str() failed>"
+
+
+def write_reason(kind: type[BaseException], value: BaseException, size: int) -> bytes:
+    """Returns one line about an exception in UTF-8: its class and the first line of its message that says something. Of
+    a group it is the first exception in it that is no group, and how many there are."""
+    try:
+        line = _reason_with_group(value)
+    except Exception:  # an exception whose attributes or texts raise
+        line = kind.__name__
+    return line.encode("utf-8", "backslashreplace")[:size].decode("utf-8", "ignore").encode()
+
+
+def _reason_with_group(value: BaseException) -> str:
+    leaves = _leaves_of(value)
+    line = _reason_of(leaves[0])
+    if leaves[0] is value:
+        return line
+    return f"{line} (the first of {len(leaves)} exceptions in {_reason_of(value)})"
+
+
+def _leaves_of(value: BaseException) -> list[BaseException]:
+    """Returns the exceptions in a group that are no groups themselves, in their order, or the exception itself."""
+    leaves: list[BaseException] = []
+    waiting, seen = [value], 0
+    while waiting and seen < _MOST_LEAVES:
+        one, seen = waiting.pop(0), seen + 1
+        inner = getattr(one, "exceptions", None)  # there may be no class of groups before Python 3.11
+        is_group = type(inner) is tuple and inner and all(isinstance(each, BaseException) for each in inner)
+        if is_group and any(base.__name__ == "BaseExceptionGroup" for base in type(one).__mro__):
+            waiting[:0] = inner or ()
+        else:
+            leaves.append(one)
+    return leaves or [value]
+
+
+def _reason_of(value: BaseException) -> str:
+    lines = _write_alone(value).splitlines()
+    nested = _line_after_traceback(lines)
+    if nested:
+        return nested
+    said = [line.strip() for line in lines if any(map(str.isalnum, line))]  # no rules of ===
+    heads = [line.rstrip() for line in lines if line[:1].strip()]  # those that are not indented: a SyntaxError has both
+    head = heads[0] if heads else type(value).__name__
+    if not head.endswith(":"):
+        return head
+    rest = said[said.index(head) + 1 :] if head in said else []
+    return f"{head} {rest[0]}" if rest else head[:-1]
+
+
+def _write_alone(value: BaseException) -> str:
+    """Returns what Python prints for an exception after its traceback."""
+    if not isinstance(value, KeyboardInterrupt):  # see write_traceback
+        try:
+            from traceback import format_exception_only
+
+            return "".join(format_exception_only(type(value), value))
+        except Exception:
+            pass
+    return _write_line(type(value), value)
+
+
+def _line_after_traceback(lines: list[str]) -> str:
+    """Returns the line after the frames of the newest traceback in a message, or nothing. Other processes send their
+    exceptions as such messages, which may be indented as a whole."""
+    starts = [number for number, line in enumerate(lines) if line.rstrip().endswith(_TRACEBACK)]
+    if not starts:
+        return ""
+    margin = _indent_of(lines[starts[-1]])
+    ends = (
+        line.strip(_MARGIN) for line in lines[starts[-1] + 1 :] if line.strip(_MARGIN) and _indent_of(line) <= margin
+    )
+    return next(ends, "").rstrip(":")
+
+
+def _indent_of(line: str) -> int:
+    return len(line) - len(line.lstrip(_MARGIN))
 
 
 def keep_end(text: str, size: int) -> bytes:

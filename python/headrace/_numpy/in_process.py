@@ -84,7 +84,7 @@ class InProcessIterator(in_process.InProcessIterator):
         if watch is not None and watch.show_step is not None:
             ended = watch.show_step(self._num_yielded + 1)
             if ended is not None:
-                watch.raise_end(self._num_yielded + 1, ended)
+                watch.check_end(self._num_yielded + 1, ended)
         return data
 
 

@@ -105,6 +105,11 @@ class WorkerIterator(_core.Iterator):
             "to see where the worker is"
         ) from None
 
+    @property
+    def dataset(self) -> Any:
+        """The dataset of the workers, as this process has it."""
+        return self._job.dataset
+
     def name_sampler(self) -> str:
         """Returns the argument that the indices come from, and its class, for messages."""
         return start_errors.name_sampler(*self._samplers)
@@ -136,7 +141,7 @@ class WorkerIterator(_core.Iterator):
         if watch is not None and watch.show_step is not None:
             ended = watch.show_step(self._num_yielded + 1)
             if ended is not None:
-                watch.raise_end(self._num_yielded + 1, ended)
+                watch.check_end(self._num_yielded + 1, ended)
         return value
 
     def report(self) -> dict[str, Any]:

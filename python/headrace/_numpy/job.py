@@ -15,6 +15,7 @@ from typing import Any
 from headrace import _core, _options
 from headrace._engine import restart_state
 from headrace._errors import raising
+from headrace._inspect import dataset_epochs
 from headrace._numpy.collate import default_collate
 from headrace._numpy.worker_error import WorkerError
 from headrace._samples import prepared
@@ -122,6 +123,7 @@ class Job(DatasetJob):
         try:
             if init_fn is not None:
                 init_fn(self.worker)
+            dataset_epochs.set_epochs(self.dataset, start.epochs)
             prepared.begin(self.dataset, self.worker == 0, self._port.note)
             if self._state is None:
                 self._fetcher = self._new_fetcher()

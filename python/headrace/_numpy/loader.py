@@ -94,6 +94,7 @@ class Loader(Options):
         on_changed: str = Options.on_changed,
         held_back: int = Options.held_back,
         snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
+        compare_ranks: bool = Options.compare_ranks,
         threads: int | str = Options.threads,
         cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
@@ -191,8 +192,13 @@ class Loader(Options):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch. The order and the workers' random numbers depend on it and on `seed`.
-        Raises TypeError or ValueError if it is not a number of an epoch."""
+        Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch. Raises TypeError or
+        ValueError if it is not a number of an epoch."""
         self.epoch = _options.check_count("epoch", epoch)
+        parts: list[Any] = [self.sampler, self.batch_sampler, self.dataset]
+        for one in parts:
+            if callable(lookup.attribute(one, "set_epoch")):
+                one.set_epoch(self.epoch)
         self._place.epoch_is_set(self.epoch)
 
     def state_dict(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from headrace._engine.iterable_epoch import IterableEpoch
 from headrace._inspect import lookup
 from headrace._ranks import callers, where
 from headrace._ranks.agreement import Agreement
-from headrace.sampling import _iterable, _pending, _state, _values
+from headrace.sampling import _exact, _iterable, _pending, _state, _values
 from headrace.sampling._epoch import Epoch, Last, Progress, warn_of_same_order
 from headrace.sampling._known import ShuffledSource, order_source, range_source
 from headrace.sampling._order import Order
@@ -38,7 +38,8 @@ class SamplerSource(Source):
 
 
 def source_of(loader: Loader) -> Source:
-    """Returns the source of a loader's indices for its next epoch."""
+    """Returns the source of a loader's indices for its next epoch. Raises ValueError for the part of one rank in which
+    a repeat cannot be told from other samples."""
     source = _source_of(loader)
     source.is_batched = loader._batched
     return source
@@ -48,6 +49,8 @@ def _source_of(loader: Loader) -> Source:
     sampler, batch_size = loader.sampler, loader.batch_size or 0
     if type(loader.batch_sampler) is Plan:
         return PlanSource(loader.batch_sampler)
+    for one in (sampler, loader.batch_sampler):
+        _exact.check(loader, [one, lookup.attribute(one, "sampler")], "use headrace.torch.DataLoader")
     if loader.batch_sampler is not None:
         return SamplerSource(loader.batch_sampler, type(loader.batch_sampler).__name__, _size_of(loader.dataset))
     if sampler is None:
@@ -227,7 +230,7 @@ class Place:
         """Returns what compares this epoch with that of the other ranks, or None if no plan deals it to several
         ranks."""
         plan = loader.batch_sampler
-        if not isinstance(plan, Plan) or plan.num_replicas < 2:
+        if not isinstance(plan, Plan) or plan.num_replicas < 2 or not loader.compare_ranks:
             return None
         if self._agreement is None:
             settings = f"Loader {plan.settings.tail}"

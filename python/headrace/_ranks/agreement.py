@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from headrace import _core
 from headrace._errors.warn import warn_user
@@ -23,10 +23,12 @@ from headrace._ranks.disagreement import (
     describe,
     describe_end,
     describe_other_dataset,
+    describe_remainder,
     have_other_datasets,
 )
 from headrace._ranks.job import attempt, find_job
 from headrace._ranks.loader_place import LoaderPlace
+from headrace._ranks.remainder import ALLOWED, ERROR, Remainder
 from headrace._start import signals
 
 WAIT_S = 2.0  # for the ranks that begin an epoch later
@@ -81,23 +83,25 @@ class Agreement:
         self._came = True  # the others began this epoch in time
         self._are_known = True  # the others have begun any epoch
         self._missing_since: float | None = None
-        self._was_noted = False
+        self._was_noted = self._was_warned = False
+        self._remainder = Remainder()
         self._board_state, self._store_state = "no epoch has begun", ""
 
     def describe(self) -> str:
         """Returns how this rank is compared with others, or why not."""
         return "; ".join(filter(None, [self._board_state, self._store_state]))
 
-    def begin_epoch(self, facts: Facts, steps_before: int = 0) -> None:
+    def begin_epoch(self, facts: Facts, steps_before: int = 0, remainder: Remainder | None = None) -> None:
         """Compares the facts with those of the other ranks. Waits for them 2 s at most, and not again for this loader
         if they do not come. Raises RanksDisagree. If a signal has interrupted it, it can be called again.
 
-        steps_before: batches of this epoch that were taken before a resume."""
+        steps_before: batches of this epoch that were taken before a resume. remainder: whether ranks may differ by the
+        rest of a division; None: not at all, if that gives them other numbers of batches."""
         if self._is_left_out():
             return
         deadline = time.monotonic() + WAIT_S
         self._number_epoch(Facts(*map(_as_word, facts)))
-        self._steps_before = steps_before
+        self._steps_before, self._remainder = steps_before, remainder or Remainder()
         self._join(deadline)
         if not self._waits:
             deadline = 0.0
@@ -148,13 +152,22 @@ class Agreement:
             _given_up.add(self._place.maker)
             self._is_left_out()
             warn_user(describe_other_dataset(self._place.where, found))
-        elif message := describe(self._place.where, found):
+            return
+        differs_by_rest = self._remainder.accepts(facts for _, facts in found)
+        if message := describe(self._place.where, found, ("steps", "length") if differs_by_rest else ()):
             raise RanksDisagree(message)
+        if (
+            self._remainder.rule != ALLOWED
+            and not self._was_warned
+            and (message := describe_remainder(self._place.where, found))
+        ):
+            self._was_warned = True
+            warn_user(message)
 
     @property
     def show_step(self) -> Callable[[int], tuple[int, int] | None] | None:
         """A function that is to be called with the number of batches that were taken in this process. If it does not
-        return None, call raise_end. It is written in C, because it is called at each step. None: nothing is
+        return None, call check_end. It is written in C, because it is called at each step. None: nothing is
         compared."""
         return None if self._entry is None else self._entry.step
 
@@ -163,11 +176,13 @@ class Agreement:
         end. Raises RanksDisagree if another rank of this machine has taken more, or is at its end with fewer."""
         self._ended = self._number
         if self._entry is not None and (ended := self._entry.end(steps)):
-            self.raise_end(steps, ended)
+            self.check_end(steps, ended)
 
-    def raise_end(self, steps: int, ended: tuple[int, int]) -> NoReturn:
-        """Raises RanksDisagree: this rank has taken `steps` batches in this process; `ended` is a result of
-        show_step."""
+    def check_end(self, steps: int, ended: tuple[int, int]) -> None:
+        """Raises RanksDisagree, unless the ranks may differ so much: this rank has taken `steps` batches in this
+        process; `ended` is a result of show_step."""
+        if self._remainder.accepts_end(steps, ended[1] - self._steps_before):
+            return
         own = self._rank, self._steps_before + steps
         raise RanksDisagree(describe_end(self._place.where, self._own(), own, ended))
 
@@ -193,6 +208,7 @@ class Agreement:
         if member is None or member.board is None or entry is None:
             return []
         entry.count_from(self._steps_before)
+        entry.allow(int(self._remainder.rule != ERROR))
         if self._shown != self._number:
             self._shown = self._number  # before publish: a signal that arrives there interrupts it at its end
             entry.publish(*self._own())

@@ -78,14 +78,16 @@ _FIELDS = {
 _MANY = 8  # so many ranks are listed
 _CLOSE = 50  # sizes of datasets that differ by less than one in so many may be those of the same dataset
 SWITCH = "HEADRACE_COMPARE_RANKS"  # an environment variable: 0 turns the comparison off
-_OFF = f"if these loaders are not meant to be equal, set {SWITCH}=0"
+_OFF = f"if these loaders are not meant to be equal, give them compare_ranks=False, or set {SWITCH}=0"
 
 
-def describe(where: str, found: Iterable[tuple[int, Facts]]) -> str | None:
+def describe(where: str, found: Iterable[tuple[int, Facts]], without: Sequence[str] = ()) -> str | None:
     """Returns a message about the first field that differs between ranks, or None. Ranks that do not know a field are
-    not compared."""
+    not compared. without: fields that may differ."""
     pairs = list(found)
     for name, field in _FIELDS.items():
+        if name in without:
+            continue
         ranks: defaultdict[int, set[int]] = defaultdict(set)
         for rank, facts in pairs:
             if getattr(facts, name) != -1:
@@ -95,6 +97,17 @@ def describe(where: str, found: Iterable[tuple[int, Facts]]) -> str | None:
             when = f"epoch {epochs.pop()}" if len(epochs) == 1 else "at the start of an epoch"
             return f"{_place(where)}{when}: {_clauses(field, ranks)}{_lengths(name, pairs)}; {field.advice}; {_OFF}"
     return None
+
+
+def describe_remainder(where: str, found: Iterable[tuple[int, Facts]]) -> str | None:
+    """Returns a warning about ranks whose numbers of batches differ by the rest of a division, or None."""
+    message = describe(where, found, without=[name for name in _FIELDS if name != "steps"])
+    if message is None:
+        return None
+    return (
+        f"{message}. This is an error only if the ranks wait for each other in each step, as in a training: then it is "
+        "raised at the end of the epoch. A prediction under torch.no_grad() gives no warning"
+    )
 
 
 def have_other_datasets(found: Iterable[tuple[int, Facts]]) -> bool:

@@ -20,6 +20,7 @@ class StartState:
     to be loaded before the dataset is iterated. made: batches that the dataset had given when that state was taken.
     discard: batches after those which an earlier worker has made already; they are made again and discarded.
     is_ended: the iterable dataset has no more for this worker.
+    epochs: what set_epoch has changed in the trainer's dataset, for workers that persist (see dataset_epochs).
     look_s: see headrace._inspect.growth. installs_images: images.install() is in force in the trainer.
     """
 
@@ -29,5 +30,6 @@ class StartState:
     made: int = 0
     discard: int = 0
     is_ended: bool = False
+    epochs: dict[tuple[str | int, ...], int] = field(default_factory=dict)
     look_s: float | None = field(default_factory=lambda: growth.look_s)
     installs_images: bool = field(default_factory=lambda: installs_images)

@@ -180,11 +180,6 @@ class Plan:
         return self
 
     @property
-    def batch_size(self) -> None:
-        """None, because batches have different sizes. Frameworks ask for it."""
-        return None
-
-    @property
     def drop_last(self) -> bool:
         """True if tail is "drop"."""
         return self.settings.tail == "drop"

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace._ranks.agreement import Agreement
 from headrace._ranks.disagreement import Facts
+from headrace._ranks.remainder import Remainder
 from headrace.sampling._epoch import Epoch
 
 _OTHERS = 4096  # entries of another kind than ints that are hashed, from all parts of the order
@@ -21,19 +22,28 @@ class Watch:
     the epoch were drawn, at each batch, and at the end.
 
     length: returns the number of samples of this rank, or None. seed: of the sampler, if its source does not know one.
+    remainder: whether the ranks may differ by the rest of a division.
     """
 
-    def __init__(self, agreement: Agreement, epoch: Epoch, length: Callable[[], int | None], seed: Any = None) -> None:
+    def __init__(
+        self,
+        agreement: Agreement,
+        epoch: Epoch,
+        length: Callable[[], int | None],
+        seed: Any = None,
+        remainder: Remainder | None = None,
+    ) -> None:
         self._agreement = agreement
         self._epoch = epoch
-        self._length, self._seed = length, seed
+        self._length, self._seed, self._remainder = length, seed, remainder
         self._before = epoch.steps_done()
         self.show_step: Callable[[int], tuple[int, int] | None] | None = None  # see Agreement; from begin() on
-        self.raise_end = agreement.raise_end
+        self.check_end = agreement.check_end
 
     def begin(self) -> None:
         """Compares the epochs that begin. Raises RanksDisagree. After an interruption it can be called again."""
-        self._agreement.begin_epoch(_facts_of(self._epoch, self._length(), self._seed), self._before)
+        facts = _facts_of(self._epoch, self._length(), self._seed)
+        self._agreement.begin_epoch(facts, self._before, self._remainder)
         self.show_step = self._agreement.show_step
 
     def end(self, count: int) -> None:

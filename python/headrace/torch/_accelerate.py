@@ -18,16 +18,14 @@ import sys
 import warnings
 from typing import Any
 
-import torch.utils.data
-
 from headrace.sampling import _state
-from headrace.torch import _dealt_again
+from headrace.torch import _dealt_again, _torchs
 from headrace.torch._plan_sampler import is_plan
 
 _MODULE = "accelerate.data_loader"
 _ITERATION = "_iteration"  # the key in a state for accelerate's number of the epoch
 _originals: dict[tuple[str, str], Any] = {}  # (class, method) -> accelerate's function, while it is replaced
-_loader_class: Any = torch.utils.data.DataLoader  # of the loaders inside accelerate's
+_loader_class: Any = _torchs.DataLoader  # of the loaders inside accelerate's
 
 
 # ---- what replaces methods of accelerate's classes ----
@@ -128,7 +126,7 @@ def sampler_of_one_rank(batch_sampler: Any) -> Any:
     """Returns the batch sampler, or the sampler that it draws from, if it gives only the part of one of several ranks;
     else None."""
     samplers = [batch_sampler, getattr(batch_sampler, "sampler", None)]
-    dealt = [one for one in samplers if isinstance(one, torch.utils.data.DistributedSampler) or is_plan(one)]
+    dealt = [one for one in samplers if isinstance(one, _torchs.DistributedSampler) or is_plan(one)]
     return next((one for one in dealt if one.num_replicas > 1), None)
 
 

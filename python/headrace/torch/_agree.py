@@ -4,27 +4,38 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
-from torch.utils.data import distributed
+import torch
 
 from headrace._inspect import lookup
+from headrace._ranks import membership
 from headrace._ranks.agreement import Agreement
 from headrace._ranks.callers import place_of_caller
+from headrace._ranks.disagreement import SWITCH
+from headrace._ranks.remainder import ALLOWED, ERROR, WARNING, Remainder
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
-from headrace.torch import _per_loader
+from headrace.torch import _internals, _per_loader, _torchs
 from headrace.torch._foreign import samplers_of
 from headrace.torch._plan_sampler import is_plan
+from headrace.torch._resume import option
 from headrace.torch._whole_order import length_of
 
 
 def _dealing_sampler(loader: Any) -> Any:
     """Returns the sampler of a loader that deals an order to several ranks, or None."""
     for one in samplers_of(loader._index_sampler):
-        if isinstance(one, distributed.DistributedSampler) or is_plan(one):
+        if isinstance(one, _torchs.DistributedSampler) or is_plan(one):
             return one if one.num_replicas > 1 else None
     return None
+
+
+def compares(loader: Any) -> bool:
+    """Returns True if a loader may be compared with those of other ranks."""
+    is_off = os.environ.get(SWITCH) == "0" or not option(loader, "compare_ranks")
+    return not is_off and membership.may_take_part()
 
 
 def _rank_of(sampler: Any) -> int:
@@ -34,7 +45,7 @@ def _rank_of(sampler: Any) -> int:
 def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
     """Returns what compares this epoch of a loader with that of other ranks, or None if its sampler deals to none."""
     sampler = _dealing_sampler(loader)
-    if sampler is None:
+    if sampler is None or not option(loader, "compare_ranks"):
         return None
     agreement = _per_loader.agreements.get(loader)
     if agreement is None:
@@ -42,7 +53,18 @@ def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
         place = _per_loader.places.get(loader) or place_of_caller(f"{epoch.source.order['n']} {settings}")
         agreement = Agreement(place, _rank_of(sampler), sampler.num_replicas, settings)
         _per_loader.agreements.set(loader, agreement)
-    return Watch(agreement, epoch, functools.partial(length_of, sampler), lookup.attribute(sampler, "seed"))
+    seed = lookup.attribute(sampler, "seed")
+    return Watch(agreement, epoch, functools.partial(length_of, sampler), seed, _remainder_of(loader, sampler))
+
+
+def _remainder_of(loader: Any, sampler: Any) -> Remainder:
+    """Returns whether the parts of ranks may differ by the rest of a division. Without gradients it is a prediction.
+    Ranks that deal batches have made unequally many of them, which is no rest of the samples."""
+    if not torch.is_grad_enabled():
+        return Remainder(ALLOWED)
+    if sampler is loader._index_sampler and sampler is not loader.sampler:
+        return Remainder(ERROR)
+    return Remainder(WARNING, _internals.count_collectives)
 
 
 def _settings_of(loader: Any, sampler: Any) -> str:
@@ -61,4 +83,6 @@ def describe(loader: Any) -> str:
     source = "of the sampler" if place is None else place.source
     agreement = _per_loader.agreements.get(loader)
     compared = "not compared yet" if agreement is None else agreement.describe()
+    if not option(loader, "compare_ranks"):
+        compared = "compare_ranks=False is set"
     return f"rank {_rank_of(sampler)} of {sampler.num_replicas} ({source}); {compared}"

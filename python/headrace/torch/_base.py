@@ -9,14 +9,12 @@ import multiprocessing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import torch.utils.data
-
 from headrace import _options
 from headrace._errors import exception_text
 from headrace._options import Options
 from headrace.sampling._epoch import Last
 from headrace.sampling._state import StateError
-from headrace.torch import _internals, _resume
+from headrace.torch import _internals, _resume, _torchs
 from headrace.torch._per_rank import PerRank
 from headrace.torch._plan_sampler import PlanSampler, is_plan
 
@@ -45,10 +43,10 @@ def _check_continuable(dataset: Any) -> None:
         )
 
 
-class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
+class DataLoader(Options, _torchs.DataLoader[_T_co]):
     """torch.utils.data.DataLoader with headrace's own options as keyword arguments and attributes."""
 
-    @_options.shown_with(torch.utils.data.DataLoader.__init__)
+    @_options.shown_with(_torchs.DataLoader.__init__)
     def __init__(
         self,
         *args: Any,
@@ -64,6 +62,7 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
         on_changed: str = Options.on_changed,
         held_back: int = Options.held_back,
         snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
+        compare_ranks: bool = Options.compare_ranks,
         threads: int | str = Options.threads,
         cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
@@ -85,7 +84,7 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
         _options.check_own(options)
         self._use_per_rank()
         with _options.explained_as_attributes():
-            _options.Policy.of(self, isinstance(self.dataset, torch.utils.data.IterableDataset), {})
+            _options.Policy.of(self, isinstance(self.dataset, _torchs.IterableDataset), {})
         self._warm_up()
 
     def _use_per_rank(self) -> None:
@@ -114,7 +113,7 @@ class DataLoader(Options, torch.utils.data.DataLoader[_T_co]):
         if isinstance(given, str) and given == "headrace" and self.num_workers > 0:
             given = self._headrace_context()
         try:
-            torch.utils.data.DataLoader.multiprocessing_context.fset(self, given)  # type: ignore[attr-defined]
+            _torchs.DataLoader.multiprocessing_context.fset(self, given)  # type: ignore[attr-defined]
         except ValueError as error:
             if isinstance(given, str) and self.num_workers > 0:
                 exception_text.add_text(error, _HEADRACES)

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import distributed
 
-from headrace.torch import _dealt_again
+from headrace.torch import _dealt_again, _torchs
 
 try:
     from headrace import _core
@@ -19,7 +18,7 @@ except ImportError:
 _T_co = TypeVar("_T_co", covariant=True)
 
 
-class DistributedSampler(distributed.DistributedSampler[_T_co]):
+class DistributedSampler(_torchs.DistributedSampler[_T_co]):
     """torch.utils.data.DistributedSampler with the same indices, in less time and memory.
 
     torch makes a list of all n indices on each rank. This class makes a table with 4 bytes for each index (8 from

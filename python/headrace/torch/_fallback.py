@@ -22,7 +22,8 @@ class DataLoader(_base.DataLoader[_T_co]):
         return _plain.get_iterator(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next epoch, which only a state contains: torch's loader does not seed each sample."""
+        """Sets the number of the next epoch, which only a state contains: torch's loader does not seed each sample.
+        Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch."""
         _resume.set_epoch(self, epoch)
 
     def report(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def samplers_of(sampler: Any) -> list[Any]:
     found: list[Any] = []
     while sampler is not None and not any(sampler is one for one in found):
         found.append(sampler)
-        inner = (lookup.attribute(sampler, name) for name in ("batch_sampler", "sampler", "_sampler"))
+        inner = (lookup.attribute(sampler, name) for name in ("batch_sampler", "_batch_sampler", "sampler", "_sampler"))
         sampler = next((one for one in inner if one is not None), None)
     return found
 

@@ -8,15 +8,13 @@ import functools
 import warnings
 from typing import Any
 
-import torch.utils.data
-
 from headrace import _core, _options
 from headrace._engine import in_process
 from headrace._samples import draw, pending, prepared
 from headrace._worker.job import count_local_trainers
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
-from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state
+from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state, _torchs
 
 # In torch's words, so that users' warning filters match.
 _LONGER = (
@@ -61,7 +59,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     _place: Epoch | None = None
     _watch: Watch | None = None
 
-    def __init__(self, loader: torch.utils.data.DataLoader[Any], policy: _options.Policy) -> None:
+    def __init__(self, loader: _torchs.DataLoader[Any], policy: _options.Policy) -> None:
         is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
         beginning = None if is_iterable else _beginning.Beginning(loader)
         if beginning is not None:
@@ -134,7 +132,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         if watch is not None and watch.show_step is not None:
             ended = watch.show_step(self._num_yielded + 1)
             if ended is not None:
-                watch.raise_end(self._num_yielded + 1, ended)
+                watch.check_end(self._num_yielded + 1, ended)
         if self._epoch is not None:
             self._epoch.made_in_process()
         return data

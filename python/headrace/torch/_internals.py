@@ -17,6 +17,7 @@ from torch.utils.data import _utils, dataloader
 
 from headrace._errors import raising
 from headrace._start import signals
+from headrace.torch import _torchs
 
 BaseIterator: Any = dataloader._BaseDataLoaderIter
 SingleProcessIterator: Any = dataloader._SingleProcessDataLoaderIter
@@ -26,7 +27,7 @@ DataPipes: Any = (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe)
 InfiniteConstantSampler: Any = dataloader._InfiniteConstantSampler
 ExceptionWrapper: Any = _ExceptionWrapper
 
-torchs_iterator: Any = torch.utils.data.DataLoader._get_iterator  # as it was before install() replaces it
+torchs_iterator: Any = _torchs.DataLoader._get_iterator  # as it was before install() replaces it
 # Another tool has wrapped it, so the wrapper has to be called.
 is_wrapped: bool = getattr(torchs_iterator, "__globals__", None) is not vars(dataloader)
 
@@ -65,13 +66,13 @@ def torchs_new(cls: type, *_: Any, **__: Any) -> Any:
 def set_factories(factory: Any, new: Any) -> None:
     """Sets the function that creates the iterators of all torch loaders, except of subclasses with their own, and the
     __new__ of torch's iterator class for workers, for code that calls the class directly."""
-    torch.utils.data.DataLoader._get_iterator = factory  # type: ignore[method-assign]
+    _torchs.DataLoader._get_iterator = factory  # type: ignore[method-assign]
     MultiProcessingIterator.__new__ = new
 
 
 def factories() -> tuple[Any, Any]:
     """Returns what set_factories() has set, or torch's own."""
-    return torch.utils.data.DataLoader._get_iterator, vars(MultiProcessingIterator).get("__new__", torchs_new)
+    return _torchs.DataLoader._get_iterator, vars(MultiProcessingIterator).get("__new__", torchs_new)
 
 
 class _SeededIterator(MultiProcessingIterator):  # type: ignore[misc]
@@ -151,6 +152,16 @@ def default_group_size() -> int:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 0
     return int(distributed.get_world_size())
+
+
+def count_collectives() -> int:
+    """Returns how many collective operations this process has begun in all groups of torch.distributed, or 0 if torch
+    does not say."""
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    try:
+        return sum(group._get_sequence_number_for_group() for group in distributed._world.pg_map)  # type: ignore[union-attr]
+    except (AttributeError, RuntimeError):  # another torch, no group, or a backend that does not count
+        return 0
 
 
 def default_store() -> Any:

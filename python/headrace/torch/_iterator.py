@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-import torch.utils.data
 
 from headrace import _core
 from headrace._engine import engine as _engine
@@ -35,6 +34,7 @@ from headrace.torch import (
     _loader_state,
     _per_loader,
     _pinning,
+    _torchs,
     _worker,
 )
 
@@ -70,7 +70,7 @@ def _reraise(wrapped: Any, note: str = "") -> NoReturn:
 
 def _tasks_of_iterable(index_sampler: Any, iterator: Any) -> _core.Tasks:
     """Returns the Tasks of an iterable dataset, whose indices are None without end. iterator: that of the sampler."""
-    is_batched = type(index_sampler) is torch.utils.data.BatchSampler
+    is_batched = type(index_sampler) is _torchs.BatchSampler
     inner = index_sampler.sampler if is_batched else index_sampler
     if type(inner) is not _internals.InfiniteConstantSampler:
         return _core.Tasks(iterator)
@@ -93,7 +93,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     _watch: Watch | None = None
     _place: Epoch | None = None
 
-    def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
+    def __init__(self, loader: _torchs.DataLoader[Any]) -> None:
         self._is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
         self._beginning = None if self._is_iterable else _beginning.Beginning(loader)
         self._epoch = _iterable.begin(loader) if self._is_iterable else None
@@ -165,9 +165,13 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             places=None if self._epoch is None else self._epoch.places,
         )
 
+    @property
+    def dataset(self) -> Any:
+        return self._dataset
+
     def name_sampler(self) -> str:
         sampler = self._index_sampler
-        is_own = type(sampler) is not torch.utils.data.BatchSampler  # torch's BatchSampler is around the user's sampler
+        is_own = type(sampler) is not _torchs.BatchSampler  # torch's BatchSampler is around the user's sampler
         inner = sampler if is_own else sampler.sampler
         return start_errors.name_sampler(inner if is_own and self._auto_collation else None, inner)
 
@@ -253,7 +257,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if watch is not None and watch.show_step is not None:
             ended = watch.show_step(self._num_yielded + 1)
             if ended is not None:
-                watch.raise_end(self._num_yielded + 1, ended)
+                watch.check_end(self._num_yielded + 1, ended)
         if type(value) is _ExceptionWrapper:  # a dataset or collate_fn returned it, or pinning failed
             self._engine.source.fail()
             _reraise(value)

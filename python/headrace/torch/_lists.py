@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import RandomSampler
 
 from headrace.torch import _generators
+from headrace.torch._torchs import RandomSampler
 
 _DRAWN = 32  # numbers that RandomSampler draws at a time with replacement
 

@@ -7,8 +7,6 @@ import functools
 import warnings
 from typing import Any, TypeVar
 
-import torch.utils.data
-
 from headrace import _options
 from headrace._engine import engine as _engine
 from headrace._forkserver import client, context
@@ -26,6 +24,7 @@ from headrace.torch import (
     _per_loader,
     _plain,
     _resume,
+    _torchs,
 )
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -74,7 +73,8 @@ class DataLoader(_base.DataLoader[_T_co]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which rng="sample" and on_bad_sample="refill" use. Without it, the epochs
-        are counted."""
+        are counted. Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch; workers
+        that persist get it too."""
         _resume.set_epoch(self, epoch)
 
     def report(self) -> dict[str, Any]:
@@ -107,18 +107,18 @@ class DataLoader(_base.DataLoader[_T_co]):
         return _options.is_given(name, own) and name not in _per_loader.installed_options
 
 
-def _uses_engine(loader: torch.utils.data.DataLoader[Any]) -> bool:
+def _uses_engine(loader: _torchs.DataLoader[Any]) -> bool:
     return loader.num_workers > 0 and not isinstance(loader.dataset, _internals.DataPipes)
 
 
-def _why_torchs(loader: torch.utils.data.DataLoader[Any]) -> str | None:
+def _why_torchs(loader: _torchs.DataLoader[Any]) -> str | None:
     """Returns why a loader with workers gets torch's engine, or None if it gets headrace's."""
     if name := contexts.foreign_class(loader.multiprocessing_context):
         return f"its multiprocessing_context starts workers as {name}, which is not a process of multiprocessing"
     return this_process.why_engine_cannot_run()
 
 
-def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
+def get_iterator(loader: _torchs.DataLoader[Any]) -> Any:
     """Returns the iterator of any torch loader: headrace's if its engine can run, else torch's."""
     if not _uses_engine(loader):
         return _iterator_in_process(loader)
@@ -129,7 +129,7 @@ def get_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
     return _iterator_over_workers(loader)
 
 
-def _iterator_in_process(loader: torch.utils.data.DataLoader[Any]) -> Any:
+def _iterator_in_process(loader: _torchs.DataLoader[Any]) -> Any:
     if isinstance(loader.dataset, _internals.DataPipes):
         return _internals.torchs_iterator(loader)
     policy = _loader_state.policy_of(loader)
@@ -138,20 +138,20 @@ def _iterator_in_process(loader: torch.utils.data.DataLoader[Any]) -> Any:
     return _in_process.InProcessIterator(loader, policy)
 
 
-def _torchs_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
+def _torchs_iterator(loader: _torchs.DataLoader[Any]) -> Any:
     """Returns torch's iterator. It is counted and continued for loaders that have a state: headrace's own."""
     if isinstance(loader, _base.DataLoader) or _per_loader.pending_of(loader) is not None:
         return _plain.get_iterator(loader)
     return _internals.torchs_iterator(loader)
 
 
-def _iterator_over_workers(loader: torch.utils.data.DataLoader[Any]) -> Any:
+def _iterator_over_workers(loader: _torchs.DataLoader[Any]) -> Any:
     if not _loader_state.warmed.get(loader):
         _warm_up_for(loader)
     return _iterator.Iterator(loader)
 
 
-def _warm_up_for(loader: torch.utils.data.DataLoader[Any]) -> None:
+def _warm_up_for(loader: _torchs.DataLoader[Any]) -> None:
     _loader_state.warmed.set(loader, True)
     parts = [loader.dataset, loader.collate_fn, loader.worker_init_fn]
     client.warm_up(loader.multiprocessing_context, _PRELOAD, parts)
@@ -165,7 +165,7 @@ def new_iterator(cls: type, *arguments: Any, **named: Any) -> Any:
     return _new_iterator(*arguments, **named)
 
 
-def _new_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
+def _new_iterator(loader: _torchs.DataLoader[Any]) -> Any:
     if not _uses_engine(loader) or _why_torchs(loader):
         return _internals.torchs_new(_internals.MultiProcessingIterator)
     return _iterator_over_workers(loader)

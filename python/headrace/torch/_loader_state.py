@@ -6,13 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.utils.data
-
 from headrace import _options
 from headrace._engine import engine as _engine
 from headrace._engine import in_process, restart_state
 from headrace._inspect import lookup
-from headrace.torch import _base, _internals, _per_loader
+from headrace.torch import _base, _internals, _per_loader, _torchs
 from headrace.torch._per_loader import PerLoader
 
 engines: PerLoader[_engine.Engine | in_process.InProcessEpoch] = PerLoader()  # the newest one
@@ -50,7 +48,7 @@ def report_cache(loader: Any) -> dict[str, Any]:
     return {} if cached is None else {"cache": cached.report()}
 
 
-def limit_of(loader: torch.utils.data.DataLoader[Any]) -> int:
+def limit_of(loader: _torchs.DataLoader[Any]) -> int:
     """Returns the limit of shared memory for a loader in bytes, or 0 if the engine chooses it."""
     own = lookup.attribute(loader, "arena_limit")
     return _options.check_limit(_per_loader.installed_options.get("arena_limit") if own is None else own)

@@ -51,6 +51,7 @@ pending: PerLoader[Pending] = PerLoader()  # what the next iterator continues
 warned: PerLoader[bool] = PerLoader()  # of a set_epoch that was forgotten
 places: PerLoader[LoaderPlace] = PerLoader()  # the lines that made the loader
 agreements: PerLoader[Any] = PerLoader()  # how it is compared with those of other ranks: see _agree
+looked: PerLoader[int] = PerLoader()  # epochs in which the parts of ranks were compared: see _overlap
 initials: PerLoader[bytes] = PerLoader()  # state of a dataset before another one was loaded into it, pickled
 progress: PerLoader[_epoch.Progress] = PerLoader()  # the newest epoch
 

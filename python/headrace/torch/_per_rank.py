@@ -7,22 +7,21 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch.utils.data import distributed
-
 from headrace._errors import warn
 from headrace._ranks import where
 from headrace.sampling import _deal
 from headrace.torch import _dealt_again, _places, _whole_order
+from headrace.torch._distributed_sampler import DistributedSampler
 
 TAILS = ("pad", "drop", "exact")
 
 
-class PerRank(distributed.DistributedSampler[Any]):
+class PerRank(DistributedSampler[Any]):
     """The part of this rank of the order of another sampler: see `per_rank`, which makes it.
 
-    It is a subclass of torch's DistributedSampler, and has its attributes, because frameworks recognise by that class
-    that a sampler has been dealt already. `dataset` is the sampler that is dealt, `tail` and `place` are what per_rank
-    was given and found, after its checks.
+    It is a subclass of torch's DistributedSampler, and of headrace's, which a script may put in the place of torch's.
+    Frameworks recognise by that class, and by its attributes, that a sampler has been dealt already. `dataset` is the
+    sampler that is dealt, `tail` and `place` are what per_rank was given and found, after its checks.
     """
 
     def __init__(self, sampler: Any, tail: str, place: where.Place, seed: int | None) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import distributed
+from headrace.torch._distributed_sampler import DistributedSampler
 
 try:
     from headrace.sampling._plan import Plan
@@ -19,10 +19,10 @@ def is_plan(sampler: Any) -> bool:
     return Plan is not None and isinstance(sampler, Plan)
 
 
-class PlanSampler(distributed.DistributedSampler[Any]):
+class PlanSampler(DistributedSampler[Any]):
     """The attribute `sampler` of a loader whose batch sampler is a plan. It is a subclass of torch's
-    DistributedSampler, by which frameworks recognise that they must not deal the samples again, and passes set_epoch
-    on to the plan. It gives the samples of this rank one by one."""
+    and headrace's DistributedSampler, by which frameworks recognise that they must not deal the samples again, and
+    passes set_epoch on to the plan. It gives the samples of this rank one by one."""
 
     def __init__(self, plan: Any) -> None:
         self.plan = self.dataset = plan

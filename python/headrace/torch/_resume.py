@@ -174,8 +174,12 @@ def skip(loader: Any, steps: int) -> None:
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Sets the number of a loader's next epoch. A state of another epoch is discarded, with a warning."""
+    """Sets the number of a loader's next epoch, and passes it on. A state of another epoch is discarded, with a
+    warning."""
     epoch = operator.index(epoch)
+    for one in (*samplers_of(loader._index_sampler), loader.dataset):
+        if has_set_epoch(one):
+            one.set_epoch(epoch)
     if _pending.discards(_per_loader.pending_of(loader), epoch):
         _per_loader.pending.drop(loader)
     _per_loader.epochs.set(loader, epoch)

@@ -14,21 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-    distributed,
-)
 
 from headrace._start import signals
+from headrace.sampling import _exact
 from headrace.sampling._draws import DrawCounts, samples_of
 from headrace.sampling._known import RepeatedSource, order_source, range_source, segment_of
 from headrace.sampling._source import Dealt, Drawn, Source, count_batches, part_of
 from headrace.sampling._state import Segment
-from headrace.torch import _accelerate, _generators
+from headrace.torch import _accelerate, _generators, _torchs
 from headrace.torch._distributed_sampler import DistributedSampler
 from headrace.torch._foreign import (
     ForeignSource,
@@ -37,10 +30,19 @@ from headrace.torch._foreign import (
     next_seeds,
     own_states,
     restore_states,
+    samplers_of,
     texts_of,
 )
 from headrace.torch._lists import Lists
 from headrace.torch._per_rank import PerRank
+from headrace.torch._predicting import noting, wrapped_by_lightning
+from headrace.torch._torchs import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from headrace.torch._whole_order import length_of
 
 try:
@@ -313,7 +315,7 @@ _MAKERS: dict[type, Callable[[Any, int, bool], Source]] = {
     RandomSampler: RandomSource,
     SubsetRandomSampler: RandomSource,
     WeightedRandomSampler: RandomSource,
-    distributed.DistributedSampler: DistributedSource,
+    _torchs.DistributedSampler: DistributedSource,
     DistributedSampler: DistributedSource,
     PerRank: PerRankSource,
 }
@@ -357,6 +359,11 @@ def source_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[Source, int]
     if _is_accelerates(index_sampler, "SkipBatchSampler"):
         source, skipped = source_of(index_sampler.batch_sampler, dataset, rank)
         return source, skipped + index_sampler.skip_batches
+    wrapped = wrapped_by_lightning(index_sampler)
+    if wrapped is not None:
+        source, skipped = source_of(wrapped, dataset, rank)
+        if source.is_known:
+            return noting(source, index_sampler), skipped
     is_shard = _is_accelerates(index_sampler, "BatchSamplerShard")
     if is_shard and _accelerate.is_left_as_it_is(index_sampler):
         return source_of(index_sampler.batch_sampler, dataset, rank)
@@ -366,7 +373,10 @@ def source_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[Source, int]
             return ShardSource(index_sampler, whole), 0
     sampler, size, drop_last = _inner_of(index_sampler)
     known = _find_known(sampler, size, drop_last)
-    return known or ForeignSource(sampler, length_of(dataset), size, drop_last, rank), 0
+    if known is not None:
+        return known, 0
+    _exact.check(sampler, samplers_of(sampler))
+    return ForeignSource(sampler, length_of(dataset), size, drop_last, rank), 0
 
 
 def _inner_of(index_sampler: Any) -> tuple[Any, int, bool]:

@@ -9,13 +9,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from headrace._inspect import lookup
 from headrace._samples import random_numbers
 from headrace._start import signals
 from headrace.torch._foreign import has_set_epoch, samplers_of
 from headrace.torch._generators import Globals
+from headrace.torch._torchs import (
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 try:
     from headrace.sampling._order import Order as _Order

@@ -15,7 +15,7 @@ import torch
 from headrace import _core
 from headrace._engine import restart_state
 from headrace._errors import raising
-from headrace._inspect import lookup
+from headrace._inspect import dataset_epochs, lookup
 from headrace._options import Policy
 from headrace._samples import image_counts, pending, prepared
 from headrace._samples.maker import SampleMaker
@@ -174,6 +174,7 @@ class Job(DatasetJob):
         try:
             if self._maker is not None:
                 self._maker.begin_epoch(start)
+            dataset_epochs.set_epochs(self.dataset, start.epochs)
             prepared.begin(self.dataset, self.worker == 0, self._port.note)
             self._fetcher = self._new_fetcher()
         except Exception:

@@ -37,7 +37,7 @@ static inline bool count_devices(struct run *run, const char *kind, uint32_t *re
     return true;
 }
 
-static const struct run_machine machine = {"/bin/headrace", "random", find_interpreter, count_devices};
+static const struct run_machine machine = {"/bin/headrace", "random", find_interpreter, count_devices, "/here"};
 
 /* ---- a command line as a text; its words are separated by blanks, and '' is an empty one ---- */
 

@@ -148,6 +148,13 @@ static void variables_are_not_repeated_for_torch(void **state) {
     job_in(&scene, "PET_NNODES=1:2 PET_MODULE=1", "run --role r a");
     assert_words(scene.run.job.words, TORCHRUN "--role=r" EXEC "-- /bin/python3 -u -m a");
     run_done(&scene.run);
+    /* A rank may change its working directory, so the folder of logs is absolute, also if a variable names it. */
+    job_in(&scene, "PET_LOG_DIR=logs", "run --nnodes 1:2 a");
+    assert_words(scene.run.job.words, TORCHRUN "--nnodes=1:2 --log-dir=/here/logs" EXEC "-- /bin/python3 -u a");
+    run_done(&scene.run);
+    job_in(&scene, "PET_LOG_DIR=/logs", "run --nnodes 1:2 --log-dir d a");
+    assert_words(scene.run.job.words, TORCHRUN "--nnodes=1:2 --log-dir=/here/d" EXEC "-- /bin/python3 -u a");
+    run_done(&scene.run);
 }
 
 /* ---- streams ---- */

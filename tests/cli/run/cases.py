@@ -49,6 +49,14 @@ FAILURES = {
         r"ended with exit code 1(.|\n)*KeyError: 'key'",
     ),
     "SystemExit with a text": Failure("sys.exit('the configuration is wrong')", 1, "the configuration is wrong"),
+    "text that begins with an empty line": Failure(
+        "raise ValueError('\\n\\n  the file is empty')", 1, "after ValueError: the file is empty"
+    ),
+    "ExceptionGroup": Failure(
+        "raise ExceptionGroup('several', [KeyError('x'), OSError('y')])",
+        1,
+        r"after KeyError: 'x' \(the first of 2 exceptions in ExceptionGroup: several \(2 sub-exceptions\)\)",
+    ),
     "hook of its own": Failure(
         "sys.excepthook = lambda *_: print('my hook')\nraise KeyError('x')", 1, "after KeyError: 'x'"
     ),

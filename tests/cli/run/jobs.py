@@ -26,7 +26,20 @@ HERE = Path(__file__).parent
 HEADRACE = str(Path(sys.executable).parent / "headrace")
 COOKIE = "HEADRACE_TESTS_JOB"
 # What changes a launch: the variables of the tests' own environment must not.
-FOREIGN = ("PET_", "TORCH", "PYTHON", "CUDA_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "HEADRACE_", "SLURM_")
+FOREIGN = (
+    "PET_",
+    "TORCH",
+    "PYTHON",
+    "CUDA_",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_",
+    "HEADRACE_",
+    "SLURM_",
+    "VIRTUAL_",
+    "CONDA_",
+)
 SLACK = 10  # a deadline is ten times what is expected
 
 

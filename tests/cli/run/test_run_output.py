@@ -203,6 +203,26 @@ def test_logs_have_torchruns_layout(tmp_path: Path, word: str, shown: bool) -> N
     assert sorted(result.stdout.splitlines()) == (["[default0]:out", "[default1]:out"] if shown else [])
 
 
+CHANGES_FOLDER = """
+import os, sys
+os.makedirs("outputs", exist_ok=True)
+os.chdir("outputs")
+path = os.environ["TORCHELASTIC_ERROR_FILE"]
+print(os.path.isabs(path), os.path.isdir(os.path.dirname(path)))
+raise ValueError("mine")
+"""
+
+
+@pytest.mark.parametrize("tmpdir", [None, "."])
+def test_logs_of_a_script_that_changes_its_folder(tmp_path: Path, tmpdir: str | None) -> None:
+    """The paths that ranks are given are absolute: as --log-dir, and of the temporary folder of logs."""
+    options = ("--log-dir", "logs") if tmpdir is None else ()
+    result = run(tmp_path, CHANGES_FOLDER, "-t", "3", *options, env={"TMPDIR": tmpdir} if tmpdir else {})
+    result.assert_says("after ValueError: mine")
+    assert "[default0]:True True" in result.stdout
+    assert list(tmp_path.rglob("error.json")) and not list(tmp_path.rglob("outputs/*"))
+
+
 def test_streams_of_single_ranks_are_logged(tmp_path: Path) -> None:
     code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n"
     result = run(tmp_path, code, "-r", "0:1,1:2", "--log-dir", "logs")

@@ -156,7 +156,10 @@ dist.barrier()
     )
     result = run(tmp_path, code, expected_s=EXPECTED_S)
     assert result.code == 1, result.stderr
-    result.assert_says(r"^headrace: rank \d failed first: .*RanksDisagree", "rank 0 has 78 batches, rank 1 has 77")
+    result.assert_says(
+        r"^headrace: rank \d failed first: .*RanksDisagree",
+        "rank 1 is at its end after 77 batches, and rank 0 has taken 78",
+    )
 
 
 def test_rank_that_returned_before_the_others_is_named(tmp_path: Path) -> None:

@@ -205,6 +205,47 @@ def test_hook_keeps_end_of_long_text(python: str) -> None:
         assert rank.text().endswith("é🙂end\n")  # it decodes: its characters are whole
 
 
+NESTED = """
+import traceback
+def other_process():
+    try:
+        {}["key"]
+    except KeyError:
+        return traceback.format_exc()
+"""
+GROUP = (
+    "ExceptionGroup('several', [ExceptionGroup('two', [ValueError('\\nbad row'), OSError(2, 'gone')]), TypeError()])"
+)
+REASONS = {
+    "raise ValueError('no sample')": "ValueError: no sample",
+    "raise ValueError('\\n\\n  no sample\\nmore')": "ValueError: no sample",
+    "raise ValueError('\\n====\\nt.py FAILED')": "ValueError: t.py FAILED",
+    "raise ValueError('')": "ValueError",
+    "raise ValueError('  \\n')": "ValueError",
+    "import json; json.loads('{')": "json.decoder.JSONDecodeError: Expecting property name",
+    "compile('a b', 'x.py', 'exec')": "SyntaxError: invalid syntax",
+    NESTED + "raise RuntimeError('Caught KeyError in worker 0.\\nOriginal ' + other_process())": "KeyError: 'key'",
+    NESTED
+    + "raise RuntimeError('a worker failed:\\n  | ' + other_process().replace('\\n', '\\n  | '))": "KeyError: 'key'",
+    NESTED + "raise RuntimeError('cut: ' + other_process()[:60])": "RuntimeError: cut: Traceback",
+    "raise ValueError('é' * 4000)": "ValueError: ééé",
+    "class E(Exception):\n  exceptions = property(lambda self: 1 / 0)\nraise E('odd')": "E",
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_hook_notes_line_that_says_something(version: str) -> None:
+    python = need_python(version)
+    groups = {
+        f"raise {GROUP}": "ValueError: bad row (the first of 3 exceptions in ExceptionGroup: several (2 sub-except",
+        "raise BaseExceptionGroup('one', [KeyboardInterrupt()])": "KeyboardInterrupt (the first of 1 exceptions in ",
+    }
+    for code, wanted in {**REASONS, **(groups if version != "3.10" else {})}.items():
+        with Rank([python, "-c", code]) as rank:
+            assert rank.finish() == 1, code
+            assert rank.reason().startswith(wanted) and "\n" not in rank.reason(), (code, rank.reason())
+
+
 @pytest.mark.parametrize("code", ["class E(Exception):\n  def __str__(self): raise TypeError\nraise E", "raise E"])
 def test_hook_survives_hostile_exception(code: str) -> None:
     plain = run_plain(PYTHON, "-c", code)

@@ -19,7 +19,7 @@ from processes import is_still, kill_session, until
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 LAUNCH = ROOT / "src/launch"
 WHAT_ENDED = ROOT / "python/headrace/_launch/what_ended.py"
-TEXT_AT, KEEPERS_AT, STACKS_AT = 4 << 10, 32 << 10, 64 << 10
+REASON_AT, TEXT_AT, KEEPERS_AT, STACKS_AT = 1 << 10, 4 << 10, 32 << 10, 64 << 10
 MAGIC = 0x6B6E615261657248
 WORDS = (
     "magic",
@@ -34,6 +34,8 @@ WORDS = (
     "is_watched",
     "others_over",
     "is_keeping",
+    "ended_well",
+    "reason_bytes",
 )
 LAYOUT = f"{len(WORDS)}q"
 DEADLINE_S = 100.0
@@ -151,6 +153,9 @@ class Rank:
 
     def text(self) -> str:
         return os.pread(self._page, self.words()["text_bytes"], TEXT_AT).decode()
+
+    def reason(self) -> str:
+        return os.pread(self._page, self.words()["reason_bytes"], REASON_AT).decode()
 
     def keepers(self) -> str:
         return os.pread(self._page, self.words()["keepers_bytes"], KEEPERS_AT).decode()

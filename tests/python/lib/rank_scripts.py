@@ -28,7 +28,7 @@ class Stepped(Agreement):
     def step(self, steps):
         # As the iterators do it.
         if self.show_step is not None and (ended := self.show_step(steps)) is not None:
-            self.raise_end(steps, ended)
+            self.check_end(steps, ended)
 
 def agree(where="train.py:12", rank=RANK, world_size=WORLD_SIZE):
     return Stepped(LoaderPlace([where]), rank, world_size)

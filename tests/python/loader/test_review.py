@@ -396,7 +396,16 @@ def test_the_argument_that_cannot_be_pickled_is_named(tmp_path: pathlib.Path, me
 def test_the_signature_has_torchs_names_and_headraces() -> None:
     ours, theirs = inspect.signature(Headrace), inspect.signature(Torch)
     own = ["arena_limit", "max_restarts", "rng", "seed", "on_bad_sample", "stall_after", "on_stall", "shutdown_timeout"]
-    own += ["on_changed", "held_back", "snapshot_every_n_steps", "threads", "cache", "freeze", "repair"]
+    own += [
+        "on_changed",
+        "held_back",
+        "snapshot_every_n_steps",
+        "compare_ranks",
+        "threads",
+        "cache",
+        "freeze",
+        "repair",
+    ]
     assert list(ours.parameters) == [*theirs.parameters, *own]
     assert inspect.signature(Headrace.__init__).parameters.keys() == {"self", *ours.parameters}
     assert ours.parameters["arena_limit"].kind is inspect.Parameter.KEYWORD_ONLY

@@ -72,7 +72,10 @@ attempt(train, make(64, seed=RANK))
 """
     first, second = run(tmp_path, code)
     assert first == second and "rank 0 has the seed 0, rank 1 has 1" in first
-    assert first.endswith("if these loaders are not meant to be equal, set HEADRACE_COMPARE_RANKS=0\nfine\n")
+    assert first.endswith(
+        "if these loaders are not meant to be equal, give them compare_ranks=False, or set "
+        "HEADRACE_COMPARE_RANKS=0\nfine\n"
+    )
 
 
 @pytest.mark.parametrize("world", ["WORLD_SIZE, RANK", "1, 0"])

@@ -11,7 +11,7 @@ from rank_scripts import environments, run_ranks, started
 
 pytestmark = only_headrace
 
-OFF = "; if these loaders are not meant to be equal, set HEADRACE_COMPARE_RANKS=0"
+OFF = "; if these loaders are not meant to be equal, give them compare_ranks=False, or set HEADRACE_COMPARE_RANKS=0"
 GROUP = """
 import datetime
 import torch.distributed as dist

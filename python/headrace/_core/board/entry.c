@@ -94,6 +94,13 @@ static PyObject *entry_count_from(PyObject *self, PyObject *argument) {
     Py_RETURN_NONE;
 }
 
+static PyObject *entry_allow(PyObject *self, PyObject *argument) {
+    unsigned long long difference = PyLong_AsUnsignedLongLong(argument);
+    if (difference == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    hr_board_allow(entry_of(self), difference);
+    Py_RETURN_NONE;
+}
+
 /* Shows steps by hr_board_step or hr_board_end. Returns (rank, steps) of another rank if it is told of one. */
 static PyObject *show_steps(PyObject *self, PyObject *argument,
                             int (*show)(hr_board_entry *, uint64_t, struct hr_board_ended *)) {
@@ -125,6 +132,9 @@ static PyMethodDef methods[] = {
      "known() -> int\n\nReturns the number of running processes that have begun any epoch of this loader."},
     {"count_from", entry_count_from, METH_O,
      "count_from(steps)\n\nSets how many batches of the epoch were taken before those that step and end count."},
+    {"allow", entry_allow, METH_O,
+     "allow(difference)\n\nLets the thread of the board report an END only if this rank has taken so many more "
+     "batches."},
     {"step", entry_step, METH_O,
      "step(steps) -> tuple | None\n\nShows how many batches were taken. Returns (rank, steps) of a rank that is at its "
      "end with fewer, with all steps of its epoch."},

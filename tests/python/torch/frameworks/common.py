@@ -30,6 +30,7 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "on_changed": "finish",
     "held_back": 1,
     "snapshot_every_n_steps": 5,
+    "compare_ranks": False,
     "threads": 2,
     "cache": "8M",
     "freeze": True,

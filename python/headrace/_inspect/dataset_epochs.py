@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the epochs to which set_epoch has set a dataset and its parts, and sets those of the copy in a worker.
+
+Workers that persist have copies of the dataset. Its set_epoch in the trainer does not reach them, so the trainer looks
+at the start of each epoch what it has changed. The engine and the jobs of workers call this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from headrace._errors.warn import warn_user
+from headrace._inspect import lookup
+
+Path = tuple[str | int, ...]  # names of attributes, keys and positions, from the dataset to one of its parts
+_NAMES = ("epoch", "_epoch")  # of the attribute that set_epoch sets
+_LEVELS, _MOST_ITEMS, _MOST_PARTS = 8, 64, 1000  # how far parts are looked for
+_PLAIN = (int, float, str, bytes, bool, type(None))
+
+
+def _parts_of(dataset: Any) -> Iterator[tuple[Path, Any]]:
+    """Yields a dataset and the objects in its attributes, each once, with their paths; the outermost ones first."""
+    level: list[tuple[Path, Any]] = [((), dataset)]
+    seen = {id(dataset)}
+    for _ in range(_LEVELS):
+        yield from level
+        found = [((*path, name), one) for path, part in level for name, one in _inner(part)]
+        level = []
+        for path, part in found:
+            if id(part) not in seen and len(seen) < _MOST_PARTS:
+                seen.add(id(part))
+                level.append((path, part))
+
+
+def _inner(part: Any) -> Iterator[tuple[str | int, Any]]:
+    """Yields the names and values of what a part contains, if that can contain something itself."""
+    if isinstance(part, (list, tuple)):
+        items: Any = enumerate(part[:_MOST_ITEMS])
+    else:
+        items = lookup.attribute(part, "__dict__", {}).items()
+    for name, value in items:
+        is_container = isinstance(value, (list, tuple))
+        if is_container or (hasattr(type(value), "__dict__") and type(lookup.attribute(value, "__dict__")) is dict):
+            yield name, value
+
+
+def _follows_epochs(part: Any) -> bool:
+    return not isinstance(part, type) and callable(lookup.attribute(part, "set_epoch"))
+
+
+def _epoch_of(part: Any) -> int | None:
+    epochs = (lookup.attribute(part, name) for name in _NAMES)
+    return next((one for one in epochs if type(one) is int), None)
+
+
+def _shown(part: Any) -> dict[str, Any]:
+    """Returns the attributes of an object as values that can be compared later: plain ones, and the ids of others."""
+    return {name: one if type(one) in _PLAIN else id(one) for name, one in vars(part).items()}
+
+
+class DatasetEpochs:
+    """Keeps what the workers that persist know of the epochs of their dataset."""
+
+    def __init__(self, dataset: Any) -> None:
+        parts = [(path, part) for path, part in _parts_of(dataset) if _follows_epochs(part)]
+        self._sent = self._found = self._epochs(parts)
+        self._unknown = self._attributes(parts)
+        self._has_warned = False
+
+    @staticmethod
+    def _epochs(parts: list[tuple[Path, Any]]) -> dict[Path, int]:
+        found = {path: _epoch_of(part) for path, part in parts}
+        return {path: epoch for path, epoch in found.items() if epoch is not None}
+
+    @staticmethod
+    def _attributes(parts: list[tuple[Path, Any]]) -> dict[Path, dict[str, Any]]:
+        """Returns the attributes of the parts whose set_epoch sets no attribute of a name that is known."""
+        return {path: _shown(part) for path, part in parts if _epoch_of(part) is None and hasattr(part, "__dict__")}
+
+    def changes(self, dataset: Any) -> dict[Path, int]:
+        """Returns the epochs that have changed since the workers got them. Warns once if a dataset with
+        set_epoch was changed, but where its epoch is kept is not known."""
+        parts = [(path, part) for path, part in _parts_of(dataset) if _follows_epochs(part)]
+        self._found = self._epochs(parts)
+        changed = {path: epoch for path, epoch in self._found.items() if self._sent.get(path) != epoch}
+        if not changed and not self._has_warned:
+            self._warn_of_unknown(parts)
+        return changed
+
+    def were_sent(self) -> None:
+        """Notes that the workers have the epochs that `changes` has returned."""
+        self._sent = self._found
+
+    def _warn_of_unknown(self, parts: list[tuple[Path, Any]]) -> None:
+        now, kinds = self._attributes(parts), {path: type(part).__name__ for path, part in parts}
+        for path, before in self._unknown.items():
+            names = sorted(name for name, one in now.get(path, before).items() if before.get(name, self) != one)
+            if names:
+                self._has_warned = True
+                warn_user(
+                    f"headrace: {', '.join(names)} of the {kinds[path]} changed in this process, but workers that "
+                    "persist keep the dataset with which they were started, as with torch. If set_epoch has changed "
+                    "it, let it set an attribute `epoch` (an int), which headrace sends to the workers, or use "
+                    "persistent_workers=False"
+                )
+                return
+
+
+def set_epochs(dataset: Any, changes: dict[Path, int]) -> None:
+    """Calls set_epoch of parts of a worker's dataset. Raises RuntimeError if a part does not have the epoch then."""
+    for path, epoch in changes.items():
+        part = dataset
+        for name in path:
+            part = part[name] if isinstance(name, int) else lookup.attribute(part, name)
+        part.set_epoch(epoch)
+        if _epoch_of(part) != epoch:
+            raise RuntimeError(
+                f"headrace: the {type(part).__name__} is in epoch {epoch} in the trainer, but set_epoch({epoch}) set a "
+                f"worker that persists to {_epoch_of(part)}; use persistent_workers=False, or let set_epoch(epoch) set "
+                "the attribute `epoch`"
+            )
