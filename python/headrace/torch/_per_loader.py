@@ -52,6 +52,7 @@ warned: PerLoader[bool] = PerLoader()  # of a set_epoch that was forgotten
 places: PerLoader[LoaderPlace] = PerLoader()  # the lines that made the loader
 agreements: PerLoader[Any] = PerLoader()  # how it is compared with those of other ranks: see _agree
 initials: PerLoader[bytes] = PerLoader()  # state of a dataset before another one was loaded into it, pickled
+past_draws: PerLoader[Any] = PerLoader()  # what its epochs were drawn from: see _past_draws
 progress: PerLoader[_epoch.Progress] = PerLoader()  # the newest epoch
 
 
