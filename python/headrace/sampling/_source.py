@@ -92,7 +92,7 @@ class Drawn:
 
     def tasks(self) -> Iterator[Any]:
         """Returns an iterator over the tasks, without the extension."""
-        items = iter(itertools.chain.from_iterable(self.items) if self.has_lists else self.items)
+        items = begun(iter(itertools.chain.from_iterable(self.items) if self.has_lists else self.items))
         if not self.batch_size:
             yield from items
             return
