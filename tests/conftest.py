@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if path is not None:
         from costs import CostPlugin  # of tools/, which is in the path when the configuration has been read
 
-        config.pluginmanager.register(CostPlugin(path))
+        config.pluginmanager.register(CostPlugin(path, lambda: warm.forked))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

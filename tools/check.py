@@ -198,7 +198,7 @@ def package() -> None:
     run_script("check_package.py")
 
 
-# Those that take longest come first. The short ones run beside them.
+# Those that take longest come first. The short ones run at the same time.
 CHECKS: list[Callable[[], None]] = [
     tidy,
     tsan,

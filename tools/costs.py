@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -63,8 +63,9 @@ def spent() -> Cost:
 class CostPlugin:
     """Notes the cost of each test of a run of pytest, and writes all into a file when the run ends."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, count_forked: Callable[[], int]) -> None:
+        """count_forked: returns how many processes the warm servers have forked."""
+        self.path, self.count_forked = path, count_forked
         self.tests: dict[str, Cost] = {}
 
     @pytest.hookimpl(wrapper=True)
@@ -75,12 +76,10 @@ class CostPlugin:
         return result
 
     def pytest_sessionfinish(self) -> None:
-        import warm  # of tests/python/lib
-
         tests = {name: asdict(cost) for name, cost in self.tests.items()}
         # The whole run includes pytest's own start, and the collection of the tests.
         whole = asdict(Cost(spent().cpu_s))
-        self.path.write_text(json.dumps({"tests": tests, "whole": whole, "warm": warm.forked}))
+        self.path.write_text(json.dumps({"tests": tests, "whole": whole, "warm": self.count_forked()}))
 
 
 class ImportWatch:

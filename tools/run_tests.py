@@ -31,7 +31,7 @@ CLOSE_NAMES = 6  # shown for a word that matches no test
 # CPU seconds of files that may take more than costs.BUDGET_S, and why.
 BUDGETS: dict[str, tuple[float, str]] = {
     "test_sweep": (150, "a process is killed and stopped at each point of the protocol"),
-    "test_same_as_torch": (90, "hundreds of loaders, each beside torch's"),
+    "test_same_as_torch": (90, "hundreds of loaders, each compared with torch's"),
     "test_demo": (75, "runs the examples, which start ranks by themselves"),
     "test_doctor_seeds": (70, "growth is only noticed after 30 s of reading"),
     "test_restarts": (60, "215 workers die"),
@@ -168,6 +168,7 @@ def run(programs: list[str] | None, files: list[str], *, is_whole: bool) -> Tall
 def main(words: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and tests send it
     try:
+        chosen: tuple[list[str] | None, list[str]]
         if words[:1] == ["--changed"]:
             chosen = changed.select(words[1], list_c_programs(), list_python_files())
         elif words:

@@ -122,6 +122,7 @@ class Engine:
         self._finalizer = util.Finalize(self, shutdown.close, arguments, exitpriority=100)
         self._places = places
         self._epochs: DatasetEpochs | None = None  # what workers that persist know of their dataset
+        self._warned: set[int] = set()  # workers that make other batches again than before
         self._noted = 0  # the serial number of the answer that the places have got last
         try:
             self._crew.start(client, epoch, None if places is None else places.starts(epoch))
@@ -340,6 +341,9 @@ class Engine:
             self._core.count_skipped(self._skipped + len(self._bad_samples()))
         if notes.retried:
             self._retried[self._core.serial] = notes.retried
+        if notes.warning and notes.worker not in self._warned:
+            self._warned.add(notes.worker)  # first, because warnings may be errors
+            warn_user(notes.warning)
         if notes.state is not None or notes.is_end:
             self._crew.keep_state(notes)
 

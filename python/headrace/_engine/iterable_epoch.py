@@ -16,10 +16,13 @@ from headrace._engine.worker_places import WorkerPlaces
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
 from headrace._worker.job import BatchNotes
+from headrace._worker.repeated import Repeated
 from headrace.sampling._epoch import Last
 from headrace.sampling._iterable import order_of, segment, state_at_start
 from headrace.sampling._pending import Pending
 from headrace.sampling._state import State
+
+_DIGEST = "digest"  # in the seeds of a state
 
 
 class IterableEpoch:
@@ -52,7 +55,17 @@ class IterableEpoch:
         self._repeated = 0 if lookup.has_state(dataset) and saved else steps
         self.to_drop = self._dropped + (0 if saved else steps)
         self._noted = 0  # batches after which the dataset's state was noted
+        self._digester = self._new_digester(state)
+        self._digests: list[tuple[int, int]] = []  # of a dataset without a state and workers: see Repeated
         self._of_iterator: bytes | None = None  # a state that is loaded when the dataset has been iterated
+
+    def _new_digester(self, state: State | None) -> Repeated | None:
+        if self.places is not None:
+            return None
+        saved = [] if state is None else state.seeds.get(_DIGEST, [])
+        is_sound = isinstance(saved, list) and [type(one) for one in saved] == [int, int]
+        kind = type(self._dataset).__name__
+        return Repeated(kind, "the loader makes", tuple(saved) if is_sound else None)
 
     @property
     def has_changed(self) -> bool:
@@ -93,9 +106,15 @@ class IterableEpoch:
         if self._of_iterator is not None:
             self._dataset.load_state_dict(pickle.loads(self._of_iterator))
 
-    def made_in_process(self) -> None:
-        """Called after each batch of a loader without workers: takes the dataset's state, if the consumer may have
-        fewer batches than were made."""
+    def made_in_process(self, batch: Any) -> None:
+        """Called after each batch of a loader without workers: notes the batch of a dataset without a state, and takes
+        the dataset's state, if the consumer may have fewer batches than were made."""
+        if self._digester is not None:
+            number = int(self.tasks.answered_count) + 1
+            if digest := self._digester.note(number, batch):
+                self._digests.append((number, digest))
+                if warning := self._digester.take_warning():
+                    warn_user(warning)
         made = self._begun + self.tasks.answered_count + 1
         if self.places is not None and self._held_back and made != self._noted:
             state = pickle.dumps(self._dataset.state_dict())
@@ -142,11 +161,16 @@ class IterableEpoch:
             -1,
             self.order,
             [segment(steps)],
-            seeds=dict(self.seeds),
+            seeds={**self.seeds, **self._digest_of(steps)},
             rank=self._rank,
             by=self._rank,
             workers=self._saved() if steps and self.places is not None else [],
         )
+
+    def _digest_of(self, steps: int) -> dict[str, Any]:
+        """Returns the digest of the batches that were delivered, as part of the seeds of a state."""
+        known = [one for one in self._digests if one[0] <= steps]
+        return {_DIGEST: list(known[-1])} if known else {}
 
     def _is_exhausted(self, held_back: int) -> bool:
         """Returns True if the consumer has the last batch, as far as that is known before the end."""

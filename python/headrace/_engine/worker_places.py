@@ -32,11 +32,14 @@ class _Place:
     done: int = 0  # batches of this worker that the consumer has
     is_ended: bool = False  # the dataset has no more for this worker
     error: str = ""  # what the dataset's state_dict raised last
+    digest: tuple[int, int] | None = None  # of some batch of a dataset without a state: see Repeated
 
     def take(self, notes: BatchNotes) -> None:
         """Takes what a worker has sent with a batch."""
         self.is_ended |= notes.is_end
         self.error = notes.error
+        if notes.digest:
+            self.digest = notes.made, notes.digest
         if notes.state is not None:
             self.state, self.made = notes.state, notes.made
 
@@ -44,14 +47,16 @@ class _Place:
         """Returns where the worker starts."""
         if self.is_ended:
             return StartState(epoch=epoch, is_ended=True, made=self.done)
-        return StartState(epoch=epoch, state=self.state, made=self.made, discard=self.done - self.made)
+        discard = self.done - self.made
+        return StartState(epoch=epoch, state=self.state, made=self.made, discard=discard, digest=self.digest)
 
     def saved(self) -> list[Any]:
         """Returns the place as a state contains it. Raises StateError."""
         if self.error:
             raise StateError(f"headrace: the dataset's state_dict failed in a worker: {self.error}")
         state = None if self.state is None or self.is_ended else _values.encode(pickle.loads(self.state))
-        return [state, self.done if self.is_ended else self.made, self.done, self.is_ended]
+        made = self.done if self.is_ended else self.made
+        return [state, made, self.done, self.is_ended, *(self.digest or ())]
 
 
 class WorkerPlaces:
@@ -118,10 +123,12 @@ class WorkerPlaces:
 
 def _read(saved: Any) -> _Place:
     try:
-        text, made, done, is_ended = saved
+        text, made, done, is_ended, *digest = saved
         is_good = type(made) is type(done) is int and 0 <= made <= done and type(is_ended) is bool
+        is_good = is_good and [type(one) for one in digest] in ([], [int, int])
     except (TypeError, ValueError):
         is_good = False
     if not is_good:
         raise StateError(f"headrace: this state is damaged: a worker's part is {saved!r}")
-    return _Place(None if text is None else pickle.dumps(_values.decode(text)), made, done, is_ended)
+    state = None if text is None else pickle.dumps(_values.decode(text))
+    return _Place(state, made, done, is_ended, digest=tuple(digest) or None)

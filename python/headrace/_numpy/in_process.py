@@ -25,7 +25,7 @@ class InProcessIterator(in_process.InProcessIterator):
     is_over = False
     epoch: Epoch | None = None  # of a map-style dataset
     watch: Watch | None = None
-    was_made: Callable[[], None] | None = None
+    was_made: Callable[[Any], None] | None = None
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class InProcessIterator(in_process.InProcessIterator):
                 self.watch.end(self._num_yielded)
             raise
         if self.was_made is not None:
-            self.was_made()
+            self.was_made(data)
         watch = self.watch  # no function of Python is called for it at each step
         if watch is not None and watch.show_step is not None:
             ended = watch.show_step(self._num_yielded + 1)

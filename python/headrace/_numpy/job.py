@@ -118,6 +118,7 @@ class Job(DatasetJob):
         self._made = start.made
         self._is_ended = start.is_ended
         self._state = start.state
+        self._begin_repeated(start)
         _seed_all(self.seed, start.epoch, self.worker)
         self._fetcher = None
         try:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +11,24 @@ from headrace._engine.iterable_epoch import IterableEpoch
 from headrace._inspect import lookup
 from headrace._ranks import callers, where
 from headrace._ranks.agreement import Agreement
-from headrace.sampling import _exact, _iterable, _pending, _state, _values
+from headrace.sampling import _exact, _iterable, _pending, _sampler_state, _state
 from headrace.sampling._epoch import Epoch, Last, Progress, warn_of_same_order
 from headrace.sampling._known import ShuffledSource, order_source, range_source
 from headrace.sampling._order import Order
 from headrace.sampling._pending import Pending
 from headrace.sampling._plan import Plan
 from headrace.sampling._plan_source import PlanSource
-from headrace.sampling._source import Drawn, Source, check_division
+from headrace.sampling._sampler_parts import SamplerParts, describe_lawless
+from headrace.sampling._source import (
+    REPLAY,
+    Drawn,
+    Source,
+    begun,
+    check_division,
+    describe_other_length,
+    hash_of,
+    warn_of_other_epoch,
+)
 from headrace.sampling._state import State, StateError
 from headrace.sampling._watch import Watch
 
@@ -26,15 +37,37 @@ if TYPE_CHECKING:
 
 
 class SamplerSource(Source):
-    """A sampler of the user's. It is put back to the epoch's beginning by its own state_dict and load_state_dict, if it
-    has them."""
+    """A sampler of the user's. It is put back to the epoch's beginning by the states of its generators, and by its own
+    state_dict and load_state_dict, if it has them."""
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
-        if lookup.has_state(self._sampler):
-            if seeds and "sampler" in seeds:
-                self._sampler.load_state_dict(_values.decode(seeds["sampler"]))
-            self.seeds["sampler"] = _values.encode(self._sampler.state_dict())
-        return Drawn(iter(self._sampler), self._batch_size, self._drop_last), steps
+        if seeds and REPLAY in seeds:
+            self._replay(seeds[REPLAY])
+        elif seeds and "sampler" in seeds:
+            _sampler_state.put_back(self._sampler, seeds["sampler"])
+        if (state := _sampler_state.state_of(self._sampler)) is not None:
+            self.seeds["sampler"] = state
+        return Drawn(begun(iter(self._sampler)), self._batch_size, self._drop_last), steps
+
+    def _replay(self, ended: dict[str, Any]) -> None:
+        """Draws the epoch again that the consumer had to its last batch when the state was taken, and lets the sampler
+        come to its end. Raises StateError if it has another length."""
+        if "sampler" in ended:
+            _sampler_state.put_back(self._sampler, ended["sampler"])
+        tasks = Drawn(begun(iter(self._sampler)), self._batch_size, self._drop_last).tasks()
+        given = list(itertools.islice(tasks, ended["steps"]))
+        if len(given) < ended["steps"] or next(tasks, None) is not None:
+            raise StateError(describe_other_length(self.order["kind"], ended["steps"]))
+        if given and ended["last"] not in (0, hash_of(given[-1])):
+            warn_of_other_epoch(self.order["kind"])
+
+    def check_continuable(self) -> None:
+        if lawless := SamplerParts(self._sampler).lawless:
+            raise StateError(describe_lawless(self._sampler, lawless))
+
+    def end_seeds(self) -> dict[str, Any]:
+        state = _sampler_state.state_of(self._sampler)
+        return {} if state is None else {"sampler": state}
 
 
 def source_of(loader: Loader) -> Source:

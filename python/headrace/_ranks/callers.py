@@ -29,6 +29,18 @@ def called_by_framework() -> bool:
     return any(package in _FRAMEWORKS for package, _ in _frames())
 
 
+def epoch_was_ended() -> bool:
+    """Returns True if the framework that asks for a state has ended the epoch, which may have more batches: Lightning,
+    which counts them, with limit_train_batches or at the last one."""
+    for package, frame in _frames():
+        if package in ("lightning", "pytorch_lightning") and frame.f_code.co_name == "on_save_checkpoint":
+            loop = getattr(frame.f_locals.get("self"), "epoch_loop", None)
+            is_at_end = getattr(loop, "_num_ready_batches_reached", None)
+            if callable(is_at_end):
+                return bool(is_at_end())
+    return False
+
+
 def place_of_caller(kind: str = "") -> LoaderPlace:
     """Returns the place of a loader that the calling lines outside of headrace, torch and frameworks make. kind: see
     LoaderPlace."""

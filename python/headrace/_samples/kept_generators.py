@@ -2,10 +2,10 @@
 """Finds all random number generators that a dataset and its transforms have of their own, and puts them back.
 
 own_generators.py searches often, in workers, and looks at the first entries of large containers only. Here a proof
-depends on it, so everything is looked at, once for each table of samples. The checks of cached samples make samples more
-than once. Afterwards each generator must be as it was, or the first worker would load other samples than without a
-cache; and two ways to make a sample can only be compared if both draw the same numbers. The default generators that all
-code shares are those of random_numbers.
+depends on it, so everything is looked at, once for each table of samples. The checks of cached samples make samples
+more than once. Afterwards each generator must be as it was, or the first worker would load other samples than without
+a cache; and two ways to make a sample can only be compared if both draw the same numbers. The default generators that
+all code shares are those of random_numbers.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ class StartState:
     and why; the keys are random_numbers.text_of their indices. state: the state_dict of an iterable dataset, pickled,
     to be loaded before the dataset is iterated. made: batches that the dataset had given when that state was taken.
     discard: batches after those which an earlier worker has made already; they are made again and discarded.
+    digest: see headrace._worker.repeated; of the batches that are made again.
     is_ended: the iterable dataset has no more for this worker.
     epochs: what set_epoch has changed in the trainer's dataset, for workers that persist (see dataset_epochs).
     look_s: see headrace._inspect.growth. installs_images: images.install() is in force in the trainer.
@@ -29,6 +30,7 @@ class StartState:
     state: bytes | None = None
     made: int = 0
     discard: int = 0
+    digest: tuple[int, int] | None = None
     is_ended: bool = False
     epochs: dict[tuple[str | int, ...], int] = field(default_factory=dict)
     look_s: float | None = field(default_factory=lambda: growth.look_s)

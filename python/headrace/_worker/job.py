@@ -20,6 +20,7 @@ from headrace._options import Policy
 from headrace._samples.maker import BadSample, SampleMaker
 from headrace._samples.retry import RetriedSample
 from headrace._start.start_state import StartState
+from headrace._worker.repeated import Repeated
 
 
 def count_local_trainers() -> int:
@@ -48,6 +49,8 @@ class BatchNotes:
     retried: list[RetriedSample] = field(default_factory=list)  # a record of each further try
     is_end: bool = False  # an iterable dataset has come to its end in this batch
     error: str = ""  # what its state_dict raised
+    digest: int = 0  # of an iterable dataset without a state: see Repeated
+    warning: str = ""  # of it, for the user
 
 
 class Job(Protocol):
@@ -105,6 +108,8 @@ class DatasetJob:
     _state: bytes | None = None  # is loaded when the first task arrives
     _is_ended: bool = False  # the dataset has ended in an earlier worker
     _state_is_wanted: bool
+    _repeated: Repeated | None = None  # for an iterable dataset without a state
+    _last_discarded = 0  # the number of the last batch that is made again and discarded
     _fetcher: Any = None
     _failure: Any = None  # the exception that kept the worker from starting; the next task is answered with it
     _cause: Any = None  # the same exception, kept as the reason why there is no fetcher
@@ -142,8 +147,20 @@ class DatasetJob:
             raise
         is_due = self._state_is_wanted and self._made % self.policy.snapshot_every_n_steps == 0
         state, error = self._take_state() if is_due else (None, "")
-        self.notes = self._notes_of(state, self._state_is_wanted and self._is_exhausted(), error)
+        digest = 0 if self._repeated is None else self._repeated.note(self._made, data)
+        self.notes = self._notes_of(state, self._state_is_wanted and self._is_exhausted(), error, digest)
         return data
+
+    def _begin_repeated(self, start: StartState) -> None:
+        """Begins to note the batches of an epoch of an iterable dataset without a state."""
+        is_noted = self._maker is None and not self._state_is_wanted
+        who = f"worker {self.worker} makes"
+        self._repeated = Repeated(type(self.dataset).__name__, who, start.digest) if is_noted else None
+        self._last_discarded = start.made + start.discard
+
+    @property
+    def _is_discarding(self) -> bool:
+        return self._made <= self._last_discarded
 
     def _take_state(self) -> tuple[bytes | None, str]:
         """Returns the state of the dataset, or what kept it from being taken: that matters only if the loader's state
@@ -159,12 +176,15 @@ class DatasetJob:
         """Returns True if the iterable dataset came to its end while the last batch was made."""
         return bool(getattr(self._fetcher, "is_exhausted", getattr(self._fetcher, "ended", False)))
 
-    def _notes_of(self, state: bytes | None, is_end: bool = False, error: str = "") -> BatchNotes | None:
+    def _notes_of(
+        self, state: bytes | None, is_end: bool = False, error: str = "", digest: int = 0
+    ) -> BatchNotes | None:
         bad = self._take_bad()
         retried = [] if self._maker is None else self._maker.take_retried()
-        if state is None and not bad and not retried and not is_end and not error:
+        warning = "" if self._repeated is None or self._is_discarding else self._repeated.take_warning()
+        if state is None and not (bad or retried or is_end or error or digest or warning):
             return None
-        return BatchNotes(self.worker, state, self._made, bad, retried, is_end, error)
+        return BatchNotes(self.worker, state, self._made, bad, retried, is_end, error, digest, warning)
 
     def sends(self, error: BaseException) -> bool:
         """Does what Job.sends says. A policy for bad samples covers exceptions of class Exception. Any other one ends

@@ -3,21 +3,22 @@
 
 from __future__ import annotations
 
-import array
 import itertools
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from headrace._errors.warn import warn_user
 from headrace.sampling._draws import DrawCounts, samples_of
-from headrace.sampling._source import Drawn, Source
+from headrace.sampling._source import REPLAY, Drawn, Source, describe_change, hash_of
 from headrace.sampling._state import Segment, State, StateError
 
 try:
     from headrace import _core
 except ImportError:
     _core = None  # type: ignore[assignment]
+
+
+_AHEAD = "ahead"  # in the seeds of a state
 
 
 class Last(NamedTuple):
@@ -56,15 +57,6 @@ class Progress(Protocol):
 
     def state(self, held_back: int) -> State:
         """Returns the state after the batches that were delivered, without the last `held_back` of them."""
-
-
-def hash_of(task: Any) -> int:
-    """Returns 32 bits of the indices of a task, which is never 0."""
-    try:
-        data = array.array("q", task if isinstance(task, (list, tuple)) else [task]).tobytes()
-    except (TypeError, ValueError, OverflowError):  # indices of another kind
-        data = repr(task).encode()
-    return zlib.crc32(data) or 1
 
 
 def core_tasks(drawn: Drawn) -> _core.Tasks:
@@ -106,6 +98,7 @@ class Epoch:
         # The task whose draws were counted last: its number, its indices, and the draws. They are set in one step, and
         # counted in the next call, so that they fit together if the handler of a signal raises an exception.
         self._counted: tuple[int, Any, Any] = (-1, (), ())
+        self.is_continued = state is not None and "base" in state.seeds  # its random numbers were drawn before
         if state is None or state.steps == 0:
             self._begin(None if state is None or not state.seeds else state.seeds)
         else:
@@ -120,6 +113,7 @@ class Epoch:
     def _continue(self, state: State) -> None:
         *earlier, last = state.segments
         if not last.divides_as(self.source.segment):
+            self._check_last(state)
             self._earlier, self._position = state.segments, self.source.position_after(state.segments)
             drawn, _ = self.source.draw(self._position, 0, state.seeds or None)
             self._lists = drawn.items if drawn.has_lists else None
@@ -130,6 +124,12 @@ class Epoch:
         self._position = self.source.position_after(earlier)
         self._last_hash = state.last
         self._redraw(state)
+
+    def _check_last(self, state: State) -> None:
+        """Raises StateError if the batch that was delivered last is not that of the order, as it was divided then."""
+        task = self.source.last_task(state.segments, state.by, state.seeds) if state.last and state.seeds else None
+        if task is not None and hash_of(task) != state.last:
+            raise StateError(self._describe_change(state, is_short=False))
 
     def _redraw(self, state: State) -> None:
         """Draws the tasks again from the first one that is needed: the last delivered one, to see that the order is the
@@ -150,18 +150,22 @@ class Epoch:
                 kept.append(last)
                 self._hole_draws.append(draws)
         is_other = state.last and state.by == self.source.rank and hash_of(last) != state.last
-        if is_short or is_other:
+        if is_short or is_other or self._is_other_ahead(tasks, state):
             raise StateError(self._describe_change(state, is_short))
         self.tasks = self._new_tasks(Drawn(itertools.chain(kept, tasks), 0, False)) if kept else tasks
 
+    def _is_other_ahead(self, tasks: Any, state: State) -> bool:
+        """Returns True if the batches that a framework held back are not drawn again as they were."""
+        held = state.seeds.get(_AHEAD)
+        if not isinstance(held, list) or state.by != self.source.rank or self._holes:
+            return False
+        count, expected = held
+        ahead = tasks.look(count)
+        return bool(len(ahead) < count or hash_of(ahead[count - 1]) != expected)
+
     def _describe_change(self, state: State, is_short: bool) -> str:
         what = "has fewer batches" if is_short else "gives other indices"
-        return (
-            "headrace: the order of the samples has changed since this state was taken: the "
-            f"{state.order['kind']} {what} than before in its first {self._begun} batches; make it with the same seed, "
-            "weights and dataset, give it state_dict and load_state_dict if it counts epochs itself, or use "
-            "on_changed='next_epoch' to leave the rest of the epoch out"
-        )
+        return describe_change(state.order["kind"], f"{what} than before in its first {state.steps} batches")
 
     # ---- how often an index was drawn ----
 
@@ -270,7 +274,8 @@ class Epoch:
         if steps - len(holes) == 0 and not self._earlier:
             return self._at_start(source.start_seeds())
         if not held_back and self._is_over(steps - len(holes)):
-            return self._at_next_epoch()
+            return self._at_next_epoch(self._end_seeds(steps))
+        source.check_continuable()
         segment = Segment(**{**vars(source.segment), "steps": steps})
         return State(
             epoch=self.number,
@@ -280,7 +285,7 @@ class Epoch:
             segments=[*self._earlier, segment],
             holes=holes,
             last=self._hash_of_last(steps),
-            seeds=dict(source.seeds),
+            seeds={**{name: one for name, one in source.seeds.items() if name != _AHEAD}, **self._ahead(steps)},
             rank=source.rank if holes or self._has_own_seeds(source.seeds) else -1,
             by=source.rank,
         )
@@ -295,25 +300,40 @@ class Epoch:
         """Returns True if the random numbers are those of a sampler that may give each rank other ones."""
         return not self.source.is_known and bool(seeds.keys() - {"base"})
 
-    def _at_next_epoch(self) -> State:
-        """Returns the state after the last batch, which is that before the first one of the next epoch."""
+    def state_after_leaving(self) -> State:
+        """Returns the state if the consumer takes no more batches, because it has ended the epoch itself."""
+        return self._at_next_epoch(self.source.left_seeds())
+
+    def _at_next_epoch(self, seeds: dict[str, Any]) -> State:
+        """Returns the state before the first batch of the next epoch."""
         source = self.source
         segments = [source.segment.at_start()]
-        return State(self.number + 1, 0, 0, source.next_order(), segments, seeds=source.end_seeds(), is_end=True)
+        return State(self.number + 1, 0, 0, source.next_order(), segments, seeds=seeds, is_end=True)
+
+    def _end_seeds(self, steps: int) -> dict[str, Any]:
+        """Returns the random numbers of the next epoch after the last batch. A sampler that has not come to its end
+        would be changed if it was iterated to it now: that is done if the state is loaded."""
+        if self.source.is_known or self.tasks.is_over:
+            return self.source.end_seeds()
+        return {REPLAY: {**self.source.seeds, "steps": steps, "last": self._hash_of_last(steps)}}
 
     def _is_over(self, done: int) -> bool:
-        """Returns True if the consumer has all batches. The sampler may not have come to its end yet; then it is
-        iterated to its end, as the next call of next() would do."""
+        """Returns True if the consumer has all batches. The sampler may not have come to its end yet, and is left as it
+        is: by its length, there is nothing left."""
         tasks = self.tasks
-        is_answered = tasks.answered_count == tasks.handed_count - tasks.lost_count
-        if not is_answered or not (tasks.is_over or self.source.count_steps(self._position) == done):
+        if tasks.answered_count != tasks.handed_count - tasks.lost_count:
             return False
-        return not tasks.look(1)
+        return bool(tasks.is_over) or self.source.count_steps(self._position) == done
 
     def _samples(self, segment: Segment) -> int:
         if self.source.n is None:
             return -1
         return self.source.position_after([*self._earlier, segment])
+
+    def _ahead(self, steps: int) -> dict[str, Any]:
+        """Returns how many batches are held back, and the hash of the last one of them, as part of the seeds."""
+        held = 0 if self.tasks.last is None else self._number_of(self.tasks.last_number) + 1 - steps
+        return {_AHEAD: [held, hash_of(self.tasks.last)]} if held > 0 else {}
 
     def _hash_of_last(self, steps: int) -> int:
         """Returns the hash of the task before `steps`."""

@@ -8,12 +8,75 @@ it.
 
 from __future__ import annotations
 
+import array
 import itertools
+import types
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from headrace._errors.warn import warn_user
+from headrace._inspect import lookup
 from headrace.sampling import _deal
 from headrace.sampling._state import Segment, State, StateError
+
+# In the seeds of a state: those of an epoch of which the consumer has all batches, but which was not drawn to its end.
+REPLAY = "replay"
+
+
+def hash_of(task: Any) -> int:
+    """Returns 32 bits of the indices of a task, which is never 0."""
+    try:
+        data = array.array("q", task if isinstance(task, (list, tuple)) else [task]).tobytes()
+    except (TypeError, ValueError, OverflowError):  # indices of another kind
+        data = repr(task).encode()
+    return zlib.crc32(data) or 1
+
+
+def describe_change(kind: str, what: str) -> str:
+    """Returns the text of the error for an order that is not that of the state."""
+    return (
+        f"headrace: the order of the samples has changed since this state was taken: the {kind} {what}; make it with "
+        "the same seed, weights and dataset, give it state_dict and load_state_dict if it counts epochs itself, or use "
+        "on_changed='next_epoch' to leave the rest of the epoch out"
+    )
+
+
+def describe_other_length(kind: str, steps: int) -> str:
+    """Returns the text of the error for a sampler that was at its end by its __len__, but is not."""
+    return (
+        f"headrace: this state was taken after {steps} batches, which is all by the __len__ of the {kind}, but now it "
+        "has another length when it is drawn again; correct its __len__, or use loader.skip to begin at a place of "
+        "your choice"
+    )
+
+
+def warn_of_other_epoch(kind: str) -> None:
+    """Warns that a sampler has not given the order of the epoch before when it was drawn again."""
+    warn_user(
+        f"headrace: the {kind} is not where it was when the state was taken, at an epoch's end: it gives other indices "
+        "for that epoch than before, so this epoch has not the order of the run that was never stopped; if it counts "
+        "its epochs, give it state_dict and load_state_dict"
+    )
+
+
+class _Begun:
+    """An iterator over one that was begun, for code that calls iter() again: that of a user's class may begin again."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._next = iterator.__next__
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._next()
+
+
+def begun(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Returns an iterator that goes on with one that was begun."""
+    is_users = isinstance(lookup.static(type(iterator), "__iter__"), types.FunctionType)
+    return _Begun(iterator) if is_users else iterator
 
 
 class Drawn:
@@ -29,7 +92,7 @@ class Drawn:
 
     def tasks(self) -> Iterator[Any]:
         """Returns an iterator over the tasks, without the extension."""
-        items = iter(itertools.chain.from_iterable(self.items) if self.has_lists else self.items)
+        items = begun(iter(itertools.chain.from_iterable(self.items) if self.has_lists else self.items))
         if not self.batch_size:
             yield from items
             return
@@ -75,6 +138,10 @@ class Source:
             position = _deal.advance(self.n or 0, position, one.world, one.batch, one.steps)
         return position
 
+    def last_task(self, segments: list[Segment], rank: int, seeds: dict[str, Any]) -> Any:
+        """Returns the task that a rank got last in some segments, or None if that is not known. It is drawn again."""
+        return None
+
     def count_steps(self, position: int) -> int | None:
         """Returns how many tasks there are from a position on, or None if that is not known."""
         try:
@@ -118,6 +185,9 @@ class Source:
     def continues(self, segment: Segment) -> None:
         """Called when an epoch goes on with a segment of a state that divides the order as this source does."""
 
+    def check_continuable(self) -> None:
+        """Called when a state is taken in the middle of an epoch. Raises StateError if that cannot be continued."""
+
     def was_drawn(self) -> None:
         """Called after the first indices of an epoch were drawn."""
 
@@ -136,6 +206,10 @@ class Source:
     def end_seeds(self) -> dict[str, Any]:
         """Returns the random numbers that the next epoch begins with."""
         return {}
+
+    def left_seeds(self) -> dict[str, Any]:
+        """Returns the same if the epoch was left before its end, as it is now."""
+        return self.end_seeds()
 
     def begin_with(self, seeds: dict[str, Any]) -> None:
         """Sets the sampler to what end_seeds has returned at the end of the epoch before. Raises StateError."""
@@ -183,15 +257,23 @@ class Dealt(Source):
         drops = self.segment.tail == "drop"
         return _deal.deal(self.n or 0, position, self.segment.world, self.rank, drops)
 
-    def _count(self, dealt: _deal.Deal) -> int:
-        """Returns how many entries this rank gets. With tail "exact" those are the ones that are no repeats, and a
-        repeat if the rank would have one batch fewer than the others."""
-        if self.segment.tail == "slice":
+    def _count(self, dealt: _deal.Deal, segment: Segment | None = None) -> int:
+        """Returns how many entries a rank gets. With tail "exact" those are the ones that are no repeats, and a repeat
+        if the rank would have one batch fewer than the others."""
+        segment = segment or self.segment
+        if segment.tail == "slice":
             return dealt.once
-        if self.segment.tail != "exact":
+        if segment.tail != "exact":
             return dealt.size
-        is_short = -(-dealt.once // self.segment.batch) < -(-dealt.size // self.segment.batch)
+        is_short = -(-dealt.once // segment.batch) < -(-dealt.size // segment.batch)
         return dealt.once + is_short
+
+    def last_task(self, segments: list[Segment], rank: int, seeds: dict[str, Any]) -> Any:
+        *earlier, last = segments
+        dealt = _deal.deal(self.n or 0, self.position_after(earlier), last.world, rank, last.tail == "drop")
+        entries = part_of(self.entries(), dealt, self._count(dealt, last))
+        first = (last.steps - 1) * last.batch
+        return next(Drawn(itertools.islice(entries, first, None), self._batch_size and last.batch, False).tasks(), None)
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         place = _deal.advance(self.n or 0, position, self.segment.world, self.segment.batch, steps)

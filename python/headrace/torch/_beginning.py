@@ -17,9 +17,9 @@ from headrace._ranks.callers import called_by_framework
 from headrace.sampling import _epoch, _pending
 from headrace.sampling._epoch import Epoch, core_tasks
 from headrace.sampling._pending import Pending
-from headrace.sampling._source import check_division
+from headrace.sampling._source import REPLAY, check_division
 from headrace.sampling._state import State, StateError
-from headrace.torch import _generators, _overlap, _per_loader
+from headrace.torch import _generators, _overlap, _past_draws, _per_loader
 from headrace.torch._foreign import Before, ForeignSource
 from headrace.torch._resume import option, set_sampler_epoch, source_of
 
@@ -73,7 +73,7 @@ class Beginning:
             self._check_epoch(state)
             state = self._fit(state)
         if state is not None and not state.steps and "base" not in state.seeds:
-            self._begin_with(state.seeds)
+            self._begin_with(state)
             state = None
         if not pending.skipped:
             return state
@@ -103,6 +103,8 @@ class Beginning:
     def _set_to_other_epoch(self, state: State, epoch: int) -> State | None:
         """Decides what becomes of a state if set_epoch was called on the sampler after it was loaded."""
         then = state.order.get("epoch", 0)
+        if state.is_end and epoch > then:
+            return state  # the sampler goes on, and may have generators and a state of its own
         if epoch < then and called_by_framework():
             warn_user(
                 f"headrace: a framework set the sampler to epoch {epoch} after a state of epoch {then} was loaded; "
@@ -118,10 +120,15 @@ class Beginning:
             )
         return None
 
-    def _begin_with(self, seeds: dict[str, Any]) -> None:
+    def _begin_with(self, state: State) -> None:
         """Sets the sampler and the generators to what the epoch begins with."""
-        self.source.begin_with(seeds)
-        set_loaders_generator(self._loader, seeds)
+        set_loaders_generator(self._loader, state.seeds)  # the sampler may have the same one
+        epoch = self.source.order.get("epoch")
+        if REPLAY in state.seeds and epoch is not None:  # of the epoch that has ended
+            set_sampler_epoch(self._loader, state.order)
+        self.source.begin_with(state.seeds)
+        if REPLAY in state.seeds and epoch is not None:
+            set_sampler_epoch(self._loader, {"epoch": epoch})
 
     def shown(self) -> Any:
         """Returns what torch's iterator class is made with: the loader, or one whose sampler it does not begin."""
@@ -136,7 +143,7 @@ class Beginning:
         if self.is_continued:
             iterator._index_sampler = self._loader._index_sampler
         elif self._before is not None:
-            self._before.iterator_was_made(self._loader.generator is None)
+            self._before.iterator_was_made(self._loader.generator)
 
     def put_generators_back(self) -> None:
         """If the epoch is continued, sets the generators, once, to what they were before torch's iterator drew."""
@@ -182,7 +189,9 @@ class Beginning:
 
 
 def warn_of_same_order(loader: Any, epoch: Epoch) -> None:
-    """Warns once if nothing has called set_epoch. Called after the first indices were drawn."""
+    """Warns once if nothing has called set_epoch, or if random numbers began again after a resume. Called after the
+    first indices were drawn."""
+    _past_draws.note(loader, epoch)
     if _per_loader.warned.get(loader) is None and _epoch.warn_of_same_order(epoch):
         _per_loader.warned.set(loader, True)
 

@@ -13,11 +13,14 @@ from typing import Any
 
 import torch
 
+from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
 from headrace._samples import random_numbers
 from headrace.sampling import _values
-from headrace.sampling._sampler_state import generators_of
-from headrace.sampling._source import Drawn, Source
+from headrace.sampling._sampler_parts import SamplerParts, describe_lawless
+from headrace.sampling._sampler_state import generators_of, load_state_dicts, state_dicts
+from headrace.sampling._source import REPLAY, Drawn, Source, begun, describe_other_length, hash_of, warn_of_other_epoch
+from headrace.sampling._state import StateError
 from headrace.torch import _generators
 
 
@@ -55,27 +58,65 @@ def texts_of(states: dict[str, Any]) -> dict[str, Any]:
 
 def restore_states(sampler: Any, states: dict[str, Any]) -> None:
     """Sets a sampler's own generators to what changed_states has returned. Raises StateError."""
-    own = generators_of(sampler)
+    own = generators_of(sampler) if states else {}
+    if missing := sorted(states.keys() - own.keys()):
+        raise StateError(
+            f"headrace: this state has that of the generator {missing[0]!r} of the sampler, and this "
+            f"{type(sampler).__name__} has no such generator; give the loader the same kind of sampler"
+        )
     for name, text in states.items():
-        if name in own:
-            _generators.restore(own[name], text)
+        _generators.restore(own[name], text)
 
 
-def next_seeds(sampler: Any) -> dict[str, Any]:
-    """Returns what a sampler's next epoch begins with: the states of its own generators, and its own state."""
+def next_seeds(sampler: Any, before: SamplerParts | None) -> dict[str, Any]:
+    """Returns what a sampler's next epoch begins with: the states of its own generators, its own state, and, if it has
+    none, the values that it has changed since the epoch began (`before`)."""
     seeds: dict[str, Any] = {}
-    if own := own_states(sampler):
-        seeds["next_own"] = {name: _generators.text_of(one) for name, one in own.items()}
-    if lookup.has_state(sampler):
-        seeds["next_sampler"] = _values.encode(sampler.state_dict())
+    parts = parts_of(sampler)
+    if parts.generators:
+        seeds["next_own"] = texts_of(own_states(sampler))
+    if parts.stateful:
+        seeds["next_sampler"] = _values.encode(state_dicts(parts))
+    elif before is not None and (changed := parts.changed_since(before)):
+        seeds["changed"] = changed
     return seeds
 
 
+def parts_of(sampler: Any) -> SamplerParts:
+    """Returns what a sampler's order may depend on, with the values by which it may count its epochs."""
+    return SamplerParts(sampler, reads_values=True)
+
+
 def begin_with(sampler: Any, seeds: dict[str, Any]) -> None:
-    """Sets a sampler to what next_seeds has returned. Raises StateError."""
+    """Sets a sampler to what next_seeds has returned. Raises StateError. Warns of values that it has here before it
+    begins the epoch, and that are not those at the end of the epoch before."""
     restore_states(sampler, seeds.get("next_own", {}))
     if "next_sampler" in seeds:
-        sampler.load_state_dict(_values.decode(seeds["next_sampler"]))
+        load_state_dicts(sampler, parts_of(sampler), _values.decode(seeds["next_sampler"]))
+    warn_of_changed(sampler, seeds.get("changed", {}))
+
+
+def warn_of_changed(sampler: Any, changed: dict[str, str]) -> None:
+    """Warns of values that a sampler has changed in the epoch before, and that are others here."""
+    if differing := parts_of(sampler).differing(changed) if changed else []:
+        kind = type(sampler).__name__
+        warn_user(
+            f"headrace: the {kind} changes {', '.join(map(repr, differing))} of its own in each epoch, and has no "
+            f"state_dict and load_state_dict, so here it is not where it was when the state was taken; if its order "
+            "depends on that, this epoch has not the order of the run that was never stopped: give it these methods"
+        )
+
+
+def sampler_states(parts: SamplerParts) -> dict[str, str]:
+    """Returns the states of the samplers that have one, as seeds of a source."""
+    return {"sampler": _values.encode(state_dicts(parts))} if parts.stateful else {}
+
+
+def put_back(sampler: Any, seeds: dict[str, Any]) -> None:
+    """Sets a sampler to where it was at the beginning of an epoch. Raises StateError."""
+    restore_states(sampler, seeds.get("own", {}))
+    if "sampler" in seeds:
+        load_state_dicts(sampler, parts_of(sampler), _values.decode(seeds["sampler"]))
 
 
 class Before:
@@ -83,22 +124,33 @@ class Before:
 
     def __init__(self, sampler: Any) -> None:
         self.globals = _generators.Globals()
-        self.own = own_states(sampler)
-        self.sampler = _values.encode(sampler.state_dict()) if lookup.has_state(sampler) else None
+        self.parts = parts_of(sampler)
+        self.own = {name: _generators.state_of(one) for name, one in self.parts.generators.items()}
+        self.states = sampler_states(self.parts)
         self._after = self.globals
 
-    def iterator_was_made(self, draws_from_default: bool) -> None:
-        """Looks whether the sampler drew numbers when torch's iterator was made, which draws a base seed itself."""
+    def iterator_was_made(self, loaders: torch.Generator | None) -> None:
+        """Looks whether the sampler drew numbers when torch's iterator was made, which draws a base seed itself: from
+        the generator of the loader, if that has one."""
+        self._note_base_seed(loaders)
         after = _generators.Globals()
-        expected = self.globals.after_base_seed() if draws_from_default else self.globals
+        expected = self.globals.after_base_seed() if loaders is None else self.globals
         if not after.differs_from(expected):
             self.globals = after
         self._after = after
 
+    def _note_base_seed(self, loaders: torch.Generator | None) -> None:
+        """If the sampler has the generator of the loader, and has drawn nothing yet, its draws begin after the base
+        seed."""
+        names = [name for name, one in self.parts.generators.items() if one is loaders]
+        for name in names:
+            now = self.parts.generators[name].get_state()
+            if torch.equal(_generators.after_base_seed(self.own[name]), now):
+                self.own[name] = now
+
     def encode(self) -> dict[str, Any]:
         """Returns everything as seeds of a source."""
-        sampler = {} if self.sampler is None else {"sampler": self.sampler}
-        return {"own": texts_of(self.own), "globals": self.globals.encode(), **sampler}
+        return {"own": texts_of(self.own), "globals": self.globals.encode(), **self.states}
 
     def has_drawn(self) -> bool:
         """Returns True if the sampler has drawn from the shared generators until now."""
@@ -117,36 +169,53 @@ class ForeignSource(Source):
         self.rank = rank
         self.before: Before | None = None
         self.iterator: Any = None
+        self._parts: SamplerParts | None = None  # at the beginning of the epoch
 
     def note_before(self) -> Before:
         """Notes what the sampler is at the beginning of an epoch."""
         self.before = Before(self._sampler)
+        self._parts = self.before.parts
         return self.before
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         if seeds is None:
-            items = self._sampler if self.iterator is None or self._batch_size else self.iterator
+            items = self._sampler if self.iterator is None or self._batch_size else begun(self.iterator)
             return Drawn(items, self._batch_size, self._drop_last), steps
         with random_numbers.generators_kept():
             if "globals" in seeds:
                 _generators.set_globals(seeds["globals"])
-            self._put_back(seeds)
+            put_back(self._sampler, seeds)
+            self._parts = parts_of(self._sampler)
             self.seeds = dict(seeds)
-            drawn = Drawn(iter(self._sampler), self._batch_size, self._drop_last)
-            count = steps * (self._batch_size or 1)
-            drawn.items = itertools.chain(list(itertools.islice(drawn.items, count + 1)), drawn.items)
-            return drawn, steps
+            items = begun(iter(self._sampler))
+            first = list(itertools.islice(items, steps * (self._batch_size or 1) + 1))
+            return Drawn(itertools.chain(first, items), self._batch_size, self._drop_last), steps
 
-    def _put_back(self, seeds: dict[str, Any]) -> None:
-        restore_states(self._sampler, seeds.get("own", {}))
-        if "sampler" in seeds:
-            self._sampler.load_state_dict(_values.decode(seeds["sampler"]))
+    def check_continuable(self) -> None:
+        if lawless := SamplerParts(self._sampler).lawless:
+            raise StateError(describe_lawless(self._sampler, lawless))
 
     def end_seeds(self) -> dict[str, Any]:
-        return next_seeds(self._sampler)
+        return next_seeds(self._sampler, self._parts)
 
     def begin_with(self, seeds: dict[str, Any]) -> None:
-        begin_with(self._sampler, seeds)
+        if REPLAY in seeds:
+            self._replay(seeds[REPLAY])
+        else:
+            begin_with(self._sampler, seeds)
+
+    def _replay(self, ended: dict[str, Any]) -> None:
+        """Draws the epoch again that the consumer had to its last batch when the state was taken, and lets the sampler
+        come to its end, as the loop of the run that was never stopped did. Raises StateError if that has another
+        length."""
+        drawn, steps = self.draw(0, ended["steps"], ended)
+        tasks, last, count = drawn.tasks(), None, 0
+        for last in itertools.islice(tasks, steps):  # noqa: B007 # the last one is used
+            count += 1
+        if count < steps or next(tasks, None) is not None:
+            raise StateError(describe_other_length(self.order["kind"], steps))
+        if ended["last"] not in (0, hash_of(last)):
+            warn_of_other_epoch(self.order["kind"])
 
     def was_drawn(self) -> None:
         """Called after the first indices of an epoch that was not continued: notes what the sampler draws from."""
@@ -158,8 +227,7 @@ class ForeignSource(Source):
             self.seeds["own"] = texts_of(before.own)
         if before.has_drawn():
             self.seeds["globals"] = before.globals.encode()
-        if before.sampler is not None:
-            self.seeds["sampler"] = before.sampler
+        self.seeds |= before.states
 
     def start_seeds(self) -> dict[str, Any]:
         """Returns all that the sampler may draw from, as long as it has not drawn."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from headrace._samples import random_numbers
+from headrace.sampling import _sampler_state, _values
 from headrace.sampling._state import StateError
 
 
@@ -55,23 +56,6 @@ def _unpack(text: str) -> list[int]:
     return [int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data), 4)]
 
 
-def _plain(value: Any) -> Any:
-    """Returns the state of a numpy.random.Generator as JSON can contain it."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    return {"words": _pack(value)} if hasattr(value, "tolist") else value  # an array
-
-
-def _of_plain(value: Any, like: Any) -> Any:
-    if isinstance(value, dict) and value.keys() == {"words"}:
-        import numpy as np
-
-        return np.array(_unpack(value["words"]), dtype=like.dtype)
-    if isinstance(value, dict):
-        return {name: _of_plain(one, like[name]) for name, one in value.items()}
-    return value
-
-
 # ---- generators of a sampler's own ----
 
 
@@ -79,7 +63,7 @@ def state_of(generator: Any) -> Any:
     """Returns the state of a generator, as it is; text_of encodes it."""
     if isinstance(generator, torch.Generator):
         return generator.get_state()
-    return generator.getstate() if isinstance(generator, random.Random) else generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else _sampler_state.numpy_state(generator)
 
 
 def text_of(state: Any) -> Any:
@@ -89,7 +73,7 @@ def text_of(state: Any) -> Any:
     if isinstance(state, tuple):
         version, words, gauss = state
         return [version, _pack(words), gauss]
-    return _plain(state)
+    return _values.encode(state)
 
 
 def restore(generator: Any, text: Any) -> None:
@@ -101,7 +85,7 @@ def restore(generator: Any, text: Any) -> None:
             version, words, gauss = text
             generator.setstate((version, tuple(_unpack(words)), gauss))
         else:
-            generator.bit_generator.state = _of_plain(text, generator.bit_generator.state)
+            _sampler_state.set_numpy_state(generator, _values.decode(text))
     except StateError:
         raise
     except (KeyError, ValueError, TypeError, zlib.error) as error:
@@ -153,11 +137,16 @@ class Globals:
     def after_base_seed(self) -> Globals:
         """Returns the states after torch's iterator has drawn its base seed from torch's generator."""
         other = copy.copy(self)
-        generator = torch.Generator()
-        generator.set_state(self.torchs)
-        torch.empty((), dtype=torch.int64).random_(generator=generator)
-        other.torchs = generator.get_state()
+        other.torchs = after_base_seed(self.torchs)
         return other
+
+
+def after_base_seed(state: torch.Tensor) -> torch.Tensor:
+    """Returns the state of a generator on the CPU after torch's iterator has drawn its base seed from it."""
+    generator = torch.Generator()
+    generator.set_state(state)
+    torch.empty((), dtype=torch.int64).random_(generator=generator)
+    return generator.get_state()
 
 
 def _text(numpys: Any) -> str:

@@ -134,7 +134,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
             if ended is not None:
                 watch.check_end(self._num_yielded + 1, ended)
         if self._epoch is not None:
-            self._epoch.made_in_process()
+            self._epoch.made_in_process(data)
         return data
 
     def _make_next(self, _: None) -> Any:

@@ -52,6 +52,21 @@ class Lists:
         copy.set_state(state)
         return {"seed": _draw_seed(copy)}
 
+    def state_at_end(self) -> torch.Tensor:
+        """Returns the state that the sampler's own generator has when the lists that are left were made. Draws nothing:
+        RandomSampler makes one more list after the last index, as torch does."""
+        own = self._sampler.generator
+        copy = torch.Generator(own.device)
+        copy.set_state(own.get_state())
+        if type(self._sampler) is RandomSampler:
+            number = self._done
+            with contextlib.suppress(StopIteration):
+                while True:
+                    self._make_random(self._sampler, number, copy)
+                    number += 1
+        final: torch.Tensor = copy.get_state()
+        return final
+
     def __getitem__(self, number: int) -> list[Any]:
         """Returns the list with this number, which is the next one, or the last one again: Python's iterator over a
         sequence asks again for a list if an exception came between."""
@@ -100,19 +115,18 @@ class Lists:
 
     def _make(self, number: int) -> list[Any]:
         if type(self._sampler) is RandomSampler:
-            return self._make_random(self._sampler, number)
+            return self._make_random(self._sampler, number, self._generator_of(self._sampler))
         if number:
             raise StopIteration
         return list(self._sampler)
 
-    def _make_random(self, sampler: Any, number: int) -> list[int]:
+    def _make_random(self, sampler: Any, number: int, generator: torch.Generator) -> list[int]:
         """Does what RandomSampler.__iter__ does between two lists."""
         size = len(sampler.data_source) if self._size is None else self._size
         wanted = size if sampler._num_samples is None else sampler.num_samples
         whole, rest = divmod(wanted, _DRAWN if sampler.replacement else size)
         if number > whole:
             raise StopIteration
-        generator = self._generator_of(sampler)
         if sampler.replacement:
             shape = (_DRAWN if number < whole else rest,)
             return torch.randint(high=size, size=shape, dtype=torch.int64, generator=generator).tolist()

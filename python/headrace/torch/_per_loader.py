@@ -53,6 +53,7 @@ places: PerLoader[LoaderPlace] = PerLoader()  # the lines that made the loader
 agreements: PerLoader[Any] = PerLoader()  # how it is compared with those of other ranks: see _agree
 looked: PerLoader[int] = PerLoader()  # epochs in which the parts of ranks were compared: see _overlap
 initials: PerLoader[bytes] = PerLoader()  # state of a dataset before another one was loaded into it, pickled
+past_draws: PerLoader[Any] = PerLoader()  # what its epochs were drawn from: see _past_draws
 progress: PerLoader[_epoch.Progress] = PerLoader()  # the newest epoch
 
 

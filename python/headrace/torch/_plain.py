@@ -8,13 +8,14 @@ _plain_iterable.py does the same for iterable datasets.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._source import Drawn
-from headrace.torch import _beginning, _internals, _plain_iterable, _resume
+from headrace.torch import _beginning, _internals, _past_draws, _plain_iterable, _resume
 
 
 class PlainTasks:
@@ -40,7 +41,7 @@ class PlainTasks:
         return iter(self._next, None)
 
     def _next(self) -> Any:
-        found = self._ahead.pop() if self._ahead else next(self._tasks, None)
+        found = self._ahead.pop(0) if self._ahead else next(self._tasks, None)
         self.is_over = found is None
         return found
 
@@ -58,10 +59,9 @@ class PlainTasks:
             self.last, self.last_number = self.sent.pop(number), number
 
     def look(self, count: int) -> list[Any]:
-        """Returns the next task in a list, which is empty at the end; `count` is 1."""
-        if not self._ahead and (found := self._next()) is not None:
-            self._ahead.append(found)
-        return self._ahead
+        """Returns up to `count` tasks that come next."""
+        self._ahead += itertools.islice(self._tasks, count - len(self._ahead))
+        return self._ahead[:count]
 
     def skip(self, count: int) -> tuple[int, Any]:
         """Draws and drops tasks. Returns how many there were, and the last one."""
@@ -94,8 +94,12 @@ class Indices:
         """Yields the tasks of an epoch, which begins when the first one is needed: torch's iterator with workers calls
         iter() twice for its first epoch."""
         epoch, self._begun = self._begun or self._new_epoch(), None
+        is_first = True
         while (task := epoch.tasks.hand_out()) is not None:
             epoch.source.was_drawn()
+            if is_first:
+                _past_draws.note(self._loader(), epoch)
+            is_first = False
             yield task
 
     def _new_epoch(self) -> Epoch:

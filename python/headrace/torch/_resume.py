@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from headrace import _options
-from headrace._ranks import where
+from headrace._ranks import callers, where
 from headrace.sampling import _iterable, _pending, _state
 from headrace.sampling._epoch import Epoch, Last
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import Source
 from headrace.sampling._state import State
-from headrace.torch import _generators, _internals, _per_loader, _sources
+from headrace.torch import _generators, _internals, _past_draws, _per_loader, _sources
 from headrace.torch._foreign import has_set_epoch, samplers_of
 
 
@@ -63,11 +63,19 @@ def state_dict(loader: Any) -> dict[str, str]:
         return _state.encode(_fresh_state(loader))
     seeds = epoch.source.seeds
     seeds.update({name: _text(value) for name, value in seeds.items()})  # encoded once
-    state = epoch.state(option(loader, "held_back"))
-    state.seeds = {name: _text(value) for name, value in state.seeds.items()}
+    is_left = epoch.has_delivered() and callers.epoch_was_ended()
+    state = epoch.state_after_leaving() if is_left else epoch.state(option(loader, "held_back"))
+    state.seeds = {name: _text(value) for name, value in state.seeds.items()} | _past_draws.as_seeds(loader)
     if state.steps == 0 and "base" not in state.seeds:
-        state.seeds |= _end_seeds(loader, epoch)
+        state.seeds = {**_end_seeds(loader, epoch), **_as_loaders(loader, epoch, state.seeds)}
     return _state.encode(state)
+
+
+def _as_loaders(loader: Any, epoch: Epoch, seeds: dict[str, Any]) -> dict[str, Any]:
+    """Returns the seeds of the next epoch. If the sampler draws from the loader's own generator, that is as the sampler
+    leaves it at its end, which it may not have reached."""
+    shares = loader.generator is not None and getattr(epoch.source, "generator", None) is loader.generator
+    return {**seeds, "next_loader": seeds["next_generator"]} if shares and "next_generator" in seeds else seeds
 
 
 def _iterable_state(loader: Any) -> State:
@@ -155,6 +163,7 @@ def load(loader: Any, given: Any) -> None:
     _per_loader.pending.set(loader, Pending(state))
     _per_loader.progress.drop(loader)
     _per_loader.epochs.set(loader, state.epoch)
+    _past_draws.load(loader, state.seeds)
     if loader._iterator is not None:
         loader._iterator._shutdown_workers()
         loader._iterator = None

@@ -7,9 +7,11 @@ other indices.
 
 from __future__ import annotations
 
+import array
 import copy
+import functools
 import sys
-from array import array
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,8 +21,9 @@ from headrace._start import signals
 from headrace.sampling import _exact
 from headrace.sampling._draws import DrawCounts, samples_of
 from headrace.sampling._known import RepeatedSource, order_source, range_source, segment_of
-from headrace.sampling._source import Dealt, Drawn, Source, count_batches, part_of
-from headrace.sampling._state import Segment
+from headrace.sampling._sampler_parts import SamplerParts
+from headrace.sampling._source import Dealt, Drawn, Source, count_batches, describe_change, hash_of, part_of
+from headrace.sampling._state import Segment, StateError
 from headrace.torch import _accelerate, _generators, _torchs
 from headrace.torch._distributed_sampler import DistributedSampler
 from headrace.torch._foreign import (
@@ -29,7 +32,9 @@ from headrace.torch._foreign import (
     changed_states,
     next_seeds,
     own_states,
-    restore_states,
+    parts_of,
+    put_back,
+    sampler_states,
     samplers_of,
     texts_of,
 )
@@ -71,6 +76,11 @@ class RandomSource(Source):
             self.order |= {"replacement": sampler.replacement, "num_samples": sampler.num_samples}
         self._lists: Lists | None = None
 
+    @property
+    def generator(self) -> torch.Generator | None:
+        """The generator that the user gave to the sampler."""
+        return self._sampler.generator  # type: ignore[no-any-return]
+
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         place = position + steps * self.segment.batch
         size = None if seeds is None else self.order["n"]
@@ -84,7 +94,18 @@ class RandomSource(Source):
     def start_seeds(self) -> dict[str, Any]:
         return {**(self._lists.expected() if self._lists is not None else {}), **self.seeds}
 
+    def last_task(self, segments: list[Segment], rank: int, seeds: dict[str, Any]) -> Any:
+        *earlier, last = segments
+        place = self.position_after(earlier) + (last.steps - 1) * last.batch
+        lists = Lists(self._sampler, self.order["n"], min(place, self.n or 0), seeds)
+        return next(Drawn(lists, self._batch_size and last.batch, False, has_lists=True).tasks(), None)
+
     def end_seeds(self) -> dict[str, Any]:
+        if self._sampler.generator is None or self._lists is None:
+            return self.left_seeds()
+        return {"next_generator": self._lists.state_at_end()}
+
+    def left_seeds(self) -> dict[str, Any]:
         generator = self._sampler.generator
         return {} if generator is None else {"next_generator": generator.get_state()}
 
@@ -172,18 +193,26 @@ class PerRankSource(Dealt):
         self._entries: Any = None
         self._numbers: list[Any] | None = None  # how often each entry's index is in the order before it
         self._dealt: tuple[int, Any] = (-1, ())  # the part of them from a position on
+        self._parts: SamplerParts | None = None  # of the sampler that is dealt, at the beginning of the epoch
 
     def entries(self) -> Any:
         if self._entries is None:
-            before = own_states(self._sampler.dataset)
+            self._parts = parts_of(self._sampler.dataset)
+            before = {name: _generators.state_of(one) for name, one in self._parts.generators.items()}
+            states = sampler_states(self._parts)
             self._entries = self._sampler.begin_epoch()
             self.n = len(self._entries)
+            self.seeds["order"] = _digest_of(self._entries)
             self.has_batches = bool(self.n) and isinstance(self._entries[0], (list, tuple))
             if used := changed_states(self._sampler.dataset, before):
                 self.seeds["own"] = used
+            self.seeds |= states
             if "epoch" in self.order:
                 self.order["epoch"] = self._sampler.epoch
         return self._entries
+
+    def last_task(self, segments: list[Segment], rank: int, seeds: dict[str, Any]) -> Any:
+        return None  # the whole order is compared when it is drawn
 
     @property
     def drawn_entries(self) -> Any:
@@ -196,15 +225,17 @@ class PerRankSource(Dealt):
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         if seeds is not None or position or steps:
-            restore_states(self._sampler.dataset, (seeds or {}).get("own", {}))
+            put_back(self._sampler.dataset, seeds or {})
             self.entries()
+            if (seeds or {}).get("order", self.seeds["order"]) != self.seeds["order"]:
+                raise StateError(describe_change(self.order["kind"], "gives other entries than before"))
         return super().draw(position, steps, seeds)
 
     def part(self, position: int) -> Iterable[Any]:
         return self if self._entries is None else super().part(position)
 
     def draw_numbers(self, position: int, step: int) -> Sequence[int] | None:
-        if not isinstance(self._entries, (list, array)):  # of a headrace.Order or a range, each index is there once
+        if not isinstance(self._entries, (list, array.array)):  # in a headrace.Order or a range, each index is once
             return None
         if self._dealt[0] != position:
             dealt = self.deal(position)
@@ -228,13 +259,25 @@ class PerRankSource(Dealt):
 
     def start_seeds(self) -> dict[str, Any]:
         is_drawn = self._entries is not None
-        return self.seeds if is_drawn else {**self.seeds, "own": texts_of(own_states(self._sampler.dataset))}
+        if is_drawn:
+            return self.seeds
+        parts = parts_of(self._sampler.dataset)
+        return {**self.seeds, "own": texts_of(own_states(self._sampler.dataset)), **sampler_states(parts)}
 
     def end_seeds(self) -> dict[str, Any]:
-        return next_seeds(self._sampler.dataset)
+        return next_seeds(self._sampler.dataset, self._parts)
 
     def begin_with(self, seeds: dict[str, Any]) -> None:
         begin_with(self._sampler.dataset, seeds)
+
+
+def _digest_of(entries: Any) -> int:
+    """Returns a hash of a whole order."""
+    if isinstance(entries, (array.array, range)):
+        return zlib.crc32(entries.tobytes() if isinstance(entries, array.array) else repr(entries).encode())
+    if isinstance(entries, list):
+        return functools.reduce(lambda digest, entry: zlib.crc32(b"%d" % hash_of(entry), digest), entries, 0)
+    return zlib.crc32(repr(entries).encode())  # a headrace.Order is known by its settings
 
 
 class ShardSource(Source):
@@ -268,11 +311,19 @@ class ShardSource(Source):
         shard.batch_sampler = _Batches(whole, self.n - position, self._sampler.batch_sampler)  # type: ignore[operator]
         return len(shard)
 
+    @property
+    def generator(self) -> torch.Generator | None:
+        """The generator that the user gave to the sampler."""
+        return getattr(self._whole, "generator", None)
+
     def start_seeds(self) -> dict[str, Any]:
         return self._whole.start_seeds()
 
     def end_seeds(self) -> dict[str, Any]:
         return self._whole.end_seeds()
+
+    def left_seeds(self) -> dict[str, Any]:
+        return self._whole.left_seeds()
 
     def begin_with(self, seeds: dict[str, Any]) -> None:
         self._whole.begin_with(seeds)

@@ -13,6 +13,7 @@ import torch
 from headrace._inspect import lookup
 from headrace._samples import random_numbers
 from headrace._start import signals
+from headrace.sampling._sampler_parts import SamplerParts
 from headrace.torch._foreign import has_set_epoch, samplers_of
 from headrace.torch._generators import Globals
 from headrace.torch._torchs import (
@@ -72,6 +73,11 @@ def check(sampler: Any, is_seeded: bool) -> None:
         _check_not_dealt(one)
         if not is_seeded and type(one).__iter__ in _RANDOM and lookup.attribute(one, "generator") is None:
             raise ValueError(_describe_difference(type(one).__name__, ["torch"]))
+    if lawless := SamplerParts(sampler).lawless:
+        raise ValueError(
+            f"{_WHO}: {type(sampler).__name__} draws from the operating system ({', '.join(lawless)}), so each rank "
+            "would deal another order; give it a random.Random with the same seed on each rank"
+        )
 
 
 def _check_kind(sampler: Any) -> None:

@@ -115,13 +115,14 @@ class Job(DatasetJob):
             if self.init_fn is not None:
                 self.init_fn(self.worker)
             prepared.begin(self.dataset, self.worker == 0, self._port.note)
-            self._begin()
+            self._begin(start)
         except Exception:
             self._note_failure()
 
-    def _begin(self) -> None:
+    def _begin(self, start: StartState) -> None:
         if self._maker is None:
             self._state_is_wanted = restart_state.restart_mode_of(self.dataset, True) == restart_state.STATE
+        self._begin_repeated(start)
         if self._state is None:
             self._fetcher = self._new_fetcher()
 
@@ -171,6 +172,7 @@ class Job(DatasetJob):
         self._is_ended = False
         self._state = self._fetcher = None
         self._is_plain = False
+        self._begin_repeated(start)
         try:
             if self._maker is not None:
                 self._maker.begin_epoch(start)

@@ -20,6 +20,14 @@ def test_lightning_resumed_in_mid_epoch_sees_the_rest(lightning: Facts, case: st
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_epoch_that_lightning_ended_is_not_continued(lightning: Facts, workers: int) -> None:
+    """limit_train_batches=5 of 13, saved at the end of the second epoch: the third one starts at its beginning."""
+    case = f"limited_{workers}.rank0"
+    expected = after_save(lightning, case, 10)
+    assert resumed(lightning, case) == expected and len(expected) == 5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_lightning_resumed_sees_the_rest_of_a_shuffled_epoch(lightning: Facts, workers: int) -> None:
     """The order of the next epoch is drawn from torch's generator, whose state Lightning does not save."""
     case = f"shuffled_{workers}.rank0"

@@ -128,7 +128,7 @@ def _fits_environment(environment: dict[str, str]) -> bool:
 
 @dataclasses.dataclass
 class Program:
-    """What Python runs: the words after `python`, and the code that tells which server fits."""
+    """A process of Python: its words, its code, and the code that tells which server fits."""
 
     argv: list[str]
     code: str

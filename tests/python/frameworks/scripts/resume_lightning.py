@@ -34,14 +34,18 @@ class Module(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1e-3)
 
 
-def fit(case: str, loader: Any, devices: int = 1) -> None:
-    folder, step = folder_of(case), saved_at(devices)
+LIMIT = 5  # batches of an epoch that Lightning ends itself
+
+
+def fit(case: str, loader: Any, devices: int = 1, limit: int | None = None) -> None:
+    folder, step = folder_of(case), 2 * limit if limit else saved_at(devices)
     save = ModelCheckpoint(folder, every_n_train_steps=step, save_top_k=-1, save_on_train_epoch_end=False)
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=devices,
         strategy="ddp" if devices > 1 else "auto",
         max_epochs=EPOCHS,
+        limit_train_batches=limit or 1.0,
         callbacks=[save],
         logger=False,
         enable_progress_bar=False,
@@ -64,6 +68,9 @@ def alone() -> None:
             f"generator_{workers}",
             DataLoader(Numbers(), BATCH, shuffle=True, num_workers=workers, generator=generator),
         )
+        generator = torch.Generator().manual_seed(8)
+        limited = DataLoader(Numbers(), BATCH, shuffle=True, num_workers=workers, generator=generator)
+        fit(f"limited_{workers}", limited, limit=LIMIT)
         fit(f"stream_{workers}", DataLoader(Stream(), BATCH, num_workers=workers, held_back=1))
     generators = [torch.Generator().manual_seed(seed) for seed in (6, 7)]
     both = [DataLoader(Numbers(), BATCH, shuffle=True, generator=generator) for generator in generators]

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds what the order of a user's sampler may depend on: its random number generators, wherever it has them, and the
+numbers and words in its attributes. It needs no torch, no extension, and runs no code of the sampler."""
+
+from __future__ import annotations
+
+import array
+import collections
+import functools
+import random
+import sys
+import types
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from headrace._inspect import lookup
+
+_LEVELS = 8  # of attributes and containers that the walk goes through
+_MOST_PARTS = 20_000  # objects that it looks at
+_MOST_ENTRIES = 1024  # containers with more entries hold data
+_OPAQUE = ("numpy", "torch", "pandas", "pyarrow", "polars", "builtins", "threading", "logging", "multiprocessing")
+_MOST_BYTES = 1 << 24  # of an array whose checksum is taken
+_PLAIN = (type(None), bool, int, float, str, bytes)
+_CONTAINERS = (list, tuple, collections.deque)
+_COUNTS = (int, float, str)
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial)
+
+
+class SamplerParts:
+    """Parts of a sampler, by the paths of attributes, such as "batch_sampler.sampler.generator".
+
+    generators: they are kept in a state. stateful: samplers with state_dict and load_state_dict, of which the outermost
+    ones are listed; their states are kept too. lawless: generators that have no state, such as random.SystemRandom.
+    values: numbers and words, by which a sampler may count its epochs, and checksums of arrays and lists, which it may
+    shuffle in place; only with `reads_values`. iterators: the identities of the iterators that it holds, whose places
+    are not known.
+    """
+
+    def __init__(self, sampler: Any, reads_values: bool = False) -> None:
+        self._reads_values = reads_values
+        self.generators: dict[str, Any] = {}
+        self.stateful: dict[str, Any] = {}
+        self.lawless: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
+        self.iterators: dict[str, int] = {}
+        self._seen: dict[int, Any] = {}  # by identity; the values keep what was made for the walk alive
+        self._add("", sampler, 0, False)
+
+    def _add(self, path: str, value: Any, level: int, is_inside: bool) -> None:
+        """is_inside: a part of a sampler that has a state."""
+        if type(value) in _PLAIN:
+            if self._reads_values and type(value) in _COUNTS:
+                self.values[path] = value
+            return
+        if id(value) in self._seen or len(self._seen) >= _MOST_PARTS:
+            return
+        self._seen[id(value)] = value
+        if is_generator(value):
+            if any(value is one for one in shared_generators()):
+                return
+            (self.lawless if isinstance(value, random.SystemRandom) else self.generators)[path] = value
+            return
+        if self._reads_values and (checksum := _checksum_of(value)) is not None:
+            self.values[path] = _Checksum(checksum, value)
+            if type(checksum) is int:
+                return
+        if level < _LEVELS and not _holds_data(value, level):
+            if level and lookup.has_special(value, "__next__"):
+                self.iterators[path] = id(value)
+            if not is_inside and lookup.has_state(value) and lookup.has_special(value, "__iter__"):
+                self.stateful[path] = value
+                is_inside = True
+            for name, part in _parts_of(value):
+                self._add(f"{path}.{name}" if path else name, part, level + 1, is_inside)
+
+    def changed_since(self, before: SamplerParts) -> dict[str, str]:
+        """Returns the values that have changed since another walk, as texts, and _UNKNOWN for those that cannot be
+        compared with those of another process: iterators that were there then, and objects in another sequence."""
+        found = {
+            path: _text_of(value)
+            for path, value in self.values.items()
+            if path in before.values and not _is_same(value, before.values[path])
+        }
+        kept = [path for path, known in self.iterators.items() if before.iterators.get(path) == known]
+        return {**found, **dict.fromkeys(kept, _UNKNOWN)}
+
+    def differing(self, then: dict[str, str]) -> list[str]:
+        """Returns the paths of the values that changed_since has returned and that are others here."""
+        now = {path: _text_of(self.values[path]) if path in self.values else _UNKNOWN for path in then}
+        return [path for path, text in then.items() if text == _UNKNOWN or now[path] != text]
+
+
+_UNKNOWN = "unknown"
+
+
+class _Entries(int):
+    """A checksum of the identities of entries."""
+
+
+class _Checksum(NamedTuple):
+    """A checksum of an array or a list, which may be shuffled in place."""
+
+    checksum: int
+    held: Any
+
+
+def _text_of(value: Any) -> str:
+    if not isinstance(value, _Checksum):
+        return repr(value)[:80]
+    return _UNKNOWN if type(value.checksum) is _Entries else f"{value.checksum:08x}"
+
+
+def _checksum_of(value: Any) -> int | None:
+    """Returns a checksum of an array or a list, or None for other objects and for those that are too large."""
+    if is_of(value, "torch", "Tensor") and value.device.type == "cpu" and not value.is_sparse:
+        value = value.detach().numpy()
+    if is_of(value, "numpy", "ndarray") and not value.dtype.hasobject:
+        return zlib.crc32(value.tobytes()) if value.nbytes <= _MOST_BYTES else None
+    if type(value) not in (list, array.array, collections.deque) or not 0 < len(value) <= _MOST_BYTES // 8:
+        return None
+    try:
+        return zlib.crc32(array.array("q", value).tobytes())
+    except (TypeError, OverflowError):  # the entries are no indices
+        return _Entries(zlib.crc32(array.array("Q", map(id, value)).tobytes()))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Returns True if a value has not changed. A new array counts as the same: it is not shuffled in
+    place."""
+    if isinstance(one, _Checksum) and isinstance(other, _Checksum):
+        return one.held is not other.held or one.checksum == other.checksum
+    return bool(type(one) is type(other) and (one == other or one != one))
+
+
+def describe_lawless(sampler: Any, lawless: dict[str, Any]) -> str:
+    """Returns the text of the error for a sampler whose order cannot be drawn again."""
+    names = ", ".join(map(repr, lawless))
+    return (
+        f"headrace: the {type(sampler).__name__} draws from the operating system ({names}), so its order cannot be "
+        "drawn again, and its epoch cannot be continued; give it a random.Random with a seed, or state_dict and "
+        "load_state_dict"
+    )
+
+
+def is_of(value: Any, module: str, name: str) -> bool:
+    """Returns True if a value is of a class that a module has, which may not be imported."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and lookup.is_a(value, kind)
+
+
+def is_generator(value: Any) -> bool:
+    """Returns True for a generator of random numbers of torch, Python or numpy."""
+    return lookup.is_a(value, random.Random) or any(
+        is_of(value, module, name)
+        for module, name in (
+            ("torch", "Generator"),
+            ("numpy.random", "Generator"),
+            ("numpy.random", "RandomState"),
+            ("numpy.random", "BitGenerator"),
+        )
+    )
+
+
+def shared_generators() -> list[Any]:
+    """Returns the generators that all code of the process shares."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    found: list[Any] = [random._inst]
+    if numpy is not None:
+        found.append(numpy.random.mtrand._rand)
+    return [*found, torch.default_generator] if torch is not None else found
+
+
+# ---- the parts of an object ----
+
+
+def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields what an object holds: attributes, entries, and what functions were made with."""
+    if lookup.is_a(value, dict):
+        entries = list(dict.items(value)) if dict.__len__(value) <= _MOST_ENTRIES else []
+        yield from ((repr(key)[:40], part) for key, part in entries)
+    elif type(value) in _CONTAINERS:
+        yield from ((str(at), part) for at, part in enumerate(value)) if len(value) <= _MOST_ENTRIES else ()
+    elif lookup.is_a(value, _FUNCTIONS):
+        yield from _parts_of_function(value)
+    else:
+        yield from _attributes_of(value)
+        yield from _of_class(type(value))
+
+
+def _holds_data(value: Any, level: int) -> bool:
+    """Returns True for modules, classes, arrays and datasets, which no order depends on."""
+    kind = type(value)
+    if kind in _CONTAINERS or lookup.is_a(value, (dict, *_FUNCTIONS)):
+        return False
+    top, _, rest = kind.__module__.partition(".")
+    if lookup.is_a(value, (type, types.ModuleType)) or (top in _OPAQUE and not rest.startswith("utils.data")):
+        return True
+    is_dataset = is_of(value, "torch.utils.data", "Dataset") or not lookup.has_special(value, "__iter__")
+    return level > 0 and lookup.has_special(value, "__getitem__") and is_dataset
+
+
+def _attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
+    held = lookup.attribute(value, "__dict__", {})
+    yield from list(held.items()) if isinstance(held, dict) else ()
+    for cls in lookup.static_mro(type(value)):
+        for name, slot in list(lookup.static_dict(cls).items()):
+            if isinstance(slot, types.MemberDescriptorType):
+                try:
+                    yield name, slot.__get__(value)
+                except AttributeError:  # the slot is not set
+                    continue
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yields the generators that a class has as attributes, or that its methods use as global variables."""
+    for cls in lookup.static_mro(kind):
+        if cls.__module__.partition(".")[0] in (*_OPAQUE, "headrace"):
+            continue
+        for name, value in list(lookup.static_dict(cls).items()):
+            if is_generator(value):
+                yield name, value
+            elif isinstance(value, types.FunctionType):
+                yield from _globals_of(value)
+
+
+def _globals_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yields the generators, and the functions of the same module, that a function uses as global variables."""
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+        for name in code.co_names:
+            value = function.__globals__.get(name)
+            is_helper = isinstance(value, types.FunctionType) and value.__module__ == function.__module__
+            if is_helper or is_generator(value):
+                yield f"<global>.{name}", value
+
+
+def _parts_of_function(value: Any) -> Iterator[tuple[str, Any]]:
+    if lookup.is_a(value, functools.partial):
+        yield from {"func": value.func, "args": value.args, "keywords": value.keywords}.items()
+    elif isinstance(value, types.FunctionType):
+        yield from _globals_of(value)
+        yield "defaults", value.__defaults__ or ()
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            try:
+                yield name, cell.cell_contents
+            except ValueError:  # the cell is empty
+                continue
+    else:
+        yield "__self__", value.__self__
