@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from importlib.util import find_spec
 from multiprocessing import util
 from typing import Any
 
@@ -30,7 +31,8 @@ SERVERS = [
     (r"headrace|numpy|without_torch", ["numpy"]),
 ]
 IMPORTS = [(re.compile(rf"^\s*(?:import|from) (?:{names})\b", re.MULTILINE), modules) for names, modules in SERVERS]
-WORKERS = ["torch.utils.data", "pytest"]  # what workers of pytest's own process import: pytest is their main module
+# What workers of pytest's own process import: pytest is their main module. tests/other_pythons.sh has no torch.
+WORKERS = [*(["torch.utils.data"] if find_spec("torch") else ["numpy"]), "pytest"]
 _WORKER = re.compile(r"from multiprocessing\.(spawn|forkserver) |.*from headrace\._forkserver ")
 _METHOD = re.compile(r"spawn|forkserver|multiprocessing_context=.headrace")
 # Variables that libraries or Python read when they start.
