@@ -25,11 +25,11 @@ extern "C" {
  * stripes that its rows touch. It excludes other processes and other threads. A thread has at most one lock of an array
  * at a time, so that no two threads can wait for each other.
  *
- * If the holder of a lock dies, the next one that wants it gets it, usually less than a millisecond after the kernel has
- * ended the process, and hold.dead_count says so, because the data may be half changed. This does not use pids: a holder is a
- * byte that its process has locked in the file, as long as it lives. So it works between containers that see different
- * pids, after any signal, after the out-of-memory killer, and after a stop of the machine. A holder that is stopped
- * keeps the lock. So does a thread that ends without unlocking it, until its process ends.
+ * If the holder of a lock dies, the next one that wants it gets it, usually less than a millisecond after the kernel
+ * has ended the process, and hold.dead_count says so, because the data may be half changed. This does not use pids: a
+ * holder is a byte that its process has locked in the file, as long as it lives. So it works between containers that
+ * see different pids, after any signal, after the out-of-memory killer, and after a stop of the machine. A holder that
+ * is stopped keeps the lock. So does a thread that ends without unlocking it, until its process ends.
  *
  * Threads: all functions may be called by several threads; a hold belongs to one caller. Forks: a child has the array,
  * and none of the locks of its parent.
@@ -105,9 +105,9 @@ struct hr_shared_hold {
 };
 
 /* Takes the lock of `row_count` rows from `first_row` on; HR_SHARED_ALL: of all rows. `wait` NULL: -EAGAIN without a
- * message if a living process has it. -ETIMEDOUT: not free in time; the message has the pid and the state of its holder.
- * -EDEADLK: this thread has a lock of the array already. -EINTR: `look` has ended the wait. -ERANGE: there are no such
- * rows. -EUSERS: HR_SHARED_MEMBERS processes take part. After an error nothing is held. Other errno. */
+ * message if a living process has it. -ETIMEDOUT: not free in time; the message has the pid and the state of its
+ * holder. -EDEADLK: this thread has a lock of the array already. -EINTR: `look` has ended the wait. -ERANGE: there are
+ * no such rows. -EUSERS: HR_SHARED_MEMBERS processes take part. After an error nothing is held. Other errno. */
 HR_API int hr_shared_lock(hr_shared *shared, uint64_t first_row, uint64_t row_count, const struct hr_shared_wait *wait,
                           struct hr_shared_hold *ret_hold);
 /* Ends it; any thread of the process may. HR_E_STATE: it was ended already, or this process is a forked child of the

@@ -142,8 +142,8 @@ static bool is_of_this_start(const struct record *record) {
 }
 
 /* Returns 1 for an object of a job that has ended, or of an earlier start of the machine: no process has a claim, and
- * this one asks for a new one. The attempt to find out drops the claim of this process; if the last other one ends then,
- * it deletes the object. -EAGAIN: it may have done so. */
+ * this one asks for a new one. The attempt to find out drops the claim of this process; if the last other one ends
+ * then, it deletes the object. -EAGAIN: it may have done so. */
 static int has_ended(const hr_cache *cache, hr_cached *cached) {
     bool may_have_ended = cached->record.keep == HR_CACHE_KEEP_JOB ||
                           (!cache->stores[cached->store].is_memory && !is_of_this_start(&cached->record));
@@ -161,13 +161,12 @@ static int check_identity(const hr_cached *cached, const char *name, const char 
                     cached->record.name, cached->record.version, name, version);
 }
 
-/* What is written to an array would be lost without the claim, so a page of it keeps its lock also if the program closes
- * all its descriptors. */
+/* Keeps the claim of an array that is written, also if the program closes all its descriptors: a mapped page keeps the
+ * open file description that has the lock. Without it, what is written could be lost. */
 static int keep_claim(hr_cached *cached) {
     const void *page = NULL;
-    int r = strcmp(cached->record.format, HR_SHARED_FORMAT) == 0
-                ? hr__map_to_read(cached->fd, hr__page_bytes(), &page)
-                : 0;
+    int r =
+        strcmp(cached->record.format, HR_SHARED_FORMAT) == 0 ? hr__map_to_read(cached->fd, hr__page_bytes(), &page) : 0;
     cached->claim_page = (void *)(uintptr_t)page;
     return r;
 }

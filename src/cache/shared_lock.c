@@ -82,7 +82,8 @@ static bool try_to_take(const struct attempt *attempt, uint32_t word, bool judge
     return true;
 }
 
-/* Sleeps until the word changes, or until the holder has to be looked at. Returns 1 if it has to be: no wake-up came. */
+/* Sleeps until the word changes, or until the holder has to be looked at. Returns 1 if it has to be: no wake-up came.
+ */
 static int sleep_once(struct attempt *attempt, uint32_t word) {
     int64_t now_ns = hr__now_ns(), until_ns = now_ns + HOLDER_POLL_NS;
     const struct hr_shared_wait *wait = attempt->wait;
@@ -141,8 +142,8 @@ static int take_word(hr_shared *shared, uint32_t index, const struct hr_shared_w
     return 0;
 }
 
-/* Leaves 0 in the word, or the word of the dead holder, so that the next one is told. Returns false if this process does
- * not have it. */
+/* Leaves 0 in the word, or the word of the dead holder, so that the next one is told. Returns false if this process
+ * does not have it. */
 static bool release_word(hr_shared *shared, uint32_t index, bool leaves_dead) {
     uint32_t leave = leaves_dead ? atomic_load_explicit(&shared->dead[index], memory_order_relaxed) : 0;
     _Atomic uint32_t *at = &shared->locks[index].word;
@@ -258,8 +259,8 @@ int hr_shared_lock(hr_shared *shared, uint64_t first_row, uint64_t row_count, co
     return is_all ? take_all(shared, wait, ret_hold) : take_rows(shared, first_row, row_count, wait, ret_hold);
 }
 
-/* Of a hold that was ended before, or was that of a parent, another one may have the locks by now. So each hold has the
- * number of those that ended before it, and only one of several callers ends it. */
+/* Returns true for one caller only, and only for a hold that is not ended. If it was ended before, or was that of a
+ * parent, another one may have the locks by now. */
 static bool begin_end(hr_shared *shared, const struct hr_shared_hold *hold) {
     uint64_t number = hold->number;
     return hold->own && hold->own == atomic_load_explicit(&shared->own, memory_order_relaxed) &&
@@ -270,8 +271,7 @@ static int end_hold(hr_shared *shared, const struct hr_shared_hold *hold, bool l
     if (hold->count > LOCK_COUNT || hold->first > LOCK_COUNT - hold->count || !hold->count)
         return hr__fail(-EINVAL, "cache: this is not a hold of '%s'", name_of(shared));
     bool has_all = begin_end(shared, hold);
-    for (uint32_t i = 0; has_all && i < hold->count; i++)
-        has_all = release_word(shared, hold->first + i, leaves_dead);
+    for (uint32_t i = 0; has_all && i < hold->count; i++) has_all = release_word(shared, hold->first + i, leaves_dead);
     if (!has_all)
         return hr__fail(HR_E_STATE,
                         "cache: this process does not have this lock of '%s': it was ended already, or taken in front "

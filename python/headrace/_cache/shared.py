@@ -37,7 +37,7 @@ os.register_at_fork(after_in_child=_renew_lock)  # a thread that is not in the c
 
 def _is_written(value: Any) -> bool:
     """Returns True for arrays and tensors that lie in a shared array: a frozen copy would not see what is written."""
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     if isinstance(value, np.ndarray):
         return attached.find_shared(value) is not None
     is_tensor = torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter)

@@ -22,7 +22,7 @@ Reducer = Callable[[Any], Any]
 
 
 class Arrays(NamedTuple):
-    """What the cache knows of its shared arrays."""
+    """The functions of the cache that find, send and load its shared arrays."""
 
     is_written: Callable[[int], bool]  # an address -> whether a shared array is there
     reduce: Callable[[Any], Any]  # a numpy array -> the arguments of load, in front of which it gets `is_parameter`

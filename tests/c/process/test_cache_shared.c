@@ -187,7 +187,7 @@ static void a_lock_that_is_given_back_keeps_the_notice(void **state) {
         uint64_t count = is_of_rows ? ROWS / 2 : HR_SHARED_ALL;
         pid_t pid = launch(change_half_and_die, NULL);
         assert_int_equal(reap_pid(pid), SIGKILL);
-        for (int i = 0; i < 3; i++) { /* without a wait, too: nobody has it */
+        for (int i = 0; i < 3; i++) { /* also without a wait, because no process has it */
             must(hr_shared_lock(shared, 0, count, NULL, &hold));
             assert_int_equal(hold.dead_count, 1);
             assert_int_equal(hold.dead[0].pid, pid);

@@ -286,8 +286,7 @@ static void another_handle_of_the_process_is_named(void **state) {
     (void)state;
     must(hr_shared_open(cached, &other));
     lock_all(&hold);
-    assert_refused(hr_shared_lock(other, 0, HR_SHARED_ALL, &wait, &none), -ETIMEDOUT,
-                   "another handle of this process");
+    assert_refused(hr_shared_lock(other, 0, HR_SHARED_ALL, &wait, &none), -ETIMEDOUT, "another handle of this process");
     must(hr_shared_unlock(shared, &hold));
     hr_shared_close(other);
 }
@@ -341,8 +340,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(bad_elements_change_nothing, open_shared_scene, close_shared_scene),
         cmocka_unit_test_setup_teardown(a_lock_is_not_taken_twice_by_a_thread, open_shared_scene, close_shared_scene),
         cmocka_unit_test_setup_teardown(an_ended_hold_does_not_end_another, open_shared_scene, close_shared_scene),
-        cmocka_unit_test_setup_teardown(another_handle_of_the_process_is_named, open_shared_scene,
-                                        close_shared_scene),
+        cmocka_unit_test_setup_teardown(another_handle_of_the_process_is_named, open_shared_scene, close_shared_scene),
         cmocka_unit_test_setup_teardown(bad_rows_are_refused, open_shared_scene, close_shared_scene),
         cmocka_unit_test_setup_teardown(more_members_than_slots_are_refused, open_shared_scene, close_shared_scene),
     };
