@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 from cache_scripts import Scripts
 from headrace._cache.shared import Shared
+from headrace.doctor.pickle import rules
 from loaders import needs_failpoints
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "cli"))
@@ -542,6 +543,14 @@ def test_tensors_made_by_torch_stay_shared() -> None:
     process.join()
     tensor[2], parameter[3] = 44, 45
     assert process.exitcode == 0 and shared.array.tolist() == [42, 43, 44, 45]
+
+
+def test_doctor_moves_no_tensors_when_there_are_arrays() -> None:
+    """Its dry run has rules of its own instead of torch's reducers, which move what they are given."""
+    torch = pytest.importorskip("torch")
+    assert headrace.cache.shared("numbers", (4,), "float32").tensor.sum() == 0
+    called = rules.Table(rules.Weights()).theirs
+    assert not called & {torch.Tensor, torch.nn.Parameter, torch.UntypedStorage}
 
 
 class Held:
