@@ -25,11 +25,11 @@ extern "C" {
  * stripes that its rows touch. It excludes other processes and other threads. A thread has at most one lock of an array
  * at a time, so that no two threads can wait for each other.
  *
- * If the holder of a lock dies, the next one that wants it gets it, at most a millisecond after the kernel has ended
- * the process, and hold.dead_count says so, because the data may be half changed. This does not use pids: a holder is a
- * byte that its process has locked in the file, as long as it lives. So it works between containers that see different
- * pids, after any signal, after the out-of-memory killer, and after a stop of the machine. A holder that is stopped
- * keeps the lock. So does a thread that ends without unlocking it, until its process ends.
+ * If the holder of a lock dies, the next one that wants it gets it, usually less than a millisecond after the kernel
+ * has ended the process, and hold.dead_count says so, because the data may be half changed. This does not use pids: a
+ * holder is a byte that its process has locked in the file, as long as it lives. So it works between containers that
+ * see different pids, after any signal, after the out-of-memory killer, and after a stop of the machine. A holder that
+ * is stopped keeps the lock. So does a thread that ends without unlocking it, until its process ends.
  *
  * Threads: all functions may be called by several threads; a hold belongs to one caller. Forks: a child has the array,
  * and none of the locks of its parent.
@@ -100,17 +100,21 @@ struct hr_shared_hold {
         uint32_t pid;        /* 0: not known */
         uint32_t is_visible; /* 1: this process sees the same pids */
     } dead[HR_SHARED_DEAD];
-    uint32_t first, count; /* the rest is the library's */
+    uint32_t first, count, own; /* these and what follows are the library's */
+    uint64_t number;
 };
 
 /* Takes the lock of `row_count` rows from `first_row` on; HR_SHARED_ALL: of all rows. `wait` NULL: -EAGAIN without a
- * message if it is not free. -ETIMEDOUT: not free in time; the message has the pid and the state of its holder.
- * -EDEADLK: this thread has a lock of the array already. -EINTR: `look` has ended the wait. -ERANGE: there are no such
- * rows. -EUSERS: HR_SHARED_MEMBERS processes take part. After an error nothing is held. Other errno. */
+ * message if a living process has it. -ETIMEDOUT: not free in time; the message has the pid and the state of its
+ * holder. -EDEADLK: this thread has a lock of the array already. -EINTR: `look` has ended the wait. -ERANGE: there are
+ * no such rows. -EUSERS: HR_SHARED_MEMBERS processes take part. After an error nothing is held. Other errno. */
 HR_API int hr_shared_lock(hr_shared *shared, uint64_t first_row, uint64_t row_count, const struct hr_shared_wait *wait,
                           struct hr_shared_hold *ret_hold);
-/* Ends it; any thread of the process may. HR_E_STATE: this process does not have it (a forked child of the holder). */
+/* Ends it; any thread of the process may. HR_E_STATE: it was ended already, or this process is a forked child of the
+ * holder; nothing was done. */
 HR_API int hr_shared_unlock(hr_shared *shared, const struct hr_shared_hold *hold);
+/* Ends it, for a holder that has not repaired what dead ones have left: the next one is told of them, too. */
+HR_API int hr_shared_give_back(hr_shared *shared, const struct hr_shared_hold *hold);
 
 /* ---- without a lock: each element is changed by one atomic step ---- */
 

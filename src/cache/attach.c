@@ -107,9 +107,16 @@ static void delete_ended(hr_cache *cache, uint32_t store, const char *key, const
 
 /* ---- attaching ---- */
 
+/* Returns true if the path still names the data that was opened. */
+static bool is_named(const hr_cached *cached) {
+    struct hr__file_info opened, named;
+    return hr__file_look_fd(cached->fd, &opened) == 0 && hr__file_look(cached->path, &named) == 0 &&
+           named.inode == opened.inode;
+}
+
 /* Opens the data, locks it, and reads the record that belongs to it. -EAGAIN: it is being replaced or deleted. */
 static int claim(const char *folder, hr_cached *cached) {
-    struct hr__file_info opened = {0}, named = {0};
+    struct hr__file_info opened = {0};
     int r = hr__path(cached->path, "%s/data", folder);
     if (r == 0) r = hr__file_open(cached->path, &cached->fd);
     hr__stop_at(HR__AT_CACHE_OPENED);
@@ -117,7 +124,7 @@ static int claim(const char *folder, hr_cached *cached) {
     if (r == 0) r = hr__file_look_fd(cached->fd, &opened);
     if (r == 0) r = hr__record_read(folder, &cached->record);
     if (r < 0) return r;
-    if (hr__file_look(cached->path, &named) < 0 || named.inode != opened.inode) return -EAGAIN;
+    if (!is_named(cached)) return -EAGAIN;
     if (opened.bytes < cached->record.bytes)
         return hr__fail(HR_E_CORRUPT,
                         "cache: %s has %" PRIu64 " bytes instead of %" PRIu64 ": it was truncated. Remove it and build "
@@ -134,17 +141,17 @@ static bool is_of_this_start(const struct record *record) {
     return !*boot_id || !*record->boot_id || strcmp(boot_id, record->boot_id) == 0;
 }
 
-/* An object of a job that has ended, or of an earlier start of the machine: no process has a claim, and this one asks
- * for a new one. */
-static bool has_ended(const hr_cache *cache, hr_cached *cached) {
+/* Returns 1 for an object of a job that has ended, or of an earlier start of the machine: no process has a claim, and
+ * this one asks for a new one. The attempt to find out drops the claim of this process; if the last other one ends
+ * then, it deletes the object. -EAGAIN: it may have done so. */
+static int has_ended(const hr_cache *cache, hr_cached *cached) {
     bool may_have_ended = cached->record.keep == HR_CACHE_KEEP_JOB ||
                           (!cache->stores[cached->store].is_memory && !is_of_this_start(&cached->record));
-    if (!may_have_ended) return false;
-    if (hr__lock_file(cached->fd, HR__EXCLUSIVE) < 0) { /* the kernel has dropped the shared lock for the attempt */
-        hr__lock_file(cached->fd, HR__SHARED);
-        return false;
-    }
-    return true;
+    if (!may_have_ended) return 0;
+    if (hr__lock_file(cached->fd, HR__EXCLUSIVE) == 0) return 1;
+    hr__stop_at(HR__AT_CACHE_RECLAIMING);
+    int r = hr__lock_file(cached->fd, HR__SHARED);
+    return r == 0 && !is_named(cached) ? -EAGAIN : r;
 }
 
 static int check_identity(const hr_cached *cached, const char *name, const char *version, const char *id) {
@@ -152,6 +159,16 @@ static int check_identity(const hr_cached *cached, const char *name, const char 
     if (strcmp(cached->record.name, name) == 0 && strcmp(cached->record.version, version) == 0) return 0;
     return hr__fail(HR_E_CORRUPT, "cache: %s has the object '%s' version '%s', not '%s' version '%s'", cached->path,
                     cached->record.name, cached->record.version, name, version);
+}
+
+/* Keeps the claim of an array that is written, also if the program closes all its descriptors: a mapped page keeps the
+ * open file description that has the lock. Without it, what is written could be lost. */
+static int keep_claim(hr_cached *cached) {
+    const void *page = NULL;
+    int r =
+        strcmp(cached->record.format, HR_SHARED_FORMAT) == 0 ? hr__map_to_read(cached->fd, hr__page_bytes(), &page) : 0;
+    cached->claim_page = (void *)(uintptr_t)page;
+    return r;
 }
 
 /* Maps the data by a descriptor of its own: a mapping keeps the open file description alive, and so the lock of the
@@ -163,10 +180,11 @@ static int map_data(hr_cached *cached) {
     if (r == 0 && fd >= 0) r = hr__map_to_read(fd, cached->record.bytes, &data);
     hr__close(&fd);
     cached->data = (void *)(uintptr_t)data;
-    if (r < 0)
-        return hr__fail(r, "cache: cannot map '%s' (%" PRIu64 " bytes): %s", cached->record.name, cached->record.bytes,
-                        hr_error_text(r));
-    return 0;
+    if (r == 0) r = keep_claim(cached);
+    if (r == 0) return 0;
+    hr__unmap(cached->data, cached->record.bytes);
+    return hr__fail(r, "cache: cannot map '%s' (%" PRIu64 " bytes): %s", cached->record.name, cached->record.bytes,
+                    hr_error_text(r));
 }
 
 static hr_cached *new_cached(hr_cache *cache, const char *key, uint32_t store) {
@@ -181,8 +199,14 @@ static hr_cached *new_cached(hr_cache *cache, const char *key, uint32_t store) {
     return cached;
 }
 
-static hr_cached *free_cached(hr_cached *cached) {
+static void end_lock(hr_cached *cached) {
+    hr__unmap(cached->claim_page, hr__page_bytes());
+    cached->claim_page = NULL;
     hr__close(&cached->fd);
+}
+
+static hr_cached *free_cached(hr_cached *cached) {
+    end_lock(cached);
     hr__record_done(&cached->record);
     hr_cache_close(cached->cache);
     hr__free(cached);
@@ -192,7 +216,8 @@ static hr_cached *free_cached(hr_cached *cached) {
 static int attach_folder(hr_cached *cached, const char *folder, const char *name, const char *version, const char *id) {
     int r = claim(folder, cached);
     if (r == 0) r = check_identity(cached, name, version, id);
-    if (r == 0 && has_ended(cached->cache, cached)) {
+    if (r == 0) r = has_ended(cached->cache, cached);
+    if (r == 1) {
         char key_id[HR_CACHE_ID_CHARACTERS];
         memcpy(key_id, cached->record.id, sizeof key_id);
         hr__close(&cached->fd);
@@ -331,7 +356,7 @@ int hr__attach_own(hr_cache *cache, const char *key, uint32_t store, int fd, str
 void hr_cached_unclaim(hr_cached *cached) {
     if (cached->fd < 0) return;
     end_note(cached);
-    hr__close(&cached->fd);
+    end_lock(cached);
     if (cached->pid == hr__pid() && !cached->is_private)
         delete_ended(cached->cache, cached->store, cached->key, cached->record.id,
                      cached->record.keep == HR_CACHE_KEEP_JOB);
@@ -397,10 +422,8 @@ static int verify_samples(const hr_cached *cached) {
 
 /* An array that is written all the time has no checksums; its head is checked. */
 static int verify_shared(const hr_cached *cached) {
-    hr_shared *shared = NULL;
-    int r = hr_shared_open(cached, &shared);
-    hr_shared_close(shared);
-    return r;
+    struct hr_shared_info info;
+    return hr__shared_read_head(cached->fd, cached->path, &info);
 }
 
 int hr_cached_verify(const hr_cached *cached) {

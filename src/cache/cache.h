@@ -135,7 +135,7 @@ struct hr_cached {
     char key[KEY_BYTES];
     char path[HR__PATH_BYTES]; /* of the data, when it was attached */
     char claim[HR__PATH_BYTES];
-    void *data;
+    void *data, *claim_page; /* the page keeps the lock of the claim; NULL: of arrays that are only read */
     int fd, claim_fd;
     uint32_t pid; /* that attached it: a forked child removes nothing */
     uint32_t store;

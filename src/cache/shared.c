@@ -188,17 +188,22 @@ static int check_head(const char *name, const struct shared_head *head, uint64_t
                     name);
 }
 
-int hr_shared_read_plan(const char *path, struct hr_shared_plan *ret_plan) {
+int hr__shared_read_head(int fd, const char *path, struct hr_shared_info *ret_info) {
     struct shared_head head;
-    struct hr_shared_info info;
     struct hr__file_info file;
+    int r = hr__file_look_fd(fd, &file);
+    if (r == 0) r = hr__read_at(fd, 0, &head, sizeof head);
+    if (r < 0) return hr__fail(r, "cache: cannot read %s: %s", path, hr_error_text(r));
+    return check_head(path, &head, file.bytes, ret_info);
+}
+
+int hr_shared_read_plan(const char *path, struct hr_shared_plan *ret_plan) {
+    struct hr_shared_info info;
     int fd = -1;
     int r = hr__file_open(path, &fd);
-    if (r == 0) r = hr__file_look_fd(fd, &file);
-    if (r == 0) r = hr__read_at(fd, 0, &head, sizeof head);
-    hr__close(&fd);
     if (r < 0) return hr__fail(r, "cache: cannot read %s: %s", path, hr_error_text(r));
-    r = check_head(path, &head, file.bytes, &info);
+    r = hr__shared_read_head(fd, path, &info);
+    hr__close(&fd);
     if (r == 0) *ret_plan = info.plan;
     return r;
 }
@@ -215,6 +220,9 @@ static int open_file(hr_shared *shared, const struct hr_cached_info *info) {
                         "cache: the shared array '%s' (%s) belongs to user %" PRIu32 ", not to user %" PRIu32
                         ", who runs this process",
                         info->name, info->path, file.user, hr__user());
+    if (info->bytes < SHARED_ALIGN || file.bytes < info->bytes)
+        return hr__fail(HR_E_CORRUPT, "cache: the shared array '%s' is truncated; remove it (headrace cache rm)",
+                        info->name);
     shared->device = file.device;
     shared->inode = file.inode;
     return 0;
@@ -227,9 +235,6 @@ static int map_file(hr_shared *shared, const struct hr_cached_info *info) {
                         info->name);
     int r = open_file(shared, info);
     if (r < 0) return r;
-    if (info->bytes < SHARED_ALIGN)
-        return hr__fail(HR_E_CORRUPT, "cache: the shared array '%s' is truncated; remove it (headrace cache rm)",
-                        info->name);
     r = hr__map(shared->fd, info->bytes, &file);
     if (r < 0 || !file) return hr__fail(r, "cache: cannot map the shared array '%s': %s", info->name, hr_error_text(r));
     shared->file = file;

@@ -93,7 +93,14 @@ struct hr_shared {
     void *lease_page;                     /* the mapping that keeps the lease */
     _Atomic uint32_t held;                /* locks of stripes that this process has */
     _Atomic uint64_t threads[LOCK_COUNT]; /* of this process, that have them */
+    _Atomic uint64_t holds[LOCK_COUNT];   /* how many holds that begin with this lock have ended */
+    _Atomic uint32_t dead[LOCK_COUNT];    /* 0, or the word of the dead holder that this process has it from */
 };
+
+/* ---- shared.c ---- */
+
+/* Reads what an array is from an open file. Errors as hr_shared_open. */
+int hr__shared_read_head(int fd, const char *path, struct hr_shared_info *ret_info);
 
 /* ---- shared_members.c ---- */
 

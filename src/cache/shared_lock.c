@@ -48,16 +48,18 @@ static int not_in_time(const struct attempt *attempt, uint32_t word) {
     char who[160], state[96];
     double waited_s = (double)(hr__now_ns() - attempt->begun_ns) / (double)HR_NS_PER_S;
     const char *what = attempt->index == WHOLE ? "the lock" : "the lock of some rows";
+    hr__shared_describe(shared, word, &holder);
+    bool is_other = holder.pid != hr__pid() || !holder.is_visible;
     if (hr__shared_owner(word) == atomic_load(&shared->own))
         snprintf(who, sizeof who, "another thread of this process (pid %" PRIu32 ")", hr__pid());
+    else if (!is_other)
+        snprintf(who, sizeof who, "another handle of this process (pid %" PRIu32 ")", hr__pid());
     else {
-        hr__shared_describe(shared, word, &holder);
         tell_state(&holder, state, sizeof state);
         snprintf(who, sizeof who, "process %" PRIu32 "%s", holder.pid, state);
     }
     return hr__fail(-ETIMEDOUT, "cache: %s of '%s' was not free within %.3g s: %s has it%s%.47s", what, name_of(shared),
-                    waited_s, who, hr__shared_owner(word) == atomic_load(&shared->own) ? "" : ": ",
-                    hr__shared_owner(word) == atomic_load(&shared->own) ? "" : holder.command);
+                    waited_s, who, is_other ? ": " : "", is_other ? holder.command : "");
 }
 
 /* Says in the word that this thread waits. Returns the word as it is then; 0: it is free. */
@@ -80,7 +82,8 @@ static bool try_to_take(const struct attempt *attempt, uint32_t word, bool judge
     return true;
 }
 
-/* Sleeps until the word changes, or until the holder has to be looked at. */
+/* Sleeps until the word changes, or until the holder has to be looked at. Returns 1 if it has to be: no wake-up came.
+ */
 static int sleep_once(struct attempt *attempt, uint32_t word) {
     int64_t now_ns = hr__now_ns(), until_ns = now_ns + HOLDER_POLL_NS;
     const struct hr_shared_wait *wait = attempt->wait;
@@ -93,12 +96,14 @@ static int sleep_once(struct attempt *attempt, uint32_t word) {
     int r = hr__futex_wait(&attempt->shared->locks[attempt->index].word, word,
                            until_ns < wait->deadline_ns ? until_ns : wait->deadline_ns);
     hr__stop_at(HR__AT_SHARED_WOKEN);
-    return r == -ETIMEDOUT;
+    return r != 0 && r != -EAGAIN;
 }
 
 static int wait_for(struct attempt *attempt, uint32_t *ret_dead) {
     _Atomic uint32_t *at = &attempt->shared->locks[attempt->index].word;
     int judges = 1; /* at first, and whenever no wake-up came */
+    attempt->begun_ns = hr__now_ns();
+    attempt->next_look_ns = attempt->begun_ns + LOOK_NS;
     for (int i = 0; i < SPINS && atomic_load_explicit(at, memory_order_relaxed); i++) hr__pause();
     for (;;) {
         uint32_t word = announce(at);
@@ -120,27 +125,27 @@ static bool has_thread(const hr_shared *shared, uint32_t index) {
     return atomic_load_explicit(&shared->threads[index], memory_order_relaxed) == this_thread();
 }
 
-/* `*ret_dead`: the word of a holder that died, or 0. */
-static int take_word(hr_shared *shared, uint32_t index, const struct hr_shared_wait *wait, uint32_t *ret_dead) {
-    uint32_t word = 0;
-    *ret_dead = 0;
+/* shared->dead gets the word of a holder that died, or 0. */
+static int take_word(hr_shared *shared, uint32_t index, const struct hr_shared_wait *wait) {
+    uint32_t word = 0, dead = 0;
     hr__stop_at(HR__AT_SHARED_LOCKING);
     if (!atomic_compare_exchange_strong(&shared->locks[index].word, &word, atomic_load(&shared->own))) {
         if (has_thread(shared, index)) return is_own(shared);
-        if (!wait) return -EAGAIN;
-        struct attempt attempt = {shared, index, wait, hr__now_ns(), 0};
-        attempt.next_look_ns = attempt.begun_ns + LOOK_NS;
-        int r = wait_for(&attempt, ret_dead);
+        struct attempt attempt = {shared, index, wait, 0, 0};
+        if (!wait && !try_to_take(&attempt, word, true, &dead)) return -EAGAIN;
+        int r = wait ? wait_for(&attempt, &dead) : 0;
         if (r < 0) return r;
     }
     hr__stop_at(HR__AT_SHARED_LOCKED);
     atomic_store_explicit(&shared->threads[index], this_thread(), memory_order_relaxed);
+    atomic_store_explicit(&shared->dead[index], dead, memory_order_relaxed);
     return 0;
 }
 
-/* Leaves 0 in the word, or the word of a dead holder, so that the next one is told. Returns false if this process does
- * not have it. */
-static bool release_word(hr_shared *shared, uint32_t index, uint32_t leave) {
+/* Leaves 0 in the word, or the word of the dead holder, so that the next one is told. Returns false if this process
+ * does not have it. */
+static bool release_word(hr_shared *shared, uint32_t index, bool leaves_dead) {
+    uint32_t leave = leaves_dead ? atomic_load_explicit(&shared->dead[index], memory_order_relaxed) : 0;
     _Atomic uint32_t *at = &shared->locks[index].word;
     uint32_t own = atomic_load(&shared->own), word = own;
     if (!own || hr__shared_owner(atomic_load_explicit(at, memory_order_relaxed)) != own) return false;
@@ -167,17 +172,20 @@ static void note_dead(const hr_shared *shared, uint32_t word, struct hr_shared_h
 /* Takes them in order, so that no two processes can wait for each other. */
 static int take_words(hr_shared *shared, uint32_t first, uint32_t count, const struct hr_shared_wait *wait,
                       struct hr_shared_hold *hold) {
-    uint32_t dead[HR_SHARED_STRIPES];
     hold->first = first;
     hold->count = count;
     hold->dead_count = 0;
     for (uint32_t i = 0; i < count; i++) {
-        int r = take_word(shared, first + i, wait, &dead[i]);
-        if (r == 0 && dead[i]) note_dead(shared, dead[i], hold);
-        if (r == 0) continue;
-        while (i--) release_word(shared, first + i, dead[i]);
-        return r;
+        int r = take_word(shared, first + i, wait);
+        if (r < 0) {
+            while (i--) release_word(shared, first + i, true);
+            return r;
+        }
+        uint32_t dead = atomic_load_explicit(&shared->dead[first + i], memory_order_relaxed);
+        if (dead) note_dead(shared, dead, hold);
     }
+    hold->own = atomic_load_explicit(&shared->own, memory_order_relaxed);
+    hold->number = atomic_load_explicit(&shared->holds[first], memory_order_relaxed);
     return 0;
 }
 
@@ -202,23 +210,22 @@ static int take_all(hr_shared *shared, const struct hr_shared_wait *wait, struct
     if (!is_striped(shared)) {
         int r = take_words(shared, WHOLE, 1, wait, hold);
         if (r < 0 || !is_striped(shared)) return r;
-        release_word(shared, WHOLE, 0);
+        release_word(shared, WHOLE, false);
     }
     return take_stripes(shared, 0, shared->info.stripe_count, wait, hold);
 }
 
 /* Rows are locked for the first time. */
 static int begin_stripes(hr_shared *shared, const struct hr_shared_wait *wait) {
-    uint32_t dead;
     if (is_striped(shared)) return 0;
-    int r = take_word(shared, WHOLE, wait, &dead);
+    int r = take_word(shared, WHOLE, wait);
     if (r < 0) return r;
     hr__stop_at(HR__AT_SHARED_STRIPING);
     for (uint32_t i = 0; !is_striped(shared) && i < shared->info.stripe_count; i++)
-        atomic_store(&shared->locks[i].word, dead);
+        atomic_store(&shared->locks[i].word, atomic_load(&shared->dead[WHOLE]));
     atomic_store_explicit(&shared->head->is_striped, 1, memory_order_release);
     hr__stop_at(HR__AT_SHARED_STRIPED);
-    release_word(shared, WHOLE, 0);
+    release_word(shared, WHOLE, false);
     return 0;
 }
 
@@ -252,11 +259,19 @@ int hr_shared_lock(hr_shared *shared, uint64_t first_row, uint64_t row_count, co
     return is_all ? take_all(shared, wait, ret_hold) : take_rows(shared, first_row, row_count, wait, ret_hold);
 }
 
-int hr_shared_unlock(hr_shared *shared, const struct hr_shared_hold *hold) {
-    bool has_all = true;
-    if (hold->count > LOCK_COUNT || hold->first > LOCK_COUNT - hold->count)
+/* Returns true for one caller only, and only for a hold that is not ended. If it was ended before, or was that of a
+ * parent, another one may have the locks by now. */
+static bool begin_end(hr_shared *shared, const struct hr_shared_hold *hold) {
+    uint64_t number = hold->number;
+    return hold->own && hold->own == atomic_load_explicit(&shared->own, memory_order_relaxed) &&
+           atomic_compare_exchange_strong(&shared->holds[hold->first], &number, number + 1);
+}
+
+static int end_hold(hr_shared *shared, const struct hr_shared_hold *hold, bool leaves_dead) {
+    if (hold->count > LOCK_COUNT || hold->first > LOCK_COUNT - hold->count || !hold->count)
         return hr__fail(-EINVAL, "cache: this is not a hold of '%s'", name_of(shared));
-    for (uint32_t i = 0; i < hold->count; i++) has_all &= release_word(shared, hold->first + i, 0);
+    bool has_all = begin_end(shared, hold);
+    for (uint32_t i = 0; has_all && i < hold->count; i++) has_all = release_word(shared, hold->first + i, leaves_dead);
     if (!has_all)
         return hr__fail(HR_E_STATE,
                         "cache: this process does not have this lock of '%s': it was ended already, or taken in front "
@@ -264,4 +279,12 @@ int hr_shared_unlock(hr_shared *shared, const struct hr_shared_hold *hold) {
                         name_of(shared));
     if (hold->first != WHOLE) atomic_fetch_sub_explicit(&shared->held, 1, memory_order_relaxed);
     return 0;
+}
+
+int hr_shared_unlock(hr_shared *shared, const struct hr_shared_hold *hold) {
+    return end_hold(shared, hold, false);
+}
+
+int hr_shared_give_back(hr_shared *shared, const struct hr_shared_hold *hold) {
+    return end_hold(shared, hold, true);
 }

@@ -81,13 +81,13 @@ static bool has_own_file(const hr_shared *shared) {
     return hr__file_look_fd(shared->fd, &info) == 0 && info.device == shared->device && info.inode == shared->inode;
 }
 
+/* The generation comes first, so that who reads about its last holder does not take the new one for it. */
 static void write_member(hr_shared *shared, uint32_t slot) {
     struct shared_member *member = &shared->members[slot];
+    uint32_t generation = atomic_fetch_add(&member->generation, 1) + 1;
     atomic_store(&member->pid, hr__pid());
     atomic_store(&member->pid_namespace, hr__pid_namespace());
     hr__command_line((int)hr__pid(), member->command, sizeof member->command);
-    uint32_t generation = atomic_load(&member->generation) + 1;
-    atomic_store(&member->generation, generation);
     atomic_store(&shared->own, slot | generation << SLOT_BITS);
 }
 

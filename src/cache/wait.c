@@ -103,11 +103,33 @@ hr_cache_ticket *hr_cache_ticket_free(hr_cache_ticket *ticket) {
 
 /* ---- what is published ---- */
 
+static int not_replaced(const hr_cache_ticket *ticket) {
+    return hr__fail(-EBUSY,
+                    "cache: '%s' is an array that processes write, and is not replaced by other data; remove it first "
+                    "(headrace cache rm), or give another name",
+                    ticket->plan.name);
+}
+
+/* Returns true if the name has an array that processes write, which may be damaged. */
+static bool has_array(const hr_cache_ticket *ticket) {
+    bool has_array = false;
+    for (uint32_t i = 0; !has_array && i < ticket->cache->store_count; i++) {
+        char folder[HR__PATH_BYTES];
+        struct record record;
+        if (hr__path(folder, "%s/objects/%s", ticket->cache->stores[i].path, ticket->key) < 0) continue;
+        if (hr__record_read(folder, &record) < 0) continue;
+        has_array = strcmp(record.format, HR_SHARED_FORMAT) == 0;
+        hr__record_done(&record);
+    }
+    return has_array;
+}
+
 /* -ENOENT: it does not exist, it has another stamp, or it is damaged: it has to be built. */
 static int attach_published(hr_cache_ticket *ticket, hr_cached **ret_cached) {
     hr_cached *cached;
     int r = hr__attach(ticket->cache, ticket->plan.name, ticket->plan.version, NULL, &cached);
-    if (r == HR_E_CORRUPT) return -ENOENT;
+    bool builds_array = strcmp(ticket->plan.format, HR_SHARED_FORMAT) == 0;
+    if (r == HR_E_CORRUPT) return !builds_array && has_array(ticket) ? not_replaced(ticket) : -ENOENT;
     if (r < 0) return r;
     if (ticket->takes_any_stamp || strcmp(cached->record.stamp, ticket->plan.stamp) == 0) {
         *ret_cached = cached;
@@ -115,11 +137,7 @@ static int attach_published(hr_cache_ticket *ticket, hr_cached **ret_cached) {
     }
     bool is_shared = strcmp(cached->record.format, HR_SHARED_FORMAT) == 0;
     hr_cached_detach(cached);
-    if (!is_shared) return -ENOENT;
-    return hr__fail(-EBUSY,
-                    "cache: '%s' is an array that processes write, and is not replaced by other data; remove it first "
-                    "(headrace cache rm), or give another name",
-                    ticket->plan.name);
+    return is_shared ? not_replaced(ticket) : -ENOENT;
 }
 
 /* ---- builders that failed or died ---- */

@@ -158,6 +158,7 @@
     POINT(CACHE_OPENED, "cache.opened", CACHE)                                                                         \
     POINT(CACHE_DELETE, "cache.delete", CACHE)                                                                         \
     POINT(CACHE_TRASHED, "cache.trashed", CACHE)                                                                       \
+    POINT(CACHE_RECLAIMING, "cache.reclaiming", RECLAIM)                                                               \
     POINT(SAMPLES_CLAIMED, "samples.claimed", SAMPLES)                                                                 \
     POINT(SAMPLES_EXTENT, "samples.extent", SAMPLES)                                                                   \
     POINT(SAMPLES_RESERVED, "samples.reserved", SAMPLES)                                                               \
@@ -209,7 +210,8 @@ enum hr__side {
     HR__BY_CACHE = 64,
     HR__BY_SAMPLES = 128,
     HR__BY_IMAGES = 256,
-    HR__BY_SHARED = 512
+    HR__BY_SHARED = 512,
+    HR__BY_RECLAIM = 1024
 };
 
 struct hr__failpoint {

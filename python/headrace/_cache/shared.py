@@ -8,7 +8,9 @@ arrays and tensors that lie in it, because a copy of them would lose what is wri
 from __future__ import annotations
 
 import operator
+import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -19,16 +21,27 @@ from headrace import _core
 from headrace._cache import attached, building, opening
 from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
+from headrace._tensors import shared as shared_tensors
 
 _open: weakref.WeakValueDictionary[tuple[str, str], _core.Shared] = weakref.WeakValueDictionary()  # by root and id
+_opening = threading.RLock()  # so that each array is opened once. A finalizer may open one meanwhile
+
+
+def _renew_lock() -> None:
+    global _opening
+    _opening = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # a thread that is not in the child may have had it
 
 
 def _is_written(value: Any) -> bool:
     """Returns True for arrays and tensors that lie in a shared array: a frozen copy would not see what is written."""
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     if isinstance(value, np.ndarray):
         return attached.find_shared(value) is not None
-    is_plain = torch is not None and type(value) is torch.Tensor and value.layout == torch.strided
+    is_tensor = torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter)
+    is_plain = is_tensor and value.layout == torch.strided
     return is_plain and value.device.type == "cpu" and attached.is_written(value.data_ptr())
 
 
@@ -46,18 +59,24 @@ def _tell_dead(name: str, dead: list[tuple[int, bool]]) -> None:
 
 # ---- values ----
 
+_ALL_FLOATS_HOLD = float(np.finfo(np.float16).max)
+
 
 def _cast(values: Any, dtype: Any, what: str) -> Any:
     """Returns values as an array of this dtype. Raises TypeError or OverflowError where that would change them."""
     if type(values) in (int, float) and dtype.kind == "f":
-        return np.array(values, dtype)  # the usual case, without the checks that it does not need
+        if -_ALL_FLOATS_HOLD <= values <= _ALL_FLOATS_HOLD:
+            return np.array(values, dtype)  # the usual case, without the checks that it does not need
+        values = float(values)
     given = np.asarray(values)
     if given.dtype.kind not in "biufc" or (given.dtype.kind in "fc" and dtype.kind in "biu"):
         raise TypeError(f"headrace: {what} of dtype {given.dtype} cannot be stored as {dtype} without a loss")
     if given.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"headrace: {what} of dtype {given.dtype} cannot be stored as {dtype} without a loss")
-    cast = given.astype(dtype)
-    if dtype.kind in "biu" and cast.dtype != given.dtype and cast.tolist() != given.tolist():
+    with np.errstate(over="ignore"):
+        cast = given.astype(dtype)
+    is_changed = dtype.kind in "biu" and cast.dtype != given.dtype and cast.tolist() != given.tolist()
+    if is_changed or (dtype.kind in "fc" and not np.array_equal(np.isinf(cast), np.isinf(given))):
         raise OverflowError(f"headrace: {what} does not fit into {dtype}")
     return cast
 
@@ -100,7 +119,7 @@ class Shared:
     @property
     def tensor(self) -> Any:
         """A torch tensor over the same memory."""
-        return _tensor_over(self.array)
+        return shared_tensors.tensor_over(self.array, False)
 
     def flush(self) -> None:
         """Writes what was changed to the disk, if it was made with persist="file". Raises OSError."""
@@ -151,7 +170,7 @@ class Shared:
         numbers: Any = np.zeros((), np.int64)
         for part, size in zip(parts, self.shape, strict=True):
             numbers = numbers * size + _check_index(part, size)
-        return np.ascontiguousarray(numbers, np.uint64)
+        return np.asarray(numbers, np.uint64, order="C")  # ascontiguousarray would give one element a dimension
 
     def _without_slices(self, index: Any) -> Any:
         if isinstance(index, slice) and len(self.shape) == 1:
@@ -188,11 +207,13 @@ def _wrap(cache: _core.Cache, cached: _core.Cached, is_new: bool) -> Shared:
             "made; make it again"
         )
     handle = (cache.root, info["name"], info["version"], info["id"])
-    core = _open.get((cache.root, info["id"]))
-    if core is None:
-        core = _open[cache.root, info["id"]] = _core.Shared(cached, _tell_dead)
-        attached.register(core, core.address, memoryview(core).nbytes, handle, True)  # type: ignore[arg-type]
-        attached.register_arrays()
+    with _opening:
+        core = _open.get((cache.root, info["id"]))
+        if core is None:
+            core = _open[cache.root, info["id"]] = _core.Shared(cached, _tell_dead)
+            attached.register(core, core.address, memoryview(core).nbytes, handle, True)  # type: ignore[arg-type]
+            attached.register_arrays()
+            shared_tensors.know_tensors(shared_tensors.Arrays(attached.is_written, reduce_array, _load_tensor))
     return Shared(core, handle, is_new)
 
 
@@ -297,11 +318,5 @@ def reduce_array(array: Any) -> tuple[Any, ...] | None:
     return (*found, array.dtype, array.shape, array.strides, array.flags.writeable)
 
 
-def _tensor_over(array: Any) -> Any:
-    from headrace._tensors import shared  # imports torch
-
-    return shared.tensor_over(array, attached.is_written, reduce_array, _load_tensor)
-
-
-def _load_tensor(*sent: Any) -> Any:
-    return _tensor_over(load_array(*sent))
+def _load_tensor(is_parameter: bool, *sent: Any) -> Any:
+    return shared_tensors.tensor_over(load_array(*sent), is_parameter)

@@ -178,6 +178,27 @@ static void the_next_holder_is_told_of_a_death(void **state) {
     if (!IS_SANITIZED) assert_in_range(quickest_ns, 0, NOTICE_NS);
 }
 
+/* A holder that does not repair what the dead one has left gives the lock back, with the notice. */
+static void a_lock_that_is_given_back_keeps_the_notice(void **state) {
+    struct hr_shared_hold hold;
+    (void)state;
+    atomic_store(&stage->gate, 1);
+    for (int is_of_rows = 0; is_of_rows < 2; is_of_rows++) {
+        uint64_t count = is_of_rows ? ROWS / 2 : HR_SHARED_ALL;
+        pid_t pid = launch(change_half_and_die, NULL);
+        assert_int_equal(reap_pid(pid), SIGKILL);
+        for (int i = 0; i < 3; i++) { /* also without a wait, because no process has it */
+            must(hr_shared_lock(shared, 0, count, NULL, &hold));
+            assert_int_equal(hold.dead_count, 1);
+            assert_int_equal(hold.dead[0].pid, pid);
+            must((i < 2 ? hr_shared_give_back : hr_shared_unlock)(shared, &hold));
+        }
+        must(hr_shared_lock(shared, 0, count, NULL, &hold));
+        assert_int_equal(hold.dead_count, 0);
+        must(hr_shared_unlock(shared, &hold));
+    }
+}
+
 /* A dead holder of the whole array may have changed any row: each next holder of rows is told. */
 static void all_rows_are_told_of_a_death(void **state) {
     struct hr_shared_hold hold;
@@ -487,6 +508,7 @@ int main(void) {
         SCENE_TEST(rows_wait_for_the_whole_array),
         SCENE_TEST(a_look_ends_a_wait),
         SCENE_TEST(the_next_holder_is_told_of_a_death),
+        SCENE_TEST(a_lock_that_is_given_back_keeps_the_notice),
         SCENE_TEST(all_rows_are_told_of_a_death),
         SCENE_TEST(a_forked_child_has_no_lock_of_its_parent),
         SCENE_TEST(closed_descriptors_do_not_end_a_lock),

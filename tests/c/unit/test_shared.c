@@ -111,10 +111,18 @@ static void a_damaged_array_is_refused_and_not_replaced(void **state) {
         assert_refused(hr_shared_open(cached, &none), HR_E_CORRUPT, "is damaged");
         *fields[i] = kept;
     }
-    close_array();
+    uint64_t bytes = shared->file_bytes;
+    shared = hr_shared_close(shared);
+    check(truncate(path, (off_t)bytes - 1) == 0); /* after it was attached */
+    assert_refused(hr_shared_open(cached, &none), HR_E_CORRUPT, "is truncated");
+    assert_refused(hr_cached_verify(cached), HR_E_CORRUPT, "is damaged");
+    cached = hr_cached_detach(cached);
     check(truncate(path, 5000) == 0);
     assert_refused(hr_cache_attach(cache, "counters", "0", &cached), HR_E_CORRUPT, "it was truncated");
     assert_refused(try_to_open_array(&counters, NULL), HR_E_CORRUPT, "truncated or has a damaged record");
+    struct hr_cache_request request = request_for("counters", "a stamp");
+    hr_cache_build *build;
+    assert_refused(ask(&request, &cached, &build), -EBUSY, "is not replaced by other data");
     must(hr_cache_remove(cache, "counters", "0", 0));
     open_array();
 }
@@ -140,11 +148,13 @@ static void a_file_that_cannot_be_written_is_refused(void **state) {
     if (geteuid() == 0) {
         check(chown(info.path, 12345, 12345) == 0);
         assert_refused(hr_shared_open(cached, &none), -EPERM, "belongs to user 12345");
+        must(hr_cached_verify(cached));
         check(chown(info.path, 0, 0) == 0);
         return;
     }
     check(chmod(info.path, 0400) == 0);
     assert_refused(hr_shared_open(cached, &none), -EACCES, "to write");
+    must(hr_cached_verify(cached));
 }
 
 /* ---- elements ---- */
@@ -251,6 +261,36 @@ static void a_lock_is_not_taken_twice_by_a_thread(void **state) {
     must(hr_shared_unlock(shared, &hold));
 }
 
+/* The same thread has the lock again, so neither the process nor the thread tells the two holds apart. */
+static void an_ended_hold_does_not_end_another(void **state) {
+    (void)state;
+    for (int is_of_rows = 0; is_of_rows < 2; is_of_rows++) {
+        struct hr_shared_hold ended, hold, next;
+        uint64_t count = is_of_rows ? ROWS / 2 : HR_SHARED_ALL;
+        must(lock_rows(0, count, in_s(PATIENCE_S), &ended));
+        must(hr_shared_unlock(shared, &ended));
+        must(lock_rows(0, count, in_s(PATIENCE_S), &hold));
+        assert_refused(hr_shared_unlock(shared, &ended), HR_E_STATE, "it was ended already");
+        assert_refused(hr_shared_give_back(shared, &ended), HR_E_STATE, "it was ended already");
+        assert_refused(lock_rows(0, count, in_s(PATIENCE_S), &next), -EDEADLK, "would wait for itself");
+        must(hr_shared_unlock(shared, &hold));
+        must(lock_rows(0, count, in_s(PATIENCE_S), &next));
+        must(hr_shared_unlock(shared, &next));
+    }
+}
+
+static void another_handle_of_the_process_is_named(void **state) {
+    struct hr_shared_hold hold, none;
+    struct hr_shared_wait wait = wait_until(0);
+    hr_shared *other = NULL;
+    (void)state;
+    must(hr_shared_open(cached, &other));
+    lock_all(&hold);
+    assert_refused(hr_shared_lock(other, 0, HR_SHARED_ALL, &wait, &none), -ETIMEDOUT, "another handle of this process");
+    must(hr_shared_unlock(shared, &hold));
+    hr_shared_close(other);
+}
+
 static void bad_rows_are_refused(void **state) {
     struct hr_shared_hold hold;
     (void)state;
@@ -259,6 +299,8 @@ static void bad_rows_are_refused(void **state) {
     assert_refused(lock_rows(0, 0, 0, &hold), -ERANGE, "no 0 rows");
     assert_refused(lock_rows(2, UINT64_MAX - 1, 0, &hold), -ERANGE, "has 128 rows");
     hold = (struct hr_shared_hold){.first = UINT32_MAX, .count = 2};
+    assert_refused(hr_shared_unlock(shared, &hold), -EINVAL, "not a hold");
+    hold = (struct hr_shared_hold){.first = 1};
     assert_refused(hr_shared_unlock(shared, &hold), -EINVAL, "not a hold");
 }
 
@@ -297,6 +339,8 @@ int main(void) {
         cmocka_unit_test(integers_wrap_and_nan_is_the_largest),
         cmocka_unit_test_setup_teardown(bad_elements_change_nothing, open_shared_scene, close_shared_scene),
         cmocka_unit_test_setup_teardown(a_lock_is_not_taken_twice_by_a_thread, open_shared_scene, close_shared_scene),
+        cmocka_unit_test_setup_teardown(an_ended_hold_does_not_end_another, open_shared_scene, close_shared_scene),
+        cmocka_unit_test_setup_teardown(another_handle_of_the_process_is_named, open_shared_scene, close_shared_scene),
         cmocka_unit_test_setup_teardown(bad_rows_are_refused, open_shared_scene, close_shared_scene),
         cmocka_unit_test_setup_teardown(more_members_than_slots_are_refused, open_shared_scene, close_shared_scene),
     };

@@ -13,6 +13,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import warnings
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 from cache_scripts import Scripts
 from headrace._cache.shared import Shared
+from headrace.doctor.pickle import rules
 from loaders import needs_failpoints
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "cli"))
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("root")
 
 PROCESSES = 4
 EACH = 2000
+ATTACHES = 100
 MOMENT_S = 0.05
 PATIENCE_S = 100.0
 
@@ -81,6 +84,29 @@ def test_first_call_makes_and_others_attach() -> None:
     assert not found.is_new and (found.shape, found.dtype, found.name) == ((1000,), np.float32, "losses")
     assert found.array[7] == same.array[7] == 3
     assert headrace.cache.shared("losses", (2,), "i1", version=2).array.tolist() == [0, 0]
+
+
+def test_threads_that_attach_at_once_have_one_handle() -> None:
+    """A thread would not meet its own lock in a second one."""
+    headrace.cache.shared("counts", 3, "i8")
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(ATTACHES):
+            barrier, found = threading.Barrier(PROCESSES), []
+
+            def attach() -> None:
+                barrier.wait()  # noqa: B023
+                found.append(headrace.cache.shared("counts"))  # noqa: B023
+
+            threads = [threading.Thread(target=attach) for _ in range(PROCESSES)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(found) == PROCESSES and len({id(shared._core) for shared in found}) == 1
+    finally:
+        sys.setswitchinterval(before)
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u2", "f2", "i8", "f8", "c16"])
@@ -146,6 +172,9 @@ def test_damaged_array_is_not_made_anew() -> None:
     os.truncate(headrace.cache.info("counts").path, 5000)
     with pytest.raises(headrace.CacheError, match="truncated"):
         headrace.cache.shared("counts", 100_000, "i8")
+    for take in (lambda: headrace.cache("counts", lambda: np.ones(3)), lambda: headrace.cache.put("counts", [1])):
+        with pytest.raises(headrace.CacheError, match="is not replaced by other data"):
+            take()
     headrace.cache.rm("counts")
     assert headrace.cache.shared("counts", 100_000, "i8").is_new
 
@@ -211,13 +240,19 @@ def test_next_holder_is_told_of_a_death() -> None:
         assert not lock.recovered and lock.dead == []
 
 
-def test_warning_as_error_does_not_keep_the_lock() -> None:
+@pytest.mark.parametrize("rows", [None, slice(0, 2)])
+def test_warning_as_error_leaves_the_notice(rows: slice | None) -> None:
+    """The body that would repair the data does not run, so the next holder has to be told, too."""
     shared = headrace.cache.shared("counts", 3, "int64")
-    end(hold_in_child(shared))
+    pid = hold_in_child(shared, rows=rows)
+    end(pid)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(RuntimeWarning, match="died with a lock"), shared.lock():
-            pytest.fail("the lock was given")
+        for _ in range(2):
+            with pytest.raises(RuntimeWarning, match="died with a lock"), shared.lock(rows=rows):
+                pytest.fail("the lock was given")
+    with pytest.warns(RuntimeWarning), shared.lock(timeout=0, rows=rows) as lock:
+        assert lock.recovered and lock.dead == [(pid, True)]
     with shared.lock(timeout=0) as lock:
         assert not lock.recovered
 
@@ -305,6 +340,40 @@ def test_forked_child_does_not_end_its_parents_lock() -> None:
         assert not again.recovered
 
 
+def test_inherited_lock_does_not_end_the_childs_own() -> None:
+    shared = headrace.cache.shared("counts", 3, "int64")
+    inherited = [shared.lock()]
+
+    def use() -> None:
+        with shared.lock(timeout=PATIENCE_S):
+            with pytest.raises(headrace.CacheError, match="in front of the fork"):
+                inherited[0].__exit__()
+            assert in_child(lambda: refuse_all(shared)) == 0
+
+    def use_and_free() -> None:
+        with shared.lock(timeout=PATIENCE_S):
+            inherited.clear()  # as at the end of the frame that has it
+            assert in_child(lambda: refuse_all(shared)) == 0
+
+    for work in (use, use_and_free):
+        read_fd, write_fd = os.pipe()
+        inherited[0].__enter__()
+        pid = os.fork()
+        if pid == 0:
+            os.read(read_fd, 1)
+            os._exit(in_child(work) != 0)
+        inherited[0].__exit__()
+        os.write(write_fd, b"1")
+        os.close(read_fd)
+        os.close(write_fd)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
+def refuse_all(shared: Shared) -> None:
+    with pytest.raises(TimeoutError), shared.lock(timeout=MOMENT_S):
+        pass
+
+
 # ---- elements ----
 
 
@@ -333,9 +402,11 @@ def test_indices_of_one_dimension_are_as_with_numpy() -> None:
     for index in (3, -1, np.int32(4), [1, -2], *slices, *arrays):
         before, expected = shared.array.copy(), shared.array.copy()
         np.add.at(expected, index, 1.5)
-        assert np.array_equal(shared.fetch_add(index, 1.5).ravel(), before[index].ravel())
+        found = shared.fetch_add(index, 1.5)
+        assert type(found) is type(before[index]) and np.array_equal(found, before[index])
         assert (shared.array == expected).all()
-    assert type(shared.fetch_add(0, 1)) is np.float64
+    assert type(headrace.cache.shared("one", (), "f8").fetch_add((), 1)) is np.float64
+    assert type(headrace.cache.shared("rows", (2, 3), "f8").fetch_add((-1, 2), 1)) is np.float64
 
 
 def test_bad_elements_change_nothing() -> None:
@@ -355,6 +426,19 @@ def test_bad_elements_change_nothing() -> None:
     assert not shared.array.any()
     with pytest.raises(TypeError, match="cannot be changed without a lock"):
         headrace.cache.shared("bytes", 3, "u1").add(0, 1)
+
+
+def test_numbers_too_large_for_the_dtype_are_refused() -> None:
+    shared = headrace.cache.shared("numbers", 3, "f4")
+    for values in (1e300, -(10**60), 10**400, np.float64(1e300), [1, 2, 1e300]):
+        with pytest.raises(OverflowError, match=r"does not fit into float32|too large"):
+            shared.add([0, 1, 2], values)
+    with pytest.raises(OverflowError, match="into float16"):
+        headrace.cache.shared("small", 3, "f2", fill=70000)
+    shared.add([0, 1, 2], [np.inf, -np.inf, 3e38])
+    shared.add(2, 3e38)  # a sum, as with numpy
+    assert shared.array.tolist() == [np.inf, -np.inf, np.inf]
+    assert headrace.cache.shared("nan", 1, "f4", fill=float("nan")).array[0] != 0
 
 
 # ---- other processes ----
@@ -410,6 +494,63 @@ def test_tensors_stay_shared_when_they_are_sent() -> None:
             ForkingPickler.dumps(changed)
     tensor[0, 0] = 5
     assert shared.array[0, 0] == 5
+
+
+TENSORS = """
+    import pickle
+    from multiprocessing.reduction import ForkingPickler
+    array = headrace.cache.shared("numbers", (4,), "float32").array
+    import torch
+    other = torch.nn.Parameter(torch.ones(3))
+    assert torch.equal(pickle.loads(ForkingPickler.dumps(other)), other)
+    tensor = torch.as_tensor(array)
+    for sent in (tensor, torch.nn.Parameter(tensor, requires_grad=False)):
+        loaded = pickle.loads(ForkingPickler.dumps(sent))
+        assert type(loaded) is type(sent) and loaded.requires_grad == sent.requires_grad
+        sent[0] += 1
+        loaded[0] += 1
+    assert array[0] == 4, array
+    for storage in (torch.nn.Parameter(tensor), tensor.untyped_storage(), tensor.storage()):
+        try:
+            ForkingPickler.dumps(storage)
+        except pickle.PicklingError as error:
+            assert "send the shared array" in str(error)
+        else:
+            raise AssertionError(storage)
+    tensor[1] = 7
+    assert array[1] == 7
+"""
+
+
+@pytest.mark.cold("torch must not be imported yet when the array is made")
+def test_tensors_of_a_torch_imported_later_stay_shared(scripts: Scripts) -> None:
+    pytest.importorskip("torch")
+    scripts.end(scripts.start(TENSORS))
+
+
+def write_tensor(tensor: Any, parameter: Any) -> None:
+    tensor[0], parameter[1] = 42, 43
+
+
+def test_tensors_made_by_torch_stay_shared() -> None:
+    """torch.as_tensor(s.array) instead of s.tensor."""
+    torch = pytest.importorskip("torch")
+    shared = headrace.cache.shared("numbers", (4,), "float32")
+    tensor = torch.as_tensor(shared.array)
+    parameter = torch.nn.Parameter(tensor, requires_grad=False)
+    process = multiprocessing.get_context("spawn").Process(target=write_tensor, args=(tensor, parameter))
+    process.start()
+    process.join()
+    tensor[2], parameter[3] = 44, 45
+    assert process.exitcode == 0 and shared.array.tolist() == [42, 43, 44, 45]
+
+
+def test_doctor_moves_no_tensors_when_there_are_arrays() -> None:
+    """Its dry run has rules of its own instead of torch's reducers, which move what they are given."""
+    torch = pytest.importorskip("torch")
+    assert headrace.cache.shared("numbers", (4,), "float32").tensor.sum() == 0
+    called = rules.Table(rules.Weights()).theirs
+    assert not called & {torch.Tensor, torch.nn.Parameter, torch.UntypedStorage}
 
 
 class Held:
@@ -475,6 +616,52 @@ def test_cache_commands_know_arrays() -> None:
     gc.collect()
     assert run("cache", "rm", "losses").returncode == 0
     assert headrace.cache.ls() == []
+
+
+def test_closed_descriptors_do_not_end_a_claim(scripts: Scripts) -> None:
+    process = scripts.start(
+        """
+        shared = headrace.cache.shared("losses", 3, "i8")
+        os.closerange(3, 256)
+        note("closed")
+        await_("removed")
+        shared.array[0] = 99
+        """
+    )
+    scripts.await_("closed")
+    assert run("cache", "rm", "losses").returncode == 1
+    headrace.cache.gc(older=0, quota=0)
+    shared = headrace.cache.shared("losses")
+    scripts.note("removed")
+    scripts.end(process)
+    assert shared.array[0] == 99
+
+
+@needs_failpoints
+def test_array_of_a_job_is_not_split_at_its_end(scripts: Scripts) -> None:
+    """The last process that has it ends while another one finds out whether any has it."""
+    script = 'shared = headrace.cache.shared("losses", 3, "i8", keep="job")'
+    last = scripts.start(f'{script}; note("made"); await_("end")')
+    scripts.await_("made")
+    one = scripts.start(f'{script}; note("one"); await_("written"); assert shared.array[0] == 5', HEADRACE_STOP=STOP)
+    await_state(one.pid, "T")
+    scripts.note("end")
+    scripts.end(last)
+    os.kill(one.pid, signal.SIGCONT)
+    scripts.await_("one")
+    headrace.cache.shared("losses", 3, "i8", keep="job").array[0] = 5
+    scripts.note("written")
+    scripts.end(one)
+
+
+STOP = f"cache.reclaiming:{int(signal.SIGSTOP)}"
+
+
+def await_state(pid: int, state: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
+        assert time.monotonic() < deadline
+        time.sleep(MOMENT_S / 10)
 
 
 def test_processes_that_write_are_counted(scripts: Scripts) -> None:

@@ -34,16 +34,17 @@ static int look(void *context) {
     return r < 0;
 }
 
-static int take(struct lock *self) {
+/* Another thread may have the same object meanwhile, so its hold is not touched. */
+static int take(const struct lock *self, struct hr_shared_hold *ret_hold) {
     hr_shared *shared = self->owner->shared;
-    int r = hr_shared_lock(shared, self->first_row, self->row_count, NULL, &self->hold);
+    int r = hr_shared_lock(shared, self->first_row, self->row_count, NULL, ret_hold);
     if (r != -EAGAIN) return r;
     int64_t now_ns = core_now_ns(), limit_ns = core_ns_of(self->timeout_s);
     bool is_endless = self->timeout_s < 0 || limit_ns > INT64_MAX - now_ns;
     PyThreadState *state = PyEval_SaveThread();
     struct hr_shared_wait wait = {
         .deadline_ns = is_endless ? HR_NO_DEADLINE : now_ns + limit_ns, .look = look, .context = &state};
-    r = hr_shared_lock(shared, self->first_row, self->row_count, &wait, &self->hold);
+    r = hr_shared_lock(shared, self->first_row, self->row_count, &wait, ret_hold);
     PyEval_RestoreThread(state);
     return r;
 }
@@ -72,13 +73,15 @@ static PyObject *lock_enter(PyObject *object, PyObject *ignored) {
     struct lock *self = (struct lock *)object;
     (void)ignored;
     if (self->is_held) return PyErr_Format(CacheError, "cache: this lock is held already; make another one");
-    int r = take(self);
+    struct hr_shared_hold hold;
+    int r = take(self, &hold);
     if (r == -EINTR && PyErr_Occurred()) return NULL;
     if (r < 0) return cache_raise(r);
+    self->hold = hold;
     self->is_held = true;
-    if (self->hold.dead_count == 0 || tell_dead(self) == 0) return Py_NewRef(object);
-    self->is_held = false; /* warnings are errors, and the body of the with statement will not run */
-    hr_shared_unlock(self->owner->shared, &self->hold);
+    if (hold.dead_count == 0 || tell_dead(self) == 0) return Py_NewRef(object);
+    self->is_held = false; /* warnings are errors, and the body of the with statement, which may repair, will not run */
+    hr_shared_give_back(self->owner->shared, &hold);
     return NULL;
 }
 
