@@ -134,7 +134,7 @@ class Drawing:
         to do so again, or another sample, too."""
         if not _has_drawn(second, first):
             if not is_same(first.before, first.after):
-                # A generator of the dataset's own is where the first run has left it, whether it was seeded or not used.
+                # Its own generators are where the first run has left them, whether they were seeded or not used.
                 self.count_first(first, self.run(make, 3, index, True))
             return self._first_only >= self._most
         third = self.run(make, 3, index)
@@ -173,9 +173,7 @@ def check_not_random(
 # ---- a divided transform ----
 
 
-def _compare_ways(
-    whole: Callable[[int], Any], divided: Callable[[int], Any], index: int, drawing: Drawing
-) -> None:
+def _compare_ways(whole: Callable[[int], Any], divided: Callable[[int], Any], index: int, drawing: Drawing) -> None:
     """Makes a sample in both ways, each with the same random numbers. Raises NotProved unless both give the same
     sample, and leave the generators at the same place. Raises the exceptions of the whole way."""
 

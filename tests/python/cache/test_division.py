@@ -48,9 +48,7 @@ def _compose(*more: Any) -> Any:
     return t.Compose([t.CenterCrop(6), *more])
 
 
-def _run(
-    dataset: Any, epochs: int = 3, workers: int = 0, got: list[Any] | None = None, **options: Any
-) -> list[Any]:
+def _run(dataset: Any, epochs: int = 3, workers: int = 0, got: list[Any] | None = None, **options: Any) -> list[Any]:
     """Returns all batches. got: is filled with them, also if an error is raised."""
     got = [] if got is None else got
     random.seed(1)
