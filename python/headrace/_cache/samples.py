@@ -65,7 +65,7 @@ def _of_process() -> dict[str, Any]:
         "_table": None,
         "_ahead": _Ahead(),
         "_lock": threading.RLock(),
-        "_own": None,
+        "_drawing": None,
         "_has_begun": False,
         "_knows_numpy": False,
         "_knows_torch": False,
@@ -85,7 +85,7 @@ class CachedSamples(PreparedDataset):
     _handle: Handle | None
     _whole: Handle | None
     _table: _core.Samples | None
-    _own: Own | None
+    _drawing: checks.Drawing | None
     _has_begun: bool
     _knows_numpy: bool
     _knows_torch: bool
@@ -311,10 +311,12 @@ class CachedSamples(PreparedDataset):
         self.transform = self._division = self._first = self._table = None
         self._handle, self._whole = self._whole, None
 
-    def _generators(self) -> Own:
-        if self._own is None:
-            self._own = Own(self.dataset)
-        return self._own
+    def _draws(self) -> checks.Drawing:
+        """Returns what is known of the dataset's random numbers, which stays if its transform is not divided."""
+        if self._drawing is None:
+            in_vain = Own(splitting.draws_in_vain(self.dataset))
+            self._drawing = checks.Drawing(Own(self.dataset), self._count, in_vain)
+        return self._drawing
 
     def _check(self, table: _core.Samples) -> int:
         """Checks a new table, and returns _RIGHT, or _WRONG if the transform must not be divided."""
@@ -331,11 +333,10 @@ class CachedSamples(PreparedDataset):
         return result
 
     def _find_out(self, table: _core.Samples) -> int:
-        own, name = self._generators(), str(self.name)
+        drawing, name = self._draws(), str(self.name)
         try:
             if self._division is not None:
-                checks.prove_division(self._make_whole, self._make_divided, self._count, own)
-            drawing = checks.Drawing(own, Own(splitting.draws_in_vain(self.dataset)))
+                checks.prove_division(self._make_whole, self._make_divided, self._count, drawing)
             kept = lambda index: table.get(index, self._make)  # noqa: E731
             checks.check_not_random(kept, self._make, self._count, name, drawing)
         except (checks.NotProved, checks.SamplesDiffer) as why:
@@ -346,13 +347,13 @@ class CachedSamples(PreparedDataset):
         return _RIGHT
 
     def _compare_again(self, table: _core.Samples) -> None:
-        own, name, version = self._generators(), str(self.name), str(self._handle and self._handle[2])
-        checks.check_not_stale(self._make, table.view, self._count, name, version, own)
+        drawing, name, version = self._draws(), str(self.name), str(self._handle and self._handle[2])
+        checks.check_not_stale(self._make, table.view, self._count, name, version, drawing.own)
         if self._division is None:
             return
         try:  # another job, whose other steps run behind the cache, may have made the table
             kept = lambda index: self._behind(table.get(index, self._make))  # noqa: E731
-            checks.prove_division(self._make_whole, kept, self._count, own, 1)
+            checks.prove_division(self._make_whole, kept, self._count, drawing, 1)
         except checks.NotProved as why:
             raise checks.SamplesDiffer(
                 f"headrace: the cache of '{name}' has samples of a divided transform, which are not those of this "

@@ -106,27 +106,37 @@ def _has_drawn(run: _Run, other: _Run) -> bool:
 
 class Drawing:
     """Finds out whether the samples of a dataset draw random numbers. Such numbers may have made no difference now, and
-    make one the next time. ignored: the generators of a transform that draws numbers and does not use them."""
+    make one the next time. count: of the samples. ignored: the generators of a transform that draws numbers and does
+    not use them."""
 
-    def __init__(self, own: Own, ignored: Own | None = None) -> None:
+    def __init__(self, own: Own, count: int, ignored: Own | None = None) -> None:
         self.own = own
         self._ignored = ignored
+        self._most = min(_LEAST, count)
         self._first_only = 0  # samples that have drawn only when they were made first, as from a memory of their own
 
-    def run(self, make: Callable[[int], Any], epoch: int, index: int) -> _Run:
-        seed_all(epoch, 0, index)
+    def run(self, make: Callable[[int], Any], epoch: int, index: int, seeds_own: bool = False) -> _Run:
+        key = seed_all(epoch, 0, index)
+        if seeds_own:
+            self.own.seed(key)
         before = self._states()
         return _Run(make(index), before, self._states())
 
     def _states(self) -> dict[Any, Any]:
         return {**random_numbers.states(), **self.own.states(self._ignored)}
 
+    def count_first(self, first: _Run, again: _Run) -> None:
+        """Counts a sample that has drawn only when it was made first."""
+        self._first_only += _has_drawn(first, again)
+
     def draws(self, first: _Run, second: _Run, make: Callable[[int], Any], index: int) -> bool:
         """Returns True if a sample draws, after it was made twice. Another thread may have drawn meanwhile, so it has
         to do so again, or another sample, too."""
         if not _has_drawn(second, first):
-            self._first_only += _has_drawn(first, second)
-            return self._first_only >= _LEAST
+            if not is_same(first.before, first.after):
+                # Its own generators are where the first run has left them, whether they were seeded or not used.
+                self.count_first(first, self.run(make, 3, index, True))
+            return self._first_only >= self._most
         third = self.run(make, 3, index)
         return _has_drawn(third, second) and _has_drawn(self.run(make, 4, index), third)
 
@@ -135,7 +145,8 @@ def _check_sample(
     kept: Callable[[int], Any], make: Callable[[int], Any], index: int, name: str, drawing: Drawing
 ) -> None:
     first, second = drawing.run(kept, 1, index), drawing.run(make, 2, index)
-    if where := _differs(first.sample, second.sample):
+    # What is kept, because the dataset may return the same object each time, with other values.
+    if where := _differs(kept(index), second.sample):
         raise SamplesDiffer(say_random(name, f"sample {index} was made twice, and differs ({where})"))
     if drawing.draws(first, second, make, index):
         raise SamplesDiffer(say_random(name, f"sample {index} draws random numbers when it is made"))
@@ -162,15 +173,16 @@ def check_not_random(
 # ---- a divided transform ----
 
 
-def _compare_ways(whole: Callable[[int], Any], divided: Callable[[int], Any], index: int, own: Own) -> None:
+def _compare_ways(whole: Callable[[int], Any], divided: Callable[[int], Any], index: int, drawing: Drawing) -> None:
     """Makes a sample in both ways, each with the same random numbers. Raises NotProved unless both give the same
     sample, and leave the generators at the same place. Raises the exceptions of the whole way."""
 
     def run(make: Callable[[int], Any]) -> _Run:
-        with _all_kept(own):
-            return Drawing(own).run(make, 1, index)
+        with _all_kept(drawing.own):
+            return drawing.run(make, 1, index)
 
     one, again = run(whole), run(whole)
+    drawing.count_first(one, again)
     if where := _differs(one.sample, again.sample):
         raise NotProved(
             f"sample {index} differs ({where}) each time it is made, although all random number generators that "
@@ -189,7 +201,7 @@ def _compare_ways(whole: Callable[[int], Any], divided: Callable[[int], Any], in
 
 
 def prove_division(
-    whole: Callable[[int], Any], divided: Callable[[int], Any], count: int, own: Own, most: int = _DIVIDED
+    whole: Callable[[int], Any], divided: Callable[[int], Any], count: int, drawing: Drawing, most: int = _DIVIDED
 ) -> None:
     """Compares up to `most` samples of a divided transform with those of the whole one. Raises NotProved."""
     end, proved = time.monotonic() + _DIVIDED_S, 0
@@ -197,7 +209,7 @@ def prove_division(
         if proved >= most or (proved >= _LEAST and time.monotonic() > end):
             return
         try:
-            _compare_ways(whole, divided, index, own)
+            _compare_ways(whole, divided, index, drawing)
         except NotProved:
             raise
         except Exception:  # the loader raises it, or skips the sample

@@ -11,10 +11,13 @@ import copyreg
 import pickle
 import struct
 import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace._samples import tensor_parts
 
+_Pair = tuple[Any, Any, str]  # two values, and their place
+_Found = str | Iterable[_Pair] | None  # what differs, or parts that have to be compared
 _ATOMS = (type(None), bool, int, str, bytes, type(...), type(NotImplemented))
 
 
@@ -34,6 +37,21 @@ class _Comparison:
         self._alive: list[Any] = []  # so that no id is used twice
 
     def find(self, one: Any, other: Any, place: str) -> str | None:
+        """Compares one part after the other, with a stack of its own, because samples may be nested deeply."""
+        left: list[Iterator[_Pair]] = [iter([(one, other, place)])]
+        while left:
+            pair = next(left[-1], None)
+            if pair is None:
+                left.pop()
+                continue
+            found = self._compare(*pair)
+            if isinstance(found, str):
+                return found
+            if found is not None:
+                left.append(iter(found))
+        return None
+
+    def _compare(self, one: Any, other: Any, place: str) -> _Found:
         if type(one) is not type(other):
             return f"{place}: a {type(one).__name__}, and a {type(other).__name__}"
         if one is other or (id(one), id(other)) in self._met:
@@ -44,7 +62,7 @@ class _Comparison:
         self._alive += (one, other)
         return self._find_in(one, other, place)
 
-    def _find_in(self, one: Any, other: Any, place: str) -> str | None:
+    def _find_in(self, one: Any, other: Any, place: str) -> _Found:
         kind, np = type(one), sys.modules.get("numpy")
         if kind in (list, tuple):
             return self._of_parts(one, other, range(len(one)), range(len(other)), place)
@@ -53,32 +71,28 @@ class _Comparison:
         if kind in (set, frozenset):
             return None if one == other or _pickles_of(one) == _pickles_of(other) else f"{place}: elements of a set"
         if _is_plain_named_tuple(one):
-            return self._first(zip(one, other, (f"{place}.{name}" for name in kind._fields), strict=True))
+            return zip(one, other, (f"{place}.{name}" for name in kind._fields), strict=True)
         if np is not None and (kind is np.ndarray or isinstance(one, np.generic)):
             return self._of_arrays(one, other, place)
         if hasattr(one, "untyped_storage"):
             return self._of_tensors(one, other, place)
         return self._of_reductions(one, other, place)
 
-    def _first(self, triples: Any) -> str | None:
-        found = (self.find(a, b, place) for a, b, place in triples)
-        return next((text for text in found if text is not None), None)
-
-    def _of_parts(self, one: Any, other: Any, keys: Any, others: Any, place: str) -> str | None:
+    def _of_parts(self, one: Any, other: Any, keys: Any, others: Any, place: str) -> _Found:
         if keys != others:
             return f"{place}: its keys" if isinstance(one, dict) else f"{place}: {len(one)} parts, and {len(other)}"
-        return self._first((one[key], other[key], f"{place}[{key!r}]") for key in keys)
+        return ((one[key], other[key], f"{place}[{key!r}]") for key in keys)
 
-    def _of_arrays(self, one: Any, other: Any, place: str) -> str | None:
+    def _of_arrays(self, one: Any, other: Any, place: str) -> _Found:
         if one.shape != other.shape:
             return f"{place}: an array of shape {one.shape}, and one of {other.shape}"
         if one.dtype != other.dtype:
             return f"{place}: an array of {one.dtype}, and one of {other.dtype}"
         if one.dtype.hasobject:
-            return self.find(list(one.flat), list(other.flat), place)
+            return [(list(one.flat), list(other.flat), place)]
         return None if one.tobytes() == other.tobytes() else f"{place}: values of a {one.dtype} array"
 
-    def _of_tensors(self, one: Any, other: Any, place: str) -> str | None:
+    def _of_tensors(self, one: Any, other: Any, place: str) -> _Found:
         parts, others = tensor_parts.parts_of(one), tensor_parts.parts_of(other)
         for name, text in parts.description.items():
             if text != others.description[name]:
@@ -88,7 +102,7 @@ class _Comparison:
         for a, b in zip(parts.values, others.values, strict=True):
             if a.shape != b.shape or a.tobytes() != b.tobytes():
                 return f"{place}: values of a {one.dtype} tensor"
-        return self.find(parts.more, others.more, place)
+        return [(parts.more, others.more, place)]
 
     def _of_reductions(self, one: Any, other: Any, place: str) -> str | None:
         try:
@@ -100,8 +114,9 @@ class _Comparison:
             return None if a == b else f"{place}: {a!r}, and {b!r}"
         if len(a) != len(b):
             return f"{place}: values of a {type(one).__name__}"
-        found = [(x, y) for x, y in zip(a, b, strict=True) if not _is_same_callable(x, y)]
-        text = self._first((x, y, f"{place}, in a {type(one).__name__}") for x, y in found)
+        pairs = [(x, y) for x, y in zip(a, b, strict=True) if not _is_same_callable(x, y)]
+        found = (self.find(x, y, f"{place}, in a {type(one).__name__}") for x, y in pairs)
+        text = next((text for text in found if text is not None), None)
         return None if text is None else f"{place}: values of a {type(one).__name__} ({text.rpartition(': ')[2]})"
 
 

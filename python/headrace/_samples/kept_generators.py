@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
+import gc
 import random
+import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace._inspect import lookup, users_code
 from headrace._inspect.attributes import own_attributes
 from headrace._samples import generator_kinds
 
-_CONTAINERS = (list, tuple, set, frozenset, deque)
+_CONTAINERS = frozenset({list, tuple, dict, set, frozenset, deque})
+_AT_ONCE = 10_000
 _LEAVES = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, types.ModuleType})
 _MISSING = object()
 
@@ -68,30 +70,38 @@ class Own:
     the user's functions and classes name."""
 
     def __init__(self, *roots: Any) -> None:
-        self._seen: set[int] = set()
-        self._alive: list[Any] = []  # so that no id is used twice
-        self._holders: list[dict[Any, Any]] = []  # the attributes of instances, which may get a generator later
+        self._types: dict[type, bool] = {}  # whether instances of a class are generators
+        self._no_generators: set[type] = set(_LEAVES)
+        self._holders: list[_Holder] = []  # which may get a generator later
         self._found: dict[int, Any] = {}
-        wave: list[Any] = list(roots)
+        self._search(list(roots))
+
+    def _search(self, wave: list[Any]) -> None:
+        seen: set[int] = set()
+        alive: list[Any] = []  # so that no id is used twice
         while wave:
-            wave = [part for value in wave if type(value) not in _LEAVES for part in self._parts_of(value)]
-        self._seen.clear()
-        self._alive.clear()
+            new = {id(value): value for value in wave if id(value) not in seen and type(value) not in _LEAVES}
+            seen.update(new)
+            alive.append(new)
+            plain = [value for value in new.values() if type(value) in _CONTAINERS]
+            others = (value for value in new.values() if type(value) not in _CONTAINERS)
+            wave = [part for value in others for part in self._parts_of(value)]
+            for at in range(0, len(plain), _AT_ONCE):  # in C, because a dataset may have millions of them
+                parts = gc.get_referents(*plain[at : at + _AT_ONCE])
+                wave += [part for part in parts if type(part) not in _LEAVES]
+
+    def _is_generator(self, value: Any) -> bool:
+        known = self._types.get(type(value))
+        if known is None:
+            known = self._types[type(value)] = is_generator(value)
+            if not known:
+                self._no_generators.add(type(value))
+        return known
 
     def _parts_of(self, value: Any) -> Iterable[Any]:
-        if id(value) in self._seen:
-            return ()
-        self._seen.add(id(value))
-        self._alive.append(value)
-        if is_generator(value):
+        if self._is_generator(value):
             self._found[id(value)] = value
             return ()
-        if _is_plain(value):
-            return ()
-        if isinstance(value, _CONTAINERS):
-            return [*value, *self._attributes_of(value)]
-        if isinstance(value, dict):
-            return [*value.values(), *self._attributes_of(value)]
         if isinstance(value, functools.partial):
             return value.func, value.args, value.keywords
         if isinstance(value, types.MethodType):
@@ -99,23 +109,42 @@ class Own:
         if isinstance(value, types.BuiltinMethodType):  # such as the method random of a generator
             return (value.__self__,)
         if isinstance(value, types.FunctionType):
-            return _used_by(value)
+            return self._used_by(value)
         if isinstance(value, type):
             return _of_class(value)
-        return [*self._attributes_of(value), type(value)]
+        return [*_entries_of(value), *self._attributes_of(value), type(value)]
 
     def _attributes_of(self, value: Any) -> list[Any]:
-        found = list(own_attributes(value))
+        found = [held for _, held, _ in own_attributes(value)]
         variables = lookup.attribute(value, "__dict__")
-        if type(variables) is dict:
-            self._holders.append(variables)
-        return [held for _, held, _ in found]
+        held = [variables, *found] if type(variables) is dict else found
+        self._holders += [_Holder(one, None) for one in held if type(one) is dict]
+        return found
+
+    def _used_by(self, function: types.FunctionType) -> list[Any]:
+        """Returns what a function of the user refers to: its closure, its defaults, and the global variables that its
+        code names, also in functions within it."""
+        if not users_code.is_users(function.__code__.co_filename):
+            return []
+        used: list[Any] = [function.__defaults__, function.__kwdefaults__, vars(function)]
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # the variable is not set yet
+                used.append(cell.cell_contents)
+        codes = [function.__code__]
+        while codes:
+            code = codes.pop()
+            used += _named_in(code, function.__globals__)
+            self._holders.append(_Holder(function.__globals__, code.co_names))
+            codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        return used
 
     def generators(self) -> list[Any]:
-        """Returns the generators, with those that instances have got since."""
+        """Returns the generators, with those that holders have got since."""
         found = dict(self._found)
-        for variables in self._holders:
-            found |= {id(value): value for value in list(variables.values()) if is_generator(value)}
+        for holder in self._holders:
+            values = holder.values()
+            if not self._no_generators.issuperset(map(type, values)):
+                found |= {id(value): value for value in values if self._is_generator(value)}
         return list(found.values())
 
     def states(self, ignored: Own | None = None) -> dict[int, Any]:
@@ -123,59 +152,62 @@ class Own:
         left_out = set() if ignored is None else set(map(id, ignored.generators()))
         return {id(one): state_of(one) for one in self.generators() if id(one) not in left_out}
 
+    def seed(self, key: int) -> None:
+        """Seeds the generators with 64 bits. Those that cannot be seeded stay as they are."""
+        for one in self.generators():
+            kind = _kind_of(one)
+            if kind is not None and not generator_kinds.why_not(one, kind):
+                kind.seed(one, key)
+
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Restores the generators at the end of the block to what they were at its start. One that the block has made
-        or replaced in an attribute is taken away again."""
+        or replaced in an attribute, a global variable, or a dict that is an attribute is taken away again."""
         before = [(one, state_of(one)) for one in self.generators()]
-        attributes = [(variables, dict(variables)) for variables in self._holders]
+        held = [(holder, holder.copy()) for holder in self._holders]
         try:
             yield
         finally:
-            for variables, old in attributes:
-                _put_back(variables, old)
+            for holder, old in held:
+                holder.put_back(old)
             for generator, state in before:
                 restore(generator, state)
 
 
-def _is_plain(value: Any) -> bool:
-    """Returns True for a list or tuple of texts and numbers, and for a list of such tuples: a dataset may have a
-    million file names with their classes."""
-    if type(value) not in (list, tuple):
-        return False
-    types_of = set(map(type, value)) - _LEAVES
-    if types_of == {tuple}:
-        inner = itertools.chain.from_iterable(part for part in value if type(part) is tuple)
-        types_of = set(map(type, inner)) - _LEAVES
-    return not types_of
+class _Holder(NamedTuple):
+    """A dict that has variables, of which only some count, unless names is None."""
+
+    variables: dict[Any, Any]
+    names: tuple[str, ...] | None
+
+    def copy(self) -> dict[Any, Any]:
+        if self.names is None:
+            return dict(self.variables)
+        return {name: self.variables[name] for name in self.names if name in self.variables}
+
+    def values(self) -> list[Any]:
+        return list(self.variables.values() if self.names is None else self.copy().values())
+
+    def put_back(self, old: dict[Any, Any]) -> None:
+        """Takes generators away that have come since the copy `old` was made."""
+        for name, value in self.copy().items():
+            was = old.get(name, _MISSING)
+            if value is was or not is_generator(value):
+                continue
+            if was is _MISSING:
+                del self.variables[name]
+            else:
+                self.variables[name] = was
 
 
-def _put_back(variables: dict[Any, Any], old: dict[Any, Any]) -> None:
-    for name, value in list(variables.items()):
-        was = old.get(name, _MISSING)
-        if value is was or not is_generator(value):
-            continue
-        if was is _MISSING:
-            del variables[name]
-        else:
-            variables[name] = was
-
-
-def _used_by(function: types.FunctionType) -> list[Any]:
-    """Returns what a function of the user refers to: its closure, its defaults, and the global variables that its code
-    names, also in functions within it."""
-    if not users_code.is_users(function.__code__.co_filename):
-        return []
-    used: list[Any] = [function.__defaults__, function.__kwdefaults__, vars(function)]
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # the variable is not set yet
-            used.append(cell.cell_contents)
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        used += _named_in(code, function.__globals__)
-        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return used
+def _entries_of(value: Any) -> list[Any]:
+    """Returns the entries of a container of a class of its own, and of an array of objects."""
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return list(value)
+    numpy = sys.modules.get("numpy")
+    return list(value.flat) if numpy is not None and lookup.is_a(value, numpy.ndarray) and value.dtype.hasobject else []
 
 
 def _named_in(code: types.CodeType, variables: dict[str, Any]) -> list[Any]:

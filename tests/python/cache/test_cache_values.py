@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import pathlib
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -183,8 +185,28 @@ def test_sample_that_comes_back_otherwise_is_not_kept(
     assert "comes back as another one (sample[0]: values of a Lossy" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("buffer", [np.zeros(1), [0.0], {0: 0.0}, torch.zeros(1)], ids=lambda one: type(one).__name__)
+def test_same_object_with_other_values_is_refused(buffer: Any) -> None:
+    """Such a sample differs from what was kept, but not from itself."""
+    numbers = itertools.count()
+
+    def fill() -> Any:
+        buffer[0] = float(next(numbers))
+        return buffer
+
+    with pytest.raises(headrace.SamplesDiffer, match="was made twice, and differs"):
+        headrace.cache_samples(Made(fill), "8M").begin(True)
+
+
+def _nested(inner: Any) -> Any:
+    for _ in range(sys.getrecursionlimit()):
+        inner = [inner]
+    return inner
+
+
 PAIRS: dict[str, tuple[Any, Any, str]] = {
     "zero": (0.0, -0.0, "values of a float"),
+    "deep": (_nested(1), _nested(2), "values of a int"),
     "field that is not compared": (Silent("a", 1.0), Silent("a", 2.0), "values of a Silent"),
     "object array": (np.array(None, object), np.array("a", object), "NoneType"),
     "mask": (np.ma.masked_array([1, 2], [0, 1]), np.ma.masked_array([1, 2], [1, 0]), "MaskedArray"),

@@ -23,6 +23,7 @@ import photos
 import pytest
 import torch
 from headrace._cache import stand_in, tables
+from headrace._samples import kept_generators
 from headrace._samples.compare import difference
 from headrace._samples.kept_generators import Own, is_same
 from headrace.torch import DataLoader
@@ -47,7 +48,9 @@ def _compose(*more: Any) -> Any:
     return t.Compose([t.CenterCrop(6), *more])
 
 
-def _run(dataset: Any, epochs: int = 3, workers: int = 0, **options: Any) -> list[Any]:
+def _run(dataset: Any, epochs: int = 3, workers: int = 0, got: list[Any] | None = None, **options: Any) -> list[Any]:
+    """Returns all batches. got: is filled with them, also if an error is raised."""
+    got = [] if got is None else got
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
@@ -55,7 +58,9 @@ def _run(dataset: Any, epochs: int = 3, workers: int = 0, **options: Any) -> lis
     loader = DataLoader(
         dataset, 2, num_workers=workers, multiprocessing_context=context, collate_fn=list, shuffle=True, **options
     )
-    return [batch for _ in range(epochs) for batch in loader]
+    for _ in range(epochs):
+        got.extend(loader)  # extend keeps what came before an error
+    return got
 
 
 # ---- the stand-in ----
@@ -124,6 +129,16 @@ def test_dataset_that_uses_random_result_is_refused(after: str) -> None:
     dataset = steps.Pictures(_compose(steps.GlobalNoise("numpy")), after)
     with pytest.raises(headrace.SamplesDiffer, match="transform="):
         _run(dataset, 1, cache="8M")
+
+
+@pytest.mark.parametrize("kind", ["python", "generator", "state", "torch", None])
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_memory_of_random_samples_is_refused(kind: str | None, count: int) -> None:
+    """The second time, such a sample is the same, and draws nothing."""
+    noise = steps.GlobalNoise("python") if kind is None else steps.OwnNoise(kind)
+    for transform in (_compose(noise), noise):
+        with pytest.raises(headrace.SamplesDiffer, match="draws random numbers when it is made"):
+            headrace.cache_samples(steps.Pictures(transform, "kept", count), "8M").begin(True)
 
 
 @pytest.mark.parametrize("after", ["item", "length", "differs", "is a tensor", "swallows", "some"])
@@ -268,6 +283,9 @@ def test_known_steps_that_draw_are_cached(monkeypatch: pytest.MonkeyPatch) -> No
 # ---- generators ----
 
 
+_late: Any = None  # a generator that is made when a sample is
+
+
 class Places:
     """A dataset with generators in many places, from which each sample draws."""
 
@@ -278,17 +296,20 @@ class Places:
         self.listed = [{"a": (random.Random(4), torch.Generator().manual_seed(5))}]
         self.closure = lambda: closed.random()
         self.default = lambda one=default: one.rand()
+        self.array = np.array([random.Random(9)], object)
         self.made_later: Any = None
+        self.table: dict[str, Any] = {}
         self.replaced = np.random.default_rng(6)
 
     def __len__(self) -> int:
         return 3
 
     def __getitem__(self, index: int) -> float:
+        global _late
         if self.made_later is None:
-            self.made_later = random.Random(7)
+            self.made_later = self.table["made later"] = _late = random.Random(7)
         pair = self.listed[0]["a"]
-        drawn = sum(map(steps.draw, [self.of_class, steps._shared, *pair, self.made_later, self.replaced]))
+        drawn = sum(map(steps.draw, [self.of_class, steps._shared, *pair, *self.array, _late, self.replaced]))
         self.replaced = np.random.default_rng(8)
         return drawn + float(self.closure()) + float(self.default())
 
@@ -297,11 +318,22 @@ def test_checks_leave_every_generator_as_it_was() -> None:
     dataset = Places()
     own, replaced = Own(dataset), dataset.replaced
     before = own.states()
-    assert len(before) == 7
+    assert len(before) == 8
     with pytest.raises(headrace.SamplesDiffer, match="was made twice"):
         headrace.cache_samples(dataset, "8M").begin(True)
-    assert dataset.replaced is replaced and dataset.made_later is None
+    assert dataset.replaced is replaced and dataset.made_later is None and dataset.table == {} and _late is None
     assert is_same(own.states(), before)
+
+
+def test_plain_containers_are_searched_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset may have millions of annotations, and each worker that checks a table searches them."""
+    looked: list[Any] = []
+    real = kept_generators.own_attributes
+    monkeypatch.setattr(kept_generators, "own_attributes", lambda value: looked.append(value) or real(value))
+    dataset = Places()
+    dataset.listed += [{"box": [1.0, 2.0], "parts": [[1, 2], (3,)]} for _ in range(1000)]  # type: ignore[arg-type]
+    assert len(Own(dataset).states()) == 8
+    assert len(looked) < 100
 
 
 @pytest.mark.parametrize("kind", ["python", "numpy", "torch", "own"])
@@ -317,10 +349,15 @@ def test_sample_that_draws_without_effect_is_refused(kind: str) -> None:
         headrace.cache_samples(Rarely(None), "8M").begin(True)
 
 
-@pytest.mark.parametrize("kind", ["python", "numpy", "torch"])
+@pytest.mark.parametrize("kind", ["python", "numpy", "torch", "own"])
 def test_sample_that_seeds_its_numbers_is_cached(kind: str) -> None:
+    generator = random.Random(3)
+
     class Seeded(steps.Pictures):
         def __getitem__(self, index: int) -> Any:
+            if kind == "own":
+                generator.seed(index)
+                return generator.random()
             {"python": random.seed, "numpy": np.random.seed, "torch": torch.manual_seed}[kind](index)
             return steps.GlobalNoise(kind)(index)
 
@@ -362,10 +399,11 @@ def test_drawn_datasets_are_equal_or_refused(root: pathlib.Path) -> None:
             return _run(steps.Pictures(t.Compose([one() for one in made]), after), workers=workers, **options)
 
         shared = steps._shared.bit_generator.state
-        expected = run()
+        expected, got = run(), list[Any]()
         try:
-            found = run(cache="8M")
-        except headrace.SamplesDiffer:  # from the first batch, as its samples are compared before
+            found = run(cache="8M", got=got)
+        except headrace.SamplesDiffer:
+            assert not got
             hypothesis.event("refused")
         else:
             hypothesis.event("equal")

@@ -239,7 +239,7 @@ def test_cached_samples_are_tried_again() -> None:
 
 
 class Once(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """The samples of a dataset that fails, without their random numbers."""
+    """The samples of a dataset that fails, without their random numbers, which are refused by a cache."""
 
     def __init__(self, inner: Failing) -> None:
         self.inner = inner
@@ -248,7 +248,11 @@ class Once(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return COUNT
 
     def __getitem__(self, index: int) -> Any:
-        return self.inner[index][:1]
+        state = random.getstate()
+        try:
+            return self.inner[index][:1]
+        finally:
+            random.setstate(state)
 
 
 def test_iterable_datasets_are_refused() -> None:
