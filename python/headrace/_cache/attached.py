@@ -66,8 +66,8 @@ def adopt(cache: _core.Cache, cached: _core.Cached) -> _core.Cached:
 
 def register(owner: Any, start: int, size: int, handle: Handle, is_shared: bool) -> None:
     """Notes that the memory from an address on is that of an object, as long as `owner` lives."""
+    _ranges[start] = (start + size, handle, is_shared)  # first, because another thread looks up what _starts has
     bisect.insort(_starts, start)
-    _ranges[start] = (start + size, handle, is_shared)
     _watched[start] = weakref.ref(owner, functools.partial(_forget, start))
     if not _state["is_registered"]:
         # After multiprocessing has ended the workers, because the last process that has an object of a job deletes it.
@@ -77,10 +77,10 @@ def register(owner: Any, start: int, size: int, handle: Handle, is_shared: bool)
 
 def _forget(start: int, _: object) -> None:
     _watched.pop(start, None)
-    _ranges.pop(start, None)
     at = bisect.bisect_left(_starts, start)
     if at < len(_starts) and _starts[at] == start:
         del _starts[at]
+    _ranges.pop(start, None)
 
 
 def _end_claims() -> None:
