@@ -52,7 +52,7 @@ def _inner(part: Any) -> Iterator[tuple[str | int, Any]]:
             yield name, value
 
 
-def _at(dataset: Any, path: Path) -> Any:
+def _at(dataset: Any, path: tuple[Any, ...]) -> Any:
     for name in path:
         dataset = dataset[name] if isinstance(dataset, (list, tuple, dict)) else lookup.attribute(dataset, name)
     return dataset

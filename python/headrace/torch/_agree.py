@@ -59,8 +59,8 @@ def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
 
 def _remainder_of(loader: Any, sampler: Any) -> Remainder:
     """Returns whether the parts of ranks may differ by the rest of a division. Without gradients it is a prediction.
-    There, groups of some ranks may have collective operations in each step, as with tensor parallelism; in the
-    default group the ranks wait for each other. Ranks that deal batches have made unequally many of them, which is no rest of
+    There, groups of some ranks may have collective operations in each step, as with tensor parallelism; in the default
+    group the ranks wait for each other. Ranks that deal batches have made unequally many of them, which is no rest of
     the samples."""
     if not torch.is_grad_enabled():
         return Remainder(ALLOWED, _internals.count_collectives_of_all)

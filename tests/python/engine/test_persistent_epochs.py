@@ -101,7 +101,7 @@ class Counted(Inner):
 
 
 class Outer(Around):
-    """Has an epoch of its own, and parts with the same one."""
+    """Sets an epoch of its own, and that of its parts."""
 
     epoch = 0
 

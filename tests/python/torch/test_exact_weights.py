@@ -98,7 +98,7 @@ class Slotted:
 
 
 class Closed(Slotted):
-    """Has a function that holds it."""
+    """Holds a function that knows it."""
 
     __slots__ = ()
 

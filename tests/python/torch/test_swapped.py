@@ -13,7 +13,7 @@ import pytest
 from loaders import only_headrace
 from processes import environment, run
 
-pytestmark = [pytest.mark.warm, only_headrace]
+pytestmark = only_headrace
 
 SWAP = """
 torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = headrace.torch.DataLoader

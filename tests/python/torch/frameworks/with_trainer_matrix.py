@@ -2,7 +2,8 @@
 """Each method of transformers' Trainer, and an evaluation with accelerate, with each sampler of headrace, on two ranks:
 what each of them gives this rank.
 
-The loaders of samplers that deal to ranks are given to Trainer as they are, from its hooks; accelerate deals the others.
+The loaders of samplers that deal to ranks are given to Trainer as they are, from its hooks; accelerate deals those of
+the others.
 """
 
 from __future__ import annotations
