@@ -57,16 +57,19 @@ bool hr__board_counts(const hr_board_entry *entry, uint32_t page) {
     return start->was_live || hr__board_newest(entry, page) != start->newest || hr__board_is_live(entry->board, page);
 }
 
+/* Finds the rank whose number differs most, because a small difference may be right. */
 static bool find(const hr_board_entry *entry, uint64_t steps, bool at_end, struct hr_board_ended *ret_ended) {
+    bool is_found = false;
     for (uint32_t page = 0; page < entry->board->page_count; page++) {
         struct hr__board_sight sight;
         uint64_t theirs;
         if (!hr__board_see(entry, page, &sight) || !is_unequal(&sight, steps, at_end, &theirs)) continue;
         if (!hr__board_counts(entry, page)) continue;
         *ret_ended = (struct hr_board_ended){hr__board_rank_of(sight.shared), theirs};
-        return true;
+        is_found = true;
+        steps = theirs;
     }
-    return false;
+    return is_found;
 }
 
 bool hr__board_find_end(const hr_board_entry *entry, uint64_t steps, struct hr_board_ended *ret_ended) {

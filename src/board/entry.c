@@ -170,8 +170,9 @@ int hr_board_peers(hr_board_entry *entry, struct hr_board_peer *ret_peers) {
 /* ---- steps and the END ---- */
 
 /* The fence pairs with that of the other rank's hr_board_end: if this rank does not see the other's END, then the
- * other one sees these steps. */
+ * other one sees these steps. Finds the rank with the fewest, because a small difference may be right. */
 static bool meet_end(const hr_board_entry *entry, uint64_t steps, struct hr_board_ended *ret_ended) {
+    bool is_found = false;
     for (uint32_t i = 0; i < entry->rival_count; i++) {
         const struct hr__board_rival *rival = &entry->rivals[i];
         uint64_t theirs;
@@ -179,9 +180,10 @@ static bool meet_end(const hr_board_entry *entry, uint64_t steps, struct hr_boar
             continue;
         if (theirs >= steps || atomic_load(&rival->shared->key) != entry->key) continue;
         *ret_ended = (struct hr_board_ended){hr__board_rank_of(rival->shared), theirs};
-        return true;
+        is_found = true;
+        steps = theirs;
     }
-    return false;
+    return is_found;
 }
 
 static void store_progress(hr_board_entry *entry, uint64_t steps) {
@@ -189,11 +191,12 @@ static void store_progress(hr_board_entry *entry, uint64_t steps) {
     atomic_thread_fence(memory_order_seq_cst);
 }
 
-/* If this rank is told, its thread need not report the same. */
-static int tell(hr_board_entry *entry, bool is_unequal) {
+/* If this rank is told of a difference that its thread reports, the thread need not do so. */
+static int tell(hr_board_entry *entry, bool is_unequal, uint64_t steps, const struct hr_board_ended *ended) {
     if (!is_unequal) return 0;
+    uint64_t difference = steps > ended->steps ? steps - ended->steps : ended->steps - steps;
     pthread_mutex_lock(&entry->board->lock);
-    entry->reported_number = entry->number;
+    if (difference > entry->allowed) entry->reported_number = entry->number;
     pthread_mutex_unlock(&entry->board->lock);
     return 1;
 }
@@ -202,7 +205,7 @@ int hr_board_step(hr_board_entry *entry, uint64_t steps, struct hr_board_ended *
     if (atomic_load_explicit(&entry->board->is_orphan, memory_order_relaxed)) return 0;
     store_progress(entry, steps);
     hr__stop_at(HR__AT_BOARD_STEP);
-    return tell(entry, meet_end(entry, steps, ret_ended));
+    return tell(entry, meet_end(entry, steps, ret_ended), steps, ret_ended);
 }
 
 int hr_board_end(hr_board_entry *entry, uint64_t steps, struct hr_board_ended *ret_ended) {
@@ -210,6 +213,7 @@ int hr_board_end(hr_board_entry *entry, uint64_t steps, struct hr_board_ended *r
     atomic_store(&entry->shared->end, hr__board_tag(entry->number) | steps);
     store_progress(entry, steps);
     hr__stop_at(HR__AT_BOARD_END);
-    return tell(entry, meet_end(entry, steps, ret_ended) || hr__board_find_end(entry, steps, ret_ended) ||
-                           hr__board_find_progress(entry, steps, ret_ended));
+    bool is_unequal = meet_end(entry, steps, ret_ended) || hr__board_find_end(entry, steps, ret_ended) ||
+                      hr__board_find_progress(entry, steps, ret_ended);
+    return tell(entry, is_unequal, steps, ret_ended);
 }

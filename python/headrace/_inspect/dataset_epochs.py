@@ -7,6 +7,10 @@ at the start of each epoch what it has changed. The engine and the jobs of worke
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +21,7 @@ Path = tuple[str | int, ...]  # names of attributes, keys and positions, from th
 _NAMES = ("epoch", "_epoch")  # of the attribute that set_epoch sets
 _LEVELS, _MOST_ITEMS, _MOST_PARTS = 8, 64, 1000  # how far parts are looked for
 _PLAIN = (int, float, str, bytes, bool, type(None))
+_NO_PARTS = (type, types.ModuleType, types.FunctionType, types.MethodType)
 
 
 def _parts_of(dataset: Any) -> Iterator[tuple[Path, Any]]:
@@ -37,26 +42,58 @@ def _inner(part: Any) -> Iterator[tuple[str | int, Any]]:
     """Yields the names and values of what a part contains, if that can contain something itself."""
     if isinstance(part, (list, tuple)):
         items: Any = enumerate(part[:_MOST_ITEMS])
+    elif isinstance(part, dict):
+        items = [one for one in itertools.islice(part.items(), _MOST_ITEMS) if type(one[0]) in (str, int)]
     else:
         items = lookup.attribute(part, "__dict__", {}).items()
     for name, value in items:
-        is_container = isinstance(value, (list, tuple))
-        if is_container or (hasattr(type(value), "__dict__") and type(lookup.attribute(value, "__dict__")) is dict):
+        is_container = isinstance(value, (list, tuple, dict))
+        if is_container or (not isinstance(value, _NO_PARTS) and type(lookup.attribute(value, "__dict__")) is dict):
             yield name, value
+
+
+def _at(dataset: Any, path: tuple[Any, ...]) -> Any:
+    for name in path:
+        dataset = dataset[name] if isinstance(dataset, (list, tuple, dict)) else lookup.attribute(dataset, name)
+    return dataset
 
 
 def _follows_epochs(part: Any) -> bool:
     return not isinstance(part, type) and callable(lookup.attribute(part, "set_epoch"))
 
 
+def _takes_an_epoch(part: Any) -> bool:
+    """Returns True if set_epoch can be called with an epoch alone, as headrace calls it."""
+    try:
+        inspect.signature(part.set_epoch).bind(0)
+    except TypeError:
+        return False
+    except ValueError:  # of compiled code, which does not say
+        pass
+    return True
+
+
 def _epoch_of(part: Any) -> int | None:
     epochs = (lookup.attribute(part, name) for name in _NAMES)
-    return next((one for one in epochs if type(one) is int), None)
+    found = next((one for one in epochs if type(one) is int), None)
+    return found if found is None or _takes_an_epoch(part) else None
 
 
 def _shown(part: Any) -> dict[str, Any]:
-    """Returns the attributes of an object as values that can be compared later: plain ones, and the ids of others."""
-    return {name: one if type(one) in _PLAIN else id(one) for name, one in vars(part).items()}
+    """Returns the attributes of an object as values that can be compared later."""
+    return {name: _as_shown(one) for name, one in vars(part).items()}
+
+
+def _as_shown(value: Any) -> Any:
+    """Returns a plain value, and of another one its id. Lists and arrays may be shuffled in place, so their first items
+    are shown too; an array that does not own its memory may be one that the workers share."""
+    if type(value) in _PLAIN:
+        return value
+    if type(value) is list:
+        return id(value), [one if type(one) in _PLAIN else id(one) for one in value[:_MOST_ITEMS]]
+    if type(value) is getattr(sys.modules.get("numpy"), "ndarray", None) and value.flags.owndata:
+        return id(value), value.ravel()[:_MOST_ITEMS].tobytes()
+    return id(value)
 
 
 class DatasetEpochs:
@@ -80,11 +117,18 @@ class DatasetEpochs:
 
     def changes(self, dataset: Any) -> dict[Path, int]:
         """Returns the epochs that have changed since the workers got them. Warns once if a dataset with
-        set_epoch was changed, but where its epoch is kept is not known."""
+        set_epoch was changed, but where its epoch is kept is not known, or the workers do not have that part."""
         parts = [(path, part) for path, part in _parts_of(dataset) if _follows_epochs(part)]
-        self._found = self._epochs(parts)
-        changed = {path: epoch for path, epoch in self._found.items() if self._sent.get(path) != epoch}
-        if not changed and not self._has_warned:
+        found = self._epochs(parts)
+        self._found = {path: found.get(path, epoch) for path, epoch in self._sent.items()}
+        changed = {path: epoch for path, epoch in self._found.items() if self._sent[path] != epoch}
+        if not self._has_warned and (new := [_at(dataset, path) for path in found if path not in self._sent]):
+            self._has_warned = True
+            warn_user(
+                f"headrace: the {type(new[0]).__name__} in the dataset is new in this process, so its set_epoch does "
+                "not reach the workers that persist; make it before the first epoch, or use persistent_workers=False"
+            )
+        elif not changed and not self._has_warned:
             self._warn_of_unknown(parts)
         return changed
 
@@ -101,19 +145,20 @@ class DatasetEpochs:
                 warn_user(
                     f"headrace: {', '.join(names)} of the {kinds[path]} changed in this process, but workers that "
                     "persist keep the dataset with which they were started, as with torch. If set_epoch has changed "
-                    "it, let it set an attribute `epoch` (an int), which headrace sends to the workers, or use "
-                    "persistent_workers=False"
+                    "it, let set_epoch(epoch) set an attribute `epoch` (an int), which headrace sends to the workers, "
+                    "or use persistent_workers=False"
                 )
                 return
 
 
 def set_epochs(dataset: Any, changes: dict[Path, int]) -> None:
-    """Calls set_epoch of parts of a worker's dataset. Raises RuntimeError if a part does not have the epoch then."""
+    """Calls set_epoch of parts of a worker's dataset, unless that of a part around it has done so. Raises RuntimeError
+    if a part does not have the epoch then."""
+    before = {path: _epoch_of(_at(dataset, path)) for path in changes}
     for path, epoch in changes.items():
-        part = dataset
-        for name in path:
-            part = part[name] if isinstance(name, int) else lookup.attribute(part, name)
-        part.set_epoch(epoch)
+        part = _at(dataset, path)
+        if before[path] == epoch or _epoch_of(part) != epoch:
+            part.set_epoch(epoch)
         if _epoch_of(part) != epoch:
             raise RuntimeError(
                 f"headrace: the {type(part).__name__} is in epoch {epoch} in the trainer, but set_epoch({epoch}) set a "

@@ -17,10 +17,10 @@ ERROR, WARNING, ALLOWED = "error", "warning", "allowed"
 class Remainder:
     """The rule for one epoch.
 
-    rule: ERROR: all ranks have to make equally many batches. ALLOWED: they may differ by one. WARNING: it is not known
-    yet whether ranks wait for each other. If so, it turns out at the end of the epoch: then there were as many
-    collective operations as batches.
-    count_collectives: returns how many collective operations this process has begun until now.
+    rule: ERROR: all ranks have to make equally many batches. ALLOWED: they may differ by one, and nothing is said when
+    the epoch begins. WARNING: they may, but it is said.
+    count_collectives: returns how many collective operations this process has begun until now. If ranks wait for each
+    other, that turns out at the end of the epoch: then there were as many collective operations as batches.
     """
 
     def __init__(self, rule: str = ERROR, count_collectives: Callable[[], int] = lambda: 0) -> None:
@@ -40,4 +40,4 @@ class Remainder:
         in this process."""
         if self.rule == ERROR or abs(mine - theirs) > 1:
             return False
-        return self.rule == ALLOWED or self._count() - self._before < min(mine, theirs)
+        return self._count() - self._before < max(1, min(mine, theirs))

@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace._inspect import lookup
+from headrace.sampling._sampler_parts import SamplerParts, is_loader
 
 
 def check(outer: Any, inner: Iterable[Any], advice: str = "") -> None:
-    """Raises ValueError if `outer`, a sampler or loader that does not know the repeats of the samplers inside it, is
-    around one with tail="exact" that repeats samples: they would have the weight 1. advice: what to do instead."""
+    """Raises ValueError if `outer`, a sampler or loader that does not know the repeats of the samplers `inner` and of
+    those that they hold, is around one with tail="exact" that repeats samples: they would have the weight 1. advice:
+    what to do instead."""
     name = type(outer).__name__
-    for one in filter(_repeats, inner):
+    for one in filter(_repeats, (part for sampler in inner for part in (sampler, *_held_by(sampler)))):
         of_plan = "give the plan itself to the loader as batch_sampler"
         advice = advice or (of_plan if _is_plan(one) else f"deal what it gives: per_rank({name}(...), tail='exact')")
         raise ValueError(
@@ -21,6 +23,13 @@ def check(outer: Any, inner: Iterable[Any], advice: str = "") -> None:
             f"repeat a sample so that all ranks make the same number of steps. {name} hides which one that is, so it "
             f"would count (weight 1 in loader.last.weights); {advice}, or use tail='pad' or 'drop'"
         )
+
+
+def _held_by(sampler: Any) -> list[Any]:
+    """Returns the objects of headrace that a sampler holds, under any name, but not those of loaders that it holds."""
+    found = SamplerParts(sampler).ours
+    loaders = [f"{path}." for path, one in found.items() if is_loader(one)]
+    return [one for path, one in found.items() if not any(map(path.startswith, loaders))]
 
 
 def _is_plan(sampler: Any) -> bool:

@@ -34,7 +34,7 @@ class SamplerParts:
     ones are listed; their states are kept too. lawless: generators that have no state, such as random.SystemRandom.
     values: numbers and words, by which a sampler may count its epochs, and checksums of arrays and lists, which it may
     shuffle in place; only with `reads_values`. iterators: the identities of the iterators that it holds, whose places
-    are not known.
+    are not known. ours: objects of headrace's classes, and loaders.
     """
 
     def __init__(self, sampler: Any, reads_values: bool = False) -> None:
@@ -44,6 +44,7 @@ class SamplerParts:
         self.lawless: dict[str, Any] = {}
         self.values: dict[str, Any] = {}
         self.iterators: dict[str, int] = {}
+        self.ours: dict[str, Any] = {}
         self._seen: dict[int, Any] = {}  # by identity; the values keep what was made for the walk alive
         self._add("", sampler, 0, False)
 
@@ -56,6 +57,8 @@ class SamplerParts:
         if id(value) in self._seen or len(self._seen) >= _MOST_PARTS:
             return
         self._seen[id(value)] = value
+        if type(value).__module__.startswith("headrace.") or is_loader(value):
+            self.ours[path] = value
         if is_generator(value):
             if any(value is one for one in shared_generators()):
                 return
@@ -147,6 +150,11 @@ def is_of(value: Any, module: str, name: str) -> bool:
     """Returns True if a value is of a class that a module has, which may not be imported."""
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and lookup.is_a(value, kind)
+
+
+def is_loader(value: Any) -> bool:
+    """Returns True for a loader of torch, or for headrace's, which is one."""
+    return is_of(value, "torch.utils.data", "DataLoader")
 
 
 def is_generator(value: Any) -> bool:

@@ -59,9 +59,11 @@ def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
 
 def _remainder_of(loader: Any, sampler: Any) -> Remainder:
     """Returns whether the parts of ranks may differ by the rest of a division. Without gradients it is a prediction.
-    Ranks that deal batches have made unequally many of them, which is no rest of the samples."""
+    There, groups of some ranks may have collective operations in each step, as with tensor parallelism; in the default
+    group the ranks wait for each other. Ranks that deal batches have made unequally many of them, which is no rest of
+    the samples."""
     if not torch.is_grad_enabled():
-        return Remainder(ALLOWED)
+        return Remainder(ALLOWED, _internals.count_collectives_of_all)
     if sampler is loader._index_sampler and sampler is not loader.sampler:
         return Remainder(ERROR)
     return Remainder(WARNING, _internals.count_collectives)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -157,9 +157,19 @@ def default_group_size() -> int:
 def count_collectives() -> int:
     """Returns how many collective operations this process has begun in all groups of torch.distributed, or 0 if torch
     does not say."""
+    return _count_collectives(lambda world: world.pg_map)
+
+
+def count_collectives_of_all() -> int:
+    """Returns how many collective operations this process has begun in the default group, which has all ranks, or 0 if
+    torch does not say."""
+    return _count_collectives(lambda world: [world.default_pg])
+
+
+def _count_collectives(groups_of: Callable[[Any], Iterable[Any]]) -> int:
     distributed = sys.modules.get("torch.distributed.distributed_c10d")
     try:
-        return sum(group._get_sequence_number_for_group() for group in distributed._world.pg_map)  # type: ignore[union-attr]
+        return sum(group._get_sequence_number_for_group() for group in groups_of(distributed._world))  # type: ignore[union-attr]
     except (AttributeError, RuntimeError):  # another torch, no group, or a backend that does not count
         return 0
 

@@ -18,9 +18,14 @@ from headrace._inspect import lookup
 from headrace._ranks.job import attempt
 from headrace._start import signals
 from headrace.sampling._source import Drawn
-from headrace.torch import _agree, _internals, _per_loader
+from headrace.torch import _internals, _per_loader
 from headrace.torch._foreign import ForeignSource, samplers_of
 from headrace.torch._whole_order import length_of
+
+try:
+    from headrace.torch import _agree
+except ImportError:  # the extension cannot be loaded: then no ranks are compared
+    _agree = None  # type: ignore[assignment]
 
 _EPOCHS = 2  # so many epochs of a loader are looked at: another order on each rank shows in the first one
 _MOST_SAMPLES = 1 << 24  # a byte is needed for each
@@ -98,7 +103,7 @@ def watch(loader: Any, source: Any, number: int) -> None:
     if dealing is None or looked >= _EPOCHS or samples is None or not 0 < samples <= _MOST_SAMPLES:
         return
     place = _per_loader.places.get(loader)
-    if place is None or not _agree.compares(loader) or _internals.default_group_size() < dealing[2]:
+    if place is None or _agree is None or not _agree.compares(loader) or _internals.default_group_size() < dealing[2]:
         return
     _per_loader.looked.set(loader, looked + 1)
     key = f"{attempt()}/{place.key(type(dealing[0]).__name__)}/{dealing[2]}/{number}/{source.order.get('epoch')}"

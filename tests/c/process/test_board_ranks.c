@@ -225,6 +225,36 @@ static void a_rank_in_a_collective_operation_reports_the_end(void **state) {
     expect_ends(pids, 2);
 }
 
+/* Ranks 1 and 2 are at their ends after 5 and 3 batches, then after 3 and 5; rank 0 has taken 6. */
+static void be_behind(uint32_t rank) {
+    struct hr_board_peer peers[HR_BOARD_MAX_PROCESSES];
+    struct hr_board_ended ended;
+    hr_board *board = join(RANKS);
+    hr_board_entry *entry = enter(board, rank);
+    for (uint32_t epoch = 1; epoch <= 2; epoch++) {
+        must(begin(entry, epoch, -1, RANKS, in_s(PATIENCE_S)));
+        look(entry, rank, peers);
+        if (rank) hr_board_end(entry, rank == epoch ? 5 : 3, &ended);
+        atomic_fetch_add(&stage->joined_count, 1);
+        await(&stage->joined_count, RANKS * epoch);
+        if (rank == 0) {
+            check(hr_board_step(entry, 6, &ended) == 1);
+            check(ended.rank == 3 - epoch && ended.steps == 3);
+            atomic_store(&stage->gate, epoch);
+        }
+        await(&stage->gate, epoch);
+    }
+    hr_board_close(board);
+}
+
+static void a_rank_is_told_of_the_most_unequal_end(void **state) {
+    pid_t pids[RANKS];
+    (void)state;
+    set_stage();
+    start_ranks(be_behind, RANKS, pids);
+    expect_ends(pids, RANKS);
+}
+
 /* ---- late, dead and earlier processes ---- */
 
 static void come_first(uint32_t rank) {
@@ -533,6 +563,7 @@ int main(void) {
         cmocka_unit_test(facts_of_short_epochs_are_seen_by_all),
         cmocka_unit_test(of_two_ranks_with_unequal_ends_one_is_told),
         cmocka_unit_test(a_rank_in_a_collective_operation_reports_the_end),
+        cmocka_unit_test(a_rank_is_told_of_the_most_unequal_end),
         cmocka_unit_test(a_late_rank_sees_the_facts_of_the_others),
         cmocka_unit_test(epochs_of_a_rank_that_peeked_are_matched_by_epoch),
         cmocka_unit_test(a_later_job_with_the_same_key_has_its_own_board),

@@ -49,7 +49,11 @@ class Around:
     """Passes set_epoch on, and has no epoch of its own."""
 
     def __init__(self, parts: Any) -> None:
-        self.parts = parts
+        self.given = parts
+
+    @property
+    def parts(self) -> Any:
+        return self.given.values() if isinstance(self.given, dict) else self.given
 
     def set_epoch(self, epoch: int) -> None:
         for part in self.parts:
@@ -67,6 +71,43 @@ class Hidden(Inner):
 
     def set_epoch(self, epoch: int) -> None:
         self.rounds, self.table = epoch, [100 * epoch + i for i in range(4)]
+
+
+class Shuffling(Inner):
+    """Shuffles in place, and keeps no epoch."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+
+    def set_epoch(self, epoch: int) -> None:
+        self.table[:] = [100 * epoch + i for i in range(4)]
+
+
+class Asking(Stream):
+    def set_epoch(self, epoch: int, of: int) -> None:  # type: ignore[override]
+        self.epoch = epoch
+
+
+class Counted(Inner):
+    """Counts the calls of its set_epoch."""
+
+    calls = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch, self.calls = epoch, self.calls + 1
+
+    def __getitem__(self, index: int) -> int:
+        return self.calls
+
+
+class Outer(Around):
+    """Sets an epoch of its own, and that of its parts."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        super().set_epoch(epoch)
 
 
 class Odd(Inner):
@@ -104,7 +145,7 @@ def test_set_epoch_reaches_workers_that_persist(method: str) -> None:
 def test_set_epoch_of_parts_reaches_workers_that_persist(kind: Any) -> None:
     inner = Inner()
     cases: list[tuple[Any, Any]] = [(inner, inner), (torch.utils.data.Subset(Inner(), range(4)), None)]  # type: ignore[arg-type]
-    cases += [(Around([Inner()]), None), (Around((Around([Inner()]),)), None)]
+    cases += [(Around([Inner()]), None), (Around((Around([Inner()]),)), None), (Around({"a": Inner()}), None)]
     for dataset, setting in cases:
         setter = setting or (dataset if isinstance(dataset, Around) else dataset.dataset)
         assert epochs(persistent(kind, dataset), setter.set_epoch) == [list(range(e, e + 4)) for e in (0, 100, 500)], (
@@ -128,14 +169,44 @@ def test_state_of_workers_that_persist_is_of_the_epoch_set() -> None:
         assert values(resumed) == rest == [302, 303, 304, 305]
 
 
-def test_epoch_of_an_unknown_attribute_warns_once() -> None:
-    dataset = Hidden()
+@pytest.mark.parametrize(
+    ("dataset", "names"),
+    [
+        (Hidden(), "rounds, table"),
+        (Shuffling(list(range(4))), "table"),
+        (Shuffling(np.arange(4)), "table"),
+        (Asking(), "epoch"),
+    ],
+    ids=["another name", "a list in place", "an array in place", "two arguments"],
+)
+def test_epoch_that_cannot_be_sent_warns_once(dataset: Any, names: str) -> None:
     loader = persistent(Headrace, dataset)
+    more = [9] if isinstance(dataset, Asking) else []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert epochs(loader, dataset.set_epoch) == [[0, 1, 2, 3]] * 3
-    texts = [str(one.message) for one in caught]
-    assert len(texts) == 1 and texts[0].startswith("headrace: rounds, table of the Hidden changed in this process")
+        found = epochs(loader, lambda epoch: dataset.set_epoch(epoch, *more))
+    assert found == [found[0]] * 3
+    [text] = [str(one.message) for one in caught]
+    assert text.startswith(f"headrace: {names} of the {type(dataset).__name__} changed in this process")
+
+
+def test_part_that_workers_do_not_have_warns_once() -> None:
+    """The trainer makes a part of the dataset after the workers were started."""
+    dataset = Around([Inner()])
+    loader = persistent(Headrace, dataset)
+    values(loader)
+    dataset.given = [*dataset.given, Inner()]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert epochs(loader, dataset.set_epoch, (1, 2)) == [list(range(e, e + 4)) for e in (100, 200)]
+    [text] = [str(one.message) for one in caught]
+    assert text.startswith("headrace: the Inner in the dataset is new in this process")
+
+
+def test_set_epoch_of_a_part_is_called_once_an_epoch() -> None:
+    dataset = Outer([Counted()])
+    found = epochs(persistent(Headrace, dataset), dataset.set_epoch)
+    assert [one[0] - found[0][0] for one in found] == [0, 1, 2]
 
 
 def test_set_epoch_that_keeps_another_number_raises() -> None:

@@ -48,7 +48,8 @@ def attempt(call, *arguments):
         print("fine", flush=True)
 
 def meet(name):
-    # Returns when all ranks are here, so that no process ends before.
+    # Returns when all ranks are here, so that no process ends before. os._exit may follow, so all output is written.
+    sys.stdout.flush()
     announce(f"{name}.{RANK}")
     await_all(*(f"{name}.{rank}" for rank in range(WORLD_SIZE)))
 """

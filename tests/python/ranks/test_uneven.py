@@ -102,15 +102,30 @@ os._exit(0)
         assert second == "fine"
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_uneven_steps_with_collectives_raise_at_the_end(tmp_path: pathlib.Path, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "mode"), [(0, "contextlib.nullcontext"), (1, "torch.no_grad")])
+def test_uneven_steps_with_collectives_raise_at_the_end(tmp_path: pathlib.Path, workers: int, mode: str) -> None:
+    """Without gradients too: an evaluation may gather the predictions of each step."""
     code = f"""
 options = dict(num_workers={workers}, multiprocessing_context="fork" if {workers} else None)
-print(read(unrepeated(**options), each_step=lambda: distributed.all_reduce(torch.ones(1)))[0], flush=True)
+print(read(unrepeated(**options), {mode}, lambda: distributed.all_reduce(torch.ones(1)))[0], flush=True)
 os._exit(0)
 """
     printed = run_ranks(tmp_path, 2, UNREPEATED + code)
     assert any("raised" in text and "rank 1 is at its end after 5 batches" in text for text in printed), printed
+
+
+def test_rank_without_samples_is_no_error_unless_it_waits(tmp_path: pathlib.Path) -> None:
+    """Groups of some ranks do not count without gradients: they may be those of tensor parallelism."""
+    code = """
+groups = [distributed.new_group([rank]) for rank in range(2)]
+one = lambda: DataLoader(range(1), 1, sampler=Unrepeated(range(1)))
+print(read(one())[0])
+distributed.barrier()
+print(*read(unrepeated(), torch.no_grad, lambda: distributed.all_reduce(torch.ones(1), group=groups[RANK])))
+meet("end")
+os._exit(0)
+"""
+    assert run_ranks(tmp_path, 2, UNREPEATED + code) == ["fine\nfine\n"] * 2
 
 
 def test_batch_samplers_of_unequal_lengths_raise_at_once(tmp_path: pathlib.Path) -> None:

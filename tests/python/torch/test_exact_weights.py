@@ -77,6 +77,52 @@ def test_other_samplers_around_exact_raise_too() -> None:
             iter(loader)
 
 
+class Nested(Batches):
+    """Holds what it draws from under another name, in a list."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.inner = [Batches(sampler)]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.inner[0])
+
+
+class Slotted:
+    __slots__ = ("inner",)
+
+    def __init__(self, sampler: Any) -> None:
+        self.inner = sampler
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([index] for index in self.inner)
+
+
+class Closed(Slotted):
+    """Holds a function that knows it."""
+
+    __slots__ = ()
+
+    def __init__(self, sampler: Any) -> None:
+        self.inner = lambda: iter(sampler)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([index] for index in self.inner())
+
+
+@pytest.mark.parametrize("kind", [Nested, Slotted, Closed])
+def test_exact_is_found_wherever_a_sampler_holds_it(kind: Any) -> None:
+    for loader in (DataLoader, headrace.Loader):
+        with pytest.raises(ValueError, match="tail='exact'"):
+            iter(loader(SAMPLES, batch_sampler=kind(exact(1))))
+
+
+def test_exact_in_a_loader_that_a_sampler_holds_is_no_error() -> None:
+    """The sampler may hold the loader of the validation, which has weights of its own."""
+    sampler = Batches(range(2))
+    sampler.other = DataLoader(SAMPLES, sampler=exact(1))  # type: ignore[attr-defined]
+    assert weights(DataLoader(SAMPLES, batch_sampler=sampler)) == [([0], [1.0]), ([1], [1.0])]
+
+
 def test_exact_without_repeats_may_be_anywhere() -> None:
     whole = [exact(0, samples=range(8)), exact(0, world_size=1), exact(1, tail="pad")]
     for sampler in whole:
