@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace._errors.warn import warn_user
 from headrace.sampling._draws import DrawCounts, samples_of
+from headrace.sampling._sampler_state import CHANGED
 from headrace.sampling._source import REPLAY, Drawn, Source, describe_change, hash_of
 from headrace.sampling._state import Segment, State, StateError
 
@@ -298,7 +299,7 @@ class Epoch:
 
     def _has_own_seeds(self, seeds: dict[str, Any]) -> bool:
         """Returns True if the random numbers are those of a sampler that may give each rank other ones."""
-        return not self.source.is_known and bool(seeds.keys() - {"base"})
+        return not self.source.is_known and bool(seeds.keys() - {"base", CHANGED})
 
     def state_after_leaving(self) -> State:
         """Returns the state if the consumer takes no more batches, because it has ended the epoch itself."""

@@ -179,6 +179,9 @@ class Source:
         epoch."""
         check_same_order(state, self.order)
 
+    def follows(self, before: Source) -> None:
+        """Called when an epoch begins after another one in this process, with the source of that one."""
+
     def was_loaded(self, state: State) -> None:
         """Called when a state was found to fit this source, which the next epoch continues. Raises StateError."""
 

@@ -169,6 +169,8 @@ class Beginning:
         """Does the same without torch's iterator. new_tasks: see Epoch."""
         before = _per_loader.progress.get(self._loader)
         number = _per_loader.number_of_next(self._loader, self._pending)
+        if isinstance(before, Epoch):
+            self.source.follows(before.source)
         epoch = self._begin(number, self._state, new_tasks)
         if isinstance(before, Epoch) and before.steps_left() == 0:
             epoch.order_before = dict(before.source.order)
