@@ -316,7 +316,8 @@ class Epoch:
         would be changed if it was iterated to it now: that is done if the state is loaded."""
         if self.source.is_known or self.tasks.is_over:
             return self.source.end_seeds()
-        return {REPLAY: {**self.source.seeds, "steps": steps, "last": self._hash_of_last(steps)}}
+        last = {"steps": steps, "last": self._hash_of_last(steps), "by": self.source.rank}
+        return {REPLAY: {**self.source.seeds, **last}}
 
     def _is_over(self, done: int) -> bool:
         """Returns True if the consumer has all batches. The sampler may not have come to its end yet, and is left as it

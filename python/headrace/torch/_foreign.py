@@ -209,7 +209,7 @@ class ForeignSource(Source):
             count += 1
         if count < steps or next(tasks, None) is not None:
             raise StateError(describe_other_length(self.order["kind"], steps))
-        if ended["last"] not in (0, hash_of(last)):
+        if ended.get("by") == self.rank and ended["last"] not in (0, hash_of(last)):
             warn_of_other_epoch(self.order["kind"])
 
     def was_drawn(self) -> None:
