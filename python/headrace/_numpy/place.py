@@ -94,6 +94,7 @@ def source_of(loader: Loader) -> Source:
     a repeat cannot be told from other samples."""
     source = _source_of(loader)
     source.is_batched = loader._batched
+    source.counts_draws = loader.rng == "sample"
     return source
 
 

@@ -199,6 +199,8 @@ class Epoch:
 
     def _count(self, task: Any) -> Sequence[int]:
         """Counts a task that was drawn before this process, and is drawn again."""
+        if not self.source.counts_draws:
+            return ()
         samples = samples_of(task, self.source.is_batched)
         draws = self._counts_now().look(samples)
         self._counts.put(samples, draws)

@@ -115,6 +115,7 @@ class Source:
     is_known = False  # True: another rank, number of ranks and batch size can continue it
     n: int | None = None  # entries of the order, of all ranks; a state then counts them
     is_batched = True  # False: a task is the index of one sample
+    counts_draws = True  # False: nothing asks how often an index was drawn (rng="worker")
 
     def __init__(self, sampler: Any, kind: str, size: int | None, batch_size: int = 0, drop_last: bool = False) -> None:
         self.order: dict[str, Any] = {"kind": kind, "n": -1 if size is None else size}
