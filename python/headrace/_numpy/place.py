@@ -40,11 +40,21 @@ class SamplerSource(Source):
     """A sampler of the user's. It is put back to the epoch's beginning by the states of its generators, and by its own
     state_dict and load_state_dict, if it has them."""
 
+    _parts: SamplerParts | None = None  # at the beginning of the epoch
+    _parts_before: SamplerParts | None = None  # at that of the epoch before
+
+    def follows(self, before: Source) -> None:
+        if isinstance(before, SamplerSource):
+            self._parts_before = before._parts
+
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         if seeds and REPLAY in seeds:
             self._replay(seeds[REPLAY])
         elif seeds and "sampler" in seeds:
             _sampler_state.put_back(self._sampler, seeds["sampler"])
+        if not steps:  # otherwise the indices are compared
+            _sampler_state.warn_of_changed(self._sampler, seeds or {})
+        self._parts = _sampler_state.parts_of(self._sampler)
         if (state := _sampler_state.state_of(self._sampler)) is not None:
             self.seeds["sampler"] = state
         return Drawn(begun(iter(self._sampler)), self._batch_size, self._drop_last), steps
@@ -66,8 +76,17 @@ class SamplerSource(Source):
             raise StateError(describe_lawless(self._sampler, lawless))
 
     def end_seeds(self) -> dict[str, Any]:
+        return self._seeds_of_now(self._parts)
+
+    def start_seeds(self) -> dict[str, Any]:
+        if self._parts is None:
+            return self._seeds_of_now(None)
+        return {**self.seeds, **_sampler_state.changed_seeds(self._parts, self._parts_before)}
+
+    def _seeds_of_now(self, before: SamplerParts | None) -> dict[str, Any]:
         state = _sampler_state.state_of(self._sampler)
-        return {} if state is None else {"sampler": state}
+        changed = _sampler_state.changed_seeds(_sampler_state.parts_of(self._sampler), before)
+        return {**changed, **({} if state is None else {"sampler": state})}
 
 
 def source_of(loader: Loader) -> Source:
@@ -75,6 +94,7 @@ def source_of(loader: Loader) -> Source:
     a repeat cannot be told from other samples."""
     source = _source_of(loader)
     source.is_batched = loader._batched
+    source.counts_draws = loader.rng == "sample"
     return source
 
 
@@ -249,7 +269,10 @@ class Place:
             check_division(state, source)
         if pending is not None and pending.skipped:
             state = _pending.skipped(state or self._fresh(loader, source), pending.skipped, source)
-        epoch, before = self._begun(loader, source, state), self._epoch
+        before = self._epoch
+        if isinstance(before, Epoch):
+            source.follows(before.source)
+        epoch = self._begun(loader, source, state)
         if isinstance(before, Epoch) and before.steps_left() == 0:
             epoch.order_before = dict(before.source.order)
         if pending is not None:

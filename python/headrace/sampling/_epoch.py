@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace._errors.warn import warn_user
 from headrace.sampling._draws import DrawCounts, samples_of
+from headrace.sampling._sampler_state import CHANGED
 from headrace.sampling._source import REPLAY, Drawn, Source, describe_change, hash_of
 from headrace.sampling._state import Segment, State, StateError
 
@@ -198,6 +199,8 @@ class Epoch:
 
     def _count(self, task: Any) -> Sequence[int]:
         """Counts a task that was drawn before this process, and is drawn again."""
+        if not self.source.counts_draws:
+            return ()
         samples = samples_of(task, self.source.is_batched)
         draws = self._counts_now().look(samples)
         self._counts.put(samples, draws)
@@ -298,7 +301,7 @@ class Epoch:
 
     def _has_own_seeds(self, seeds: dict[str, Any]) -> bool:
         """Returns True if the random numbers are those of a sampler that may give each rank other ones."""
-        return not self.source.is_known and bool(seeds.keys() - {"base"})
+        return not self.source.is_known and bool(seeds.keys() - {"base", CHANGED})
 
     def state_after_leaving(self) -> State:
         """Returns the state if the consumer takes no more batches, because it has ended the epoch itself."""
@@ -315,7 +318,8 @@ class Epoch:
         would be changed if it was iterated to it now: that is done if the state is loaded."""
         if self.source.is_known or self.tasks.is_over:
             return self.source.end_seeds()
-        return {REPLAY: {**self.source.seeds, "steps": steps, "last": self._hash_of_last(steps)}}
+        last = {"steps": steps, "last": self._hash_of_last(steps), "by": self.source.rank}
+        return {REPLAY: {**self.source.seeds, **last}}
 
     def _is_over(self, done: int) -> bool:
         """Returns True if the consumer has all batches. The sampler may not have come to its end yet, and is left as it

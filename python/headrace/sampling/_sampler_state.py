@@ -7,9 +7,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from headrace._errors.warn import warn_user
 from headrace.sampling import _values
 from headrace.sampling._sampler_parts import SamplerParts, is_of
 from headrace.sampling._state import StateError
+
+CHANGED = "changed"  # in the seeds of a state
 
 
 def generators_of(sampler: Any) -> dict[str, Any]:
@@ -42,6 +45,31 @@ def put_back(sampler: Any, text: Any) -> None:
             )
         _set_generator(parts.generators[name], one)
     load_state_dicts(sampler, parts, states)
+
+
+def parts_of(sampler: Any) -> SamplerParts:
+    """Returns what a sampler's order may depend on, with the values by which it may count its epochs."""
+    return SamplerParts(sampler, reads_values=True)
+
+
+def changed_seeds(parts: SamplerParts, before: SamplerParts | None) -> dict[str, Any]:
+    """Returns the part of a state's seeds with the values that a sampler without a state has changed since another
+    walk."""
+    changed = {} if before is None or parts.stateful else parts.changed_since(before)
+    return {CHANGED: changed} if changed else {}
+
+
+def warn_of_changed(sampler: Any, seeds: dict[str, Any]) -> None:
+    """Warns of values that a sampler had changed when a state was taken, and that are others here. Called before the
+    sampler begins the epoch."""
+    changed = seeds.get(CHANGED)
+    if differing := parts_of(sampler).differing(changed) if changed else []:
+        kind = type(sampler).__name__
+        warn_user(
+            f"headrace: the {kind} changes {', '.join(map(repr, differing))} of its own in each epoch, and has no "
+            f"state_dict and load_state_dict, so here it is not where it was when the state was taken; if its order "
+            "depends on that, this epoch has not the order of the run that was never stopped: give it these methods"
+        )
 
 
 def state_dicts(parts: SamplerParts) -> dict[str, Any]:

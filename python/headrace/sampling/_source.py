@@ -115,6 +115,7 @@ class Source:
     is_known = False  # True: another rank, number of ranks and batch size can continue it
     n: int | None = None  # entries of the order, of all ranks; a state then counts them
     is_batched = True  # False: a task is the index of one sample
+    counts_draws = True  # False: nothing asks how often an index was drawn (rng="worker")
 
     def __init__(self, sampler: Any, kind: str, size: int | None, batch_size: int = 0, drop_last: bool = False) -> None:
         self.order: dict[str, Any] = {"kind": kind, "n": -1 if size is None else size}
@@ -178,6 +179,9 @@ class Source:
         """Raises StateError if a state was taken with another order, other than by the number of samples and the
         epoch."""
         check_same_order(state, self.order)
+
+    def follows(self, before: Source) -> None:
+        """Called when an epoch begins after another one in this process, with the source of that one."""
 
     def was_loaded(self, state: State) -> None:
         """Called when a state was found to fit this source, which the next epoch continues. Raises StateError."""

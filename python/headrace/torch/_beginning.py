@@ -19,7 +19,7 @@ from headrace.sampling._epoch import Epoch, core_tasks
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import REPLAY, check_division
 from headrace.sampling._state import State, StateError
-from headrace.torch import _generators, _overlap, _past_draws, _per_loader
+from headrace.torch import _generators, _past_draws, _per_loader
 from headrace.torch._foreign import Before, ForeignSource
 from headrace.torch._resume import option, set_sampler_epoch, source_of
 
@@ -158,6 +158,8 @@ class Beginning:
         if isinstance(self.source, ForeignSource):
             self.source.iterator = None if self.is_continued else iterator._sampler_iter
             if self._state is None:
+                from headrace.torch import _overlap  # it needs the extension, and torch's own iterator has none
+
                 _overlap.watch(self._loader, self.source, _per_loader.number_of_next(self._loader, self._pending))
         epoch = self.begin(core_tasks)
         epoch.source.seeds["base"] = iterator._base_seed
@@ -167,6 +169,8 @@ class Beginning:
         """Does the same without torch's iterator. new_tasks: see Epoch."""
         before = _per_loader.progress.get(self._loader)
         number = _per_loader.number_of_next(self._loader, self._pending)
+        if isinstance(before, Epoch):
+            self.source.follows(before.source)
         epoch = self._begin(number, self._state, new_tasks)
         if isinstance(before, Epoch) and before.steps_left() == 0:
             epoch.order_before = dict(before.source.order)

@@ -13,12 +13,18 @@ from typing import Any
 
 import torch
 
-from headrace._errors.warn import warn_user
 from headrace._inspect import lookup
 from headrace._samples import random_numbers
 from headrace.sampling import _values
 from headrace.sampling._sampler_parts import SamplerParts, describe_lawless
-from headrace.sampling._sampler_state import generators_of, load_state_dicts, state_dicts
+from headrace.sampling._sampler_state import (
+    changed_seeds,
+    generators_of,
+    load_state_dicts,
+    parts_of,
+    state_dicts,
+    warn_of_changed,
+)
 from headrace.sampling._source import REPLAY, Drawn, Source, begun, describe_other_length, hash_of, warn_of_other_epoch
 from headrace.sampling._state import StateError
 from headrace.torch import _generators
@@ -71,20 +77,13 @@ def restore_states(sampler: Any, states: dict[str, Any]) -> None:
 def next_seeds(sampler: Any, before: SamplerParts | None) -> dict[str, Any]:
     """Returns what a sampler's next epoch begins with: the states of its own generators, its own state, and, if it has
     none, the values that it has changed since the epoch began (`before`)."""
-    seeds: dict[str, Any] = {}
     parts = parts_of(sampler)
+    seeds = changed_seeds(parts, before)
     if parts.generators:
         seeds["next_own"] = texts_of(own_states(sampler))
     if parts.stateful:
         seeds["next_sampler"] = _values.encode(state_dicts(parts))
-    elif before is not None and (changed := parts.changed_since(before)):
-        seeds["changed"] = changed
     return seeds
-
-
-def parts_of(sampler: Any) -> SamplerParts:
-    """Returns what a sampler's order may depend on, with the values by which it may count its epochs."""
-    return SamplerParts(sampler, reads_values=True)
 
 
 def begin_with(sampler: Any, seeds: dict[str, Any]) -> None:
@@ -93,18 +92,7 @@ def begin_with(sampler: Any, seeds: dict[str, Any]) -> None:
     restore_states(sampler, seeds.get("next_own", {}))
     if "next_sampler" in seeds:
         load_state_dicts(sampler, parts_of(sampler), _values.decode(seeds["next_sampler"]))
-    warn_of_changed(sampler, seeds.get("changed", {}))
-
-
-def warn_of_changed(sampler: Any, changed: dict[str, str]) -> None:
-    """Warns of values that a sampler has changed in the epoch before, and that are others here."""
-    if differing := parts_of(sampler).differing(changed) if changed else []:
-        kind = type(sampler).__name__
-        warn_user(
-            f"headrace: the {kind} changes {', '.join(map(repr, differing))} of its own in each epoch, and has no "
-            f"state_dict and load_state_dict, so here it is not where it was when the state was taken; if its order "
-            "depends on that, this epoch has not the order of the run that was never stopped: give it these methods"
-        )
+    warn_of_changed(sampler, seeds)
 
 
 def sampler_states(parts: SamplerParts) -> dict[str, str]:
@@ -170,6 +158,11 @@ class ForeignSource(Source):
         self.before: Before | None = None
         self.iterator: Any = None
         self._parts: SamplerParts | None = None  # at the beginning of the epoch
+        self._changed: dict[str, Any] = {}  # see changed_seeds, between the beginnings of the epoch before and this one
+
+    def follows(self, before: Source) -> None:
+        if isinstance(before, ForeignSource) and self._parts is not None:
+            self._changed = changed_seeds(self._parts, before._parts)
 
     def note_before(self) -> Before:
         """Notes what the sampler is at the beginning of an epoch."""
@@ -185,6 +178,8 @@ class ForeignSource(Source):
             if "globals" in seeds:
                 _generators.set_globals(seeds["globals"])
             put_back(self._sampler, seeds)
+            if not steps:  # otherwise the indices are compared
+                warn_of_changed(self._sampler, seeds)
             self._parts = parts_of(self._sampler)
             self.seeds = dict(seeds)
             items = begun(iter(self._sampler))
@@ -214,7 +209,7 @@ class ForeignSource(Source):
             count += 1
         if count < steps or next(tasks, None) is not None:
             raise StateError(describe_other_length(self.order["kind"], steps))
-        if ended["last"] not in (0, hash_of(last)):
+        if ended.get("by") == self.rank and ended["last"] not in (0, hash_of(last)):
             warn_of_other_epoch(self.order["kind"])
 
     def was_drawn(self) -> None:
@@ -231,7 +226,7 @@ class ForeignSource(Source):
 
     def start_seeds(self) -> dict[str, Any]:
         """Returns all that the sampler may draw from, as long as it has not drawn."""
-        return {**self.seeds, **(self.before.encode() if self.before is not None else {})}
+        return {**self._changed, **self.seeds, **(self.before.encode() if self.before is not None else {})}
 
 
 def _differs(state: Any, generator: Any) -> bool:

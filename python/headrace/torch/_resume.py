@@ -33,6 +33,7 @@ def source_of(loader: Any) -> tuple[Source, int]:
     """Returns the source of a loader's indices, and how many steps at the beginning of an epoch are skipped."""
     source, skipped = _sources.source_of(loader._index_sampler, loader.dataset, where.rank_or_zero())
     source.is_batched = loader._auto_collation
+    source.counts_draws = option(loader, "rng") == "sample"
     return source, skipped
 
 

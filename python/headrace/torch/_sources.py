@@ -22,6 +22,7 @@ from headrace.sampling import _exact
 from headrace.sampling._draws import DrawCounts, samples_of
 from headrace.sampling._known import RepeatedSource, order_source, range_source, segment_of
 from headrace.sampling._sampler_parts import SamplerParts
+from headrace.sampling._sampler_state import changed_seeds, parts_of, warn_of_changed
 from headrace.sampling._source import Dealt, Drawn, Source, count_batches, describe_change, hash_of, part_of
 from headrace.sampling._state import Segment, StateError
 from headrace.torch import _accelerate, _generators, _torchs
@@ -32,7 +33,6 @@ from headrace.torch._foreign import (
     changed_states,
     next_seeds,
     own_states,
-    parts_of,
     put_back,
     sampler_states,
     samplers_of,
@@ -194,6 +194,11 @@ class PerRankSource(Dealt):
         self._numbers: list[Any] | None = None  # how often each entry's index is in the order before it
         self._dealt: tuple[int, Any] = (-1, ())  # the part of them from a position on
         self._parts: SamplerParts | None = None  # of the sampler that is dealt, at the beginning of the epoch
+        self._parts_before: SamplerParts | None = None  # at the beginning of the epoch before
+
+    def follows(self, before: Source) -> None:
+        if isinstance(before, PerRankSource):
+            self._parts_before = before._parts
 
     def entries(self) -> Any:
         if self._entries is None:
@@ -226,6 +231,8 @@ class PerRankSource(Dealt):
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         if seeds is not None or position or steps:
             put_back(self._sampler.dataset, seeds or {})
+            if "order" not in (seeds or {}):
+                warn_of_changed(self._sampler.dataset, seeds or {})
             self.entries()
             if (seeds or {}).get("order", self.seeds["order"]) != self.seeds["order"]:
                 raise StateError(describe_change(self.order["kind"], "gives other entries than before"))
@@ -262,7 +269,8 @@ class PerRankSource(Dealt):
         if is_drawn:
             return self.seeds
         parts = parts_of(self._sampler.dataset)
-        return {**self.seeds, "own": texts_of(own_states(self._sampler.dataset)), **sampler_states(parts)}
+        own = {"own": texts_of(own_states(self._sampler.dataset)), **sampler_states(parts)}
+        return {**self.seeds, **own, **changed_seeds(parts, self._parts_before)}
 
     def end_seeds(self) -> dict[str, Any]:
         return next_seeds(self._sampler.dataset, self._parts)

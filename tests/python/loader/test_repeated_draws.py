@@ -144,6 +144,21 @@ def test_repeated_draws_resume_with_another_batch_size() -> None:
     assert samples(epoch(resumed)) == whole[6:]
 
 
+@pytest.mark.parametrize("make", [headrace.torch.DataLoader, headrace.Loader])
+def test_nothing_is_counted_without_rng_of_samples(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To count each index again takes seconds for a large epoch that goes on."""
+
+    class Own(list[int]):
+        """A sampler that headrace does not know."""
+
+    loader = make(range(12), batch_size=4, sampler=Own(ORDER))
+    next(iter(loader))
+    state = loader.state_dict()
+    monkeypatch.setattr(DrawCounts, "look", lambda *_: pytest.fail("an index was counted"))
+    loader.load_state_dict(state)
+    assert [list(map(int, batch)) for batch in loader] == [ORDER[4:8], ORDER[8:]]
+
+
 def test_draws_of_an_index_on_two_ranks_differ() -> None:
     def rank(number: int) -> Any:
         sampler = headrace.torch.per_rank(weighted(), seed=1, rank=number, num_replicas=2)

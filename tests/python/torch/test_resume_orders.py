@@ -137,6 +137,41 @@ def test_samplers_own_count_of_epochs_is_warned_of() -> None:
             list(loader)  # here it is where it was
 
 
+def _deal(data: Any, batch: int, sampler: Any) -> Any:
+    return DataLoader(data, batch, sampler=per_rank(sampler, num_replicas=2, rank=0))
+
+
+@pytest.mark.parametrize("steps", [0, None])
+@pytest.mark.parametrize(
+    "make",
+    [lambda *args, sampler: DataLoader(*args, sampler=sampler), _deal, headrace.Loader],
+    ids=["DataLoader", "per_rank", "Loader"],
+)
+def test_count_of_epochs_between_epochs_is_warned_of(make: Callable[..., Any], steps: int | None) -> None:
+    """The state is that of the second epoch's beginning, before or after iter()."""
+
+    def made(epochs: int) -> Any:
+        sampler = Counting(SHUFFLES["random.Random"]())
+        for _ in range(epochs):
+            list(sampler)
+        return make(Numbers(N), 4, sampler=sampler)
+
+    loader = made(0)
+    list(loader)
+    iterator = iter(loader) if steps == 0 else None
+    state = loader.state_dict()
+    del iterator
+    other = made(0)
+    with pytest.warns(UserWarning, match="changes 'number' of its own in each epoch, and has no state_dict"):
+        other.load_state_dict(state)
+        list(other)
+    loader = made(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader.load_state_dict(state)
+        list(loader)  # here it is where it was
+
+
 def test_count_of_batch_sampler_without_state_is_warned_of() -> None:
     """The last batch was taken, and the sampler has not come to its end, where it counts."""
 

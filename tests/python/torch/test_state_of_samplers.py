@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,6 +82,41 @@ def test_users_sampler_with_generator_continues_in_mid_epoch(workers: int, batch
     resumed = make(4)
     resumed.load_state_dict(state)
     assert list(map(str, resumed)) == expected
+
+
+class Part(Own):
+    """The part of a rank in an order that all ranks shuffle alike."""
+
+    def __init__(self, generator: Any, rank: int) -> None:
+        super().__init__(generator)
+        self.rank = rank
+
+    def __iter__(self) -> Any:
+        return itertools.islice(super().__iter__(), self.rank, None, 2)
+
+    def __len__(self) -> int:
+        return N // 2
+
+
+def test_end_state_of_another_rank_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop has taken all batches, but the sampler has not come to its end."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    def made(rank: int) -> Any:
+        monkeypatch.setenv("RANK", str(rank))
+        return DataLoader(range(N), 5, sampler=Part(random.Random(3), rank))
+
+    loader = made(0)
+    for _ in zip(range(len(loader)), loader, strict=False):
+        pass
+    state = loader.state_dict()
+    whole = made(1)
+    list(whole)
+    other = made(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.load_state_dict(state)
+        assert [batch.tolist() for batch in other] == [batch.tolist() for batch in whole]
 
 
 def test_start_state_of_users_sampler_is_refused_by_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
