@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* What costs as much as an item: bytes of a text, and of an array that is copied. */
+/* Bytes of a text, and of an array that is copied, that cost as much as an item. */
 enum { LARGE_ARRAY_BYTES = 64 << 10, BYTES_PER_ITEM = 64, ARRAY_BYTES_PER_ITEM = 1024 };
 
 /* Starts a value when it is met: finds it in the memo, makes a scalar, or makes an empty container and its step. */
