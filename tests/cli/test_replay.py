@@ -54,6 +54,16 @@ class Drawn:
     def __getitem__(self, index):
         return random.random(), float(self.draw())
 
+class Lazy:
+    rng = None
+    def __getitem__(self, index):
+        if self.rng is None:
+            self.rng = random.Random(0)
+        drawn = self.rng.random()
+        if index == 9:
+            raise ValueError(drawn)
+        return drawn
+
 class Odd:
     shape, dtype = None, "int"
 
@@ -195,6 +205,15 @@ def test_with_a_seed_a_sample_draws_what_it_draws_in_a_worker(folder: Path) -> N
     assert masked(replay(folder, "data:Drawn", "1:4", "--seed", "5").stdout).endswith("\n" + line_of_drawn(epoch=0))
     assert masked(replay(folder, "data:Drawn", "3", "--seed", "5", "--epoch", "2").stdout) == line_of_drawn(epoch=2)
     assert line_of_drawn(epoch=0) != line_of_drawn(epoch=2)
+
+
+def test_with_a_seed_a_generator_that_is_made_late_is_seeded(folder: Path) -> None:
+    both = masked(replay(folder, "data:Lazy", "2", "3", "--seed", "5").stdout)
+    alone = masked(replay(folder, "data:Lazy", "3", "--seed", "5").stdout)
+    assert both.endswith(f"\n{alone}")
+    assert len(set(both.split())) > len(set(alone.split())) + 1, "sample 2 has another number"
+    errors = [replay(folder, "data:Lazy", *indices, "--seed", "5").stderr for indices in (["9"], ["2", "9"])]
+    assert len({line for error in errors for line in error.splitlines() if "ValueError: " in line}) == 1
 
 
 def test_index_into_iterable_dataset_counts_items(folder: Path) -> None:

@@ -137,6 +137,8 @@ def dataset_of(value: Any, source: str) -> Any:
 
 # ---- samples ----
 
+_Get = Callable[[Any], tuple[Any, float]]
+
 
 def _describe(value: Any, level: int = 0) -> str:
     """Returns the type, with shape and dtype of arrays, and the same for the items of a container."""
@@ -194,12 +196,11 @@ def _failure(dataset: Any, index: Any, error: BaseException) -> Failed:
     return Failed(None, code=1)
 
 
-def _make(dataset: Any, index: Any) -> None:
+def _make(dataset: Any, index: Any, get: _Get) -> None:
     print(f"{index!r}  ", end="", flush=True)  # printed now, because the sample may hang or crash
     start = time.perf_counter()
     try:
-        sample = dataset[index]
-        seconds = time.perf_counter() - start
+        sample, seconds = get(index)
         description = _describe(sample)
     except Failed:
         print("does not exist", flush=True)
@@ -210,16 +211,39 @@ def _make(dataset: Any, index: Any) -> None:
     print(f"{description}  {seconds:.6f} s", flush=True)
 
 
-def _seeder(dataset: Any, seed: int | None, epoch: int, draw: int) -> Callable[[Any], None]:
+def _getter(dataset: Any, seed: int | None, epoch: int, draw: int) -> _Get:
+    """Returns a function that makes a sample, with a seed as SampleMaker does, and returns it with its seconds."""
+
+    def get(index: Any) -> tuple[Any, float]:
+        start = time.perf_counter()
+        return dataset[index], time.perf_counter() - start
+
     if seed is None:
-        return lambda index: None
+        return get
     from headrace._samples.own_generators import OwnGenerators, roots_of
     from headrace._samples.random_numbers import seed_all
 
     with contextlib.suppress(ImportError):  # a worker imports it, and seeds it before the first sample
         importlib.import_module("numpy.random")
     own = OwnGenerators(roots_of(dataset, None))
-    return lambda index: own.seed(seed_all(seed, epoch, index, draw))
+
+    def get_seeded(index: Any) -> tuple[Any, float]:
+        own.seed(seed_all(seed, epoch, index, draw))
+        return get(index)
+
+    def get_twice_if_late(index: Any) -> tuple[Any, float]:
+        """Makes the sample again if the dataset has made a generator only when it was asked for it."""
+        try:
+            made = get_seeded(index)
+        except Exception:
+            if not own.look():
+                raise
+        else:
+            if not own.has_made():
+                return made
+        return get_seeded(index)
+
+    return get_twice_if_late
 
 
 def _replay(asked: argparse.Namespace) -> None:
@@ -228,11 +252,10 @@ def _replay(asked: argparse.Namespace) -> None:
         dataset = dataset_of(value, asked.source)
     if asked.seed is not None and isinstance(dataset, _Items):
         raise Failed("--seed: samples of an iterable dataset do not have their own random numbers")
-    seed_for = _seeder(dataset, asked.seed, asked.epoch or 0, asked.draw or 0)
+    get = _getter(dataset, asked.seed, asked.epoch or 0, asked.draw or 0)
     for _ in range(asked.repeat):
         for index in itertools.chain(*asked.indices):
-            seed_for(index)
-            _make(dataset, index)
+            _make(dataset, index, get)
 
 
 # ---- what the user sees when something fails ----

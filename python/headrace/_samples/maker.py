@@ -15,9 +15,10 @@ from headrace._errors import exception_text
 from headrace._options import Policy
 from headrace._samples import prepared
 from headrace._samples.checks import SamplesDiffer
+from headrace._samples.names import samples_of
 from headrace._samples.own_generators import OwnGenerators, roots_of
 from headrace._samples.random_numbers import key_of, seed_all, text_of
-from headrace._samples.refill import TRIES, Refillable, draws_of, samples_of
+from headrace._samples.refill import TRIES, Refillable, draws_of
 from headrace._samples.retry import Retrying
 from headrace._start.start_state import StartState
 

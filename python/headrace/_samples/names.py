@@ -47,6 +47,14 @@ def has_indices(indices: Any) -> bool:
     return any(one is not None for one in indices) if isinstance(indices, (list, tuple)) else indices is not None
 
 
+def samples_of(indices: Any, is_batched: bool) -> list[Any]:
+    """Returns the indices of a task (a list, an array, a tensor...) as a list of samples. It is empty for a batch that
+    can be read only once."""
+    if not is_batched:
+        return [indices]
+    return list(indices) if lookup.has_special(indices, "__len__") else []
+
+
 def name_sample(batch: int, indices: Any, position: int | None) -> str:
     """Names the batch by its number in the epoch and, if the dataset has indices, by them. `position` is the place of
     one sample in the batch, which is then named too. While the samples are collated it is past the last one."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from headrace._errors.warn import warn_user
@@ -72,6 +72,7 @@ class Search:
     def __init__(self, roots: dict[str, object]) -> None:
         self.found: list[Found] = []
         self.unreachable: list[Unreachable] = []
+        self._paths: Counter[str] = Counter()
         self._kinds = kinds()
         self._classes = tuple(cls for cls, _ in self._kinds)
         self._modules: set[str] = set()  # of libraries, whose variables were looked at
@@ -80,7 +81,7 @@ class Search:
         self._own = {_top(type(root).__module__) for root in roots.values()}
         self._left: deque[tuple[str, Any, int]] = deque((path, root, _WHOLE) for path, root in roots.items())
         self._kept: list[Any] = []
-        self._in_part: list[tuple[str, Any]] = []  # containers of which only some entries were looked at
+        self._in_part: list[tuple[str, Any, str]] = []  # containers whose entries are not all known, and why
         self._run()
         self._name_parts()
 
@@ -109,7 +110,8 @@ class Search:
         if why := why_not(value, kind):
             self.unreachable.append(Unreachable(path, type(value).__name__, why))
         else:
-            self.found.append(Found(path, value, kind))
+            self._paths[path] += 1  # keys of dicts, and classes, may have equal names
+            self.found.append(Found(path if self._paths[path] == 1 else f"{path} {self._paths[path]}", value, kind))
 
     def _add(self, parts: Iterable[tuple[str, Any]], whole: int) -> None:
         self._left.extend((path, part, whole) for path, part in parts if type(part) not in _PLAIN)
@@ -126,16 +128,20 @@ class Search:
         elif base is dict:
             entries = ((f"{path}[{_short(key)}]", part) for key, part in islice(dict.items(container), most))
         else:
-            entries = ((f"{path}[{at}]", part) for at, part in enumerate(islice(base.__iter__(container), most)))
+            parts = [part for part in islice(base.__iter__(container), most) if type(part) not in _PLAIN]
+            entries = ((f"{path}[{at}]", part) for at, part in enumerate(parts))
+            if base is not deque and len(parts) > 1:
+                self._in_part.append((path, container, "a set with generators has another order in each process"))
         if most < count:
-            self._in_part.append((path, container))
+            why = f"only some of its {count:,} entries were searched, and there are generators in them"
+            self._in_part.append((path, container, why))
         self._add(entries, max(_LEAST_WHOLE, whole // max(1, most)))
 
     def _name_parts(self) -> None:
-        """Reports containers that were not searched as a whole, if entries that were looked at have generators."""
-        for path, container in self._in_part:
+        """Reports containers that were not searched as a whole, and sets, if entries that were looked at have
+        generators."""
+        for path, container, why in self._in_part:
             if any(one.path.startswith(f"{path}[") for one in self.found):
-                why = f"only some of its {len(container):,} entries were searched, and there are generators in them"
                 self.unreachable.append(Unreachable(path, type(container).__name__, why))
 
     # ---- the parts of an object ----
@@ -146,6 +152,8 @@ class Search:
             return self._of_function(path, value)
         if cls is MethodType:
             return [(path, value.__self__), (path, value.__func__)]
+        if cls is BuiltinMethodType:  # such as random of a random.Random
+            return [(path, value.__self__)]
         if cls is GeneratorType:
             return [(f"{path}.gi_frame.f_locals[{name!r}]", part) for name, part in _locals(value)]
         if is_a(value, type):

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from headrace import _core
-from headrace._inspect import lookup
 from headrace._options import Policy
+from headrace._samples.names import samples_of
 from headrace._samples.random_numbers import key_of
 from headrace._start import signals
 
@@ -74,13 +74,6 @@ def wrap_of(
         return Refillable(indices, 0, [], [], draws) if draws else indices
 
     return wrap
-
-
-def samples_of(indices: Any, is_batched: bool) -> list[Any]:
-    """Returns the indices of a task as a list of samples. It is empty for a batch that can be read only once."""
-    if not is_batched:
-        return [indices]
-    return list(indices) if lookup.has_special(indices, "__len__") else []
 
 
 class Refills:

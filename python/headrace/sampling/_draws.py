@@ -59,10 +59,3 @@ class DrawCounts:
             if count < _FULL:
                 return
         self._others[str(key)] = count
-
-
-def samples_of(task: Any, is_batched: bool) -> Sequence[Any]:
-    """Returns the indices of a task. It is empty for a batch that can be read only once."""
-    if not is_batched:
-        return [task]
-    return task if isinstance(task, (list, tuple)) else []

@@ -26,6 +26,8 @@ REPLAY = "replay"
 
 def hash_of(task: Any) -> int:
     """Returns 32 bits of the indices of a task, which is never 0."""
+    if hasattr(task, "tolist"):  # an array or a tensor, whose repr may leave entries out
+        task = task.tolist()
     try:
         data = array.array("q", task if isinstance(task, (list, tuple)) else [task]).tobytes()
     except (TypeError, ValueError, OverflowError):  # indices of another kind

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from headrace._samples.names import samples_of
 from headrace._start import signals
 from headrace.sampling import _exact
-from headrace.sampling._draws import DrawCounts, samples_of
+from headrace.sampling._draws import DrawCounts
 from headrace.sampling._known import RepeatedSource, order_source, range_source, segment_of
 from headrace.sampling._sampler_parts import SamplerParts
 from headrace.sampling._sampler_state import changed_seeds, parts_of, warn_of_changed

@@ -150,6 +150,7 @@ SENT: dict[str, Callable[[], Callable[[], float]]] = {  # by pickle too
     "helper": lambda: of_helper,
     "partial": lambda: functools.partial(draw_from, random.Random(0)),
     "method": lambda: OfMethod().draw,
+    "method in C": lambda: random.Random(0).random,
     "nested": lambda: Holder({"steps": [(Holder(np.random.default_rng(0), "random"),)]}["steps"][0][0], "__call__"),
 }
 FORKED = SENT | {"closure": closure, "iterator": lambda: functools.partial(next, stream())}
@@ -227,6 +228,23 @@ def test_own_generators_of_two_steps_give_other_numbers(kind: Any) -> None:
 
     (batches,) = epochs(kind, pair(), 1)
     assert all(abs(value) > 1e-9 for value in values(batches))
+
+
+def test_own_generators_with_equal_names_get_other_numbers() -> None:
+    class Key(float):
+        pass
+
+    kept = {(0, 1): random.Random(0), (0, 2): random.Random(0), Key(1): random.Random(0), Key(2): random.Random(0)}
+    own = own_generators.OwnGenerators({"dataset": kept})
+    own.seed(5)
+    assert len({one.path for one in own.found}) == len({one.random() for one in kept.values()}) == 4
+
+
+def test_own_generators_in_a_set_are_named() -> None:
+    (found,) = own_generators.Search({"dataset": {Holder(random.Random(at), "random") for at in range(2)}}).unreachable
+    assert (found.path, found.type) == ("dataset", "set")
+    assert "another order in each process" in found.why
+    assert not own_generators.Search({"dataset": {random.Random(0), "a"}}).unreachable
 
 
 class Pair:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import array
+import functools
 import itertools
 import random
 from typing import Any
@@ -69,6 +71,17 @@ def test_repeated_draws_do_not_depend_on_batches(kind: Any) -> None:
     assert samples(epoch(loader(kind, None, batch_sampler=batches, batch_size=1))) == drawn
     numpys = [np.int64(index) for index in ORDER]
     assert [(int(index), one) for index, one in samples(epoch(loader(kind, numpys)))] == drawn
+
+
+@BOTH
+@pytest.mark.parametrize("form", [np.array, functools.partial(array.array, "q")])
+def test_repeated_draws_are_counted_in_batches_of_all_kinds(kind: Any, form: Any) -> None:
+    batches = [ORDER[:2], ORDER[2:5:2], ORDER[5:7]]
+    expected = samples(epoch(loader(kind, None, batch_sampler=batches, batch_size=1)))
+    assert len(set(expected)) == 6
+    for options in (HERE, {}):
+        of_form = loader(kind, None, batch_sampler=[*map(form, batches)], batch_size=1, **options)
+        assert [(int(index), one) for index, one in samples(epoch(of_form))] == expected
 
 
 @BOTH
@@ -145,8 +158,8 @@ def test_repeated_draws_resume_with_another_batch_size() -> None:
 
 
 @pytest.mark.parametrize("make", [headrace.torch.DataLoader, headrace.Loader])
-def test_nothing_is_counted_without_rng_of_samples(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To count each index again takes seconds for a large epoch that goes on."""
+def test_draws_are_counted_for_random_numbers_only(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting each index again would take seconds for a large epoch that goes on."""
 
     class Own(list[int]):
         """A sampler that headrace does not know."""

@@ -60,11 +60,14 @@ class Failing:
 
     def __getitem__(self, index: int) -> Any:
         drawn = random.random()
+        self.fail(index)
+        return np.array([index, drawn])
+
+    def fail(self, index: int) -> None:
         if self.left.get(index):
             self.left[index] -= 1
             self.tries += 1
             self.raises(self.make())
-        return np.array([index, drawn])
 
 
 @pytest.fixture(autouse=True)
@@ -239,7 +242,7 @@ def test_cached_samples_are_tried_again() -> None:
 
 
 class Once(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """The samples of a dataset that fails, without their random numbers, which are refused by a cache."""
+    """Fails as another dataset does, and draws no random numbers, because such samples are not cached."""
 
     def __init__(self, inner: Failing) -> None:
         self.inner = inner
@@ -248,11 +251,8 @@ class Once(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return COUNT
 
     def __getitem__(self, index: int) -> Any:
-        state = random.getstate()
-        try:
-            return self.inner[index][:1]
-        finally:
-            random.setstate(state)
+        self.inner.fail(index)
+        return np.array([index])
 
 
 def test_iterable_datasets_are_refused() -> None:

@@ -122,6 +122,15 @@ def test_large_containers_and_arrays_stay_views() -> None:
     assert data.texts[1] == ["y"] * 3
 
 
+def test_records_whose_arrays_have_many_bytes_stay_views() -> None:
+    data: Any = Annotations()
+    data.arrays = [{"frames": [np.zeros(7000) for _ in range(40)], "one": np.zeros(7000)} for _ in range(2)]
+    headrace.freeze_attributes(data, 100_000)
+    assert isinstance(data.arrays[0], _core.FrozenDict), "reading it would copy 2 MB"
+    assert isinstance(data.arrays[0]["frames"], _core.FrozenList)
+    assert type(data.arrays[0]["frames"][:3]) is list
+
+
 def test_pickled_datasets_read_small_records_as_ordinary() -> None:
     data = Annotations()
     headrace.freeze_attributes(data, 100_000)

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import headrace
+import numpy as np
 import pytest
 import torch
 from drawn_orders import SHUFFLES, Batches, Counting, CountingWithState, N, Shuffled, ShuffledInPlace, seed_all
+from headrace.sampling._source import hash_of
 from headrace.torch import DataLoader, per_rank
 from loaders import only_headrace
 from resumed import Numbers, plain
@@ -314,3 +316,12 @@ def test_orders_that_do_not_repeat_are_not_warned_of() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             run(loader, 2, reseeds)
+
+
+def test_long_batches_of_arrays_are_compared_in_full() -> None:
+    """The repr of an array of more than 1,000 indices leaves out most of them."""
+    one = np.arange(2000)
+    other = one.copy()
+    other[[900, 901]] = other[[901, 900]]
+    assert hash_of(one) != hash_of(other)
+    assert hash_of(one) == hash_of(one.tolist()) == hash_of(torch.from_numpy(one))

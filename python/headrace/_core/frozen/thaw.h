@@ -17,8 +17,8 @@ static inline bool has_items(const struct hr_item *item) {
     return item->kind >= HR_KIND_LIST && item->kind <= HR_KIND_TYPED && item->kind != HR_KIND_ARRAY;
 }
 PyObject *thaw_item(struct image *image, const struct hr_item *item, enum depth depth);
-/* Thaws a container if it has up to `most` items in all, counting long texts as several. NULL without an exception: it
- * has more. */
+/* Thaws a container if it has up to `most` items in all, counting long texts, pickles and arrays as several. NULL
+ * without an exception: it has more. */
 PyObject *thaw_small(struct image *image, const struct hr_item *item, uint32_t most);
 /* Returns a list of many items, which share the objects that they refer to. `next` gives one item per call. It returns
  * 1; 0 at the end; -1 with an exception. */

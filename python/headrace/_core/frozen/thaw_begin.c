@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-enum { LARGE_ARRAY_BYTES = 64 << 10, BYTES_PER_ITEM = 64 };
+/* Bytes of a text, and of an array that is copied, that cost as much as an item. */
+enum { LARGE_ARRAY_BYTES = 64 << 10, BYTES_PER_ITEM = 64, ARRAY_BYTES_PER_ITEM = 1024 };
 
 /* Starts a value when it is met: finds it in the memo, makes a scalar, or makes an empty container and its step. */
 
@@ -240,11 +241,15 @@ static int begin_typed(struct thaw *thaw, const struct hr_item *item) {
 
 /* ---- items ---- */
 
+/* 0 if the array is damaged: reading it raises the exception. */
+static uint64_t array_bytes(struct thaw *thaw, const struct hr_item *item) {
+    struct hr_store_array array;
+    return hr_store_array(thaw->image->store, item, &array) < 0 ? 0 : array.bytes;
+}
+
 /* For THAW_SMALL: copying a large array takes longer than what the caller does with it. */
 static bool is_large_array(struct thaw *thaw, const struct hr_item *item) {
-    struct hr_store_array array;
-    return thaw->depth == THAW_SMALL && hr_store_array(thaw->image->store, item, &array) >= 0 &&
-           array.bytes > LARGE_ARRAY_BYTES;
+    return thaw->depth == THAW_SMALL && array_bytes(thaw, item) > LARGE_ARRAY_BYTES;
 }
 
 static PyObject *read_single(struct thaw *thaw, const struct hr_item *item) {
@@ -272,12 +277,27 @@ static bool is_single(const struct hr_item *item) {
     return item->kind == HR_KIND_ARRAY || item->kind == HR_KIND_BYTE_ARRAY || item->kind == HR_KIND_PICKLE;
 }
 
+static uint64_t cost_of(struct thaw *thaw, const struct hr_item *item) {
+    uint64_t bytes;
+    switch (item->kind) {
+    case HR_KIND_TEXT:
+    case HR_KIND_BYTES:
+    case HR_KIND_BYTE_ARRAY:
+    case HR_KIND_BIG_INT:
+    case HR_KIND_PICKLE:
+        return 1 + item->count / BYTES_PER_ITEM;
+    case HR_KIND_ARRAY:
+        bytes = array_bytes(thaw, item);
+        return 1 + (bytes > LARGE_ARRAY_BYTES ? 0 : bytes / ARRAY_BYTES_PER_ITEM);
+    default:
+        return 1;
+    }
+}
+
 /* For THAW_SMALL: counts an item. -1 with an exception if there are too many; a container is refused before it is
  * begun. */
 static int spend(struct thaw *thaw, const struct hr_item *item) {
-    bool has_bytes = item->kind == HR_KIND_TEXT || item->kind == HR_KIND_BYTES || item->kind == HR_KIND_BYTE_ARRAY;
-    uint64_t cost = 1 + (has_bytes ? item->count / BYTES_PER_ITEM : 0);
-    uint64_t needed = cost + (has_items(item) ? item->count : 0);
+    uint64_t cost = cost_of(thaw, item), needed = cost + (has_items(item) ? item->count : 0);
     if (needed <= thaw->left) {
         thaw->left -= cost;
         return 0;
