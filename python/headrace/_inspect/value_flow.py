@@ -2,8 +2,8 @@
 """Proves that a function passes the result of a call on, and does nothing else with it.
 
 headrace.images uses it. A tensor whose values are not made yet looks like an ordinary one to most code, but not to all:
-its type is another one. So it may be seen only by functions that put it into tuples, lists and dicts, and return or
-yield it. The bytecode says whether a function does. Instructions that are not known to do no more count as a use, so a
+its type is another one. So it may be seen only by functions that put it into tuples, named tuples, lists and dicts, and
+return or yield it. The bytecode says whether a function does. Instructions that are not known to do no more count as a use, so a
 new version of Python can make the proof fail, but not make it wrong.
 """
 
@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import dis
 from bisect import bisect_right
-from types import CodeType
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
+
+from headrace._inspect.containers import only_holds
 
 _MOST_STATES = 2000
 _MOST_CODES = 4096
@@ -40,12 +43,13 @@ _MAKES_ONE = frozenset(
     "CALL_FUNCTION CALL_FUNCTION_KW CALL_FUNCTION_EX CALL_METHOD CALL_KW BINARY_OP COMPARE_OP CONTAINS_OP UNARY_NOT "
     "UNARY_NEGATIVE UNARY_INVERT TO_BOOL BUILD_STRING BUILD_SLICE BUILD_SET FORMAT_VALUE FORMAT_SIMPLE "
     "FORMAT_WITH_SPEC CONVERT_VALUE MAKE_FUNCTION IMPORT_NAME BINARY_SUBTRACT BINARY_ADD BINARY_MULTIPLY "
-    "BINARY_TRUE_DIVIDE BINARY_FLOOR_DIVIDE BINARY_MODULO BINARY_SLICE LIST_TO_TUPLE".split()
+    "BINARY_TRUE_DIVIDE BINARY_FLOOR_DIVIDE BINARY_MODULO BINARY_SLICE".split()
 )
 _TESTS = frozenset(  # they take one value, and look at it
     "POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE "
     "POP_JUMP_BACKWARD_IF_FALSE".split()
 )
+_MAKES_CONTAINER = frozenset("BUILD_MAP BUILD_CONST_KEY_MAP BUILD_LIST DICT_UPDATE".split())
 _SUBSCRIPT = 26  # NB_SUBSCR, the argument of BINARY_OP for x[y] from Python 3.14 on
 _JUMPS = frozenset((*dis.hasjrel, *getattr(dis, "hasjabs", ())))
 _ALWAYS = frozenset(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD_NO_INTERRUPT"))
@@ -63,30 +67,36 @@ class _State(NamedTuple):
     names: frozenset[str]
 
 
-_known: dict[int, tuple[CodeType, dict[int, bool]]] = {}
+_known: dict[int, tuple[CodeType, dict[int, frozenset[str] | None]]] = {}
 
 
-def is_passed_on(code: CodeType, last: int) -> bool:
-    """Returns True if the result of the call at the instruction `last` (a frame's f_lasti) is only passed on."""
+def is_passed_on(frame: FrameType) -> bool:
+    """Returns True if the function of the frame only passes on the result of the call that it has begun."""
+    code, last = frame.f_code, frame.f_lasti
     found = _known.get(id(code))
     if found is None:
         if len(_known) >= _MOST_CODES:
             _known.clear()
         found = _known[id(code)] = (code, {})  # keeps the code, so that no other one gets its id
-    answer = found[1].get(last)
-    if answer is None:
-        answer = found[1][last] = _prove(code, last)
-    return answer
+    if last not in found[1]:
+        found[1][last] = _prove(code, last)
+    classes = found[1][last]
+    if not classes:
+        return classes is not None
+    return all(only_holds(frame.f_globals.get(name, frame.f_builtins.get(name))) for name in classes)
 
 
-def _prove(code: CodeType, last: int) -> bool:
+def _prove(code: CodeType, last: int) -> frozenset[str] | None:
+    """Returns the global variables that have to be classes of containers, so that the result is only passed on; None if
+    it may be used."""
     if not _LOOKS_INTO_FRAMES.isdisjoint(code.co_names):
-        return False
+        return None
     try:
-        _Function(code).follow(last)
+        function = _Function(code)
+        function.follow(last)
     except _Used:
-        return False
-    return True
+        return None
+    return frozenset(function.classes)
 
 
 class _Function:
@@ -94,6 +104,8 @@ class _Function:
         self._instructions = list(dis.get_instructions(code))
         self._offsets = [one.offset for one in self._instructions]
         self._handlers = _handlers_of(code, self._instructions)
+        self._own = _own_containers(code, self._instructions)
+        self.classes: set[str] = set()  # global variables that are called with the result
         self._todo: list[tuple[int, _State]] = []
         self._seen: set[tuple[int, _State]] = set()
 
@@ -138,7 +150,48 @@ class _Function:
             if any(state.stack):
                 raise _Used
             return
-        self._go(place + 1, _after(one, state, False))
+        self._go(place + 1, self._after(place, state))
+
+    def _after(self, place: int, state: _State) -> _State:
+        one = self._instructions[place]
+        if one.opname == "STORE_SUBSCR" and (name := self._container_at(place)) in self._own:
+            is_result = _at(list(state.stack), 3)
+            return _State(state.stack[:-3], state.names | {name} if is_result else state.names)
+        taken = _taken_by_call(one)
+        if any(state.stack[-taken:]) and taken and (name := self._callee_at(place)):
+            self.classes.add(name)
+            return _State((*state.stack[:-taken], True), state.names)
+        if self._adds_a_tuple(place) and _at(list(state.stack), 2):
+            return _State((*state.stack[:-2], True), state.names)
+        return _after(one, state, False)
+
+    def _adds_a_tuple(self, place: int) -> bool:
+        """Returns True for x + (y, ...): if x has the result, it is a tuple or a list, or a tensor, which knows it."""
+        before, one = self._instructions[place - 1], self._instructions[place]
+        is_plus = one.opname == "BINARY_ADD" or (one.opname == "BINARY_OP" and one.argrepr == "+")
+        return is_plus and before.opname == "BUILD_TUPLE" and not one.is_jump_target
+
+    def _container_at(self, place: int) -> str:
+        """Returns the local variable to whose container a STORE_SUBSCR with a constant key adds; "" if it is none."""
+        loads, key, store = self._instructions[place - 2 : place + 1]
+        if key.opname not in ("LOAD_CONST", "LOAD_SMALL_INT") or key.is_jump_target or store.is_jump_target:
+            return ""
+        local = _locals_of(loads)
+        return local[-1][1] if local and local[-1][0] == "LOAD" else ""
+
+    def _callee_at(self, place: int) -> str:
+        """Returns the global variable that the call at this place calls; "" if the instructions before it do not say
+        that without jumps."""
+        missing = _taken_by_call(self._instructions[place])
+        while missing > 0 and place > 0 and not self._instructions[place].is_jump_target:
+            place -= 1
+            one = self._instructions[place]
+            if one.opcode in _JUMPS:
+                return ""
+            taken = _taken_by_call(one)
+            missing -= 1 - taken if taken else 0 if one.opname == "PRECALL" else _effect(one, False)
+        found = self._instructions[place]
+        return str(found.argval) if missing == 0 and found.opname == "LOAD_GLOBAL" else ""
 
     def _place_of(self, offset: int) -> int:
         return bisect_right(self._offsets, offset) - 1
@@ -157,23 +210,67 @@ def _handlers_of(code: CodeType, instructions: list[Any]) -> list[tuple[int, int
     return [(entry.start, entry.end, entry.target) for entry in parse(code)]
 
 
+def _own_containers(code: CodeType, instructions: list[Any]) -> set[str]:
+    """Returns the local variables that are always a dict or a list that this function made, and which it only writes
+    to, reads from by a constant key, and returns: nothing else refers to the container."""
+    own: set[str] = set()
+    extra = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
+    others = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + extra])
+    for place, one in enumerate(instructions):
+        local = _locals_of(one)
+        for number, (action, name) in enumerate(local):
+            is_made = number == 0 and place > 0 and instructions[place - 1].opname in _MAKES_CONTAINER
+            if action == "STORE" and is_made and not one.is_jump_target:
+                own.add(name)
+            elif action != "LOAD" or number < len(local) - 1 or not _stays(*instructions[place + 1 : place + 3]):
+                others.add(name)
+    return own - others
+
+
+def _stays(first: Any, second: Any = None) -> bool:
+    """Returns True if the two instructions after that which loads a container do not make another reference to it."""
+    if first.opname == "RETURN_VALUE":
+        return True
+    is_subscript = second is not None and (
+        second.opname in ("STORE_SUBSCR", "BINARY_SUBSCR") or (second.opname, second.arg) == ("BINARY_OP", _SUBSCRIPT)
+    )
+    return is_subscript and first.opname in ("LOAD_CONST", "LOAD_SMALL_INT")
+
+
+def _locals_of(one: Any) -> list[tuple[str, str]]:
+    """Returns what LOAD_FAST, STORE_FAST and the instructions that stand for two of them do with which local variables;
+    nothing for other instructions."""
+    if not one.opname.startswith(("LOAD_FAST", "STORE_FAST", "DELETE_FAST")):
+        return []
+    variables = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+    actions = [part for part in one.opname.split("_") if part in ("LOAD", "STORE", "DELETE")]
+    if len(actions) != len(variables):
+        raise _Used
+    return list(zip(actions, variables, strict=True))
+
+
+def _taken_by_call(one: Any) -> int:
+    """Returns how many values a call takes from the stack; 0 for other instructions, and for calls of which that is not
+    known."""
+    if one.opname == "CALL":
+        return int(one.arg) + 2  # the function, and its object or NULL
+    if one.opname in ("CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW"):
+        return 1 - _effect(one, False)
+    return 0
+
+
 def _after(one: Any, state: _State, jumps: bool) -> _State:
     """Returns the state after an instruction. Raises _Used."""
     name, stack, names = one.opname, list(state.stack), state.names
-    if name.startswith(("LOAD_FAST", "STORE_FAST", "DELETE_FAST")):
-        return _after_local(one, stack, names)
+    if local := _locals_of(one):
+        return _after_local(one, local, stack, names)
     if any(stack):
         _MOVES.get(name, _move_other)(one, stack, jumps)
     return _State(tuple(stack), names)
 
 
-def _after_local(one: Any, stack: list[bool], names: frozenset[str]) -> _State:
-    """LOAD_FAST, STORE_FAST and the instructions that stand for two of them."""
-    variables = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-    actions = [part for part in one.opname.split("_") if part in ("LOAD", "STORE", "DELETE")]
-    if len(actions) != len(variables):
-        raise _Used
-    for action, variable in zip(actions, variables, strict=True):
+def _after_local(one: Any, local: list[tuple[str, str]], stack: list[bool], names: frozenset[str]) -> _State:
+    for action, variable in local:
         if action == "LOAD":
             stack.append(variable in names)
         is_result = action == "STORE" and _pop(stack)
@@ -222,7 +319,7 @@ def _move_other(one: Any, stack: list[bool], jumps: bool) -> None:
 
 
 def _move_call(one: Any, stack: list[bool], jumps: bool) -> None:
-    _take_others(stack, one.arg + 2)  # the function, and its object or NULL
+    _take_others(stack, _taken_by_call(one))
     stack.append(False)
 
 
@@ -251,6 +348,12 @@ def _move_append(one: Any, stack: list[bool], jumps: bool) -> None:
     value = _pop(stack)
     _deepen(stack, one.arg)
     stack[-one.arg] |= value
+
+
+def _move_intrinsic(one: Any, stack: list[bool], jumps: bool) -> None:
+    if one.argrepr != "INTRINSIC_LIST_TO_TUPLE":
+        _take_others(stack, 1)
+        stack.append(False)
 
 
 def _move_add(one: Any, stack: list[bool], jumps: bool) -> None:
@@ -345,6 +448,10 @@ _MOVES = {
     "BUILD_MAP": _move_map,
     "BUILD_CONST_KEY_MAP": _move_constant_map,
     "LIST_APPEND": _move_append,
+    "LIST_EXTEND": _move_append,
+    "DICT_UPDATE": _move_append,
+    "LIST_TO_TUPLE": _keep,
+    "CALL_INTRINSIC_1": _move_intrinsic,
     "MAP_ADD": _move_add,
     "UNPACK_SEQUENCE": _move_unpack,
     "BINARY_SUBSCR": _move_subscript,

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import signal
+import socket
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -114,12 +115,14 @@ PASSING: dict[str, Callable[[], Exception]] = {
     "EREMOTEIO": lambda: os_error(errno.EREMOTEIO),
     "reset": lambda: ConnectionResetError("reset by peer"),
     "timeout": lambda: TimeoutError("timed out"),
+    "no name server": lambda: socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
 }
 OTHERS: dict[str, Callable[[], Exception]] = {
     "missing": lambda: os_error(errno.ENOENT),
     "refused": lambda: os_error(errno.EACCES),
     "damaged": lambda: OSError("image file is truncated"),
     "value": lambda: ValueError("bad"),
+    "unknown host": lambda: socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
     "full": lambda: os_error(errno.ENOSPC),
 }
 
