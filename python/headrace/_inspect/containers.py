@@ -27,7 +27,7 @@ def _is_named_tuple(cls: type) -> bool:
 @cache
 def _code_of_new(fields: tuple[str, ...]) -> CodeType | None:
     try:
-        made: Any = namedtuple("Fields", fields)  # noqa: PYI024
+        made: Any = namedtuple("Fields", fields)  # type: ignore[misc]
     except (TypeError, ValueError):
         return None
     code: CodeType = made.__new__.__code__

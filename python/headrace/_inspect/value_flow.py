@@ -3,8 +3,8 @@
 
 headrace.images uses it. A tensor whose values are not made yet looks like an ordinary one to most code, but not to all:
 its type is another one. So it may be seen only by functions that put it into tuples, named tuples, lists and dicts, and
-return or yield it. The bytecode says whether a function does. Instructions that are not known to do no more count as a use, so a
-new version of Python can make the proof fail, but not make it wrong.
+return or yield it. The bytecode says whether a function does. Instructions that are not known to do no more count as a
+use, so a new version of Python can make the proof fail, but not make it wrong.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class _Function:
         return is_plus and before.opname == "BUILD_TUPLE" and not one.is_jump_target
 
     def _container_at(self, place: int) -> str:
-        """Returns the local variable to whose container a STORE_SUBSCR with a constant key adds; "" if it is none."""
+        """Returns the local variable to whose container a STORE_SUBSCR with a constant key adds, or ""."""
         loads, key, store = self._instructions[place - 2 : place + 1]
         if key.opname not in ("LOAD_CONST", "LOAD_SMALL_INT") or key.is_jump_target or store.is_jump_target:
             return ""

@@ -469,7 +469,7 @@ def common_datasets(folder: Path) -> dict[str, Any]:
         "wrapped as a dict": wrapped_as_dict,
         "wrapped as a named tuple": lambda own, index: Pair(own.base[index][0], label=index),
         "wrapped with its index": lambda own, index: (*own.base[index], index),
-        "wrapped with its path": lambda own, index: own.base[index] + (own.base.imgs[index][0],),  # noqa: RUF005
+        "wrapped with its path": lambda own, index: own.base[index] + (own.base.imgs[index][0],),
     }
     return {
         "ImageFolder": first,

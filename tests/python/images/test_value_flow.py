@@ -43,7 +43,7 @@ class Holder:
         self.value = value
 
 
-Pair = namedtuple("Pair", "value label")  # noqa: PYI024
+Pair = namedtuple("Pair", "value label")
 
 
 class Made:
@@ -319,7 +319,7 @@ class Joining:
 
 
 def is_added_to_an_object() -> Any:
-    return Joining() + (make(),)
+    return Joining() + (make(),)  # noqa: RUF005
 
 
 def is_a_key() -> Any:

@@ -59,8 +59,11 @@ class Failing:
     def __len__(self) -> int:
         return COUNT
 
+    def draw(self) -> float:
+        return random.random()
+
     def __getitem__(self, index: int) -> Any:
-        drawn = random.random()
+        drawn = self.draw()
         if self.left.get(index):
             self.left[index] -= 1
             self.tries += 1
@@ -234,24 +237,18 @@ def test_retries_are_checked(loader_class: Any) -> None:
 
 def test_cached_samples_are_tried_again() -> None:
     """The sample that failed is made again, and kept."""
-    dataset = Failing(lambda: os_error(errno.EIO))
-    loader = DataLoader(Once(dataset), BATCH, cache="8M", retries=RETRIES)
+    dataset = Still(lambda: os_error(errno.EIO))
+    loader = DataLoader(dataset, BATCH, cache="8M", retries=RETRIES)
     first, second = values_of(loader), values_of(loader)
     assert first == second
     assert dataset.tries == 3
 
 
-class Once(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """The samples of a dataset that fails, without their random numbers."""
+class Still(Failing):
+    """Draws no random numbers, so that its samples can be cached."""
 
-    def __init__(self, inner: Failing) -> None:
-        self.inner = inner
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> Any:
-        return self.inner[index][:1]
+    def draw(self) -> float:
+        return 0.5
 
 
 def test_iterable_datasets_are_refused() -> None:
