@@ -144,6 +144,10 @@ class Named(NamedTuple):
     value: Any
     label: int = 3
 
+    @classmethod
+    def of(cls, value: Any) -> Any:
+        return cls(type(value))
+
 
 def returns_a_named_tuple(labels: Any = (1, 2)) -> Any:
     return Pair(make(), labels[0]), Named(value=make(str(3)))
@@ -308,6 +312,14 @@ def makes_a_subclass_of_a_named_tuple() -> Any:
     return Looking(make(), 3)
 
 
+def calls_methods_of_classes() -> Any:
+    return Named.of(make()), Named.of(value=make()), dict.fromkeys([make()])
+
+
+def calls_what_a_class_gives(kinds: Any = (Holder,)) -> Any:
+    return (Named or kinds)(make()), (kinds[0])(make()), len([Named, make()])
+
+
 def calls_one_of_two(is_pair: bool = True) -> Any:
     value = make()
     return (Pair if is_pair else Holder)(value, 3)
@@ -402,6 +414,8 @@ USING: list[Callable[[], Any]] = [
     looks_into_its_dict,
     writes_to_another_dict,
     makes_a_subclass_of_a_named_tuple,
+    calls_methods_of_classes,
+    calls_what_a_class_gives,
     calls_one_of_two,
     is_added_to_an_object,
     is_a_key,
