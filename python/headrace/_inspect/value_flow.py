@@ -2,17 +2,21 @@
 """Proves that a function passes the result of a call on, and does nothing else with it.
 
 headrace.images uses it. A tensor whose values are not made yet looks like an ordinary one to most code, but not to all:
-its type is another one. So it may be seen only by functions that put it into tuples, lists and dicts, and return or
-yield it. The bytecode says whether a function does. Instructions that are not known to do no more count as a use, so a
-new version of Python can make the proof fail, but not make it wrong.
+its type is another one. So it may be seen only by functions that put it into tuples, named tuples, lists and dicts, and
+return or yield it. The bytecode says whether a function does. Instructions that are not known to do no more count as a
+use, so a new version of Python can make the proof fail, but not make it wrong.
 """
 
 from __future__ import annotations
 
 import dis
 from bisect import bisect_right
-from types import CodeType
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
+
+from headrace._inspect.containers import only_holds
+from headrace._inspect.stack_moves import SUBSCRIPT, Used, at, effect, move, pop, taken_by_call
 
 _MOST_STATES = 2000
 _MOST_CODES = 4096
@@ -24,35 +28,9 @@ _CALLS = frozenset(
 )
 # Instructions that end a path. What they take is gone, or is the caller's.
 _ENDS = frozenset(("RETURN_VALUE", "RETURN_CONST", "RERAISE"))
-# They take one value and drop it, or ask only whether it is None, which no tensor is.
-_DROPS = frozenset(
-    "POP_TOP POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE "
-    "POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE POP_ITER".split()
-)
-# They change neither values nor their places, except that they add values that are not the result.
-_ADDS = frozenset(
-    "NOP CACHE RESUME NOT_TAKEN EXTENDED_ARG PRECALL KW_NAMES JUMP_FORWARD JUMP_BACKWARD JUMP_ABSOLUTE "
-    "JUMP_BACKWARD_NO_INTERRUPT LOAD_CONST LOAD_SMALL_INT LOAD_GLOBAL LOAD_NAME LOAD_DEREF LOAD_CLASSDEREF PUSH_NULL "
-    "LOAD_CLOSURE LOAD_ASSERTION_ERROR LOAD_COMMON_CONSTANT IMPORT_FROM".split()
-)
-# They take some values, none of which may be the result, and give one.
-_MAKES_ONE = frozenset(
-    "CALL_FUNCTION CALL_FUNCTION_KW CALL_FUNCTION_EX CALL_METHOD CALL_KW BINARY_OP COMPARE_OP CONTAINS_OP UNARY_NOT "
-    "UNARY_NEGATIVE UNARY_INVERT TO_BOOL BUILD_STRING BUILD_SLICE BUILD_SET FORMAT_VALUE FORMAT_SIMPLE "
-    "FORMAT_WITH_SPEC CONVERT_VALUE MAKE_FUNCTION IMPORT_NAME BINARY_SUBTRACT BINARY_ADD BINARY_MULTIPLY "
-    "BINARY_TRUE_DIVIDE BINARY_FLOOR_DIVIDE BINARY_MODULO BINARY_SLICE LIST_TO_TUPLE".split()
-)
-_TESTS = frozenset(  # they take one value, and look at it
-    "POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE "
-    "POP_JUMP_BACKWARD_IF_FALSE".split()
-)
-_SUBSCRIPT = 26  # NB_SUBSCR, the argument of BINARY_OP for x[y] from Python 3.14 on
+_MAKES_CONTAINER = frozenset("BUILD_MAP BUILD_CONST_KEY_MAP BUILD_LIST DICT_UPDATE".split())
 _JUMPS = frozenset((*dis.hasjrel, *getattr(dis, "hasjabs", ())))
 _ALWAYS = frozenset(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD_NO_INTERRUPT"))
-
-
-class _Used(Exception):
-    """Raised if the result is used, or may be used."""
 
 
 class _State(NamedTuple):
@@ -63,30 +41,36 @@ class _State(NamedTuple):
     names: frozenset[str]
 
 
-_known: dict[int, tuple[CodeType, dict[int, bool]]] = {}
+_known: dict[int, tuple[CodeType, dict[int, frozenset[str] | None]]] = {}
 
 
-def is_passed_on(code: CodeType, last: int) -> bool:
-    """Returns True if the result of the call at the instruction `last` (a frame's f_lasti) is only passed on."""
+def is_passed_on(frame: FrameType) -> bool:
+    """Returns True if the function of the frame only passes on the result of the call that it has begun."""
+    code, last = frame.f_code, frame.f_lasti
     found = _known.get(id(code))
     if found is None:
         if len(_known) >= _MOST_CODES:
             _known.clear()
         found = _known[id(code)] = (code, {})  # keeps the code, so that no other one gets its id
-    answer = found[1].get(last)
-    if answer is None:
-        answer = found[1][last] = _prove(code, last)
-    return answer
+    if last not in found[1]:
+        found[1][last] = _prove(code, last)
+    classes = found[1][last]
+    if not classes:
+        return classes is not None
+    return all(only_holds(frame.f_globals.get(name, frame.f_builtins.get(name))) for name in classes)
 
 
-def _prove(code: CodeType, last: int) -> bool:
+def _prove(code: CodeType, last: int) -> frozenset[str] | None:
+    """Returns the global variables that have to be classes of containers, so that the result is only passed on; None if
+    it may be used."""
     if not _LOOKS_INTO_FRAMES.isdisjoint(code.co_names):
-        return False
+        return None
     try:
-        _Function(code).follow(last)
-    except _Used:
-        return False
-    return True
+        function = _Function(code)
+        function.follow(last)
+    except Used:
+        return None
+    return frozenset(function.classes)
 
 
 class _Function:
@@ -94,17 +78,19 @@ class _Function:
         self._instructions = list(dis.get_instructions(code))
         self._offsets = [one.offset for one in self._instructions]
         self._handlers = _handlers_of(code, self._instructions)
+        self._own = _own_containers(code, self._instructions)
+        self.classes: set[str] = set()  # global variables that are called with the result
         self._todo: list[tuple[int, _State]] = []
         self._seen: set[tuple[int, _State]] = set()
 
     def follow(self, last: int) -> None:
-        """Raises _Used if the result is used on any path from the call on."""
+        """Raises Used if the result is used on any path from the call on."""
         place = self._place_of(last)
         if self._instructions[place].opname == "PRECALL":  # does the work of the CALL after it
             place += 1
         one = self._instructions[place]
-        if one.opname not in _CALLS and not (one.opname == "BINARY_OP" and one.arg == _SUBSCRIPT):
-            raise _Used  # such as another operator, or an attribute, that called Python code
+        if one.opname not in _CALLS and not (one.opname == "BINARY_OP" and one.arg == SUBSCRIPT):
+            raise Used  # such as another operator, or an attribute, that called Python code
         self._go(place + 1, _State((True,), frozenset()))
         while self._todo:
             place, state = self._todo.pop()
@@ -118,7 +104,7 @@ class _Function:
         if (not stack and not state.names) or item in self._seen:
             return  # nothing is left of the result, or the path is known
         if len(self._seen) >= _MOST_STATES or place >= len(self._instructions):
-            raise _Used
+            raise Used
         self._seen.add(item)
         self._todo.append(item)
 
@@ -136,9 +122,53 @@ class _Function:
                 return
         if one.opname == "RAISE_VARARGS":
             if any(state.stack):
-                raise _Used
+                raise Used
             return
-        self._go(place + 1, _after(one, state, False))
+        self._go(place + 1, self._after(place, state))
+
+    def _after(self, place: int, state: _State) -> _State:
+        one = self._instructions[place]
+        if one.opname == "STORE_SUBSCR" and (name := self._container_at(place)) in self._own:
+            is_result = at(list(state.stack), 3)
+            return _State(state.stack[:-3], state.names | {name} if is_result else state.names)
+        taken = taken_by_call(one)
+        if any(state.stack[-taken:]) and taken and (name := self._callee_at(place)):
+            self.classes.add(name)
+            return _State((*state.stack[:-taken], True), state.names)
+        if self._adds_a_tuple(place) and at(list(state.stack), 2):
+            return _State((*state.stack[:-2], True), state.names)
+        return _after(one, state, False)
+
+    def _adds_a_tuple(self, place: int) -> bool:
+        """Returns True for x + (y, ...): if x has the result, it is a tuple or a list, or a tensor, which knows it."""
+        before, one = self._instructions[place - 1], self._instructions[place]
+        is_plus = one.opname == "BINARY_ADD" or (one.opname == "BINARY_OP" and one.argrepr == "+")
+        return is_plus and before.opname == "BUILD_TUPLE" and not one.is_jump_target
+
+    def _container_at(self, place: int) -> str:
+        """Returns the local variable to whose container a STORE_SUBSCR with a constant key adds, or ""."""
+        loads, key, store = self._instructions[place - 2 : place + 1]
+        if key.opname not in ("LOAD_CONST", "LOAD_SMALL_INT") or key.is_jump_target or store.is_jump_target:
+            return ""
+        local = _locals_of(loads)
+        return local[-1][1] if local and local[-1][0] == "LOAD" else ""
+
+    def _callee_at(self, place: int) -> str:
+        """Returns the global variable that the call at this place calls; "" if the instructions before it do not say
+        that without jumps."""
+        call = self._instructions[place]
+        callee = 1 if call.opname.startswith("CALL_FUNCTION") else 2  # itself, and NULL since Python 3.11
+        missing = taken_by_call(call) - callee
+        while missing > 0 and place > 0 and not self._instructions[place].is_jump_target:
+            place -= 1
+            one = self._instructions[place]
+            if one.opcode in _JUMPS:
+                return ""
+            taken = taken_by_call(one)
+            missing -= 1 - taken if taken else 0 if one.opname == "PRECALL" else effect(one, False)
+        found = self._instructions[place - 1]
+        is_global = found.opname == "LOAD_GLOBAL" and effect(found, False) == callee
+        return str(found.argval) if missing == 0 and is_global and not self._instructions[place].is_jump_target else ""
 
     def _place_of(self, offset: int) -> int:
         return bisect_right(self._offsets, offset) - 1
@@ -149,217 +179,68 @@ def _handlers_of(code: CodeType, instructions: list[Any]) -> list[tuple[int, int
     the third. An expression in which the result is on the stack when an exception comes is left for good."""
     if not getattr(code, "co_exceptiontable", b""):
         if any(one.opname.startswith("SETUP_") for one in instructions):  # as before Python 3.11
-            raise _Used
+            raise Used
         return []
     parse = getattr(dis, "_parse_exception_table", None)
     if parse is None:
-        raise _Used
+        raise Used
     return [(entry.start, entry.end, entry.target) for entry in parse(code)]
 
 
-def _after(one: Any, state: _State, jumps: bool) -> _State:
-    """Returns the state after an instruction. Raises _Used."""
-    name, stack, names = one.opname, list(state.stack), state.names
-    if name.startswith(("LOAD_FAST", "STORE_FAST", "DELETE_FAST")):
-        return _after_local(one, stack, names)
-    if any(stack):
-        _MOVES.get(name, _move_other)(one, stack, jumps)
-    return _State(tuple(stack), names)
+def _own_containers(code: CodeType, instructions: list[Any]) -> set[str]:
+    """Returns the local variables that are always a dict or a list that this function made, and which it only writes
+    to, reads from by a constant key, and returns: nothing else refers to the container."""
+    own: set[str] = set()
+    extra = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
+    others = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + extra])
+    for place, one in enumerate(instructions):
+        local = _locals_of(one)
+        for number, (action, name) in enumerate(local):
+            is_made = number == 0 and place > 0 and instructions[place - 1].opname in _MAKES_CONTAINER
+            if action == "STORE" and is_made and not one.is_jump_target:
+                own.add(name)
+            elif action != "LOAD" or number < len(local) - 1 or not _stays(*instructions[place + 1 : place + 3]):
+                others.add(name)
+    return own - others
 
 
-def _after_local(one: Any, stack: list[bool], names: frozenset[str]) -> _State:
-    """LOAD_FAST, STORE_FAST and the instructions that stand for two of them."""
+def _stays(first: Any, second: Any = None) -> bool:
+    """Returns True if the two instructions after that which loads a container do not make another reference to it."""
+    if first.opname == "RETURN_VALUE":
+        return True
+    is_subscript = second is not None and (
+        second.opname in ("STORE_SUBSCR", "BINARY_SUBSCR") or (second.opname, second.arg) == ("BINARY_OP", SUBSCRIPT)
+    )
+    return is_subscript and first.opname in ("LOAD_CONST", "LOAD_SMALL_INT")
+
+
+def _locals_of(one: Any) -> list[tuple[str, str]]:
+    """Returns what LOAD_FAST, STORE_FAST and the instructions that stand for two of them do with which local variables;
+    nothing for other instructions."""
+    if not one.opname.startswith(("LOAD_FAST", "STORE_FAST", "DELETE_FAST")):
+        return []
     variables = one.argval if isinstance(one.argval, tuple) else (one.argval,)
     actions = [part for part in one.opname.split("_") if part in ("LOAD", "STORE", "DELETE")]
     if len(actions) != len(variables):
-        raise _Used
-    for action, variable in zip(actions, variables, strict=True):
-        if action == "LOAD":
-            stack.append(variable in names)
-        is_result = action == "STORE" and _pop(stack)
-        if action != "LOAD" or one.opname == "LOAD_FAST_AND_CLEAR":
-            names = names | {variable} if is_result else names - {variable}
+        raise Used
+    return list(zip(actions, variables, strict=True))
+
+
+def _after(one: Any, state: _State, jumps: bool) -> _State:
+    """Returns the state after an instruction. Raises Used."""
+    stack, names = list(state.stack), state.names
+    if local := _locals_of(one):
+        return _after_local(one, local, stack, names)
+    if any(stack):
+        move(one, stack, jumps)
     return _State(tuple(stack), names)
 
 
-def _pop(stack: list[bool]) -> bool:
-    return stack.pop() if stack else False
-
-
-def _take(stack: list[bool], count: int) -> list[bool]:
-    return [_pop(stack) for _ in range(count)]
-
-
-def _take_others(stack: list[bool], count: int) -> None:
-    if any(_take(stack, count)):
-        raise _Used
-
-
-def _at(stack: list[bool], depth: int) -> bool:
-    return depth <= len(stack) and stack[-depth]
-
-
-def _deepen(stack: list[bool], depth: int) -> None:
-    stack[:0] = [False] * (depth - len(stack))
-
-
-def _effect(one: Any, jumps: bool) -> int:
-    return dis.stack_effect(one.opcode, one.arg, jump=jumps)
-
-
-def _move_other(one: Any, stack: list[bool], jumps: bool) -> None:
-    if one.opname in _ADDS:
-        stack += [False] * (0 if one.opname == "PRECALL" else max(0, _effect(one, jumps)))
-    elif one.opname in _DROPS:
-        _pop(stack)
-    elif one.opname in _TESTS:
-        _take_others(stack, 1)
-    elif one.opname in _MAKES_ONE:
-        _take_others(stack, 1 - _effect(one, jumps))
-        stack.append(False)
-    else:
-        raise _Used
-
-
-def _move_call(one: Any, stack: list[bool], jumps: bool) -> None:
-    _take_others(stack, one.arg + 2)  # the function, and its object or NULL
-    stack.append(False)
-
-
-def _move_attribute(one: Any, stack: list[bool], jumps: bool) -> None:
-    _take_others(stack, 1)
-    stack += [False] * (1 + _effect(one, jumps))
-
-
-def _move_sequence(one: Any, stack: list[bool], jumps: bool) -> None:
-    stack.append(any(_take(stack, one.arg)))
-
-
-def _move_map(one: Any, stack: list[bool], jumps: bool) -> None:
-    parts = _take(stack, 2 * one.arg)  # the last value, its key, and so on
-    if any(parts[1::2]):
-        raise _Used
-    stack.append(any(parts))
-
-
-def _move_constant_map(one: Any, stack: list[bool], jumps: bool) -> None:
-    _take_others(stack, 1)
-    _move_sequence(one, stack, jumps)
-
-
-def _move_append(one: Any, stack: list[bool], jumps: bool) -> None:
-    value = _pop(stack)
-    _deepen(stack, one.arg)
-    stack[-one.arg] |= value
-
-
-def _move_add(one: Any, stack: list[bool], jumps: bool) -> None:
-    value = _pop(stack)
-    _take_others(stack, 1)
-    _deepen(stack, one.arg)
-    stack[-one.arg] |= value
-
-
-def _move_unpack(one: Any, stack: list[bool], jumps: bool) -> None:
-    stack += [_pop(stack)] * one.arg
-
-
-def _move_subscript(one: Any, stack: list[bool], jumps: bool) -> None:
-    _take_others(stack, 1)
-    stack.append(_pop(stack))
-
-
-def _move_store(one: Any, stack: list[bool], jumps: bool) -> None:
-    """STORE_SUBSCR: nothing else refers to a container that has the result. Others may be anywhere."""
-    _take_others(stack, 1)
-    container, value = _take(stack, 2)
-    if value and not container:
-        raise _Used
-
-
-def _move_binary(one: Any, stack: list[bool], jumps: bool) -> None:
-    if one.arg == _SUBSCRIPT:
-        _move_subscript(one, stack, jumps)
-    else:
-        _take_others(stack, 2)
-        stack.append(False)
-
-
-def _move_copy(one: Any, stack: list[bool], jumps: bool) -> None:
-    stack.append(_at(stack, one.arg))
-
-
-def _move_swap(one: Any, stack: list[bool], jumps: bool) -> None:
-    _deepen(stack, one.arg)
-    stack[-1], stack[-one.arg] = stack[-one.arg], stack[-1]
-
-
-def _move_twice(one: Any, stack: list[bool], jumps: bool) -> None:
-    stack.append(_at(stack, 1))
-
-
-def _move_rotate(depth: int) -> Any:
-    def move(one: Any, stack: list[bool], jumps: bool) -> None:
-        count = depth or one.arg
-        _deepen(stack, count)
-        stack.insert(len(stack) - count, stack.pop())
-
-    return move
-
-
-def _move_next(one: Any, stack: list[bool], jumps: bool) -> None:
-    """FOR_ITER, of an iterator over what contains the result."""
-    change = _effect(one, jumps)
-    if not jumps:
-        stack.append(_at(stack, 1))
-    elif change < 0:
-        _take(stack, -change)
-    else:
-        stack += [False] * change
-
-
-def _move_end(one: Any, stack: list[bool], jumps: bool) -> None:
-    _take(stack, -_effect(one, jumps))
-
-
-def _move_yield(one: Any, stack: list[bool], jumps: bool) -> None:
-    _pop(stack)
-    stack.append(False)
-
-
-def _move_identity(one: Any, stack: list[bool], jumps: bool) -> None:
-    _take(stack, 2)
-    stack.append(False)
-
-
-def _keep(one: Any, stack: list[bool], jumps: bool) -> None:
-    """GET_ITER: an iterator over a list has what the list has; a tensor is asked for its rows, and knows it."""
-
-
-_MOVES = {
-    "CALL": _move_call,
-    "LOAD_ATTR": _move_attribute,
-    "LOAD_METHOD": _move_attribute,
-    "BUILD_TUPLE": _move_sequence,
-    "BUILD_LIST": _move_sequence,
-    "BUILD_MAP": _move_map,
-    "BUILD_CONST_KEY_MAP": _move_constant_map,
-    "LIST_APPEND": _move_append,
-    "MAP_ADD": _move_add,
-    "UNPACK_SEQUENCE": _move_unpack,
-    "BINARY_SUBSCR": _move_subscript,
-    "STORE_SUBSCR": _move_store,
-    "BINARY_OP": _move_binary,
-    "COPY": _move_copy,
-    "SWAP": _move_swap,
-    "DUP_TOP": _move_twice,
-    "ROT_TWO": _move_rotate(2),
-    "ROT_THREE": _move_rotate(3),
-    "ROT_FOUR": _move_rotate(4),
-    "ROT_N": _move_rotate(0),
-    "GET_ITER": _keep,
-    "FOR_ITER": _move_next,
-    "END_FOR": _move_end,
-    "YIELD_VALUE": _move_yield,
-    "IS_OP": _move_identity,
-}
+def _after_local(one: Any, local: list[tuple[str, str]], stack: list[bool], names: frozenset[str]) -> _State:
+    for action, variable in local:
+        if action == "LOAD":
+            stack.append(variable in names)
+        is_result = action == "STORE" and pop(stack)
+        if action != "LOAD" or one.opname == "LOAD_FAST_AND_CLEAR":
+            names = names | {variable} if is_result else names - {variable}
+    return _State(tuple(stack), names)

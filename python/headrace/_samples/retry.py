@@ -7,6 +7,7 @@ SampleMaker uses it, with the option retries.
 from __future__ import annotations
 
 import errno
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ _NAMES = (
     "ENETRESET ENOTCONN ESHUTDOWN EREMOTEIO ECOMM ENOLINK EAGAIN EBUSY"
 ).split()
 PASSING = frozenset(getattr(errno, name) for name in _NAMES if hasattr(errno, name))
+_NO_NAME_SERVER = socket.EAI_AGAIN  # of socket.gaierror: a host name could not be looked up for the moment
 
 
 @dataclass
@@ -47,8 +49,12 @@ def is_passing(error: BaseException) -> bool:
     for _ in range(_MOST_CAUSES):
         if one is None:
             return False
-        if isinstance(one, (TimeoutError, ConnectionError)) or (isinstance(one, OSError) and one.errno in PASSING):
+        if isinstance(one, (TimeoutError, ConnectionError)):
             return True
+        if isinstance(one, OSError):
+            is_address = isinstance(one, socket.gaierror)  # its numbers are other ones
+            if one.errno == _NO_NAME_SERVER if is_address else one.errno in PASSING:
+                return True
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
     return False
 

@@ -40,7 +40,7 @@ def touched_at() -> str:
     while frame is not None:
         if frame.f_code is _READ:
             return ""
-        if not (_is_trusted(frame) or is_passed_on(frame.f_code, frame.f_lasti) or _is_at_its_end(frame, below)):
+        if not (_is_trusted(frame) or is_passed_on(frame) or _is_at_its_end(frame, below)):
             return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})"
         below, frame = frame, frame.f_back  # type: ignore[assignment]
     return "code outside a loader"

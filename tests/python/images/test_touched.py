@@ -11,7 +11,8 @@ import os
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import photos
 import pytest
@@ -23,6 +24,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import torch.utils.data  # noqa: E402
 import torch.utils.dlpack  # noqa: E402
+import torchvision.datasets  # noqa: E402
 from headrace import images  # noqa: E402
 from headrace.images import _pending  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
@@ -394,6 +396,99 @@ class Plain(Folder):
         sample = {"image": image, "views": [self.transform(self.opened(io.BytesIO(FILE))) for _ in range(2)]}
         sample["name"] = str(index)
         return sample
+
+
+class Own(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """A dataset, with what its __getitem__ does."""
+
+    def __init__(self, get: Callable[[Any, int], Any], base: Any = None) -> None:
+        self.get, self.base = get, base
+        self.transform, self.target_transform = images.native(TRAIN), None
+
+    def __len__(self) -> int:
+        return 4
+
+    def load(self) -> Any:
+        return images.open(io.BytesIO(FILE)).convert("RGB")
+
+    def __getitem__(self, index: int) -> Any:
+        return self.get(self, index)
+
+
+class Pair(NamedTuple):
+    image: Any
+    label: int
+
+
+def with_label(own: Any, index: int) -> Any:
+    image, label = own.load(), index
+    if own.transform is not None:
+        image = own.transform(image)
+    if own.target_transform:
+        label = own.target_transform(label)
+    return image, torch.tensor(label)
+
+
+def in_a_block(own: Any, index: int) -> Any:
+    with io.BytesIO(FILE) as file:
+        try:
+            image = own.transform(images.open(file).convert("RGB"))
+        except ValueError:
+            return own[index + 1]
+    return image, index
+
+
+def as_dict(own: Any, index: int) -> Any:
+    sample = {"image": own.load(), "label": index}
+    if own.transform:
+        sample["image"] = own.transform(sample["image"])
+    return sample
+
+
+def two_views(own: Any, index: int) -> Any:
+    image = own.load()
+    return [own.transform(image) for _ in range(2)], index
+
+
+def wrapped_as_dict(own: Any, index: int) -> Any:
+    image, label = own.base[index]
+    return {"image": image, "label": label}
+
+
+def common_datasets(folder: Path) -> dict[str, Any]:
+    """Returns datasets as most programs have them."""
+    (folder / "one").mkdir()
+    for name in "abcd":
+        (folder / "one" / f"{name}.jpg").write_bytes(FILE)
+    first, second = (
+        torchvision.datasets.ImageFolder(str(folder), images.native(transform), loader=images.load_rgb)
+        for transform in (TRAIN, v2.Compose([v2.Resize(SIZE), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]))
+    )
+    own: list[Callable[[Any, int], Any]] = [with_label, in_a_block, as_dict, two_views]
+    wrappers: dict[str, Callable[[Any, int], Any]] = {
+        "wrapped as a dict": wrapped_as_dict,
+        "wrapped as a named tuple": lambda own, index: Pair(own.base[index][0], label=index),
+        "wrapped with its index": lambda own, index: (*own.base[index], index),
+        "wrapped with its path": lambda own, index: own.base[index] + (own.base.imgs[index][0],),
+    }
+    return {
+        "ImageFolder": first,
+        "ImageFolder, v2": second,
+        "Subset": torch.utils.data.Subset(first, [3, 1, 2, 0]),
+        "ConcatDataset": torch.utils.data.ConcatDataset([first, second]),
+        **{get.__name__: Own(get) for get in own},
+        **{name: Own(get, first) for name, get in wrappers.items()},
+    }
+
+
+def test_common_datasets_have_images_made_together(tmp_path: Path) -> None:
+    for name, dataset in common_datasets(tmp_path).items():
+        before = images.report()
+        for _ in (loader := DataLoader(dataset, 2)):
+            pass
+        after = images.report(loader)
+        assert (name, after.alone) == (name, before.alone)
+        assert after.made >= before.made + 4
 
 
 def test_images_that_are_passed_on_are_made_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import signal
+import socket
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -58,16 +59,16 @@ class Failing:
     def __len__(self) -> int:
         return COUNT
 
-    def __getitem__(self, index: int) -> Any:
-        drawn = random.random()
-        self.fail(index)
-        return np.array([index, drawn])
+    def draw(self) -> float:
+        return random.random()
 
-    def fail(self, index: int) -> None:
+    def __getitem__(self, index: int) -> Any:
+        drawn = self.draw()
         if self.left.get(index):
             self.left[index] -= 1
             self.tries += 1
             self.raises(self.make())
+        return np.array([index, drawn])
 
 
 @pytest.fixture(autouse=True)
@@ -117,12 +118,14 @@ PASSING: dict[str, Callable[[], Exception]] = {
     "EREMOTEIO": lambda: os_error(errno.EREMOTEIO),
     "reset": lambda: ConnectionResetError("reset by peer"),
     "timeout": lambda: TimeoutError("timed out"),
+    "no name server": lambda: socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
 }
 OTHERS: dict[str, Callable[[], Exception]] = {
     "missing": lambda: os_error(errno.ENOENT),
     "refused": lambda: os_error(errno.EACCES),
     "damaged": lambda: OSError("image file is truncated"),
     "value": lambda: ValueError("bad"),
+    "unknown host": lambda: socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
     "full": lambda: os_error(errno.ENOSPC),
 }
 
@@ -234,25 +237,18 @@ def test_retries_are_checked(loader_class: Any) -> None:
 
 def test_cached_samples_are_tried_again() -> None:
     """The sample that failed is made again, and kept."""
-    dataset = Failing(lambda: os_error(errno.EIO))
-    loader = DataLoader(Once(dataset), BATCH, cache="8M", retries=RETRIES)
+    dataset = Still(lambda: os_error(errno.EIO))
+    loader = DataLoader(dataset, BATCH, cache="8M", retries=RETRIES)
     first, second = values_of(loader), values_of(loader)
     assert first == second
     assert dataset.tries == 3
 
 
-class Once(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """Fails as another dataset does, and draws no random numbers, because such samples are not cached."""
+class Still(Failing):
+    """Draws no random numbers, so that its samples can be cached."""
 
-    def __init__(self, inner: Failing) -> None:
-        self.inner = inner
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> Any:
-        self.inner.fail(index)
-        return np.array([index])
+    def draw(self) -> float:
+        return 0.5
 
 
 def test_iterable_datasets_are_refused() -> None:
