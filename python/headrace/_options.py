@@ -277,8 +277,8 @@ class Options:
     compare_ranks: bool = _row(
         True,
         _check_flag,
-        """False: what this loader reads is not compared with what other ranks read (headrace.RanksDisagree). Set it in
-        all ranks, so that none waits for the others.""",
+        """False: what this loader reads is not compared with what other ranks read. Set it in all ranks, so
+        that none waits for the others.""",
     )
     threads: int | str = _row(
         1,

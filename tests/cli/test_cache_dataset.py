@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import headrace
 import pytest
-from headrace._cache import samples as module
+from headrace._cache import tables
 from program import PROGRAM
 
 SCRIPT = """
@@ -62,7 +62,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    module._kept.clear()
+    tables._kept.clear()
 
 
 def _warm(*words: str) -> subprocess.CompletedProcess[str]:

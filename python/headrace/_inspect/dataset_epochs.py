@@ -38,23 +38,30 @@ def _parts_of(dataset: Any) -> Iterator[tuple[Path, Any]]:
                 level.append((path, part))
 
 
+def _container_of(part: Any) -> Any:
+    """Returns list, tuple or dict for one of these. A dataset may be a subclass whose own methods do something else."""
+    return next((base for base in (list, tuple, dict) if isinstance(part, base)), None)
+
+
 def _inner(part: Any) -> Iterator[tuple[str | int, Any]]:
     """Yields the names and values of what a part contains, if that can contain something itself."""
-    if isinstance(part, (list, tuple)):
-        items: Any = enumerate(part[:_MOST_ITEMS])
-    elif isinstance(part, dict):
-        items = [one for one in itertools.islice(part.items(), _MOST_ITEMS) if type(one[0]) in (str, int)]
+    base = _container_of(part)
+    if base is dict:
+        items: Any = [one for one in itertools.islice(dict.items(part), _MOST_ITEMS) if type(one[0]) in (str, int)]
+    elif base is not None:
+        items = enumerate(itertools.islice(base.__iter__(part), _MOST_ITEMS))
     else:
         items = lookup.attribute(part, "__dict__", {}).items()
     for name, value in items:
-        is_container = isinstance(value, (list, tuple, dict))
-        if is_container or (not isinstance(value, _NO_PARTS) and type(lookup.attribute(value, "__dict__")) is dict):
+        has_attributes = type(lookup.attribute(value, "__dict__")) is dict and not isinstance(value, _NO_PARTS)
+        if _container_of(value) is not None or has_attributes:
             yield name, value
 
 
 def _at(dataset: Any, path: tuple[Any, ...]) -> Any:
     for name in path:
-        dataset = dataset[name] if isinstance(dataset, (list, tuple, dict)) else lookup.attribute(dataset, name)
+        base = _container_of(dataset)
+        dataset = lookup.attribute(dataset, name) if base is None else base.__getitem__(dataset, name)
     return dataset
 
 

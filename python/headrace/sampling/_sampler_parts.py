@@ -117,14 +117,17 @@ def _text_of(value: Any) -> str:
 def _checksum_of(value: Any) -> int | None:
     """Returns a checksum of an array or a list, or None for other objects and for those that are too large."""
     if is_of(value, "torch", "Tensor") and value.device.type == "cpu" and not value.is_sparse:
-        value = value.detach().numpy()
+        try:
+            value = value.detach().numpy()
+        except (TypeError, RuntimeError):  # bfloat16, quantised and others that NumPy has not
+            return None
     if is_of(value, "numpy", "ndarray") and not value.dtype.hasobject:
         return zlib.crc32(value.tobytes()) if value.nbytes <= _MOST_BYTES else None
     if type(value) not in (list, array.array, collections.deque) or not 0 < len(value) <= _MOST_BYTES // 8:
         return None
     try:
         return zlib.crc32(array.array("q", value).tobytes())
-    except (TypeError, OverflowError):  # the entries are no indices
+    except Exception:  # the entries are no indices, or their __index__ raises
         return _Entries(zlib.crc32(array.array("Q", map(id, value)).tobytes()))
 
 

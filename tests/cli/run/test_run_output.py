@@ -203,12 +203,12 @@ def test_logs_have_torchruns_layout(tmp_path: Path, word: str, shown: bool) -> N
     assert sorted(result.stdout.splitlines()) == (["[default0]:out", "[default1]:out"] if shown else [])
 
 
-CHANGES_FOLDER = """
-import os, sys
+CHANGES_FOLDER = """from ranks import *
 os.makedirs("outputs", exist_ok=True)
 os.chdir("outputs")
 path = os.environ["TORCHELASTIC_ERROR_FILE"]
-print(os.path.isabs(path), os.path.isdir(os.path.dirname(path)))
+say(os.path.isabs(path), os.path.isdir(os.path.dirname(path)))
+meet()
 raise ValueError("mine")
 """
 

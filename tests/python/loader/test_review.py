@@ -395,8 +395,11 @@ def test_the_argument_that_cannot_be_pickled_is_named(tmp_path: pathlib.Path, me
 @only_headrace
 def test_the_signature_has_torchs_names_and_headraces() -> None:
     ours, theirs = inspect.signature(Headrace), inspect.signature(Torch)
-    own = ["arena_limit", "max_restarts", "rng", "seed", "on_bad_sample", "stall_after", "on_stall", "shutdown_timeout"]
+    own = ["arena_limit", "max_restarts", "rng", "seed", "on_bad_sample", "retries"]
     own += [
+        "stall_after",
+        "on_stall",
+        "shutdown_timeout",
         "on_changed",
         "held_back",
         "snapshot_every_n_steps",

@@ -325,3 +325,25 @@ def test_long_batches_of_arrays_are_compared_in_full() -> None:
     other[[900, 901]] = other[[901, 900]]
     assert hash_of(one) != hash_of(other)
     assert hash_of(one) == hash_of(one.tolist()) == hash_of(torch.from_numpy(one))
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "quantised", "conjugated"])
+def test_sampler_may_hold_tensors_that_numpy_has_not(kind: str) -> None:
+    class Held(Sampler[int]):
+        def __init__(self) -> None:
+            plain_ones = torch.ones(N)
+            self.weights = {
+                "bfloat16": plain_ones.to(torch.bfloat16),
+                "quantised": torch.quantize_per_tensor(plain_ones, 0.1, 0, torch.qint8),
+                "conjugated": torch.ones(N, dtype=torch.complex64).conj(),
+            }[kind]
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(N))
+
+        def __len__(self) -> int:
+            return N
+
+    loader = DataLoader(Numbers(N), 4, sampler=Held())
+    next(iter(loader))
+    assert loader.state_dict()
