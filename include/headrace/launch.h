@@ -73,14 +73,14 @@ struct hr_launch_job {
                                   "[${role_name}${local_rank}]:" */
     const bool *is_shown;      /* per local rank: its streams are shown if they are not redirected; NULL: all are */
 
-    bool has_prefix;    /* lines are shown as "[rank] line"; false: as they are. Without effect for one rank */
-    int32_t stdin_rank; /* the local rank that reads stdin; the others read /dev/null. -1: none */
+    bool ends_with_parent; /* the job ends when the parent of this process has ended. Otherwise it does so if this is
+                            * a rank of another launcher, unless SIGHUP is ignored */
+    bool has_prefix;       /* lines are shown as "[rank] line"; false: as they are. Without effect for one rank */
+    int32_t stdin_rank;    /* the local rank that reads stdin; the others read /dev/null. -1: none */
 
     int64_t grace_ns;        /* after a failure: from SIGTERM to SIGKILL */
     int64_t shutdown_ns;     /* after a signal to the front: from its passing on to SIGKILL */
     int64_t exit_timeout_ns; /* a rank whose main program is over has so long to exit; -1: it is only reported */
-    bool ends_with_parent;   /* the job ends when the parent of this process has ended. Otherwise it does so if this is
-                              * a rank of another launcher, unless SIGHUP is ignored */
     int64_t stall_after_ns;  /* ranks that make no step for so long are ended; -1: they are only reported */
     uint64_t end_signals;    /* bit n - 1: signal n ends the job, and is passed on to the ranks first */
     uint64_t passed_signals; /* bit n - 1: signal n is passed on to the ranks and changes nothing else */

@@ -192,7 +192,7 @@ int hr__shared_read_head(int fd, const char *path, struct hr_shared_info *ret_in
     struct shared_head head;
     struct hr__file_info file;
     int r = hr__file_look_fd(fd, &file);
-    if (r == 0) r = hr__read_at(fd, 0, &head, sizeof head);
+    if (r >= 0) r = hr__read_at(fd, 0, &head, sizeof head);
     if (r < 0) return hr__fail(r, "cache: cannot read %s: %s", path, hr_error_text(r));
     return check_head(path, &head, file.bytes, ret_info);
 }
@@ -211,7 +211,7 @@ int hr_shared_read_plan(const char *path, struct hr_shared_plan *ret_plan) {
 static int open_file(hr_shared *shared, const struct hr_cached_info *info) {
     struct hr__file_info file;
     int r = hr__file_reopen_to_write(info->fd, &shared->fd);
-    if (r == 0) r = hr__file_look_fd(shared->fd, &file);
+    if (r >= 0) r = hr__file_look_fd(shared->fd, &file);
     if (r < 0)
         return hr__fail(r, "cache: cannot open the shared array '%s' (%s) to write: %s", info->name, info->path,
                         hr_error_text(r));
