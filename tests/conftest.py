@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-import atexit
+import os
 import pathlib
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 import warm
+from processes import CACHE_PREFIX
 
 warm.install()
-atexit.register(warm.close)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,6 +59,7 @@ class Claims:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_CACHES] = os.environ["HEADRACE_CACHE"] = tempfile.mkdtemp(prefix=CACHE_PREFIX, dir="/dev/shm")
     folder = config.getoption("--claims")
     if folder is not None:
         config.pluginmanager.register(Claims(folder))
@@ -65,6 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
         from costs import CostPlugin  # of tools/, which is in the path when the configuration has been read
 
         config.pluginmanager.register(CostPlugin(path, lambda: warm.forked))
+
+
+_CACHES = pytest.StashKey[str]()  # the folder of the caches of tests that do not name one
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    warm.close()
+    shutil.rmtree(config.stash[_CACHES], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -130,10 +130,12 @@ def shared_bytes(pids: Iterable[int]) -> int:
     return total
 
 
+CACHE_PREFIX = "hrc-test-"  # of the folders in /dev/shm that are caches of tests
+
+
 def shared_files() -> set[str]:
-    """Returns the names of the files in /dev/shm. Its folders are caches of other tests."""
-    with os.scandir("/dev/shm") as entries:
-        return {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+    """Returns the names in /dev/shm, without the caches of tests, which may run at the same time."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(CACHE_PREFIX)}
 
 
 def is_held_elsewhere(path: str) -> bool:
