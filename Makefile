@@ -63,6 +63,7 @@ soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000
 	build/dev/tests/soak_shared $(KILLS) $(SEED)
 	.venv/bin/python tests/soak/soak_kills.py $(SECONDS) $(SEED)
 	HEADRACE_SOAK=1 .venv/bin/python -m pytest -q -k "dies_first or at_random" --timeout=0 tests/cli/run
+	HEADRACE_SOAK=1 .venv/bin/python -m pytest -q -m hypothesis --timeout=0 tests/python
 	HEADRACE_SOAK=1 HEADRACE_EXAMPLES=2000 .venv/bin/python -m pytest -q -k "dies_in_dataset or drawn or remaining_sample or lost_peer or signal" --timeout=0 \
 		tests/python/engine/test_restarts.py tests/python/torch/test_same_as_torch.py tests/python/torch/test_resume.py \
 		tests/python/engine/test_group_signals.py tests/python/launch/test_lost_peers.py tests/python/cache/test_division.py \

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import unpicklable
+from drawn import draws
 from headrace import doctor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -256,7 +257,7 @@ def _wrap(children: Any) -> Any:
 _OBJECTS = st.recursive(st.sampled_from(sorted(_LEAVES)).map(lambda name: _LEAVES[name]()), _wrap, max_leaves=8)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=draws(400), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_OBJECTS)
 def test_check_agrees_with_multiprocessing_on_any_object(made: Any) -> None:
     report = doctor.check(made)

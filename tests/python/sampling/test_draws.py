@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawn import draws
 from headrace import Order, _core
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,7 +99,7 @@ WEIGHTS = st.lists(
 
 
 @given(weights=WEIGHTS, count=st.integers(2, 100), seed=st.integers(0, MOST_SEED))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=draws(200))
 def test_weighted_draws_are_those_of_torch(weights: list[float], count: int, seed: int) -> None:
     if not 0 < sum(weights) < float("inf"):
         return

@@ -13,6 +13,7 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
+from drawn import draws
 from headrace import Order
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +36,7 @@ def test_order_has_each_index_once(kind: str, n: int) -> None:
 
 
 @given(data=st.data(), kind=st.sampled_from(KINDS), n=st.integers(0, 5000), seed=st.integers(-(2**63), 2**64 - 10))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=draws(150))
 def test_order_is_read_like_its_list(data: st.DataObject, kind: str, n: int, seed: int) -> None:
     order: Any = Order(n, kind=kind, seed=seed, epoch=data.draw(st.integers(0, 9)))
     indices = list(order)

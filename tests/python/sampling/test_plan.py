@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawn import draws
 from headrace import Order, Plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from planned import LENGTHS, assert_limits, assert_once, batches_of, lognormal, 
 
 
 @given(lengths=LENGTHS, own=plan_settings(), world_size=st.integers(1, 6), seed=st.integers(-(2**63), 2**63))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=draws(300))
 def test_plan_has_each_sample_once_within_limits(
     lengths: list[int], own: dict[str, Any], world_size: int, seed: int
 ) -> None:
@@ -44,7 +45,7 @@ def test_plan_has_each_sample_once_within_limits(
 
 
 @given(lengths=LENGTHS, own=plan_settings(), width=st.sampled_from([2, 4, 6]))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=draws(100))
 def test_optimizer_steps_are_equal_on_any_number_of_ranks(lengths: list[int], own: dict[str, Any], width: int) -> None:
     """If ranks times micro-batches is the same, each global batch has the same samples."""
     found = []

@@ -13,6 +13,7 @@ import headrace
 import numpy as np
 import pytest
 import torch
+from drawn import draws
 from headrace import Loader, Plan, StateError
 from headrace.sampling import _state
 from headrace.torch import DataLoader
@@ -73,7 +74,7 @@ def run(plan: Plan, state: State, steps: int | None = None) -> tuple[list[list[l
 
 
 @given(data=st.data(), lengths=LENGTHS, seed=st.integers(0, 5), is_exact=st.booleans())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=draws(150))
 def test_each_sample_comes_once_after_any_two_changes(
     data: st.DataObject, lengths: list[int], seed: int, is_exact: bool
 ) -> None:

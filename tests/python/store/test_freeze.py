@@ -28,13 +28,14 @@ import numpy as np
 import pytest
 import torch
 from compare import describe
+from drawn import draws
 from headrace import _core
 from headrace.store.types import hooks, tables
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loaders import needs_failpoints
 
-ROUND_TRIP = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ROUND_TRIP = settings(max_examples=draws(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 NUMBERS = [0, 1, -1, 2**31, -(2**31), 2**55, -(2**55) - 1, 2**63 - 1, -(2**63), 2**63, 2**64, -(2**200), 10**300]
 FLOATS = [0.0, -0.0, 1.5, math.inf, -math.inf, math.nan, 5e-324, struct.unpack("<d", b"\x01\0\0\0\0\0\xf0\x7f")[0]]

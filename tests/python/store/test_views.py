@@ -24,12 +24,13 @@ import headrace
 import numpy as np
 import pytest
 import torch
+from drawn import draws
 from headrace import _core
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
-READ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+READ = settings(max_examples=draws(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 LISTS: list[Any] = [
     [],

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch.utils.data
+from drawn import draws
 from headrace.torch import DataLoader, DistributedSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,7 +56,7 @@ def test_indices_are_those_of_torch(n: int, world_size: int) -> None:
     flags=st.tuples(st.booleans(), st.booleans()),
     data=st.data(),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=draws(200))
 def test_drawn_samplers_are_the_same(
     n: int, world_size: int, seed: int, epoch: int, flags: tuple[bool, bool], data: st.DataObject
 ) -> None:

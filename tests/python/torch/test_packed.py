@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawn import draws
 from headrace import Plan
 from headrace.torch import DataLoader, _packed, collate_packed
 from hypothesis import given, settings
@@ -99,7 +100,7 @@ def expected_of(samples: list[Any]) -> dict[str, Any]:
 
 
 @given(samples=batches())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=draws(200))
 def test_samples_are_laid_end_to_end(samples: list[Any]) -> None:
     assert_same(collate_packed(samples), expected_of(samples))
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed
 import torch.utils.data
+from drawn import draws
 from headrace.sampling import _deal
 from headrace.torch import DataLoader, per_rank
 from hypothesis import given, settings
@@ -74,7 +75,7 @@ def test_shuffled_order_is_dealt_as_torchs_sampler_deals(kind: str) -> None:
 
 
 @given(n=st.integers(0, 300), world_size=st.integers(1, 40), tail=st.sampled_from(TAILS), as_batches=st.booleans())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=draws(200))
 def test_each_entry_comes_once_and_ranks_are_equal(n: int, world_size: int, tail: str, as_batches: bool) -> None:
     entries: list[Any] = [[i, i + 1] for i in range(n)] if as_batches else list(range(n, 0, -1))
     dealt = parts(entries, world_size, tail=tail)
@@ -96,7 +97,7 @@ def test_each_entry_comes_once_and_ranks_are_equal(n: int, world_size: int, tail
     tail=st.sampled_from(TAILS),
     data=st.data(),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=draws(200))
 def test_rest_of_an_order_is_dealt_with_and_without_extension(
     n: int, position: int, world_size: int, tail: str, data: st.DataObject
 ) -> None:
