@@ -54,16 +54,22 @@ if "_is_fork_ctx" not in synchronize.SemLock.__init__.__code__.co_names:
 
 class WorkerArguments:
     """The arguments of a process that is being started, in `value`. Pickling them writes `value` to the file. With the
-    start method fork nothing is pickled."""
+    start method fork nothing is pickled.
+
+    The pickler is kept until the process has started. It refers to what it has pickled, and so to tensors that were
+    made for that only, such as the state of a torch.Generator: the process gets their descriptors when it starts.
+    """
 
     def __init__(self, value: Any) -> None:
         self.value = value
         self._file: IO[bytes] | None = None
+        self._pickler: pickle.Pickler | None = None
 
     def __reduce__(self) -> Any:
         self._file = memory("headrace-arguments")
         try:
-            reduction.dump(self.value, self._file)
+            self._pickler = reduction.ForkingPickler(self._file)
+            self._pickler.dump(self.value)
             self._file.flush()
         except OSError as error:
             if error.errno != errno.EFBIG:
@@ -73,7 +79,8 @@ class WorkerArguments:
         return _load_arguments, (reduction.DupFd(self._file.fileno()),)
 
     def close(self) -> None:
-        """Closes the file in the trainer. The worker has the descriptor by now, or has failed to start."""
+        """Closes the file in the trainer. The worker has the descriptors by now, or has failed to start."""
+        self._pickler = None
         if self._file is not None:
             with contextlib.suppress(OSError):  # if a flush failed before, closing fails again
                 self._file.close()

@@ -18,7 +18,7 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace._errors.warn import warn_user
-from headrace.images import _lazy, _steps
+from headrace.images import _lazy, _steps, _untouched
 from headrace.images._selftest import verdict
 
 _NOTED: list[Callable[[float], bytes]] = [_steps.brightness, _steps.contrast, _steps.saturation]
@@ -202,9 +202,8 @@ def _subclass_of(base: Any) -> Any:
 
 def noting(transform: Any) -> Any:
     """Returns a copy of the transform that notes its steps; None if it is not exactly one of torchvision's."""
-    base: Any = type(transform)
-    kind = _subclass_of(base)
-    return None if kind is None else _fill(kind, transform.__dict__)
+    kind = _subclass_of(type(transform))
+    return None if kind is None or not _untouched.is_as_written(type(transform)) else _fill(kind, transform.__dict__)
 
 
 def _restore(base: type, attributes: dict[str, Any]) -> Any:

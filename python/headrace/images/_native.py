@@ -137,7 +137,7 @@ def native_or_same(transform: Any) -> Any:
         return tuple(map(native_or_same, transform))
     if not callable(transform):
         raise TypeError(f"headrace.images.native: give a transform, not {type(transform).__name__}")
-    if _untouched.class_name(transform) in _tables.FIRST:
+    if _untouched.is_plain(transform, _tables.FIRST):
         return NativeTail([transform])
     return _replaced(transform)
 
@@ -146,21 +146,21 @@ def _replaced(transform: Any) -> Any:
     noting = _jitter.noting(transform)
     if noting is not None:
         return noting
-    name = _untouched.class_name(transform)
-    steps: Any = list(transform) if name == _untouched.SEQUENTIAL else None
-    if name in _ENTERED:
+    is_sequential = _untouched.is_one_of(transform, _untouched.SEQUENTIAL)
+    steps: Any = list(transform) if is_sequential else None
+    if _untouched.is_one_of(transform, _ENTERED):
         steps = getattr(transform, "transforms", None)
     if not isinstance(steps, (list, tuple, torch.nn.ModuleList)):
         return transform
     replaced = list(map(_replaced, steps))
-    if name not in _untouched.APPLIES:
+    if not _untouched.is_one_of(transform, _untouched.APPLIES):
         replaced = _replace_tails(replaced)
     if len(replaced) == len(steps) and all(map(operator.is_, replaced, steps)):
         return transform
-    if name == _untouched.SEQUENTIAL:
-        return torch.nn.Sequential(*map(_as_module, replaced)).train(transform.training)
     new = copy.copy(transform)
-    if isinstance(steps, torch.nn.ModuleList):
+    if is_sequential:
+        new._modules = {str(number): _as_module(step) for number, step in enumerate(replaced)}
+    elif isinstance(steps, torch.nn.ModuleList):
         new._modules = dict(new._modules)  # a shallow copy of a module shares the dict of its modules
         new.transforms = torch.nn.ModuleList(map(_as_module, replaced))
     else:
@@ -177,11 +177,10 @@ def _replace_tails(steps: list[Any]) -> list[Any]:
     result: list[Any] = []
     run: list[Any] = []
     for step in steps:
-        name = _untouched.class_name(step)
-        if run and name not in _tables.FURTHER:
+        if run and not _untouched.is_plain(step, _tables.FURTHER):
             result.append(NativeTail(run))
             run = []
-        if run or name in _tables.FIRST:
+        if run or _untouched.is_plain(step, _tables.FIRST):
             run.append(step)
         else:
             result.append(step)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import sys
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
+from headrace._inspect import lookup
 from headrace._inspect.value_flow import is_passed_on
 from headrace._samples import pending
 
@@ -23,14 +24,37 @@ _FETCHERS = "torch.utils.data._utils.fetch"  # they give the samples to headrace
 _V1, _V2 = "torchvision.transforms.transforms.", "torchvision.transforms.v2._container."
 COMPOSES = frozenset({_V1 + "Compose", _V2 + "Compose"})
 APPLIES = frozenset({_V1 + "RandomApply", _V2 + "RandomApply"})
-SEQUENTIAL = "torch.nn.modules.container.Sequential"
-_CONTAINERS = COMPOSES | APPLIES | {SEQUENTIAL}
+SEQUENTIAL = frozenset({"torch.nn.modules.container.Sequential"})
+_CONTAINERS = COMPOSES | APPLIES | SEQUENTIAL
 # Steps after the tail that do with a pending tensor only what it answers as an ordinary one does.
 _ERASING = frozenset({_V1 + "RandomErasing", "timm.data.random_erasing.RandomErasing"})
 
 
 def class_name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def is_as_written(cls: type) -> bool:
+    """Returns False for a class that only has the name of the one in its module, and for one whose methods were
+    exchanged."""
+    if lookup.own_class(cls.__module__, cls.__qualname__) is not cls:
+        return False
+    space = vars(sys.modules[cls.__module__])
+    return all(one.__globals__ is space for one in vars(cls).values() if type(one) is FunctionType)
+
+
+def is_one_of(value: object, names: frozenset[str]) -> bool:
+    """Returns True for an instance of one of these classes as its module has it. Subclasses do not count."""
+    return class_name(value) in names and is_as_written(type(value))
+
+
+def is_plain(value: object, names: frozenset[str]) -> bool:
+    """Returns True for an instance of one of these classes that has no hooks, and no methods of its own."""
+    if not is_one_of(value, names):
+        return False
+    held = vars(value)
+    has_hooks = held.get("_forward_hooks") or held.get("_forward_pre_hooks")
+    return not has_hooks and not any(callable(lookup.static(type(value), name)) for name in held)
 
 
 def touched_at() -> str:
@@ -54,12 +78,11 @@ def _is_trusted(frame: FrameType) -> bool:
 def _is_at_its_end(frame: FrameType, below: FrameType | None) -> bool:
     """Returns True for a container of steps that is running the last of them, whose frame is the one below."""
     container = _first_argument(frame)
-    name = class_name(container)
-    if below is None or name not in _CONTAINERS or not _is_method(frame, container):
+    if below is None or not is_one_of(container, _CONTAINERS) or not _is_method(frame, container):
         return False
-    steps = list(container) if name == SEQUENTIAL else list(container.transforms)
+    steps = list(container) if is_one_of(container, SEQUENTIAL) else list(container.transforms)
     step = _first_argument(below)
-    while steps and steps[-1] is not step and class_name(steps[-1]) in _ERASING:
+    while steps and steps[-1] is not step and is_plain(steps[-1], _ERASING):
         steps.pop()
     return bool(steps) and sum(one is step for one in steps) == 1 and steps[-1] is step
 

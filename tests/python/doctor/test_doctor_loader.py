@@ -146,6 +146,8 @@ def test_repaired_object_works_in_the_worker(what: str) -> None:
 def test_torchs_loader_repairs_too(method: str) -> None:
     sample, messages = repaired(r.words(), r.use_words, method, Headrace)
     assert sample == [7, -1] and len(messages) == 1 and "dataset.thing.default_factory" in messages[0]
+    sample, messages = repaired(r.Temporary(), r.use_temporary, method, Headrace)
+    assert sample == [0, 1, 2] and len(messages) == 1 and "dataset.thing.lock" in messages[0]
 
 
 @pytest.mark.parametrize(

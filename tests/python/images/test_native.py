@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import pickle
 from collections.abc import Callable
@@ -200,6 +201,53 @@ def test_native_does_not_replace_subclasses() -> None:
     native = images.native(v1.Compose([Mine()]))
     assert isinstance(native.transforms[0], Mine)
     assert_same(native(images.load_rgb(PATH)), Mine()(Image.open(PATH)))
+
+
+class _Doubled(v1.ToTensor if not photos.MISSING else object):  # type: ignore[misc]
+    """Has the name of its base, as classes that a decorator has made."""
+
+    def __call__(self, image: Any) -> Any:
+        return super().__call__(image) * 2 + torch.rand(())
+
+
+def _hooked(step: Any) -> Any:
+    step.register_forward_hook(lambda module, inputs, output: output + torch.rand(()))
+    return step
+
+
+def _with_its_own_forward(step: Any) -> Any:
+    step.forward = lambda image: image + torch.rand(())
+    return step
+
+
+def test_native_does_not_replace_steps_that_do_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They draw random numbers, so they may not even be tried. Nor is a class that has been patched replaced."""
+    functools.update_wrapper(_Doubled, v1.ToTensor, updated=())
+    monkeypatch.setattr(v1.GaussianBlur, "forward", lambda self, image: image.rotate(30))
+    for steps in (
+        [_Doubled()],
+        [v1.ToTensor(), _hooked(v1.Normalize(MEAN, DEVIATION))],
+        [v1.ToTensor(), _with_its_own_forward(v1.Normalize(MEAN, DEVIATION))],
+        [v1.GaussianBlur(3), v1.ToTensor()],
+    ):
+        transform = v1.Compose([v1.Resize((40, 50)), *steps])
+        found, expected = (
+            run(one, image, 3)
+            for one, image in ((_native.native_or_same(transform), images.open(PATH)), (transform, Image.open(PATH)))
+        )
+        assert_same(found[0], expected[0])
+        assert found[1] == expected[1], steps
+
+
+def test_native_sequential_keeps_its_hooks() -> None:
+    def sequential() -> Any:
+        return torch.nn.Sequential(v2.Resize((40, 50)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True))
+
+    hooked, own = sequential(), _with_its_own_forward(sequential())
+    hooked.register_forward_hook(lambda module, inputs, output: output - output.mean())
+    own.forward = lambda image: torch.nn.Sequential.forward(own, image) * 2
+    for transform in (hooked, own):
+        assert_same(images.native(transform)(images.open(PATH)), transform(Image.open(PATH)))
 
 
 def test_native_enters_only_compose_and_random_apply() -> None:

@@ -27,6 +27,23 @@ class Holder:
         return self.use(self.thing)
 
 
+class Temporary:
+    """Pickles a tensor that is made for that only, next to a lock, which does not pickle."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __getstate__(self) -> Any:
+        import torch
+
+        return {"tensor": torch.arange(3), "lock": self.lock}
+
+
+def use_temporary(temporary: Any) -> Any:
+    with temporary.lock:
+        return temporary.tensor.tolist()
+
+
 def use_lock(lock: Any) -> Any:
     with lock:
         return [lock.acquire(blocking=False) if isinstance(lock, type(threading.Lock())) else lock.acquire()]

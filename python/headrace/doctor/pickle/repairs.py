@@ -198,7 +198,8 @@ class RepairedPickle:
 
     def __reduce__(self) -> Any:
         file = io.BytesIO()
-        _Pickler(file).dump(self._value)
+        self._pickler = _Pickler(file)  # kept for the same reason as that of transport.WorkerArguments
+        self._pickler.dump(self._value)
         return pickle.loads, (file.getvalue(),)
 
 
