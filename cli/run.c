@@ -96,7 +96,10 @@ static int check_command(struct run *run) {
     const char *command = run->job.words[0];
     if (strchr(command, '$') || run_find_program(run, command)) return 0; /* $local_rank is replaced later */
     int code = errno == ENOENT || errno == ENOTDIR ? HR_LAUNCH_NOT_FOUND : HR_LAUNCH_CANNOT_RUN;
-    fprintf(stderr, "headrace: cannot execute '%s': %s\n", command, strerror(errno));
+    fprintf(stderr, "headrace: cannot execute '%s': %s", command, strerror(errno));
+    if (!strchr(command, '/') && access(command, F_OK) == 0)
+        fprintf(stderr, "; names without / are looked up in PATH: for the file in this directory, write ./%s", command);
+    fputs("\n", stderr);
     return code;
 }
 

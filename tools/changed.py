@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the tests of what has changed (`make test CHANGED=1`).
 
-A changed file is looked up in the table "Where is ...?" of CONTRIBUTING.md, in what the tests import, and among the
-tests that have its name or its folder's. This is a choice for work in between, not a proof: all tests run before a
+A changed file is looked up in the table "Where is ...?" of CONTRIBUTING.md, in what the tests import or name, and among
+the tests that have its name or its folder's. This is a choice for work in between, not a proof: all tests run before a
 change is taken.
 """
 
@@ -36,7 +36,7 @@ def read_table(text: str) -> list[tuple[list[str], list[str]]]:
 
 def names_file(name: str, file: str) -> bool:
     """Returns True if a name of the table is this file or its folder."""
-    path = name if name.startswith(("src/", "cli/", "docs/")) else PACKAGE + name
+    path = name if name.startswith(("src/", "include/", "cli/", "docs/")) else PACKAGE + name
     return file.startswith(path) if path.endswith("/") else file == path
 
 
@@ -66,18 +66,25 @@ def imports_module(text: str, module: str) -> bool:
     return re.search(rf"^\s*(?:{whole}|{part})", text, re.MULTILINE) is not None
 
 
-def _importing(file: str, texts: dict[str, str]) -> set[str]:
-    """Returns the names of the tests that import a Python file, also by the modules that tests share."""
-    found, modules = set[str](), [_module(file)]
-    while modules:
-        module = modules.pop()
+def _using(file: str, texts: dict[str, str]) -> set[str]:
+    """Returns the names of the tests that import a Python file, or run it by its name, also by the modules that tests
+    share."""
+    found, files = set[str](), [file]
+    while files:
+        module, name = _module(files[-1]), re.compile(rf"[\"'/]{re.escape(Path(files.pop()).name)}[\"']")
         for path, text in texts.items():
-            if path in found or not imports_module(text, module):
+            if path in found or not (imports_module(text, module) or name.search(text)):
                 continue
             found.add(path)
             if path.startswith(HELPERS):
-                modules.append(_module(path))
+                files.append(path)
     return {Path(path).stem for path in found}
+
+
+def _beside(path: Path, texts: dict[str, str]) -> set[str]:
+    """Returns the names of the tests in the folder of a file of the tests, or in the first one above that has some."""
+    folders = ({Path(name).stem for name in texts if Path(name).parent == folder} for folder in path.parents)
+    return next(filter(None, folders), set())
 
 
 def tests_of(
@@ -87,15 +94,20 @@ def tests_of(
     path = Path(file)
     if path.name.startswith("test_"):
         return {path.stem}
+    if path.name == "conftest.py":
+        return {one.stem for one in map(Path, texts) if path.parent in one.parents and one.name.startswith("test_")}
     found = _in_table(file, table)
     if path.suffix == ".py":
-        found |= _importing(file, texts)
+        found |= _using(file, texts)
     noun, room = path.stem.strip("_"), path.parent.name.strip("_")
     found |= {f"test_{name}" for name in programs if path.suffix in (".c", ".h") and noun in name.split("_")}
     found |= {stem for stem in (Path(name).stem for name in texts) if stem == f"test_{noun}"}
-    if not found:
-        found = {Path(name).stem for name in texts if Path(name).parent.name == room}
-        found |= {f"test_{name}" for name in programs if room in name.split("_")}
+    if not found and path.parts[0] == "tests":
+        found = _beside(path, texts)
+    elif not found:
+        rooms = {room, noun.partition("_")[0]}  # cli/run_plan.c
+        found = {Path(name).stem for name in texts if Path(name).parent.name in rooms}
+        found |= {f"test_{name}" for name in programs if rooms & {*name.split("_")}}
     return {stem for stem in found if stem.startswith("test_")}
 
 

@@ -103,8 +103,9 @@ static void write_first(const struct hr__attempt *attempt, const struct hr__rank
 
 enum fate { NOT_TOLD, NOT_STARTED, RETURNED, LOST_PEER, ASKED, KILLED, OTHER, FATES };
 
-static enum fate fate_of(const struct hr__rank *rank, const struct hr__rank *first) {
+static enum fate fate_of(const struct hr__attempt *attempt, const struct hr__rank *rank, const struct hr__rank *first) {
     if (rank == first) return NOT_TOLD;
+    if (attempt->reason == HR__GUARDIAN_DIED && rank->was_killed) return NOT_TOLD; /* the line about the guardian says it */
     if (!rank->pid) return NOT_STARTED;
     if (!rank->has_ended) return KILLED;
     if (!hr__rank_failed(rank)) return RETURNED;
@@ -175,7 +176,7 @@ static void write_followers(const struct hr__attempt *attempt, const struct hr__
     enum fate *fates = calloc(attempt->job->local_size, sizeof *fates);
     uint32_t shown = 0;
     if (!fates) return;
-    hr__each_rank (rank, attempt) fates[rank->local] = fate_of(rank, first);
+    hr__each_rank (rank, attempt) fates[rank->local] = fate_of(attempt, rank, first);
     hr__each_rank (rank, attempt)
         if (fates[rank->local] == OTHER && shown++ < SHOWN_RANKS) write_other(attempt, rank, to);
     write_group(attempt, fates, LOST_PEER, "lost the connection to another rank and ended", to);

@@ -279,6 +279,8 @@ def test_command_that_cannot_be_executed_is_refused(words: list[str], tmp_path: 
         result = run(*words, command, env=clean())
         assert (result.returncode, result.stdout) == (code, "")
         assert result.stderr == f"headrace: cannot execute '{command}': {why}\n"
+    result = run(*words, "text", env=clean(), cwd=tmp_path)
+    assert result.returncode == 127 and result.stderr.endswith("for the file in this directory, write ./text\n")
 
 
 def test_interrupt_ends_headrace_by_the_signal() -> None:

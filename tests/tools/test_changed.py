@@ -19,9 +19,13 @@ TEXTS = {
     "tests/python/store/test_freeze.py": "",
     "tests/python/engine/test_crew.py": "from headrace._engine import crew, engine\n",
     "tests/python/loader/test_options.py": "import scripts\n",
-    "tests/python/lib/scripts.py": "import headrace._options as o\n",
+    "tests/python/loader/test_demo.py": 'DEMO = ROOT / "examples/train.py"\n',
+    "tests/python/frameworks/test_resume.py": "",
+    "tests/python/lib/scripts.py": "import headrace._options as o\nSERVER = HERE / 'server.py'\n",
+    "tests/cli/test_program.py": "",
+    "tests/cli/run/test_run_signals.py": "",
 }
-PROGRAMS = ["tell", "ring", "ring_stop", "string"]
+PROGRAMS = ["tell", "ring", "ring_stop", "string", "run_plan"]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +38,12 @@ PROGRAMS = ["tell", "ring", "ring_stop", "string"]
         ("src/arena/ring.h", {"test_ring", "test_ring_stop"}),
         ("tests/python/loader/test_options.py", {"test_options"}),
         ("python/headrace/store/_new.py", {"test_freeze"}),
+        ("examples/train.py", {"test_demo"}),  # by its name
+        ("tests/python/lib/server.py", {"test_options"}),
+        ("tests/python/engine/frameworks/new.py", {"test_reports", "test_crew"}),  # not by a name of another folder
+        ("tests/cli/run/conftest.py", {"test_run_signals"}),
+        ("tests/cli/conftest.py", {"test_program", "test_run_signals"}),
+        ("cli/run_values.c", {"test_program", "test_run_signals", "test_run_plan"}),
         ("LICENSE", set()),
     ],
 )

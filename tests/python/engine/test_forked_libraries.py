@@ -11,7 +11,7 @@ import pytest
 from loaders import only_headrace
 from processes import run
 
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.cold("the fork server has to import the library itself")]
 
 # What is imported, and used at once, so that the threads run; and what uses it again.
 LIBRARIES = {
