@@ -1,32 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes a digest of the function that builds an object, to find out whether its code or values have changed.
+"""Computes a digest of the function that builds an object, or of a dataset, to find out whether code or values differ.
 
-It contains the source text of the function and of the user's own functions and classes that it names, its constants,
-defaults and closure values, up to 64 MiB. It does not contain libraries, files or the environment.
+It contains the source text of the function and of the user's own functions and classes that it names, also where these
+are parts of values, and of each its constants, defaults, closure values and class attributes, up to 64 MiB. It does not
+contain libraries, files or the environment.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import inspect
 import sys
+import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace._cache import building, fingerprint
 from headrace._errors.units import in_units
 from headrace._inspect import users_code
 from headrace._inspect.attributes import own_attributes
+from headrace._samples.kept_generators import is_generator
 
 MOST_BYTES = 64 << 20
 _DEEPEST = 50
 _SILENT_S, _SAY_EACH_S = 2.0, 10.0  # when, and how often, a line says how much of a dataset was read
 _MUCH_BYTES = 1 << 30
 _UNSET = "a variable that is not set yet"
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))  # have no value to compare
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
+# Members of a class that say nothing which its text does not.
+_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, property, functools.cached_property)
+_READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 class TooLarge(Exception):
@@ -43,16 +51,25 @@ class Digest:
         self._left = MOST_BYTES if watch is None else sys.maxsize
         self._depth = 0  # of names that the code of names names
         self._known: dict[int, str] = {}  # the name under which a value was added first
+        self._variables: set[tuple[int, str]] = set()  # the global variables that were added
+        self._counts: dict[str, int] = {}  # of values by name
+        self._met: dict[int, Any] = {}  # the functions and classes that are parts of the value which is added now
         self._alive: list[Any] = []  # so that no id is used twice
         self.seen: dict[str, str] = {}
         self.unknown: list[str] = []  # values of which only the class counts
 
     def _note(self, name: str, data: bytes) -> None:
-        self.seen[name] = hashlib.blake2b(data, digest_size=8).hexdigest()
+        self._put(name, hashlib.blake2b(data, digest_size=8).hexdigest())
+
+    def _put(self, name: str, found: str) -> None:
+        """Functions, classes and variables of several modules may have the same name."""
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        self.seen[name if count == 1 else f"{name} ({count})"] = found
 
     def add(self, value: Any, name: str) -> None:
         """Adds a function, a class, or a value that a function uses. Raises TooLarge."""
-        if id(value) in self._known:  # which of several values an attribute is may be what matters
+        if id(value) in self._known and type(value) not in (tuple, frozenset):  # of which Python may make one of two
+            # Which of several values an attribute is may be what matters.
             self._note(name, f"the same as {self._known[id(value)]}".encode())
             return
         if self._depth == _DEEPEST:
@@ -70,12 +87,14 @@ class Digest:
         elif isinstance(value, types.MethodType):
             self.add(value.__func__, name)
             self._add_value(value.__self__, f"{name}: self")
-        elif isinstance(value, types.FunctionType):
-            self._add_function(getattr(value, "__wrapped__", value), name)
+        elif isinstance(value, (types.FunctionType, fingerprint.REMEMBERING)):
+            self._add_function(value, name)
         elif isinstance(value, type):
             self._add_class(value, name)
-        elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
-            return
+        elif isinstance(value, types.ModuleType):
+            self._note(name, f"module {value.__name__}".encode())
+        elif isinstance(value, types.BuiltinFunctionType):
+            self._add_builtin(value, name)
         else:
             self._add_value(value, name)
 
@@ -85,52 +104,66 @@ class Digest:
         self._known[id(value)] = name
         self._alive.append(value)
 
+    def _add_builtin(self, function: Any, name: str) -> None:
+        """Adds a function that is not written in Python, such as the method `get` of a dict."""
+        owner = function.__self__
+        self._note(name, f"{function.__module__}.{function.__qualname__}".encode())
+        if owner is not None and not isinstance(owner, (types.ModuleType, type)) and not is_generator(owner):
+            self._add_value(owner, f"{name}: self")
+
     def _add_function(self, function: Any, name: str) -> None:
         self._remember(function, name)
-        if not isinstance(function, types.FunctionType):
-            self.add(function, name)
-            return
-        code = function.__code__
-        self._note(name, _text_of(function))
+        wrapped = vars(function).get("__wrapped__")
+        if wrapped is not None:
+            self.add(wrapped, name)
+            name = f"{name}: decorator"
+        if isinstance(function, types.FunctionType):
+            if wrapped is None or users_code.is_users(function.__code__.co_filename):
+                self._note(name, _text_of(function))
+                self._add_names(function.__code__, function.__globals__)
+            self._add_held(function, name)
+
+    def _add_held(self, function: types.FunctionType, name: str) -> None:
+        """Adds the defaults and the closure of a function."""
         if function.__defaults__ or function.__kwdefaults__:
             self._add_value((function.__defaults__, function.__kwdefaults__), f"{name}: defaults")
-        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-            self._add_cell(cell, f"{name}: {variable}")
-        self._add_names(code, function.__globals__)
-
-    def _add_cell(self, cell: Any, name: str) -> None:
-        value = _contents(cell)
-        if value is not _UNSET:
-            self._add_used(value, name)
+        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            value = _contents(cell)
+            if value is not _UNSET:
+                self._add_used(value, f"{name}: {variable}")
 
     def _add_names(self, code: types.CodeType, variables: dict[str, Any]) -> None:
-        for name in code.co_names:
+        for name in _globals_of(code):
             if name in variables:
-                self._add_used(variables[name], name)
+                self._add_variable(variables, name, name)
                 self._add_attributes(variables[name], name, code)
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 self._add_names(constant, variables)
 
-    def _add_attributes(self, module: Any, name: str, code: types.CodeType) -> None:
-        """Adds module.function, for a module of the user."""
+    def _add_variable(self, variables: dict[str, Any], variable: str, name: str) -> None:
+        if (id(variables), variable) not in self._variables:
+            self._variables.add((id(variables), variable))
+            self._add_used(variables[variable], name)
+
+    def _add_attributes(self, module: Any, name: str, code: types.CodeType, within: tuple[Any, ...] = ()) -> None:
+        """Adds module.function, for a module of the user, or for one within it."""
         if not isinstance(module, types.ModuleType) or not users_code.is_users(getattr(module, "__file__", None)):
             return
         for attribute in code.co_names:
             if attribute in vars(module):
-                self._add_used(vars(module)[attribute], f"{name}.{attribute}")
+                self._add_variable(vars(module), attribute, f"{name}.{attribute}")
+                value = vars(module)[attribute]
+                if not any(value is one for one in (module, *within)):
+                    self._add_attributes(value, f"{name}.{attribute}", code, (module, *within))
 
     def _add_used(self, value: Any, name: str) -> None:
-        """Adds a value that code names. One that cannot be compared, such as a lock, does not count as unknown."""
-        if id(value) in self._known:
-            return
-        unknown = len(self.unknown)
+        """Adds a value that code names. Libraries do not count, and neither do locks."""
         if isinstance(value, (types.FunctionType, type)):
             if users_code.is_users(users_code.file_of(value)):
                 self.add(value, name)
-        elif not isinstance(value, types.ModuleType):
+        elif not isinstance(value, (types.ModuleType, *_LOCKS)):
             self.add(value, name)
-        del self.unknown[unknown:]
 
     def _add_class(self, cls: type, name: str) -> None:
         self._remember(cls, name)
@@ -139,12 +172,18 @@ class Digest:
             if id(base) not in self._known and users_code.is_users(users_code.file_of(base)):
                 self.add(base, f"class {base.__qualname__}")
         for attribute, member in list(vars(cls).items()):
-            function = getattr(member, "__func__", member)
-            if isinstance(function, types.FunctionType):
-                self._remember(function, f"{name}.{attribute}")
+            self._add_member(member, attribute, f"{name}.{attribute}")
+
+    def _add_member(self, member: Any, attribute: str, name: str) -> None:
+        """Adds what a method refers to, whose text is in that of the class, or the value of an attribute."""
+        functions = list(_functions_of(member))
+        for function in functions:
+            self._remember(function, name)
+            self._add_held(function, name)
+            if users_code.is_users(function.__code__.co_filename):
                 self._add_names(function.__code__, function.__globals__)
-            elif attribute == "__wrapped__":
-                self._add_used(function, f"{name}.{attribute}")
+        if not functions and not _is_pythons(attribute) and not isinstance(member, _DESCRIPTORS):
+            self._add_used(member, name)
 
     # ---- values ----
 
@@ -153,6 +192,8 @@ class Digest:
             self._note(name, f"{type(value).__name__} {value!r}".encode(errors="surrogatepass"))
             return
         self._remember(value, name)
+        met: dict[int, Any] = {}
+        self._met = met
         hashed = hashlib.blake2b(digest_size=8)
         size = _bytes_of(value)
         try:
@@ -166,13 +207,18 @@ class Digest:
             self.unknown.append(name)
             self._note(name, f"an instance of {type(value).__module__}.{type(value).__qualname__}".encode())
         else:
-            self.seen[name] = hashed.hexdigest()
+            self._put(name, hashed.hexdigest())
         if users_code.is_users(users_code.file_of(type(value))):
             self.add(type(value), f"class of {name}")
+        for one in met.values():
+            self.add(one, f"{'class' if isinstance(one, type) else 'function'} {one.__qualname__}")
 
     def _code_of(self, value: Any) -> bytes | None:
-        """Returns the text of a function or class of the user, not of what these name. None: pickle names it."""
-        if not users_code.is_users(users_code.file_of(value)) and getattr(value, "__name__", "") != "<lambda>":
+        """Returns the text of a function or class of the user; what it names is added behind the value. None: pickle
+        names it."""
+        if users_code.is_users(users_code.file_of(value)):
+            self._met[id(value)] = value
+        elif getattr(value, "__name__", "") != "<lambda>":
             return None
         if isinstance(value, type):
             return _class_text(value)
@@ -200,11 +246,39 @@ def _contents(cell: Any) -> Any:
         return _UNSET
 
 
+def _globals_of(code: types.CodeType) -> list[str]:
+    """Returns the global variables that code reads. code.co_names has the names of attributes, too."""
+    return list({one.argval: None for one in dis.get_instructions(code) if one.opname in _READS_GLOBAL})
+
+
+def _functions_of(member: Any) -> Iterator[types.FunctionType]:
+    """Yields the functions that a member of a class consists of, also of one with decorators."""
+    parts = (member.fget, member.fset, member.fdel) if isinstance(member, property) else (member,)
+    for part in parts:
+        function = getattr(part, "func", part) if isinstance(part, functools.cached_property) else part
+        function = function.__func__ if isinstance(function, (staticmethod, classmethod)) else function
+        while isinstance(function, (types.FunctionType, fingerprint.REMEMBERING)):
+            if isinstance(function, types.FunctionType):
+                yield function
+            function = vars(function).get("__wrapped__")
+
+
+def _is_pythons(attribute: str) -> bool:
+    """Returns True for an attribute that Python gives a class."""
+    is_special = attribute.startswith("__") and attribute.endswith("__") and attribute != "__wrapped__"
+    return is_special or attribute == "_abc_impl"
+
+
 def _class_text(cls: type) -> bytes:
+    """Returns the source text, and that of each method: if a class is defined again with the same name, or typed in,
+    Python finds the text of its methods only."""
     try:
-        return inspect.getsource(cls).encode(errors="surrogatepass")
+        text = inspect.getsource(cls)
     except (OSError, TypeError):
-        return cls.__qualname__.encode()
+        text = cls.__qualname__
+    functions = (function for member in list(vars(cls).values()) for function in _functions_of(member))
+    texts = [_text_of(one) for one in functions if users_code.is_users(one.__code__.co_filename)]
+    return b"\0".join([text.encode(errors="surrogatepass"), *texts])
 
 
 def _text_of(function: types.FunctionType) -> bytes:

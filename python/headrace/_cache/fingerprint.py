@@ -8,9 +8,12 @@ code, a set in the order of its parts, and what cannot be pickled by its attribu
 
 from __future__ import annotations
 
+import copyreg
+import functools
 import hashlib
 import io
 import pickle
+import struct
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -19,10 +22,13 @@ from typing import Any
 
 from headrace import _core
 from headrace._cache import attached, contents, mapped_files
+from headrace._inspect.attributes import own_attributes
 from headrace._inspect.cores import usable_cores
+from headrace._inspect.lookup import static_dict, static_mro
 from headrace._samples import tensor_parts
 from headrace._samples.kept_generators import is_generator
 
+REMEMBERING = type(functools.lru_cache(len))  # what functools.cache and lru_cache make of a function
 _PIECE_BYTES = 64 << 20  # of an array, between two looks at the progress
 
 
@@ -77,6 +83,8 @@ class _Pickler(pickle.Pickler):
         self._with_generators = with_generators
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, REMEMBERING):
+            return _marker, ("remembering", value.__wrapped__)
         if isinstance(value, (types.FunctionType, type)):
             code = None if value is _marker else self._code_of(value)
             return NotImplemented if code is None else (_marker, ("code", code))
@@ -130,15 +138,26 @@ class _Pickler(pickle.Pickler):
 
     def _by_attributes(self, value: Any) -> Any:
         """Writes an object by its attributes if pickle has no way to."""
+        if type(value) in copyreg.dispatch_table:  # such as that of `re.compile`
+            return NotImplemented
         try:
             value.__reduce_ex__(4)
         except Exception:
             pass
         else:
             return NotImplemented
-        if not getattr(value, "__dict__", None):
+        attributes = sorted((name, held) for name, held, _ in own_attributes(value))
+        if not attributes or not _has_only_attributes(type(value)):
             raise Unknown(f"{type(value).__module__}.{type(value).__qualname__}")
-        return _marker, (type(value), sorted(vars(value).items()))
+        return _marker, (type(value), attributes)
+
+
+def _has_only_attributes(cls: type) -> bool:
+    """Returns False for classes whose instances have more than attributes, such as an open file, or a dict."""
+    slotted = [base for base in static_mro(cls) if "__slots__" in static_dict(base)]  # a class in C has none
+    slots = sum(isinstance(one, types.MemberDescriptorType) for base in slotted for one in static_dict(base).values())
+    places = slots + (cls.__dictoffset__ > 0) + (cls.__weakrefoffset__ > 0)
+    return not cls.__itemsize__ and cls.__basicsize__ == object.__basicsize__ + places * struct.calcsize("P")
 
 
 def _digest_of_piece(piece: memoryview) -> bytes:

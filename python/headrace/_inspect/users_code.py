@@ -12,6 +12,8 @@ import sysconfig
 import types
 from typing import Any
 
+from headrace._inspect import lookup
+
 
 @functools.cache
 def _library_folders() -> tuple[str, ...]:
@@ -44,5 +46,13 @@ def file_of(value: Any) -> str | None:
     """Returns the file that a function or a class, or the class of an instance, was written in."""
     if isinstance(value, types.FunctionType):
         return value.__code__.co_filename
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
-    return getattr(module, "__file__", None)
+    name = getattr(value, "__module__", None) or ""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file or _place_of(value if isinstance(value, type) else type(value), name)
+
+
+def _place_of(cls: type, module: str) -> str | None:
+    """Returns where a class comes from whose module is no file, such as that of a notebook: where its methods do."""
+    members = list(lookup.static_dict(cls).values())
+    files = [one.__code__.co_filename for one in members if isinstance(one, types.FunctionType)]
+    return files[0] if files else "<typed in>" if module == "__main__" else None

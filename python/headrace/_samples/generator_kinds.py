@@ -63,6 +63,25 @@ def kinds() -> list[tuple[type, Kind]]:
     return [(cls, kind) for cls, kind in found if isinstance(cls, type)]
 
 
+def kind_of(value: Any) -> Kind | None:
+    """Returns how to treat a generator, or None for other objects. A random.SystemRandom is a generator too."""
+    return next((kind for cls, kind in kinds() if is_a(value, cls)), None)
+
+
+def state_of(generator: Any) -> Any:
+    """Returns the state of a generator as values that can be compared. restore takes it."""
+    kind = kind_of(generator)
+    assert kind is not None
+    return kind.state(generator)
+
+
+def restore(generator: Any, state: Any) -> None:
+    """Sets a generator to a state that state_of has returned."""
+    kind = kind_of(generator)
+    assert kind is not None
+    kind.restore(generator, state)
+
+
 def shared_generators() -> list[Any]:
     """Returns the generators that all code of the process shares, which random_numbers.seed_all seeds."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")

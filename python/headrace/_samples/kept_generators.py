@@ -30,32 +30,14 @@ _LEAVES = frozenset({type(None), bool, int, float, complex, str, bytes, bytearra
 _MISSING = object()
 
 
-def _kind_of(value: Any) -> generator_kinds.Kind | None:
-    return next((kind for cls, kind in generator_kinds.kinds() if lookup.is_a(value, cls)), None)
-
-
 def is_generator(value: Any) -> bool:
     """Returns True for a random.Random, a generator of numpy of any kind, and a torch.Generator. The numbers of
     random.SystemRandom have no state."""
-    return _kind_of(value) is not None and not lookup.is_a(value, random.SystemRandom)
-
-
-def state_of(generator: Any) -> Any:
-    """Returns the state of a generator as values that can be compared. restore takes it."""
-    kind = _kind_of(generator)
-    assert kind is not None
-    return kind.state(generator)
-
-
-def restore(generator: Any, state: Any) -> None:
-    """Sets a generator to a state that state_of has returned."""
-    kind = _kind_of(generator)
-    assert kind is not None
-    kind.restore(generator, state)
+    return generator_kinds.kind_of(value) is not None and not lookup.is_a(value, random.SystemRandom)
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Compares what state_of has returned, or lists of that."""
+    """Compares what generator_kinds.state_of has returned, or lists of that."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -150,12 +132,12 @@ class Own:
     def states(self, ignored: Own | None = None) -> dict[int, Any]:
         """Returns the states of the generators, by identity, without those that others have, too."""
         left_out = set() if ignored is None else set(map(id, ignored.generators()))
-        return {id(one): state_of(one) for one in self.generators() if id(one) not in left_out}
+        return {id(one): generator_kinds.state_of(one) for one in self.generators() if id(one) not in left_out}
 
     def seed(self, key: int) -> None:
         """Seeds the generators with 64 bits. Those that cannot be seeded stay as they are."""
         for one in self.generators():
-            kind = _kind_of(one)
+            kind = generator_kinds.kind_of(one)
             if kind is not None and not generator_kinds.why_not(one, kind):
                 kind.seed(one, key)
 
@@ -163,7 +145,7 @@ class Own:
     def kept(self) -> Iterator[None]:
         """Restores the generators at the end of the block to what they were at its start. One that the block has made
         or replaced in an attribute, a global variable, or a dict that is an attribute is taken away again."""
-        before = [(one, state_of(one)) for one in self.generators()]
+        before = [(one, generator_kinds.state_of(one)) for one in self.generators()]
         held = [(holder, holder.copy()) for holder in self._holders]
         try:
             yield
@@ -171,7 +153,7 @@ class Own:
             for holder, old in held:
                 holder.put_back(old)
             for generator, state in before:
-                restore(generator, state)
+                generator_kinds.restore(generator, state)
 
 
 class _Holder(NamedTuple):

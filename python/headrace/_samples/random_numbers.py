@@ -64,15 +64,12 @@ def states() -> dict[str, Any]:
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
     """Restores these generators at the end of the block to what they were at its start."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    pythons = random.getstate()
-    numpys = None if numpy is None else numpy.random.get_state()
-    torchs = None if torch is None else torch.default_generator.get_state()
+    before = states()
     try:
         yield
     finally:
-        random.setstate(pythons)
-        if numpy is not None:
-            numpy.random.set_state(numpys)
-        if torch is not None:
-            torch.default_generator.set_state(torchs)
+        random.setstate(before["random"])
+        if "numpy" in before:
+            sys.modules["numpy"].random.set_state(before["numpy"])
+        if "torch" in before:
+            sys.modules["torch"].default_generator.set_state(before["torch"])

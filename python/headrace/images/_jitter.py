@@ -202,8 +202,9 @@ def _subclass_of(base: Any) -> Any:
 
 def noting(transform: Any) -> Any:
     """Returns a copy of the transform that notes its steps; None if it is not exactly one of torchvision's."""
-    kind = _subclass_of(type(transform))
-    return None if kind is None or not _untouched.is_as_written(type(transform)) else _fill(kind, transform.__dict__)
+    cls: Any = type(transform)
+    kind = _subclass_of(cls)
+    return None if kind is None or not _untouched.is_as_written(cls) else _fill(kind, transform.__dict__)
 
 
 def _restore(base: type, attributes: dict[str, Any]) -> Any:

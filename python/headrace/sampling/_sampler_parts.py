@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from headrace._inspect import lookup
+from headrace._samples.generator_kinds import kind_of, shared_generators, state_of
 
 _LEVELS = 8  # of attributes and containers that the walk goes through
 _MOST_PARTS = 20_000  # objects that it looks at
@@ -59,7 +60,7 @@ class SamplerParts:
         self._seen[id(value)] = value
         if type(value).__module__.startswith("headrace.") or is_loader(value):
             self.ours[path] = value
-        if is_generator(value):
+        if kind_of(value):
             if any(value is one for one in shared_generators()):
                 return
             (self.lawless if isinstance(value, random.SystemRandom) else self.generators)[path] = value
@@ -76,6 +77,10 @@ class SamplerParts:
                 is_inside = True
             for name, part in _parts_of(value):
                 self._add(f"{path}.{name}" if path else name, part, level + 1, is_inside)
+
+    def states(self) -> dict[str, Any]:
+        """Returns the states of the generators."""
+        return {path: state_of(one) for path, one in self.generators.items()}
 
     def changed_since(self, before: SamplerParts) -> dict[str, str]:
         """Returns the values that have changed since another walk, as texts, and _UNKNOWN for those that cannot be
@@ -160,28 +165,6 @@ def is_loader(value: Any) -> bool:
     return is_of(value, "torch.utils.data", "DataLoader")
 
 
-def is_generator(value: Any) -> bool:
-    """Returns True for a generator of random numbers of torch, Python or numpy."""
-    return lookup.is_a(value, random.Random) or any(
-        is_of(value, module, name)
-        for module, name in (
-            ("torch", "Generator"),
-            ("numpy.random", "Generator"),
-            ("numpy.random", "RandomState"),
-            ("numpy.random", "BitGenerator"),
-        )
-    )
-
-
-def shared_generators() -> list[Any]:
-    """Returns the generators that all code of the process shares."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    found: list[Any] = [random._inst]
-    if numpy is not None:
-        found.append(numpy.random.mtrand._rand)
-    return [*found, torch.default_generator] if torch is not None else found
-
-
 # ---- the parts of an object ----
 
 
@@ -229,7 +212,7 @@ def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
         if cls.__module__.partition(".")[0] in (*_OPAQUE, "headrace"):
             continue
         for name, value in list(lookup.static_dict(cls).items()):
-            if is_generator(value):
+            if kind_of(value):
                 yield name, value
             elif isinstance(value, types.FunctionType):
                 yield from _globals_of(value)
@@ -244,7 +227,7 @@ def _globals_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         for name in code.co_names:
             value = function.__globals__.get(name)
             is_helper = isinstance(value, types.FunctionType) and value.__module__ == function.__module__
-            if is_helper or is_generator(value):
+            if is_helper or kind_of(value):
                 yield f"<global>.{name}", value
 
 

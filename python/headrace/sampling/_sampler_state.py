@@ -4,12 +4,12 @@ has, and its own, if it has state_dict and load_state_dict. It needs no torch.""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 from headrace._errors.warn import warn_user
+from headrace._samples import generator_kinds
 from headrace.sampling import _values
-from headrace.sampling._sampler_parts import SamplerParts, is_of
+from headrace.sampling._sampler_parts import SamplerParts
 from headrace.sampling._state import StateError
 
 CHANGED = "changed"  # in the seeds of a state
@@ -24,7 +24,7 @@ def state_of(sampler: Any) -> str | None:
     """Returns the state of a sampler, or None if it has none. Raises StateError if it contains objects that a state may
     not contain."""
     parts = SamplerParts(sampler)
-    own = {name: _state_of_generator(one) for name, one in parts.generators.items()}
+    own = parts.states()
     if not own and not parts.stateful:
         return None
     return _values.encode([own, state_dicts(parts)])
@@ -88,36 +88,8 @@ def load_state_dicts(sampler: Any, parts: SamplerParts, states: Any) -> None:
         parts.stateful[path].load_state_dict(state)
 
 
-def _state_of_generator(generator: Any) -> Any:
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if is_of(generator, "torch", "Generator"):
-        return generator.get_state()
-    return numpy_state(generator)
-
-
 def _set_generator(generator: Any, state: Any) -> None:
     try:
-        if isinstance(generator, random.Random):
-            generator.setstate(state)
-        elif is_of(generator, "torch", "Generator"):
-            generator.set_state(state)
-        else:
-            set_numpy_state(generator, state)
+        generator_kinds.restore(generator, state)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         raise StateError(f"headrace: the state of a {type(generator).__name__} does not fit it: {error!r}") from None
-
-
-def numpy_state(generator: Any) -> Any:
-    """Returns the state of a Generator, BitGenerator or RandomState of numpy."""
-    if is_of(generator, "numpy.random", "RandomState"):
-        return generator.get_state(legacy=False)
-    return getattr(generator, "bit_generator", generator).state
-
-
-def set_numpy_state(generator: Any, state: Any) -> None:
-    """Sets a generator of numpy to what numpy_state has returned."""
-    if is_of(generator, "numpy.random", "RandomState"):
-        generator.set_state(state)
-    else:
-        getattr(generator, "bit_generator", generator).state = state

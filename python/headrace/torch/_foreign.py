@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from headrace._inspect import lookup
-from headrace._samples import random_numbers
+from headrace._samples import generator_kinds, random_numbers
 from headrace.sampling import _values
 from headrace.sampling._sampler_parts import SamplerParts, describe_lawless
 from headrace.sampling._sampler_state import (
@@ -47,7 +47,7 @@ def has_set_epoch(sampler: Any) -> bool:
 
 def own_states(sampler: Any) -> dict[str, Any]:
     """Returns the states of a sampler's own generators, by the names of the attributes."""
-    return {name: _generators.state_of(one) for name, one in generators_of(sampler).items()}
+    return SamplerParts(sampler).states()
 
 
 def changed_states(sampler: Any, before: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Before:
     def __init__(self, sampler: Any) -> None:
         self.globals = _generators.Globals()
         self.parts = parts_of(sampler)
-        self.own = {name: _generators.state_of(one) for name, one in self.parts.generators.items()}
+        self.own = self.parts.states()
         self.states = sampler_states(self.parts)
         self._after = self.globals
 
@@ -230,7 +230,7 @@ class ForeignSource(Source):
 
 
 def _differs(state: Any, generator: Any) -> bool:
-    now = _generators.state_of(generator)
+    now = generator_kinds.state_of(generator)
     if isinstance(state, torch.Tensor):
         return not torch.equal(state, now)
     return bool(_generators.text_of(state) != _generators.text_of(now))

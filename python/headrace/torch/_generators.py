@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from headrace._samples import random_numbers
-from headrace.sampling import _sampler_state, _values
+from headrace._samples import generator_kinds, random_numbers
+from headrace.sampling import _values
 from headrace.sampling._state import StateError
 
 
@@ -59,15 +59,8 @@ def _unpack(text: str) -> list[int]:
 # ---- generators of a sampler's own ----
 
 
-def state_of(generator: Any) -> Any:
-    """Returns the state of a generator, as it is; text_of encodes it."""
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    return generator.getstate() if isinstance(generator, random.Random) else _sampler_state.numpy_state(generator)
-
-
 def text_of(state: Any) -> Any:
-    """Returns what state_of has returned as JSON can contain it."""
+    """Returns what generator_kinds.state_of has returned as JSON can contain it."""
     if isinstance(state, torch.Tensor):
         return encode(state)
     if isinstance(state, tuple):
@@ -85,7 +78,7 @@ def restore(generator: Any, text: Any) -> None:
             version, words, gauss = text
             generator.setstate((version, tuple(_unpack(words)), gauss))
         else:
-            _sampler_state.set_numpy_state(generator, _values.decode(text))
+            generator_kinds.restore(generator, _values.decode(text))
     except StateError:
         raise
     except (KeyError, ValueError, TypeError, zlib.error) as error:

@@ -204,7 +204,7 @@ class PerRankSource(Dealt):
     def entries(self) -> Any:
         if self._entries is None:
             self._parts = parts_of(self._sampler.dataset)
-            before = {name: _generators.state_of(one) for name, one in self._parts.generators.items()}
+            before = self._parts.states()
             states = sampler_states(self._parts)
             self._entries = self._sampler.begin_epoch()
             self.n = len(self._entries)

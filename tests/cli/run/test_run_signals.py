@@ -190,7 +190,9 @@ def test_killed_guardian_leaves_no_process(tmp_path: Path) -> None:
         result = job.finish()
         job.assert_nothing_is_left()
     assert result.code == 125
-    result.assert_says("^headrace: the process that watches the ranks was killed, and the ranks with it\n  40 processes that")
+    result.assert_says(
+        "^headrace: the process that watches the ranks was killed, and the ranks with it\n  40 processes that"
+    )
 
 
 def test_process_killed_at_random_leaves_no_process(tmp_path: Path) -> None:

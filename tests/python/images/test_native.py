@@ -204,7 +204,7 @@ def test_native_does_not_replace_subclasses() -> None:
 
 
 class _Doubled(v1.ToTensor if not photos.MISSING else object):  # type: ignore[misc]
-    """Has the name of its base, as classes that a decorator has made."""
+    """A class with the name of its base, as a decorator makes them."""
 
     def __call__(self, image: Any) -> Any:
         return super().__call__(image) * 2 + torch.rand(())

@@ -118,7 +118,7 @@ def test_hook_without_page_is_silent(python: str, fd: str) -> None:
     command = ["sh", "-c", f"HEADRACE_RANK_FD={fd} exec {python} -c 'import os; print(*os.environ)\n1/0'"]
     with Rank(command) as rank:
         assert rank.finish() == 1
-        assert "HEADRACE" not in rank.stdout and rank.stderr.endswith("ZeroDivisionError: division by zero\n")
+        assert "HEADRACE_RANK" not in rank.stdout and rank.stderr.endswith("ZeroDivisionError: division by zero\n")
         assert_untouched(rank)
 
 

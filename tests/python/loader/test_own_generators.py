@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from disturbed import BOTH, HERE, SLOW_METHODS, load
-from headrace._samples import own_generators
+from headrace._samples import own_generators, random_numbers
 from loaders import only_headrace
 from mishaps import collected_warnings, epoch
 
@@ -367,3 +367,16 @@ def test_containers_that_are_searched_in_part_are_named(monkeypatch: pytest.Monk
     monkeypatch.setattr(own_generators, "_MOST", 20)
     (ended,) = own_generators.Search({"dataset": [object() for _ in range(40)]}).unreachable
     assert (ended.path, ended.why[:30]) == ("dataset[19]", "20 objects were searched befor")
+
+
+def test_another_global_generator_of_numpy_is_put_back() -> None:
+    """numpy warns of the older form of its state, which only MT19937 has."""
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(3))
+    try:
+        with collected_warnings() as texts, random_numbers.generators_kept():
+            drawn = np.random.random()
+        assert np.random.random() == drawn
+        assert texts == []
+    finally:
+        np.random.set_bit_generator(before)
