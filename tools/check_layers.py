@@ -16,14 +16,14 @@ ROWS = [
     {"os"},
     {"arena"},
     {"batch", "crew", "board"},
-    {"store", "loader", "sampler", "cache", "launch", "image", "monitor"},
+    {"frozen", "loader", "sampler", "cache", "launch", "image"},
 ]
 RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
 
 # The folder that each public header belongs to; headrace.h has them all, and is for users.
 PUBLIC = {"error": "base", "visibility": "base", "version": "base", "arena": "arena", "batch": "batch"}
 PUBLIC |= {"crew": "crew", "loader": "loader", "machine": "os", "sampler": "sampler"}
-PUBLIC |= {"store": "store", "board": "board", "image": "image", "launch": "launch"}
+PUBLIC |= {"frozen": "frozen", "board": "board", "image": "image", "launch": "launch"}
 PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}
 
 FACES = ("cli", "python/headrace/_core", "examples/c")

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Writes records into one image file, which any number of processes can map, reads them by field and looks them up by
- * key.
+ * Writes records into a file of frozen data, which any number of processes can map, reads them by field and looks them
+ * up by key.
  *
  *     cc records.c $(pkg-config --cflags --libs --static headrace) -o records && ./records
  */
@@ -27,7 +27,7 @@ static hr_value text(hr_builder *builder, const char *characters) {
     return value;
 }
 
-/* {"name": "image-7", "size": 49} */
+/* {"name": "frozen data-7", "size": 49} */
 static hr_value record(hr_builder *builder, uint32_t shape, int number) {
     char name[32];
     hr_value row, size;
@@ -39,10 +39,10 @@ static hr_value record(hr_builder *builder, uint32_t shape, int number) {
     return row;
 }
 
-/* {"image-0": record, "image-1": record, ...} */
-static hr_store *write_image(const char *path) {
+/* {"frozen data-0": record, "frozen data-1": record, ...} */
+static hr_frozen *write_contents(const char *path) {
     hr_builder *builder;
-    hr_store *store;
+    hr_frozen *frozen;
     hr_value dict;
     uint32_t shape;
     check(hr_builder_open(path, &builder), "the builder");
@@ -56,30 +56,30 @@ static hr_store *write_image(const char *path) {
         check(hr_builder_put_entry(builder, dict, (uint64_t)i, record(builder, shape, i)), "an entry");
     }
     check(hr_builder_index(builder, dict), "the index");
-    check(hr_builder_finish(builder, dict, &store), "the image");
-    return store;
+    check(hr_builder_finish(builder, dict, &frozen), "the frozen data");
+    return frozen;
 }
 
-static int64_t size_of(const hr_store *store, const char *name) {
+static int64_t size_of(const hr_frozen *frozen, const char *name) {
     struct hr_item dict, row, size;
     uint64_t place;
     struct hr_key key = {.kind = HR_KIND_TEXT, .bytes = name, .count = strlen(name)};
-    check(hr_store_read(store, hr_store_root(store), &dict), "the root");
-    if (!check(hr_store_find(store, &dict, &key, &place), "the key")) return -1;
-    check(hr_store_value(store, &dict, place, &row), "the record");
-    check(hr_store_at(store, &row, 1, &size), "the field");
+    check(hr_frozen_read(frozen, hr_frozen_root(frozen), &dict), "the root");
+    if (!check(hr_frozen_find(frozen, &dict, &key, &place), "the key")) return -1;
+    check(hr_frozen_value(frozen, &dict, place, &row), "the record");
+    check(hr_frozen_at(frozen, &row, 1, &size), "the field");
     return size.integer;
 }
 
 int main(int argc, char **argv) {
     const char *path = argc > 1 ? argv[1] : "example.frozen";
-    hr_store_close(write_image(path));
+    hr_frozen_close(write_contents(path));
 
-    hr_store *store;
-    check(hr_store_open(path, HR_STORE_VERIFY, &store), "opening");
-    int64_t size = size_of(store, "image-31"), none = size_of(store, "image-x");
-    printf("image-31 has size %lld; image-x is %s\n", (long long)size, none < 0 ? "not there" : "there");
-    hr_store_close(store);
+    hr_frozen *frozen;
+    check(hr_frozen_open(path, HR_FROZEN_VERIFY, &frozen), "opening");
+    int64_t size = size_of(frozen, "image-31"), none = size_of(frozen, "image-x");
+    printf("frozen data-31 has size %lld; frozen data-x is %s\n", (long long)size, none < 0 ? "not there" : "there");
+    hr_frozen_close(frozen);
     remove(path);
     return size == 31 * 31 && none < 0 ? 0 : 1;
 }

@@ -12,12 +12,12 @@
 #include <headrace/cache_shared.h>
 #include <headrace/crew.h>
 #include <headrace/error.h>
+#include <headrace/frozen.h>
 #include <headrace/image.h>
 #include <headrace/launch.h>
 #include <headrace/loader.h>
 #include <headrace/machine.h>
 #include <headrace/sampler.h>
-#include <headrace/store.h>
 #include <headrace/version.h>
 #include <headrace/visibility.h>
 

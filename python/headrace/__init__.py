@@ -10,39 +10,39 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace import doctor as doctor
-    from headrace import store as store
+    from headrace import frozen as frozen
+    from headrace._base.exception_text import ForkWarning as ForkWarning
     from headrace._cache.interface import cache as cache
     from headrace._cache.samples import cache_samples as cache_samples
     from headrace._core import CacheError as CacheError
-    from headrace._errors.exception_text import ForkWarning as ForkWarning
+    from headrace._loader.samples.checks import SamplesDiffer as SamplesDiffer
     from headrace._numpy.collate import default_collate as default_collate
     from headrace._numpy.job import WorkerInfo as WorkerInfo
     from headrace._numpy.job import get_worker_info as get_worker_info
     from headrace._numpy.lengths import lengths as lengths
     from headrace._numpy.loader import Loader as Loader
     from headrace._ranks.disagreement import RanksDisagree as RanksDisagree
-    from headrace._samples.checks import SamplesDiffer as SamplesDiffer
+    from headrace.frozen._attributes import freeze_attributes as freeze_attributes
+    from headrace.frozen._freeze import FrozenError as FrozenError
+    from headrace.frozen._freeze import freeze as freeze
+    from headrace.frozen._freeze import open as open
+    from headrace.frozen._thaw import thaw as thaw
     from headrace.sampling._order import Order as Order
     from headrace.sampling._plan import Plan as Plan
     from headrace.sampling._state import StateError as StateError
-    from headrace.store._attributes import freeze_attributes as freeze_attributes
-    from headrace.store._freeze import StoreError as StoreError
-    from headrace.store._freeze import freeze as freeze
-    from headrace.store._freeze import open as open
-    from headrace.store._thaw import thaw as thaw
 
     __version__: str
 
 __all__ = [
     "CacheError",
     "ForkWarning",
+    "FrozenError",
     "Loader",
     "Order",
     "Plan",
     "RanksDisagree",
     "SamplesDiffer",
     "StateError",
-    "StoreError",
     "WorkerInfo",
     "__version__",
     "cache",
@@ -51,35 +51,36 @@ __all__ = [
     "doctor",
     "freeze",
     "freeze_attributes",
+    "frozen",
     "get_worker_info",
     "lengths",
     "open",
-    "store",
     "thaw",
 ]
 
 _LATE = {
     "CacheError": "headrace._core",
-    "ForkWarning": "headrace._errors.exception_text",
+    "ForkWarning": "headrace._base.exception_text",
     "Loader": "headrace._numpy.loader",
     "Order": "headrace.sampling._order",
     "Plan": "headrace.sampling._plan",
     "RanksDisagree": "headrace._ranks.disagreement",
     "WorkerInfo": "headrace._numpy.job",
     "get_worker_info": "headrace._numpy.job",
-    "SamplesDiffer": "headrace._samples.checks",
+    "SamplesDiffer": "headrace._loader.samples.checks",
     "cache": "headrace._cache.interface",
     "cache_samples": "headrace._cache.samples",
     "default_collate": "headrace._numpy.collate",
     "lengths": "headrace._numpy.lengths",
     "StateError": "headrace.sampling._state",
-    "StoreError": "headrace.store._freeze",
-    "freeze": "headrace.store._freeze",
-    "freeze_attributes": "headrace.store._attributes",
-    "open": "headrace.store._freeze",
-    "thaw": "headrace.store._thaw",
+    "StoreError": "headrace.store",
+    "FrozenError": "headrace.frozen._freeze",
+    "freeze": "headrace.frozen._freeze",
+    "freeze_attributes": "headrace.frozen._attributes",
+    "open": "headrace.frozen._freeze",
+    "thaw": "headrace.frozen._thaw",
 }
-_MODULES = ("doctor", "store")
+_MODULES = ("doctor", "frozen", "store")
 
 
 def __getattr__(name: str) -> object:

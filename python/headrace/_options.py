@@ -17,8 +17,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from headrace._errors import exception_text, units
-from headrace._inspect import lookup
+from headrace._base import exception_text, lookup, units
 
 _MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): the first task takes this much
 AUTO = "auto"  # a value of the options threads and cache

@@ -186,7 +186,7 @@ static bool meet_end(const hr_board_entry *entry, uint64_t steps, struct hr_boar
     return is_found;
 }
 
-static void store_progress(hr_board_entry *entry, uint64_t steps) {
+static void frozen_progress(hr_board_entry *entry, uint64_t steps) {
     atomic_store_explicit(&entry->shared->progress, hr__board_tag(entry->number) | steps, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst);
 }
@@ -203,7 +203,7 @@ static int tell(hr_board_entry *entry, bool is_unequal, uint64_t steps, const st
 
 int hr_board_step(hr_board_entry *entry, uint64_t steps, struct hr_board_ended *ret_ended) {
     if (atomic_load_explicit(&entry->board->is_orphan, memory_order_relaxed)) return 0;
-    store_progress(entry, steps);
+    frozen_progress(entry, steps);
     hr__stop_at(HR__AT_BOARD_STEP);
     return tell(entry, meet_end(entry, steps, ret_ended), steps, ret_ended);
 }
@@ -211,7 +211,7 @@ int hr_board_step(hr_board_entry *entry, uint64_t steps, struct hr_board_ended *
 int hr_board_end(hr_board_entry *entry, uint64_t steps, struct hr_board_ended *ret_ended) {
     if (atomic_load(&entry->board->is_orphan)) return 0;
     atomic_store(&entry->shared->end, hr__board_tag(entry->number) | steps);
-    store_progress(entry, steps);
+    frozen_progress(entry, steps);
     hr__stop_at(HR__AT_BOARD_END);
     bool is_unequal = meet_end(entry, steps, ret_ended) || hr__board_find_end(entry, steps, ret_ended) ||
                       hr__board_find_progress(entry, steps, ret_ended);

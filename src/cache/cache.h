@@ -73,7 +73,7 @@ void hr__cache_draw_id(char ret_id[HR_CACHE_ID_CHARACTERS]);
 
 /* Chooses the folder for `bytes` bytes, and says why in `ret_why`, which has HR__WHY_BYTES. -ENOSPC. */
 enum { HR__WHY_BYTES = 512 };
-int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t keep, uint32_t *ret_store,
+int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t keep, uint32_t *ret_frozen,
                      char *ret_why);
 /* Commits a file's bytes. In memory it first looks at the limits of the cgroups, because the kernel kills a process
  * that passes them. */
@@ -183,6 +183,6 @@ uint64_t hr__count_chunks(uint64_t bytes, uint64_t chunk_bytes);
  * builder's lock. */
 void hr__partials_delete(hr_cache *cache, const char *key);
 /* Finds the newest unfinished build of a key. -ENOENT. */
-int hr__partial_find(hr_cache *cache, const char *key, uint32_t *ret_store, char *ret_folder);
+int hr__partial_find(hr_cache *cache, const char *key, uint32_t *ret_frozen, char *ret_folder);
 
 #endif

@@ -87,14 +87,14 @@ void hr__partials_delete(hr_cache *cache, const char *key) {
     }
 }
 
-int hr__partial_find(hr_cache *cache, const char *key, uint32_t *ret_store, char *ret_folder) {
+int hr__partial_find(hr_cache *cache, const char *key, uint32_t *ret_frozen, char *ret_folder) {
     for (uint32_t i = 0; i < cache->store_count; i++) {
         char partial[HR__PATH_BYTES];
         struct search search = {.key = key, .key_length = strlen(key)};
         if (hr__path(partial, "%s/partial", cache->stores[i].path) < 0) continue;
         hr__folder_visit(partial, find_newest, &search);
         if (!search.is_found) continue;
-        *ret_store = i;
+        *ret_frozen = i;
         return hr__path(ret_folder, "%s/%s.%" PRIu64, partial, key, search.newest);
     }
     return -ENOENT;

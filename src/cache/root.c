@@ -60,7 +60,7 @@ static int make_parts(const char *folder, const char *const *parts, size_t count
 }
 
 /* Makes and checks a root, and the folders in it. */
-static int open_store(const char *root, bool has_locks, struct store_folder *ret_store,
+static int open_store(const char *root, bool has_locks, struct store_folder *ret_frozen,
                       struct hr__file_info *ret_info) {
     static const char *const parts[] = {"",          "/v1",       "/v1/objects", "/v1/partial",
                                         "/v1/trash", "/v1/locks", "/v1/claims"};
@@ -73,8 +73,8 @@ static int open_store(const char *root, bool has_locks, struct store_folder *ret
     if (r == 0) r = check_folder(root, ret_info);
     if (r == 0) r = check_file_system(root, &system);
     if (r == 0) r = make_parts(root, parts + 1, (has_locks ? ALL : WITHOUT_LOCKS) - 1);
-    if (r == 0) r = hr__path(ret_store->path, "%s/v1", root);
-    if (r == 0) ret_store->is_memory = system.is_memory;
+    if (r == 0) r = hr__path(ret_frozen->path, "%s/v1", root);
+    if (r == 0) ret_frozen->is_memory = system.is_memory;
     return r;
 }
 

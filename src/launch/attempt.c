@@ -71,9 +71,9 @@ static int fork_guardian(struct hr__attempt *attempt) {
 
 /* ---- what the guardian says ---- */
 
-void hr__attempt_order(struct hr__attempt *attempt, enum hr__order_kind kind, int32_t local, int signal) {
-    const struct hr__order order = {.kind = (uint32_t)kind, .local = local, .signal = signal};
-    if (attempt->control_fd >= 0) hr__write_all(attempt->control_fd, &order, sizeof order);
+void hr__attempt_command(struct hr__attempt *attempt, enum hr__command_kind kind, int32_t local, int signal) {
+    const struct hr__command command = {.kind = (uint32_t)kind, .local = local, .signal = signal};
+    if (attempt->control_fd >= 0) hr__write_all(attempt->control_fd, &command, sizeof command);
 }
 
 static void note_end(struct hr__attempt *attempt, struct hr__rank *rank, const struct hr__event *event) {

@@ -7,7 +7,7 @@ static const int64_t IMPATIENT_NS = 50000000; /* the same while a person waits *
 static const int64_t AGAIN_NS = 250000000;    /* a signal that comes sooner after the first one means the same */
 
 static void send(struct hr__attempt *attempt, int signal) {
-    hr__attempt_order(attempt, HR__ORDER_SIGNAL, -1, signal);
+    hr__attempt_command(attempt, HR__COMMAND_SIGNAL, -1, signal);
 }
 
 /* ---- stacks ---- */
@@ -30,14 +30,14 @@ static void await_stacks(struct hr__rank *rank, int64_t deadline_ns) {
 
 void hr__ending_take_stack(struct hr__attempt *attempt, struct hr__rank *rank) {
     if (rank->has_ended || !hr__page_stack_signal(rank)) return;
-    hr__attempt_order(attempt, HR__ORDER_STACKS, (int32_t)rank->local, 0);
+    hr__attempt_command(attempt, HR__COMMAND_STACKS, (int32_t)rank->local, 0);
     await_stacks(rank, hr__now_ns() + STACKS_NS);
 }
 
 void hr__ending_take_stacks(struct hr__attempt *attempt) {
     int64_t patience_ns = attempt->reason == HR__SIGNALLED ? IMPATIENT_NS : STACKS_NS;
     int64_t deadline_ns = hr__now_ns() + patience_ns;
-    hr__attempt_order(attempt, HR__ORDER_STACKS, -1, 0);
+    hr__attempt_command(attempt, HR__COMMAND_STACKS, -1, 0);
     hr__each_rank (rank, attempt)
         if (!rank->has_ended && hr__page_stack_signal(rank)) await_stacks(rank, deadline_ns);
 }
@@ -50,7 +50,7 @@ void hr__ending_kill(struct hr__attempt *attempt) {
     attempt->phase = HR__KILLING;
     hr__stop_at(HR__AT_LAUNCH_KILLS);
     hr__kill(attempt->guardian_pid, HR__CONT); /* a guardian that is stopped would obey later */
-    hr__attempt_order(attempt, HR__ORDER_SWEEP, -1, 0);
+    hr__attempt_command(attempt, HR__COMMAND_SWEEP, -1, 0);
 }
 
 void hr__ending_begin(struct hr__attempt *attempt, enum hr__reason reason, int signal) {
@@ -76,7 +76,7 @@ static void end_of_last(struct hr__attempt *attempt) {
     if (attempt->phase == HR__ENDING) hr__ending_kill(attempt);
     if (attempt->phase == HR__RUNNING) {
         attempt->phase = HR__KILLING;
-        hr__attempt_order(attempt, HR__ORDER_LEAVE, -1, 0);
+        hr__attempt_command(attempt, HR__COMMAND_LEAVE, -1, 0);
     }
 }
 

@@ -116,20 +116,20 @@ static void start_all(struct guardian *guardian) {
     hr__ranks_give(guardian->attempt);
 }
 
-/* ---- orders ---- */
+/* ---- commands ---- */
 
-static bool is_for(const struct hr__order *order, const struct hr__rank *rank) {
-    return rank->pid && !rank->has_ended && (order->local < 0 || (uint32_t)order->local == rank->local);
+static bool is_for(const struct hr__command *command, const struct hr__rank *rank) {
+    return rank->pid && !rank->has_ended && (command->local < 0 || (uint32_t)command->local == rank->local);
 }
 
-static void send_signal(struct guardian *guardian, const struct hr__order *order) {
+static void send_signal(struct guardian *guardian, const struct hr__command *command) {
     hr__each_rank (rank, guardian->attempt)
-        if (is_for(order, rank)) hr__kill(rank->pid, order->signal);
+        if (is_for(command, rank)) hr__kill(rank->pid, command->signal);
 }
 
-static void ask_for_stacks(struct guardian *guardian, const struct hr__order *order) {
+static void ask_for_stacks(struct guardian *guardian, const struct hr__command *command) {
     hr__each_rank (rank, guardian->attempt)
-        if (is_for(order, rank) && hr__page_stack_signal(rank)) hr__kill(rank->pid, hr__page_stack_signal(rank));
+        if (is_for(command, rank) && hr__page_stack_signal(rank)) hr__kill(rank->pid, hr__page_stack_signal(rank));
 }
 
 /* Parents first, so that no process starts others while its children are stopped. */
@@ -174,21 +174,21 @@ static _Noreturn void end_without_front(struct guardian *guardian) {
 }
 
 static void obey(struct guardian *guardian) {
-    struct hr__order order;
-    int length = hr__read(guardian->control_fd, &order, sizeof order); /* records of 16 bytes are never split */
-    if (length != sizeof order) end_without_front(guardian);
+    struct hr__command command;
+    int length = hr__read(guardian->control_fd, &command, sizeof command); /* records of 16 bytes are never split */
+    if (length != sizeof command) end_without_front(guardian);
     hr__stop_at(HR__AT_GUARDIAN_OBEYS);
-    switch (order.kind) {
-    case HR__ORDER_SIGNAL:
-        send_signal(guardian, &order);
+    switch (command.kind) {
+    case HR__COMMAND_SIGNAL:
+        send_signal(guardian, &command);
         break;
-    case HR__ORDER_STACKS:
-        ask_for_stacks(guardian, &order);
+    case HR__COMMAND_STACKS:
+        ask_for_stacks(guardian, &command);
         break;
-    case HR__ORDER_STOP:
-        signal_descendants((int)hr__pid(), order.signal, 0);
+    case HR__COMMAND_STOP:
+        signal_descendants((int)hr__pid(), command.signal, 0);
         break;
-    case HR__ORDER_LEAVE:
+    case HR__COMMAND_LEAVE:
         leave(guardian);
     default:
         kill_all(guardian);

@@ -176,7 +176,7 @@ __attribute__((format(printf, 2, 3))) void hr__say(struct hr__launch *launch, co
  * which is a negative code with a message: the guardian could not be started. */
 int hr__attempt_run(struct hr__attempt *attempt);
 void hr__attempt_free(struct hr__attempt *attempt);
-void hr__attempt_order(struct hr__attempt *attempt, enum hr__order_kind kind, int32_t local, int signal);
+void hr__attempt_command(struct hr__attempt *attempt, enum hr__command_kind kind, int32_t local, int signal);
 
 /* ---- ranks.c ---- */
 

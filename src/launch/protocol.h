@@ -6,18 +6,18 @@
 
 /*
  * What the front and the guardian say to each other, over two connected sockets, in records of a fixed size. The
- * guardian never waits for an order: if the front is gone, the end of the socket makes it kill everything.
+ * guardian never waits for a command: if the front is gone, the end of the socket makes it kill everything.
  */
 
-enum hr__order_kind {
-    HR__ORDER_SIGNAL = 1, /* send a signal to a rank, or to all (local -1); not to their children */
-    HR__ORDER_STACKS,     /* send a rank, or all, the signal for stacks that its page names */
-    HR__ORDER_STOP,       /* send SIGSTOP or SIGCONT to all ranks and their descendants */
-    HR__ORDER_SWEEP,      /* kill all ranks and what they have left, then end */
-    HR__ORDER_LEAVE,      /* all ranks have ended: say what they have left running, then end */
+enum hr__command_kind {
+    HR__COMMAND_SIGNAL = 1, /* send a signal to a rank, or to all (local -1); not to their children */
+    HR__COMMAND_STACKS,     /* send a rank, or all, the signal for stacks that its page names */
+    HR__COMMAND_STOP,       /* send SIGSTOP or SIGCONT to all ranks and their descendants */
+    HR__COMMAND_SWEEP,      /* kill all ranks and what they have left, then end */
+    HR__COMMAND_LEAVE,      /* all ranks have ended: say what they have left running, then end */
 };
 
-struct hr__order {
+struct hr__command {
     uint32_t kind;
     int32_t local;
     int32_t signal;

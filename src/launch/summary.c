@@ -105,7 +105,8 @@ enum fate { NOT_TOLD, NOT_STARTED, RETURNED, LOST_PEER, ASKED, KILLED, OTHER, FA
 
 static enum fate fate_of(const struct hr__attempt *attempt, const struct hr__rank *rank, const struct hr__rank *first) {
     if (rank == first) return NOT_TOLD;
-    if (attempt->reason == HR__GUARDIAN_DIED && rank->was_killed) return NOT_TOLD; /* the line about the guardian says it */
+    if (attempt->reason == HR__GUARDIAN_DIED && rank->was_killed)
+        return NOT_TOLD; /* the line about the guardian says it */
     if (!rank->pid) return NOT_STARTED;
     if (!rank->has_ended) return KILLED;
     if (!hr__rank_failed(rank)) return RETURNED;

@@ -64,18 +64,18 @@ void hr__terminal_pass_input(struct hr__attempt *attempt) {
 
 void hr__terminal_resize(struct hr__attempt *attempt) {
     if (attempt->terminal_fd >= 0) hr__terminal_copy_size(0, attempt->terminal_fd);
-    hr__attempt_order(attempt, HR__ORDER_SIGNAL, -1, HR__WINCH);
+    hr__attempt_command(attempt, HR__COMMAND_SIGNAL, -1, HR__WINCH);
 }
 
 /* Stops the ranks, then this process; the shell takes over. When it continues, hr__terminal_resume continues them. */
 void hr__terminal_suspend(struct hr__attempt *attempt) {
-    hr__attempt_order(attempt, HR__ORDER_STOP, -1, HR__STOP);
+    hr__attempt_command(attempt, HR__COMMAND_STOP, -1, HR__STOP);
     give_keyboard_back(attempt);
     hr__stop_self();
     hr__terminal_resume(attempt);
 }
 
 void hr__terminal_resume(struct hr__attempt *attempt) {
-    hr__attempt_order(attempt, HR__ORDER_STOP, -1, HR__CONT);
+    hr__attempt_command(attempt, HR__COMMAND_STOP, -1, HR__CONT);
     take_keyboard(attempt);
 }

@@ -40,12 +40,12 @@ int hr_loader_open(const struct hr_loader_options *options, hr_loader **ret_load
     while (loader->owner_count < most) loader->owner_count *= 2;
     loader->peers = calloc(loader->worker_count, sizeof *loader->peers);
     loader->owners = calloc(loader->owner_count, sizeof *loader->owners);
-    loader->orders = calloc(most, sizeof *loader->orders);
-    if (!loader->peers || !loader->owners || !loader->orders) {
+    loader->outstanding_tasks = calloc(most, sizeof *loader->outstanding_tasks);
+    if (!loader->peers || !loader->owners || !loader->outstanding_tasks) {
         hr_loader_close(loader);
         return hr__fail(-ENOMEM, "loader: no memory");
     }
-    for (uint64_t i = 0; i < most; i++) hr__order_release(loader, &loader->orders[i]);
+    for (uint64_t i = 0; i < most; i++) hr__outstanding_release(loader, &loader->outstanding_tasks[i]);
     r = hr_crew_open(loader->arena, loader->worker_count, &loader->crew);
     if (r < 0) {
         hr_loader_close(loader);
@@ -59,10 +59,11 @@ hr_loader *hr_loader_close(hr_loader *loader) {
     if (!loader) return NULL;
     hr_crew_close(loader->crew);
     hr_arena_close(loader->arena);
-    for (uint32_t i = 0; loader->orders && i < loader->most_outstanding; i++) free(loader->orders[i].payload);
+    for (uint32_t i = 0; loader->outstanding_tasks && i < loader->most_outstanding; i++)
+        free(loader->outstanding_tasks[i].payload);
     free(loader->peers);
     free(loader->owners);
-    free(loader->orders);
+    free(loader->outstanding_tasks);
     free(loader);
     return NULL;
 }
@@ -131,7 +132,7 @@ int hr_loader_begin(hr_loader *loader, const void *payload, size_t payload_bytes
     }
     for (uint32_t i = 0; i < loader->worker_count; i++) {
         struct hr__loader_peer *peer = &loader->peers[i];
-        while (peer->first) hr__order_drop_first(loader, peer);
+        while (peer->first) hr__outstanding_drop_first(loader, peer);
         *peer = (struct hr__loader_peer){.is_dismissed = peer->is_dismissed, .has_last_task = peer->has_last_task};
     }
     loader->epoch++;
@@ -188,11 +189,11 @@ int hr_loader_submit(hr_loader *loader, const void *payload, size_t payload_byte
         return hr__fail(-EAGAIN, "loader: %u tasks are outstanding already", loader->most_outstanding);
     if (!choose(loader, &worker)) return 0;
     struct hr__loader_peer *peer = &loader->peers[worker];
-    r = hr__order_keep(loader, peer, payload, payload_bytes);
+    r = hr__outstanding_keep(loader, peer, payload, payload_bytes);
     if (r < 0) return r;
     r = hr_arena_grant(loader->arena, worker, HR_TASK_MAKE, loader->submitted, payload, payload_bytes);
     if (r < 0) {
-        hr__order_drop_last(loader, peer);
+        hr__outstanding_drop_last(loader, peer);
         return hr__fail_more(r, "loader: task %llu", (unsigned long long)loader->submitted);
     }
     *hr__loader_owner(loader, loader->submitted) = worker;
@@ -217,7 +218,7 @@ static int receive(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **
         hr_delivery_done(delivery);
         return r;
     }
-    hr__order_drop_first(loader, peer);
+    hr__outstanding_drop_first(loader, peer);
     loader->answered++;
     peer->undelivered_count--;
     peer->unanswered_count--;

@@ -11,8 +11,8 @@
 
 /* An order: a task that is outstanding, with the payload that a successor of its worker would need. Its memory is used
  * again. */
-struct hr__order {
-    struct hr__order *next; /* in its worker's queue, or in the list of free orders */
+struct hr__outstanding {
+    struct hr__outstanding *next; /* in its worker's queue, or in the list of free orders */
     uint64_t task;
     void *payload;
     size_t payload_bytes;
@@ -29,7 +29,7 @@ struct hr__loader_peer {
     uint32_t undelivered_count; /* its outstanding tasks of this epoch: the length of the queue */
     uint32_t unanswered_count;  /* all that it has to answer, including the announcement of the epoch */
     uint64_t delivered_count;   /* in this epoch */
-    struct hr__order *first, *last;
+    struct hr__outstanding *first, *last;
 };
 
 /* The tasks [answered, submitted) are outstanding. In order, `owners` has the worker of each task, at its number modulo
@@ -49,8 +49,8 @@ struct hr_loader {
     struct hr__loader_peer *peers;
     uint32_t *owners;
     uint32_t owner_count;
-    struct hr__order *orders; /* most_outstanding */
-    struct hr__order *free_orders;
+    struct hr__outstanding *outstanding_tasks; /* most_outstanding */
+    struct hr__outstanding *free_outstanding;
 };
 
 /* In order: where the worker of an outstanding task is stored. */
@@ -66,12 +66,12 @@ int hr__loader_grant_last(hr_loader *loader, uint32_t worker);
 /* ---- orders.c ---- */
 
 /* Adds a task with a copy of its payload to the end of its worker's queue. -ENOMEM. */
-int hr__order_keep(hr_loader *loader, struct hr__loader_peer *peer, const void *payload, size_t bytes);
+int hr__outstanding_keep(hr_loader *loader, struct hr__loader_peer *peer, const void *payload, size_t bytes);
 /* Removes the oldest task of the queue: the worker has answered it. */
-void hr__order_drop_first(hr_loader *loader, struct hr__loader_peer *peer);
+void hr__outstanding_drop_first(hr_loader *loader, struct hr__loader_peer *peer);
 /* Removes the newest task of the queue: it could not be granted. */
-void hr__order_drop_last(hr_loader *loader, struct hr__loader_peer *peer);
-void hr__order_release(hr_loader *loader, struct hr__order *order);
+void hr__outstanding_drop_last(hr_loader *loader, struct hr__loader_peer *peer);
+void hr__outstanding_release(hr_loader *loader, struct hr__outstanding *outstanding);
 
 /* ---- replace.c ---- */
 

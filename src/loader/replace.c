@@ -25,11 +25,12 @@ int hr__loader_take_back(hr_loader *loader, uint32_t worker) {
 /* In the queue, published tasks come first, then lost ones. */
 static int grant_again(hr_loader *loader, uint32_t worker) {
     struct hr__loader_peer *peer = &loader->peers[worker];
-    const struct hr__order *order = peer->first;
-    for (uint32_t i = peer->lost_count; i < peer->undelivered_count; i++) order = order->next;
-    for (; order; order = order->next) {
-        int r = hr_arena_grant(loader->arena, worker, HR_TASK_MAKE, order->task, order->payload, order->payload_bytes);
-        if (r < 0) return hr__fail_more(r, "loader: task %llu, made again", (unsigned long long)order->task);
+    const struct hr__outstanding *outstanding = peer->first;
+    for (uint32_t i = peer->lost_count; i < peer->undelivered_count; i++) outstanding = outstanding->next;
+    for (; outstanding; outstanding = outstanding->next) {
+        int r = hr_arena_grant(loader->arena, worker, HR_TASK_MAKE, outstanding->task, outstanding->payload,
+                               outstanding->payload_bytes);
+        if (r < 0) return hr__fail_more(r, "loader: task %llu, made again", (unsigned long long)outstanding->task);
         peer->lost_count--;
         hr__stop_at(HR__AT_LOADER_GRANTED_AGAIN);
     }
@@ -73,11 +74,11 @@ int hr_loader_outstanding(const hr_loader *loader, uint32_t worker, uint32_t nth
                           const void **ret_payload, size_t *ret_payload_bytes) {
     if (worker >= loader->worker_count)
         return hr__fail(-EINVAL, "loader: worker %u of %u", worker, loader->worker_count);
-    const struct hr__order *order = loader->peers[worker].first;
-    while (order && nth-- > 0) order = order->next;
-    if (!order) return hr__loader_nothing_outstanding();
-    *ret_task = order->task;
-    *ret_payload = order->payload;
-    *ret_payload_bytes = order->payload_bytes;
+    const struct hr__outstanding *outstanding = loader->peers[worker].first;
+    while (outstanding && nth-- > 0) outstanding = outstanding->next;
+    if (!outstanding) return hr__loader_nothing_outstanding();
+    *ret_task = outstanding->task;
+    *ret_payload = outstanding->payload;
+    *ret_payload_bytes = outstanding->payload_bytes;
     return 0;
 }

@@ -156,7 +156,7 @@ def test_help_names_the_options() -> None:
 
 
 def test_progress_says_how_far(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace._errors import progress
+    from headrace._base import progress
 
     monkeypatch.setattr(progress, "_FILE_S", 0.0)
     with progress.Progress("samples", 4, True) as shown:

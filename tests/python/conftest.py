@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import warm
-from headrace._forkserver import client
+from headrace._loader.forkserver import client
 from mishaps import Marks
 from processes import children, is_held_elsewhere, shared_files, until
 

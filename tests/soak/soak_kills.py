@@ -33,7 +33,7 @@ import headrace  # noqa: E402
 import numpy as np  # noqa: E402
 import sweep_host  # noqa: E402
 from for_torch import ForTorch  # noqa: E402
-from headrace._engine import crew  # noqa: E402
+from headrace._loader.trainer import crew  # noqa: E402
 from mishaps import Marks, Plan, Random, Resumable  # noqa: E402
 from processes import children, private_bytes, shared_bytes, until  # noqa: E402
 

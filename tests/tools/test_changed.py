@@ -9,15 +9,15 @@ TABLE = changed.read_table("""
 
 | question | file | tests |
 |---|---|---|
-| Who tells a death? | `_engine/reports.py`: `tell`; `src/crew/tell.c` | `engine/test_reports.py`; `unit/test_tell.c` |
-| Where is a type? | `store/types/` | `store/test_freeze.py` |
+| Who tells? | `_loader/trainer/reports.py`: `tell`; `src/crew/tell.c` | `loader/test_reports.py`; `unit/test_tell.c` |
+| Where is a type? | `frozen/types/` | `frozen/test_freeze.py` |
 
 ## Build
 """)
 TEXTS = {
-    "tests/python/engine/test_reports.py": "",
-    "tests/python/store/test_freeze.py": "",
-    "tests/python/engine/test_crew.py": "from headrace._engine import crew, engine\n",
+    "tests/python/loader/test_reports.py": "",
+    "tests/python/frozen/test_freeze.py": "",
+    "tests/python/loader/test_crew.py": "from headrace._loader.trainer import crew, engine\n",
     "tests/python/loader/test_options.py": "import scripts\n",
     "tests/python/loader/test_demo.py": 'DEMO = ROOT / "examples/train.py"\n',
     "tests/python/frameworks/test_resume.py": "",
@@ -32,15 +32,16 @@ PROGRAMS = ["tell", "ring", "ring_stop", "string", "run_plan"]
     ("file", "tests"),
     [
         ("src/crew/tell.c", {"test_reports", "test_tell"}),
-        ("python/headrace/store/types/tables.py", {"test_freeze"}),
-        ("python/headrace/_engine/crew.py", {"test_reports", "test_tell", "test_crew"}),  # by its neighbour, by imports
+        ("python/headrace/frozen/types/tables.py", {"test_freeze"}),
+        # By its neighbour, and by imports.
+        ("python/headrace/_loader/trainer/crew.py", {"test_reports", "test_tell", "test_crew"}),
         ("python/headrace/_options.py", {"test_options"}),  # by a module that tests share
         ("src/arena/ring.h", {"test_ring", "test_ring_stop"}),
         ("tests/python/loader/test_options.py", {"test_options"}),
-        ("python/headrace/store/_new.py", {"test_freeze"}),
+        ("python/headrace/frozen/_new.py", {"test_freeze"}),
         ("examples/train.py", {"test_demo"}),  # by its name
         ("tests/python/lib/server.py", {"test_options"}),
-        ("tests/python/engine/frameworks/new.py", {"test_reports", "test_crew"}),  # not by a name of another folder
+        ("tests/python/frozen/frameworks/new.py", {"test_freeze"}),  # not by a name of another folder
         ("tests/cli/run/conftest.py", {"test_run_signals"}),
         ("tests/cli/conftest.py", {"test_program", "test_run_signals"}),
         ("cli/run_values.c", {"test_program", "test_run_signals", "test_run_plan"}),

@@ -26,7 +26,9 @@ from headrace._cache.files import Files
 Handle = tuple[str, str, str, str]  # root, name, version, id
 
 _attached: weakref.WeakValueDictionary[tuple[str, str], _core.Cached] = weakref.WeakValueDictionary()  # by root and id
-_values: weakref.WeakValueDictionary[tuple[str, str], Any] = weakref.WeakValueDictionary()  # images, by root and id
+_values: weakref.WeakValueDictionary[tuple[str, str], Any] = (
+    weakref.WeakValueDictionary()
+)  # frozen data, by root and id
 _names: set[tuple[str, str, str]] = set()  # root, name and version of objects that this process had attached
 _starts: list[int] = []  # the addresses of all mapped objects, sorted
 _ranges: dict[int, tuple[int, Handle, bool]] = {}  # by start: the end, the handle, and whether it is written to
@@ -113,7 +115,7 @@ def value_of(cache: _core.Cache, cached: _core.Cached) -> Any:
     if meta["kind"] == "array":
         return _array(cached, meta)
     if meta["kind"] == "frozen":
-        return _image(cache, cached).root()
+        return _frozen(cache, cached).root()
     if meta["kind"] == "files":
         register_arrays()
         return _files(cache, cached)
@@ -153,23 +155,23 @@ def _files(cache: _core.Cache, cached: _core.Cached) -> Any:
     return files
 
 
-def _image(cache: _core.Cache, cached: _core.Cached) -> _core.Image:
+def _frozen(cache: _core.Cache, cached: _core.Cached) -> _core.Frozen:
     info = cached.info()
     key = (cache.root, info["id"])
-    image = _values.get(key)
-    if image is None:
-        from headrace.store import _freeze, _pickling  # not at the top: workers that only get arrays do not need it
+    frozen = _values.get(key)
+    if frozen is None:
+        from headrace.frozen import _freeze, _pickling  # not at the top: workers that only get arrays do not need it
 
         _freeze.know_arrays()
-        image = _core.image_over(cached, True)
-        _pickling.remember(image, None)
+        frozen = _core.frozen_over(cached, True)
+        _pickling.remember(frozen, None)
         if not info["is_private"]:
-            image.handle = (_load_image, (cache.root, info["name"], info["version"], info["id"]))
-        image.open_file = functools.partial(_open_again, cached.fd)
-        _values[key] = image
+            frozen.handle = (_load_frozen, (cache.root, info["name"], info["version"], info["id"]))
+        frozen.open_file = functools.partial(_open_again, cached.fd)
+        _values[key] = frozen
         if "numpy" in sys.modules:  # it may contain arrays
             register_arrays()
-    return image
+    return frozen
 
 
 def _open_again(fd: int) -> int:
@@ -180,9 +182,9 @@ def _open_again(fd: int) -> int:
 # ---- handles ----
 
 
-def _load_image(root: str, name: str, version: str, identity: str) -> _core.Image:
+def _load_frozen(root: str, name: str, version: str, identity: str) -> _core.Frozen:
     cache = opening.open_cache(root)
-    return _image(cache, attach_sent(cache, name, version, identity))
+    return _frozen(cache, attach_sent(cache, name, version, identity))
 
 
 def attach_sent(cache: _core.Cache, name: str, version: str, identity: str) -> _core.Cached:

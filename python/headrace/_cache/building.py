@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _core
+from headrace._base import exception_text
+from headrace._base.raising import Sent, remade, traceback_of
+from headrace._base.units import in_duration, in_units
+from headrace._base.warn import log
 from headrace._cache import attached
-from headrace._errors import exception_text
-from headrace._errors.raising import Sent, remade, traceback_of
-from headrace._errors.units import in_duration, in_units
-from headrace._errors.warn import log
 
 _SLICE_S = 0.2  # between two looks at signals
 _PATIENCE_S = 2.0  # waiting for another builder is reported after this time, then at intervals that double

@@ -11,7 +11,7 @@ from types import GeneratorType
 from typing import Any
 
 from headrace import _core
-from headrace.store import _freeze
+from headrace.frozen import _freeze
 
 _BLOCK_BYTES = 8 << 20  # an array that is not contiguous is copied in blocks of this size
 

@@ -19,11 +19,11 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace._base import users_code
+from headrace._base.attributes import own_attributes
+from headrace._base.units import in_units
 from headrace._cache import building, fingerprint
-from headrace._errors.units import in_units
-from headrace._inspect import users_code
-from headrace._inspect.attributes import own_attributes
-from headrace._samples.kept_generators import is_generator
+from headrace._loader.samples.kept_generators import is_generator
 
 MOST_BYTES = 64 << 20
 _DEEPEST = 50

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core
+from headrace._base.warn import warn_user
 from headrace._cache import attached, building, contents, function, opening, stamps, writer
 from headrace._cache.opening import Root
-from headrace._errors.warn import warn_user
 
 if TYPE_CHECKING:
     from headrace._cache.shared import Shared
@@ -112,7 +112,7 @@ def _no_such(
 
 
 def _without_cache(name: str, build: Callable[[], Any] | None) -> Any:
-    from headrace.store import freeze
+    from headrace.frozen import freeze
 
     if build is None:
         raise KeyError(f"headrace.cache: '{name}' cannot be looked up: HEADRACE_DISABLE is set")

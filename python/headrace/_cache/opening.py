@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from headrace import _core
-from headrace._errors.units import size_of
+from headrace._base.units import size_of
 
 KEEPS = ("job", "boot", "disk")  # by the numbers of enum hr_cache_keep
 _TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}

@@ -20,18 +20,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace import _core, _options
+from headrace._base import exception_text, lookup
+from headrace._base.units import in_units
+from headrace._base.warn import warn_user
 from headrace._cache import attached, building, opening, splitting, stamps, tables
 from headrace._cache.opening import Root
 from headrace._cache.tables import Handle
-from headrace._errors import exception_text
-from headrace._errors.units import in_units
-from headrace._errors.warn import warn_user
-from headrace._inspect import lookup
-from headrace._samples import checks, pending
-from headrace._samples.compare import difference
-from headrace._samples.kept_generators import Own
-from headrace._samples.prepared import PreparedDataset
-from headrace._start import pickling
+from headrace._loader.samples import checks, pending
+from headrace._loader.samples.compare import difference
+from headrace._loader.samples.kept_generators import Own
+from headrace._loader.samples.prepared import PreparedDataset
+from headrace._loader.start import pickling
 
 _CHECK, _CHECKING, _RIGHT, _WRONG = range(4)  # enum hr_samples_check
 _LOOK_S = 0.01  # between two looks whether the check of another process has ended

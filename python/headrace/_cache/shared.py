@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from headrace import _core
+from headrace._base import lookup
+from headrace._base.warn import warn_user
 from headrace._cache import attached, building, opening
-from headrace._errors.warn import warn_user
-from headrace._inspect import lookup
 from headrace._tensors import shared as shared_tensors
 
 _open: weakref.WeakValueDictionary[tuple[str, str], _core.Shared] = weakref.WeakValueDictionary()  # by root and id

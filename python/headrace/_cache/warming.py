@@ -10,8 +10,8 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from headrace import _core
-from headrace._errors.progress import Progress
-from headrace._inspect.cores import check_workers, usable_cores
+from headrace._base.cores import check_workers, usable_cores
+from headrace._base.progress import Progress
 
 _PARTS = 50  # for each worker, so that all end at about the same time
 _MOST = 256  # samples of a part

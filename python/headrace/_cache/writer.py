@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from headrace import _core
+from headrace._base.raising import Sent, traceback_of
 from headrace._cache import attached, building, contents
-from headrace._errors.raising import Sent, traceback_of
 
 _CHUNK_BYTES = 32 << 20
 

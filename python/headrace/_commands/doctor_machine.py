@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from headrace import _options
+from headrace._base import lookup
 from headrace._commands import target
-from headrace._inspect import lookup
 from headrace.doctor import observations
 from headrace.doctor.observations import Observation
 

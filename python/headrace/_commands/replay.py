@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from headrace._base import lookup
 from headrace._commands.target import Failed, load, reports_failure, show, users_part
-from headrace._inspect import lookup
 from headrace._options import is_iterable_only, is_torchs_loader
 
 _DESCRIPTION = """\
@@ -220,8 +220,8 @@ def _getter(dataset: Any, seed: int | None, epoch: int, draw: int) -> _Get:
 
     if seed is None:
         return get
-    from headrace._samples.own_generators import OwnGenerators, roots_of
-    from headrace._samples.random_numbers import seed_all
+    from headrace._loader.samples.own_generators import OwnGenerators, roots_of
+    from headrace._loader.samples.random_numbers import seed_all
 
     with contextlib.suppress(ImportError):  # a worker imports it, and seeds it before the first sample
         importlib.import_module("numpy.random")

@@ -11,10 +11,10 @@ import time
 from typing import Any
 
 from headrace import _options
+from headrace._base.cores import check_workers
+from headrace._base.units import in_duration, in_units
 from headrace._commands.replay import dataset_of
 from headrace._commands.target import Failed, load, reports_failure, show_failure
-from headrace._errors.units import in_duration, in_units
-from headrace._inspect.cores import check_workers
 
 _DESCRIPTION = """\
 Makes the samples of a dataset, and keeps them in the cache, so that jobs with
@@ -49,8 +49,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _examine(dataset: Any) -> dict[str, Any]:
     """Returns what making all samples would take, from a few of them."""
-    from headrace._samples.checks import spread
-    from headrace._start import pickling
+    from headrace._loader.samples.checks import spread
+    from headrace._loader.start import pickling
 
     numbers = spread(len(dataset), _EXAMINED)
     start, size = time.perf_counter(), 0

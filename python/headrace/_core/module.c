@@ -3,7 +3,7 @@
 #include "cache/cache.h"
 #include "exchange/encode.h"
 #include "exchange/exchange.h"
-#include "frozen/store.h"
+#include "frozen/frozen.h"
 #include "image/image.h"
 #include "inspect/inspect.h"
 #include "sampler/sampler.h"
@@ -189,7 +189,7 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyModule_AddType(module, &WalkerType) < 0 || PyModule_AddType(module, &OrderType) < 0 ||
         PyType_Ready(&OrderIteratorType) < 0 || PyModule_AddType(module, &BoardType) < 0 ||
         PyModule_AddType(module, &BoardEntryType) < 0 || PyModule_AddType(module, &PictureType) < 0 ||
-        store_add(module) < 0 || cache_add(module) < 0 || add_constants(module) < 0) {
+        frozen_add(module) < 0 || cache_add(module) < 0 || add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace._inspect import lookup
+from headrace._base import lookup
 
 
 def default_collate(samples: list[Any]) -> Any:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace import _core, _options
-from headrace._engine import engine as _engine
-from headrace._engine import restart_state, start_errors
-from headrace._engine.worker_places import WorkerPlaces
+from headrace._loader.samples import own_generators, refill
+from headrace._loader.start import signals
+from headrace._loader.trainer import engine as _engine
+from headrace._loader.trainer import restart_state, start_errors
+from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._numpy.job import Job
 from headrace._numpy.worker_error import reraise
-from headrace._samples import own_generators, refill
-from headrace._start import signals
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
 
@@ -32,14 +32,14 @@ class WorkerIterator(_core.Iterator):
     epoch: Epoch | None = None  # of a map-style dataset
     watch: Watch | None = None
 
-    def __init__(self, loader: Loader, epoch: int, places: WorkerPlaces | None) -> None:
+    def __init__(self, loader: Loader, epoch: int, places: WorkerPositions | None) -> None:
         self._places = places
         self._timeout = loader.timeout or None
         self._batch_size = loader.batch_size
         self._keep_workers = loader.persistent_workers
         policy = _options.Policy.of(loader, loader._is_iterable, {})
         if policy.freeze:
-            from headrace.store._attributes import Freezer  # imported only if it is needed
+            from headrace.frozen._attributes import Freezer  # imported only if it is needed
 
             loader.__dict__.setdefault("_freezer", Freezer()).freeze(loader.dataset)
         if policy.rng == "sample":
@@ -85,7 +85,7 @@ class WorkerIterator(_core.Iterator):
         self,
         tasks: _core.Tasks,
         epoch: int,
-        places: WorkerPlaces | None,
+        places: WorkerPositions | None,
         count_draws: Callable[[Any], Sequence[int]] | None,
     ) -> None:
         """Starts an epoch with these tasks. places: notes where the workers are in an iterable dataset. count_draws:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job of a worker of headrace.Loader: takes samples from the dataset and makes batches of them.
 
-headrace._worker.main runs it in the worker process. The fork server imports this module before it forks workers.
+headrace._loader.worker.main runs it in the worker process. The fork server imports this module before it forks workers.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace import _core, _options
-from headrace._engine import restart_state
-from headrace._errors import raising
-from headrace._inspect import dataset_epochs
+from headrace._base import raising
+from headrace._loader.samples import dataset_epochs, prepared
+from headrace._loader.samples.maker import SampleMaker
+from headrace._loader.start.start_state import StartState
+from headrace._loader.trainer import restart_state
+from headrace._loader.worker import diagnostics
+from headrace._loader.worker.iterable_fetcher import IterableFetcher
+from headrace._loader.worker.job import DatasetJob, EndOfData
+from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._numpy.collate import default_collate
 from headrace._numpy.worker_error import WorkerError
-from headrace._samples import prepared
-from headrace._samples.maker import SampleMaker
-from headrace._start.start_state import StartState
-from headrace._worker import diagnostics
-from headrace._worker.iterable_fetcher import IterableFetcher
-from headrace._worker.job import DatasetJob, EndOfData
-from headrace._worker.library_threads import limit_library_threads
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def _seed_all(seed: int, epoch: int, worker: int) -> None:
 
 @dataclass
 class Job(DatasetJob):
-    """Implements headrace._worker.main.Job."""
+    """Implements headrace._loader.worker.main.Job."""
 
     dataset: Any
     is_iterable: bool

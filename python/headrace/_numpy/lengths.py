@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core
-from headrace._errors.progress import Progress
-from headrace._errors.warn import warn_user
-from headrace._inspect import lookup
-from headrace._inspect.cores import check_workers, usable_cores
+from headrace._base import lookup
+from headrace._base.cores import check_workers, usable_cores
+from headrace._base.progress import Progress
+from headrace._base.warn import warn_user
+from headrace._loader.samples import random_numbers
 from headrace._numpy.loader import Loader
-from headrace._samples import random_numbers
 
 if TYPE_CHECKING:
     import numpy as np

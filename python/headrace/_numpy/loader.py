@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace import _core, _options
-from headrace._engine import engine as _engine
-from headrace._engine import in_process, restart_state
-from headrace._engine.iterable_epoch import IterableEpoch
-from headrace._engine.worker_places import WorkerPlaces
-from headrace._forkserver import client, context
-from headrace._inspect import lookup
+from headrace._base import lookup
+from headrace._loader.forkserver import client, context
+from headrace._loader.start import contexts
+from headrace._loader.trainer import engine as _engine
+from headrace._loader.trainer import in_process, restart_state
+from headrace._loader.trainer.iterable_epoch import IterableEpoch
+from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._numpy.collate import default_collate
 from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
-from headrace._numpy.place import Place
+from headrace._numpy.place import EpochPosition
 from headrace._options import Options
 from headrace._ranks import callers
-from headrace._start import contexts
 from headrace.sampling import _state
 from headrace.sampling._epoch import Last
 from headrace.sampling._plan import Plan
@@ -123,7 +123,7 @@ class Loader(Options):
         self._cached: Any = None  # the CachedSamples of the option cache
         self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest iterator has it
         self._blame = restart_state.SampleDeaths()
-        self._place = Place()
+        self._place = EpochPosition()
         # The lines that made it, if its ranks are compared.
         self._made_by = callers.place_of_caller() if isinstance(batch_sampler, Plan) else None
         self._check_values()
@@ -290,7 +290,7 @@ class Loader(Options):
         self,
         tasks: _core.Tasks,
         epoch: int,
-        places: WorkerPlaces | None,
+        places: WorkerPositions | None,
         was_drawn: Callable[[], None] | None = None,
         count_draws: Callable[[Any], Sequence[int]] | None = None,
     ) -> Any:

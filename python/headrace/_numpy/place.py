@@ -7,8 +7,8 @@ import itertools
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from headrace._engine.iterable_epoch import IterableEpoch
-from headrace._inspect import lookup
+from headrace._base import lookup
+from headrace._loader.trainer.iterable_epoch import IterableEpoch
 from headrace._ranks import callers, where
 from headrace._ranks.agreement import Agreement
 from headrace.sampling import _exact, _iterable, _pending, _sampler_state, _state
@@ -122,7 +122,7 @@ def _size_of(dataset: Any) -> int | None:
     return len(dataset) if lookup.has_special(dataset, "__len__") else None
 
 
-class Place:
+class EpochPosition:
     """The place of a loader in its epochs."""
 
     def __init__(self) -> None:
@@ -134,9 +134,9 @@ class Place:
 
     # ---- taking it ----
 
-    def copy(self) -> Place:
+    def copy(self) -> EpochPosition:
         """Returns the place of a copy of the loader, which continues the same state, and has begun no epoch."""
-        other, pending = Place(), self._pending_now()
+        other, pending = EpochPosition(), self._pending_now()
         if pending is not None:
             other._pending = Pending(pending.state, pending.skipped)
         return other

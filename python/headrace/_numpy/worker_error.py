@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import NoReturn
 
-from headrace._errors import exception_text, raising
-from headrace._start import signals
+from headrace._base import exception_text, raising
+from headrace._loader.start import signals
 
 
 class _Lines(str):

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace import _core
-from headrace._errors.warn import warn_user
+from headrace._base.warn import warn_user
+from headrace._loader.start import signals
 from headrace._ranks import membership
 from headrace._ranks.disagreement import (
     SWITCH,
@@ -27,9 +28,8 @@ from headrace._ranks.disagreement import (
     have_other_datasets,
 )
 from headrace._ranks.job import attempt, find_job
-from headrace._ranks.loader_place import LoaderPlace
+from headrace._ranks.loader_identity import LoaderIdentity
 from headrace._ranks.remainder import ALLOWED, ERROR, Remainder
-from headrace._start import signals
 
 WAIT_S = 2.0  # for the ranks that begin an epoch later
 NOTE_AFTER_S = 30.0  # a note of missing ranks comes at the first epoch after so long
@@ -51,7 +51,7 @@ class Store(Protocol):
 
 
 _store: Store | None = None
-_late: set[str] = set()  # the makers (see LoaderPlace) of loaders for which ranks did not come in time
+_late: set[str] = set()  # the makers (see LoaderIdentity) of loaders for which ranks did not come in time
 _given_up: set[str] = set()  # the makers of loaders that are not compared any more
 
 
@@ -69,7 +69,7 @@ class Agreement:
     settings: a text; loaders with other settings are different loaders.
     """
 
-    def __init__(self, place: LoaderPlace, rank: int, world_size: int, settings: str = "") -> None:
+    def __init__(self, place: LoaderIdentity, rank: int, world_size: int, settings: str = "") -> None:
         self._place, self._settings = place, settings
         self._rank, self._world_size = rank, world_size
         self._member: membership.Membership | None = None

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from headrace._ranks.loader_place import LoaderPlace
+from headrace._ranks.loader_identity import LoaderIdentity
 
 _FRAMEWORKS = ("accelerate", "transformers", "lightning", "pytorch_lightning", "lightning_fabric")
 _INSIDE = ("headrace", "torch", *_FRAMEWORKS)  # their lines do not name a loader
@@ -41,13 +41,13 @@ def epoch_was_ended() -> bool:
     return False
 
 
-def place_of_caller(kind: str = "") -> LoaderPlace:
+def place_of_caller(kind: str = "") -> LoaderIdentity:
     """Returns the place of a loader that the calling lines outside of headrace, torch and frameworks make. kind: see
-    LoaderPlace."""
+    LoaderIdentity."""
     lines: list[str] = []
     for package, frame in _frames():
         if package not in _INSIDE:
             lines.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
         if len(lines) == _LINES:
             break
-    return LoaderPlace(lines, kind)
+    return LoaderIdentity(lines, kind)

@@ -8,8 +8,8 @@ import multiprocessing
 import os
 
 from headrace import _core
+from headrace._loader.start import signals
 from headrace._ranks.job import Job
-from headrace._start import signals
 
 BOARD_FD = "HEADRACE_BOARD_FD"  # the number of an inherited descriptor of a board
 

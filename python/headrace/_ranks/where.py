@@ -17,7 +17,7 @@ _SPECIAL_STEPS = 0xFFFFFFF0  # Slurm numbers the batch script and the like from 
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """The rank of this process in a training, from 0 to world_size - 1.
 
     local_rank, local_world_size: the same among the ranks of this machine; None if they are not known. source: what
@@ -54,7 +54,7 @@ def rank_or_zero() -> int:
         return 0
 
 
-def find(num_replicas: int | None = None, rank: int | None = None) -> Place:
+def find(num_replicas: int | None = None, rank: int | None = None) -> RankPlace:
     """Returns the place of this process among the ranks of its training.
 
     The first of these that says it counts: the arguments; torch.distributed's default group, if it is initialized; the
@@ -92,19 +92,19 @@ def _check_rank(rank: Any, world_size: int) -> int:
     return number
 
 
-def _given(num_replicas: int, rank: Any) -> Place:
+def _given(num_replicas: int, rank: Any) -> RankPlace:
     """Returns the place that both arguments give. The ranks of this machine are known if a launcher says the same."""
     number = _check_rank(rank, num_replicas)
     try:
         found = _find_around()
     except ValueError:  # what is wrong around this process does not matter
-        found = Place(0, 1, None, None, "")
+        found = RankPlace(0, 1, None, None, "")
     if (found.rank, found.world_size) == (number, num_replicas):
         return replace(found, source=_ARGUMENTS)
-    return Place(number, num_replicas, None, None, _ARGUMENTS)
+    return RankPlace(number, num_replicas, None, None, _ARGUMENTS)
 
 
-def _completed(found: Place, num_replicas: int | None, rank: Any) -> Place:
+def _completed(found: RankPlace, num_replicas: int | None, rank: Any) -> RankPlace:
     """Returns the place that was found, if the one argument that is given is the same there."""
     if num_replicas is None:
         _check_same("rank", _check_int("rank", rank), "num_replicas", found.rank, found)
@@ -113,7 +113,7 @@ def _completed(found: Place, num_replicas: int | None, rank: Any) -> Place:
     return found
 
 
-def _check_same(name: str, given: int, other: str, seen: int, found: Place) -> None:
+def _check_same(name: str, given: int, other: str, seen: int, found: RankPlace) -> None:
     if given != seen:
         raise ValueError(
             f"headrace: {name}={given} is given without {other}, but this process is rank {found.rank} of "
@@ -121,15 +121,15 @@ def _check_same(name: str, given: int, other: str, seen: int, found: Place) -> N
         )
 
 
-def _find_around() -> Place:
+def _find_around() -> RankPlace:
     place = _of_torch() or _of_environment()
     if place is not None:
         return place
     _check_halves()
-    return Place(0, 1, 0, 1, NOWHERE)
+    return RankPlace(0, 1, 0, 1, NOWHERE)
 
 
-def _of_torch() -> Place | None:
+def _of_torch() -> RankPlace | None:
     """Returns the place in torch.distributed's default group, or None. It does not import torch."""
     distributed: Any = sys.modules.get("torch.distributed")
     is_available = getattr(distributed, "is_available", None)  # None while another thread is importing torch
@@ -138,17 +138,17 @@ def _of_torch() -> Place | None:
     rank, size = distributed.get_rank(), distributed.get_world_size()
     around = _of_environment_or_none()
     local = (around.local_rank, around.local_world_size) if around and around.rank == rank else (None, None)
-    return Place(rank, size, *local, "torch.distributed's default group")
+    return RankPlace(rank, size, *local, "torch.distributed's default group")
 
 
-def _of_environment_or_none() -> Place | None:
+def _of_environment_or_none() -> RankPlace | None:
     try:
         return _of_environment()
     except ValueError:  # torch.distributed has said what matters
         return None
 
 
-def _of_environment() -> Place | None:
+def _of_environment() -> RankPlace | None:
     if _has_both(_PLAIN):
         return _read(_PLAIN)
     if _is_slurm_step():
@@ -177,7 +177,7 @@ def _local_number(name: str) -> int | None:
     return _number(name) if os.environ.get(name) else None
 
 
-def _read(variables: _Variables) -> Place:
+def _read(variables: _Variables) -> RankPlace:
     rank, size = _number(variables.rank), _number(variables.world_size)
     if rank >= size:
         raise ValueError(
@@ -185,7 +185,7 @@ def _read(variables: _Variables) -> Place:
             "rank should be from 0 to the number of ranks - 1"
         )
     source = f"environment: {variables.rank}, {variables.world_size}"
-    return Place(rank, size, _local_number(variables.local_rank), _local_number(variables.local_world_size), source)
+    return RankPlace(rank, size, _local_number(variables.local_rank), _local_number(variables.local_world_size), source)
 
 
 def _is_slurm_step() -> bool:

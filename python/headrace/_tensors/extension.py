@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes torch's types known to the extension. Loaders and headrace.store call it before the first tensor."""
+"""Makes torch's types known to the extension. Loaders and headrace.frozen call it before the first tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import _utils
 
 from headrace import _core
-from headrace._start import pickling
+from headrace._loader.start import pickling
 from headrace._tensors import pickling as tensor_pickling
 
 _worker: Any = _utils.worker

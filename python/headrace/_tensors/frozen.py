@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from headrace._core import StoreError
+from headrace._core import FrozenError
 
 _HEADER_BYTES = 256  # of an image; they contain its identity
 
@@ -57,7 +57,7 @@ def _memory(image: Any) -> mmap.mmap | None:
 def _dtype(name: str) -> torch.dtype:
     dtype = vars(torch).get(name)  # getattr would import what torch imports late
     if not isinstance(dtype, torch.dtype):
-        raise StoreError(f"headrace: this image has a tensor of dtype {name[:40]!r}, which torch does not have")
+        raise FrozenError(f"headrace: this image has a tensor of dtype {name[:40]!r}, which torch does not have")
     return dtype
 
 
@@ -65,7 +65,7 @@ def tensor(image: Any, name: str, shape: tuple[int, ...], offset: int, size: int
     """Returns a tensor over the `size` bytes at `offset` of an image, or a copy of them if `private`."""
     dtype = _dtype(name)
     if math.prod(shape) * torch.empty(0, dtype=dtype, device="cpu").element_size() != size:
-        raise StoreError(f"headrace: a tensor of this image does not have the size of its shape {shape}")
+        raise FrozenError(f"headrace: a tensor of this image does not have the size of its shape {shape}")
     if size == 0:
         return torch.empty(shape, dtype=dtype, device="cpu")
     memory = None if private else _memory(image)
@@ -90,7 +90,9 @@ def strided_tensor(
     """
     dtype = _dtype(name)
     if torch.empty(0, dtype=dtype, device="cpu").element_size() != item_bytes or min(strides, default=0) < 0:
-        raise StoreError("headrace: a tensor of this image has a layout that torch does not have; make the image again")
+        raise FrozenError(
+            "headrace: a tensor of this image has a layout that torch does not have; make the image again"
+        )
     if not isinstance(memory, bytearray):
         mapped = _memory(memory)
         if mapped is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from headrace._start import pickling
+from headrace._loader.start import pickling
 
 _ALIGN = 16  # the largest item size: a storage's part starts at a multiple of it
 

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
-from headrace._errors.warn import warn_user
+from headrace._base.warn import warn_user
 from headrace.images import _lazy, _steps, _untouched
 from headrace.images._selftest import verdict
 

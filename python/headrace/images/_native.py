@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from headrace._errors.warn import warn_user
+from headrace._base.warn import warn_user
 from headrace.images import _counts, _jitter, _pending, _tables, _untouched
 from headrace.images._lazy import note_of
 from headrace.images._source import Note

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from headrace import _core
-from headrace._samples.pending import connect, reading
+from headrace._loader.samples.pending import connect, reading
 from headrace.images import _counts, _tables
 from headrace.images._source import Note
 from headrace.images._untouched import touched_at

@@ -17,8 +17,8 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace import _core
-from headrace._errors.jpeg import GET_JPEG, NO_JPEG
-from headrace._errors.warn import warn_user
+from headrace._base.jpeg import GET_JPEG, NO_JPEG
+from headrace._base.warn import warn_user
 from headrace.images import _steps
 
 VARIABLE = "HEADRACE_IMAGES"

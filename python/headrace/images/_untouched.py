@@ -3,7 +3,7 @@
 loader has the sample.
 
 All functions between the loader and the transform are on the stack then. Each of them has to be headrace's, or one that
-only passes the result on (headrace._inspect.value_flow), or a Compose whose last step gives the result.
+only passes the result on (headrace.images._value_flow), or a Compose whose last step gives the result.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ import sys
 from types import FrameType, FunctionType
 from typing import Any
 
-from headrace._inspect import lookup
-from headrace._inspect.value_flow import is_passed_on
-from headrace._samples import pending
+from headrace._base import lookup
+from headrace._loader.samples import pending
+from headrace.images._value_flow import is_passed_on
 
 _READ = pending.read.__code__
 # Packages whose functions pass samples on, or ask for the values of those in them first.
-_TRUSTED = ("headrace.images.", "headrace._samples.", "headrace._worker.", "headrace._engine.", "headrace.torch.")
+_TRUSTED = (
+    "headrace.images.",
+    "headrace._loader.samples.",
+    "headrace._loader.worker.",
+    "headrace._loader.trainer.",
+    "headrace.torch.",
+)
 _FETCHERS = "torch.utils.data._utils.fetch"  # they give the samples to headrace's collate function
 _V1, _V2 = "torchvision.transforms.transforms.", "torchvision.transforms.v2._container."
 COMPOSES = frozenset({_V1 + "Compose", _V2 + "Compose"})

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from headrace._errors.warn import warn_user
-from headrace._samples.names import samples_of
+from headrace._base.warn import warn_user
+from headrace._loader.samples.names import samples_of
 from headrace.sampling._draws import DrawCounts
 from headrace.sampling._sampler_state import CHANGED
 from headrace.sampling._source import REPLAY, Drawn, Source, describe_change, hash_of

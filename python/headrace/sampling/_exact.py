@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headrace._inspect import lookup
+from headrace._base import lookup
 from headrace.sampling._sampler_parts import SamplerParts, is_loader
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace._inspect import lookup
+from headrace._base import lookup
 from headrace.sampling._source import check_same_order
 from headrace.sampling._state import Segment, State, StateError
 

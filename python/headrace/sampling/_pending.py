@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace._errors.warn import warn_user
+from headrace._base.warn import warn_user
 from headrace.sampling._epoch import Progress
 from headrace.sampling._source import Source, check_division
 from headrace.sampling._state import OrderChangedError, Segment, State, StateError

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace._errors.warn import warn_user
-from headrace._inspect import lookup
+from headrace._base import lookup
+from headrace._base.warn import warn_user
 from headrace._ranks import accelerate_shards, where
 from headrace.sampling._plan_inputs import check_lengths, order_of
 from headrace.sampling._plan_report import PlanReport, report_of
@@ -26,7 +26,7 @@ _LEAST, _END = -(2**63), 2**64  # of seeds and epochs, as in Order
 _KEPT = 4  # plans of an epoch, whose places in a state are asked for again
 
 
-def _place_of(world_size: Any, rank: Any) -> where.Place:
+def _place_of(world_size: Any, rank: Any) -> where.RankPlace:
     """Returns the place that the arguments say, or that is found around this process. Raises TypeError, ValueError."""
     if world_size is not None:
         world_size = check_int("world_size", world_size, 1, 2**24)
@@ -164,7 +164,7 @@ class Plan:
     def rank(self, rank: int) -> Self:
         """Returns the plan of another rank, which is planned once for both."""
         other = copy.copy(self)
-        other.place = where.Place(
+        other.place = where.RankPlace(
             check_int("rank", rank, 0, self.place.world_size - 1), self.place.world_size, None, None, "Plan.rank"
         )
         return other

@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from headrace._inspect import lookup
-from headrace._samples import random_numbers
+from headrace._base import lookup
+from headrace._loader.samples import random_numbers
 from headrace.sampling import _sampler_state
 from headrace.sampling._order import Order
 from headrace.sampling._state import StateError

@@ -14,8 +14,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from headrace._inspect import lookup
-from headrace._samples.generator_kinds import kind_of, shared_generators, state_of
+from headrace._base import lookup
+from headrace._loader.samples.generator_kinds import kind_of, shared_generators, state_of
 
 _LEVELS = 8  # of attributes and containers that the walk goes through
 _MOST_PARTS = 20_000  # objects that it looks at

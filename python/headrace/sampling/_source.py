@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from headrace._errors.warn import warn_user
-from headrace._inspect import lookup
+from headrace._base import lookup
+from headrace._base.warn import warn_user
 from headrace.sampling import _deal
 from headrace.sampling._state import Segment, State, StateError
 

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace.store: frozen data, which any number of processes read. headrace.freeze, open and thaw are here too."""
+"""headrace.store: the earlier name of headrace.frozen."""
 
 from __future__ import annotations
 
-from headrace.store._attributes import FreezeReport, FrozenAttribute, freeze_attributes
-from headrace.store._builder import Builder
-from headrace.store._freeze import Report, StoreError, freeze, nbytes, open
-from headrace.store._thaw import thaw
+from headrace.frozen import Builder as Builder
+from headrace.frozen import FreezeReport as FreezeReport
+from headrace.frozen import FrozenAttribute as FrozenAttribute
+from headrace.frozen import FrozenError as StoreError
+from headrace.frozen import Report as Report
+from headrace.frozen import freeze as freeze
+from headrace.frozen import freeze_attributes as freeze_attributes
+from headrace.frozen import nbytes as nbytes
+from headrace.frozen import open as open
+from headrace.frozen import thaw as thaw
 
 __all__ = [
     "Builder",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from headrace._inspect import lookup
+from headrace._base import lookup
 from headrace._ranks import membership
 from headrace._ranks.agreement import Agreement
 from headrace._ranks.callers import place_of_caller

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from headrace import _options
-from headrace._errors import exception_text
+from headrace._base import exception_text
 from headrace._options import Options
 from headrace.sampling._epoch import Last
 from headrace.sampling._state import StateError

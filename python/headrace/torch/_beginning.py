@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace._errors.warn import warn_user
+from headrace._base.warn import warn_user
 from headrace._ranks.callers import called_by_framework
 from headrace.sampling import _epoch, _pending
 from headrace.sampling._epoch import Epoch, core_tasks

@@ -10,9 +10,9 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-from headrace._errors.warn import warn_user
-from headrace._samples.epoch_reports import describe_early_end
-from headrace._samples.names import name_sample
+from headrace._base.warn import warn_user
+from headrace._loader.samples.epoch_reports import describe_early_end
+from headrace._loader.samples.names import name_sample
 
 
 def warn(iterator: Any, came: int, drawn: int, where: str) -> None:

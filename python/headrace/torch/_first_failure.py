@@ -18,9 +18,9 @@ from collections.abc import Callable
 from multiprocessing import connection, reduction
 from typing import Any
 
-from headrace._errors import exception_text
-from headrace._launch import what_ended
-from headrace._start import transport
+from headrace._base import exception_text
+from headrace._loader.start import transport
+from headrace._ranks import what_ended
 from headrace.torch import _internals
 
 _STACK_SIGNAL = signal.SIGRTMAX - 6  # as the ranks of `headrace run`; data workers have SIGRTMAX - 5

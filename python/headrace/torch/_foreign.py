@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from headrace._inspect import lookup
-from headrace._samples import generator_kinds, random_numbers
+from headrace._base import lookup
+from headrace._loader.samples import generator_kinds, random_numbers
 from headrace.sampling import _values
 from headrace.sampling._sampler_parts import SamplerParts, describe_lawless
 from headrace.sampling._sampler_state import (

@@ -15,8 +15,8 @@ import torch.utils.data
 from torch._utils import ExceptionWrapper as _ExceptionWrapper
 from torch.utils.data import _utils, dataloader
 
-from headrace._errors import raising
-from headrace._start import signals
+from headrace._base import raising
+from headrace._loader.start import signals
 from headrace.torch import _torchs
 
 BaseIterator: Any = dataloader._BaseDataLoaderIter

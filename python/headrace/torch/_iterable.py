@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from headrace._engine.iterable_epoch import IterableEpoch
+from headrace._loader.trainer.iterable_epoch import IterableEpoch
 from headrace._ranks import where
 from headrace.torch import _beginning, _generators, _per_loader, _resume
 

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from headrace import _core
-from headrace._engine import engine as _engine
-from headrace._engine import restart_state, start_errors
-from headrace._errors import exception_text, raising
-from headrace._inspect import lookup
-from headrace._samples import own_generators, refill
-from headrace._start import signals
+from headrace._base import exception_text, lookup, raising
+from headrace._loader.samples import own_generators, refill
+from headrace._loader.start import signals
+from headrace._loader.trainer import engine as _engine
+from headrace._loader.trainer import restart_state, start_errors
 from headrace._tensors import extension
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
@@ -128,7 +127,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
 
     def _freeze_dataset(self, loader: Any) -> None:
         if self._policy.freeze:
-            from headrace.store._attributes import Freezer  # imported only if it is needed
+            from headrace.frozen._attributes import Freezer  # imported only if it is needed
 
             _loader_state.freezers.get_or_make(loader, Freezer).freeze(self._dataset)
 

@@ -8,11 +8,11 @@ import warnings
 from typing import Any, TypeVar
 
 from headrace import _options
-from headrace._engine import engine as _engine
-from headrace._forkserver import client, context
-from headrace._inspect import this_process
+from headrace._base import this_process
+from headrace._loader.forkserver import client, context
+from headrace._loader.start import contexts
+from headrace._loader.trainer import engine as _engine
 from headrace._ranks import callers
-from headrace._start import contexts
 from headrace.torch import (
     _accelerate,
     _agree,

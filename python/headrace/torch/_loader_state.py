@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from headrace import _options
-from headrace._engine import engine as _engine
-from headrace._engine import in_process, restart_state
-from headrace._inspect import lookup
+from headrace._base import lookup
+from headrace._loader.trainer import engine as _engine
+from headrace._loader.trainer import in_process, restart_state
 from headrace.torch import _base, _internals, _per_loader, _torchs
 from headrace.torch._per_loader import PerLoader
 

@@ -13,10 +13,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from headrace._errors.warn import warn_user
-from headrace._inspect import lookup
+from headrace._base import lookup
+from headrace._base.warn import warn_user
+from headrace._loader.start import signals
 from headrace._ranks.job import attempt
-from headrace._start import signals
 from headrace.sampling._source import Drawn
 from headrace.torch import _internals, _per_loader
 from headrace.torch._foreign import ForeignSource, samplers_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from headrace._errors.warn import warn_user
+from headrace._base.warn import warn_user
 from headrace.sampling._epoch import Epoch
 from headrace.torch import _per_loader
 

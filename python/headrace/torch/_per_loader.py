@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from headrace._ranks.loader_place import LoaderPlace
+from headrace._ranks.loader_identity import LoaderIdentity
 from headrace.sampling import _epoch
 from headrace.sampling._pending import Pending
 
@@ -49,7 +49,7 @@ class PerLoader(Generic[_Known]):
 epochs: PerLoader[int] = PerLoader()  # the number of the next epoch
 pending: PerLoader[Pending] = PerLoader()  # what the next iterator continues
 warned: PerLoader[bool] = PerLoader()  # of a set_epoch that was forgotten
-places: PerLoader[LoaderPlace] = PerLoader()  # the lines that made the loader
+places: PerLoader[LoaderIdentity] = PerLoader()  # the lines that made the loader
 agreements: PerLoader[Any] = PerLoader()  # how it is compared with those of other ranks: see _agree
 looked: PerLoader[int] = PerLoader()  # epochs in which the parts of ranks were compared: see _overlap
 initials: PerLoader[bytes] = PerLoader()  # state of a dataset before another one was loaded into it, pickled

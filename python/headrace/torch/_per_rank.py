@@ -7,10 +7,10 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headrace._errors import warn
+from headrace._base import warn
 from headrace._ranks import where
 from headrace.sampling import _deal
-from headrace.torch import _dealt_again, _places, _whole_order
+from headrace.torch import _dealt_again, _rank_places, _whole_order
 from headrace.torch._distributed_sampler import DistributedSampler
 
 TAILS = ("pad", "drop", "exact")
@@ -24,7 +24,7 @@ class PerRank(DistributedSampler[Any]):
     sampler that is dealt, `tail` and `place` are what per_rank was given and found, after its checks.
     """
 
-    def __init__(self, sampler: Any, tail: str, place: where.Place, seed: int | None) -> None:
+    def __init__(self, sampler: Any, tail: str, place: where.RankPlace, seed: int | None) -> None:
         self.is_seeded, self.seed = seed is not None, seed or 0
         self.place = place
         self.num_replicas, self.rank = place.world_size, place.rank
@@ -197,4 +197,4 @@ def per_rank(
         raise ValueError(f"headrace.torch.per_rank: tail should be one of {TAILS}, but got {tail!r}")
     number = _check_seed(seed)
     _whole_order.check(sampler, is_seeded=number is not None)
-    return PerRank(sampler, tail, _places.find(num_replicas, rank, group, mesh), number)
+    return PerRank(sampler, tail, _rank_places.find(num_replicas, rank, group, mesh), number)

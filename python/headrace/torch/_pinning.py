@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from headrace._inspect.this_process import PIN_THREAD
+from headrace._base.this_process import PIN_THREAD
 from headrace.torch import _internals
 
 CHECK_S = 1.0  # a waiting consumer checks this often whether the thread is alive

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from headrace._errors.warn import warn_user
+from headrace._base.warn import warn_user
 from headrace._ranks import where
 from headrace.sampling import _iterable
 from headrace.sampling._epoch import Last

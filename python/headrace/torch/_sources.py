@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from headrace._samples.names import samples_of
-from headrace._start import signals
+from headrace._loader.samples.names import samples_of
+from headrace._loader.start import signals
 from headrace.sampling import _exact
 from headrace.sampling._draws import DrawCounts
 from headrace.sampling._known import RepeatedSource, order_source, range_source, segment_of

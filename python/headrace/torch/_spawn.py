@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _options
-from headrace._engine import start_errors
+from headrace._loader.trainer import start_errors
 from headrace.torch import _first_failure, _internals
 
 _ONLY_SPAWN = (  # torch's text

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
     import torch.utils.data  # noqa: F401
 
-    from headrace._inspect import lookup
+    from headrace._base import lookup
 
     def _own(module: str, name: str) -> Any:
         found = lookup.own_class(module, name)

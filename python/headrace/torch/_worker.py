@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job of a worker of headrace.torch.DataLoader. It does what torch's worker does, in the same order.
 
-headrace._worker.main runs it in the worker process.
+headrace._loader.worker.main runs it in the worker process.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from typing import Any
 import torch
 
 from headrace import _core
-from headrace._engine import restart_state
-from headrace._errors import raising
-from headrace._inspect import dataset_epochs, lookup
+from headrace._base import lookup, raising
+from headrace._loader.samples import dataset_epochs, image_counts, pending, prepared
+from headrace._loader.samples.maker import SampleMaker
+from headrace._loader.start.start_state import StartState
+from headrace._loader.trainer import restart_state
+from headrace._loader.worker import diagnostics, inherited
+from headrace._loader.worker.iterable_fetcher import IterableFetcher
+from headrace._loader.worker.job import DatasetJob, EndOfData, count_local_trainers
+from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._options import Policy
-from headrace._samples import image_counts, pending, prepared
-from headrace._samples.maker import SampleMaker
-from headrace._start.start_state import StartState
 from headrace._tensors import extension
-from headrace._worker import diagnostics, inherited
-from headrace._worker.iterable_fetcher import IterableFetcher
-from headrace._worker.job import DatasetJob, EndOfData, count_local_trainers
-from headrace._worker.library_threads import limit_library_threads
 from headrace.torch import _early_end, _internals
 from headrace.torch._packed import collate_packed
 
@@ -70,7 +69,7 @@ def _convert(data: Any) -> Any:
 
 @dataclass
 class Job(DatasetJob):
-    """Implements headrace._worker.main.Job. The fields are the arguments of torch's worker loop."""
+    """Implements headrace._loader.worker.main.Job. The fields are the arguments of torch's worker loop."""
 
     dataset_kind: int
     dataset: Any

@@ -15,7 +15,7 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
-from headrace._start import pickling
+from headrace._loader.start import pickling
 from loaders import needs_failpoints
 
 pytestmark = pytest.mark.usefixtures("root")

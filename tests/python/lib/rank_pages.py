@@ -18,7 +18,7 @@ from processes import is_still, kill_session, until
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 LAUNCH = ROOT / "src/launch"
-WHAT_ENDED = ROOT / "python/headrace/_launch/what_ended.py"
+WHAT_ENDED = ROOT / "python/headrace/_ranks/what_ended.py"
 REASON_AT, TEXT_AT, KEEPERS_AT, STACKS_AT = 1 << 10, 4 << 10, 32 << 10, 64 << 10
 MAGIC = 0x6B6E615261657248
 WORDS = (

@@ -15,7 +15,7 @@ import os, pathlib, sys, time
 import headrace
 from headrace._ranks import agreement
 from headrace._ranks.agreement import Agreement, Facts
-from headrace._ranks.loader_place import LoaderPlace
+from headrace._ranks.loader_identity import LoaderIdentity
 from processes import until
 
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -31,7 +31,7 @@ class Stepped(Agreement):
             self.check_end(steps, ended)
 
 def agree(where="train.py:12", rank=RANK, world_size=WORLD_SIZE):
-    return Stepped(LoaderPlace([where]), rank, world_size)
+    return Stepped(LoaderIdentity([where]), rank, world_size)
 
 def announce(name):
     (SHARED / name).touch()

@@ -16,7 +16,7 @@ from typing import Any
 import headrace
 import pytest
 import torch
-from headrace._start.signals import without_signals
+from headrace._loader.start.signals import without_signals
 from headrace.torch._lists import Lists
 from interruptions import Interrupter, Interruption
 from loaders import ENGINE, Headrace

@@ -654,7 +654,7 @@ def test_workers_end_whatever_the_last_report_raises(monkeypatch: pytest.MonkeyP
     iterator: Any = iter(Headrace([1, 2, 3, 4], num_workers=1, multiprocessing_context="fork"))
     next(iterator)
     with monkeypatch.context() as patch:
-        patch.setattr("headrace._inspect.growth.looks", lambda *_: [].pop())
+        patch.setattr("headrace._base.growth.looks", lambda *_: [].pop())
         with pytest.raises(IndexError):
             iterator._shutdown_workers()
     (worker,) = iterator._workers
@@ -761,7 +761,7 @@ if __name__ == "__main__":
 
 MANY_ARGUMENTS = """
 import sys, headrace
-from headrace._forkserver import client
+from headrace._loader.forkserver import client
 sys.argv += [f"data/{number:08}.jpg" for number in range(10_000)]
 if __name__ == "__main__":
     loader = headrace.Loader(range(4), num_workers=1, multiprocessing_context="forkserver")

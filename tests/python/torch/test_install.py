@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import datasets as d
-import headrace._inspect.this_process
+import headrace._base.this_process
 import headrace.torch
 import pytest
 import torch.utils.data
@@ -142,7 +142,7 @@ def test_install_sets_options_for_loaders_without_their_own(kind: Any, workers: 
 
 
 def test_torch_iterator_class_stays_if_the_engine_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headrace._inspect.this_process, "why_engine_cannot_run", lambda: "no reason")
+    monkeypatch.setattr(headrace._base.this_process, "why_engine_cannot_run", lambda: "no reason")
     loader = make(torch.utils.data.DataLoader)
     with headrace.torch.installed(), pytest.warns(UserWarning, match="no reason"):
         assert engine_of(loader) == "torch"

@@ -4,13 +4,13 @@
 #include <string.h>
 
 /*
- * Freezes an object into an image with a work list: a frame per container that is being written, so that deep nesting
- * cannot overflow the stack. A container is made, with room for its items, before its items, so that a cycle finds its
- * value in the memo.
+ * Freezes an object into frozen data with a work list: a frame per container that is being written, so that deep
+ * nesting cannot overflow the stack. A container is made, with room for its items, before its items, so that a cycle
+ * finds its value in the memo.
  *
  * The memo contains only objects with more than one reference, because no other object can refer to the rest. So
- * building an image takes little more memory than the image itself. The memo has a reference to each of its objects:
- * otherwise the address of one could become that of another object.
+ * building frozen data takes little more memory than the frozen data itself. The memo has a reference to each of its
+ * objects: otherwise the address of one could become that of another object.
  */
 
 enum { TICK_ITEMS = 4096, PROGRESS_TICKS = 16, PROGRESS_BYTES = 16 << 20, FIRST_FRAMES = 64 };
@@ -88,7 +88,7 @@ static int make(struct freezer *freezer, enum hr_kind kind, Py_ssize_t count, hr
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = hr_builder_container(freezer->builder, kind, (uint64_t)count, ret_value);
     freeze_count(freezer, kind, before);
-    return store_result(r);
+    return frozen_result(r);
 }
 
 static int begin_sequence(struct freezer *freezer, PyObject *sequence, hr_value *ret_value) {
@@ -109,7 +109,7 @@ static int begin_record(struct freezer *freezer, PyObject *dict, hr_value *ret_v
     if (!names) return PyErr_Occurred() ? -1 : 0;
     int r = freeze_shape(freezer, NULL, NULL, HR_SHAPE_DICT, names, &shape);
     uint64_t before = hr_builder_bytes(freezer->builder);
-    if (r > 0 && store_result(hr_builder_record(freezer->builder, shape, ret_value)) < 0) r = -1;
+    if (r > 0 && frozen_result(hr_builder_record(freezer->builder, shape, ret_value)) < 0) r = -1;
     if (r > 0) {
         freeze_count(freezer, HR_KIND_RECORD, before);
         struct freeze_frame frame = {.kind = FRAME_RECORD, .object = dict, .names = names, .value = *ret_value};
@@ -173,7 +173,7 @@ static int put(struct freezer *freezer, size_t top, PyObject *item, Py_ssize_t o
     hr_value value, container = freezer->frames[top].value;
     int r = freeze_object(freezer, item, !is_lone(item, own_count), &value);
     Py_DECREF(item);
-    if (r == 0) r = store_result(hr_builder_put(freezer->builder, container, index, value));
+    if (r == 0) r = frozen_result(hr_builder_put(freezer->builder, container, index, value));
     if (r < 0 || freeze_tick(freezer, 1) < 0) return -1;
     return freezer->frame_count != top + 1;
 }
@@ -207,7 +207,7 @@ static int push_instance_row(struct freezer *freezer, PyObject *item, const PyOb
 static int push_row(struct freezer *freezer, const struct freeze_frame *rows, uint64_t index) {
     struct freeze_frame row = {.kind = FRAME_RECORD, .names = rows->names, .is_object = rows->is_object};
     row.count = (uint64_t)PyTuple_GET_SIZE(rows->names);
-    if (store_result(hr_builder_row(freezer->builder, rows->value, index, &row.value)) < 0) return -1;
+    if (frozen_result(hr_builder_row(freezer->builder, rows->value, index, &row.value)) < 0) return -1;
     PyObject *item = Py_NewRef(PySequence_Fast_GET_ITEM(rows->object, (Py_ssize_t)index));
     int r = is_lone(item, 2) ? 0 : freeze_memo(freezer, item, row.value);
     if (r == 0 && row.is_object) {
@@ -286,7 +286,7 @@ static int put_value(struct freezer *freezer, size_t top) {
     frame->has_key = false;
     int r = freeze_object(freezer, item, !is_lone(item, 2), &value);
     Py_DECREF(item);
-    if (r == 0) r = store_result(hr_builder_put_entry(freezer->builder, dict, index, value));
+    if (r == 0) r = frozen_result(hr_builder_put_entry(freezer->builder, dict, index, value));
     return r < 0 ? -1 : freezer->frame_count != top + 1;
 }
 
@@ -324,7 +324,7 @@ static int finish(struct freezer *freezer, size_t top) {
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = 0;
     if (frame->kind == FRAME_DICT || frame->kind == FRAME_SET)
-        r = store_result(hr_builder_index(freezer->builder, frame->value));
+        r = frozen_result(hr_builder_index(freezer->builder, frame->value));
     freezer->bytes[HR_KIND_DICT] += hr_builder_bytes(freezer->builder) - before;
     pop(freezer);
     return r;
@@ -360,7 +360,7 @@ int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bo
         PyErr_SetString(PyExc_ValueError, "headrace: the path contains a null character");
         return -1;
     }
-    return store_result(hr_builder_open(path == Py_None ? NULL : PyBytes_AS_STRING(path), &freezer->builder));
+    return frozen_result(hr_builder_open(path == Py_None ? NULL : PyBytes_AS_STRING(path), &freezer->builder));
 }
 
 void freezer_forget(struct freezer *freezer) {

@@ -3,17 +3,17 @@
 #define HEADRACE_CORE_FROZEN_FREEZE_H
 
 #include "exchange/arrays.h"
-#include "frozen/store.h"
+#include "frozen/frozen.h"
 
 /*
- * Objects into an image.
+ * Objects into frozen data.
  *
  *     freeze.c         the work list, and ordinary containers
  *     freeze_path.c    the path of the object that is being written, and how many bytes each path takes
  *     freeze_scan.c    lists and dicts that can be packed
  *     freeze_leaf.c    texts, numbers, arrays and tensors       freeze_stride.c  arrays whose elements share memory
  *     freeze_class.c   instances, typed values and pickles      freeze_inline.c  attributes without a __dict__
- *     freeze_image.c   _core.freeze and _core.Builder
+ *     freeze_whole.c   _core.freeze and _core.Builder
  */
 
 enum frame_kind { FRAME_LIST, FRAME_ROWS, FRAME_DICT, FRAME_RECORD, FRAME_FIELDS, FRAME_SET };
@@ -31,7 +31,7 @@ struct freeze_frame {
     hr_value value;
     uint64_t next, count;
     Py_ssize_t at; /* the position of PyDict_Next */
-    uint64_t mark; /* the size of the image when this frame's bytes were last added to its path */
+    uint64_t mark; /* the size of the frozen data when this frame's bytes were last added to its path */
     uint32_t shape;
 };
 
@@ -41,7 +41,7 @@ struct freezer {
     size_t frame_count, frame_room;
     struct map memo;    /* address -> value; holds a reference to each object */
     PyObject *shapes;   /* dict: (class or None, names) -> number */
-    PyObject *classes;  /* dict: class -> the answer of headrace.store.types.hooks.classify */
+    PyObject *classes;  /* dict: class -> the answer of headrace.frozen.types.hooks.classify */
     PyObject *fields;   /* dict: class -> the field names of an instance that was met recently */
     PyObject *dtypes;   /* dict: dtype -> text */
     PyObject *strided;  /* dict: once_key -> (value, array that owns the memory), or NULL: none yet */
@@ -52,7 +52,7 @@ struct freezer {
     unsigned char *scratch;
     size_t scratch_bytes;
     uint64_t done_count, dict_shape_count;
-    uint64_t ahead_bytes;    /* bytes of the image that are allocated and not written yet */
+    uint64_t ahead_bytes;    /* bytes of the frozen data that are allocated and not written yet */
     uint64_t reported_bytes; /* as passed to `progress` last */
     uint64_t counts[HR_KIND_COUNT];
     uint64_t bytes[HR_KIND_COUNT];
@@ -61,14 +61,15 @@ struct freezer {
 
 /* ---- freeze.c ---- */
 
-/* Opens an image in memory (None) or in file `path` (bytes). -1 with an exception. Call freezer_close in either case.
+/* Opens frozen data in memory (None) or in file `path` (bytes). -1 with an exception. Call freezer_close in either
+ * case.
  */
 int freezer_open(struct freezer *freezer, PyObject *path, PyObject *progress, bool keeps_pickles);
 /* Writes an object and all that it refers to. */
 int freezer_run(struct freezer *freezer, PyObject *object, hr_value *ret_root);
 /* Forgets the objects that were written: later ones share nothing with them. */
 void freezer_forget(struct freezer *freezer);
-/* Drops an image that is not finished. May be called twice. */
+/* Drops frozen data that is not finished. May be called twice. */
 void freezer_close(struct freezer *freezer);
 
 /* Writes an object, or starts to: pushes a frame. `is_shared`: others may refer to it. -1: exception. */
@@ -101,11 +102,11 @@ const void *freeze_utf8(struct freezer *freezer, PyObject *text, size_t *ret_byt
 
 /* An array in which several places are one element of memory. */
 struct once {
-    struct hr_store_array layout; /* for hr_builder_strided: all but its kind */
-    Py_buffer elements;           /* what is to be written, not held: each element once */
-    Py_ssize_t shape[HR_STORE_MAX_DIMENSIONS], steps[HR_STORE_MAX_DIMENSIONS]; /* of `elements` */
+    struct hr_frozen_array layout; /* for hr_builder_strided: all but its kind */
+    Py_buffer elements;            /* what is to be written, not held: each element once */
+    Py_ssize_t shape[HR_FROZEN_MAX_DIMENSIONS], steps[HR_FROZEN_MAX_DIMENSIONS]; /* of `elements` */
 };
-/* Returns false if every place is an element of its own. The view has at most HR_STORE_MAX_DIMENSIONS. */
+/* Returns false if every place is an element of its own. The view has at most HR_FROZEN_MAX_DIMENSIONS. */
 bool once_of(const Py_buffer *view, struct once *ret_once);
 /* A key that is equal for arrays that write the same elements. New reference. */
 PyObject *once_key(const struct once *once);
@@ -144,7 +145,7 @@ bool inline_at(PyObject *object, Py_ssize_t index, PyObject **ret_name, PyObject
 /* The dict of an object that is not so: new reference; NULL without an exception: it has no dict. */
 PyObject *held_dict(PyObject *object);
 
-/* ---- freeze_image.c ---- */
+/* ---- freeze_whole.c ---- */
 
 extern PyTypeObject BuilderType; /* _core.Builder */
 PyObject *core_freeze(PyObject *module, PyObject *arguments, PyObject *keywords);

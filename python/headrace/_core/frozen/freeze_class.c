@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frozen/freeze.h"
-#include "frozen/image.h"
+#include "frozen/opened.h"
 #include "frozen/view.h"
 
 /*
- * Freezes objects that are not built-in containers, according to their class. headrace.store.types.hooks.classify
+ * Freezes objects that are not built-in containers, according to their class. headrace.frozen.types.hooks.classify
  * returns a tuple that describes a class:
  *
  *     ("object", "module:Class", slots)       a plain class; slots: names and descriptors, (name, descriptor, ...)
@@ -16,7 +16,7 @@
 PyObject *freeze_class(struct freezer *freezer, PyTypeObject *type) {
     PyObject *known = PyDict_GetItemWithError(freezer->classes, (PyObject *)type);
     if (known || PyErr_Occurred()) return known;
-    known = store_hook("classify", "O", type);
+    known = frozen_hook("classify", "O", type);
     int r = known ? PyDict_SetItem(freezer->classes, (PyObject *)type, known) : -1;
     Py_XDECREF(known);
     return r < 0 ? NULL : known; /* the dict has it */
@@ -170,7 +170,7 @@ static int begin_fields(struct freezer *freezer, PyObject *object, PyObject *kno
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = freeze_shape(freezer, (PyObject *)Py_TYPE(object), PyTuple_GET_ITEM(known, 1), kind, names, &shape);
     if (r <= 0) return r;
-    if (store_result(hr_builder_record(freezer->builder, shape, ret_value)) < 0) return -1;
+    if (frozen_result(hr_builder_record(freezer->builder, shape, ret_value)) < 0) return -1;
     freeze_count(freezer, HR_KIND_RECORD, before);
     struct freeze_frame frame = {.kind = FRAME_FIELDS, .object = values, .names = names, .value = *ret_value};
     frame.is_object = true;
@@ -209,25 +209,25 @@ static int begin_typed(struct freezer *freezer, PyObject *object, PyObject *know
     }
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = freeze_text(freezer, PyTuple_GET_ITEM(known, 1), &name);
-    if (r == 0) r = store_result(hr_builder_container(freezer->builder, HR_KIND_TYPED, 2, ret_value));
+    if (r == 0) r = frozen_result(hr_builder_container(freezer->builder, HR_KIND_TYPED, 2, ret_value));
     if (r == 0 && is_shared)
         r = freeze_memo(freezer, object, *ret_value); /* before its parts, because they may refer to it */
     freeze_count(freezer, HR_KIND_TYPED, before);
     size_t depth = freezer->frame_count;
     if (r == 0) r = freeze_object(freezer, parts, false, &inner);
     if (r == 0 && freezer->frame_count > depth) freezer->frames[depth].is_hidden = true;
-    if (r == 0) r = store_result(hr_builder_put(freezer->builder, *ret_value, 0, name));
-    if (r == 0) r = store_result(hr_builder_put(freezer->builder, *ret_value, 1, inner));
+    if (r == 0) r = frozen_result(hr_builder_put(freezer->builder, *ret_value, 0, name));
+    if (r == 0) r = frozen_result(hr_builder_put(freezer->builder, *ret_value, 1, inner));
     Py_DECREF(parts);
     return r < 0 ? -1 : 1;
 }
 
-/* A view of another image is frozen like the object from which it was made. */
+/* A view of other frozen data is frozen like the object from which it was made. */
 static int begin_view(struct freezer *freezer, PyObject *view, hr_value *ret_value) {
     PyObject *ordinary = core_thaw(NULL, view);
     if (ordinary &&
         !(core.array_type && core.tensor_type)) { /* it may contain the first arrays that this process has met */
-        PyObject *none = store_hook("know_arrays", "");
+        PyObject *none = frozen_hook("know_arrays", "");
         if (!none) Py_CLEAR(ordinary);
         Py_XDECREF(none);
     }
@@ -242,7 +242,7 @@ static int refuse(struct freezer *freezer, PyObject *object, PyObject *known) {
     PyObject *why = is_of(known, "unknown") ? PyTuple_GET_ITEM(known, 1) : NULL;
     PyObject *path = freeze_path(freezer), *error = PyErr_Occurred() ? NULL : Py_None;
     if (path && error) {
-        PyObject *refusal = store_hook("refusal", "OO", object, why ? why : Py_None);
+        PyObject *refusal = frozen_hook("refusal", "OO", object, why ? why : Py_None);
         if (refusal)
             PyErr_Format(PyExc_TypeError, "headrace.freeze: %U is a %s, which cannot be frozen: %U", path,
                          Py_TYPE(object)->tp_name, refusal);
@@ -254,12 +254,12 @@ static int refuse(struct freezer *freezer, PyObject *object, PyObject *known) {
 
 static int keep_pickle(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
     PyObject *path = freeze_path(freezer);
-    PyObject *pickle = path ? store_hook("dump", "OO", object, path) : NULL;
+    PyObject *pickle = path ? frozen_hook("dump", "OO", object, path) : NULL;
     int r = pickle ? PyList_Append(freezer->pickles, path) : -1;
     uint64_t before = hr_builder_bytes(freezer->builder);
     if (r == 0)
-        r = store_result(hr_builder_bytes_of(freezer->builder, HR_KIND_PICKLE, PyBytes_AS_STRING(pickle),
-                                             (uint64_t)PyBytes_GET_SIZE(pickle), ret_value));
+        r = frozen_result(hr_builder_bytes_of(freezer->builder, HR_KIND_PICKLE, PyBytes_AS_STRING(pickle),
+                                              (uint64_t)PyBytes_GET_SIZE(pickle), ret_value));
     if (r == 0) freeze_count(freezer, HR_KIND_PICKLE, before);
     Py_XDECREF(path);
     Py_XDECREF(pickle);

@@ -19,7 +19,7 @@ static int write_bytes(struct freezer *freezer, enum hr_kind kind, const void *b
         Py_END_ALLOW_THREADS;
     }
     freeze_count(freezer, kind, before);
-    return store_result(r);
+    return frozen_result(r);
 }
 
 const void *freeze_utf8(struct freezer *freezer, PyObject *text, size_t *ret_bytes) {
@@ -65,7 +65,7 @@ int freeze_bytes(struct freezer *freezer, PyObject *object, hr_value *ret_value)
 /* ---- numbers ---- */
 
 static int write_big_int(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
-    PyObject *bytes = store_hook("int_bytes", "O", object);
+    PyObject *bytes = frozen_hook("int_bytes", "O", object);
     if (!bytes) return -1;
     int r = write_bytes(freezer, HR_KIND_BIG_INT, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes), ret_value);
     Py_DECREF(bytes);
@@ -77,18 +77,18 @@ static int write_int(struct freezer *freezer, PyObject *object, hr_value *ret_va
     long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
     if (overflow) return write_big_int(freezer, object, ret_value);
     freezer->counts[HR_KIND_INT]++;
-    return store_result(hr_builder_int(freezer->builder, value, ret_value));
+    return frozen_result(hr_builder_int(freezer->builder, value, ret_value));
 }
 
 static int write_complex(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
     Py_complex value = PyComplex_AsCComplex(object);
     freezer->counts[HR_KIND_COMPLEX]++;
-    return store_result(hr_builder_complex(freezer->builder, value.real, value.imag, ret_value));
+    return frozen_result(hr_builder_complex(freezer->builder, value.real, value.imag, ret_value));
 }
 
 static int write_float(struct freezer *freezer, PyObject *object, hr_value *ret_value) {
     freezer->counts[HR_KIND_FLOAT]++;
-    return store_result(hr_builder_float(freezer->builder, PyFloat_AS_DOUBLE(object), ret_value));
+    return frozen_result(hr_builder_float(freezer->builder, PyFloat_AS_DOUBLE(object), ret_value));
 }
 
 /* Short texts are treated as scalars: the builder recognizes recent ones, so they need no memo. */
@@ -129,7 +129,7 @@ static int write_dtype(struct freezer *freezer, PyObject *array, hr_value *ret_v
     if (text)
         Py_INCREF(text);
     else if (r == 0) {
-        text = store_hook("dtype_text", "O", dtype);
+        text = frozen_hook("dtype_text", "O", dtype);
         r = text ? PyDict_SetItem(freezer->dtypes, dtype, text) : -1;
     }
     if (r == 0 && text != Py_None) r = freeze_text(freezer, text, ret_value) < 0 ? -1 : 1;
@@ -151,15 +151,15 @@ static int copy_buffer(void *target, Py_buffer *view) {
     return 0;
 }
 
-/* Makes an array in the image and returns the address for its bytes. -1: exception. */
+/* Makes an array in the frozen data and returns the address for its bytes. -1: exception. */
 static int make_array(struct freezer *freezer, enum hr_array_kind kind, hr_value dtype, Py_ssize_t item_bytes, int ndim,
                       const int64_t *shape, hr_value *ret_value, void **ret_data) {
-    uint64_t dimensions[HR_STORE_MAX_DIMENSIONS], before = hr_builder_bytes(freezer->builder);
+    uint64_t dimensions[HR_FROZEN_MAX_DIMENSIONS], before = hr_builder_bytes(freezer->builder);
     for (int i = 0; i < ndim; i++) dimensions[i] = (uint64_t)shape[i];
     int r = hr_builder_array(freezer->builder, kind, dtype, (uint32_t)item_bytes, dimensions, (uint32_t)ndim, ret_value,
                              ret_data);
     freeze_count(freezer, HR_KIND_ARRAY, before);
-    return store_result(r);
+    return frozen_result(r);
 }
 
 /* Finds the value that was written for an array of the same elements, or 0. -1: exception. */
@@ -186,7 +186,7 @@ static int write_elements(struct freezer *freezer, PyObject *array, struct once 
     uint64_t before = hr_builder_bytes(freezer->builder);
     PyObject *key = once_key(once);
     int r = key ? find_strided(freezer, key, &other) : -1;
-    if (r == 0) r = store_result(hr_builder_strided(freezer->builder, &once->layout, dtype, other, ret_value, &data));
+    if (r == 0) r = frozen_result(hr_builder_strided(freezer->builder, &once->layout, dtype, other, ret_value, &data));
     if (r == 0) freeze_count(freezer, HR_KIND_ARRAY, before);
     if (r == 0 && !other) r = copy_buffer(data, &once->elements);
     if (r == 0 && !other) r = note_strided(freezer, key, *ret_value, array);
@@ -205,9 +205,9 @@ static int write_once(struct freezer *freezer, PyObject *array, const Py_buffer 
 
 static int write_view(struct freezer *freezer, PyObject *array, Py_buffer *view, enum hr_array_kind kind,
                       hr_value dtype, hr_value *ret_value) {
-    int64_t shape[HR_STORE_MAX_DIMENSIONS];
+    int64_t shape[HR_FROZEN_MAX_DIMENSIONS];
     void *data;
-    if (view->ndim > HR_STORE_MAX_DIMENSIONS || view->itemsize <= 0) return 0;
+    if (view->ndim > HR_FROZEN_MAX_DIMENSIONS || view->itemsize <= 0) return 0;
     int r = write_once(freezer, array, view, kind, dtype, ret_value);
     if (r) return r;
     for (int i = 0; i < view->ndim; i++) shape[i] = view->shape[i];
@@ -219,7 +219,7 @@ static int write_view(struct freezer *freezer, PyObject *array, Py_buffer *view,
 static int get_buffer(PyObject *array, Py_buffer *view) {
     if (PyObject_GetBuffer(array, view, PyBUF_STRIDED_RO | PyBUF_FORMAT) == 0) return 0;
     PyErr_Clear();
-    PyObject *raw = store_hook("raw_array", "O", array);
+    PyObject *raw = frozen_hook("raw_array", "O", array);
     int r = raw ? PyObject_GetBuffer(raw, view, PyBUF_STRIDED_RO | PyBUF_FORMAT) : -1;
     Py_XDECREF(raw);
     return r;
@@ -237,7 +237,7 @@ static int write_array(struct freezer *freezer, PyObject *array, enum hr_array_k
 }
 
 static int write_scalar(struct freezer *freezer, PyObject *scalar, hr_value *ret_value) {
-    PyObject *array = store_hook("scalar_array", "O", scalar);
+    PyObject *array = frozen_hook("scalar_array", "O", scalar);
     int r = array ? array == Py_None ? 0 : write_array(freezer, array, HR_ARRAY_NUMPY_SCALAR, ret_value) : -1;
     Py_XDECREF(array);
     return r;
@@ -255,7 +255,7 @@ static Py_ssize_t item_bytes_of(const struct hr_array *array) {
 }
 
 static int write_tensor_dtype(struct freezer *freezer, PyObject *tensor, hr_value *ret_value) {
-    PyObject *name = store_hook("tensor_dtype", "O", tensor);
+    PyObject *name = frozen_hook("tensor_dtype", "O", tensor);
     int r = name ? freeze_text(freezer, name, ret_value) : -1;
     Py_XDECREF(name);
     return r;
@@ -264,7 +264,7 @@ static int write_tensor_dtype(struct freezer *freezer, PyObject *tensor, hr_valu
 /* Does the same as write_once for a tensor. Also 0 if it has too many dimensions. */
 static int write_tensor_once(struct freezer *freezer, PyObject *tensor, const struct hr_array *array,
                              hr_value *ret_value) {
-    Py_ssize_t shape[HR_STORE_MAX_DIMENSIONS], strides[HR_STORE_MAX_DIMENSIONS];
+    Py_ssize_t shape[HR_FROZEN_MAX_DIMENSIONS], strides[HR_FROZEN_MAX_DIMENSIONS];
     struct once once;
     hr_value dtype;
     Py_buffer view = {.buf = (void *)(uintptr_t)array->data,
@@ -272,7 +272,7 @@ static int write_tensor_once(struct freezer *freezer, PyObject *tensor, const st
                       .ndim = (int)array->ndim,
                       .shape = shape,
                       .strides = strides};
-    if (!array->strides || array->ndim > HR_STORE_MAX_DIMENSIONS) return 0;
+    if (!array->strides || array->ndim > HR_FROZEN_MAX_DIMENSIONS) return 0;
     for (uint32_t i = 0; i < array->ndim; i++) {
         shape[i] = (Py_ssize_t)array->shape[i];
         strides[i] = shape[i] > 1 ? (Py_ssize_t)array->strides[i] * view.itemsize : 0;
@@ -290,7 +290,7 @@ static int write_described(struct freezer *freezer, PyObject *tensor, const stru
     size_t item_bytes = (size_t)item_bytes_of(array), bytes = item_bytes;
     for (uint32_t i = 0; i < array->ndim; i++) bytes *= (size_t)array->shape[i];
     int r = write_tensor_dtype(freezer, tensor, &dtype);
-    if (r == 0 && array->ndim > HR_STORE_MAX_DIMENSIONS) return 0;
+    if (r == 0 && array->ndim > HR_FROZEN_MAX_DIMENSIONS) return 0;
     if (r == 0)
         r = make_array(freezer, HR_ARRAY_TORCH, dtype, (Py_ssize_t)item_bytes, (int)array->ndim, array->shape,
                        ret_value, &data);

@@ -11,7 +11,7 @@
 enum { FEWEST_INTS = 3, FEWEST_TEXTS = 16, FEWEST_ROWS = 2, MOST_NAMES = 64, SLICE_ITEMS = 65536 };
 enum {
     MOST_DICT_SHAPES =
-        60000 /* of HR_STORE_MAX_SHAPES; the rest is for classes, which need a shape, while dicts do not */
+        60000 /* of HR_FROZEN_MAX_SHAPES; the rest is for classes, which need a shape, while dicts do not */
 };
 
 static Py_ssize_t count_of(PyObject *sequence) {
@@ -59,7 +59,7 @@ static int pack_ints(struct freezer *freezer, PyObject *sequence, hr_value *ret_
     if (width == 0) return 0;
     r = width == 32 ? hr_builder_small_ints(freezer->builder, kind_of(sequence), count, ret_value, &small)
                     : hr_builder_ints(freezer->builder, kind_of(sequence), count, ret_value, &large);
-    if (store_result(r) < 0) return -1;
+    if (frozen_result(r) < 0) return -1;
     for (uint64_t i = 0; i < count; i++) {
         long long value = PyLong_AsLongLong(item_of(sequence, (Py_ssize_t)i));
         if (small)
@@ -74,7 +74,7 @@ static int pack_floats(struct freezer *freezer, PyObject *sequence, hr_value *re
     double *items;
     uint64_t count = (uint64_t)count_of(sequence);
     int r = hr_builder_floats(freezer->builder, kind_of(sequence), count, ret_value, &items);
-    if (store_result(r) < 0) return -1;
+    if (frozen_result(r) < 0) return -1;
     for (uint64_t i = 0; i < count; i++) items[i] = PyFloat_AS_DOUBLE(item_of(sequence, (Py_ssize_t)i));
     return 1;
 }
@@ -115,7 +115,7 @@ static int pack_texts(struct freezer *freezer, PyObject *sequence, hr_value *ret
     uint64_t bytes = measure(sequence, are_texts, &is_ascii);
     int r = hr_builder_texts(freezer->builder, kind_of(sequence), are_texts ? HR_KIND_TEXT : HR_KIND_BYTES,
                              (uint64_t)count, bytes, is_ascii, ret_value, &texts);
-    if (store_result(r) < 0) return -1;
+    if (frozen_result(r) < 0) return -1;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (i % SLICE_ITEMS == SLICE_ITEMS - 1 && tick_within(freezer, texts.room - texts.used) < 0) return -1;
         if (count_of(sequence) != count || Py_TYPE(item_of(sequence, i)) != type) return freeze_changed(freezer);
@@ -123,7 +123,7 @@ static int pack_texts(struct freezer *freezer, PyObject *sequence, hr_value *ret
         if (is_ascii && !PyUnicode_IS_ASCII(item)) return freeze_changed(freezer);
         r = add_text(freezer, &texts, item, are_texts);
         if (r == -ERANGE) return freeze_changed(freezer);
-        if (store_result(r) < 0) return -1;
+        if (frozen_result(r) < 0) return -1;
     }
     return 1;
 }
@@ -164,16 +164,16 @@ static int write_names(struct freezer *freezer, PyObject *names, hr_value *value
 
 static int make_shape(struct freezer *freezer, PyObject *type_name, enum hr_shape_kind kind, PyObject *names,
                       uint32_t *ret_number) {
-    hr_value values[HR_STORE_MAX_FIELDS], type = hr_value_none();
+    hr_value values[HR_FROZEN_MAX_FIELDS], type = hr_value_none();
     Py_ssize_t count = PyTuple_GET_SIZE(names);
-    if (count > HR_STORE_MAX_FIELDS) return 0;
+    if (count > HR_FROZEN_MAX_FIELDS) return 0;
     if (kind == HR_SHAPE_DICT && freezer->dict_shape_count >= MOST_DICT_SHAPES) return 0;
     if (type_name && freeze_text(freezer, type_name, &type) < 0) return -1;
     if (write_names(freezer, names, values) < 0) return -1;
     int r = hr_builder_shape(freezer->builder, kind, type, values, (uint32_t)count, ret_number);
     if (r == -EOVERFLOW) return 0;
     freezer->dict_shape_count += kind == HR_SHAPE_DICT;
-    return store_result(r) < 0 ? -1 : 1;
+    return frozen_result(r) < 0 ? -1 : 1;
 }
 
 int freeze_shape(struct freezer *freezer, PyObject *type, PyObject *type_name, enum hr_shape_kind kind, PyObject *names,
@@ -216,7 +216,7 @@ static int know_rows(struct freezer *freezer, PyObject *sequence, hr_value rows)
         PyObject *item = item_of(sequence, i);
         hr_value row;
         if (is_lone(item, 1)) continue;
-        if (store_result(hr_builder_row(freezer->builder, rows, (uint64_t)i, &row)) < 0) return -1;
+        if (frozen_result(hr_builder_row(freezer->builder, rows, (uint64_t)i, &row)) < 0) return -1;
         if (freeze_memo(freezer, item, row) < 0) return -1;
     }
     return 0;
@@ -230,7 +230,7 @@ static int begin_rows(struct freezer *freezer, PyObject *sequence, PyObject *nam
     frame.count = (uint64_t)count_of(sequence);
     uint64_t before = hr_builder_bytes(freezer->builder);
     int r = hr_builder_rows(freezer->builder, kind_of(sequence), shape, frame.count, &frame.value);
-    if (store_result(r) < 0) return -1;
+    if (frozen_result(r) < 0) return -1;
     freezer->bytes[HR_KIND_RECORD] += hr_builder_bytes(freezer->builder) - before;
     *ret_value = frame.value;
     return know_rows(freezer, sequence, frame.value) < 0 || freeze_push(freezer, frame) < 0 ? -1 : 1;

@@ -19,9 +19,9 @@ struct axis {
 };
 
 struct axes {
-    struct axis axis[HR_STORE_MAX_DIMENSIONS]; /* by step, the shortest first */
+    struct axis axis[HR_FROZEN_MAX_DIMENSIONS]; /* by step, the shortest first */
     int count;
-    int of[HR_STORE_MAX_DIMENSIONS]; /* the axis of each dimension; -1: it takes no step */
+    int of[HR_FROZEN_MAX_DIMENSIONS]; /* the axis of each dimension; -1: it takes no step */
 };
 
 static uint64_t step_of(const Py_buffer *view, int dimension) {
@@ -60,7 +60,7 @@ static void add_dimension(struct axes *axes, const Py_buffer *view, int dimensio
 
 /* Returns false if every place is an element of its own. */
 static bool find_axes(const Py_buffer *view, struct axes *ret_axes) {
-    int order[HR_STORE_MAX_DIMENSIONS], count = sort_dimensions(view, order);
+    int order[HR_FROZEN_MAX_DIMENSIONS], count = sort_dimensions(view, order);
     uint64_t places = 1, elements = 1;
     ret_axes->count = 0;
     for (int i = 0; i < view->ndim; i++) ret_axes->of[i] = -1;
@@ -108,14 +108,14 @@ static void set_dimension(const Py_buffer *view, const struct axes *axes, const 
 
 bool once_of(const Py_buffer *view, struct once *ret_once) {
     struct axes axes;
-    int64_t strides[HR_STORE_MAX_DIMENSIONS];
+    int64_t strides[HR_FROZEN_MAX_DIMENSIONS];
     for (int i = 0; i < view->ndim; i++)
         if (view->shape[i] == 0) return false;
     if (!find_axes(view, &axes)) return false;
     set_elements(view, &axes, ret_once, strides);
-    ret_once->layout = (struct hr_store_array){.item_bytes = (uint32_t)view->itemsize,
-                                               .dimension_count = (uint32_t)view->ndim,
-                                               .bytes = (uint64_t)ret_once->elements.len};
+    ret_once->layout = (struct hr_frozen_array){.item_bytes = (uint32_t)view->itemsize,
+                                                .dimension_count = (uint32_t)view->ndim,
+                                                .bytes = (uint64_t)ret_once->elements.len};
     for (int i = 0; i < view->ndim; i++) set_dimension(view, &axes, strides, i, ret_once);
     return true;
 }

@@ -71,7 +71,7 @@ static enum found key_of_tuple(PyObject *tuple, struct key_room *room, struct hr
     return FOUND;
 }
 
-/* The parts of a date or a similar value, which headrace.store._keys returns as a tuple of name and value. */
+/* The parts of a date or a similar value, which headrace.frozen._keys returns as a tuple of name and value. */
 static enum found key_of_parts(PyObject *object, PyObject *function, struct key_room *room, struct hr_key *ret_key,
                                bool *ret_never, int depth) {
     if (room->kept_count == KEY_MAX_KEPT) return FOUND_NOT;
@@ -89,7 +89,7 @@ static enum found key_of_parts(PyObject *object, PyObject *function, struct key_
 static PyObject *parts_function(PyTypeObject *type) {
     static PyObject *functions;
     if (!functions) {
-        PyObject *module = PyImport_ImportModule("headrace.store._keys");
+        PyObject *module = PyImport_ImportModule("headrace.frozen._keys");
         functions = module ? PyObject_GetAttrString(module, "PARTS") : NULL;
         Py_XDECREF(module);
     }

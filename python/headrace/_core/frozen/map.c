@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "frozen/store.h"
+#include "frozen/frozen.h"
 
 enum { FIRST_ROOM = 64 };
 

@@ -2,10 +2,10 @@
 #include "frozen/thaw_step.h"
 
 /*
- * Makes objects from an image with a work list: a step per container that is being built. A container is made empty and
- * added to the memo by its value before it is filled, so that items that refer to it find it.
+ * Makes objects from frozen data with a work list: a step per container that is being built. A container is made empty
+ * and added to the memo by its value before it is filled, so that items that refer to it find it.
  *
- * An image may contain structures that Python never makes. Two of them are refused: a tuple that contains itself
+ * Frozen data may contain structures that Python never makes. Two of them are refused: a tuple that contains itself
  * through tuples alone, because hashing it would never end, and a key of nested tuples that has so many items in total
  * that hashing it would take too long.
  */
@@ -82,7 +82,7 @@ static int refuse_early(PyObject *object, PyObject *error) {
     PyObject *why = error ? PyUnicode_FromFormat(" (%S)", error) : PyUnicode_FromString("");
     if (why)
         PyErr_Format(
-            StoreError,
+            FrozenError,
             "headrace: a %s is an item of a set, or a key of a dict, that it contains itself, and its hash depends on "
             "fields that it does not have yet when it is put there%U; it cannot be thawed, let it hash by its identity",
             Py_TYPE(object)->tp_name, why);
@@ -165,7 +165,7 @@ static int put_in_dict(struct thaw *thaw, struct step *step, PyObject *object, u
     return r;
 }
 
-/* Python cannot have made a dict with such a key, so the image was made by another program. */
+/* Python cannot have made a dict with such a key, so the frozen data was made by another program. */
 static int hashed(int result) {
     if (result >= 0 || !PyErr_ExceptionMatches(PyExc_TypeError)) return result;
     PyErr_Clear();
@@ -213,9 +213,9 @@ static int next_item(struct thaw *thaw, struct step *step, struct hr_item *ret_i
     uint64_t index = is_value ? step->next - 1 : step->next;
     if (!is_value && index >= step->item.count) return 0;
     if (!is_value) step->next++;
-    int r = is_value ? hr_store_entry(thaw->image->store, &step->item, index, ret_item)
-                     : hr_store_at(thaw->image->store, &step->item, index, ret_item);
-    if (r < 0) store_raise(r);
+    int r = is_value ? hr_frozen_entry(thaw->frozen->data, &step->item, index, ret_item)
+                     : hr_frozen_at(thaw->frozen->data, &step->item, index, ret_item);
+    if (r < 0) frozen_raise(r);
     return r < 0 ? -1 : 1;
 }
 
@@ -239,11 +239,11 @@ static int advance(struct thaw *thaw) {
 
 static PyObject *make_typed(struct thaw *thaw, const struct step *step) {
     struct hr_item name;
-    if (thaw_at(thaw->image, &step->item, 0, &name) < 0) return NULL;
+    if (thaw_at(thaw->frozen, &step->item, 0, &name) < 0) return NULL;
     if (name.kind != HR_KIND_TEXT) return thaw_refuse("the name of a typed value is not a text"), NULL;
-    PyObject *text = read_text(thaw->image, &name);
-    PyObject *object = text ? store_hook("from_parts", "OOO", text, PyList_GET_ITEM(step->parts, 0),
-                                         thaw->image->trusted ? Py_True : Py_False)
+    PyObject *text = read_text(thaw->frozen, &name);
+    PyObject *object = text ? frozen_hook("from_parts", "OOO", text, PyList_GET_ITEM(step->parts, 0),
+                                          thaw->frozen->trusted ? Py_True : Py_False)
                             : NULL;
     Py_XDECREF(text);
     return object;
@@ -306,8 +306,8 @@ static PyObject *thaw_one(struct thaw *thaw, const struct hr_item *item) {
     return object;
 }
 
-PyObject *thaw_item(struct image *image, const struct hr_item *item, enum depth depth) {
-    struct thaw thaw = {.image = image, .depth = depth, .steps = thaw.first, .room = FIRST_STEPS};
+PyObject *thaw_item(struct frozen *frozen, const struct hr_item *item, enum depth depth) {
+    struct thaw thaw = {.frozen = frozen, .depth = depth, .steps = thaw.first, .room = FIRST_STEPS};
     if (Py_EnterRecursiveCall(" while reading frozen data")) return NULL;
     PyObject *object = thaw_one(&thaw, item);
     if (object && check_hashes(&thaw, object) < 0) Py_CLEAR(object);
@@ -316,8 +316,8 @@ PyObject *thaw_item(struct image *image, const struct hr_item *item, enum depth 
     return object;
 }
 
-PyObject *thaw_small(struct image *image, const struct hr_item *item, uint32_t most) {
-    struct thaw thaw = {.image = image, .depth = THAW_SMALL, .steps = thaw.first, .room = FIRST_STEPS, .left = most};
+PyObject *thaw_small(struct frozen *frozen, const struct hr_item *item, uint32_t most) {
+    struct thaw thaw = {.frozen = frozen, .depth = THAW_SMALL, .steps = thaw.first, .room = FIRST_STEPS, .left = most};
     if (Py_EnterRecursiveCall(" while reading frozen data")) return NULL;
     PyObject *object = thaw_one(&thaw, item);
     if (object && check_hashes(&thaw, object) < 0) Py_CLEAR(object);
@@ -327,8 +327,8 @@ PyObject *thaw_small(struct image *image, const struct hr_item *item, uint32_t m
     return object;
 }
 
-PyObject *thaw_many(struct image *image, thaw_next *next, void *state, enum depth depth) {
-    struct thaw thaw = {.image = image, .depth = depth, .steps = thaw.first, .room = FIRST_STEPS, .is_kept = true};
+PyObject *thaw_many(struct frozen *frozen, thaw_next *next, void *state, enum depth depth) {
+    struct thaw thaw = {.frozen = frozen, .depth = depth, .steps = thaw.first, .room = FIRST_STEPS, .is_kept = true};
     struct hr_item item;
     int r;
     if (Py_EnterRecursiveCall(" while reading frozen data")) return NULL;

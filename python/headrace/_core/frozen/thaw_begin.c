@@ -9,7 +9,7 @@ enum { LARGE_ARRAY_BYTES = 64 << 10, BYTES_PER_ITEM = 64, ARRAY_BYTES_PER_ITEM =
 /* Starts a value when it is met: finds it in the memo, makes a scalar, or makes an empty container and its step. */
 
 int thaw_refuse(const char *what) {
-    PyErr_Format(StoreError, "headrace: %s; the image is damaged, or cannot be thawed", what);
+    PyErr_Format(FrozenError, "headrace: %s; the frozen data is damaged, or cannot be thawed", what);
     return -1;
 }
 
@@ -100,7 +100,7 @@ static PyObject *new_instance(const struct shape *shape) {
 }
 
 static int begin_record(struct thaw *thaw, const struct hr_item *item) {
-    const struct shape *shape = image_shape(thaw->image, item->shape);
+    const struct shape *shape = frozen_shape(thaw->frozen, item->shape);
     struct step step = {.item = *item, .shape = shape, .value = item->value, .has_name = true};
     if (!shape) return -1;
     if (item->count != shape->field_count)
@@ -114,7 +114,8 @@ static int begin_record(struct thaw *thaw, const struct hr_item *item) {
 
 static int begin_container(struct thaw *thaw, const struct hr_item *item) {
     struct step step = {.item = *item, .value = item->value};
-    if (item->count > thaw->image->bytes) return thaw_refuse("a container has more items than the image has bytes");
+    if (item->count > thaw->frozen->bytes)
+        return thaw_refuse("a container has more items than the frozen data has bytes");
     switch (item->kind) {
     case HR_KIND_LIST:
         step.how = HOW_LIST;
@@ -141,9 +142,9 @@ static int begin_container(struct thaw *thaw, const struct hr_item *item) {
 
 /* ---- typed values ---- */
 
-int thaw_at(struct image *image, const struct hr_item *container, uint64_t index, struct hr_item *ret_item) {
-    int r = hr_store_at(image->store, container, index, ret_item);
-    if (r < 0) store_raise(r);
+int thaw_at(struct frozen *frozen, const struct hr_item *container, uint64_t index, struct hr_item *ret_item) {
+    int r = hr_frozen_at(frozen->data, container, index, ret_item);
+    if (r < 0) frozen_raise(r);
     return r < 0 ? -1 : 0;
 }
 
@@ -164,51 +165,51 @@ static enum how how_of(const struct hr_item *name) {
     return HOW_TYPED;
 }
 
-static bool is_dict(struct image *image, const struct hr_item *item) {
+static bool is_dict(struct frozen *frozen, const struct hr_item *item) {
     if (item->kind == HR_KIND_DICT) return true;
-    const struct shape *shape = item->kind == HR_KIND_RECORD ? image_shape(image, item->shape) : NULL;
+    const struct shape *shape = item->kind == HR_KIND_RECORD ? frozen_shape(frozen, item->shape) : NULL;
     return shape && shape->kind == HR_SHAPE_DICT;
 }
 
 /* 1: reads the extra and the items of a container; 0: it is not a container; -1: exception. */
-static int find_parts(struct image *image, const struct hr_item *typed, enum how *ret_how, struct hr_item *ret_extra,
+static int find_parts(struct frozen *frozen, const struct hr_item *typed, enum how *ret_how, struct hr_item *ret_extra,
                       struct hr_item *ret_items) {
     struct hr_item name, parts;
-    if (thaw_at(image, typed, 0, &name) < 0) return -1;
+    if (thaw_at(frozen, typed, 0, &name) < 0) return -1;
     *ret_how = how_of(&name);
     if (*ret_how == HOW_TYPED) return 0;
-    if (thaw_at(image, typed, 1, &parts) < 0) return -1;
+    if (thaw_at(frozen, typed, 1, &parts) < 0) return -1;
     if (parts.kind != HR_KIND_TUPLE || parts.count != 2) return thaw_refuse("a container is made of other parts");
-    if (thaw_at(image, &parts, 0, ret_extra) < 0 || thaw_at(image, &parts, 1, ret_items) < 0) return -1;
+    if (thaw_at(frozen, &parts, 0, ret_extra) < 0 || thaw_at(frozen, &parts, 1, ret_items) < 0) return -1;
     bool is_list = *ret_how == HOW_APPEND || *ret_how == HOW_ELEMENTS;
-    bool is_right = is_list ? ret_items->kind == HR_KIND_LIST : is_dict(image, ret_items);
+    bool is_right = is_list ? ret_items->kind == HR_KIND_LIST : is_dict(frozen, ret_items);
     if (PyErr_Occurred()) return -1;
     return is_right ? 1 : thaw_refuse("a container is made of other parts");
 }
 
 /* Returns 1 if an array of objects has one dimension, because only then it reads as a list; 0; or -1: exception. */
-static int is_row(struct image *image, const struct hr_item *extra) {
+static int is_row(struct frozen *frozen, const struct hr_item *extra) {
     struct hr_item shape;
     if (extra->kind != HR_KIND_TUPLE || extra->count != 2) return thaw_refuse("a container is made of other parts");
-    if (thaw_at(image, extra, 1, &shape) < 0) return -1;
+    if (thaw_at(frozen, extra, 1, &shape) < 0) return -1;
     return shape.kind == HR_KIND_TUPLE && shape.count == 1;
 }
 
-int typed_parts(struct image *image, const struct hr_item *typed, struct hr_item *ret_extra,
+int typed_parts(struct frozen *frozen, const struct hr_item *typed, struct hr_item *ret_extra,
                 struct hr_item *ret_items) {
     enum how how;
-    int r = find_parts(image, typed, &how, ret_extra, ret_items);
-    if (r > 0 && how == HOW_ELEMENTS) return is_row(image, ret_extra);
+    int r = find_parts(frozen, typed, &how, ret_extra, ret_items);
+    if (r > 0 && how == HOW_ELEMENTS) return is_row(frozen, ret_extra);
     return r > 0 && how == HOW_NAMESPACE ? 0 : r;
 }
 
-static PyObject *new_shell(struct image *image, const struct hr_item *typed, const struct hr_item *extra,
+static PyObject *new_shell(struct frozen *frozen, const struct hr_item *typed, const struct hr_item *extra,
                            uint64_t count) {
     struct hr_item name;
-    if (thaw_at(image, typed, 0, &name) < 0) return NULL;
-    PyObject *text = read_text(image, &name), *more = text ? thaw_item(image, extra, THAW_ALL) : NULL;
+    if (thaw_at(frozen, typed, 0, &name) < 0) return NULL;
+    PyObject *text = read_text(frozen, &name), *more = text ? thaw_item(frozen, extra, THAW_ALL) : NULL;
     PyObject *shell =
-        more ? store_hook("shell", "OOKO", text, more, (unsigned long long)count, image->trusted ? Py_True : Py_False)
+        more ? frozen_hook("shell", "OOKO", text, more, (unsigned long long)count, frozen->trusted ? Py_True : Py_False)
              : NULL;
     Py_XDECREF(text);
     Py_XDECREF(more);
@@ -218,7 +219,7 @@ static PyObject *new_shell(struct image *image, const struct hr_item *typed, con
 static int begin_typed(struct thaw *thaw, const struct hr_item *item) {
     struct hr_item extra, items;
     struct step step = {.item = *item, .value = item->value, .next = 1};
-    int r = find_parts(thaw->image, item, &step.how, &extra, &items);
+    int r = find_parts(thaw->frozen, item, &step.how, &extra, &items);
     if (r < 0) return -1;
     if (r == 0) {
         step.how = HOW_TYPED;
@@ -228,10 +229,10 @@ static int begin_typed(struct thaw *thaw, const struct hr_item *item) {
     step.item = items;
     step.next = 0;
     step.has_name = items.kind == HR_KIND_RECORD;
-    step.shape = step.has_name ? image_shape(thaw->image, items.shape) : NULL;
-    if (items.count > thaw->image->bytes || (step.shape && items.count != step.shape->field_count))
+    step.shape = step.has_name ? frozen_shape(thaw->frozen, items.shape) : NULL;
+    if (items.count > thaw->frozen->bytes || (step.shape && items.count != step.shape->field_count))
         return thaw_refuse("a container has more items than the array of its items");
-    step.object = new_shell(thaw->image, item, &extra, items.count);
+    step.object = new_shell(thaw->frozen, item, &extra, items.count);
     if (step.object && step.how == HOW_ELEMENTS) {
         step.parts = PyObject_CallMethod(step.object, "reshape", "i", -1);
         if (!step.parts) Py_CLEAR(step.object);
@@ -243,8 +244,8 @@ static int begin_typed(struct thaw *thaw, const struct hr_item *item) {
 
 /* 0 if the array is damaged: reading it raises the exception. */
 static uint64_t array_bytes(struct thaw *thaw, const struct hr_item *item) {
-    struct hr_store_array array;
-    return hr_store_array(thaw->image->store, item, &array) < 0 ? 0 : array.bytes;
+    struct hr_frozen_array array;
+    return hr_frozen_array(thaw->frozen->data, item, &array) < 0 ? 0 : array.bytes;
 }
 
 /* For THAW_SMALL: copying a large array takes longer than what the caller does with it. */
@@ -253,9 +254,9 @@ static bool is_large_array(struct thaw *thaw, const struct hr_item *item) {
 }
 
 static PyObject *read_single(struct thaw *thaw, const struct hr_item *item) {
-    PyObject *object = item->kind != HR_KIND_ARRAY  ? read_scalar(thaw->image, item)
-                       : is_large_array(thaw, item) ? read_array(thaw->image, item)
-                                                    : read_private_array(thaw->image, item, &thaw->memo);
+    PyObject *object = item->kind != HR_KIND_ARRAY  ? read_scalar(thaw->frozen, item)
+                       : is_large_array(thaw, item) ? read_array(thaw->frozen, item)
+                                                    : read_private_array(thaw->frozen, item, &thaw->memo);
     if (!object || map_add(&thaw->memo, item->value, (uintptr_t)object) < 0) {
         Py_XDECREF(object);
         return NULL;
@@ -267,7 +268,7 @@ static PyObject *read_single(struct thaw *thaw, const struct hr_item *item) {
 static bool is_left_to_views(struct thaw *thaw, const struct hr_item *item) {
     if (thaw->depth != THAW_RECORD) return false;
     if (item->kind != HR_KIND_RECORD) return true;
-    const struct shape *shape = image_shape(thaw->image, item->shape);
+    const struct shape *shape = frozen_shape(thaw->frozen, item->shape);
     if (!shape) PyErr_Clear(); /* read_item raises it again */
     return !shape || shape->kind == HR_SHAPE_DICT;
 }
@@ -309,9 +310,9 @@ static int spend(struct thaw *thaw, const struct hr_item *item) {
 PyObject *thaw_begin(struct thaw *thaw, const struct hr_item *item, uint64_t *ret_weight) {
     *ret_weight = 1;
     if (thaw->depth == THAW_SMALL && spend(thaw, item) < 0) return NULL;
-    PyObject *object = is_single(item) ? NULL : read_scalar(thaw->image, item);
+    PyObject *object = is_single(item) ? NULL : read_scalar(thaw->frozen, item);
     if (object || PyErr_Occurred()) return object;
-    if (is_left_to_views(thaw, item)) return read_item(thaw->image, item);
+    if (is_left_to_views(thaw, item)) return read_item(thaw->frozen, item);
     object = find_known(thaw, item, ret_weight);
     if (object || PyErr_Occurred()) return object;
     if (is_single(item)) return read_single(thaw, item);

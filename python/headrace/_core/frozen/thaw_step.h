@@ -4,7 +4,7 @@
 
 #include "frozen/thaw.h"
 
-/* The work list by which objects are made from an image. Shared by thaw.c and thaw_begin.c. */
+/* The work list by which objects are made from frozen data. Shared by thaw.c and thaw_begin.c. */
 
 enum how {
     HOW_LIST,
@@ -24,7 +24,7 @@ struct step {
     struct hr_item item;
     enum how how;
     bool has_name;             /* a record: the keys are in its shape */
-    const struct shape *shape; /* borrowed from the image */
+    const struct shape *shape; /* borrowed from the frozen data */
     PyObject *object;          /* owned; NULL: it is made at the end, from `parts` */
     PyObject *parts, *key;     /* owned */
     hr_value value;
@@ -37,7 +37,7 @@ enum { FIRST_STEPS = 4, MOST_WEIGHT = 1 << 24, MOST_NESTING = 5000, NESTING_BITS
 #define WEIGHT_EARLY (UINT64_C(1) << 63) /* a bit of a weight: step.is_early */
 
 struct thaw {
-    struct image *image;
+    struct frozen *frozen;
     enum depth depth;
     struct step *steps;
     size_t count, room;
@@ -66,10 +66,10 @@ static inline bool hashes_by_value(PyObject *object) {
     return hash != PyBaseObject_Type.tp_hash && hash != PyObject_HashNotImplemented;
 }
 
-/* Raises StoreError and returns -1. */
+/* Raises FrozenError and returns -1. */
 int thaw_refuse(const char *what);
 /* Reads an item of a container. Returns 0, or -1 with an exception. */
-int thaw_at(struct image *image, const struct hr_item *container, uint64_t index, struct hr_item *ret_item);
+int thaw_at(struct frozen *frozen, const struct hr_item *container, uint64_t index, struct hr_item *ret_item);
 /* Starts a value. Returns a new reference; NULL: a step was pushed, or an exception. */
 PyObject *thaw_begin(struct thaw *thaw, const struct hr_item *item, uint64_t *ret_weight);
 void thaw_drop(struct step *step);

@@ -3,7 +3,7 @@
 #include "frozen/thaw.h"
 
 /*
- * A view is an image and an item of it. It copies nothing, and reading it writes to no page of the image. Rare
+ * A view is frozen data and an item of it. It copies nothing, and reading it writes to no page of the frozen data. Rare
  * operations (repr, comparisons, operators) are done by Python on the thawed view.
  */
 
@@ -34,7 +34,7 @@ static struct view *new_view(PyTypeObject *type) {
 
 void view_dealloc(PyObject *self) {
     struct view *view = (struct view *)self;
-    Py_DECREF((PyObject *)view->image);
+    Py_DECREF((PyObject *)view->frozen);
 #ifndef Py_GIL_DISABLED
     if (free_count < MOST_FREE) {
         free_views[free_count++] = view;
@@ -58,14 +58,14 @@ static PyTypeObject *type_of(const struct hr_item *item) {
     }
 }
 
-PyObject *view_new(struct image *image, const struct hr_item *item, hr_value typed) {
-    if (item->count > image->bytes)
-        return PyErr_Format(StoreError,
-                            "headrace: a container of this image has more items than the image has bytes; it "
-                            "is damaged, make the image again");
+PyObject *view_new(struct frozen *frozen, const struct hr_item *item, hr_value typed) {
+    if (item->count > frozen->bytes)
+        return PyErr_Format(
+            FrozenError, "headrace: a container of this frozen data has more items than the frozen data has bytes; it "
+                         "is damaged, freeze the data again");
     struct view *view = new_view(type_of(item));
     if (!view) return NULL;
-    view->image = (struct image *)Py_NewRef((PyObject *)image);
+    view->frozen = (struct frozen *)Py_NewRef((PyObject *)frozen);
     view->item = *item;
     view->typed = typed;
     view->count = (Py_ssize_t)item->count;
@@ -88,14 +88,14 @@ static int next_of_slice(void *state, struct hr_item *ret_item) {
     const struct view *view = source->view;
     if (source->at == view->count) return 0;
     uint64_t index = (uint64_t)(view->first + source->at++ * view->stride);
-    int r = hr_store_at(view->image->store, &view->item, index, ret_item);
-    if (r < 0) store_raise(r);
+    int r = hr_frozen_at(view->frozen->data, &view->item, index, ret_item);
+    if (r < 0) frozen_raise(r);
     return r < 0 ? -1 : 1;
 }
 
 static PyObject *thaw_slice(struct view *view, enum depth depth) {
     struct view_source source = {.view = view};
-    PyObject *list = thaw_many(view->image, next_of_slice, &source, depth);
+    PyObject *list = thaw_many(view->frozen, next_of_slice, &source, depth);
     if (list && view->item.kind == HR_KIND_TUPLE) Py_SETREF(list, PyList_AsTuple(list));
     return list;
 }
@@ -103,15 +103,15 @@ static PyObject *thaw_slice(struct view *view, enum depth depth) {
 /* Reads the item of a view that is not a slice. */
 static int whole_item(const struct view *view, struct hr_item *ret_item) {
     *ret_item = view->item;
-    int r = view->typed ? hr_store_read(view->image->store, view->typed, ret_item) : 0;
-    if (r < 0) store_raise(r);
+    int r = view->typed ? hr_frozen_read(view->frozen->data, view->typed, ret_item) : 0;
+    if (r < 0) frozen_raise(r);
     return r < 0 ? -1 : 1;
 }
 
 static PyObject *thaw_view(struct view *view, enum depth depth) {
     struct hr_item item;
     if (is_slice(view)) return thaw_slice(view, depth);
-    return whole_item(view, &item) < 0 ? NULL : thaw_item(view->image, &item, depth);
+    return whole_item(view, &item) < 0 ? NULL : thaw_item(view->frozen, &item, depth);
 }
 
 static int next_of_views(void *state, struct hr_item *ret_item) {
@@ -128,10 +128,10 @@ PyObject *core_thaw_together(PyObject *module, PyObject *views) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(views); i++) {
         PyObject *object = PyTuple_GET_ITEM(views, i);
         const struct view *view = (const struct view *)object, *first = (const struct view *)PyTuple_GET_ITEM(views, 0);
-        if (!is_view(object) || is_slice(view) || view->image != first->image)
-            return PyErr_Format(PyExc_TypeError, "headrace: these are not whole views of one image");
+        if (!is_view(object) || is_slice(view) || view->frozen != first->frozen)
+            return PyErr_Format(PyExc_TypeError, "headrace: these are not whole views of the same frozen data");
     }
-    return thaw_many(((struct view *)PyTuple_GET_ITEM(views, 0))->image, next_of_views, &source, THAW_ALL);
+    return thaw_many(((struct view *)PyTuple_GET_ITEM(views, 0))->frozen, next_of_views, &source, THAW_ALL);
 }
 
 /* Returns an ordinary copy of a view, or of its keys, values or items; any other object unchanged. New reference. */
@@ -149,7 +149,7 @@ PyObject *core_thaw(PyObject *module, PyObject *view) {
 PyObject *view_shallow(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     struct view *view = (struct view *)self;
-    if (view->typed) return store_hook("shallow", "O", self);
+    if (view->typed) return frozen_hook("shallow", "O", self);
     PyObject *made_of = view->item.kind == HR_KIND_FROZEN_SET ? (PyObject *)&PyFrozenSet_Type
                         : type == &FrozenSetType              ? (PyObject *)&PySet_Type
                         : type == &FrozenDictType             ? (PyObject *)&PyDict_Type
@@ -186,7 +186,7 @@ PyObject *view_hash_object(PyObject *self) {
 static bool is_same(PyObject *left, PyObject *right) {
     if (!is_view(left) || !is_view(right)) return left == right;
     const struct view *a = (const struct view *)left, *b = (const struct view *)right;
-    return a->image == b->image && a->item.value == b->item.value && a->typed == b->typed && a->first == b->first &&
+    return a->frozen == b->frozen && a->item.value == b->item.value && a->typed == b->typed && a->first == b->first &&
            a->stride == b->stride && a->count == b->count;
 }
 
@@ -272,9 +272,9 @@ PyObject *view_name(const struct view *view) {
         [HR_KIND_RECORD] = "dict", [HR_KIND_SET] = "set",     [HR_KIND_FROZEN_SET] = "frozenset",
     };
     struct hr_item typed, name;
-    int r = view->typed ? hr_store_read(view->image->store, view->typed, &typed) : -1;
-    if (r >= 0) r = hr_store_at(view->image->store, &typed, 0, &name);
-    if (r >= 0 && name.kind == HR_KIND_TEXT) return read_text(view->image, &name);
+    int r = view->typed ? hr_frozen_read(view->frozen->data, view->typed, &typed) : -1;
+    if (r >= 0) r = hr_frozen_at(view->frozen->data, &typed, 0, &name);
+    if (r >= 0 && name.kind == HR_KIND_TEXT) return read_text(view->frozen, &name);
     return PyUnicode_FromString(names[view->item.kind]);
 }
 
@@ -304,7 +304,7 @@ int view_refuse_item(PyObject *self, PyObject *key, PyObject *value) {
 
 PyObject *view_reduce(PyObject *self, PyObject *protocol) {
     (void)protocol;
-    return store_hook("reduce_view", "O", self);
+    return frozen_hook("reduce_view", "O", self);
 }
 
 /* Returns the slice of its list that the view is; None: the whole list. New reference. */
@@ -320,7 +320,7 @@ static PyObject *part_of(const struct view *view) {
     return slice;
 }
 
-/* _core.where(view): returns its image, its value, and its slice or None. */
+/* _core.where(view): returns its frozen data, its value, and its slice or None. */
 PyObject *core_where(PyObject *module, PyObject *object) {
     (void)module;
     if (!is_view(object))
@@ -328,5 +328,5 @@ PyObject *core_where(PyObject *module, PyObject *object) {
     const struct view *view = (const struct view *)object;
     unsigned long long value = view->typed ? view->typed : view->item.value;
     PyObject *part = part_of(view);
-    return part ? Py_BuildValue("OKN", view->image, value, part) : NULL;
+    return part ? Py_BuildValue("OKN", view->frozen, value, part) : NULL;
 }

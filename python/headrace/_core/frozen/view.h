@@ -2,14 +2,14 @@
 #ifndef HEADRACE_CORE_FROZEN_VIEW_H
 #define HEADRACE_CORE_FROZEN_VIEW_H
 
-#include "frozen/image.h"
+#include "frozen/opened.h"
 
-/* Views: the lists, tuples, dicts and sets of an image, which look like ordinary ones and copy nothing. */
+/* Views: the lists, tuples, dicts and sets of frozen data, which look like ordinary ones and copy nothing. */
 
 /* ---- view.c: what all views share ---- */
 
 struct view {
-    PyObject_HEAD struct image *image;
+    PyObject_HEAD struct frozen *frozen;
     struct hr_item item;
     hr_value typed; /* of a deque, Counter...: the typed value that names the type; 0: an ordinary list, tuple... */
     Py_ssize_t count, first, stride; /* a slice of a list or tuple: items first, first + stride...; else 0 and 1 */
@@ -19,7 +19,7 @@ extern PyTypeObject FrozenKeysType, FrozenValuesType, FrozenItemsType, FrozenIte
 
 bool is_view(PyObject *object);
 /* `item` is a list, tuple, set or dict, or a record of HR_SHAPE_DICT. New reference. */
-PyObject *view_new(struct image *image, const struct hr_item *item, hr_value typed);
+PyObject *view_new(struct frozen *frozen, const struct hr_item *item, hr_value typed);
 void view_dealloc(PyObject *self);
 bool is_slice(const struct view *view);
 /* The name of the Python type that the view is for: list, Counter... New reference. */

@@ -6,16 +6,16 @@
 /* Views of dicts and of records of HR_SHAPE_DICT; also of a defaultdict, a Counter, an OrderedDict. */
 
 int view_entry(struct view *view, uint64_t index, struct hr_item *ret_value) {
-    int r = view->item.kind == HR_KIND_RECORD ? hr_store_at(view->image->store, &view->item, index, ret_value)
-                                              : hr_store_entry(view->image->store, &view->item, index, ret_value);
-    if (r < 0) store_raise(r);
+    int r = view->item.kind == HR_KIND_RECORD ? hr_frozen_at(view->frozen->data, &view->item, index, ret_value)
+                                              : hr_frozen_entry(view->frozen->data, &view->item, index, ret_value);
+    if (r < 0) frozen_raise(r);
     return r < 0 ? -1 : 0;
 }
 
 int view_value(struct view *view, uint64_t place, struct hr_item *ret_value) {
-    int r = view->item.kind == HR_KIND_RECORD ? hr_store_at(view->image->store, &view->item, place, ret_value)
-                                              : hr_store_value(view->image->store, &view->item, place, ret_value);
-    if (r < 0) store_raise(r);
+    int r = view->item.kind == HR_KIND_RECORD ? hr_frozen_at(view->frozen->data, &view->item, place, ret_value)
+                                              : hr_frozen_value(view->frozen->data, &view->item, place, ret_value);
+    if (r < 0) frozen_raise(r);
     return r < 0 ? -1 : 0;
 }
 
@@ -24,8 +24,8 @@ int view_value(struct view *view, uint64_t place, struct hr_item *ret_value) {
 /*
  * The library cannot look up some keys, because only Python knows which are equal (Decimals, dates, instances). For
  * these, a table of the hashes of all keys is made once per process. A slot is 0, or has the upper bits of a hash and
- * below them 1 + the number of its key. The keys themselves stay in the image; a key is made again when it has to be
- * compared.
+ * below them 1 + the number of its key. The keys themselves stay in the frozen data; a key is made again when it has to
+ * be compared.
  */
 enum { LOOKUP_INDEX_BITS = 40, LOOKUP_FIRST_ROOM = 8 };
 
@@ -60,10 +60,10 @@ static PyObject *make_lookup(struct view *view) {
 /* New reference, because hashing keys runs code, and another thread that made a table too may replace it. */
 static PyObject *lookup_of(struct view *view) {
     PyObject *name = PyLong_FromUnsignedLongLong(view->item.value);
-    PyObject *lookup = name ? Py_XNewRef(PyDict_GetItemWithError(view->image->lookups, name)) : NULL;
+    PyObject *lookup = name ? Py_XNewRef(PyDict_GetItemWithError(view->frozen->lookups, name)) : NULL;
     if (name && !lookup && !PyErr_Occurred()) {
         lookup = make_lookup(view);
-        if (lookup && PyDict_SetItem(view->image->lookups, name, lookup) < 0) Py_CLEAR(lookup);
+        if (lookup && PyDict_SetItem(view->frozen->lookups, name, lookup) < 0) Py_CLEAR(lookup);
     }
     Py_XDECREF(name);
     return lookup;
@@ -101,13 +101,13 @@ static int find_slowly(struct view *view, PyObject *key, uint64_t *ret_place) {
     int r = lookup ? find_in_lookup(view, lookup, key, hash, &index) : -1;
     Py_XDECREF(lookup);
     if (r <= 0) return r;
-    r = hr_store_place(view->image->store, &view->item, index, ret_place);
-    if (r < 0) store_raise(r);
+    r = hr_frozen_place(view->frozen->data, &view->item, index, ret_place);
+    if (r < 0) frozen_raise(r);
     return r < 0 ? -1 : 1;
 }
 
 static int find_field(struct view *view, PyObject *key, uint64_t *ret_place) {
-    const struct shape *shape = image_shape(view->image, view->item.shape);
+    const struct shape *shape = frozen_shape(view->frozen, view->item.shape);
     Py_ssize_t index = shape ? shape_find(shape, key) : -2;
     if (index >= 0) *ret_place = (uint64_t)index;
     return index >= 0 ? 1 : index == -1 ? 0 : -1;
@@ -123,8 +123,8 @@ static int find_any(struct view *view, PyObject *key, uint64_t *ret_place) {
     enum found found = key_of(key, &room, &wanted, &never);
     int r = -1;
     if (found == FOUND) {
-        r = hr_store_find(view->image->store, &view->item, &wanted, ret_place);
-        if (r < 0) store_raise(r);
+        r = hr_frozen_find(view->frozen->data, &view->item, &wanted, ret_place);
+        if (r < 0) frozen_raise(r);
     } else if (found == FOUND_NOT) { /* a dict raises TypeError for a key that has no hash */
         r = !never ? find_slowly(view, key, ret_place) : PyObject_Hash(key) == -1 ? -1 : 0;
     }
@@ -137,14 +137,14 @@ int view_find(struct view *view, PyObject *key, uint64_t *ret_place) {
     if (!is_ascii || !view->item.is_native) return find_any(view, key, ret_place);
     struct hr_key text = {.kind = HR_KIND_TEXT, .count = (uint64_t)PyUnicode_GET_LENGTH(key)};
     text.bytes = (PyASCIIObject *)key + 1;
-    int r = hr_store_find(view->image->store, &view->item, &text, ret_place);
-    if (r < 0) store_raise(r);
+    int r = hr_frozen_find(view->frozen->data, &view->item, &text, ret_place);
+    if (r < 0) frozen_raise(r);
     return r < 0 ? -1 : r;
 }
 
 static PyObject *value_at(struct view *view, uint64_t place) {
     struct hr_item item;
-    return view_value(view, place, &item) < 0 ? NULL : read_item(view->image, &item);
+    return view_value(view, place, &item) < 0 ? NULL : read_item(view->frozen, &item);
 }
 
 /* A Counter returns 0 for a missing key. */
@@ -340,7 +340,7 @@ PyTypeObject FrozenDictType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.FrozenDict",
     .tp_basicsize = sizeof(struct view),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_MAPPING,
-    .tp_doc = "A frozen dict: a Mapping over an image.",
+    .tp_doc = "A frozen dict: a Mapping over frozen data.",
     .tp_dealloc = view_dealloc,
     .tp_repr = view_repr,
     .tp_hash = PyObject_HashNotImplemented,

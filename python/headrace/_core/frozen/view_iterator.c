@@ -9,13 +9,13 @@ struct iterator {
 
 static PyObject *read_part(struct view *view, uint64_t index, bool is_value) {
     struct hr_item item;
-    if (is_value) return view_entry(view, index, &item) < 0 ? NULL : read_item(view->image, &item);
+    if (is_value) return view_entry(view, index, &item) < 0 ? NULL : read_item(view->frozen, &item);
     if (view->item.kind == HR_KIND_RECORD) {
-        const struct shape *shape = image_shape(view->image, view->item.shape);
+        const struct shape *shape = frozen_shape(view->frozen, view->item.shape);
         return shape ? Py_XNewRef(PyTuple_GetItem(shape->names, (Py_ssize_t)index)) : NULL;
     }
-    int r = hr_store_at(view->image->store, &view->item, index, &item);
-    return r < 0 ? store_raise(r) : read_key(view->image, &item);
+    int r = hr_frozen_at(view->frozen->data, &view->item, index, &item);
+    return r < 0 ? frozen_raise(r) : read_key(view->frozen, &item);
 }
 
 PyObject *view_part(struct view *view, enum entry_part part, uint64_t index) {
@@ -23,8 +23,8 @@ PyObject *view_part(struct view *view, enum entry_part part, uint64_t index) {
     if (part == PART_KEY || part == PART_VALUE) return read_part(view, index, part == PART_VALUE);
     if (part == PART_ITEM) {
         index = (uint64_t)(view->first + (Py_ssize_t)index * view->stride);
-        int r = hr_store_at(view->image->store, &view->item, index, &item);
-        return r < 0 ? store_raise(r) : read_item(view->image, &item);
+        int r = hr_frozen_at(view->frozen->data, &view->item, index, &item);
+        return r < 0 ? frozen_raise(r) : read_item(view->frozen, &item);
     }
     PyObject *key = read_part(view, index, false), *value = key ? read_part(view, index, true) : NULL;
     PyObject *pair = value ? PyTuple_Pack(2, key, value) : NULL;

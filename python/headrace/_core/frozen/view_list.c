@@ -6,8 +6,8 @@
 static PyObject *text_at(struct view *view, uint64_t index) {
     const void *bytes;
     uint64_t count;
-    int r = hr_store_text(view->image->store, &view->item, index, &bytes, &count);
-    return r < 0 ? store_raise(r) : read_ascii(view->image, bytes, count);
+    int r = hr_frozen_text(view->frozen->data, &view->item, index, &bytes, &count);
+    return r < 0 ? frozen_raise(r) : read_ascii(view->frozen, bytes, count);
 }
 
 static PyObject *item_at(struct view *view, Py_ssize_t index) {
@@ -19,8 +19,8 @@ static PyObject *item_at(struct view *view, Py_ssize_t index) {
     }
     uint64_t at = (uint64_t)(view->first + index * view->stride);
     if (view->item.is_ascii) return text_at(view, at);
-    int r = hr_store_at(view->image->store, &view->item, at, &item);
-    return r < 0 ? store_raise(r) : read_item(view->image, &item);
+    int r = hr_frozen_at(view->frozen->data, &view->item, at, &item);
+    return r < 0 ? frozen_raise(r) : read_item(view->frozen, &item);
 }
 
 static PyObject *sequence_item(PyObject *self, Py_ssize_t index) {
@@ -31,18 +31,19 @@ static Py_ssize_t sequence_length(PyObject *self) {
     return ((struct view *)self)->count;
 }
 
-/* A slice is a view of the same image, or an ordinary list or tuple if small containers of the image are. */
+/* A slice is a view of the same frozen data, or an ordinary list or tuple if small containers of the frozen data are.
+ */
 static PyObject *slice_of(struct view *view, PyObject *slice) {
     Py_ssize_t start, stop, step;
     if (PySlice_Unpack(slice, &start, &stop, &step) < 0) return NULL;
     Py_ssize_t count = PySlice_AdjustIndices(view->count, &start, &stop, step);
-    struct view *part = (struct view *)view_new(view->image, &view->item, view->typed);
+    struct view *part = (struct view *)view_new(view->frozen, &view->item, view->typed);
     if (!part) return NULL;
     part->count = count;
     part->first = count ? view->first + start * view->stride : 0;
     part->stride =
         count > 1 ? view->stride * step : 1; /* with one item the stride is not used, and a huge step could overflow */
-    if (!view->image->small_items || count > view->image->small_items) return (PyObject *)part;
+    if (!view->frozen->small_items || count > view->frozen->small_items) return (PyObject *)part;
     PyObject *copy = view_shallow((PyObject *)part);
     Py_DECREF(part);
     return copy;
@@ -171,7 +172,7 @@ PyTypeObject FrozenListType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.FrozenList",
     .tp_basicsize = sizeof(struct view),
     .tp_flags = FLAGS,
-    .tp_doc = "A frozen list: a Sequence over an image.",
+    .tp_doc = "A frozen list: a Sequence over frozen data.",
     .tp_dealloc = view_dealloc,
     .tp_repr = view_repr,
     .tp_hash = PyObject_HashNotImplemented,
@@ -187,7 +188,7 @@ PyTypeObject FrozenTupleType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.FrozenTuple",
     .tp_basicsize = sizeof(struct view),
     .tp_flags = FLAGS,
-    .tp_doc = "A frozen tuple: a Sequence over an image, with the tuple's hash.",
+    .tp_doc = "A frozen tuple: a Sequence over frozen data, with the tuple's hash.",
     .tp_dealloc = view_dealloc,
     .tp_repr = view_repr,
     .tp_hash = tuple_hash,

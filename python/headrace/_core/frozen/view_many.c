@@ -35,22 +35,22 @@ static Py_ssize_t index_of(struct view *view, PyObject *object) {
 
 static int read_block(struct view *view, PyObject *indices, Py_ssize_t from, Py_ssize_t count, PyObject *list) {
     uint64_t at[LIST_BLOCK];
-    const hr_store *store = view->image->store;
+    const hr_frozen *data = view->frozen->data;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (from + i >= PySequence_Fast_GET_SIZE(indices)) return store_result(HR_E_STATE);
+        if (from + i >= PySequence_Fast_GET_SIZE(indices)) return frozen_result(HR_E_STATE);
         PyObject *object =
             Py_NewRef(PySequence_Fast_GET_ITEM(indices, from + i)); /* its __index__ may empty the list */
         Py_ssize_t index = index_of(view, object);
         Py_DECREF(object);
         if (index < 0) return -1;
         at[i] = (uint64_t)index;
-        hr_store_prefetch(store, &view->item, at[i], 0);
+        hr_frozen_prefetch(data, &view->item, at[i], 0);
     }
-    for (Py_ssize_t i = 0; i < count; i++) hr_store_prefetch(store, &view->item, at[i], 1);
+    for (Py_ssize_t i = 0; i < count; i++) hr_frozen_prefetch(data, &view->item, at[i], 1);
     for (Py_ssize_t i = 0; i < count; i++) {
         struct hr_item item;
-        int r = hr_store_at(store, &view->item, at[i], &item);
-        PyObject *object = r < 0 ? store_raise(r) : read_item(view->image, &item);
+        int r = hr_frozen_at(data, &view->item, at[i], &item);
+        PyObject *object = r < 0 ? frozen_raise(r) : read_item(view->frozen, &item);
         if (!object) return -1;
         PyList_SET_ITEM(list, from + i, object);
     }
@@ -80,7 +80,7 @@ struct block {
 
 /* Makes the keys that the library can look up, and prefetches their memory. */
 static int prepare(struct view *view, PyObject **keys, Py_ssize_t count, struct block *block) {
-    const hr_store *store = view->image->store;
+    const hr_frozen *data = view->frozen->data;
     bool is_native = view->item.kind == HR_KIND_DICT && view->item.is_native, never;
     for (Py_ssize_t i = 0; i < count; i++)
         block->rooms[i].kept_count = 0; /* for all of them, because a key below may fail */
@@ -89,12 +89,12 @@ static int prepare(struct view *view, PyObject **keys, Py_ssize_t count, struct 
         if (found == FOUND_ERROR) return -1;
         block->is_known[i] = found == FOUND;
         if (found != FOUND) continue;
-        block->hashes[i] = hr_store_hash(store, &block->keys[i]);
-        hr_store_prefetch_hash(store, &view->item, block->hashes[i], 0);
+        block->hashes[i] = hr_frozen_hash(data, &block->keys[i]);
+        hr_frozen_prefetch_hash(data, &view->item, block->hashes[i], 0);
     }
     for (int stage = 1; stage < STAGES; stage++)
         for (Py_ssize_t i = 0; i < count; i++)
-            if (block->is_known[i]) hr_store_prefetch_hash(store, &view->item, block->hashes[i], stage);
+            if (block->is_known[i]) hr_frozen_prefetch_hash(data, &view->item, block->hashes[i], stage);
     return 0;
 }
 
@@ -103,10 +103,10 @@ static PyObject *look_up(struct view *view, PyObject *key, const struct block *b
     uint64_t place;
     struct hr_item item;
     int r = block->is_known[i]
-                ? hr_store_find_hashed(view->image->store, &view->item, &block->keys[i], block->hashes[i], &place)
+                ? hr_frozen_find_hashed(view->frozen->data, &view->item, &block->keys[i], block->hashes[i], &place)
                 : view_find(view, key, &place);
-    if (r < 0) return PyErr_Occurred() ? NULL : store_raise(r);
-    if (r > 0) return view_value(view, place, &item) < 0 ? NULL : read_item(view->image, &item);
+    if (r < 0) return PyErr_Occurred() ? NULL : frozen_raise(r);
+    if (r > 0) return view_value(view, place, &item) < 0 ? NULL : read_item(view->frozen, &item);
     return otherwise ? Py_NewRef(otherwise)
                      : PyObject_GetItem((PyObject *)view, key); /* 0 for a Counter, or KeyError */
 }
@@ -147,15 +147,15 @@ PyObject *dict_get_many(PyObject *self, PyObject *arguments) {
 /* Returns the field of a record, a dict or an instance. New reference. */
 static PyObject *field_of(struct view *view, Py_ssize_t index, PyObject *name) {
     struct hr_item item, field;
-    int r = hr_store_at(view->image->store, &view->item, (uint64_t)(view->first + index * view->stride), &item);
-    if (r < 0) return store_raise(r);
-    const struct shape *shape = item.kind == HR_KIND_RECORD ? image_shape(view->image, item.shape) : NULL;
+    int r = hr_frozen_at(view->frozen->data, &view->item, (uint64_t)(view->first + index * view->stride), &item);
+    if (r < 0) return frozen_raise(r);
+    const struct shape *shape = item.kind == HR_KIND_RECORD ? frozen_shape(view->frozen, item.shape) : NULL;
     Py_ssize_t number = shape ? shape_find(shape, name) : -1;
     if (number >= 0) {
-        r = hr_store_at(view->image->store, &item, (uint64_t)number, &field);
-        return r < 0 ? store_raise(r) : read_item(view->image, &field);
+        r = hr_frozen_at(view->frozen->data, &item, (uint64_t)number, &field);
+        return r < 0 ? frozen_raise(r) : read_item(view->frozen, &field);
     }
-    PyObject *record = PyErr_Occurred() ? NULL : read_item(view->image, &item), *object = NULL;
+    PyObject *record = PyErr_Occurred() ? NULL : read_item(view->frozen, &item), *object = NULL;
     if (record) object = is_view(record) ? PyObject_GetItem(record, name) : PyObject_GetAttr(record, name);
     Py_XDECREF(record);
     return object;
@@ -171,7 +171,7 @@ PyObject *list_column(PyObject *self, PyObject *name) {
         if (!object || PyList_Append(list, object) < 0) Py_CLEAR(list);
         Py_XDECREF(object);
     }
-    PyObject *column = list ? store_hook("column", "O", list) : NULL;
+    PyObject *column = list ? frozen_hook("column", "O", list) : NULL;
     Py_XDECREF(list);
     return column;
 }

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from headrace import _core
-from headrace._errors.units import in_units
+from headrace._base.units import in_units
 from headrace.doctor.observations import Observation
 
 _FIX = "set HEADRACE_CACHE to a folder of your own on a local disk or in /dev/shm"

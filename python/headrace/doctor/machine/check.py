@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from headrace import _core
-from headrace._inspect.cores import usable_cores
+from headrace._base.cores import usable_cores
 from headrace.doctor.machine import cache, limits, system
 from headrace.doctor.observations import Observation
 

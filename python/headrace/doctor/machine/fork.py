@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from headrace._inspect import this_process
+from headrace._base import this_process
 from headrace.doctor.observations import Observation
 
 

@@ -7,8 +7,8 @@ import os
 import resource
 from typing import Any
 
-from headrace._errors.units import in_units
-from headrace._inspect.cores import usable_cores
+from headrace._base.cores import usable_cores
+from headrace._base.units import in_units
 from headrace.doctor.machine.container import container, raise_limit, read, root
 from headrace.doctor.observations import Observation
 

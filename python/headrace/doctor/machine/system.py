@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from headrace import _core
-from headrace._errors.jpeg import GET_JPEG, NO_JPEG
-from headrace._inspect import this_process
+from headrace._base import this_process
+from headrace._base.jpeg import GET_JPEG, NO_JPEG
 from headrace.doctor.machine.container import read
 from headrace.doctor.observations import Observation
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headrace import _core
-from headrace._inspect import lookup
-from headrace._inspect.lookup import is_a
+from headrace._base import lookup
+from headrace._base.lookup import is_a
 from headrace.doctor.pickle import dry_run, expressions, main_script, reasons, reloading, reports, search, source_lines
 from headrace.doctor.pickle.reports import Finding, Report
 

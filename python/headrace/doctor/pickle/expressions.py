@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace import _core
-from headrace._inspect.lookup import is_a, static
+from headrace._base.lookup import is_a, static
 from headrace.doctor.pickle import rules
 
 INDEX, VALUE, KEY, ELEMENT, ATTRIBUTE, PART = range(6)  # enum step_kind (_core/walk.c)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace._inspect.lookup import static, static_dict, static_mro
+from headrace._base.lookup import static, static_dict, static_mro
 
 
 class Known(NamedTuple):

@@ -12,8 +12,8 @@ import sys
 import types
 from typing import Any, NamedTuple
 
-from headrace._inspect import lookup
-from headrace._inspect.lookup import is_a, static
+from headrace._base import lookup
+from headrace._base.lookup import is_a, static
 from headrace.doctor.pickle import main_script, source_lines
 from headrace.doctor.pickle.known_classes import READ_AGAIN, is_known, known
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace import _core
-from headrace._inspect import lookup
-from headrace._inspect.attributes import own_attributes
-from headrace._inspect.lookup import is_a, static
+from headrace._base import lookup
+from headrace._base.attributes import own_attributes
+from headrace._base.lookup import is_a, static
 from headrace.doctor.pickle import expressions, rules
 from headrace.doctor.pickle.expressions import Steps
 

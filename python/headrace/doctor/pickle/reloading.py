@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from multiprocessing import connection, reduction
 from typing import Any, NamedTuple
 
-from headrace._inspect import lookup
-from headrace._inspect.lookup import is_a
+from headrace._base import lookup
+from headrace._base.lookup import is_a
 from headrace.doctor.pickle import reasons, rules, search, source_lines
 from headrace.doctor.pickle.reports import Finding
 

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
-from headrace._errors.units import in_units
+from headrace._base.units import in_units
 
 BIG_BYTES = 32 << 20  # for each worker; from this size on the report mentions freeze
 _SHOWN_BYTES = 1 << 20  # an attribute of this size is listed

@@ -20,7 +20,7 @@ from multiprocessing.reduction import ForkingPickler
 from operator import methodcaller
 from typing import Any
 
-from headrace._inspect.lookup import static, static_dict, static_mro
+from headrace._base.lookup import static, static_dict, static_mro
 from headrace.doctor.pickle.known_classes import known
 
 PROTOCOL = pickle.DEFAULT_PROTOCOL

@@ -3,7 +3,7 @@
 
 _core.Walker walks through containers, plain instances and reductions in C, with its own stack. It passes the rest to
 this file: functions and classes, well-known classes, leaves, and reductions that pickle refuses. The walks of
-_inspect/growth.py and store/_attributes.py are different: they do not call reductions, and stop at a few levels.
+_base/growth.py and frozen/_attributes.py are different: they do not call reductions, and stop at a few levels.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from headrace import _core
-from headrace._errors.units import in_units
-from headrace._inspect import lookup
-from headrace._inspect.lookup import is_a
+from headrace._base import lookup
+from headrace._base.lookup import is_a
+from headrace._base.units import in_units
 from headrace.doctor.pickle import (
     dry_run,
     expressions,

@@ -12,7 +12,7 @@ import sysconfig
 import types
 from typing import Any
 
-from headrace._inspect.lookup import static_dict, static_mro
+from headrace._base.lookup import static_dict, static_mro
 
 _Assigned = dict[
     tuple[str, str], int

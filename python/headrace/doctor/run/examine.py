@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace import _core
-from headrace._errors.units import count_workers, in_units
-from headrace._inspect import growth
-from headrace._inspect.cores import usable_cores
+from headrace._base import growth
+from headrace._base.cores import usable_cores
+from headrace._base.units import count_workers, in_units
 from headrace.doctor.machine import fork, limits
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import caching, generators, images, measure, order, padding

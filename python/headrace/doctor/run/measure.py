@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace._inspect import lookup
+from headrace._base import lookup
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from headrace import _options
-from headrace._inspect import lookup
+from headrace._base import lookup
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import draws, ranks
 

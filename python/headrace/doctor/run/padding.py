@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace import _options
-from headrace._errors import exception_text
-from headrace._inspect import lookup
+from headrace._base import exception_text, lookup
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import plans
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from headrace._inspect import lookup
+from headrace._base import lookup
 from headrace._ranks import where
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import draws

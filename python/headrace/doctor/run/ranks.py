@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from headrace._inspect import lookup
+from headrace._base import lookup
 from headrace._ranks import where
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import draws

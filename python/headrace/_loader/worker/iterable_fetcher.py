@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetches batches from an iterable dataset in a worker. The jobs of both loaders use it like one of torch's
+fetchers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace._loader.samples.draw import FromIterable
+from headrace._loader.samples.maker import BadSample
+from headrace._loader.worker.job import EndOfData
+from headrace._options import Policy
+
+
+class IterableFetcher:
+    """Takes the samples of a batch from an iterable dataset. `batched`: False gives samples one by one."""
+
+    ended = False  # an attribute of torch's fetchers; here a StopIteration out of fetch is never the end of the dataset
+
+    def __init__(
+        self,
+        dataset: Any,
+        batched: bool,
+        drop_last: bool,
+        policy: Policy,
+        worker: int,
+        collate_fn: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._iterator = iter(dataset)
+        self._batched = batched
+        self._drop_last = drop_last
+        self._policy = policy
+        self._worker = worker
+        self._collate = collate_fn
+        self._from: FromIterable | None = None
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Returns True if the dataset has come to its end."""
+        return self._from is not None and bool(self._from.tasks.is_over)
+
+    def take_bad(self) -> list[BadSample]:
+        """Returns the bad samples of the batch that was fetched last, once."""
+        return [] if self._from is None else self._from.take_bad()
+
+    def fetch(self, indices: Any) -> Any:
+        """Returns the next batch, as large as `indices` (all batches have that size), or the next sample. Raises
+        EndOfData at the end."""
+        if self._from is None:
+            size = len(indices) if self._batched else 0
+            self._from = FromIterable(self._iterator, size, self._drop_last, self._policy, self._worker)
+        try:
+            samples = self._from.draw()
+        except StopIteration:
+            raise EndOfData from None
+        self._from.tasks.done()
+        return samples if self._collate is None else self._collate(samples)
