@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """headrace under the frameworks that make their loaders themselves: accelerate, Lightning, transformers.
 
-Each is tried once, by a script in frameworks/; the tests look at what it reports.
+Each is tried once, by a script in epochs/; the tests look at what it reports.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from processes import Script
 
-SCRIPTS = pathlib.Path(__file__).parent / "frameworks"
+SCRIPTS = pathlib.Path(__file__).parent / "epochs"
 INDICES = list(range(24))
 SMALL = 1 << 26
 

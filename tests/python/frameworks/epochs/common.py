@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by the scripts that run headrace under frameworks: a dataset, a record of iterators, and reports.
 
-test_frameworks.py runs the scripts in processes of their own, where what a framework changes stays, and looks at what
+test_epochs.py runs the scripts in processes of their own, where what a framework changes stays, and looks at what
 they report. They are in a folder of their own because transformers would take ../datasets.py for the package datasets.
 """
 
