@@ -19,7 +19,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-jax test-imports test-frameworks test-torchdata test-schedulers check bench soak format clean packages-demo packages-test packages-check
+.PHONY: help demo test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers check bench soak format clean packages-demo packages-test packages-check
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,12 @@ test-frameworks: build/dev.stamp build/frameworks.stamp ## saves and resumes in 
 
 test-torchdata: build/dev.stamp build/frameworks.stamp ## runs torchdata's own tests with headrace's loader; CHECKOUT=folder
 	.venv/bin/python tools/run_torchdata_tests.py "$(CHECKOUT)"
+
+test-torches: $(if $(VERSIONS),build/dev.stamp build/frameworks.stamp,.venv/stamp) ## tests other versions of torch; VERSIONS="2.6.0 2.9.1": about 5 GB each, removed afterwards
+	.venv/bin/python tools/try_torches.py $(VERSIONS)
+
+torch-names: .venv/stamp ## says which private names that headrace uses a torch has; WHEEL=file.whl or a folder
+	.venv/bin/python tools/torch_names.py $(or $(WHEEL),"$$(.venv/bin/python -c 'import importlib.util as u; print(*u.find_spec("torch").submodule_search_locations)')")
 
 test-schedulers: build/dev.stamp build/schedulers.stamp ## runs ranks under Slurm, MPI and Ray, which it installs into build/
 	HEADRACE_SCHEDULERS="$(CURDIR)/build" PYTHONPATH="$(CURDIR)/build/ray" .venv/bin/python -m pytest -q tests/python/engines

@@ -161,6 +161,10 @@ def imports() -> None:
     run_script("check_imports.py")
 
 
+def names() -> None:
+    run_script("check_names.py")
+
+
 def cpython() -> None:
     run_script("check_cpython.py")
 
@@ -212,6 +216,7 @@ CHECKS: list[Callable[[], None]] = [
     words,
     layers,
     imports,
+    names,
     cpython,
     headers,
     docs,

@@ -26,7 +26,7 @@ from headrace.torch._whole_order import length_of
 
 def _dealing_sampler(loader: Any) -> Any:
     """Returns the sampler of a loader that deals an order to several ranks, or None."""
-    for one in samplers_of(loader._index_sampler):
+    for one in samplers_of(_internals.index_sampler(loader)):
         if isinstance(one, _torchs.DistributedSampler) or is_plan(one):
             return one if one.num_replicas > 1 else None
     return None
@@ -64,7 +64,7 @@ def _remainder_of(loader: Any, sampler: Any) -> Remainder:
     the samples."""
     if not torch.is_grad_enabled():
         return Remainder(ALLOWED, _internals.count_collectives_of_all)
-    if sampler is loader._index_sampler and sampler is not loader.sampler:
+    if sampler is _internals.index_sampler(loader) and sampler is not loader.sampler:
         return Remainder(ERROR)
     return Remainder(WARNING, _internals.count_collectives)
 

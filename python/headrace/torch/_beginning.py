@@ -19,7 +19,7 @@ from headrace.sampling._epoch import Epoch, core_tasks
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import REPLAY, check_division
 from headrace.sampling._state import State, StateError
-from headrace.torch import _generators, _past_draws, _per_loader
+from headrace.torch import _generators, _internals, _past_draws, _per_loader
 from headrace.torch._foreign import Before, ForeignSource
 from headrace.torch._resume import option, set_sampler_epoch, source_of
 
@@ -139,9 +139,9 @@ class Beginning:
         drawn another one from."""
         self.put_generators_back()
         if self._base is not None:
-            iterator._base_seed = self._base
+            _internals.set_base_seed(iterator, self._base)
         if self.is_continued:
-            iterator._index_sampler = self._loader._index_sampler
+            _internals.show_index_sampler(iterator, self._loader)
         elif self._before is not None:
             self._before.iterator_was_made(self._loader.generator)
 
@@ -156,13 +156,13 @@ class Beginning:
     def epoch(self, iterator: Any) -> Epoch:
         """Returns the epoch. Its tasks are drawn when they are needed, or now if it is continued."""
         if isinstance(self.source, ForeignSource):
-            self.source.iterator = None if self.is_continued else iterator._sampler_iter
+            self.source.iterator = None if self.is_continued else _internals.iterator_of_sampler(iterator)
             if self._state is None:
                 from headrace.torch import _overlap  # it needs the extension, and torch's own iterator has none
 
                 _overlap.watch(self._loader, self.source, _per_loader.number_of_next(self._loader, self._pending))
         epoch = self.begin(core_tasks)
-        epoch.source.seeds["base"] = iterator._base_seed
+        epoch.source.seeds["base"] = _internals.base_seed(iterator)
         return epoch
 
     def begin(self, new_tasks: Any) -> Epoch:

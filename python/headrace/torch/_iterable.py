@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace._loader.trainer.iterable_epoch import IterableEpoch
 from headrace._ranks import where
-from headrace.torch import _beginning, _generators, _per_loader, _resume
+from headrace.torch import _beginning, _generators, _internals, _per_loader, _resume
 
 
 def begin(loader: Any) -> IterableEpoch:
@@ -47,10 +47,10 @@ def generators_kept(loader: Any, epoch: IterableEpoch | None) -> contextlib.Abst
 def start(loader: Any, iterator: Any, epoch: IterableEpoch, is_over: Callable[[], bool]) -> None:
     """Starts an epoch whose iterator is ready: it drops the batches that are made again."""
     epoch.load_into_iterator()
-    epoch.tasks, epoch.is_over = iterator._source if iterator._num_workers == 0 else iterator.tasks, is_over
-    epoch.seeds["base"] = iterator._base_seed
+    epoch.tasks, epoch.is_over = iterator._source if _internals.worker_count(iterator) == 0 else iterator.tasks, is_over
+    epoch.seeds["base"] = _internals.base_seed(iterator)
     epoch.warn_of_drop()
     for _ in range(epoch.to_drop):
         next(iterator)
-    iterator._num_yielded = 0
+    _internals.set_yielded(iterator, 0)
     _per_loader.has_begun(loader, epoch, epoch.number, _per_loader.pending_of(loader))

@@ -98,7 +98,7 @@ def dealing_of(sampler: Any) -> tuple[Any, int, int] | None:
 def watch(loader: Any, source: Any, number: int) -> None:
     """Makes a source that begins an epoch count what it draws, if its sampler deals to ranks in a way that headrace
     does not know. number: of the epoch."""
-    dealing = dealing_of(loader._index_sampler) if isinstance(source, ForeignSource) else None
+    dealing = dealing_of(_internals.index_sampler(loader)) if isinstance(source, ForeignSource) else None
     samples, looked = length_of(loader.dataset), _per_loader.looked.get(loader) or 0
     if dealing is None or looked >= _EPOCHS or samples is None or not 0 < samples <= _MOST_SAMPLES:
         return

@@ -41,7 +41,7 @@ class PlainIterableEpoch:
         self._warn_of_drop(loader)
         self._is_counted = is_torchs(iterator)
         if self._is_counted:
-            self._seeds["base"] = iterator._base_seed
+            self._seeds["base"] = _internals.base_seed(iterator)
             _internals.call_after_next(iterator, self._note)
         for number in range(self._dropped):
             if next(iterator, self) is self:
@@ -53,7 +53,7 @@ class PlainIterableEpoch:
 
     def _warn_of_drop(self, loader: Any) -> None:
         if self._dropped:
-            is_unordered = loader.num_workers > 1 and not loader.in_order
+            is_unordered = loader.num_workers > 1 and not _internals.is_in_order(loader)
             order = ", and with in_order=False they may not be the same ones" if is_unordered else ""
             warn_user(f"headrace: without headrace's engine, {self._dropped} batches are made again and dropped{order}")
 

@@ -21,6 +21,7 @@ from headrace.sampling._source import Source
 from headrace.sampling._state import State
 from headrace.torch import _generators, _internals, _past_draws, _per_loader, _sources
 from headrace.torch._foreign import has_set_epoch, samplers_of
+from headrace.torch._internals import is_iterable
 
 
 def option(loader: Any, name: str) -> Any:
@@ -31,25 +32,20 @@ def option(loader: Any, name: str) -> Any:
 
 def source_of(loader: Any) -> tuple[Source, int]:
     """Returns the source of a loader's indices, and how many steps at the beginning of an epoch are skipped."""
-    source, skipped = _sources.source_of(loader._index_sampler, loader.dataset, where.rank_or_zero())
-    source.is_batched = loader._auto_collation
+    source, skipped = _sources.source_of(_internals.index_sampler(loader), loader.dataset, where.rank_or_zero())
+    source.is_batched = _internals.is_batched(loader)
     source.counts_draws = option(loader, "rng") == "sample"
     return source, skipped
 
 
 def set_sampler_epoch(loader: Any, order: dict[str, Any]) -> None:
     """Sets the samplers of a loader to the epoch of an order, if it has one."""
-    for one in samplers_of(loader._index_sampler) if "epoch" in order else []:
+    for one in samplers_of(_internals.index_sampler(loader)) if "epoch" in order else []:
         if has_set_epoch(one):
             one.set_epoch(order["epoch"])
 
 
 # ---- taking a state ----
-
-
-def is_iterable(loader: Any) -> bool:
-    """Returns True if the dataset of a loader gives no samples by index."""
-    return bool(loader._dataset_kind == _internals.DatasetKind.Iterable)
 
 
 def state_dict(loader: Any) -> dict[str, str]:
@@ -165,9 +161,7 @@ def load(loader: Any, given: Any) -> None:
     _per_loader.progress.drop(loader)
     _per_loader.epochs.set(loader, state.epoch)
     _past_draws.load(loader, state.seeds)
-    if loader._iterator is not None:
-        loader._iterator._shutdown_workers()
-        loader._iterator = None
+    _internals.drop_iterator(loader)
     if is_iterable(loader) and "epoch" in state.order:
         loader.dataset.set_epoch(state.order["epoch"])
     elif not is_iterable(loader):
@@ -187,7 +181,7 @@ def set_epoch(loader: Any, epoch: int) -> None:
     """Sets the number of a loader's next epoch, and passes it on. A state of another epoch is discarded, with a
     warning."""
     epoch = operator.index(epoch)
-    for one in (*samplers_of(loader._index_sampler), loader.dataset):
+    for one in (*samplers_of(_internals.index_sampler(loader)), loader.dataset):
         if has_set_epoch(one):
             one.set_epoch(epoch)
     if _pending.discards(_per_loader.pending_of(loader), epoch):
