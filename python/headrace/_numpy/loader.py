@@ -28,6 +28,7 @@ from headrace.sampling import _state
 from headrace.sampling._epoch import Last
 from headrace.sampling._plan import Plan
 from headrace.sampling._source import count_batches
+from headrace.sampling._windows import Begun, Windows
 
 _PRELOAD = ["numpy.random", "headrace._numpy.job"]
 
@@ -95,6 +96,7 @@ class Loader(Options):
         held_back: int = Options.held_back,
         snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
         compare_ranks: bool = Options.compare_ranks,
+        steps_per_epoch: int | None = Options.steps_per_epoch,
         threads: int | str = Options.threads,
         cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
@@ -128,6 +130,9 @@ class Loader(Options):
         self._made_by = callers.place_of_caller() if isinstance(batch_sampler, Plan) else None
         self._check_values()
         self._check_combination()
+        if steps_per_epoch is not None:
+            steps = _options.check_steps_per_epoch(steps_per_epoch, held_back, self._is_iterable)
+            self._place.windows = Windows(steps)
         self.multiprocessing_context = multiprocessing_context
         if num_workers > 0:
             contexts.check_context(self.multiprocessing_context)
@@ -194,12 +199,20 @@ class Loader(Options):
         """Sets the number of the next epoch. The order and the workers' random numbers depend on it and on `seed`.
         Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch. Raises TypeError or
         ValueError if it is not a number of an epoch."""
-        self.epoch = _options.check_count("epoch", epoch)
+        number = _options.check_count("epoch", epoch)
+        if self._place.windows is not None:
+            self._place.go_to(self, self._place.windows, number)
+            return
+        self._set_parts(number)
+        self._place.epoch_is_set(number)
+
+    def _set_parts(self, epoch: int) -> None:
+        """Sets the loader, its samplers and its dataset to an epoch."""
+        self.epoch = epoch
         parts: list[Any] = [self.sampler, self.batch_sampler, self.dataset]
         for one in parts:
             if callable(lookup.attribute(one, "set_epoch")):
-                one.set_epoch(self.epoch)
-        self._place.epoch_is_set(self.epoch)
+                one.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, str]:
         """Returns how far this loader is: after the batches that were delivered, or at the next epoch's beginning after
@@ -243,6 +256,8 @@ class Loader(Options):
     def __len__(self) -> int:
         """Returns the number of batches of an epoch. If it is continued with another number of ranks or batch size:
         the batches that were done before, and those that are left. Raises TypeError if the dataset has no length."""
+        if self._place.windows is not None:
+            return self._place.windows.steps
         return self._place.length(self, self._count_batches())
 
     def _count_batches(self) -> int:
@@ -255,6 +270,12 @@ class Loader(Options):
         return self.collate_fn or default_collate
 
     def __iter__(self) -> Iterator[Any]:
+        windows = self._place.windows
+        return self._begin() if windows is None else windows.begin(_Passes(self))
+
+    def _begin(self) -> Any:
+        """Returns an iterator over the next pass over the sampler or the dataset, which is an epoch without
+        steps_per_epoch."""
         if self._is_iterable:
             iterator = self._iterate_iterable(self._place.begin_iterable(self))
         else:
@@ -263,8 +284,7 @@ class Loader(Options):
             was_drawn = functools.partial(self._place.was_drawn, epoch, watch)
             iterator = self._iterate(epoch.tasks, self._count_epoch(), None, was_drawn, epoch.count_draws)
             iterator.epoch, iterator.watch = epoch, watch
-        found: Iterator[Any] = iterator
-        return found
+        return iterator
 
     def _count_epoch(self) -> int:
         epoch, self.epoch = self.epoch, self.epoch + 1
@@ -351,8 +371,12 @@ class Loader(Options):
         return {**(self._engine.report() if self._engine is not None else {}), **cache, **ranks}
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_iterator": None, "_engine": None, "_made_by": None, "_blame": restart_state.SampleDeaths()}
-        return {**self.__dict__, **fresh, "_place": self._place.copy(), "_context": self._method}
+        fresh: dict[str, Any] = {"_iterator": None, "_engine": None, "_made_by": None}
+        fresh["_blame"] = restart_state.SampleDeaths()
+        place = self._place.copy()
+        if place.windows is not None:
+            fresh["epoch"] = place.windows.following
+        return {**self.__dict__, **fresh, "_place": place, "_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -364,6 +388,28 @@ class Loader(Options):
         if context is None:
             return None
         return "headrace" if contexts.is_headrace(context) else context.get_start_method()
+
+
+class _Passes:
+    """The passes of a loader with steps_per_epoch; see headrace.sampling._windows."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def set_epoch(self, number: int) -> None:
+        following, loader = self._loader.epoch, self._loader
+        loader._set_parts(number)
+        loader.epoch = following
+
+    def begin(self, number: int) -> Begun:
+        loader = self._loader
+        loader._set_parts(number)
+        iterator = loader._begin()
+        is_closed = functools.partial(getattr, iterator, "is_closed", False)
+        return Begun(iterator, loader._place.progress(), loader.epoch, is_closed)
+
+    def go_on_from_state(self) -> None:
+        self._loader.load_state_dict(self._loader.state_dict())
 
 
 def _can_be_iterated(value: object) -> bool:

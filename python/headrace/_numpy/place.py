@@ -11,7 +11,7 @@ from headrace._base import lookup
 from headrace._loader.trainer.iterable_epoch import IterableEpoch
 from headrace._ranks import callers, where
 from headrace._ranks.agreement import Agreement
-from headrace.sampling import _exact, _iterable, _pending, _sampler_state, _state
+from headrace.sampling import _exact, _iterable, _pending, _sampler_state, _state, _windows
 from headrace.sampling._epoch import Epoch, Last, Progress, warn_of_same_order
 from headrace.sampling._known import ShuffledSource, order_source, range_source
 from headrace.sampling._order import Order
@@ -31,6 +31,7 @@ from headrace.sampling._source import (
 )
 from headrace.sampling._state import State, StateError
 from headrace.sampling._watch import Watch
+from headrace.sampling._windows import Windows
 
 if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
@@ -131,6 +132,7 @@ class EpochPosition:
         self._initial: bytes | None = None  # state of an iterable dataset before another one was loaded, pickled
         self._agreement: Agreement | None = None  # of the ranks of a plan
         self._has_warned = False  # of a set_epoch that was forgotten
+        self.windows: Windows | None = None  # the epochs with steps_per_epoch
 
     # ---- taking it ----
 
@@ -139,6 +141,8 @@ class EpochPosition:
         other, pending = EpochPosition(), self._pending_now()
         if pending is not None:
             other._pending = Pending(pending.state, pending.skipped)
+        if self.windows is not None:
+            other.windows = self.windows.copied(pending)
         return other
 
     def _pending_now(self) -> Pending | None:
@@ -150,11 +154,19 @@ class EpochPosition:
     def state(self, loader: Loader) -> State:
         """Returns the state after the batches that were delivered."""
         if self._pending_now() is None and self._epoch is not None:
-            state = self._epoch.state(loader.held_back)
+            state = self._epoch.state(self._held_back(loader))
         else:
             state = self._state_to_begin(loader)
         state.seeds = {**state.seeds, "loader": loader.seed}
-        return state
+        return state if self.windows is None else self.windows.add_to(state, is_left=False)
+
+    def _held_back(self, loader: Loader) -> int:
+        return loader.held_back if self.windows is None else self.windows.held_back(loader.held_back)
+
+    def progress(self) -> Progress:
+        """Returns the newest pass, which has begun."""
+        assert self._epoch is not None
+        return self._epoch
 
     def _state_to_begin(self, loader: Loader) -> State:
         pending = self._pending or Pending(None)
@@ -173,10 +185,14 @@ class EpochPosition:
         import numpy as np
 
         found = None if self._epoch is None else self._epoch.last()
+        if self.windows is not None:
+            found = self.windows.last(found)
         return None if found is None else found._replace(weights=np.array(found.weights, np.float32))
 
     def steps_left(self, loader: Loader) -> int | None:
         """Returns how many batches the epoch has left."""
+        if self.windows is not None:
+            return self.windows.steps_left()
         pending = self._pending_now()
         if pending is None and self._epoch is not None:
             return self._epoch.steps_left()
@@ -199,6 +215,8 @@ class EpochPosition:
     def load(self, loader: Loader, given: Any, is_seed_given: bool) -> None:
         """Checks a state and keeps it for the next iterator. Raises TypeError and StateError."""
         state = _state.decode(given)
+        window = state.window
+        _windows.check(state, self.windows)
         seed = state.seeds.get("loader")
         if type(seed) is not int or (is_seed_given and seed != loader.seed):
             raise StateError(
@@ -216,6 +234,8 @@ class EpochPosition:
             if lookup.has_attribute(sampler, "set_epoch"):
                 sampler.set_epoch(state.order["epoch"])  # type: ignore[union-attr]
         self._pending, self._epoch = Pending(state), None
+        if self.windows is not None:
+            self.windows.load(window, state.epoch)
 
     def _fitting(self, loader: Loader, state: State) -> State:
         if not loader._is_iterable:
@@ -227,11 +247,42 @@ class EpochPosition:
 
     def skip(self, loader: Loader, steps: int) -> None:
         """Lets the next iterator begin some steps later."""
+        if self.windows is not None:
+            self._skip_in(self.windows, loader, steps)
+            return
         pending = self._pending_now() or Pending(None)
         if loader._is_iterable:
             self._pending = Pending(pending.state, pending.skipped + steps)
         else:
             self._pending = _pending.with_skip(pending, steps, source_of(loader))
+
+    def _skip_in(self, windows: Windows, loader: Loader, steps: int) -> None:
+        windows.check_skip(steps, loader._is_iterable)
+        windows.finish_epoch()
+        if windows.is_running():  # the pass goes on from a state, as in another process
+            loader.load_state_dict(loader.state_dict())
+        pending = self._pending_now() or Pending(None)
+        later, rest = _windows.after_skip(source_of(loader), pending, steps)
+        if later:
+            self._begin_at(loader, windows.following + later, rest)
+        else:
+            self._pending = Pending(pending.state, pending.skipped + steps)
+        windows.skip(steps, windows.following + later)
+
+    def go_to(self, loader: Loader, windows: Windows, epoch: int) -> None:
+        """Goes to the place of an epoch in the stream of passes, if it is not the one that comes next. Raises
+        ValueError if that place is not known."""
+        if windows.is_next(epoch):
+            return
+        source = None if loader._is_iterable else source_of(loader)
+        number, steps = _windows.pass_of(source, epoch * windows.steps, f"set_epoch({epoch})")
+        _windows.warn_of_discarded(self._pending_now(), epoch)
+        windows.go_to(epoch, number)
+        self._begin_at(loader, number, steps)
+
+    def _begin_at(self, loader: Loader, number: int, steps: int) -> None:
+        """Lets the next pass be the one with this number, without its first steps."""
+        loader.epoch, self._epoch, self._pending = number, None, Pending(None, steps)
 
     def epoch_is_set(self, epoch: int) -> None:
         """Discards a state of another epoch, with a warning."""

@@ -81,6 +81,7 @@ NAMES = (
     Name(_WORKERS, "2.0", STATE, _STATES),
     Name(f"{_WORKERS}._task_info", "2.0", STATE, _STATES),
     Name(f"{_WORKERS}.{SHUTDOWN}", "2.0", STATE, _STATES),
+    Name(f"{_WORKERS}._shutdown", "2.0", OPTIONAL, "steps_per_epoch after a framework has ended the workers"),
     # what torch's workers do
     Name("torch._utils.ExceptionWrapper", "2.0", ENGINE, _ENGINES),
     Name("torch.utils.data._utils.worker.WorkerInfo", "2.0", ENGINE, _ENGINES),

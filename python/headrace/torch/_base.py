@@ -14,7 +14,8 @@ from headrace._base import exception_text
 from headrace._options import Options
 from headrace.sampling._epoch import Last
 from headrace.sampling._state import StateError
-from headrace.torch import _internals, _resume, _torchs
+from headrace.sampling._windows import Windows
+from headrace.torch import _internals, _per_loader, _resume, _torchs, _windows
 from headrace.torch._per_rank import PerRank
 from headrace.torch._plan_sampler import PlanSampler, is_plan
 
@@ -63,6 +64,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         held_back: int = Options.held_back,
         snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
         compare_ranks: bool = Options.compare_ranks,
+        steps_per_epoch: int | None = Options.steps_per_epoch,
         threads: int | str = Options.threads,
         cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
@@ -85,7 +87,16 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         self._use_per_rank()
         with _options.explained_as_attributes():
             _options.Policy.of(self, isinstance(self.dataset, _torchs.IterableDataset), {})
+        if steps_per_epoch is not None:
+            self._use_steps(steps_per_epoch, held_back)
         self._warm_up()
+
+    def _use_steps(self, steps: int, held_back: int) -> None:
+        """Gives the loader epochs of so many steps. They are not read from the attribute, because a subclass may use
+        that name."""
+        _check_continuable(self.dataset)
+        checked = _options.check_steps_per_epoch(steps, held_back, _internals.is_iterable(self))
+        _per_loader.windows.set(self, Windows(checked))
 
     def _use_per_rank(self) -> None:
         """Checks the sampler of a rank. Frameworks recognise by the attribute `sampler` that batches were dealt."""
@@ -119,6 +130,11 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
                 exception_text.add_text(error, _HEADRACES)
             raise
 
+    def __iter__(self) -> Any:
+        """Returns an iterator over an epoch."""
+        windows = _per_loader.windows.get(self)
+        return super().__iter__() if windows is None else _windows.begin(self, windows, super().__iter__)
+
     # ---- the place in an epoch ----
 
     def state_dict(self) -> dict[str, str]:
@@ -145,7 +161,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
     def skip(self, steps: int) -> None:
         """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
         _check_continuable(self.dataset)
-        _resume.skip(self, _options.check_count("steps", steps))
+        _windows.skip(self, _options.check_count("steps", steps))
 
     @property
     def last(self) -> Last | None:
@@ -162,6 +178,8 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
     def __len__(self) -> int:
         """Returns the number of batches of an epoch. If the epoch is continued with another number of ranks or another
         batch size: the batches that were done before, and those that are left."""
+        if (windows := _per_loader.windows.get(self)) is not None:
+            return windows.steps
         return _resume.length(self, super().__len__())
 
     def __getstate__(self) -> dict[str, Any]:

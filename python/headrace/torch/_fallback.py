@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ import torch.multiprocessing
 from headrace import _options
 from headrace._tensors import torch_names
 from headrace.sampling._state import StateError
-from headrace.torch import _accelerate, _base, _internals, _plain, _resume
+from headrace.torch import _accelerate, _base, _internals, _plain, _windows
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -44,11 +45,17 @@ class DataLoader(_base.DataLoader[_T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which only a state contains: torch's loader does not seed each sample.
         Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch."""
-        _resume.set_epoch(self, epoch)
+        _windows.set_epoch(self, epoch)
 
     def report(self) -> dict[str, Any]:
         """Returns an empty report, because there is no engine that counts."""
         return {}
+
+    @functools.cached_property
+    def _is_accelerate_prepared(self) -> bool:
+        """Raises RuntimeError if accelerate would change the epochs. Only accelerate reads this attribute."""
+        _windows.check_before_prepare(self)
+        return False
 
 
 def _check_has_state() -> None:
@@ -64,7 +71,7 @@ def _check_has_state() -> None:
 def install(**options: Any) -> None:
     """Checks the options. There is no engine for torch's loaders to use, but accelerate's loaders have headrace's
     state."""
-    _options.check_own(options)
+    _options.check_installed(options)
     if _internals.has_state:
         _accelerate.install(DataLoader)
 

@@ -194,6 +194,12 @@ def open_tasks(iterator: Any) -> Any:
     return getattr(iterator, "_task_info", {}).keys()  # an iterator without workers has no such attribute
 
 
+def is_shut_down(iterator: Any) -> bool:
+    """Returns True if the workers of an iterator, torch's or headrace's, have been ended."""
+    own = getattr(iterator, "is_closed", None)  # of headrace's
+    return bool(getattr(iterator, "_shutdown", False) if own is None else own)
+
+
 def call_after_next(iterator: Any, note: Callable[[Any, Exception | None], None]) -> None:
     """Calls note(iterator, None) after each batch of one of torch's iterators, or note(iterator, error) after the
     exception in its place. The iterator must not keep itself alive, because its end stops the workers."""

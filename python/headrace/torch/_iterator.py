@@ -320,6 +320,11 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     def _raise_timeout(self) -> NoReturn:
         raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
 
+    @property
+    def is_closed(self) -> bool:
+        """True if the workers have been ended."""
+        return self._engine.is_closed
+
     def report(self) -> dict[str, Any]:
         """Returns counters: see headrace.Loader.report."""
         return self._engine.report()

@@ -23,8 +23,8 @@ from headrace.torch import (
     _loader_state,
     _per_loader,
     _plain,
-    _resume,
     _torchs,
+    _windows,
 )
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -75,7 +75,7 @@ class DataLoader(_base.DataLoader[_T_co]):
         """Sets the number of the next epoch, which rng="sample" and on_bad_sample="refill" use. Without it, the epochs
         are counted. Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch; workers
         that persist get it too."""
-        _resume.set_epoch(self, epoch)
+        _windows.set_epoch(self, epoch)
 
     def report(self) -> dict[str, Any]:
         """Returns counters of the newest iterator: see headrace.Loader.report. If the sampler deals to several ranks,
@@ -95,6 +95,7 @@ class DataLoader(_base.DataLoader[_T_co]):
         """Warns of what will be lost, and raises RuntimeError if most samples would be. Only accelerate reads this
         attribute, before it rebuilds a loader."""
         _accelerate.check_before_prepare(self)
+        _windows.check_before_prepare(self)
         if _uses_engine(self) and not _why_torchs(self):
             if _internals.factories()[0] is not get_iterator:
                 _warn_of_accelerate(_ENGINE_LOST)

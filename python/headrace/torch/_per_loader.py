@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from headrace._ranks.loader_identity import LoaderIdentity
 from headrace.sampling import _epoch
 from headrace.sampling._pending import Pending
+from headrace.sampling._windows import Windows
 
 _Known = TypeVar("_Known")
 installed_options: dict[str, Any] = {}  # those of install(), for loaders that do not set them themselves
@@ -55,6 +56,7 @@ looked: PerLoader[int] = PerLoader()  # epochs in which the parts of ranks were 
 initials: PerLoader[bytes] = PerLoader()  # state of a dataset before another one was loaded into it, pickled
 past_draws: PerLoader[Any] = PerLoader()  # what its epochs were drawn from: see _past_draws
 progress: PerLoader[_epoch.Progress] = PerLoader()  # the newest epoch
+windows: PerLoader[Windows] = PerLoader()  # the epochs of a loader with steps_per_epoch
 
 
 def pending_of(loader: Any) -> Pending | None:

@@ -120,6 +120,8 @@ class Indices:
         if _plain_iterable.is_torchs(iterator):
             self._base_seed = _internals.base_seed(iterator)
             _internals.call_after_next(iterator, self._note_delivered)
+        elif self._epoch is not None:
+            self._epoch.is_counted = False
         beginning, self._beginning = self._beginning, None
         if beginning is not None and self._epoch is not None:
             self._note_begun(beginning, self._epoch)

@@ -14,7 +14,7 @@ import torch
 
 from headrace import _options
 from headrace._ranks import callers, where
-from headrace.sampling import _iterable, _pending, _state
+from headrace.sampling import _iterable, _pending, _state, _windows
 from headrace.sampling._epoch import Epoch, Last
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import Source
@@ -50,22 +50,35 @@ def set_sampler_epoch(loader: Any, order: dict[str, Any]) -> None:
 
 def state_dict(loader: Any) -> dict[str, str]:
     """Returns the state of a loader, after the batches that were delivered."""
-    if is_iterable(loader):
-        return _state.encode(_iterable_state(loader))
+    windows = _per_loader.windows.get(loader)
+    state = _iterable_state(loader) if is_iterable(loader) else _state_of(loader)
+    if windows is not None:
+        state = windows.add_to(state, windows.steps_left() < windows.steps and callers.epoch_was_ended())
+    return _state.encode(state)
+
+
+def _held_back(loader: Any) -> int:
+    held_back: int = option(loader, "held_back")
+    windows = _per_loader.windows.get(loader)
+    return held_back if windows is None else windows.held_back(held_back)
+
+
+def _state_of(loader: Any) -> State:
     pending, epoch = _per_loader.pending_of(loader), _per_loader.progress.get(loader)
     is_running = isinstance(epoch, Epoch) and not epoch.has_ended
     if pending is not None and (pending.state is not None or not is_running):
-        return _state.encode(_pending_state(loader, pending))
+        return _pending_state(loader, pending)
     if not isinstance(epoch, Epoch):
-        return _state.encode(_fresh_state(loader))
+        return _fresh_state(loader)
     seeds = epoch.source.seeds
     seeds.update({name: _text(value) for name, value in seeds.items()})  # encoded once
-    is_left = epoch.has_delivered() and callers.epoch_was_ended()
-    state = epoch.state_after_leaving() if is_left else epoch.state(option(loader, "held_back"))
+    has_windows = _per_loader.windows.get(loader) is not None  # then a pass goes on after the epoch
+    is_left = not has_windows and epoch.has_delivered() and callers.epoch_was_ended()
+    state = epoch.state_after_leaving() if is_left else epoch.state(_held_back(loader))
     state.seeds = {name: _text(value) for name, value in state.seeds.items()} | _past_draws.as_seeds(loader)
     if state.steps == 0 and "base" not in state.seeds:
         state.seeds = {**_end_seeds(loader, epoch), **_as_loaders(loader, epoch, state.seeds)}
-    return _state.encode(state)
+    return state
 
 
 def _as_loaders(loader: Any, epoch: Epoch, seeds: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +96,7 @@ def _iterable_state(loader: Any) -> State:
     if pending is not None:
         state = pending.state or fresh
     else:
-        state = fresh if epoch is None else epoch.state(option(loader, "held_back"))
+        state = fresh if epoch is None else epoch.state(_held_back(loader))
     if not state.steps and "base" not in state.seeds:
         state.seeds = _end_seeds(loader) | state.seeds
     return state
@@ -119,6 +132,8 @@ def _pending_state(loader: Any, pending: Pending) -> State:
 
 def steps_left(loader: Any) -> int | None:
     """Returns how many batches the running epoch has left, or the next one if none runs; None if that is not known."""
+    if (windows := _per_loader.windows.get(loader)) is not None:
+        return windows.steps_left()
     pending = _per_loader.pending_of(loader)
     epoch = _per_loader.progress.get(loader)
     if pending is None and epoch is not None:
@@ -143,6 +158,8 @@ def last(loader: Any) -> Last | None:
     """Returns the batch that a loader delivered last, or None before the first one."""
     epoch = _per_loader.progress.get(loader)
     found = None if epoch is None else epoch.last()
+    if (windows := _per_loader.windows.get(loader)) is not None:
+        found = windows.last(found)
     return None if found is None else found._replace(weights=torch.tensor(found.weights))
 
 
@@ -153,12 +170,16 @@ def load(loader: Any, given: Any) -> None:
     """Checks a state and keeps it for the next iterator. Workers that persist are ended, because they have the seeds of
     the old epoch. Raises TypeError and StateError, and then changes nothing."""
     state = _state.decode(given)
+    windows, window = _per_loader.windows.get(loader), state.window
+    _windows.check(state, windows)
     if is_iterable(loader):
         state = _iterable.fitting(state, loader.dataset, loader.num_workers, where.rank_or_zero())
     else:
         state = _pending.fitting(state, source_of(loader)[0], option(loader, "on_changed"))
     _per_loader.pending.set(loader, Pending(state))
     _per_loader.progress.drop(loader)
+    if windows is not None:
+        windows.load(window, state.epoch)
     _per_loader.epochs.set(loader, state.epoch)
     _past_draws.load(loader, state.seeds)
     _internals.drop_iterator(loader)
@@ -177,31 +198,41 @@ def skip(loader: Any, steps: int) -> None:
     _per_loader.pending.set(loader, _pending.with_skip(pending, steps, source_of(loader)[0]))
 
 
+def pass_on(loader: Any, epoch: int) -> None:
+    """Sets the samplers and the dataset of a loader to an epoch, if they have set_epoch."""
+    for one in (*samplers_of(_internals.index_sampler(loader)), loader.dataset):
+        if has_set_epoch(one):
+            one.set_epoch(epoch)
+
+
 def set_epoch(loader: Any, epoch: int) -> None:
     """Sets the number of a loader's next epoch, and passes it on. A state of another epoch is discarded, with a
     warning."""
     epoch = operator.index(epoch)
-    for one in (*samplers_of(_internals.index_sampler(loader)), loader.dataset):
-        if has_set_epoch(one):
-            one.set_epoch(epoch)
+    pass_on(loader, epoch)
     if _pending.discards(_per_loader.pending_of(loader), epoch):
         _per_loader.pending.drop(loader)
     _per_loader.epochs.set(loader, epoch)
 
 
-_COPIED = "_headrace_pending"  # in the attributes of a copy
+_COPIED, _WINDOWS = "_headrace_pending", "_headrace_windows"  # in the attributes of a copy
 
 
 def with_pending(loader: Any) -> dict[str, Any]:
-    """Returns the attributes of a loader, with what it continues next."""
-    pending = _per_loader.pending_of(loader)
-    found = dict(vars(loader))
+    """Returns the attributes of a loader, with what it continues next, and without the workers that persist: a copy
+    that has them would begin its epochs with the iterator of the loader."""
+    pending, windows = _per_loader.pending_of(loader), _per_loader.windows.get(loader)
+    found = {name: None if name == "_iterator" else value for name, value in vars(loader).items()}
+    if windows is not None:
+        found[_WINDOWS] = windows.copied(pending)
     return found if pending is None else {**found, _COPIED: (pending.state, pending.skipped)}
 
 
 def taking_pending(loader: Any, attributes: dict[str, Any]) -> dict[str, Any]:
     """Keeps what a copy of a loader continues next. Returns its other attributes."""
     found = dict(attributes)
+    if _WINDOWS in found:
+        _per_loader.windows.set(loader, found.pop(_WINDOWS))
     if _COPIED in found:
         pending = Pending(*found.pop(_COPIED))
         _per_loader.pending.set(loader, pending)

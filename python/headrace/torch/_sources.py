@@ -132,6 +132,8 @@ def _count_of(sampler: Any) -> int:
 class DistributedSource(Dealt):
     """DistributedSampler, torch's or headrace's."""
 
+    is_numbered = True
+
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
         n = len(sampler.dataset)
         order = {"kind": "DistributedSampler", "n": n, "shuffle": bool(sampler.shuffle)}

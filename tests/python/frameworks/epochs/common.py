@@ -31,6 +31,7 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "held_back": 1,
     "snapshot_every_n_steps": 5,
     "compare_ranks": False,
+    "steps_per_epoch": 6,  # as many as a pass over the dataset, on one rank
     "threads": 2,
     "cache": "8M",
     "freeze": True,
