@@ -25,6 +25,7 @@ BASES = ("_internals.", "_torchs.", "torch.")  # of a class that derives from on
 # Attributes that other classes have under the same name.
 KNOWN = {
     ("headrace/doctor/run/measure.py", "_iterator"): "headrace.Loader has the attribute too",
+    ("headrace/_loader/worker/main.py", "_shutdown"): "a function of threading",
 }
 # Private names in the two files that are not torch's.
 OTHERS = {"_registry": "weakref's", "_kind": "a parameter"}
