@@ -45,7 +45,7 @@ class Passes(Protocol):
     def begin(self, number: int) -> Begun:
         """Begins a pass, or continues the one that was loaded, which has this number."""
 
-    def set_epoch(self, number: int) -> None:
+    def set_parts(self, epoch: int) -> None:
         """Sets the samplers and the dataset to the number of a pass."""
 
     def go_on_from_state(self) -> None:
@@ -156,7 +156,7 @@ class Windows:
         if run is None or run.mark.is_over:
             run = self._begin_pass(passes)
         if run.is_untouched():  # a framework may have set the samplers to another epoch since iter()
-            passes.set_epoch(self._place.following - 1)
+            passes.set_parts(self._place.following - 1)
         return run.iterator
 
     def _begin_pass(self, passes: Passes) -> _Run:

@@ -15,7 +15,8 @@ from headrace._options import Options
 from headrace.sampling._epoch import Last
 from headrace.sampling._state import StateError
 from headrace.sampling._windows import Windows
-from headrace.torch import _internals, _per_loader, _resume, _torchs, _windows
+from headrace.torch import _internals, _resume, _torchs, _windows
+from headrace.torch._per_loader import position_of
 from headrace.torch._per_rank import PerRank
 from headrace.torch._plan_sampler import PlanSampler, is_plan
 
@@ -96,7 +97,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         that name."""
         _check_continuable(self.dataset)
         checked = _options.check_steps_per_epoch(steps, held_back, _internals.is_iterable(self))
-        _per_loader.windows.set(self, Windows(checked))
+        position_of(self).windows = Windows(checked)
 
     def _use_per_rank(self) -> None:
         """Checks the sampler of a rank. Frameworks recognise by the attribute `sampler` that batches were dealt."""
@@ -132,7 +133,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
 
     def __iter__(self) -> Any:
         """Returns an iterator over an epoch."""
-        windows = _per_loader.windows.get(self)
+        windows = position_of(self).windows
         return super().__iter__() if windows is None else _windows.begin(self, windows, super().__iter__)
 
     # ---- the place in an epoch ----
@@ -161,7 +162,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
     def skip(self, steps: int) -> None:
         """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
         _check_continuable(self.dataset)
-        _windows.skip(self, _options.check_count("steps", steps))
+        position_of(self).skip(_resume.AsLoader(self), _options.check_count("steps", steps))
 
     @property
     def last(self) -> Last | None:
@@ -173,21 +174,22 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
     @property
     def steps_left(self) -> int | None:
         """How many batches the epoch has left, or None if that is not known."""
-        return _resume.steps_left(self)
+        return position_of(self).steps_left(_resume.AsLoader(self))
 
     def __len__(self) -> int:
         """Returns the number of batches of an epoch. If the epoch is continued with another number of ranks or another
         batch size: the batches that were done before, and those that are left."""
-        if (windows := _per_loader.windows.get(self)) is not None:
-            return windows.steps
-        return _resume.length(self, super().__len__())
+        position = position_of(self)
+        if position.windows is not None:
+            return position.windows.steps
+        return position.length(_resume.AsLoader(self), super().__len__())
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the attributes for a copy or a pickle, with the state that the loader continues next."""
-        return _resume.with_pending(self)
+        return _resume.with_position(self)
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
-        vars(self).update(_resume.taking_pending(self, attributes))
+        vars(self).update(_resume.taking_position(self, attributes))
 
     # ---- workers ----
 

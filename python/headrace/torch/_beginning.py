@@ -36,7 +36,7 @@ class Beginning:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self.source, skipped = source_of(loader)
-        pending = _per_loader.pending_of(loader)
+        pending = _per_loader.position_of(loader).pending
         if pending is None and skipped:
             pending = Pending(None, skipped)
         self._pending = pending
@@ -77,7 +77,7 @@ class Beginning:
             state = None
         if not pending.skipped:
             return state
-        fresh = State(_per_loader.epochs.get(loader) or 0, 0, 0, self.source.order, [self.source.segment])
+        fresh = State(_per_loader.position_of(loader).number, 0, 0, self.source.order, [self.source.segment])
         return _pending.skipped(state or fresh, pending.skipped, self.source)
 
     def _fit(self, state: State) -> State | None:
@@ -160,15 +160,17 @@ class Beginning:
             if self._state is None:
                 from headrace.torch import _overlap  # it needs the extension, and torch's own iterator has none
 
-                _overlap.watch(self._loader, self.source, _per_loader.number_of_next(self._loader, self._pending))
+                _overlap.watch(
+                    self._loader, self.source, _per_loader.position_of(self._loader).number_of_next(self._pending)
+                )
         epoch = self.begin(core_tasks)
         epoch.source.seeds["base"] = _internals.base_seed(iterator)
         return epoch
 
     def begin(self, new_tasks: Any) -> Epoch:
         """Does the same without torch's iterator. new_tasks: see Epoch."""
-        before = _per_loader.progress.get(self._loader)
-        number = _per_loader.number_of_next(self._loader, self._pending)
+        before = _per_loader.position_of(self._loader).progress
+        number = _per_loader.position_of(self._loader).number_of_next(self._pending)
         if isinstance(before, Epoch):
             self.source.follows(before.source)
         epoch = self._begin(number, self._state, new_tasks)
@@ -178,7 +180,7 @@ class Beginning:
 
     def has_begun(self, epoch: Epoch) -> None:
         """Notes that the epoch has begun. Until then, the next iter() does the same again."""
-        _per_loader.has_begun(self._loader, epoch, epoch.number, self._pending)
+        _per_loader.position_of(self._loader).has_begun(epoch, epoch.number, self._pending)
 
     def _begin(self, number: int, state: State | None, new_tasks: Any) -> Epoch:
         try:
@@ -196,8 +198,9 @@ def warn_of_same_order(loader: Any, epoch: Epoch) -> None:
     """Warns once if nothing has called set_epoch, or if random numbers began again after a resume. Called after the
     first indices were drawn."""
     _past_draws.note(loader, epoch)
-    if _per_loader.warned.get(loader) is None and _epoch.warn_of_same_order(epoch):
-        _per_loader.warned.set(loader, True)
+    position = _per_loader.position_of(loader)
+    if not position.has_warned:
+        position.has_warned = _epoch.warn_of_same_order(epoch)
 
 
 class Shown:

@@ -13,7 +13,7 @@ import torch.multiprocessing
 from headrace import _options
 from headrace._tensors import torch_names
 from headrace.sampling._state import StateError
-from headrace.torch import _accelerate, _base, _internals, _plain, _windows
+from headrace.torch import _accelerate, _base, _internals, _plain, _resume, _windows
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -45,7 +45,7 @@ class DataLoader(_base.DataLoader[_T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which only a state contains: torch's loader does not seed each sample.
         Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch."""
-        _windows.set_epoch(self, epoch)
+        _resume.set_epoch(self, epoch)
 
     def report(self) -> dict[str, Any]:
         """Returns an empty report, because there is no engine that counts."""

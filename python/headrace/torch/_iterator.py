@@ -160,7 +160,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             ),
             seed=self._seed,
             sample_deaths=_loader_state.blames.get_or_make(loader, restart_state.SampleDeaths),
-            epoch=(_per_loader.epochs.get(loader) or 0) if self._epoch is None else self._epoch.number,
+            epoch=_per_loader.position_of(loader).number if self._epoch is None else self._epoch.number,
             places=None if self._epoch is None else self._epoch.places,
         )
 

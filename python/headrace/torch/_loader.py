@@ -23,6 +23,7 @@ from headrace.torch import (
     _loader_state,
     _per_loader,
     _plain,
+    _resume,
     _torchs,
     _windows,
 )
@@ -61,7 +62,7 @@ class DataLoader(_base.DataLoader[_T_co]):
     """
 
     def _warm_up(self) -> None:
-        _per_loader.places.set(self, callers.place_of_caller())
+        _per_loader.position_of(self).made_by = callers.place_of_caller()
         if _uses_engine(self) and not contexts.foreign_class(self.multiprocessing_context):
             _warm_up_for(self)
 
@@ -75,7 +76,7 @@ class DataLoader(_base.DataLoader[_T_co]):
         """Sets the number of the next epoch, which rng="sample" and on_bad_sample="refill" use. Without it, the epochs
         are counted. Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch; workers
         that persist get it too."""
-        _windows.set_epoch(self, epoch)
+        _resume.set_epoch(self, epoch)
 
     def report(self) -> dict[str, Any]:
         """Returns counters of the newest iterator: see headrace.Loader.report. If the sampler deals to several ranks,
@@ -141,7 +142,7 @@ def _iterator_in_process(loader: _torchs.DataLoader[Any]) -> Any:
 
 def _torchs_iterator(loader: _torchs.DataLoader[Any]) -> Any:
     """Returns torch's iterator. It is counted and continued for loaders that have a state: headrace's own."""
-    if isinstance(loader, _base.DataLoader) or _per_loader.pending_of(loader) is not None:
+    if isinstance(loader, _base.DataLoader) or _per_loader.position_of(loader).pending is not None:
         return _plain.get_iterator(loader)
     return _internals.torchs_iterator(loader)
 

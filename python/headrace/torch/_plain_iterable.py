@@ -49,7 +49,8 @@ class PlainIterableEpoch:
                     f"headrace: this epoch is to go on after {self._dropped} batches, but the dataset gives only "
                     f"{number}; use the dataset that the state was taken with, or skip fewer batches"
                 )
-        _per_loader.has_begun(loader, self, self._number, _per_loader.pending_of(loader))
+        position = _per_loader.position_of(loader)
+        position.has_begun(self, self._number, position.pending)
 
     def _warn_of_drop(self, loader: Any) -> None:
         if self._dropped:
@@ -123,7 +124,8 @@ def _start_next_epoch(iterator: Any, loader: Any) -> None:
 
 
 def _next_epoch(loader: Any) -> PlainIterableEpoch:
-    pending = _per_loader.pending_of(loader)
+    position = _per_loader.position_of(loader)
+    pending = position.pending
     if pending is not None and pending.state is not None:
         _beginning.set_loaders_generator(loader, pending.state.seeds)
-    return PlainIterableEpoch(loader, _per_loader.number_of_next(loader, pending), pending)
+    return PlainIterableEpoch(loader, position.number_of_next(pending), pending)
