@@ -19,7 +19,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-jax test-imports test-frameworks test-torchdata test-schedulers check bench soak format clean packages-demo packages-test packages-check
+.PHONY: help demo test test-jax test-imports test-frameworks test-torchdata test-schedulers check bench soak files format clean packages-demo packages-test packages-check
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
