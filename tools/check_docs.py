@@ -16,8 +16,12 @@ from check_layers import ROWS
 from common import ROOT, list_files
 from opening import list_opened, read_opening
 
-PAPERS = ("README.md", "CONTRIBUTING.md", "docs/", "src/", "python/", "cli/")
+USERS_PAPERS = ("README.md", "docs/")
+OUR_PAPERS = ("CONTRIBUTING.md", "docs/architecture.md", "src/", "python/", "cli/")
+COMMANDS = ("Makefile", ".ci/run")
 LAYERS = "docs/architecture.md"
+MOST_LINES = 350  # of that page: what it says about one subsystem goes to the README.md of its folder
+CODE = (".c", ".h", ".py", ".pyi", ".build", ".toml")
 SUFFIXES = r"c|h|py|pyi|md|svg|sh|build|toml"
 # A file is named by enough of the end of its path; a folder by its name and a slash.
 _FILE = rf"[\w.-]*\w(?:/[\w.-]+)*\.(?:{SUFFIXES})"
@@ -27,7 +31,12 @@ _BESIDE = (
     re.compile(rf"`(?P<file>{_FILE})`: (?P<names>`{_NAME}`(?:, `{_NAME}`)*)(?= (?!\()|[,;.)]|$)", re.MULTILINE),
     re.compile(rf"(?P<names>`{_NAME}`) \(`(?P<file>{_FILE})`[,)]"),
     re.compile(rf"\((?P<names>`{_NAME}`), `(?P<file>{_FILE})`\)"),
+    re.compile(rf"(?P<names>\b{_NAME}) {{3,}}(?P<file>{_FILE})"),  # in a picture
 )
+_ROOTED = re.compile(
+    r"(?<![\w./<-])(?:cli|docs|examples|fuzz|include|python|src|tests|tools)(?:/[\w.-]*\w)+(?![\w<*-]|/[\w<]|\.\w)"
+)
+_OWN_NAME = re.compile(rf"`({_NAME})(?:\(\))?`")
 _LINK = re.compile(r"\]\(([^)#\s:]*)(?:#([^)\s]+))?\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -35,7 +44,7 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 def list_papers(root: Path) -> list[Path]:
     """Returns the documents of the project, and those in the folders of its code."""
     names = ((path.relative_to(root).as_posix(), path) for path in list_files(root) if path.suffix == ".md")
-    return [path for name, path in names if name.startswith(PAPERS)]
+    return [path for name, path in names if name.startswith((*USERS_PAPERS, *OUR_PAPERS))]
 
 
 class Tree:
@@ -44,16 +53,21 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self._files: dict[str, list[Path]] = {}
         self._folders = set[str]()
+        self.words = set[str]()  # in the code
         for path in list_files(root):
+            if path.suffix in CODE or path.name in COMMANDS:
+                self.words |= set(re.findall(r"\w+", path.read_text()))
             parts = path.relative_to(root).parts
             for start in range(len(parts)):
                 self._files.setdefault("/".join(parts[start:]), []).append(path)
                 self._folders |= {"/".join(parts[start:end]) + "/" for end in range(start + 1, len(parts))}
 
     def has(self, name: str) -> bool:
-        return name in self._folders or name in self._files
+        """Returns True if the name is the end of the path of a file or a folder."""
+        return name in self._files or f"{name.rstrip('/')}/" in self._folders
 
     def read(self, name: str) -> str:
+        """Returns the text of the files whose paths end so."""
         return "\n".join(path.read_text() for path in self._files.get(name, ()))
 
 
@@ -64,7 +78,7 @@ def anchors(text: str) -> set[str]:
 
 
 def judge_paths(text: str, tree: Tree) -> Iterator[str]:
-    for name in _PATH.findall(text):
+    for name in [*_PATH.findall(text), *_ROOTED.findall(text)]:
         if not tree.has(name):
             yield f"`{name}` is no file or folder"
 
@@ -72,9 +86,15 @@ def judge_paths(text: str, tree: Tree) -> Iterator[str]:
 def judge_names(text: str, tree: Tree) -> Iterator[str]:
     for found in (found for pattern in _BESIDE for found in pattern.finditer(text)):
         body = tree.read(found["file"])
-        for name in re.findall(r"`([^`]+)`", found["names"]):
+        for name in re.findall(_NAME, found["names"]):
             if body and not re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", body):
                 yield f"`{name}` is not in `{found['file']}`"
+
+
+def judge_own_names(text: str, tree: Tree) -> Iterator[str]:
+    for name in _OWN_NAME.findall(text):
+        if not all(part in tree.words for part in name.split(".")):
+            yield f"`{name}` is nowhere in the code"
 
 
 def judge_links(paper: Path, text: str) -> Iterator[str]:
@@ -95,18 +115,24 @@ def judge_layers(text: str) -> Iterator[str]:
 
 
 def judge_paper(root: Path, paper: Path, tree: Tree) -> Iterator[str]:
-    text = paper.read_text()
+    text, name = paper.read_text(), paper.relative_to(root).as_posix()
     yield from judge_paths(text, tree)
     yield from judge_names(text, tree)
     yield from judge_links(paper, text)
-    if paper == root / LAYERS:
+    if name.startswith(OUR_PAPERS):
+        yield from judge_own_names(text, tree)
+    if name == LAYERS:
         yield from judge_layers(text)
+        if (count := len(text.splitlines())) > MOST_LINES:
+            yield f"has {count} lines, more than {MOST_LINES}"
 
 
 def check(root: Path) -> list[str]:
     tree = Tree(root)
     found = [(path, "has no opening comment") for path in list_opened(root) if not read_opening(path)]
     found += [(paper, complaint) for paper in list_papers(root) for complaint in judge_paper(root, paper, tree)]
+    for path in (root / name for name in COMMANDS if (root / name).exists()):
+        found += [(path, complaint) for complaint in judge_paths(path.read_text(), tree)]
     return [f"{path.relative_to(root).as_posix()}: {complaint}" for path, complaint in found]
 
 
