@@ -2,9 +2,9 @@
 """Checks what the documents say about the tree.
 
 Each file of the product has an opening comment, from which tools/list_files.py makes the list of files. In the
-documents, a path in backticks is a file or a folder of the tree, a name next to the path of a file is in that file, a
-link leads to a file and a heading that exist, and the layers of docs/architecture.md are those that
-tools/check_layers.py proves. `make check` calls it as `docs`.
+documents, a path in backticks is a file or a folder of the tree (in code: a path from the root, with or without
+backticks), a name next to the path of a file is in that file, a link leads to a file and a heading that exist, and the
+layers of docs/architecture.md are those that tools/check_layers.py proves. `make check` calls it as `docs`.
 """
 
 import re
@@ -18,10 +18,11 @@ from opening import list_opened, read_opening
 
 USERS_PAPERS = ("README.md", "docs/")
 OUR_PAPERS = ("CONTRIBUTING.md", "docs/architecture.md", "src/", "python/", "cli/")
-COMMANDS = ("Makefile", ".ci/run")
 LAYERS = "docs/architecture.md"
 MOST_LINES = 350  # of that page: what it says about one subsystem goes to the README.md of its folder
-CODE = (".c", ".h", ".py", ".pyi", ".build", ".toml")
+CODE = (".c", ".h", ".py", ".pyi", ".sh", ".build", ".toml")
+COMMANDS = ("Makefile", ".ci/run")
+NOT_READ = ("tools/", "tests/tools/")  # they name files of no tree
 SUFFIXES = r"c|h|py|pyi|md|svg|sh|build|toml"
 # A file is named by enough of the end of its path; a folder by its name and a slash.
 _FILE = rf"[\w.-]*\w(?:/[\w.-]+)*\.(?:{SUFFIXES})"
@@ -53,11 +54,14 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self._files: dict[str, list[Path]] = {}
         self._folders = set[str]()
-        self.words = set[str]()  # in the code
+        self.code: dict[Path, str] = {}
+        self.words = set[str]()  # of the code
         for path in list_files(root):
-            if path.suffix in CODE or path.name in COMMANDS:
-                self.words |= set(re.findall(r"\w+", path.read_text()))
-            parts = path.relative_to(root).parts
+            name = path.relative_to(root).as_posix()
+            if path.suffix in CODE or name in COMMANDS:
+                self.code[path] = path.read_text()
+                self.words |= set(re.findall(r"\w+", self.code[path]))
+            parts = name.split("/")
             for start in range(len(parts)):
                 self._files.setdefault("/".join(parts[start:]), []).append(path)
                 self._folders |= {"/".join(parts[start:end]) + "/" for end in range(start + 1, len(parts))}
@@ -77,8 +81,8 @@ def anchors(text: str) -> set[str]:
     return {title.replace(" ", "-") for title in titles}
 
 
-def judge_paths(text: str, tree: Tree) -> Iterator[str]:
-    for name in [*_PATH.findall(text), *_ROOTED.findall(text)]:
+def judge_paths(names: list[str], tree: Tree) -> Iterator[str]:
+    for name in names:
         if not tree.has(name):
             yield f"`{name}` is no file or folder"
 
@@ -116,7 +120,7 @@ def judge_layers(text: str) -> Iterator[str]:
 
 def judge_paper(root: Path, paper: Path, tree: Tree) -> Iterator[str]:
     text, name = paper.read_text(), paper.relative_to(root).as_posix()
-    yield from judge_paths(text, tree)
+    yield from judge_paths([*_PATH.findall(text), *_ROOTED.findall(text)], tree)
     yield from judge_names(text, tree)
     yield from judge_links(paper, text)
     if name.startswith(OUR_PAPERS):
@@ -131,8 +135,9 @@ def check(root: Path) -> list[str]:
     tree = Tree(root)
     found = [(path, "has no opening comment") for path in list_opened(root) if not read_opening(path)]
     found += [(paper, complaint) for paper in list_papers(root) for complaint in judge_paper(root, paper, tree)]
-    for path in (root / name for name in COMMANDS if (root / name).exists()):
-        found += [(path, complaint) for complaint in judge_paths(path.read_text(), tree)]
+    for path, text in tree.code.items():
+        if not path.relative_to(root).as_posix().startswith(NOT_READ):
+            found += [(path, complaint) for complaint in judge_paths(_ROOTED.findall(text), tree)]
     return [f"{path.relative_to(root).as_posix()}: {complaint}" for path, complaint in found]
 
 

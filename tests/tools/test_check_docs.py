@@ -50,6 +50,7 @@ BAD = [
     ("docs/architecture.md", LAYERS + 350 * "\n", "has 362 lines, more than 350"),
     ("docs/architecture.md", "Read `hr__today`." + LAYERS, "`hr__today` is nowhere in the code"),
     ("CONTRIBUTING.md", "Run tests/python/gone.", "`tests/python/gone` is no file or folder"),
+    ("src/os/event.c", f"/* {SPDX} */\n/* See docs/gone.md. */\n", "`docs/gone.md` is no file or folder"),
     ("Makefile", "test:\n\tpytest tests/gone\n", "`tests/gone` is no file or folder"),
     ("docs/architecture.md", LAYERS + "    hr__today     os/clock.c\n", "`hr__today` is not in `os/clock.c`"),
     ("docs/architecture.md", "# How\n\n## The layers\n", "the picture of the layers has no row with base"),
