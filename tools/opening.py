@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the opening comment of a file: the docstring of Python, or the first comment of C that stands alone."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -11,6 +10,7 @@ FOLDERS = ("cli/", "include/", "python/headrace/", "src/")
 SUFFIXES = (".c", ".h", ".py", ".pyi")
 # Directives, and the line of the licence, which come before the comment or after it.
 _BEFORE = re.compile(r"(?:\s|#(?:\\\n|[^\n])*\n|extern \"C\" \{|/\* SPDX[^\n]*\n)*")
+_DOCSTRING = re.compile(r'(?:\s|#[^\n]*\n)*r?"""(.*?)"""', re.DOTALL)
 _COMMENT = re.compile(r"/\*(?!\s*----)((?:(?!\*/).)*)\*/", re.DOTALL)
 _SENTENCE = re.compile(r"(.+?\.)(?=\s|$)")
 
@@ -37,9 +37,10 @@ def read_opening(path: Path) -> str:
     """Returns the first sentence of a file's opening comment in one line; an empty text if it has none."""
     text = path.read_text()
     if path.suffix in (".py", ".pyi"):
-        opening = ast.get_docstring(ast.parse(text)) or ""
+        found = _DOCSTRING.match(text)
+        opening = found[1] if found else ""
     else:
         opening = re.sub(r"^[ \t]*\* ?", "", _read_c(text), flags=re.MULTILINE)
     paragraph = " ".join(re.split(r"\n\s*\n", opening.strip())[0].split())
-    found = _SENTENCE.match(paragraph)
-    return found[1] if found else paragraph
+    sentence = _SENTENCE.match(paragraph)
+    return sentence[1] if sentence else paragraph
