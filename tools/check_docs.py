@@ -28,7 +28,7 @@ SUFFIXES = r"c|h|py|pyi|md|svg|sh|build|toml"
 _FILE = rf"[\w.-]*\w(?:/[\w.-]+)*\.(?:{SUFFIXES})"
 _PATH = re.compile(rf"`((?:{_FILE})|\w[\w.-]*(?:/[\w.-]+)*/)`")
 _NAME = rf"(?!{_FILE}`)[A-Za-z_]\w+(?:\.\w+)*"
-_BESIDE = (
+_NEXT_TO = (
     re.compile(rf"`(?P<file>{_FILE})`: (?P<names>`{_NAME}`(?:, `{_NAME}`)*)(?= (?!\()|[,;.)]|$)", re.MULTILINE),
     re.compile(rf"(?P<names>`{_NAME}`) \(`(?P<file>{_FILE})`[,)]"),
     re.compile(rf"\((?P<names>`{_NAME}`), `(?P<file>{_FILE})`\)"),
@@ -88,7 +88,7 @@ def judge_paths(names: list[str], tree: Tree) -> Iterator[str]:
 
 
 def judge_names(text: str, tree: Tree) -> Iterator[str]:
-    for found in (found for pattern in _BESIDE for found in pattern.finditer(text)):
+    for found in (found for pattern in _NEXT_TO for found in pattern.finditer(text)):
         body = tree.read(found["file"])
         for name in re.findall(_NAME, found["names"]):
             if body and not re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", body):
