@@ -67,8 +67,9 @@ class Tree:
                 self._folders |= {"/".join(parts[start:end]) + "/" for end in range(start + 1, len(parts))}
 
     def has(self, name: str) -> bool:
-        """Returns True if the name is the end of the path of a file or a folder."""
-        return name in self._files or f"{name.rstrip('/')}/" in self._folders
+        """Returns True if the name is the end of the path of a file or a folder, or if paths begin with it."""
+        is_end = name in self._files or f"{name.rstrip('/')}/" in self._folders
+        return is_end or ("/" in name and any(path.startswith(name) for path in self._files))
 
     def read(self, name: str) -> str:
         """Returns the text of the files whose paths end so."""
