@@ -73,6 +73,9 @@ soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000
 			-k "random_operations or damaged_file" tests/python/images || exit 1; \
 	done
 
+files: .venv/stamp ## prints what each file of the product is; ONLY="crew death": lines with these words
+	@.venv/bin/python tools/list_files.py $(ONLY)
+
 format: packages-check .venv/stamp ## formats C and Python
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs -d '\n' clang-format -i
 	ruff format -q
