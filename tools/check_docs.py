@@ -3,8 +3,9 @@
 
 Each file of the product has an opening comment, from which tools/list_files.py makes the list of files. In the
 documents, a path in backticks is a file or a folder of the tree (in code: a path from the root, with or without
-backticks), a name next to the path of a file is in that file, a link leads to a file and a heading that exist, and the
-layers of docs/architecture.md are those that tools/check_layers.py proves. `make check` calls it as `docs`.
+backticks), a name next to the path of a file is in that file, a link leads to a file and a heading that exist, the
+Makefile has the targets that are named, and the layers of docs/architecture.md are those that tools/check_layers.py
+proves. `make check` calls it as `docs`.
 """
 
 import re
@@ -38,6 +39,7 @@ _ROOTED = re.compile(
     r"(?<![\w./<-])(?:cli|docs|examples|fuzz|include|python|src|tests|tools)(?:/[\w.-]*\w)+(?![\w<*-]|/[\w<]|\.\w)"
 )
 _OWN_NAME = re.compile(rf"`({_NAME})(?:\(\))?`")
+_MAKE = re.compile(r"(?:`|^)make ([a-z][a-z-]*)(?![a-z./-])", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#\s:]*)(?:#([^)\s]+))?\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -102,6 +104,13 @@ def judge_own_names(text: str, tree: Tree) -> Iterator[str]:
             yield f"`{name}` is nowhere in the code"
 
 
+def judge_targets(root: Path, text: str) -> Iterator[str]:
+    makefile = (root / "Makefile").read_text() if (root / "Makefile").exists() else ""
+    for target in _MAKE.findall(text):
+        if not re.search(rf"^{target}:", makefile, re.MULTILINE):
+            yield f"the Makefile has no target {target}"
+
+
 def judge_links(paper: Path, text: str) -> Iterator[str]:
     for target, anchor in _LINK.findall(text):
         path = paper.parent / target if target else paper
@@ -123,6 +132,7 @@ def judge_paper(root: Path, paper: Path, tree: Tree) -> Iterator[str]:
     text, name = paper.read_text(), paper.relative_to(root).as_posix()
     yield from judge_paths([*_PATH.findall(text), *_ROOTED.findall(text)], tree)
     yield from judge_names(text, tree)
+    yield from judge_targets(root, text)
     yield from judge_links(paper, text)
     if name.startswith(OUR_PAPERS):
         yield from judge_own_names(text, tree)

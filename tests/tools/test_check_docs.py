@@ -25,6 +25,8 @@ TREE = {
     "python/headrace/py.typed": "",
     "docs/architecture.md": LAYERS,
     "README.md": "[Layers](docs/architecture.md#the-layers), `os/clock.c`: `hr__now`, `begin` (`start.py`), `src/`.\n",
+    "CONTRIBUTING.md": "`make test ONLY=os` runs tests.",
+    "Makefile": "test: all\n",
     "notes.txt": "`gone.c`",
 }
 
@@ -51,6 +53,8 @@ BAD = [
     ("docs/architecture.md", "Read `hr__today`." + LAYERS, "`hr__today` is nowhere in the code"),
     ("CONTRIBUTING.md", "Run tests/python/gone.", "`tests/python/gone` is no file or folder"),
     ("src/os/event.c", f"/* {SPDX} */\n/* See docs/gone.md. */\n", "`docs/gone.md` is no file or folder"),
+    ("README.md", "Run `make tea` first.", "the Makefile has no target tea"),
+    ("README.md", "```sh\nmake tea   # hot\n```", "the Makefile has no target tea"),
     ("Makefile", "test:\n\tpytest tests/gone\n", "`tests/gone` is no file or folder"),
     ("docs/architecture.md", LAYERS + "    hr__today     os/clock.c\n", "`hr__today` is not in `os/clock.c`"),
     ("docs/architecture.md", "# How\n\n## The layers\n", "the picture of the layers has no row with base"),
