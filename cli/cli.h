@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The functions that main.c and the commands share. */
 #ifndef HR_CLI_H
 #define HR_CLI_H
 

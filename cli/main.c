@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The program headrace: runs commands that need no Python, and starts Python for the others. */
 #include <headrace/version.h>
 
 #include <errno.h>

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The types of the extension."""
+
 import collections.abc
 from collections.abc import Callable, ItemsView, Iterable, KeysView, ValuesView
 from typing import IO, Any, NoReturn, SupportsIndex, final

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* hr_launch: checks the job, opens what all attempts share, and restarts. */
 #include "launch.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Opens what a rank gets: its page, its streams, its log files; in the forked child, becomes the command. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Children and orphans of this process, and how a child becomes a program. */
 #define _GNU_SOURCE
 #include "os.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Draws with replacement, with and without weights, as torch's. */
 #include <headrace/sampler.h>
 
 #include "check.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Creates the extension module. */
 #include "board/board.h"
 #include "cache/cache.h"
 #include "exchange/encode.h"

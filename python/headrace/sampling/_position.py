@@ -80,7 +80,7 @@ class EpochPosition:
 
     @property
     def pending(self) -> Pending | None:
-        """What the next iterator continues, or None."""
+        """The state and the steps that the next iterator continues, or None."""
         if self._pending is not None and self._pending.is_used:
             self._pending = None
         return self._pending

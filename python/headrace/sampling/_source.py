@@ -2,8 +2,8 @@
 """The sources of the indices of an epoch: an order that is known, so that it can be continued at any place and divided
 among another number of ranks, or a sampler of the user's, whose indices are drawn again.
 
-The loaders choose the source (headrace.torch._sources, headrace._numpy.position); Epoch (_epoch.py) begins and continues
-it.
+The loaders choose the source (headrace.torch._sources, headrace._numpy.position); Epoch (_epoch.py) begins and
+continues it.
 """
 
 from __future__ import annotations

@@ -111,7 +111,8 @@ def watch(loader: Any, source: Any, number: int) -> None:
     ):
         return
     position.overlap_looks = looked + 1
-    key = f"{attempt()}/{position.made_by.key(type(dealing[0]).__name__)}/{dealing[2]}/{number}/{source.order.get('epoch')}"
+    made_by = position.made_by.key(type(dealing[0]).__name__)
+    key = f"{attempt()}/{made_by}/{dealing[2]}/{number}/{source.order.get('epoch')}"
     draw = source.draw
 
     def draw_counted(position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.CacheBuild: an object that this process builds. */
 #include "cache/cache.h"
 
 struct build {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Cache: attaches, asks, lists, removes. */
 #include "cache/cache.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Cached: an attached object; its bytes are a read-only buffer. */
 #include "cache/cache.h"
 
 #include <stddef.h>

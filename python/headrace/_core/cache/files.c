@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.FilesPlan: array files that become one object, and how such an object is read. */
 #include "cache/cache.h"
 
 struct plan {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Draws with replacement, for tests that compare them with torch's. */
 #include "sampler/sampler.h"
 
 #include <string.h>
