@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps values for each loader, torch's own included, such as its position in its epochs. The fallback uses them too, so
-nothing here needs the extension."""
+"""Keeps values for each loader, torch's own included, such as its position in its epochs. The fallback uses them too,
+so nothing here needs the extension."""
 
 from __future__ import annotations
 
