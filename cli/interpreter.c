@@ -14,8 +14,9 @@
  * Finds Python interpreters, and other programs.
  *
  * For commands that are written in Python: HEADRACE_PYTHON, else the one next to this program, which has the package.
- * For ranks: PYTHON_EXEC, else the one next to this program if it has torch, else python3 of PATH. Without torch, the one
- * next to this program comes last: headrace may be installed as a tool, apart from the packages that the script needs.
+ * For ranks: PYTHON_EXEC, else the one next to this program if it has torch, else python3 of PATH. Without torch, the
+ * one next to this program comes last: headrace may be installed as a tool, apart from the packages that the script
+ * needs.
  */
 
 bool find_own_path(char *path, size_t size) {

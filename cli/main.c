@@ -17,8 +17,9 @@ static int finish(int code) {
     return 1;
 }
 
-/* Does what `python -P -m headrace` does for a command that Python runs itself, because Python 3.10 does not have -P. A file in the current folder may have
- * the name of a module that headrace needs, so this folder is not on the path until headrace adds it. */
+/* Does what `python -P -m headrace` does for a command that Python runs itself, because Python 3.10 does not have -P. A
+ * file in the current folder may have the name of a module that headrace needs, so this folder is not on the path until
+ * headrace adds it. */
 static const char bootstrap[] = "import sys\n"
                                 "if sys.path[:1] == ['']: del sys.path[0]\n"
                                 "try:\n"
@@ -57,7 +58,8 @@ int become_python(int argc, char **argv) {
 static int show_help(FILE *to);
 static int show_version(FILE *to);
 
-/* All commands. `python -m headrace` knows none but those of become_python, and becomes this program for all other words.
+/* All commands. `python -m headrace` knows none but those of become_python, and becomes this program for all other
+ * words.
  */
 struct command {
     const char *name;
@@ -80,8 +82,7 @@ static const struct command commands[] = {
      "list the objects in SOURCE that cannot be sent to worker" INDENT
      "processes, with a fix for each; without SOURCE: check this" INDENT "machine"},
     {"exec", NULL, NULL, exec_command, "[OPTION...] [--] COMMAND [ARGUMENT...]",
-     "start one command, explain how it fails, and end what it" INDENT
-     "leaves behind; see `headrace exec --help`"},
+     "start one command, explain how it fails, and end what it" INDENT "leaves behind; see `headrace exec --help`"},
     {"replay", NULL, NULL, become_python, "SOURCE INDEX... [OPTION...]",
      "make samples of a dataset in the foreground, to see why one" INDENT "fails; see `headrace replay --help`"},
     {"run", NULL, NULL, run_command, "[OPTION...] SCRIPT [ARGUMENT...]",

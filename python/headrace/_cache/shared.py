@@ -256,9 +256,9 @@ def _check_same(found: Shared, shape: tuple[int, ...], dtype: Any, keep: int | N
     kept = attached.attach(opening.open_cache(found._handle[0]), *found._handle[1:]).info()["keep"]
     if keep is not None and kept != keep:
         raise ValueError(
-            f"headrace.cache.shared: '{found.name}' exists with keep=\"{opening.KEEPS[kept]}\", and "
-            f'keep="{opening.KEEPS[keep]}" was asked for (persist="file" is keep="disk"); ask for the same, or give '
-            "another name or version"
+            f"headrace.cache.shared: '{found.name}' exists with keep=\"{opening.KEEP_NAMES[kept]}\", and "
+            f'keep="{opening.KEEP_NAMES[keep]}" was asked for (persist="file" is keep="disk"); ask for the same, or '
+            "give another name or version"
         )
 
 
@@ -281,7 +281,7 @@ def obtain(
     sizes, kind = _check_shape(shape), np.dtype(dtype)
     found = _attach(cache, name, version)
     if found is None:
-        kept = opening.KEEPS.index("boot") if keep is None else keep
+        kept = opening.KEEPS["boot"] if keep is None else keep
         found = _make(cache, name, version, sizes, kind, fill, kept, timeout)
     _check_same(found, sizes, kind, keep)
     return found

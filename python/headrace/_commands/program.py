@@ -38,8 +38,8 @@ def become(arguments: list[str]) -> int:
     if path is None:
         looked = ", ".join(str(place) for place in _places())
         print(
-            f"headrace: the program headrace, which has {' '.join(['the command', *arguments[:1]])}, is not in {looked} "
-            "or in PATH; install the package headrace again",
+            f"headrace: the program headrace, which has {' '.join(['the command', *arguments[:1]])}, is not in "
+            f"{looked} or in PATH; install the package headrace again",
             file=sys.stderr,
         )
         return 2
