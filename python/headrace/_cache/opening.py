@@ -65,6 +65,19 @@ def check_keep(keep: object) -> int:
     return KEEPS[keep]
 
 
+def check_dtype(dtype: Any, function: str) -> Any:
+    """Returns the numpy.dtype. Raises TypeError with the name of the function of headrace.cache that got it."""
+    import numpy as np
+
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise TypeError(
+            f"headrace.cache.{function}: dtype is {dtype!r}, which numpy refuses ({error}); give one such as 'float32' "
+            "or numpy.int64"
+        ) from None
+
+
 def check_size(size: object, what: str) -> int:
     """Returns a number of bytes: see size_of."""
     return size_of(size, f"headrace.cache: {what}")

@@ -142,12 +142,14 @@ static int read_timeout(PyObject *timeout, double *ret_s) {
     *ret_s = -1;
     if (timeout == Py_None) return 0;
     double seconds = PyFloat_AsDouble(timeout);
-    if (seconds == -1 && PyErr_Occurred()) return -1;
     if (seconds >= 0) {
         *ret_s = seconds;
         return 0;
     }
-    PyErr_Format(PyExc_ValueError, "cache: the timeout of a lock is %R; give 0 or more seconds, or None", timeout);
+    bool is_number = !PyErr_Occurred();
+    if (!is_number && !PyErr_ExceptionMatches(PyExc_TypeError)) return -1;
+    PyErr_Format(is_number ? PyExc_ValueError : PyExc_TypeError,
+                 "cache: the timeout of a lock is %R; give 0 or more seconds, or None", timeout);
     return -1;
 }
 
