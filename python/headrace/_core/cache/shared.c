@@ -91,8 +91,7 @@ static PyObject *lock_exit(PyObject *object, PyObject *const *ignored, Py_ssize_
     if (!self->is_held) return PyErr_Format(CacheError, "cache: this lock is not held");
     self->is_held = false;
     int r = hr_shared_unlock(self->owner->shared, &self->hold);
-    if (r < 0) return cache_raise(r);
-    Py_RETURN_NONE;
+    return cache_none_or_raise(r);
 }
 
 static void lock_dealloc(PyObject *object) {
@@ -250,8 +249,7 @@ static PyObject *change_elements(struct shared *self, PyObject *arguments, chang
     PyBuffer_Release(&values);
     PyBuffer_Release(&before);
     if (is_wrong) return NULL;
-    if (r < 0) return cache_raise(r);
-    Py_RETURN_NONE;
+    return cache_none_or_raise(r);
 }
 
 static PyObject *shared_add(PyObject *self, PyObject *arguments) {
@@ -270,8 +268,7 @@ static PyObject *shared_flush(PyObject *self, PyObject *ignored) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_shared_flush(((struct shared *)self)->shared);
     Py_END_ALLOW_THREADS;
-    if (r < 0) return cache_raise(r);
-    Py_RETURN_NONE;
+    return cache_none_or_raise(r);
 }
 
 static PyObject *shared_plan(PyObject *self, PyObject *ignored) {
@@ -390,6 +387,5 @@ PyObject *cache_build_shared(PyObject *self, PyObject *arguments) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_shared_build(build, &plan, element);
     Py_END_ALLOW_THREADS;
-    if (r < 0) return cache_raise(r);
-    Py_RETURN_NONE;
+    return cache_none_or_raise(r);
 }
