@@ -21,8 +21,8 @@ from headrace._base import exception_text, lookup, units
 
 _MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): the first task takes this much
 AUTO = "auto"  # a value of the options threads and cache
-_LEAST_CACHE = 1 << 20  # HR_SAMPLES_LEAST_BYTES (headrace/cache_samples.h)
-_MOST_THREADS = 256  # MOST_THREADS (src/image/run.c): no run of images uses more
+_LEAST_CACHE = 1 << 20  # SAMPLES_LEAST_BYTES of the extension; a test compares
+_MOST_THREADS = 256  # IMAGE_MOST_THREADS of the extension; a test compares
 _Class = TypeVar("_Class", bound=type)
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
