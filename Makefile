@@ -19,7 +19,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers check bench soak files format clean packages-demo packages-test packages-check
+.PHONY: help demo test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -52,6 +52,10 @@ torch-names: .venv/stamp ## says which private names that headrace uses a torch 
 test-schedulers: build/dev.stamp build/schedulers.stamp ## runs ranks under Slurm, MPI and Ray, which it installs into build/
 	HEADRACE_SCHEDULERS="$(CURDIR)/build" PYTHONPATH="$(CURDIR)/build/ray" .venv/bin/python -m pytest -q tests/python/schedulers
 
+# What make wheels has built last. The tests install packages into environments of their own.
+test-wheels: build/dev.stamp build/wheel-tools.stamp ## reads the wheels in dist/, and uses them in environments without a compiler
+	HEADRACE_WHEELS=1 .venv/bin/python -m pytest -q tests/wheels
+
 check: packages-check build/dev.stamp ## runs linters, type checks, sanitizers and fuzzers; ONLY="layers tidy": these checks
 	.venv/bin/python tools/check.py $(ONLY)
 
@@ -61,6 +65,9 @@ bench: build/release.stamp ## measures a release build; QUICK=1: fewer and small
 	@$(MAKE) -s build/imports.stamp || echo "bench: the packages that scripts import cannot be installed; measuring without them"
 	PYTHONPATH="$(CURDIR)/build/site:$(CURDIR)/build/rivals:$(CURDIR)/build/imports" \
 		.venv/bin/python bench/run.py
+
+wheels: build/wheel-tools.stamp ## builds the sdist and all wheels into dist/; ONLY="3.12 x86_64": these
+	build/wheel-tools/bin/python tools/make_wheels.py $(ONLY)
 
 soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 of Python (docs/reliability.md)
 	meson compile -C build/dev soak_kills soak_cache soak_shared
@@ -89,7 +96,7 @@ format: packages-check .venv/stamp ## formats C and Python
 clean: ## removes build/; the virtual environment in .venv stays
 	rm -rf build
 
-packages-demo packages-test packages-check: packages-%:
+packages-demo packages-test packages-check packages-wheels: packages-%:
 	@tools/setup.sh packages $*
 
 .venv/stamp: requirements-dev.txt | packages-demo
@@ -141,6 +148,12 @@ build/schedulers.stamp: requirements-schedulers.txt .venv/stamp tools/setup.sh
 	uv venv -q build/mpich && uv pip install -q --python build/mpich/bin/python mpich==5.0.2
 	uv venv -q build/impi && uv pip install -q --python build/impi/bin/python --no-deps impi-rt==2021.19.0 # only its launcher
 	tools/setup.sh slurm || echo "make: Debian's packages of Slurm cannot be had; its tests are skipped"
+	touch $@
+
+build/wheel-tools.stamp: requirements-wheels.txt | packages-wheels
+	rm -rf build/wheel-tools
+	$(PYTHON) -m venv build/wheel-tools
+	build/wheel-tools/bin/python -m pip install -q --disable-pip-version-check -r $<
 	touch $@
 
 build/release.stamp: .venv/stamp $(SOURCES) $(wildcard bench/*.[ch] bench/meson.build) | packages-demo

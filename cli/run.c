@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -26,7 +26,8 @@ static uint64_t bit(int signal) {
 /* Returns a random UUID (version 4), as torchrun names a job that has no name. */
 static const char *random_id(struct run *run) {
     unsigned char bytes[16];
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) return run_print(run, "%ld", (long)getpid());
+    if (syscall(SYS_getrandom, bytes, sizeof bytes, 0) != (long)sizeof bytes)
+        return run_print(run, "%ld", (long)getpid());
     bytes[6] = (unsigned char)((bytes[6] & 0x0F) | 0x40);
     bytes[8] = (unsigned char)((bytes[8] & 0x3F) | 0x80);
     const char *text = "";

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Makes this machine ready:
-#   tools/setup.sh packages demo|test|check   the system's packages: asks the system, installs only what it lacks
+#   tools/setup.sh packages demo|test|check|wheels   the system's packages: asks the system, installs only what it lacks
 #   tools/setup.sh venv                       the virtual environment in .venv
 #   tools/setup.sh slurm                      Slurm in build/slurm, from Debian's packages, which are not installed
 set -euo pipefail
@@ -37,6 +37,11 @@ find_missing() {
     need python3-venv python_fits
     need python3-dev python_has_headers
     [ "$1" = demo ] && return
+    if [ "$1" = wheels ]; then
+        need git command -v git
+        need nasm command -v nasm
+        return
+    fi
     need pkg-config command -v pkg-config
     need libcmocka-dev pkg-config --exists cmocka
     need libjpeg-dev pkg-config --exists libjpeg
@@ -104,11 +109,11 @@ unpack_slurm() {
 }
 
 case "${1:-} ${2:-}" in
-"packages demo" | "packages test" | "packages check") install_packages "$2" ;;
+"packages demo" | "packages test" | "packages check" | "packages wheels") install_packages "$2" ;;
 "venv ") make_venv ;;
 "slurm ") unpack_slurm ;;
 *)
-    echo "usage: tools/setup.sh packages demo|test|check, tools/setup.sh venv, or tools/setup.sh slurm" >&2
+    echo "usage: tools/setup.sh packages demo|test|check|wheels, tools/setup.sh venv, or tools/setup.sh slurm" >&2
     exit 2
     ;;
 esac

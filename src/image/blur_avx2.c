@@ -8,6 +8,8 @@
 
 #include <immintrin.h>
 
+#include "os/os.h"
+
 #define AVX2 __attribute__((target("avx2,fma")))
 
 enum { LANES = 8 };
@@ -46,7 +48,7 @@ AVX2 static void make_tile(const struct hr__weights *weights, const float *from,
 }
 
 hr__tile_function *hr__tile_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? make_tile : NULL;
+    return hr__cpu_has(HR__CPU_AVX2 | HR__CPU_FMA) ? make_tile : NULL;
 }
 
 #else

@@ -10,6 +10,8 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "os/os.h"
+
 enum { STEP = 8 }; /* pixels at the same time */
 
 /* Writes STEP pixels to the places of the three planes. */
@@ -39,7 +41,7 @@ __attribute__((target("avx2"))) static void split(const struct hr__pixels *pixel
 }
 
 bool hr__output_planes_avx2(const struct hr__pixels *pixels, unsigned char *target) {
-    if (pixels->pixel_bytes != 4 || pixels->width < STEP || !__builtin_cpu_supports("avx2")) return false;
+    if (pixels->pixel_bytes != 4 || pixels->width < STEP || !hr__cpu_has(HR__CPU_AVX2)) return false;
     split(pixels, target);
     return true;
 }
@@ -61,7 +63,7 @@ __attribute__((target("avx2"))) static uint32_t pack(const unsigned char *from, 
 }
 
 uint32_t hr__pack_avx2(const unsigned char *from, uint32_t width, unsigned char *to) {
-    return __builtin_cpu_supports("avx2") ? pack(from, width, to) : 0;
+    return hr__cpu_has(HR__CPU_AVX2) ? pack(from, width, to) : 0;
 }
 
 #else

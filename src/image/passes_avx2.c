@@ -15,12 +15,14 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "os/os.h"
+
 #define AVX2 __attribute__((target("avx2")))
 
 enum { LOW_BITS = 11, LOW_MASK = (1 << LOW_BITS) - 1, GROUP = 4, ROWS = 4 };
 
 static bool has_avx2(void) {
-    return __builtin_cpu_supports("avx2");
+    return hr__cpu_has(HR__CPU_AVX2);
 }
 
 /* ---- along rows, pixels of 4 bytes ---- */

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -140,8 +140,8 @@ void hr__seal(int fd) {
 void hr__random(void *bytes, size_t count) {
     unsigned char *at = bytes;
     while (count) {
-        ssize_t n = getrandom(at, count, 0);
-        if (n < 0 && errno != EINTR) return; /* getrandom is not available: the caller's bytes stay */
+        long n = syscall(SYS_getrandom, at, count, 0); /* glibc has a function for it since 2.25 only */
+        if (n < 0 && errno != EINTR) return;           /* getrandom is not available: the caller's bytes stay */
         if (n > 0) at += n, count -= (size_t)n;
     }
 }

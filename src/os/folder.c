@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -121,11 +122,16 @@ int hr__rename(const char *from, const char *to) {
     return rename(from, to) < 0 ? -errno : 0;
 }
 
+/* glibc has a function for it since 2.28 only. */
+static int rename_with(const char *from, const char *to, unsigned flags) {
+    return syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, flags) < 0 ? -errno : 0;
+}
+
 int hr__rename_new(const char *from, const char *to) {
     int r = hr__fail_at("rename");
     if (r < 0) return r;
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
-    if (errno != EINVAL && errno != ENOSYS) return -errno;
+    r = rename_with(from, to, RENAME_NOREPLACE);
+    if (r != -EINVAL && r != -ENOSYS) return r;
     /* The file system does not know the flag. A folder replaces only an empty folder, and the callers hold a lock. */
     struct stat info;
     if (lstat(to, &info) == 0) return -EEXIST;
@@ -134,8 +140,7 @@ int hr__rename_new(const char *from, const char *to) {
 
 int hr__rename_swap(const char *one, const char *other) {
     int r = hr__fail_at("swap");
-    if (r < 0) return r;
-    return renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE) < 0 ? -errno : 0;
+    return r < 0 ? r : rename_with(one, other, RENAME_EXCHANGE);
 }
 
 /* ---- file systems ---- */

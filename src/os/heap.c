@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings of glibc's malloc for workers. */
+#define _GNU_SOURCE
 #include "os.h"
 
+#include <dlfcn.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,27 +31,37 @@ uint64_t hr__keep_heap(uint64_t bytes) {
     return mallopt(M_MMAP_THRESHOLD, MAPPED_FROM) && mallopt(M_TRIM_THRESHOLD, (int)kept) ? kept : 0;
 }
 
-#else
+/* The result of mallinfo2. */
+struct counters {
+    size_t other[8], free_bytes, can_be_cut_off;
+};
 
-uint64_t hr__keep_heap(uint64_t bytes) {
-    (void)bytes;
-    return 0;
+/* Returns the bytes in free blocks of the heap. glibc has mallinfo2 since 2.33: it is looked up here, so that a program
+ * that was built for an older one has it too. UINT64_MAX: this glibc has none. */
+static uint64_t count_free_bytes(void) {
+    struct counters (*count)(void);
+    void *found = dlsym(RTLD_DEFAULT, "mallinfo2");
+    memcpy(&count, &found, sizeof count);
+    return found ? count().free_bytes : UINT64_MAX;
 }
-
-#endif
-
-#ifdef HR__HAS_MALLINFO2
 
 /* Blocks that are not mapped are between others, so small blocks that stay fragment the space that a large one leaves.
  */
 void hr__keep_blocks(uint64_t block_bytes, uint64_t kept) {
     if (block_bytes < MAPPED_FROM || block_bytes > kept / 2 || is_chosen("MALLOC_MMAP_MAX_", "glibc.malloc.mmap_max"))
         return;
+    uint64_t free_bytes = count_free_bytes();
+    if (free_bytes == UINT64_MAX) return; /* the holes could not be given back */
     mallopt(M_MMAP_MAX, 0);
-    if (mallinfo2().fordblks > kept) malloc_trim(0);
+    if (free_bytes > kept) malloc_trim(0);
 }
 
 #else
+
+uint64_t hr__keep_heap(uint64_t bytes) {
+    (void)bytes;
+    return 0;
+}
 
 void hr__keep_blocks(uint64_t block_bytes, uint64_t kept) {
     (void)block_bytes;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -37,7 +38,8 @@ static int open_memfd(const char *folder, int *ret_fd) {
     (void)folder;
     int r = hr__fail_at("memfd_create");
     if (r < 0) return r;
-    return hr__own(memfd_create("headrace", MFD_CLOEXEC | MFD_ALLOW_SEALING), ret_fd);
+    /* glibc has a function for it since 2.27 only. */
+    return hr__own((int)syscall(SYS_memfd_create, "headrace", MFD_CLOEXEC | MFD_ALLOW_SEALING), ret_fd);
 }
 
 /* A file without a name: it vanishes with the last process that has it open or mapped. */

@@ -377,6 +377,11 @@ uint64_t hr__cgroup_process_room(void); /* processes and threads that may still 
  * machine if there is no cgroup. UINT64_MAX: not known. */
 uint64_t hr__oom_kill_count(void);
 
+/* ---- cpu.c ---- */
+
+enum { HR__CPU_AVX2 = 1, HR__CPU_FMA = 2 };
+bool hr__cpu_has(uint32_t features); /* true if the CPU has all of them, and the kernel allows them */
+
 /* ---- heap.c ---- */
 
 /* See hr_port_keep_heap. Returns the maximum number of bytes that are kept; 0: malloc is unchanged. */

@@ -22,9 +22,11 @@ void *core_raise(int code) {
     /* A path may contain any bytes, and a long message may be cut inside a character. */
     PyObject *text = PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "surrogateescape");
     if (text && exception == PyExc_OSError) {
-        PyObject *arguments = Py_BuildValue("iO", -code, text); /* makes PermissionError and similar subclasses */
-        if (arguments) PyErr_SetObject(exception, arguments);
-        Py_XDECREF(arguments);
+        /* This makes PermissionError and similar subclasses. CPython 3.10 would look for handlers of OSError only if it
+         * were made later, of the arguments. */
+        PyObject *error = PyObject_CallFunction(exception, "iO", -code, text);
+        if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_XDECREF(error);
     } else if (text)
         PyErr_SetObject(exception, text);
     Py_XDECREF(text);

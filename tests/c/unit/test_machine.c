@@ -117,6 +117,18 @@ static void a_refusal_of_the_kernel_is_returned(void **state) {
 }
 #endif
 
+static void the_cpu_has_what_the_compiler_finds(void **state) {
+    (void)state;
+#ifdef __x86_64__
+    assert_int_equal(hr__cpu_has(HR__CPU_AVX2), !!__builtin_cpu_supports("avx2"));
+    assert_int_equal(hr__cpu_has(HR__CPU_FMA), !!__builtin_cpu_supports("fma"));
+    assert_int_equal(hr__cpu_has(HR__CPU_AVX2 | HR__CPU_FMA), hr__cpu_has(HR__CPU_AVX2) && hr__cpu_has(HR__CPU_FMA));
+#else
+    assert_false(hr__cpu_has(HR__CPU_AVX2));
+#endif
+    assert_true(hr__cpu_has(0));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_page_is_absent_until_it_is_touched),
@@ -124,6 +136,7 @@ int main(void) {
         cmocka_unit_test(shared_memory_is_not_private),
         cmocka_unit_test(written_memory_is_counted_as_private),
         cmocka_unit_test(the_machine_gives_no_more_than_it_has),
+        cmocka_unit_test(the_cpu_has_what_the_compiler_finds),
 #ifdef HR_FAILPOINTS
         cmocka_unit_test(a_refusal_of_the_kernel_is_returned),
 #endif
