@@ -42,7 +42,7 @@ static void write_file(const char *name, const uint8_t *input, size_t bytes) {
 }
 
 static void read_record(const uint8_t *input, size_t bytes) {
-    struct record record;
+    struct hr__cache_record record;
     write_file("info", input, bytes);
     if (hr__record_read(folder, &record) == 0) hr__record_done(&record);
 }

@@ -216,7 +216,7 @@ int hr_arena_open_worker_fds(hr_arena *arena, uint32_t worker, struct hr_worker_
     r = hr__dup(arena->memory_fd, &fds.memory_fd);
     if (r == 0) r = hr__dup(arena->bell_fd, &fds.trainer_bell_fd);
     if (r == 0) r = hr__dup(arena->peers[worker].bell_fd, &fds.worker_bell_fd);
-    if (r == 0 && hr__open_anew(arena->life_read_fd, &fds.life_fd) < 0) r = hr__dup(arena->life_read_fd, &fds.life_fd);
+    if (r == 0 && hr__open_again(arena->life_read_fd, &fds.life_fd) < 0) r = hr__dup(arena->life_read_fd, &fds.life_fd);
     if (r < 0) {
         hr_worker_fds_close(&fds);
         return hr__fail(r, "arena: cannot duplicate descriptors for worker %u: %s; raise the limit (ulimit -n)", worker,

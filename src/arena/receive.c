@@ -149,7 +149,7 @@ static int receive_early(hr_arena *arena) {
 }
 
 /* Returns true if any worker can publish something without more memory. */
-static bool somebody_works(const hr_arena *arena) {
+static bool any_worker_works(const hr_arena *arena) {
     for (uint32_t worker = 0; worker < arena->layout.worker_count; worker++)
         if (arena->peers[worker].granted_count && !arena->peers[worker].pending_bytes) return true;
     return false;
@@ -165,7 +165,7 @@ static bool is_starved(const hr_arena *arena, uint32_t worker) {
 static void relieve(hr_arena *arena, uint32_t worker) {
     while (is_starved(arena, worker)) {
         bool has_freed = receive_early(arena) > 0;
-        if (!has_freed && somebody_works(arena)) return;
+        if (!has_freed && any_worker_works(arena)) return;
         if (has_freed || hr__cut_queues(arena))
             hr__answer_asks(arena);
         else

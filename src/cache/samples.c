@@ -58,26 +58,26 @@ static uint64_t choose_extent(uint64_t budget) {
     return hr__max(part / unit * unit, SMALLEST_EXTENT);
 }
 
-static struct samples_head plan_of(uint64_t count, uint64_t budget) {
+static struct hr__samples_head plan_of(uint64_t count, uint64_t budget) {
     uint64_t extent_bytes = choose_extent(budget), extent_count = budget / extent_bytes;
-    uint64_t extents_at = SAMPLES_HEAD + hr__round_up(count * sizeof(struct samples_entry), SAMPLE_ALIGN);
-    uint64_t data_at = hr__round_up(extents_at + extent_count * sizeof(struct samples_extent), HUGE_BYTES);
-    return (struct samples_head){.magic = HR__SAMPLES_MAGIC,
-                                 .version = SAMPLES_VERSION,
-                                 .head_bytes = sizeof(struct samples_head),
-                                 .count = count,
-                                 .extent_bytes = extent_bytes,
-                                 .extent_count = extent_count,
-                                 .entries_at = SAMPLES_HEAD,
-                                 .extents_at = extents_at,
-                                 .data_at = data_at,
-                                 .end = data_at + extent_count * extent_bytes,
-                                 .boot = this_boot(),
-                                 .leases = 0};
+    uint64_t extents_at = SAMPLES_HEAD + hr__round_up(count * sizeof(struct hr__samples_entry), SAMPLE_ALIGN);
+    uint64_t data_at = hr__round_up(extents_at + extent_count * sizeof(struct hr__samples_extent), HUGE_BYTES);
+    return (struct hr__samples_head){.magic = HR__SAMPLES_MAGIC,
+                                     .version = SAMPLES_VERSION,
+                                     .head_bytes = sizeof(struct hr__samples_head),
+                                     .count = count,
+                                     .extent_bytes = extent_bytes,
+                                     .extent_count = extent_count,
+                                     .entries_at = SAMPLES_HEAD,
+                                     .extents_at = extents_at,
+                                     .data_at = data_at,
+                                     .end = data_at + extent_count * extent_bytes,
+                                     .boot = this_boot(),
+                                     .leases = 0};
 }
 
 /* The file of hr_cache_build_file, with the head and the entries committed. */
-static int make_file(hr_cache_build *build, const struct samples_head *plan) {
+static int make_file(hr_cache_build *build, const struct hr__samples_head *plan) {
     const char *path;
     int r = hr_cache_build_file(build, plan->end, &path);
     if (r < 0) return r;
@@ -97,7 +97,7 @@ int hr_samples_build(hr_cache_build *build, uint64_t count, uint64_t budget_byte
                         build->record.name, budget_bytes);
     if (count > LARGEST_COUNT)
         return hr__fail(-EINVAL, "cache: '%s' cannot have %" PRIu64 " samples", build->record.name, count);
-    struct samples_head plan = plan_of(count, budget_bytes);
+    struct hr__samples_head plan = plan_of(count, budget_bytes);
     int r = make_file(build, &plan);
     if (r < 0) return r;
     build->record.bytes = build->record.chunk_bytes = plan.end;
@@ -161,14 +161,14 @@ static int need_lease(hr_samples *samples) {
 /* ---- opening ---- */
 
 static int check_head(const hr_samples *samples, const char *name) {
-    const struct samples_head *head = samples->head;
+    const struct hr__samples_head *head = samples->head;
     uint64_t entries, extents, data;
     if (head->magic != HR__SAMPLES_MAGIC)
         return hr__fail(HR_E_CORRUPT, "cache: '%s' is not a table of samples; remove it (headrace cache rm)", name);
     if (head->version != SAMPLES_VERSION)
         return hr__fail(HR_E_VERSION, "cache: '%s' was made by another version of headrace; remove it", name);
-    bool is_right = hr__mul(head->count, sizeof(struct samples_entry), &entries) &&
-                    hr__mul(head->extent_count, sizeof(struct samples_extent), &extents) &&
+    bool is_right = hr__mul(head->count, sizeof(struct hr__samples_entry), &entries) &&
+                    hr__mul(head->extent_count, sizeof(struct hr__samples_extent), &extents) &&
                     hr__mul(head->extent_count, head->extent_bytes, &data) && head->extent_bytes >= SMALLEST_EXTENT &&
                     head->extent_bytes % SMALLEST_EXTENT == 0 && head->entries_at == SAMPLES_HEAD &&
                     head->extents_at % SAMPLE_ALIGN == 0 && head->data_at % SAMPLE_ALIGN == 0 &&
@@ -180,7 +180,7 @@ static int check_head(const hr_samples *samples, const char *name) {
 }
 
 static void forget_unfinished(hr_samples *samples, uint64_t index, uint64_t *end) {
-    const struct samples_head *head = samples->head;
+    const struct hr__samples_head *head = samples->head;
     uint64_t word = atomic_load(&samples->entries[index].word), place = value_of(word) * SAMPLE_ALIGN;
     if (state_of(word) == BUSY) atomic_store(&samples->entries[index].word, 0);
     if (state_of(word) != READY || place < head->data_at || place >= samples->bytes) return;
@@ -190,7 +190,7 @@ static void forget_unfinished(hr_samples *samples, uint64_t index, uint64_t *end
 /* The machine was stopped, so the parts of the file are of different times: what is there lies in front of the next
  * extent, and its checksums have to be compared. */
 static void repair(hr_samples *samples) {
-    struct samples_head *head = samples->head;
+    struct hr__samples_head *head = samples->head;
     uint64_t end = head->data_at;
     for (uint64_t i = 0; i < head->count; i++) forget_unfinished(samples, i, &end);
     uint64_t used = (end - head->data_at + head->extent_bytes - 1) / head->extent_bytes;
@@ -237,8 +237,8 @@ static int map_file(hr_samples *samples, const struct hr_cached_info *info) {
     samples->head = file;
     r = check_head(samples, info->name);
     if (r < 0) return r;
-    samples->entries = (struct samples_entry *)(samples->file + samples->head->entries_at);
-    samples->extents = (struct samples_extent *)(samples->file + samples->head->extents_at);
+    samples->entries = (struct hr__samples_entry *)(samples->file + samples->head->entries_at);
+    samples->extents = (struct hr__samples_extent *)(samples->file + samples->head->extents_at);
     return 0;
 }
 
@@ -309,7 +309,7 @@ static int find(const hr_samples *samples, uint64_t index, uint64_t word, struct
     uint64_t place = value_of(word) * SAMPLE_ALIGN, bytes = samples->entries[index].bytes;
     bool is_within = place >= samples->head->data_at && place <= samples->bytes - SAMPLE_HEAD &&
                      bytes <= samples->bytes - SAMPLE_HEAD - place;
-    if (!is_within || ((const struct sample_head *)(samples->file + place))->bytes != bytes)
+    if (!is_within || ((const struct hr__sample_head *)(samples->file + place))->bytes != bytes)
         return hr__fail(HR_E_CORRUPT,
                         "cache: the entry of sample %" PRIu64 " of '%s' is damaged; remove it (headrace cache rm)",
                         index, name_of(samples));
@@ -320,7 +320,7 @@ static int find(const hr_samples *samples, uint64_t index, uint64_t word, struct
 }
 
 static bool has_right_sum(const hr_samples *samples, const struct hr_sample *sample) {
-    const struct sample_head *head = (const struct sample_head *)(samples->file + sample->place);
+    const struct hr__sample_head *head = (const struct hr__sample_head *)(samples->file + sample->place);
     return hr__hash(sample->data, sample->bytes, sample->index) == head->sum;
 }
 
@@ -442,7 +442,7 @@ int hr_samples_reserve(hr_samples *samples, struct hr_sample *sample, uint64_t b
 }
 
 static int write_sample(hr_samples *samples, struct hr_sample *sample) {
-    struct sample_head head = {.sum = hr__hash(sample->data, sample->bytes, sample->index), .bytes = sample->bytes};
+    struct hr__sample_head head = {.sum = hr__hash(sample->data, sample->bytes, sample->index), .bytes = sample->bytes};
     if (samples->is_memory) {
         memcpy(samples->file + sample->place, &head, sizeof head);
         return 0;
@@ -454,7 +454,7 @@ static int write_sample(hr_samples *samples, struct hr_sample *sample) {
 }
 
 int hr_samples_publish(hr_samples *samples, struct hr_sample *sample) {
-    struct samples_head *head = samples->head;
+    struct hr__samples_head *head = samples->head;
     int r = write_sample(samples, sample);
     hr__stop_at(HR__AT_SAMPLES_WRITTEN);
     if (r < 0) {
@@ -481,7 +481,7 @@ static uint64_t used_bytes(const hr_samples *samples) {
 }
 
 void hr_samples_look(const hr_samples *samples, struct hr_samples_report *ret_report) {
-    const struct samples_head *head = samples->head;
+    const struct hr__samples_head *head = samples->head;
     *ret_report = (struct hr_samples_report){.count = head->count,
                                              .budget_bytes = head->extent_count * head->extent_bytes,
                                              .ready = atomic_load(&head->ready),

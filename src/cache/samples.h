@@ -14,10 +14,10 @@
 /*
  * The file of a table of samples. It is sparse: an extent is committed when a process takes it.
  *
- *     head      struct samples_head, 4 KiB
+ *     head      struct hr__samples_head, 4 KiB
  *     entries   16 bytes for each sample: a word and the number of bytes
  *     extents   16 bytes for each extent: who fills it, and how far it is filled
- *     data      the extents; the sample itself is preceded by a struct sample_head of 64 bytes
+ *     data      the extents; the sample itself is preceded by a struct hr__sample_head of 64 bytes
  *
  * The word of an entry: the state in the two lowest bits, and a value above.
  *
@@ -38,21 +38,21 @@ enum { SAMPLES_VERSION = 1, SAMPLES_HEAD = 4096, SAMPLE_ALIGN = 64, SAMPLE_HEAD 
 
 enum { EMPTY = 0, BUSY = 1, READY = 2, REFUSED = 3, STATE_BITS = 2 };
 
-struct samples_entry {
+struct hr__samples_entry {
     _Atomic uint64_t word;
     uint64_t bytes; /* written before the word becomes READY */
 };
 
-struct samples_extent {
+struct hr__samples_extent {
     _Atomic uint64_t owner; /* a lease; 0: none */
     _Atomic uint64_t used;  /* bytes; only the owner writes it */
 };
 
-struct sample_head {
+struct hr__sample_head {
     uint64_t sum, bytes;
 };
 
-struct samples_head {
+struct hr__samples_head {
     uint64_t magic;
     uint32_t version, head_bytes;
     uint64_t count, extent_bytes, extent_count, entries_at, extents_at, data_at, end;
@@ -70,7 +70,7 @@ struct samples_head {
 };
 
 /* The extent that a handle fills. */
-struct filling {
+struct hr__samples_filling {
     uint64_t extent, used, committed;
     bool is_taken;
 };
@@ -80,13 +80,13 @@ struct hr_samples {
     const hr_cached *cached;
     unsigned char *file; /* mapped */
     uint64_t bytes;
-    struct samples_head *head;
-    struct samples_entry *entries;
-    struct samples_extent *extents;
+    struct hr__samples_head *head;
+    struct hr__samples_entry *entries;
+    struct hr__samples_extent *extents;
     pthread_mutex_t lock; /* for what follows */
     int fd;               /* of the lease; -1: in a forked child that has not used it yet */
     _Atomic uint64_t lease;
-    struct filling filling;
+    struct hr__samples_filling filling;
     bool is_memory, wants_huge;
     uint64_t refused_from;    /* so many bytes found no place */
     int64_t no_memory_until;  /* the machine had no room a moment ago */

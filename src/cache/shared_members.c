@@ -83,7 +83,7 @@ static bool has_own_file(const hr_shared *shared) {
 
 /* The generation comes first, so that who reads about its last holder does not take the new one for it. */
 static void write_member(hr_shared *shared, uint32_t slot) {
-    struct shared_member *member = &shared->members[slot];
+    struct hr__shared_member *member = &shared->members[slot];
     uint32_t generation = atomic_fetch_add(&member->generation, 1) + 1;
     atomic_store(&member->pid, hr__pid());
     atomic_store(&member->pid_namespace, hr__pid_namespace());
@@ -138,11 +138,11 @@ bool hr__shared_has_ended(const hr_shared *shared, uint32_t word) {
     return has_own_file(shared) && hr__lease_look(shared->fd, HR__SHARED_LEASES_AT + slot) == 0;
 }
 
-void hr__shared_describe(const hr_shared *shared, uint32_t word, struct shared_holder *ret_holder) {
-    const struct shared_member *member = &shared->members[slot_of(word)];
-    struct shared_holder holder = {.pid = atomic_load(&member->pid),
-                                   .is_visible = atomic_load(&member->pid_namespace) == hr__pid_namespace()};
+void hr__shared_describe(const hr_shared *shared, uint32_t word, struct hr__shared_holder *ret_holder) {
+    const struct hr__shared_member *member = &shared->members[slot_of(word)];
+    struct hr__shared_holder holder = {.pid = atomic_load(&member->pid),
+                                       .is_visible = atomic_load(&member->pid_namespace) == hr__pid_namespace()};
     memcpy(holder.command, member->command, sizeof holder.command - 1);
-    if (atomic_load(&member->generation) != generation_of(word)) holder = (struct shared_holder){0};
+    if (atomic_load(&member->generation) != generation_of(word)) holder = (struct hr__shared_holder){0};
     *ret_holder = holder;
 }

@@ -123,7 +123,7 @@ bool hr__is_readable(int fd);
 int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns);
 
 /* Opens another descriptor of the read end of the pipe through /proc, so that it has its own open file description. */
-int hr__open_anew(int read_fd, int *ret_fd);
+int hr__open_again(int read_fd, int *ret_fd);
 /* Checks that the kernel sends a signal only at the end of a pipe. Before Linux 5.6 each close of a descriptor of the
  * pipe sent one. Returns 0; -EOPNOTSUPP: it does not; or another negative errno. */
 int hr__ends_are_signalled(void);

@@ -186,7 +186,7 @@ static void a_damaged_entry_or_head_is_an_error(void **state) {
     assert_refused(hr_samples_begin(samples, 7, &sample), HR_E_CORRUPT, "sample 7");
     samples->entries[8].bytes = UINT64_MAX - 10;
     assert_refused(hr_samples_begin(samples, 8, &sample), HR_E_CORRUPT, "sample 8");
-    struct samples_head whole = *samples->head;
+    struct hr__samples_head whole = *samples->head;
     uint64_t *fields[] = {&samples->head->count, &samples->head->extent_bytes, &samples->head->extent_count,
                           &samples->head->extents_at, &samples->head->data_at};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {

@@ -469,13 +469,13 @@ def test_unknown_type_is_named_with_its_path_and_reason() -> None:
             pass
 
         headrace.freeze([Local()])
-    for somebody_pickles in (np.add, ft.OwnReduce().__reduce__, iter([1, 2])):
+    for picklable in (np.add, ft.OwnReduce().__reduce__, iter([1, 2])):
         with pytest.raises(TypeError, match=r"obj\[0\] is a .*Leave it out, or keep it"):
-            headrace.freeze([somebody_pickles])
-        headrace.freeze([somebody_pickles], on_unknown="pickle")
-    for nobody_pickles in (lambda: 1, {}.keys(), memoryview(b"abc"), threading.local(), sys):
+            headrace.freeze([picklable])
+        headrace.freeze([picklable], on_unknown="pickle")
+    for unpicklable in (lambda: 1, {}.keys(), memoryview(b"abc"), threading.local(), sys):
         with pytest.raises(TypeError, match=r"Leave it out$"):
-            headrace.freeze([nobody_pickles])
+            headrace.freeze([unpicklable])
     with pytest.raises(TypeError, match="cannot be imported by its name"):
         headrace.freeze([lambda: 1])
     with pytest.raises(TypeError, match="detach"):

@@ -992,12 +992,12 @@ def test_worker_that_dies_late_delays_no_caller_and_is_reaped() -> None:
 def test_stall_shows_all_threads_and_the_hazards_of_fork() -> None:
     """The report shows all threads of the stalled worker, and what the fork may have done to it."""
 
-    def wait_beside_a_thread() -> None:
+    def wait_next_to_a_thread() -> None:
         threading.Thread(target=sleep_for_long, daemon=True).start()
         gate.reach()
         gate.wait()
 
-    gate, ended = Gate(wait_beside_a_thread), threading.Event()
+    gate, ended = Gate(wait_next_to_a_thread), threading.Event()
     thread = threading.Thread(target=ended.wait)
     thread.start()
     try:
@@ -1018,7 +1018,7 @@ def test_stall_shows_all_threads_and_the_hazards_of_fork() -> None:
 
     Current thread 0xN (most recent call first):
 {IN_PYTHON}\
-      File "{HERE}", line N in wait_beside_a_thread
+      File "{HERE}", line N in wait_next_to_a_thread
       File "{HERE}", line N in __call__
       File "{HERE}", line N in __getitem__
       ...
