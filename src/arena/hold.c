@@ -164,11 +164,11 @@ void hr__hold_retire(hr_arena *arena, uint32_t slot) {
 void hr__arena_unref(hr_arena *arena) {
     if (atomic_fetch_sub_explicit(&arena->refs, 1, memory_order_acq_rel) != 1) return;
     hr__fork_forget(arena);
-    hr__ticket_unref(arena->ticket);
+    hr__fork_pipe_unref(arena->fork_pipe);
     for (uint32_t slot = 0; arena->entries && slot < arena->layout.slot_count; slot++) {
         struct hr__entry *entry = &arena->entries[slot];
         if (is_mapped_for_itself(entry)) hr__unmap(entry->hold.public.data, hr__hold_bytes(&entry->hold));
-        hr__ticket_unref(entry->ticket);
+        hr__fork_pipe_unref(entry->fork_pipe);
     }
     pthread_mutex_destroy(&arena->lock);
     free(arena->entries);

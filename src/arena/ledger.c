@@ -146,10 +146,10 @@ static void end_hold(hr_arena *arena, struct hr__hold *hold) {
 /* Frees the slot behind a hold, unless a forked child may still be copying from it. */
 static bool free_if_not_lent(hr_arena *arena, struct hr__hold *hold) {
     struct hr__entry *entry = &arena->entries[hold->slot];
-    if (entry->ticket) {
-        if (!hr__ticket_is_over(entry->ticket)) return false;
-        hr__ticket_unref(entry->ticket);
-        entry->ticket = NULL;
+    if (entry->fork_pipe) {
+        if (!hr__fork_pipe_is_over(entry->fork_pipe)) return false;
+        hr__fork_pipe_unref(entry->fork_pipe);
+        entry->fork_pipe = NULL;
     }
     arena->counts.held_count--;
     arena->counts.held_bytes -= entry->charged_bytes;
@@ -234,7 +234,8 @@ void hr__ledger_sweep(hr_arena *arena) {
         struct hr__entry *entry = &arena->entries[slot];
         if (entry->state != HR__HELD || arena->counts.delivered_count - entry->received_at < old) continue;
         if (!atomic_load_explicit(&entry->hold.is_done, memory_order_acquire)) continue;
-        if (entry->ticket && !hr__ticket_is_over(entry->ticket)) continue; /* a forked child may still be copying */
+        if (entry->fork_pipe && !hr__fork_pipe_is_over(entry->fork_pipe))
+            continue; /* a forked child may still be copying */
         uint32_t released = count_released(entry);
         if (released == entry->swept_count) continue;
         entry->swept_count = released;

@@ -30,14 +30,14 @@
 enum hr__slot_state { HR__FREE, HR__GRANTED, HR__HELD, HR__LENT, HR__SPANNED };
 #define HR__NONE UINT32_MAX
 
-/* A ticket: one fork of this process while it had leases. The child closes its end of the pipe when it has its own
- * copies, or when it dies. References are counted: from the arena to its newest ticket, from each slot, and from each
- * younger ticket. */
-struct hr__ticket {
+/* A fork pipe: one fork of this process while it had leases. The child closes its end of the pipe when it has its own
+ * copies, or when it dies. References are counted: from the arena to its newest fork pipe, from each slot, and from
+ * each younger one. */
+struct hr__fork_pipe {
     uint32_t refs;
     int read_fd;
     int write_fd; /* open only around the fork */
-    struct hr__ticket *older;
+    struct hr__fork_pipe *older;
 };
 
 /* A hold: a delivered batch that is still in use. Embedded in its slot's entry, or allocated with a private copy. */
@@ -75,7 +75,7 @@ struct hr__entry {
     uint64_t ring_at; /* the position of its record in the worker's grant ring */
     uint64_t charged_bytes;
     uint64_t received_at; /* the arena's delivered_count then */
-    struct hr__ticket *ticket;
+    struct hr__fork_pipe *fork_pipe;
     struct hr__hold hold;
 };
 
@@ -84,7 +84,7 @@ struct hr__peer {
     struct hr__worker *record;
     struct hr__ring grants;
     struct hr__ring completions;
-    int bell_fd;
+    int bell_fd; /* the doorbell of the worker, an eventfd */
     uint64_t answered_asks;
     uint64_t pending_bytes; /* requested in an ask that did not fit yet; 0: no such ask */
     uint32_t pending_slot;
@@ -101,7 +101,7 @@ struct hr_arena {
     bool has_few_slots; /* a large batch takes most of them: see hr__ledger_take */
     enum hr_memory_kind memory;
     int memory_fd;
-    int bell_fd;
+    int bell_fd; /* the doorbell of the trainer, an eventfd */
     int life_read_fd;
     int life_write_fd;
     bool is_stopped;
@@ -113,7 +113,7 @@ struct hr_arena {
     uint32_t *free_slots;      /* a stack: the last one in is the hottest */
     uint32_t free_count;
     struct hr__peer *peers; /* layout.worker_count */
-    int *wait_fds;          /* the bell, then the descriptor that watches each worker */
+    int *wait_fds;          /* the doorbell, then the descriptor that watches each worker */
     bool *wait_ready;
     struct hr__spin spin;
     uint32_t next_peer; /* the first worker to check for a completion when any worker is wanted */
@@ -126,7 +126,7 @@ struct hr_arena {
     uint32_t pending_count; /* peers with pending_bytes */
     _Atomic(struct hr__hold *) returned;
     struct hr__hold *lent; /* returned, but forked children may still be copying */
-    struct hr__ticket *ticket;
+    struct hr__fork_pipe *fork_pipe;
     struct hr_arena_report counts;
     hr_arena *next; /* in the registry of fork.c */
     hr_arena *previous;
@@ -195,8 +195,8 @@ void hr__hold_retire(hr_arena *arena, uint32_t slot);
 
 void hr__fork_register(hr_arena *arena);
 void hr__fork_forget(hr_arena *arena);
-bool hr__ticket_is_over(struct hr__ticket *ticket);
-void hr__ticket_unref(struct hr__ticket *ticket);
+bool hr__fork_pipe_is_over(struct hr__fork_pipe *pipe);
+void hr__fork_pipe_unref(struct hr__fork_pipe *pipe);
 
 /* ---- arena.c ---- */
 

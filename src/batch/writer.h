@@ -59,7 +59,7 @@ struct hr__array_entry {
     bool is_shared;
 };
 
-/* Adds an array's node. Its leaf may still be in unclaimed room: nothing is added if this fails. */
+/* Adds an array's node. Its leaf may still be in room that is not taken yet: nothing is added if this fails. */
 int hr__tree_add_array(struct hr_batch *batch, const struct hr__array_entry *entry);
 
 /* The leaf with number `index`, and so on. */

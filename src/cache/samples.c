@@ -73,7 +73,7 @@ static struct hr__samples_head plan_of(uint64_t count, uint64_t budget) {
                                      .data_at = data_at,
                                      .end = data_at + extent_count * extent_bytes,
                                      .boot = this_boot(),
-                                     .leases = 0};
+                                     .makers = 0};
 }
 
 /* The file of hr_cache_build_file, with the head and the entries committed. */
@@ -125,7 +125,7 @@ static void unlock_all(void) {
 static void after_fork_in_child(void) {
     for (hr_samples *one = table; one; one = one->next) {
         hr__close(&one->fd);
-        atomic_store(&one->lease, 0);
+        atomic_store(&one->maker, 0);
         one->filling.is_taken = false;
     }
     unlock_all();
@@ -135,25 +135,25 @@ static void install(void) {
     pthread_atfork(before_fork, unlock_all, after_fork_in_child);
 }
 
-/* Gives the handle a descriptor and a lease of its own. The caller has the lock. */
-static int take_lease(hr_samples *samples) {
+/* Gives the handle a descriptor and a number as a maker of its own. The caller has the lock. */
+static int become_maker(hr_samples *samples) {
     struct hr_cached_info info;
     hr_cached_look(samples->cached, &info);
     int r = hr__file_reopen_to_write(info.fd, &samples->fd);
-    uint64_t lease = atomic_fetch_add(&samples->head->leases, 1) + 1;
-    if (r == 0) r = hr__lease_take(samples->fd, HR__LEASES_AT + lease);
+    uint64_t maker = atomic_fetch_add(&samples->head->makers, 1) + 1;
+    if (r == 0) r = hr__byte_lock(samples->fd, HR__MAKERS_AT + maker);
     if (r == 0) {
-        atomic_store(&samples->lease, lease);
+        atomic_store(&samples->maker, maker);
         return 0;
     }
     hr__close(&samples->fd);
     return hr__fail(r, "cache: cannot take part in filling '%s': %s", info.name, hr_error_text(r));
 }
 
-static int need_lease(hr_samples *samples) {
-    if (atomic_load(&samples->lease)) return 0;
+static int need_maker(hr_samples *samples) {
+    if (atomic_load(&samples->maker)) return 0;
     pthread_mutex_lock(&samples->lock);
-    int r = atomic_load(&samples->lease) ? 0 : take_lease(samples);
+    int r = atomic_load(&samples->maker) ? 0 : become_maker(samples);
     pthread_mutex_unlock(&samples->lock);
     return r;
 }
@@ -203,11 +203,11 @@ static void repair(hr_samples *samples) {
     atomic_store(&head->was_stopped, 1);
 }
 
-/* Lease 0 is that of the process that repairs. */
+/* The process that repairs is maker 0. */
 static int repair_once(hr_samples *samples) {
     uint64_t boot = this_boot();
     for (int i = 0; i < RETRIES && atomic_load(&samples->head->boot) != boot; i++) {
-        int r = hr__lease_take(samples->fd, HR__LEASES_AT);
+        int r = hr__byte_lock(samples->fd, HR__MAKERS_AT);
         if (r == 0 && atomic_load(&samples->head->boot) != boot) {
             repair(samples);
             atomic_store(&samples->head->boot, boot);
@@ -271,7 +271,7 @@ int hr_samples_open(const hr_cached *cached, hr_samples **ret_samples) {
     pthread_mutex_init(&samples->lock, NULL);
     int r = map_file(samples, &info);
     if (r == 0) samples->wants_huge = samples->is_memory && samples->head->extent_bytes % HUGE_BYTES == 0;
-    if (r == 0) r = take_lease(samples);
+    if (r == 0) r = become_maker(samples);
     if (r == 0) r = repair_once(samples);
     if (r == 0) {
         enter_table(samples);
@@ -332,8 +332,8 @@ static bool is_whole(hr_samples *samples, const struct hr_sample *sample) {
     return true;
 }
 
-static int claim(hr_samples *samples, uint64_t word, struct hr_sample *ret_sample) {
-    uint64_t busy = word_of(BUSY, atomic_load(&samples->lease));
+static int take_entry(hr_samples *samples, uint64_t word, struct hr_sample *ret_sample) {
+    uint64_t busy = word_of(BUSY, atomic_load(&samples->maker));
     if (!atomic_compare_exchange_strong(&samples->entries[ret_sample->index].word, &word, busy)) return -EAGAIN;
     hr__stop_at(HR__AT_SAMPLES_CLAIMED);
     if (state_of(word) == READY) atomic_fetch_sub(&samples->head->ready, 1); /* it was damaged by a stop */
@@ -344,15 +344,15 @@ static int claim(hr_samples *samples, uint64_t word, struct hr_sample *ret_sampl
 static int look(hr_samples *samples, uint64_t word, struct hr_sample *ret_sample) {
     uint64_t state = state_of(word);
     if (state == REFUSED) return HR_SAMPLE_REFUSED;
-    if (state != READY && need_lease(samples) < 0) return HR_SAMPLE_REFUSED;
-    if (state == BUSY && hr__samples_lease_lives(samples, value_of(word))) {
+    if (state != READY && need_maker(samples) < 0) return HR_SAMPLE_REFUSED;
+    if (state == BUSY && hr__samples_maker_lives(samples, value_of(word))) {
         ret_sample->begun_ns = hr__now_ns();
         return HR_SAMPLE_BUSY;
     }
-    if (state != READY) return claim(samples, word, ret_sample);
+    if (state != READY) return take_entry(samples, word, ret_sample);
     int r = find(samples, ret_sample->index, word, ret_sample);
     if (samples->checked && (r < 0 || !is_whole(samples, ret_sample)))
-        return need_lease(samples) < 0 ? HR_SAMPLE_REFUSED : claim(samples, word, ret_sample);
+        return need_maker(samples) < 0 ? HR_SAMPLE_REFUSED : take_entry(samples, word, ret_sample);
     if (r == 0) atomic_fetch_add_explicit(&samples->head->hits, 1, memory_order_relaxed);
     return r < 0 ? r : HR_SAMPLE_READY;
 }
@@ -379,7 +379,7 @@ int hr_samples_wait(hr_samples *samples, const struct hr_sample *sample, int64_t
     int64_t poll = (int64_t)hr__max(hr__min((uint64_t)mean / 16, LONGEST_POLL_NS), SHORTEST_POLL_NS);
     for (int64_t now = hr__now_ns();; now = hr__now_ns()) {
         uint64_t word = atomic_load(&samples->entries[sample->index].word);
-        if (state_of(word) != BUSY || !hr__samples_lease_lives(samples, value_of(word))) return 0;
+        if (state_of(word) != BUSY || !hr__samples_maker_lives(samples, value_of(word))) return 0;
         if (now >= sample->begun_ns + patience) return -ETIMEDOUT;
         if (now >= deadline_ns) return -EAGAIN;
         hr__sleep_until(now + poll);
@@ -522,14 +522,14 @@ int hr_samples_verify(hr_samples *samples) {
 }
 
 int hr_samples_begin_check(hr_samples *samples) {
-    int r = need_lease(samples);
+    int r = need_maker(samples);
     if (r < 0) return r;
     uint64_t word = atomic_load(&samples->head->check);
     for (;;) {
         if (state_of(word) == READY) return HR_SAMPLES_RIGHT;
         if (state_of(word) == REFUSED) return HR_SAMPLES_WRONG;
-        if (state_of(word) == BUSY && hr__samples_lease_lives(samples, value_of(word))) return HR_SAMPLES_CHECKING;
-        uint64_t own = word_of(BUSY, atomic_load(&samples->lease));
+        if (state_of(word) == BUSY && hr__samples_maker_lives(samples, value_of(word))) return HR_SAMPLES_CHECKING;
+        uint64_t own = word_of(BUSY, atomic_load(&samples->maker));
         if (atomic_compare_exchange_strong(&samples->head->check, &word, own)) return HR_SAMPLES_CHECK;
     }
 }

@@ -10,8 +10,8 @@ enum {
     COMMIT_STEP = 2 << 20
 }; /* the size of a huge page; at most so much of a handle's extent is committed and unused */
 
-bool hr__samples_lease_lives(const hr_samples *samples, uint64_t lease) {
-    return lease == atomic_load(&samples->lease) || hr__lease_is_taken(samples->fd, HR__LEASES_AT + lease);
+bool hr__samples_maker_lives(const hr_samples *samples, uint64_t maker) {
+    return maker == atomic_load(&samples->maker) || hr__byte_is_locked(samples->fd, HR__MAKERS_AT + maker);
 }
 
 static uint64_t begin_of(const hr_samples *samples, uint64_t extent) {
@@ -38,7 +38,7 @@ static int commit(hr_samples *samples, uint64_t extent, uint64_t from, uint64_t 
 }
 
 static bool take(hr_samples *samples, uint64_t extent, uint64_t from) {
-    return atomic_compare_exchange_strong(&samples->extents[extent].owner, &from, atomic_load(&samples->lease));
+    return atomic_compare_exchange_strong(&samples->extents[extent].owner, &from, atomic_load(&samples->maker));
 }
 
 /* Takes `count` extents in a row that no handle has had, and makes the last one the one that this handle fills. */
@@ -60,7 +60,7 @@ static bool adopt(hr_samples *samples, uint64_t extent, uint64_t bytes) {
     struct hr__samples_extent *one = &samples->extents[extent];
     uint64_t owner = atomic_load(&one->owner), room = samples->head->extent_bytes;
     if (atomic_load(&one->used) > room - bytes) return false;
-    if (owner && hr__samples_lease_lives(samples, owner)) return false;
+    if (owner && hr__samples_maker_lives(samples, owner)) return false;
     if (!take(samples, extent, owner)) return false;
     uint64_t used = atomic_load(&one->used); /* its last owner may have gone on until it ended */
     if (used <= room - bytes) return true;

@@ -22,7 +22,7 @@
  * The word of a lock is 0, or names its holder: the slot of a member, the generation of the slot, and a bit that says
  * that another one waits (on the word, as a futex).
  *
- * A member is an open handle of a process. It has the byte at LEASES_AT + slot of the file locked for an open file
+ * A member is an open handle of a process. It has a byte lock on the file, at BYTES_AT + slot, for an open file
  * description that only a mapping of its process keeps alive: children do not have the mapping, a program that closes
  * all its descriptors does not end it, and the kernel ends it with the process, however it ends. A waiter that finds
  * the byte of a holder unlocked takes the lock over by compare-and-swap from the word that it has judged. The
@@ -48,7 +48,7 @@ enum {
     LOCK_COUNT = WHOLE + 1
 };
 #define HR__SHARED_MAGIC UINT64_C(0x3152414853524448) /* "HDRSHAR1" */
-#define HR__SHARED_LEASES_AT (UINT64_C(1) << 62)      /* behind the end of any file */
+#define HR__SHARED_BYTES_AT (UINT64_C(1) << 62)       /* behind the end of any file */
 #define HR__SHARED_MAX_BYTES (UINT64_C(1) << 56)
 #define SHARED_WAITERS (UINT32_C(1) << 31)
 
@@ -87,10 +87,10 @@ struct hr_shared {
     enum hr__shared_kind kind;
     struct hr_shared_info info; /* copied, because other processes can write to the head */
     uint64_t device, inode;
-    int fd;                               /* to look at leases; never locked */
+    int fd;                               /* to look at the byte locks of members; never locked itself */
     pthread_mutex_t lock;                 /* for becoming a member */
     _Atomic uint32_t own;                 /* the word of this process; 0: not a member yet, or a forked child */
-    void *lease_page;                     /* the mapping that keeps the lease */
+    void *byte_page;                      /* the mapping that keeps the member's byte lock */
     _Atomic uint32_t held;                /* locks of stripes that this process has */
     _Atomic uint64_t threads[LOCK_COUNT]; /* of this process, that have them */
     _Atomic uint64_t holds[LOCK_COUNT];   /* how many holds that begin with this lock have ended */

@@ -297,14 +297,14 @@ bool hr__range_is_locked(int fd, uint64_t offset, uint64_t bytes);
  * excludes it. */
 enum hr__share { HR__SHARED, HR__EXCLUSIVE };
 int hr__lock_file(int fd, enum hr__share share);
-/* Locks one byte of a file for an open file description: as hr__lock_file, but for a part of the file, and
- * independently of it. -EAGAIN; -EINVAL: the kernel has no such locks. */
-int hr__lease_take(int fd, uint64_t offset);
-/* Returns true if another open file description has locked that byte. */
-bool hr__lease_is_taken(int fd, uint64_t offset);
+/* Takes a byte lock, for an open file description: as hr__lock_file, but of one byte of the file, and independently of
+ * it. -EAGAIN; -EINVAL: the kernel has no such locks. */
+int hr__byte_lock(int fd, uint64_t offset);
+/* Returns true if another open file description has a byte lock there. */
+bool hr__byte_is_locked(int fd, uint64_t offset);
 
-/* Returns 1 if another open file description has locked that byte, 0 if none has, or a negative errno. */
-int hr__lease_look(int fd, uint64_t offset);
+/* Returns 1 if another open file description has a byte lock there, 0 if none has, or a negative errno. */
+int hr__byte_look(int fd, uint64_t offset);
 
 /* ---- futex.c: words in memory that processes share ---- */
 

@@ -251,7 +251,7 @@ static void forked_children_fill_it_together(void **state) {
 }
 
 /* The child of a process that makes a sample does not have its lease. */
-static void a_forked_child_does_not_keep_its_parents_lease(void **state) {
+static void a_forked_child_is_not_the_maker_that_its_parent_is(void **state) {
     struct hr_sample sample;
     int fds[2], end[2];
     char byte;
@@ -403,7 +403,7 @@ int main(void) {
         T(after_a_stop_of_the_machine_torn_samples_are_made_again),
         T(threads_share_a_handle),
         T(forked_children_fill_it_together),
-        T(a_forked_child_does_not_keep_its_parents_lease),
+        T(a_forked_child_is_not_the_maker_that_its_parent_is),
         T(a_check_that_was_begun_is_ended_by_some_process),
         T(without_a_descriptor_samples_are_read),
 #ifdef HR_FAILPOINTS

@@ -21,7 +21,7 @@ int encoder_init(struct encoder *encoder) {
 
 void encoder_free(struct encoder *encoder) {
     encoder->batch = hr_batch_free(encoder->batch);
-    sources_free(&encoder->sources);
+    inputs_free(&encoder->inputs);
     recipes_free(&encoder->recipes);
     Py_CLEAR(encoder->seen_types);
     PyMem_Free(encoder->seen);
@@ -48,8 +48,8 @@ static void give_back_room(struct encoder *encoder) {
 
 void encoder_reset(struct encoder *encoder, bool is_done) {
     hr_batch_reset(encoder->batch);
-    encoder->recipes.count = 0; /* their images and steps belong to the sources */
-    sources_clear(&encoder->sources);
+    encoder->recipes.count = 0; /* their images and steps belong to the inputs */
+    inputs_clear(&encoder->inputs);
     forget_seen(encoder);
     if (is_done) give_back_room(encoder);
     encoder->tensor_count = 0;
@@ -201,7 +201,7 @@ static uint64_t compact_bytes(const struct hr_array *array) {
 static enum found encode_tensor(struct encoder *encoder, PyObject *object) {
     enum { WASTE = 4 };
     struct hr_array array;
-    enum found found = source_tensor(&encoder->sources, object, &array);
+    enum found found = input_tensor(&encoder->inputs, object, &array);
     if (found == FOUND) found = meet_storage_of(encoder, object, &array);
     if (found != FOUND) return found;
     uint64_t span = span_bytes(&array);
@@ -215,7 +215,7 @@ static enum found encode_tensor(struct encoder *encoder, PyObject *object) {
 
 static enum found encode_array(struct encoder *encoder, PyObject *object) {
     struct hr_array array;
-    enum found found = source_array(&encoder->sources, object, &array);
+    enum found found = input_array(&encoder->inputs, object, &array);
     if (found != FOUND) return found;
     return encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_NUMPY, &array));
 }
@@ -306,10 +306,10 @@ static enum found encode_child(struct encoder *encoder, PyObject *child) {
     struct hr_array array;
     enum found found;
     if (is_tensor(child)) {
-        found = source_tensor(&encoder->sources, child, &array);
+        found = input_tensor(&encoder->inputs, child, &array);
         return found == FOUND ? encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_TENSOR, &array)) : found;
     }
-    found = source_array(&encoder->sources, child, &array);
+    found = input_array(&encoder->inputs, child, &array);
     if (found != FOUND) return found;
     return encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_BUFFER, &array));
 }

@@ -31,7 +31,7 @@ struct recipes {
 
 struct encoder {
     hr_batch *batch;
-    struct sources sources;
+    struct inputs inputs;
     struct recipes recipes;
     PyObject *dump;       /* borrowed: pickles instead of core.dump; NULL: core.dump */
     PyObject *seen_types; /* dict: named tuple class -> its pickle, bytes */

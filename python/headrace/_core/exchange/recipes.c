@@ -34,7 +34,7 @@ void recipes_free(struct recipes *recipes) {
     *recipes = (struct recipes){0};
 }
 
-/* Adds a recipe for each row of the array `place`. The list of tuples is kept by the encoder's sources. */
+/* Adds a recipe for each row of the array `place`. The list of tuples is kept by the encoder's inputs. */
 static int add_recipes(struct recipes *recipes, PyObject *list, uint64_t place) {
     Py_ssize_t count = PyList_GET_SIZE(list);
     if (need_room(recipes, (size_t)count) < 0) return -1;
@@ -70,7 +70,7 @@ static enum found add_column(struct encoder *encoder, PyObject *described, uint3
         return FOUND_ERROR;
     struct hr_dtype dtype = {(uint8_t)code, (uint8_t)bits, 1};
     int64_t shape[] = {count, channels, height, width};
-    if (PyList_GET_SIZE(list) != (Py_ssize_t)count || sources_keep(&encoder->sources, described) < 0) {
+    if (PyList_GET_SIZE(list) != (Py_ssize_t)count || inputs_keep(&encoder->inputs, described) < 0) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "headrace: there is not one recipe for each sample");
         return FOUND_ERROR;
     }

@@ -48,7 +48,7 @@ struct freezer {
     PyObject *progress; /* callable or NULL */
     PyObject *pickles;  /* list of paths that are stored as pickles */
     PyObject *paths;    /* dict: path -> bytes, or NULL: not wanted */
-    struct sources sources;
+    struct inputs inputs;
     unsigned char *scratch;
     size_t scratch_bytes;
     uint64_t done_count, dict_shape_count;
