@@ -29,7 +29,7 @@ from headrace.sampling._epoch import Last
 from headrace.sampling._plan import Plan
 from headrace.sampling._source import count_batches
 
-_PRELOAD = ["numpy.random", "headrace._numpy.job"]
+_PRELOAD = ["numpy.random", "headrace._numpy.batch_maker"]
 
 
 @_options.documented("numpy")

@@ -11,7 +11,7 @@ from typing import Any
 from headrace import _core, _options
 from headrace._loader.samples import draw, pending, prepared
 from headrace._loader.trainer import in_process
-from headrace._loader.worker.job import count_local_trainers
+from headrace._loader.worker.batch_maker import count_local_trainers
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
 from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state, _torchs

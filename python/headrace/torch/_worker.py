@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job of a worker of headrace.torch.DataLoader. It does what torch's worker does, in the same order.
+"""The batch maker of a worker of headrace.torch.DataLoader. It does what torch's worker does, in the same order.
 
 headrace._loader.worker.main runs it in the worker process.
 """
@@ -19,8 +19,8 @@ from headrace._loader.samples.maker import SampleMaker
 from headrace._loader.start.start_state import StartState
 from headrace._loader.trainer import restart_state
 from headrace._loader.worker import diagnostics, inherited
+from headrace._loader.worker.batch_maker import DatasetBatchMaker, EndOfData, count_local_trainers
 from headrace._loader.worker.iterable_fetcher import IterableFetcher
-from headrace._loader.worker.job import DatasetJob, EndOfData, count_local_trainers
 from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._options import Policy
 from headrace._tensors import extension
@@ -68,8 +68,8 @@ def _convert(data: Any) -> Any:
 
 
 @dataclass
-class Job(DatasetJob):
-    """Implements headrace._loader.worker.main.Job. The fields are the arguments of torch's worker loop."""
+class BatchMaker(DatasetBatchMaker):
+    """Implements the protocol BatchMaker. The fields are the arguments of torch's worker loop."""
 
     dataset_kind: int
     dataset: Any

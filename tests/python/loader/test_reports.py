@@ -46,7 +46,7 @@ pytestmark = [only_headrace]
 
 HERE = os.path.basename(__file__)
 FORK = multiprocessing.get_context("fork")
-FORK_BESIDE_THREADS = "This process .* is multi-threaded, use of fork"  # CPython's own, since 3.12
+FORK_NEXT_TO_THREADS = "This process .* is multi-threaded, use of fork"  # CPython's own, since 3.12
 SEEN = r"^  memory: \d+\.\d [MG]iB when last seen"  # forked workers have what earlier tests have left
 
 
@@ -604,7 +604,7 @@ def logged_texts(then: Callable[[int], Any] = lambda count: None) -> Iterator[li
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            warnings.filterwarnings("ignore", FORK_BESIDE_THREADS, DeprecationWarning)
+            warnings.filterwarnings("ignore", FORK_NEXT_TO_THREADS, DeprecationWarning)
             yield handler.texts
     finally:
         log.removeHandler(handler)
