@@ -14,7 +14,7 @@ import torch
 
 from headrace import _core
 from headrace._base import lookup, raising
-from headrace._loader.samples import dataset_epochs, image_counts, pending, prepared
+from headrace._loader.samples import dataset_epochs, deferred, image_counts, prepared
 from headrace._loader.samples.maker import SampleMaker
 from headrace._loader.start.start_state import StartState
 from headrace._loader.trainer import restart_state
@@ -98,7 +98,7 @@ class BatchMaker(DatasetBatchMaker):
         self.notes = None
         self.collates_in_c = False
         self._port = port
-        port.threads = pending.count_threads(self.policy.threads, port.core_share(count_local_trainers()))
+        port.threads = deferred.count_threads(self.policy.threads, port.core_share(count_local_trainers()))
         self._state_is_wanted = False
         self._made = start.made
         self._is_ended = start.is_ended
@@ -143,9 +143,9 @@ class BatchMaker(DatasetBatchMaker):
         self.collates_in_c = self.auto_collation and (is_packed or _collate_is_torchs(self.collate_fn))
         if not self.auto_collation and self.collate_fn is _default_convert:
             self.collate_fn = _convert
-        self._finishing: Any = pending.Passing()
+        self._finishing: Any = deferred.Passing()
         if not self.collates_in_c:
-            self._finishing = pending.Finishing(self.collate_fn, self._port.threads, keeps=True)
+            self._finishing = deferred.Finishing(self.collate_fn, self._port.threads, keeps=True)
         if self._maker is None and self.policy.on_bad_sample != "raise":
             return self._new_iterable_fetcher(self._finishing)
         fetcher = _internals.DatasetKind.create_fetcher(
@@ -185,7 +185,7 @@ class BatchMaker(DatasetBatchMaker):
         self._fetcher = None
 
     def fetch(self, task: Any) -> Any:
-        return pending.read(self._fetch_task, task)
+        return deferred.read(self._fetch_task, task)
 
     def _fetch_task(self, task: Any) -> Any:
         if self._is_plain:  # the usual case: samples by index, one by one, without options
@@ -222,7 +222,7 @@ class BatchMaker(DatasetBatchMaker):
         return self._finishing(maker.make(indices))
 
     def finish(self, samples: Any) -> bool:
-        has_made = pending.finish(samples, self._port.threads, keeps=False)
+        has_made = deferred.finish(samples, self._port.threads, keeps=False)
         image_counts.post()
         return has_made
 

@@ -175,8 +175,8 @@ static enum found collate_column(struct encoder *encoder, PyObject **items, uint
     enum found found = FOUND_NOT;
     if (is_tensor(first) ? flavor == HR_FLAVOR_TENSOR : is_numpy(first)) /* only DataLoader collates tensors */
         found = collate_arrays(encoder, items, count, flavor);
-    else if (flavor == HR_FLAVOR_TENSOR && is_pending(first))
-        found = collate_pending(encoder, items, count, flavor);
+    else if (flavor == HR_FLAVOR_TENSOR && is_deferred(first))
+        found = collate_deferred(encoder, items, count, flavor);
     else if (PyFloat_CheckExact(first))
         found = collate_floats(encoder, items, count, flavor);
     else if (PyBool_Check(first))

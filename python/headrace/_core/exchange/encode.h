@@ -61,11 +61,11 @@ enum { CORE_FLAVOR_PACKED = 100 }; /* for _core.Port.collate, in place of an enu
 /* Puts the collation of collate_packed into the encoder's empty batch (packed.c). FOUND_NOT: Python has to collate. */
 enum found collate_packed(struct encoder *encoder, PyObject *samples);
 
-/* Returns true for a pending tensor of headrace.images. */
-bool is_pending(PyObject *object);
-/* Adds a column of pending tensors as one array, and their recipes. FOUND_NOT: their shapes or dtypes differ, or one
+/* Returns true for a deferred tensor of headrace.images. */
+bool is_deferred(PyObject *object);
+/* Adds a column of deferred tensors as one array, and their recipes. FOUND_NOT: their shapes or dtypes differ, or one
  * was collated before; then Python makes them ordinary tensors. */
-enum found collate_pending(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor);
+enum found collate_deferred(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor);
 /* Make the recipes, in three steps: recipes_begin (-1: exception), recipes_run, which needs no GIL, when the batch was
  * written to `data`, and recipes_end. recipes_run returns how many failed, or a negative code. */
 int recipes_begin(struct recipes *recipes);

@@ -66,7 +66,7 @@ class BatchMaker(Protocol):
         Raises EndOfData when this worker has no more."""
 
     def finish(self, samples: Any) -> bool:
-        """Makes the pending images in the samples. Returns True if there were any."""
+        """Makes the deferred images in the samples. Returns True if there were any."""
 
     def collate(self, samples: Any) -> Any:
         """Collates the samples in Python."""

@@ -22,7 +22,7 @@ from typing import Any
 from headrace import _core
 from headrace._base import exception_text, growth, raising
 from headrace._base.status import Status
-from headrace._loader.samples import image_counts, pending
+from headrace._loader.samples import deferred, image_counts
 from headrace._loader.samples.names import has_indices, name_odd_one, name_sample, replay_command
 from headrace._loader.samples.refill import draws_of, indices_of
 from headrace._loader.start import gc_pause, pickling, signals, transport  # noqa: F401
@@ -111,7 +111,7 @@ def _answer(port: _core.Port, maker: BatchMaker, number: int, task: Any, discard
         if discard:
             _discard(maker, discard, task)
         _publish_batch(port, maker, maker.fetch(task))
-        pending.settle_kept()
+        deferred.settle_kept()
     except EndOfData:
         port.publish_status(_core.STATUS_END)
         return False
