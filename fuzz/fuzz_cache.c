@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
 enum { TABLE_SAMPLES = 20 };
 
 static char folder[64];
-static hr_cached *cached; /* of a table of samples with some samples */
+static hr_cached *cached; /* a table of samples with some samples */
 static hr_samples *samples;
 static unsigned char *whole; /* its head, entries and extents as they were */
 static uint64_t whole_bytes;

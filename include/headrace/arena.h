@@ -78,7 +78,7 @@ struct hr_worker_status {
     uint32_t starts;
     enum hr_phase phase;
     int64_t phase_since_ns; /* CLOCK_MONOTONIC, rounded to a kernel tick: 1 to 10 ms */
-    uint64_t task;          /* its current or last task */
+    uint64_t task;          /* the current task of the worker, or its last one */
     uint64_t sample;        /* as hr_port_note recorded it; HR_NO_SAMPLE: none since it took its task */
     uint64_t done_count;
     uint64_t phase_ns[HR_PHASE_COUNT];  /* time in each phase, over all processes that were this worker */
@@ -180,8 +180,8 @@ struct hr_arena_report {
     uint64_t asked_count;  /* a worker asked for more memory than its grant allowed */
     uint64_t trimmed_count;
     uint64_t waited_count;  /* receives that found nothing ready */
-    uint64_t waited_ns;     /* and their total waiting time */
-    uint64_t slept_count;   /* of these, how often the trainer went to sleep */
+    uint64_t waited_ns;     /* total waiting time of those receives */
+    uint64_t slept_count;   /* receives that found nothing ready and in which the trainer went to sleep */
     uint32_t restart_count; /* dead workers that were replaced (see hr_arena_count) */
     uint64_t skipped_count; /* bad samples that were left out or replaced */
 };

@@ -140,7 +140,7 @@ int hr_arena_open(const struct hr_arena_options *options, hr_arena **ret_arena) 
     pthread_mutex_init(&arena->lock, NULL);
     atomic_init(&arena->refs, 1);
     arena->memory_fd = arena->bell_fd = arena->life_read_fd = arena->life_write_fd = -1;
-    arena->limit_bytes = options->limit_bytes ? options->limit_bytes : hr__memory_to_spare() / LIMIT_SHARE;
+    arena->limit_bytes = options->limit_bytes ? options->limit_bytes : hr__available_memory() / LIMIT_SHARE;
     arena->prefetch_count = options->prefetch_count;
     hr__spin_init(&arena->spin, options->worker_count + 1);
 

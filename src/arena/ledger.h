@@ -48,7 +48,7 @@ struct hr__hold {
     _Atomic uint32_t refs; /* the receiver's and one per lease */
     _Atomic bool is_done;  /* the receiver has called hr_delivery_done: only leases cover memory */
     struct hr_lease *leases;
-    struct hr__hold *next; /* in the returned list, or in a worker's early list */
+    struct hr__hold *next; /* the next one in the returned list, or in a worker's early list */
 };
 
 struct hr_lease {
@@ -61,7 +61,7 @@ struct hr_lease {
 
 struct hr__entry {
     enum hr__slot_state state;
-    uint32_t worker;  /* its current or last owner */
+    uint32_t worker;  /* the worker that has the slot, or had it last */
     uint32_t windows; /* that it spans */
     uint32_t kind;
     uint32_t trims;
@@ -70,7 +70,7 @@ struct hr__entry {
     uint64_t task;
     uint64_t generation;
     uint64_t committed_bytes;
-    uint64_t allowance_bytes; /* of the grant */
+    uint64_t allowance_bytes; /* bytes that the grant may commit */
     uint64_t payload_bytes;
     uint64_t ring_at; /* the position of its record in the worker's grant ring */
     uint64_t charged_bytes;
@@ -122,13 +122,13 @@ struct hr_arena {
     uint64_t generation;
     uint64_t recent_bytes; /* the size of recent batches: a slowly falling maximum */
     uint32_t granted_count;
-    uint32_t held_windows;  /* in slots that are HELD or LENT */
+    uint32_t held_windows;  /* windows of slots that are HELD or LENT */
     uint32_t pending_count; /* peers with pending_bytes */
     _Atomic(struct hr__hold *) returned;
     struct hr__hold *lent; /* returned, but forked children may still be copying */
     struct hr__fork_pipe *fork_pipe;
     struct hr_arena_report counts;
-    hr_arena *next; /* in the registry of fork.c */
+    hr_arena *next; /* the next arena in the registry of fork.c */
     hr_arena *previous;
 };
 

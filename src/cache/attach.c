@@ -20,7 +20,7 @@
  * file system) is ignored. */
 static void note_claim(hr_cached *cached) {
     static _Atomic uint32_t number;
-    static _Thread_local char command[HR_CACHE_COMMAND_BYTES]; /* of process `command_pid`: reading it takes 10 us */
+    static _Thread_local char command[HR_CACHE_COMMAND_BYTES]; /* that of `command_pid`: reading it takes 10 us */
     static _Thread_local uint32_t command_pid;
     char text[HR_CACHE_COMMAND_BYTES + 80];
     if (command_pid != cached->pid) hr__command_line((int)cached->pid, command, sizeof command);

@@ -92,8 +92,8 @@ enum { PHASE_IDLE = 0, PHASE_BUILDING = 1 };
 struct hr__build_state {
     uint64_t magic;
     uint32_t version, phase;
-    uint64_t generation;        /* of the newest build */
-    uint64_t failed_generation; /* of the newest build that failed; its text is in KEY.failed */
+    uint64_t generation;        /* number of the newest build */
+    uint64_t failed_generation; /* number of the newest build that failed; its text is in KEY.failed */
     uint32_t deaths, pid;
     uint64_t pid_namespace;
     int64_t since_ns;
@@ -108,7 +108,7 @@ struct hr__held_lock {
     pthread_t thread;
     uint32_t pid;
     int fd, state_fd;
-    int *data_fd; /* of the build, which forked children close, too; NULL: it has none yet */
+    int *data_fd; /* the data of the build, which forked children close, too; NULL: the build has no data yet */
     struct hr__build_state state;
     char key[KEY_BYTES];
 };
@@ -133,11 +133,11 @@ struct hr_cached {
     hr_cache *cache;
     struct hr__cache_record record;
     char key[KEY_BYTES];
-    char path[HR__PATH_BYTES]; /* of the data, when it was attached */
+    char path[HR__PATH_BYTES]; /* path of the data when it was attached */
     char claim[HR__PATH_BYTES];
     void *data, *claim_page; /* the page keeps the lock of the claim; NULL: of arrays that are only read */
     int fd, claim_fd;
-    uint32_t pid; /* that attached it: a forked child removes nothing */
+    uint32_t pid; /* the process that attached it: a forked child removes nothing */
     uint32_t store;
     bool is_private;
 };
@@ -169,7 +169,7 @@ struct hr_cache_build {
     char data_path[HR__PATH_BYTES];
     uint32_t store, pid;
     int fd, sums_fd; /* -1: hr_cache_build_file, or not reserved */
-    uint64_t *sums;  /* of the chunks; 0: not complete */
+    uint64_t *sums;  /* the checksum of each chunk; 0: the chunk is not complete */
     uint64_t chunk_count;
 };
 

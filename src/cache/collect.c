@@ -136,7 +136,7 @@ struct collection {
     int64_t before_ns; /* objects that were attached before go */
     struct candidate *candidates;
     size_t count, room;
-    uint64_t held_bytes; /* of objects that processes have */
+    uint64_t held_bytes; /* bytes of objects that processes have */
     int (*visit)(void *context, const struct hr_cache_entry *entry);
     void *context;
     struct hr_cache_collected result;

@@ -40,7 +40,7 @@ struct hr__npy {
     uint32_t header_bytes; /* the data follows */
     uint32_t dimension_count;
     uint64_t dimensions[HR_FILES_MAX_DIMENSIONS];
-    uint64_t bytes; /* of the data */
+    uint64_t bytes; /* size of the data */
     bool is_fortran;
 };
 enum { NPY_HEADER_MAX = 65536 };
@@ -84,8 +84,8 @@ struct hr__plan_file {
 struct hr__plan_array {
     uint32_t file;
     const struct hr__zip_member *member; /* NULL: of a .npy */
-    uint64_t source_at;                  /* of the data in the file; of a deflated member, within its unpacked bytes */
-    uint64_t at;                         /* in the object */
+    uint64_t source_at; /* offset of the data in the file, or in the unpacked bytes of a deflated member */
+    uint64_t at;        /* offset in the object */
     struct hr__npy npy;
 };
 

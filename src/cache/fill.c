@@ -26,7 +26,7 @@ struct filling {
     _Atomic uint64_t next, done_bytes, running;
     _Atomic int error; /* the first one */
     pthread_mutex_t lock;
-    char message[MESSAGE_BYTES]; /* of that error, whose own is in the memory of its thread */
+    char message[MESSAGE_BYTES]; /* a copy of that error's message, which is in the memory of its thread */
 };
 
 static void note_error(struct filling *all, int error) {
@@ -86,7 +86,7 @@ static int copy_part(struct reader *reader, const struct hr__plan_array *array, 
 struct unpacking {
     struct reader *reader;
     const struct hr__plan_array *array;
-    uint64_t at; /* in the unpacked bytes */
+    uint64_t at; /* offset in the unpacked bytes */
     uint32_t crc;
 };
 

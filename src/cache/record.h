@@ -19,7 +19,7 @@ struct hr__cache_record {
     uint32_t keep, pid;
     int64_t built_ns;
     uint64_t bytes, chunk_bytes;
-    uint64_t sums_hash; /* of the file of checksums */
+    uint64_t sums_hash; /* hash of the file of checksums */
 };
 
 void hr__record_init(struct hr__cache_record *record);

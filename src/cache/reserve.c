@@ -46,7 +46,7 @@ struct search {
     hr_cache *cache;
     const char *key;
     size_t key_length;
-    const char *folder; /* of unfinished builds */
+    const char *folder; /* the folder of unfinished builds */
     uint64_t newest;
     uint32_t store;
     bool is_found;

@@ -15,7 +15,7 @@ enum {
     LARGEST_EXTENT = 32 << 20,
     SMALLEST_EXTENT = 64 << 10,
     HUGE_BYTES = 2 << 20,
-    PARTS = 128, /* of the budget: more than there are processes, and few enough that each is large */
+    PARTS = 128, /* extents of the budget: more than there are processes, and few enough that each is large */
     PATIENCE = 4 /* times the mean */
 };
 #define LARGEST_COUNT (UINT64_C(1) << 48)

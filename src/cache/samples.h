@@ -76,14 +76,14 @@ struct hr__samples_filling {
 };
 
 struct hr_samples {
-    hr_samples *next; /* in the table of open handles */
+    hr_samples *next; /* the next one in the table of open handles */
     const hr_cached *cached;
-    unsigned char *file; /* mapped */
+    unsigned char *file; /* the mapped file */
     uint64_t bytes;
     struct hr__samples_head *head;
     struct hr__samples_entry *entries;
     struct hr__samples_extent *extents;
-    pthread_mutex_t lock; /* for what follows */
+    pthread_mutex_t lock; /* guards the fields that follow */
     int fd;               /* has the maker's byte lock; -1: in a forked child that has not used the handle yet */
     _Atomic uint64_t maker;
     struct hr__samples_filling filling;

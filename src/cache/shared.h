@@ -77,9 +77,9 @@ struct hr__shared_head {
 enum hr__shared_kind { SHARED_INT32, SHARED_INT64, SHARED_FLOAT32, SHARED_FLOAT64, SHARED_OTHER };
 
 struct hr_shared {
-    hr_shared *next; /* in the table of open handles */
+    hr_shared *next; /* the next one in the table of open handles */
     const hr_cached *cached;
-    unsigned char *file; /* mapped */
+    unsigned char *file; /* the mapped file */
     uint64_t file_bytes;
     struct hr__shared_head *head;
     struct hr__shared_lock *locks;
@@ -88,11 +88,11 @@ struct hr_shared {
     struct hr_shared_info info; /* copied, because other processes can write to the head */
     uint64_t device, inode;
     int fd;                               /* to look at the byte locks of members; never locked itself */
-    pthread_mutex_t lock;                 /* for becoming a member */
+    pthread_mutex_t lock;                 /* excludes other threads while this process becomes a member */
     _Atomic uint32_t own;                 /* the word of this process; 0: not a member yet, or a forked child */
     void *byte_page;                      /* the mapping that keeps the member's byte lock */
     _Atomic uint32_t held;                /* locks of stripes that this process has */
-    _Atomic uint64_t threads[LOCK_COUNT]; /* of this process, that have them */
+    _Atomic uint64_t threads[LOCK_COUNT]; /* the threads of this process that have these locks */
     _Atomic uint64_t holds[LOCK_COUNT];   /* how many holds that begin with this lock have ended */
     _Atomic uint32_t dead[LOCK_COUNT];    /* 0, or the word of the dead holder that this process has it from */
 };

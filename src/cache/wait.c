@@ -180,7 +180,7 @@ static int too_many_deaths(const hr_cache_ticket *ticket, const struct hr__build
                     " (%.120s). If the kernel killed them because memory ran out: %" PRIu64
                     " MiB are available, and the limit of the cgroup is: %s. Build it alone (headrace cache warm), "
                     "with fewer workers, or in pieces (headrace.cache.writer)",
-                    state->deaths, ticket->plan.name, state->pid, state->command, hr__memory_to_spare() >> 20, cgroup);
+                    state->deaths, ticket->plan.name, state->pid, state->command, hr__available_memory() >> 20, cgroup);
 }
 
 /* ---- becoming the builder ---- */

@@ -17,7 +17,7 @@ struct member {
     bool is_forked;
     bool is_reaped;
     struct hr__end end;
-    uint64_t oom_kills;       /* of the cgroup when it was started */
+    uint64_t oom_kills;       /* count of the cgroup when the worker was started */
     uint64_t rss_bytes;       /* when hr_crew_look last saw it alive; 0: never */
     uint64_t noted_rss_bytes; /* as its status had it then */
     struct hr__diagnostics diagnostics;

@@ -80,7 +80,7 @@ enum hr__tag {
     TAG_RECORD = 51,
     TAG_ARRAY = 52,
     TAG_TYPED = 53,
-    TAG_ENTRY = 54, /* in dicts only */
+    TAG_ENTRY = 54, /* an entry of a dict */
 };
 
 enum hr__item_layout {
@@ -118,20 +118,20 @@ struct hr__frozen_header {
     uint64_t total_bytes;
     uint64_t heap_end;
     uint64_t root; /* a word */
-    uint64_t seed; /* for the hashes of keys */
+    uint64_t seed; /* seed of the hashes of keys */
     uint64_t shapes_at, shape_count;
     uint64_t sums_at, sum_count;
     uint64_t chunk_bytes;
     unsigned char id[16], digest[16];
     uint64_t reserved[16];
-    uint64_t checksum; /* of all before it */
+    uint64_t checksum; /* checksum of all bytes before it */
 };
 _Static_assert(sizeof(struct hr__frozen_header) == 256, "frozen data layout");
 
 struct hr__texts_node {
     uint64_t count, bytes;
     uint32_t width; /* 4 or 5 */
-    uint32_t tag;   /* of the items: TEXT, ASCII or BYTES */
+    uint32_t tag;   /* tag of the items: TEXT, ASCII or BYTES */
 };
 _Static_assert(sizeof(struct hr__texts_node) == 24, "frozen data layout");
 

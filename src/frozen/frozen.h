@@ -9,7 +9,7 @@ struct hr_frozen {
     uint64_t bytes;
     int fd; /* -1: the frozen data is in the caller's memory, or a file that has a name */
     void *mapped;
-    char name[256]; /* for messages */
+    char name[256]; /* a name for messages */
 };
 
 /* Opens frozen data that a builder has finished, and takes ownership of the descriptor, also if it fails. */

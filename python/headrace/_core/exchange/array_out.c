@@ -14,7 +14,7 @@ enum { SMALL_BYTES = HR_BATCH_LARGE_BYTES, ALIGN = 64 };
 /* The memory of one leaf: private bytes after the struct, or a lease, or a view. */
 struct memory {
     hr_lease *lease;
-    PyObject *owner; /* of a view; owned */
+    PyObject *owner; /* the owner of the memory of a view; an owned reference */
     void *data;      /* the storage's first byte */
 };
 

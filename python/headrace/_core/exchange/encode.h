@@ -23,7 +23,7 @@ struct row {
 /* The images of a batch that are made in its memory (recipes.c). */
 struct recipes {
     struct hr_image_recipe *items;
-    struct row *rows; /* of each recipe */
+    struct row *rows; /* the row of each recipe */
     size_t count, room;
     hr_image_memory *memory; /* while they are made */
     hr_port *port;           /* as `memory` */
@@ -38,7 +38,7 @@ struct encoder {
     const void **seen;    /* hash set of the containers and tensors that were met in this batch */
     size_t seen_count, seen_room;
     size_t seen_most;           /* the maximum of seen_count for this batch, up to the last reset */
-    struct member first_tensor; /* its storage is added to `seen` only if there is a second tensor */
+    struct member first_tensor; /* the storage of it is added to `seen` only if there is a second tensor */
     size_t tensor_count;
 };
 int encoder_init(struct encoder *encoder);
