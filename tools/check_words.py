@@ -31,7 +31,7 @@ def read_rows(glossary: str) -> list[tuple[str, str, str]]:
     """Returns pattern, advice and path for each pattern of the table of words that are not used."""
     rows = NOT_USED_ROW.findall(glossary.partition(NOT_USED)[2])
     return [
-        (pattern, advice, where)
+        (pattern.replace(" ", "[ _]"), advice, where)
         for patterns, advice, where in rows
         for pattern in re.findall(r"`([^`]+)`", patterns.replace(r"\|", "|"))
     ]

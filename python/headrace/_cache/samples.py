@@ -313,8 +313,8 @@ class CachedSamples(PreparedDataset):
     def _draws(self) -> checks.Drawing:
         """Returns what is known of the dataset's random numbers, which stays if its transform is not divided."""
         if self._drawing is None:
-            in_vain = Own(splitting.draws_in_vain(self.dataset))
-            self._drawing = checks.Drawing(Own(self.dataset), self._count, in_vain)
+            unused = Own(splitting.unused_draws_of(self.dataset))
+            self._drawing = checks.Drawing(Own(self.dataset), self._count, unused)
         return self._drawing
 
     def _check(self, table: _core.Samples) -> int:

@@ -25,7 +25,7 @@ import torch
 from headrace import _core
 from headrace._loader.samples.deferred import connect, reading
 from headrace.images import _counts, _tables
-from headrace.images._source import Note
+from headrace.images._note import Note
 from headrace.images._untouched import touched_at
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 from headrace._base.warn import warn_user
 from headrace.images import _counts, _deferred, _jitter, _tables, _untouched
 from headrace.images._lazy import note_of
-from headrace.images._source import Note
+from headrace.images._note import Note
 
 # Only containers of exactly these classes are entered: others may choose among their steps or count them. The steps of
 # RandomApply are replaced one by one, and not merged.
