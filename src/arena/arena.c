@@ -169,9 +169,9 @@ void hr__arena_close_descriptors(hr_arena *arena) {
 
 static void drop_early(hr_arena *arena) {
     for (uint32_t i = 0; i < arena->layout.worker_count; i++)
-        for (struct hr__hold *hold = arena->peers[i].early_first, *next; hold; hold = next) {
-            next = hold->next;
-            hr_delivery_done(&hold->public);
+        for (struct hr__held *held = arena->peers[i].early_first, *next; held; held = next) {
+            next = held->next;
+            hr_delivery_done(&held->public);
         }
 }
 
@@ -185,7 +185,7 @@ hr_arena *hr_arena_close(hr_arena *arena) {
         hr__unmap_unheld(arena, true);
         hr__stop_at(HR__AT_ARENA_UNMAPPED);
         atomic_store(&arena->is_closed,
-                     true); /* from here on, the thread that releases a slot collects it: see return_slot in hold.c */
+                     true); /* from here on, the thread that releases a slot collects it: see return_slot in held.c */
         hr__ledger_collect(arena);
         pthread_mutex_unlock(&arena->lock);
     }

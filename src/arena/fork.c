@@ -100,10 +100,10 @@ static void after_fork_in_parent(void) {
 static bool copy_held(hr_arena *arena) {
     bool all_copied = true;
     for (uint32_t slot = 0; slot < arena->layout.slot_count; slot++) {
-        struct hr__hold *hold = &arena->entries[slot].hold;
-        uint64_t bytes = hr__hold_bytes(hold);
+        struct hr__held *held = &arena->entries[slot].held;
+        uint64_t bytes = hr__held_bytes(held);
         if (!hr__is_held(&arena->entries[slot]) || bytes == 0) continue;
-        all_copied = hr__make_private(hold->public.data, bytes) == 0 && all_copied;
+        all_copied = hr__make_private(held->public.data, bytes) == 0 && all_copied;
     }
     return all_copied;
 }

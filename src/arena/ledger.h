@@ -40,19 +40,20 @@ struct hr__fork_pipe {
     struct hr__fork_pipe *older;
 };
 
-/* A hold: a delivered batch that is still in use. Embedded in its slot's entry, or allocated with a private copy. */
-struct hr__hold {
+/* A held batch: a delivered batch that is still in use. Embedded in its slot's entry, or allocated with a private copy.
+ */
+struct hr__held {
     struct hr_delivery public;
     hr_arena *arena;
     uint32_t slot;         /* HR__NONE: a private copy */
     _Atomic uint32_t refs; /* the receiver's and one per lease */
     _Atomic bool is_done;  /* the receiver has called hr_delivery_done: only leases cover memory */
     struct hr_lease *leases;
-    struct hr__hold *next; /* the next one in the returned list, or in a worker's early list */
+    struct hr__held *next; /* the next one in the returned list, or in a worker's early list */
 };
 
 struct hr_lease {
-    struct hr__hold *hold;
+    struct hr__held *held;
     struct hr_lease *next;
     uint64_t offset;
     uint64_t bytes;
@@ -76,7 +77,7 @@ struct hr__entry {
     uint64_t charged_bytes;
     uint64_t received_at; /* the arena's delivered_count then */
     struct hr__fork_pipe *fork_pipe;
-    struct hr__hold hold;
+    struct hr__held held;
 };
 
 /* A worker as the trainer sees it. */
@@ -89,8 +90,8 @@ struct hr__peer {
     uint64_t pending_bytes; /* requested in an ask that did not fit yet; 0: no such ask */
     uint32_t pending_slot;
     uint32_t granted_count;
-    struct hr__hold *early_first; /* received ahead of time to make room, oldest first */
-    struct hr__hold *early_last;
+    struct hr__held *early_first; /* received ahead of time to make room, oldest first */
+    struct hr__held *early_last;
 };
 
 struct hr_arena {
@@ -107,7 +108,7 @@ struct hr_arena {
     bool is_stopped;
     bool is_orphan; /* in a forked child: only what was leased at the fork can be read */
     _Atomic bool is_closed;
-    _Atomic uint32_t refs; /* the trainer's and one per hold */
+    _Atomic uint32_t refs; /* the trainer's and one per held batch */
 
     struct hr__entry *entries; /* layout.slot_count */
     uint32_t *free_slots;      /* a stack: the last one in is the hottest */
@@ -124,8 +125,8 @@ struct hr_arena {
     uint32_t granted_count;
     uint32_t held_windows;  /* windows of slots that are HELD or LENT */
     uint32_t pending_count; /* peers with pending_bytes */
-    _Atomic(struct hr__hold *) returned;
-    struct hr__hold *lent; /* returned, but forked children may still be copying */
+    _Atomic(struct hr__held *) returned;
+    struct hr__held *lent; /* returned, but forked children may still be copying */
     struct hr__fork_pipe *fork_pipe;
     struct hr_arena_report counts;
     hr_arena *next; /* the next arena in the registry of fork.c */
@@ -172,24 +173,24 @@ void hr__receive_published(hr_arena *arena, uint32_t worker);
 /* Writes the counts to the arena's header, for tools in other processes. */
 void hr__show_counts(const hr_arena *arena);
 
-/* ---- hold.c ---- */
+/* ---- held.c ---- */
 
-/* Makes a hold of a slot's published batch. */
-struct hr__hold *hr__hold_slot(hr_arena *arena, uint32_t slot, const struct hr__record *record);
-/* Turns a slot's hold into a private copy and frees the slot. -ENOMEM: nothing has changed. */
-int hr__hold_privately(struct hr__hold **hold);
+/* Makes the held batch of a slot from its published batch. */
+struct hr__held *hr__held_new(hr_arena *arena, uint32_t slot, const struct hr__record *record);
+/* Turns the held batch of a slot into a private copy and frees the slot. -ENOMEM: nothing has changed. */
+int hr__held_copy(struct hr__held **held);
 /* Drops a reference to the arena; the last one frees it. */
 void hr__arena_unref(hr_arena *arena);
 static inline bool hr__is_held(struct hr__entry *entry) {
-    return entry->state == HR__HELD && atomic_load_explicit(&entry->hold.refs, memory_order_acquire) > 0;
+    return entry->state == HR__HELD && atomic_load_explicit(&entry->held.refs, memory_order_acquire) > 0;
 }
 /* The size of its mapping, in whole pages. */
-uint64_t hr__hold_bytes(const struct hr__hold *hold);
+uint64_t hr__held_bytes(const struct hr__held *held);
 /* Used when the arena is closed. Unmaps all of it except the batches that are held, and releases the pages for all
  * processes if `punches`. */
 void hr__unmap_unheld(hr_arena *arena, bool punches);
 /* Used after that. Unmaps a batch when its last reference is gone. */
-void hr__hold_retire(hr_arena *arena, uint32_t slot);
+void hr__held_retire(hr_arena *arena, uint32_t slot);
 
 /* ---- fork.c ---- */
 

@@ -79,7 +79,7 @@ struct hr__terminal {
     struct hr__terminal_modes before;
 };
 
-enum hr__phase {
+enum hr__launch_phase {
     HR__RUNNING,
     HR__ENDING, /* the ranks were asked to end */
     HR__KILLING,
@@ -111,7 +111,7 @@ struct hr__attempt {
     int guardian_pid;
     int terminal_fd; /* the front's end of the terminal of the rank with stdin; -1 */
 
-    enum hr__phase phase;
+    enum hr__launch_phase phase;
     enum hr__reason reason;
     int signal;             /* the signal of HR__SIGNALLED */
     bool is_from_step;      /* the newest signal is from Slurm, which sends it to each process of a step: also to the

@@ -103,37 +103,37 @@ static enum found meet(struct encoder *encoder, const void *object) {
 
 /* Finds the start of a tensor's storage. The data of an empty tensor may be NULL although it has a storage. -1:
  * exception. */
-static int storage_of(const struct member *member, const char **ret_storage) {
+static int storage_of(const struct seen_tensor *one, const char **ret_storage) {
     PyObject *number, *storage = NULL;
-    if (member->data)
-        number = PyObject_CallMethodNoArgs(member->tensor, core.names.storage_offset);
+    if (one->data)
+        number = PyObject_CallMethodNoArgs(one->tensor, core.names.storage_offset);
     else {
-        storage = PyObject_CallMethodNoArgs(member->tensor, core.names.untyped_storage);
+        storage = PyObject_CallMethodNoArgs(one->tensor, core.names.untyped_storage);
         number = storage ? PyObject_CallMethodNoArgs(storage, core.names.data_ptr) : NULL;
     }
     uint64_t value = number ? PyLong_AsUnsignedLongLong(number) : 0;
     Py_XDECREF(storage);
     Py_XDECREF(number);
     if (PyErr_Occurred()) return -1;
-    *ret_storage = member->data ? member->data - value * member->item_bytes : (const char *)(uintptr_t)value;
+    *ret_storage = one->data ? one->data - value * one->item_bytes : (const char *)(uintptr_t)value;
     return 0;
 }
 
-static enum found meet_storage(struct encoder *encoder, const struct member *member) {
+static enum found meet_storage(struct encoder *encoder, const struct seen_tensor *one) {
     const char *storage;
-    if (storage_of(member, &storage) < 0) return FOUND_ERROR;
+    if (storage_of(one, &storage) < 0) return FOUND_ERROR;
     return storage ? meet(encoder, storage + 1) : FOUND; /* odd, so that it is not the address of an object */
 }
 
 /* Two tensors that share a storage must share one in the trainer too: FOUND_NOT at the second. */
 static enum found meet_storage_of(struct encoder *encoder, PyObject *tensor, const struct hr_array *array) {
-    struct member member = {tensor, array->data, (uint64_t)array->dtype.bits * array->dtype.lanes / 8};
+    struct seen_tensor one = {tensor, array->data, (uint64_t)array->dtype.bits * array->dtype.lanes / 8};
     if (encoder->tensor_count++ == 0) {
-        encoder->first_tensor = member; /* while it is the only tensor, its storage is not needed */
+        encoder->first_tensor = one; /* while it is the only tensor, its storage is not needed */
         return FOUND;
     }
     enum found found = encoder->tensor_count == 2 ? meet_storage(encoder, &encoder->first_tensor) : FOUND;
-    return found == FOUND ? meet_storage(encoder, &member) : found;
+    return found == FOUND ? meet_storage(encoder, &one) : found;
 }
 
 /* Checks a text, or bytes. FOUND_NOT if it is large and this object was met before, because a pickle sends it once. */

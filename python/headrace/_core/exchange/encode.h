@@ -8,7 +8,7 @@
  * by port.c. */
 
 /* A tensor of a batch, borrowed, and the address of its elements. */
-struct member {
+struct seen_tensor {
     PyObject *tensor;
     const char *data;
     uint64_t item_bytes;
@@ -37,8 +37,8 @@ struct encoder {
     PyObject *seen_types; /* dict: named tuple class -> its pickle, bytes */
     const void **seen;    /* hash set of the containers and tensors that were met in this batch */
     size_t seen_count, seen_room;
-    size_t seen_most;           /* the maximum of seen_count for this batch, up to the last reset */
-    struct member first_tensor; /* the storage of it is added to `seen` only if there is a second tensor */
+    size_t seen_most;                /* the maximum of seen_count for this batch, up to the last reset */
+    struct seen_tensor first_tensor; /* the storage of it is added to `seen` only if there is a second tensor */
     size_t tensor_count;
 };
 int encoder_init(struct encoder *encoder);
