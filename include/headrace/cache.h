@@ -47,9 +47,9 @@ enum {
 
 /* How long an object stays. */
 enum hr_cache_keep {
-    HR_CACHE_KEEP_JOB = 0,  /* until the last process that has it ends or detaches */
-    HR_CACHE_KEEP_BOOT = 1, /* until the machine is started again, or it is removed */
-    HR_CACHE_KEEP_DISK = 2  /* on a disk, until it is removed */
+    HR_CACHE_KEEP_JOB = 0,  /* the object stays until the last process that has it ends or detaches */
+    HR_CACHE_KEEP_BOOT = 1, /* it stays until the machine is started again, or it is removed */
+    HR_CACHE_KEEP_DISK = 2  /* it stays on a disk until it is removed */
 };
 
 /* ---- the cache ---- */
@@ -157,7 +157,7 @@ struct hr_cache_builder {
     uint32_t deaths;     /* builders that have died in a row */
     int64_t since_ns;    /* CLOCK_MONOTONIC */
     uint64_t generation;
-    uint64_t done, total; /* as the builder says; total 0: it has not said */
+    uint64_t done, total; /* what the builder reports; total 0: it has not reported yet */
     char command[HR_CACHE_COMMAND_BYTES];
 };
 HR_API void hr_cache_ticket_look(hr_cache_ticket *ticket, struct hr_cache_builder *ret_builder);
@@ -208,9 +208,9 @@ HR_API hr_cache_build *hr_cache_build_abandon(hr_cache_build *build);
 enum hr_cache_state {
     HR_CACHE_READY = 1,
     HR_CACHE_BUILDING = 2,
-    HR_CACHE_ORPHAN = 3,  /* its builder died; the next call continues it */
+    HR_CACHE_ORPHAN = 3,  /* the builder died; the next call continues the build */
     HR_CACHE_REMOVED = 4, /* it was removed or replaced, and some processes still have it */
-    HR_CACHE_DAMAGED = 5  /* its record cannot be read, or its file is truncated */
+    HR_CACHE_DAMAGED = 5  /* the record cannot be read, or the file is truncated */
 };
 struct hr_cache_entry {
     enum hr_cache_state state;

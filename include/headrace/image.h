@@ -31,7 +31,7 @@ extern "C" {
 enum { HR_IMAGE_MOST_SIDE = 65500 }; /* libjpeg's limit of width and height, in pixels */
 
 struct hr_image_info {
-    uint32_t width, height; /* in pixels, before any step */
+    uint32_t width, height; /* size in pixels, before any step */
     uint32_t channels;      /* 1: greyscale (Pillow's mode L); 3: RGB */
     bool is_progressive;
     uint64_t data_bytes; /* up to and with the end-of-image marker; what follows is not read */

@@ -28,7 +28,7 @@ extern "C" {
  */
 
 enum {
-    HR_LAUNCH_MAX_RANKS = 4096, /* on this machine */
+    HR_LAUNCH_MAX_RANKS = 4096, /* ranks on this machine */
     HR_LAUNCH_STDOUT = 1,       /* the streams, as torchrun numbers them; both: 3 */
     HR_LAUNCH_STDERR = 2,
     HR_LAUNCH_TIMEOUT = 124,     /* exit codes: exit_timeout_ns or stall_after_ns has passed */

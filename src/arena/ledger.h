@@ -63,7 +63,7 @@ struct hr_lease {
 struct hr__entry {
     enum hr__slot_state state;
     uint32_t worker;  /* the worker that has the slot, or had it last */
-    uint32_t windows; /* that it spans */
+    uint32_t windows; /* windows that the slot spans */
     uint32_t kind;
     uint32_t trims;
     uint32_t swept_count; /* leases that were released at the last sweep */

@@ -60,7 +60,7 @@ struct hr__samples_head {
     _Atomic uint32_t was_stopped; /* 1: the machine has stopped since it was made, so checksums have to be compared */
     uint32_t spare_word;
     _Atomic uint64_t check;       /* a word as that of an entry: EMPTY, BUSY, READY (right) or REFUSED (wrong) */
-    _Atomic uint64_t makers;      /* that were given out */
+    _Atomic uint64_t makers;      /* numbers of makers that were given out */
     _Atomic uint64_t next_extent; /* the first that no handle has taken yet */
     uint64_t spare[8];            /* each hit writes the next word, so it is in a cache line of its own */
     _Atomic uint64_t hits;

@@ -33,7 +33,7 @@ struct hr__rect hr__rect_union(const struct hr__rect *one, const struct hr__rect
 struct hr__pixels {
     unsigned char *data;
     uint32_t width, height, pixel_bytes;
-    size_t stride; /* in bytes */
+    size_t stride; /* bytes from one row to the next */
 };
 
 static inline unsigned char *hr__row(const struct hr__pixels *pixels, uint32_t y) {

@@ -70,7 +70,7 @@ struct hr__rank {
 
 /* Knows what the terminal, or the files that stdout and stderr are, show at their ends. */
 struct hr__screen {
-    const struct hr__stream *open; /* whose unfinished line is shown last; NULL: none */
+    const struct hr__stream *open; /* the stream whose unfinished line is shown last; NULL: no such line */
     bool is_one_terminal;          /* stdout and stderr are the same terminal */
 };
 
@@ -120,7 +120,7 @@ struct hr__attempt {
     int64_t begun_ns;       /* when the attempt began */
     int64_t ending_ns;      /* when the ranks were asked to end */
     int64_t deadline_ns;    /* HR__ENDING: then they are killed */
-    uint64_t oom_kills;     /* on this machine when the attempt began */
+    uint64_t oom_kills;     /* count on this machine when the attempt began */
     bool is_swept;          /* the guardian has ended all processes */
     uint32_t adopted_count; /* processes that the guardian killed and that were not ranks */
     uint32_t stuck_count;   /* processes that could not be killed */

@@ -90,15 +90,15 @@ void hr__file_read_ahead(int fd);
 /* Opens another descriptor of the same file that is read-only or, if the system does not allow this, one that can also
  * write. */
 int hr__file_reopen(int fd, int *ret_fd);
-int hr__file_reopen_to_write(int fd, int *ret_fd); /* to read and write, with an open file description of its own */
+int hr__file_reopen_to_write(int fd, int *ret_fd); /* for reading and writing, by its own open file description */
 /* Makes memory of hr__memory_create read-only and fixes its size, for all processes. Best effort; no writable mapping
  * may exist. */
 void hr__seal(int fd);
 void hr__random(void *bytes, size_t count);
-int hr__folder_make(const char *path);                    /* its parent exists; 0 if it exists, too */
+int hr__folder_make(const char *path);                    /* the parent exists; 0 if the folder exists, too */
 int hr__folder_current(char *ret_path, size_t size);      /* the absolute path of the working directory */
 int hr__folder_make_unique(char *path);                   /* replaces the XXXXXX at its end */
-int hr__log_create(const char *path, int *ret_fd);        /* to append to; an existing file is emptied */
+int hr__log_create(const char *path, int *ret_fd);        /* opens it to append to it; an existing file is emptied */
 int hr__log_append(const char *path, int *ret_fd);        /* opens an existing file */
 int hr__file_changed_ns(int fd, int64_t *ret_changed_ns); /* when it was changed last, on CLOCK_MONOTONIC */
 
@@ -249,8 +249,8 @@ int hr__hold_port(uint16_t *port, int *ret_fd);
 
 /* ---- stream.c ---- */
 
-int hr__read(int fd, void *data, size_t bytes);            /* at most; 0: the end. -EAGAIN */
-size_t hr__readable_bytes(int fd);                         /* in a pipe or terminal; -1 is fine */
+int hr__read(int fd, void *data, size_t bytes);            /* reads so many bytes at most; 0: the end. -EAGAIN */
+size_t hr__readable_bytes(int fd);                         /* bytes that wait in a pipe or terminal; fd -1 is fine */
 int hr__write_all(int fd, const void *data, size_t bytes); /* waits for room if it does not block */
 int hr__stream_pair(int ret_fds[2]);                       /* two connected sockets, which block */
 int hr__output_pipe(int *ret_read_fd, int *ret_write_fd);  /* only the read end does not block */
@@ -320,7 +320,7 @@ __attribute__((format(printf, 2, 3))) int hr__path(char *ret_path, const char *f
 
 struct hr__file_info {
     uint64_t device, inode, bytes;
-    uint64_t committed_bytes; /* that the file system has given it; a sparse file has fewer than `bytes` */
+    uint64_t committed_bytes; /* bytes that the file system has given it; a sparse file has fewer than `bytes` */
     int64_t changed_ns;       /* time of the last change of the contents: st_mtim, since 1970 */
     uint32_t user, mode;      /* mode: the permission bits */
     bool is_folder, is_regular, is_link;
