@@ -83,7 +83,7 @@ struct hr_worker_status {
     uint64_t done_count;
     uint64_t phase_ns[HR_PHASE_COUNT];  /* time in each phase, over all processes that were this worker */
     uint64_t rss_bytes;                 /* resident memory when it was last measured; 0: never */
-    uint64_t making[HR_MAKING_THREADS]; /* those of hr_port_note_making; HR_NO_SAMPLE: none */
+    uint64_t making[HR_MAKING_THREADS]; /* as hr_port_note_making recorded them; HR_NO_SAMPLE: none */
 };
 
 /* The worker descriptors: what a process needs to open the port of worker `worker`. They are close-on-exec. They may be
@@ -180,8 +180,8 @@ struct hr_arena_report {
     uint64_t asked_count;  /* a worker asked for more memory than its grant allowed */
     uint64_t trimmed_count;
     uint64_t waited_count;  /* receives that found nothing ready */
-    uint64_t waited_ns;     /* total waiting time of those receives */
-    uint64_t slept_count;   /* receives that found nothing ready and in which the trainer went to sleep */
+    uint64_t waited_ns;     /* and their total waiting time */
+    uint64_t slept_count;   /* of these, how often the trainer went to sleep */
     uint32_t restart_count; /* dead workers that were replaced (see hr_arena_count) */
     uint64_t skipped_count; /* bad samples that were left out or replaced */
 };

@@ -80,7 +80,7 @@ struct hr_board_facts {
     int64_t steps;  /* batches of this rank in the epoch */
     int64_t seed;
     int64_t epoch;
-    int64_t digest;  /* digest of the order of all ranks */
+    int64_t digest;  /* of the order of all ranks */
     int64_t samples; /* size of the dataset */
 };
 
@@ -97,7 +97,7 @@ HR_API void hr_board_allow(hr_board_entry *entry, uint64_t difference);
 HR_API int hr_board_await(hr_board_entry *entry, uint32_t process_count, int64_t deadline_ns);
 
 struct hr_board_peer {
-    uint32_t page; /* number of the page of its process */
+    uint32_t page; /* of its process */
     uint32_t rank;
     struct hr_board_facts facts;
 };
@@ -136,7 +136,7 @@ struct hr_board_position {
     uint64_t loader; /* the same number for the same loader in all processes */
     int64_t epoch;   /* -1: not known */
     uint64_t steps;  /* batches that were taken */
-    bool is_at_end;  /* the rank has reached the end of the epoch */
+    bool is_at_end;  /* of the epoch */
 };
 
 /* Looks at a board without joining it: `fd` is of hr_board_create. Writes the positions, at most `room`, and returns

@@ -20,7 +20,7 @@ struct hr__watch {
     int64_t next_ns;
     int64_t active_ns; /* time of the last step or output of any rank */
     bool is_stall_noted;
-    struct hr_board_position *positions; /* the positions of the last look */
+    struct hr_board_position *positions; /* of the last look */
     uint32_t count, room;
     uint64_t progress; /* a number that changes with each step */
 };

@@ -20,8 +20,7 @@ static void the_generator_gives_the_published_numbers(void **state) {
     (void)state;
     struct hr_mt19937 generator = seeded(5489);
     for (int i = 1; i < 10000; i++) hr_mt19937_next32(&generator);
-    assert_int_equal(hr_mt19937_next32(&generator),
-                     4123659995U); /* the number that C++ requires of std::mt19937: [rand.predef] */
+    assert_int_equal(hr_mt19937_next32(&generator), 4123659995U); /* of C++'s std::mt19937: [rand.predef] */
 }
 
 static void only_the_low_bits_of_a_seed_count(void **state) {
