@@ -335,7 +335,7 @@ static bool is_whole(hr_samples *samples, const struct hr_sample *sample) {
 static int take_entry(hr_samples *samples, uint64_t word, struct hr_sample *ret_sample) {
     uint64_t busy = word_of(BUSY, atomic_load(&samples->maker));
     if (!atomic_compare_exchange_strong(&samples->entries[ret_sample->index].word, &word, busy)) return -EAGAIN;
-    hr__stop_at(HR__AT_SAMPLES_CLAIMED);
+    hr__stop_at(HR__AT_SAMPLES_TAKEN);
     if (state_of(word) == READY) atomic_fetch_sub(&samples->head->ready, 1); /* it was damaged by a stop */
     ret_sample->begun_ns = hr__now_ns();
     return HR_SAMPLE_MAKE;

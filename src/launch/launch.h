@@ -101,7 +101,7 @@ struct hr__attempt {
     struct hr__launch *launch;
     uint32_t number;
     uint16_t port;
-    int port_fd, claim_fd;
+    int port_fd, reserved_fd;
     char *folder; /* folder of the logs of this attempt, or NULL */
 
     struct hr__rank *ranks; /* job->local_size */

@@ -19,7 +19,7 @@
  *
  * All of it is a rank's word: it may be missing, wrong or half written, and the front checks each number.
  *
- * A rank may run several interpreters one after the other. Each claims the page: it resets the words of the earlier one
+ * A rank may run several interpreters one after the other. Each takes the page: it resets the words of the earlier one
  * and writes its `pid`; the last one owns the page. Its stacks follow those that are there, so the front remembers the
  * size of the file before it sends the signal. The interpreter closes the descriptor on exec(2). So before the front
  * sends the signal, it looks whether /proc/PID/fd/HEADRACE_RANK_FD is this file: the signal would end another program.

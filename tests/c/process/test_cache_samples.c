@@ -350,7 +350,7 @@ static void a_stopped_maker_is_not_robbed_and_not_waited_for(void **state) {
     int status;
     (void)state;
     assert_int_equal(need_sample(0), HR_SAMPLE_MAKE); /* a mean time, so that the wait is short */
-    pid_t pid = launch(need_all, "samples.claimed:19");
+    pid_t pid = launch(need_all, "samples.taken:19");
     check(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
     assert_int_equal(hr_samples_begin(samples, 1, &sample), HR_SAMPLE_BUSY);
     assert_int_equal(hr_samples_wait(samples, &sample, in_s(PATIENCE_S)), -ETIMEDOUT);
