@@ -235,7 +235,7 @@ def test_long_doubles_of_another_kind_of_machine_are_refused(tmp_path: pathlib.P
     headrace.freeze({"a": np.zeros(2, dtype="g")}, frozen)
     written = frozen.read_bytes()
     frozen.write_bytes(written.replace(f"f16/{mantissa}".encode(), f"f16/{mantissa ^ 1}".encode()))
-    with pytest.raises(headrace.FrozenError, match=f"have {mantissa ^ 1} bits of mantissa, .* {mantissa}; make"):
+    with pytest.raises(headrace.FrozenError, match=f"have {mantissa ^ 1} bits of mantissa, .* {mantissa}; freeze"):
         headrace.open(frozen)["a"]
     with pytest.raises(headrace.FrozenError, match=f"have an unknown number of bits of mantissa, .* have {mantissa}"):
         hooks.dtype_from_text("<f16")
