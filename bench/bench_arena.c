@@ -25,7 +25,7 @@ static long count_faults(void) {
 
 /* Written by the worker, read by the trainer. */
 struct board {
-    double write_us[ROUNDS]; /* of the last rounds */
+    double write_us[ROUNDS]; /* the times of the last rounds */
     double plain_us[ROUNDS];
     long faults; /* so far */
 };

@@ -186,7 +186,7 @@ def measure_memory(launcher: str) -> Values:
         return {MEMORY: sum(peak_bytes(pid) for pid in {job.process.pid, *below} - ranks)}
 
 
-def fail_beside_deaf(launcher: str) -> Values:
+def fail_next_to_deaf(launcher: str) -> Values:
     with running(launcher, *script("deaf"), options=("--grace", str(GRACE_S))) as job:
         failed = float(job.await_files("failed")[0])
         seconds = job.await_end() - failed
@@ -277,7 +277,7 @@ class Case:
 CASES = [
     Case("true", run_true, {TRUE: "ms"}),
     Case("memory", measure_memory, {MEMORY: "bytes"}, SLOW_ROUNDS, SLOW_ROUNDS),
-    Case("deaf", fail_beside_deaf, {DEAF: "ms", CODE: ""}, ROUNDS, SLOW_ROUNDS, in_quick=False),
+    Case("deaf", fail_next_to_deaf, {DEAF: "ms", CODE: ""}, ROUNDS, SLOW_ROUNDS, in_quick=False),
     Case("apart", fail_apart, {NOT_NAMED: ""}, NAMED, TORCHS_NAMED),
     Case("killed", kill_launcher, {ALIVE: "of 40", GONE: "ms"}, ROUNDS, SLOW_ROUNDS),
     Case("ctrl-c", interrupt_twice, {AGAIN: "ms"}, ROUNDS, SLOW_ROUNDS, in_quick=False),

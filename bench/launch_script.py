@@ -43,7 +43,7 @@ def sleep_forever() -> None:
         time.sleep(1000)
 
 
-def fail_beside_a_deaf_peer(folder: Path) -> None:
+def fail_next_to_a_deaf_peer(folder: Path) -> None:
     if RANK == 0:
         be_deaf()
         announce(folder, "deaf")
@@ -120,7 +120,7 @@ def save_at_sigterm(folder: Path, library: str) -> None:
 
 
 WHATS: dict[str, Any] = {
-    "deaf": fail_beside_a_deaf_peer,
+    "deaf": fail_next_to_a_deaf_peer,
     "apart": fail_one_after_the_other,
     "children": start_deaf_children,
     "times": write_times,

@@ -133,7 +133,8 @@ __attribute__((format(printf, 2, 3))) const char *run_print(struct run *run, con
 __attribute__((format(printf, 2, 3))) void run_refuse(struct run *run, const char *format, ...); /* sets run->error */
 #define run_fail(run, ...) (run_refuse((run), __VA_ARGS__), false) /* a failure is one line: return run_fail(...) */
 __attribute__((format(printf, 2, 3))) void run_say(struct run *run, const char *format, ...); /* adds a note */
-const char *run_variable(const struct run *run, const char *name); /* of the environment; NULL: not set */
+const char *run_variable(const struct run *run,
+                         const char *name); /* a variable of the environment; NULL: it is not set */
 
 /* ---- run_options.c ---- */
 

@@ -8,7 +8,7 @@
 
 /* Makes a job from the options: how many ranks, where they meet, what they run, and how they end. */
 
-enum { MASTER_PORT_DEFAULT = 29500 }; /* of several machines */
+enum { MASTER_PORT_DEFAULT = 29500 }; /* the default for a job on several machines */
 
 static const char *text_of(const struct run *run, enum run_option option) {
     return run->given[option].text;

@@ -27,7 +27,7 @@ static bool begins(const char *name, const char *word, size_t length) {
 
 /* An option as it is in a word. */
 struct found {
-    int count;              /* of the options that the word can mean; 1: it is found */
+    int count;              /* number of the options that the word can mean; 1: it is found */
     enum run_option option; /* the last of them */
     const char *value;      /* after `=`, or after the letter; NULL: the word has none */
 };

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
 enum { TABLE_SAMPLES = 20 };
 
 static char folder[64];
-static hr_cached *cached; /* of a table of samples with some samples */
+static hr_cached *cached; /* a table of samples with some samples */
 static hr_samples *samples;
 static unsigned char *whole; /* its head, entries and extents as they were */
 static uint64_t whole_bytes;
@@ -42,7 +42,7 @@ static void write_file(const char *name, const uint8_t *input, size_t bytes) {
 }
 
 static void read_record(const uint8_t *input, size_t bytes) {
-    struct record record;
+    struct hr__cache_record record;
     write_file("info", input, bytes);
     if (hr__record_read(folder, &record) == 0) hr__record_done(&record);
 }

@@ -36,8 +36,8 @@ static void read_copy(const void *from, uint64_t bytes, bool signs) {
     void *data = NULL;
     if (posix_memalign(&data, 64, bytes ? bytes : 1)) return;
     memcpy(data, from, bytes);
-    if (signs && bytes >= sizeof(struct frozen_header)) { /* or the reader would stop at the checksum */
-        struct frozen_header *header = data;
+    if (signs && bytes >= sizeof(struct hr__frozen_header)) { /* or the reader would stop at the checksum */
+        struct hr__frozen_header *header = data;
         header->magic = HR__FROZEN_MAGIC;
         header->version = HR_FROZEN_VERSION;
         header->checksum = hr__header_sum(header);

@@ -81,7 +81,7 @@ def _using(file: str, texts: dict[str, str]) -> set[str]:
     return {Path(path).stem for path in found}
 
 
-def _beside(path: Path, texts: dict[str, str]) -> set[str]:
+def _find_neighbours(path: Path, texts: dict[str, str]) -> set[str]:
     """Returns the names of the tests in the folder of a file of the tests, or in the first one above that has some."""
     folders = ({Path(name).stem for name in texts if Path(name).parent == folder} for folder in path.parents)
     return next(filter(None, folders), set())
@@ -103,7 +103,7 @@ def tests_of(
     found |= {f"test_{name}" for name in programs if path.suffix in (".c", ".h") and noun in name.split("_")}
     found |= {stem for stem in (Path(name).stem for name in texts) if stem == f"test_{noun}"}
     if not found and path.parts[0] == "tests":
-        found = _beside(path, texts)
+        found = _find_neighbours(path, texts)
     elif not found:
         rooms = {room, noun.partition("_")[0]}  # cli/run_plan.c
         found = {Path(name).stem for name in texts if Path(name).parent.name in rooms}

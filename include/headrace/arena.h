@@ -74,12 +74,12 @@ enum { HR_MAKING_THREADS = 16 }; /* hr_port_note_making records the samples of s
 /* The status of a worker, alive or dead, from its record in shared memory. The numbers may be of slightly different
  * times. */
 struct hr_worker_status {
-    uint32_t pid; /* as the worker sees it; 0: it never opened its port */
+    uint32_t pid; /* the pid that the worker sees; 0: it never opened its port */
     uint32_t starts;
     enum hr_phase phase;
     int64_t phase_since_ns; /* CLOCK_MONOTONIC, rounded to a kernel tick: 1 to 10 ms */
-    uint64_t task;          /* its current or last task */
-    uint64_t sample;        /* as hr_port_note recorded it; HR_NO_SAMPLE: none since it took its task */
+    uint64_t task;          /* the current task of the worker, or its last one */
+    uint64_t sample;        /* the last one of hr_port_note; HR_NO_SAMPLE: none since it took its task */
     uint64_t done_count;
     uint64_t phase_ns[HR_PHASE_COUNT];  /* time in each phase, over all processes that were this worker */
     uint64_t rss_bytes;                 /* resident memory when it was last measured; 0: never */
@@ -125,8 +125,8 @@ HR_API int hr_arena_grant(hr_arena *arena, uint32_t worker, uint32_t kind, uint6
 struct hr_delivery {
     uint64_t task;
     uint32_t worker;
-    uint32_t kind;    /* as granted */
-    uint32_t status;  /* as published */
+    uint32_t kind;    /* the kind that was granted */
+    uint32_t status;  /* the status that was published */
     uint32_t is_copy; /* it is in private memory, because the arena was at its limit */
     void *data;
     uint64_t bytes;
@@ -205,7 +205,7 @@ HR_API hr_port *hr_port_close(hr_port *port); /* NULL is fine; returns NULL */
 struct hr_task {
     uint64_t task;
     uint32_t kind;
-    const void *payload; /* in the slot: borrowed until hr_port_reserve or hr_port_publish */
+    const void *payload; /* a part of the slot, borrowed until hr_port_reserve or hr_port_publish */
     uint64_t payload_bytes;
 };
 

@@ -174,7 +174,7 @@ struct hr_node {
     double real;
     const void *bytes;
     uint64_t length;
-    /* of an array: */
+    /* the fields below are those of an array */
     enum hr_flavor flavor;
     struct hr_dtype dtype;
     uint32_t ndim;

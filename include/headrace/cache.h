@@ -42,14 +42,14 @@ enum {
     HR_CACHE_ID_CHARACTERS = 17,  /* an id, with the 0 at its end */
     HR_CACHE_MAX_DEATHS = 3,      /* after so many dead builders in a row, those that wait get an error */
     HR_CACHE_COMMAND_BYTES = 256,
-    HR_CACHE_CHUNK_BYTES = 32 << 20, /* of objects that are written without chunks of their own */
+    HR_CACHE_CHUNK_BYTES = 32 << 20, /* chunk size of objects that are written without chunks of their own */
 };
 
 /* How long an object stays. */
 enum hr_cache_keep {
-    HR_CACHE_KEEP_JOB = 0,  /* until the last process that has it ends or detaches */
-    HR_CACHE_KEEP_BOOT = 1, /* until the machine is started again, or it is removed */
-    HR_CACHE_KEEP_DISK = 2  /* on a disk, until it is removed */
+    HR_CACHE_KEEP_JOB = 0,  /* the object stays until the last process that has it ends or detaches */
+    HR_CACHE_KEEP_BOOT = 1, /* it stays until the machine is started again, or it is removed */
+    HR_CACHE_KEEP_DISK = 2  /* it stays on a disk until it is removed */
 };
 
 /* ---- the cache ---- */
@@ -102,13 +102,13 @@ struct hr_cached_info {
     const char *name, *version;
     const char *id;      /* 16 hexadecimal digits, another one for each object that was ever built */
     const char *format;  /* how the contents are to be read: a word that the builder gave */
-    const char *stamp;   /* of the request with which it was built; "": none */
+    const char *stamp;   /* the stamp of the request with which it was built; "": it had no stamp */
     const char *meta;    /* text of the builder */
-    const char *path;    /* its file, when it was attached */
+    const char *path;    /* path of its file when it was attached */
     const char *place;   /* why it is where it is */
-    const char *command; /* of the builder */
+    const char *command; /* command line of the builder */
     uint32_t keep;       /* enum hr_cache_keep */
-    uint32_t pid;        /* of the builder */
+    uint32_t pid;        /* the builder's process */
     int64_t built_ns;    /* when it was finished: CLOCK_REALTIME */
     uint64_t bytes, chunk_bytes;
     const void *data; /* mapped copy on write: a write changes only this process's copy. NULL if it is empty */
@@ -157,7 +157,7 @@ struct hr_cache_builder {
     uint32_t deaths;     /* builders that have died in a row */
     int64_t since_ns;    /* CLOCK_MONOTONIC */
     uint64_t generation;
-    uint64_t done, total; /* as the builder says; total 0: it has not said */
+    uint64_t done, total; /* what the builder reports; total 0: it has not reported yet */
     char command[HR_CACHE_COMMAND_BYTES];
 };
 HR_API void hr_cache_ticket_look(hr_cache_ticket *ticket, struct hr_cache_builder *ret_builder);
@@ -208,16 +208,16 @@ HR_API hr_cache_build *hr_cache_build_abandon(hr_cache_build *build);
 enum hr_cache_state {
     HR_CACHE_READY = 1,
     HR_CACHE_BUILDING = 2,
-    HR_CACHE_ORPHAN = 3,  /* its builder died; the next call continues it */
+    HR_CACHE_ORPHAN = 3,  /* the builder died; the next call continues the build */
     HR_CACHE_REMOVED = 4, /* it was removed or replaced, and some processes still have it */
-    HR_CACHE_DAMAGED = 5  /* its record cannot be read, or its file is truncated */
+    HR_CACHE_DAMAGED = 5  /* the record cannot be read, or the file is truncated */
 };
 struct hr_cache_entry {
     enum hr_cache_state state;
     struct hr_cached_info info; /* data NULL, fd -1. A build has name, version, keep, bytes and path, and "" else */
-    uint32_t claim_count;       /* of processes that have it; forked children count with their parent */
+    uint32_t claim_count;       /* number of processes that have it; forked children count with their parent */
     int64_t attached_ns;        /* when it was last attached: CLOCK_REALTIME */
-    struct hr_cache_builder builder; /* of a build */
+    struct hr_cache_builder builder; /* the builder of an object that is being built */
 };
 /* Calls `visit` for each object and each build, until it returns something else than 0. The entry is borrowed. Returns
  * that, or a negative errno. */
@@ -249,7 +249,7 @@ HR_API int hr_cache_look_for_room(hr_cache *cache, const char *name, uint64_t by
 
 struct hr_cache_collected {
     uint64_t objects, bytes; /* deleted */
-    uint64_t bytes_left;     /* of all objects that remain */
+    uint64_t bytes_left;     /* bytes of all objects that remain */
 };
 /* Deletes what no process has or builds: removed objects, unfinished builds, objects with HR_CACHE_KEEP_JOB; also
  * objects that were not attached for `older_ns` (negative: regardless of their age), and then the objects that were

@@ -31,8 +31,8 @@ HR_API hr_files_plan *hr_files_plan_free(hr_files_plan *plan); /* NULL is fine; 
 
 struct hr_files_totals {
     uint64_t file_count, array_count;
-    uint64_t bytes;       /* of the object */
-    uint64_t array_bytes; /* of the arrays */
+    uint64_t bytes;       /* size of the object */
+    uint64_t array_bytes; /* size of all arrays */
 };
 HR_API void hr_files_plan_look(const hr_files_plan *plan, struct hr_files_totals *ret_totals);
 

@@ -94,9 +94,9 @@ struct hr_samples_report {
     uint64_t count, budget_bytes;
     uint64_t ready;                          /* samples that are there */
     uint64_t refused[HR_SAMPLE_REASON_END_]; /* samples, by reason */
-    uint64_t used_bytes;                     /* of the budget; space that a dead process left counts */
-    uint64_t hits;                           /* reads of a sample that was there */
-    uint64_t made;                           /* samples that were made for the cache */
+    uint64_t used_bytes; /* bytes of the budget that are used; space that a dead process left counts */
+    uint64_t hits;       /* reads of a sample that was there */
+    uint64_t made;       /* samples that were made for the cache */
     uint64_t made_alone; /* made for one process: it did not want to wait longer, or they are not kept */
     uint64_t no_memory;  /* samples given back because the machine had no room */
     uint64_t mean_ns;    /* time to make a sample; 0: none was made */

@@ -36,7 +36,7 @@ extern "C" {
  */
 
 #define HR_SHARED_FORMAT "shared" /* the format of such an object, in a request and in struct hr_cached_info */
-#define HR_SHARED_ALL UINT64_MAX  /* as a number of rows: all of them */
+#define HR_SHARED_ALL UINT64_MAX  /* a number of rows: all of them */
 
 enum {
     HR_SHARED_MAX_DIMENSIONS = 32,

@@ -62,15 +62,15 @@ struct hr_worker_report {
                          it */
     int signal;       /* 0: it exited */
     int exit_code;
-    uint64_t oom_kills;             /* in this cgroup since the worker was started */
-    uint64_t rss_bytes;             /* resident memory when it was last measured; 0: never */
-    struct hr_worker_status status; /* of this process; of the one before it if it never opened its port */
-    char state;                     /* of a live worker, as in ps: R, S, D, T (stopped), t (traced) */
-    uint32_t thread_count;          /* of a live worker */
+    uint64_t oom_kills; /* processes that the OOM killer ended in this cgroup since the worker was started */
+    uint64_t rss_bytes; /* resident memory when it was last measured; 0: never */
+    struct hr_worker_status status; /* status of this process, or of the one before it if it never opened its port */
+    char state;                     /* state of a live worker, as in ps: R, S, D, T (stopped), t (traced) */
+    uint32_t thread_count;          /* threads of a live worker */
     uint32_t tracer_pid;            /* 0: not traced */
-    uint64_t caught_signals;        /* of a live worker; bit n - 1: it has a handler for signal n */
-    char kernel_function[64];       /* in which a live worker sleeps, or "" */
-    char system_call[128];          /* its line of /proc/PID/syscall, or "" */
+    uint64_t caught_signals;        /* handlers of a live worker; bit n - 1: it has one for signal n */
+    char kernel_function[64];       /* the function of the kernel in which a live worker sleeps, or "" */
+    char system_call[128];          /* the line of /proc/PID/syscall of a live worker, or "" */
     int is_deadlocked; /* the only thread of a live worker waits, without a timeout, for another of its threads */
 };
 

@@ -32,9 +32,9 @@ enum hr_kind {
     HR_KIND_NONE = 1,
     HR_KIND_FALSE = 2,
     HR_KIND_TRUE = 3,
-    HR_KIND_INT = 4,     /* of 64 bits */
+    HR_KIND_INT = 4,     /* an int of 64 bits */
     HR_KIND_BIG_INT = 5, /* bytes: two's complement, little-endian */
-    HR_KIND_FLOAT = 6,   /* of 64 bits, bit for bit */
+    HR_KIND_FLOAT = 6,   /* a float of 64 bits, bit for bit */
     HR_KIND_COMPLEX = 7, /* two floats */
     HR_KIND_TEXT = 8,    /* bytes: UTF-8, in which lone surrogates are encoded like other code points */
     HR_KIND_BYTES = 9,   /* bytes */
@@ -58,12 +58,11 @@ typedef uint64_t hr_value;
 struct hr_item {
     uint8_t kind;      /* enum hr_kind */
     uint8_t layout;    /* private: how its items or bytes are stored */
-    uint8_t is_ascii;  /* of a text: all its bytes are below 128. Of a packed list of texts: all bytes of all its texts
-                          are */
-    uint8_t is_native; /* of a dict or set: its keys are of kinds that hr_frozen_find looks up */
-    uint32_t shape; /* of a record: the number of its shape. Of a packed list or tuple of records: the number of their
-                       shape; of another list or tuple: UINT32_MAX. Otherwise private */
-    uint64_t count; /* items, entries, fields or bytes */
+    uint8_t is_ascii;  /* all bytes of a text, or of all texts of a packed list, are below 128 */
+    uint8_t is_native; /* all keys of a dict or set are of kinds that hr_frozen_find looks up */
+    uint32_t shape;    /* the number of the shape of a record, or of the records of a packed list or tuple; UINT32_MAX:
+                          another list or tuple. Otherwise private */
+    uint64_t count;    /* items, entries, fields or bytes */
     hr_value value; /* the value from which hr_frozen_read makes this item again; 0: it has no such value (an item of a
                        packed list). Two containers are one object if their values are equal. */
     union {
@@ -71,7 +70,7 @@ struct hr_item {
         double real;
         struct {
             double real, imaginary;
-        } pair;                    /* of a complex number */
+        } pair;                    /* a complex number */
         unsigned char small[8];    /* private: a short text's bytes; use hr_item_bytes */
         const unsigned char *data; /* bytes, or private: the items. Borrowed from the frozen data */
         struct {
@@ -108,12 +107,12 @@ HR_API int hr_frozen_open_memory(const void *contents, uint64_t bytes, uint32_t 
 HR_API hr_frozen *hr_frozen_close(hr_frozen *frozen);
 
 struct hr_frozen_info {
-    uint64_t bytes; /* of the whole frozen data */
+    uint64_t bytes; /* size of the whole frozen data */
     uint32_t version;
     uint32_t shape_count;
     unsigned char
         id[16]; /* random, drawn when the frozen data was made: frozen data with the same id are the same frozen data */
-    unsigned char digest[16]; /* of its contents, computed from all checksums */
+    unsigned char digest[16]; /* digest of its contents, computed from all checksums */
     const void *contents;     /* borrowed */
     int fd; /* the descriptor of frozen data that has no file name, borrowed; -1: the frozen data was opened by path or
              * in memory
@@ -157,7 +156,7 @@ HR_API void hr_frozen_prefetch(const hr_frozen *frozen, const struct hr_item *co
  * "date", "timedelta", "UUID", "Path" if it is a "PosixPath", and "datetime" and "time" without time zone and fold. */
 struct hr_key {
     uint8_t kind;
-    uint64_t count; /* of a text's or bytes' bytes, or of a tuple's keys; 2 of a typed value: its name and its value */
+    uint64_t count; /* bytes of a text or of bytes, or keys of a tuple; a typed value has 2: its name and its value */
     union {
         int64_t integer;
         double real;
@@ -210,7 +209,7 @@ struct hr_frozen_array {
     uint64_t first;                        /* the number of the stored element at index 0 of all dimensions */
     struct hr_item dtype;                  /* a text: dtype.str of numpy, or the name of a torch dtype */
     const void *data;                      /* the stored elements. Borrowed. Every place of the array is among them */
-    uint64_t bytes; /* of the stored elements: all dimensions multiplied, or fewer if it is strided */
+    uint64_t bytes; /* size of the stored elements: all dimensions multiplied, or less if it is strided */
 };
 HR_API int hr_frozen_array(const hr_frozen *frozen, const struct hr_item *array, struct hr_frozen_array *ret_array);
 

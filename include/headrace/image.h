@@ -35,7 +35,7 @@ enum {
 };
 
 struct hr_image_info {
-    uint32_t width, height; /* in pixels, before any step */
+    uint32_t width, height; /* size in pixels, before any step */
     uint32_t channels;      /* 1: greyscale (Pillow's mode L); 3: RGB */
     bool is_progressive;
     uint64_t data_bytes; /* up to and with the end-of-image marker; what follows is not read */
@@ -120,7 +120,7 @@ enum hr_image_passes { HR_IMAGE_HORIZONTAL_FIRST, HR_IMAGE_SMALLER_FIRST };
 struct hr_image_step {
     uint32_t kind; /* enum hr_image_step_kind; the comment there names the fields that it uses */
     uint32_t method, filter, passes, channels;
-    uint32_t width, height; /* of the result, in pixels, 1 to HR_IMAGE_MOST_SIDE; of the weights, less than 2 sides */
+    uint32_t width, height; /* size of the result, 1 to HR_IMAGE_MOST_SIDE; or of the weights, less than 2 sides */
     int32_t box[4];         /* left, upper, right, lower, in pixels; right and lower are exclusive */
     float area[4];          /* the part that is resized: left, upper, right, lower, within the image */
     float factor;
@@ -149,7 +149,7 @@ struct hr_image_recipe {
     const struct hr_image_step *steps;
     uint32_t step_count;
     uint32_t weight_count;
-    const float *weights;    /* of the steps HR_IMAGE_BLUR */
+    const float *weights;    /* the weights of all steps HR_IMAGE_BLUR */
     uint32_t layout;         /* enum hr_image_layout */
     const void *table;       /* NULL: the bytes themselves */
     uint32_t table_channels; /* 1 to 4; with an image of 3 channels 3 */

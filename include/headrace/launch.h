@@ -28,7 +28,7 @@ extern "C" {
  */
 
 enum {
-    HR_LAUNCH_MAX_RANKS = 4096, /* on this machine */
+    HR_LAUNCH_MAX_RANKS = 4096, /* ranks on this machine */
     HR_LAUNCH_STDOUT = 1,       /* the streams, as torchrun numbers them; both: 3 */
     HR_LAUNCH_STDERR = 2,
     HR_LAUNCH_TIMEOUT = 124,     /* exit codes: exit_timeout_ns or stall_after_ns has passed */
@@ -61,7 +61,7 @@ struct hr_launch_job {
     uint16_t master_port;    /* 0: a free port, another one for each attempt */
     const char *run_id;      /* TORCHELASTIC_RUN_ID, and in the names of log folders; NULL: "none" */
     const char *role;        /* ROLE_NAME; NULL: "default" */
-    uint32_t max_restarts;   /* of all ranks together, with node_count 1 */
+    uint32_t max_restarts;   /* restarts of all ranks together, with node_count 1 */
 
     /* Logs: LOG_DIR/RUN_ID_XXXXXXXX/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}. `redirects` and `tees`
      * have one entry per local rank: the streams that go to the log file only, and those that are also shown. NULL:
@@ -69,7 +69,7 @@ struct hr_launch_job {
     const char *log_dir; /* NULL: no logs; then redirects and tees are all 0 */
     const uint8_t *redirects;
     const uint8_t *tees;
-    const char *logged_prefix; /* of lines of `tees`: a template with $role_name, $rank and $local_rank; NULL:
+    const char *logged_prefix; /* template of the prefix of lines of `tees`, with $role_name, $rank, $local_rank; NULL:
                                   "[${role_name}${local_rank}]:" */
     const bool *is_shown;      /* per local rank: its streams are shown if they are not redirected; NULL: all are */
 
@@ -86,7 +86,7 @@ struct hr_launch_job {
     uint64_t passed_signals; /* bit n - 1: signal n is passed on to the ranks and changes nothing else */
 
     const char *report; /* a file for the report as JSON; NULL: none */
-    int signal_fd;      /* of hr_launch_signals; borrowed. -1: the front takes no signals */
+    int signal_fd;      /* the result of hr_launch_signals; borrowed. -1: the front takes no signals */
 };
 
 /* How the job ended. */

@@ -46,7 +46,7 @@ struct hr_loader_options {
     uint32_t worker_count;
     uint32_t prefetch_factor; /* tasks outstanding per worker, on average; 1 or more */
     int out_of_order;
-    uint64_t limit_bytes; /* of the arena; 0: chosen by the library */
+    uint64_t limit_bytes; /* limit of the arena; 0: the library chooses it */
 };
 
 /* The status with which a worker publishes a task. Values from HR_STATUS_USER on are free for the caller. */
@@ -108,7 +108,7 @@ HR_API int hr_loader_next(hr_loader *loader, int64_t deadline_ns, struct hr_deli
 struct hr_succession {
     uint64_t delivered_count; /* answers of the worker that were delivered in this epoch */
     uint64_t published_count; /* answers that it published, and that will be delivered */
-    uint64_t granted_count;   /* its other tasks, which were granted to its successor in their order */
+    uint64_t granted_count;   /* other tasks of the dead worker, which were granted to its successor in their order */
 };
 
 /* Grants the tasks that dead worker `worker` has not published to its successor, the process that is started next under

@@ -17,7 +17,7 @@ extern "C" {
 #define HR_NO_LIMIT UINT64_MAX /* there is no limit, or it is not known */
 
 struct hr_machine {
-    uint64_t memory_bytes;          /* of the machine */
+    uint64_t memory_bytes;          /* memory of the machine */
     uint64_t available_bytes;       /* available memory of the machine: MemAvailable */
     uint64_t cgroup_limit_bytes;    /* the lowest limit among the memory cgroups of this process and their parents */
     uint64_t cgroup_headroom_bytes; /* memory that these cgroups still allow; page cache counts as free */

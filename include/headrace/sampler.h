@@ -139,7 +139,7 @@ HR_API int hr_order_fill(const struct hr_order *order, int64_t first, int64_t st
 struct hr_deal {
     int64_t first, step, count;
     int64_t once;  /* the first so many of `count` are no repeats; those after them fill up the rank's part */
-    int64_t total; /* of all ranks: count * world_size */
+    int64_t total; /* positions of all ranks: count * world_size */
 };
 
 /*
@@ -198,9 +198,9 @@ enum hr_plan_tail { HR_PLAN_PAD, HR_PLAN_DROP, HR_PLAN_EXACT };
  */
 struct hr_plan_settings {
     int64_t width;      /* batches of a step: ranks times micro-batches; from 1 to HR_PLAN_WIDTH_MAX */
-    int64_t max_sum;    /* of the lengths of a batch */
-    int64_t max_padded; /* of the longest sample of a batch times its number of samples */
-    int64_t max_batch;  /* of the number of samples of a batch */
+    int64_t max_sum;    /* limit of the sum of the lengths of a batch */
+    int64_t max_padded; /* limit of the longest sample of a batch times its number of samples */
+    int64_t max_batch;  /* limit of the number of samples of a batch */
     int64_t pack;       /* capacity: the most that the lengths of a batch add up to; at most HR_PLAN_PACK_MAX */
     int64_t window;     /* entries of the order, or of a bucket, that are planned together; 0: all */
     const struct hr_bucket *buckets; /* borrowed */

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from headrace._cache.samples import cache_samples as cache_samples
     from headrace._core import CacheError as CacheError
     from headrace._loader.samples.checks import SamplesDiffer as SamplesDiffer
+    from headrace._numpy.batch_maker import WorkerInfo as WorkerInfo
+    from headrace._numpy.batch_maker import get_worker_info as get_worker_info
     from headrace._numpy.collate import default_collate as default_collate
-    from headrace._numpy.job import WorkerInfo as WorkerInfo
-    from headrace._numpy.job import get_worker_info as get_worker_info
     from headrace._numpy.lengths import lengths as lengths
     from headrace._numpy.loader import Loader as Loader
     from headrace._ranks.disagreement import RanksDisagree as RanksDisagree
@@ -65,8 +65,8 @@ _LATE = {
     "Order": "headrace.sampling._order",
     "Plan": "headrace.sampling._plan",
     "RanksDisagree": "headrace._ranks.disagreement",
-    "WorkerInfo": "headrace._numpy.job",
-    "get_worker_info": "headrace._numpy.job",
+    "WorkerInfo": "headrace._numpy.batch_maker",
+    "get_worker_info": "headrace._numpy.batch_maker",
     "SamplesDiffer": "headrace._loader.samples.checks",
     "cache": "headrace._cache.interface",
     "cache_samples": "headrace._cache.samples",

@@ -141,7 +141,7 @@ int hr_arena_open(const struct hr_arena_options *options, hr_arena **ret_arena) 
     pthread_mutex_init(&arena->lock, NULL);
     atomic_init(&arena->refs, 1);
     arena->memory_fd = arena->bell_fd = arena->life_read_fd = arena->life_write_fd = -1;
-    arena->limit_bytes = options->limit_bytes ? options->limit_bytes : hr__memory_to_spare() / LIMIT_SHARE;
+    arena->limit_bytes = options->limit_bytes ? options->limit_bytes : hr__available_memory() / LIMIT_SHARE;
     arena->prefetch_count = options->prefetch_count;
     hr__spin_init(&arena->spin, options->worker_count + 1);
 
@@ -170,9 +170,9 @@ void hr__arena_close_descriptors(hr_arena *arena) {
 
 static void drop_early(hr_arena *arena) {
     for (uint32_t i = 0; i < arena->layout.worker_count; i++)
-        for (struct hr__hold *hold = arena->peers[i].early_first, *next; hold; hold = next) {
-            next = hold->next;
-            hr_delivery_done(&hold->public);
+        for (struct hr__held *held = arena->peers[i].early_first, *next; held; held = next) {
+            next = held->next;
+            hr_delivery_done(&held->public);
         }
 }
 
@@ -186,7 +186,7 @@ hr_arena *hr_arena_close(hr_arena *arena) {
         hr__unmap_unheld(arena, true);
         hr__stop_at(HR__AT_ARENA_UNMAPPED);
         atomic_store(&arena->is_closed,
-                     true); /* from here on, the thread that releases a slot collects it: see return_slot in hold.c */
+                     true); /* from here on, the thread that releases a slot collects it: see return_slot in held.c */
         hr__ledger_collect(arena);
         pthread_mutex_unlock(&arena->lock);
     }
@@ -217,7 +217,7 @@ int hr_arena_open_worker_fds(hr_arena *arena, uint32_t worker, struct hr_worker_
     r = hr__dup(arena->memory_fd, &fds.memory_fd);
     if (r == 0) r = hr__dup(arena->bell_fd, &fds.trainer_bell_fd);
     if (r == 0) r = hr__dup(arena->peers[worker].bell_fd, &fds.worker_bell_fd);
-    if (r == 0 && hr__open_anew(arena->life_read_fd, &fds.life_fd) < 0) r = hr__dup(arena->life_read_fd, &fds.life_fd);
+    if (r == 0 && hr__open_again(arena->life_read_fd, &fds.life_fd) < 0) r = hr__dup(arena->life_read_fd, &fds.life_fd);
     if (r < 0) {
         hr_worker_fds_close(&fds);
         return hr__fail(r, "arena: cannot duplicate descriptors for worker %u: %s; raise the limit (ulimit -n)", worker,

@@ -9,7 +9,7 @@
  * Handles a fork in a trainer that has leases. The child may read the inherited batches as long as it lives, while the
  * parent releases its leases and would grant the slots again. Therefore:
  *
- *     before the fork   a ticket is made for each arena with leased slots: a pipe
+ *     before the fork   a fork pipe is made for each arena with leased slots
  *     in the child      leased slots are replaced by private copies at the same address, everything else of the arena
  *                       is unmapped and closed; then the child's end of the pipe is closed
  *     in the parent     a leased slot, once released, waits for the end of the pipe before it is granted again
@@ -22,46 +22,46 @@ static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t install_once = PTHREAD_ONCE_INIT;
 static hr_arena *registry;
 
-/* ---- tickets ---- */
+/* ---- fork pipes ---- */
 
 /* If no pipe can be opened, the parent cannot wait for the children of the fork, and its slots are never granted again.
  */
-static struct hr__ticket never_over = {.refs = 1, .read_fd = -1, .write_fd = -1};
+static struct hr__fork_pipe never_over = {.refs = 1, .read_fd = -1, .write_fd = -1};
 
-static struct hr__ticket *ticket_ref(struct hr__ticket *ticket) {
-    if (ticket && ticket != &never_over) ticket->refs++;
-    return ticket;
+static struct hr__fork_pipe *fork_pipe_ref(struct hr__fork_pipe *pipe) {
+    if (pipe && pipe != &never_over) pipe->refs++;
+    return pipe;
 }
 
-void hr__ticket_unref(struct hr__ticket *ticket) {
-    while (ticket && ticket != &never_over && --ticket->refs == 0) {
-        struct hr__ticket *older = ticket->older;
-        hr__close(&ticket->read_fd);
-        hr__close(&ticket->write_fd);
-        free(ticket);
-        ticket = older;
+void hr__fork_pipe_unref(struct hr__fork_pipe *pipe) {
+    while (pipe && pipe != &never_over && --pipe->refs == 0) {
+        struct hr__fork_pipe *older = pipe->older;
+        hr__close(&pipe->read_fd);
+        hr__close(&pipe->write_fd);
+        free(pipe);
+        pipe = older;
     }
 }
 
-bool hr__ticket_is_over(struct hr__ticket *ticket) {
-    for (; ticket; ticket = ticket->older) {
-        if (ticket == &never_over) return false;
-        if (ticket->read_fd >= 0 && !hr__is_readable(ticket->read_fd)) return false;
-        hr__close(&ticket->read_fd);
+bool hr__fork_pipe_is_over(struct hr__fork_pipe *pipe) {
+    for (; pipe; pipe = pipe->older) {
+        if (pipe == &never_over) return false;
+        if (pipe->read_fd >= 0 && !hr__is_readable(pipe->read_fd)) return false;
+        hr__close(&pipe->read_fd);
     }
     return true;
 }
 
-static struct hr__ticket *new_ticket(struct hr__ticket *older) {
-    struct hr__ticket *ticket = calloc(1, sizeof *ticket);
-    if (!ticket) return &never_over;
-    ticket->refs = 1;
-    if (hr__pipe(&ticket->read_fd, &ticket->write_fd) < 0) {
-        free(ticket);
+static struct hr__fork_pipe *new_fork_pipe(struct hr__fork_pipe *older) {
+    struct hr__fork_pipe *pipe = calloc(1, sizeof *pipe);
+    if (!pipe) return &never_over;
+    pipe->refs = 1;
+    if (hr__pipe(&pipe->read_fd, &pipe->write_fd) < 0) {
+        free(pipe);
         return &never_over;
     }
-    if (older && !hr__ticket_is_over(older)) ticket->older = ticket_ref(older);
-    return ticket;
+    if (older && !hr__fork_pipe_is_over(older)) pipe->older = fork_pipe_ref(older);
+    return pipe;
 }
 
 /* ---- around a fork ---- */
@@ -69,17 +69,17 @@ static struct hr__ticket *new_ticket(struct hr__ticket *older) {
 static void before_fork_of(hr_arena *arena) {
     pthread_mutex_lock(&arena->lock);
     if (arena->is_orphan) return;
-    struct hr__ticket *ticket = NULL;
+    struct hr__fork_pipe *pipe = NULL;
     for (uint32_t slot = 0; slot < arena->layout.slot_count; slot++) {
         struct hr__entry *entry = &arena->entries[slot];
         if (!hr__is_held(entry)) continue;
-        if (!ticket) ticket = new_ticket(arena->ticket);
-        hr__ticket_unref(entry->ticket);
-        entry->ticket = ticket_ref(ticket);
+        if (!pipe) pipe = new_fork_pipe(arena->fork_pipe);
+        hr__fork_pipe_unref(entry->fork_pipe);
+        entry->fork_pipe = fork_pipe_ref(pipe);
     }
-    if (!ticket) return;
-    hr__ticket_unref(arena->ticket);
-    arena->ticket = ticket;
+    if (!pipe) return;
+    hr__fork_pipe_unref(arena->fork_pipe);
+    arena->fork_pipe = pipe;
 }
 
 static void before_fork(void) {
@@ -90,7 +90,7 @@ static void before_fork(void) {
 
 static void after_fork_in_parent(void) {
     for (hr_arena *arena = registry; arena; arena = arena->next) {
-        if (arena->ticket && arena->ticket != &never_over) hr__close(&arena->ticket->write_fd);
+        if (arena->fork_pipe && arena->fork_pipe != &never_over) hr__close(&arena->fork_pipe->write_fd);
         pthread_mutex_unlock(&arena->lock);
     }
     pthread_mutex_unlock(&registry_lock);
@@ -100,21 +100,21 @@ static void after_fork_in_parent(void) {
 static bool copy_held(hr_arena *arena) {
     bool all_copied = true;
     for (uint32_t slot = 0; slot < arena->layout.slot_count; slot++) {
-        struct hr__hold *hold = &arena->entries[slot].hold;
-        uint64_t bytes = hr__hold_bytes(hold);
+        struct hr__held *held = &arena->entries[slot].held;
+        uint64_t bytes = hr__held_bytes(held);
         if (!hr__is_held(&arena->entries[slot]) || bytes == 0) continue;
-        all_copied = hr__make_private(hold->public.data, bytes) == 0 && all_copied;
+        all_copied = hr__make_private(held->public.data, bytes) == 0 && all_copied;
     }
     return all_copied;
 }
 
-static void drop_tickets(hr_arena *arena) {
+static void drop_fork_pipes(hr_arena *arena) {
     for (uint32_t slot = 0; slot < arena->layout.slot_count; slot++) {
-        hr__ticket_unref(arena->entries[slot].ticket);
-        arena->entries[slot].ticket = NULL;
+        hr__fork_pipe_unref(arena->entries[slot].fork_pipe);
+        arena->entries[slot].fork_pipe = NULL;
     }
-    hr__ticket_unref(arena->ticket);
-    arena->ticket = NULL;
+    hr__fork_pipe_unref(arena->fork_pipe);
+    arena->fork_pipe = NULL;
 }
 
 /* In the child the arena is closed and marked as an orphan: leases can be read and released, and nothing else. */
@@ -125,7 +125,7 @@ static void become_orphan(hr_arena *arena) {
     hr__arena_close_descriptors(arena);
     arena->is_orphan = true;
     atomic_store(&arena->is_closed, true);
-    if (all_copied) drop_tickets(arena); /* closes this child's end of the newest pipe */
+    if (all_copied) drop_fork_pipes(arena); /* closes this child's end of the newest pipe */
 }
 
 static void after_fork_in_child(void) {

@@ -84,7 +84,7 @@ struct hr__worker {
     /* The worker's second line, its status: for reports only. */
     _Alignas(HR_CACHE_LINE) _Atomic uint32_t phase; /* enum hr_phase */
     _Atomic uint32_t starts;                        /* processes that opened this worker's port so far */
-    _Atomic uint64_t task;                          /* its current or last task */
+    _Atomic uint64_t task;                          /* the current task of the worker, or its last one */
     _Atomic uint64_t phase_since_ns;
     _Atomic uint64_t phase_ns[HR_PHASE_COUNT]; /* the sum over these processes */
     _Atomic uint64_t rss_bytes;                /* measured at most a second before the end of the last task */

@@ -134,53 +134,53 @@ bool hr__ledger_make_room(hr_arena *arena, uint64_t bytes) {
     }
 }
 
-static void end_hold(hr_arena *arena, struct hr__hold *hold) {
-    struct hr__entry *entry = &arena->entries[hold->slot];
-    for (struct hr_lease *lease = hold->leases, *next; lease; lease = next) {
+static void end_held(hr_arena *arena, struct hr__held *held) {
+    struct hr__entry *entry = &arena->entries[held->slot];
+    for (struct hr_lease *lease = held->leases, *next; lease; lease = next) {
         next = lease->next;
         free(lease);
     }
-    hold->leases = NULL;
+    held->leases = NULL;
     entry->state = HR__LENT;
 }
 
-/* Frees the slot behind a hold, unless a forked child may still be copying from it. */
-static bool free_if_not_lent(hr_arena *arena, struct hr__hold *hold) {
-    struct hr__entry *entry = &arena->entries[hold->slot];
-    if (entry->ticket) {
-        if (!hr__ticket_is_over(entry->ticket)) return false;
-        hr__ticket_unref(entry->ticket);
-        entry->ticket = NULL;
+/* Frees the slot behind a held batch, unless a forked child may still be copying from it. */
+static bool free_if_not_lent(hr_arena *arena, struct hr__held *held) {
+    struct hr__entry *entry = &arena->entries[held->slot];
+    if (entry->fork_pipe) {
+        if (!hr__fork_pipe_is_over(entry->fork_pipe)) return false;
+        hr__fork_pipe_unref(entry->fork_pipe);
+        entry->fork_pipe = NULL;
     }
     arena->counts.held_count--;
     arena->counts.held_bytes -= entry->charged_bytes;
     arena->held_windows -= entry->windows;
     if (atomic_load(&arena->is_closed))
-        hr__hold_retire(arena, hold->slot);
+        hr__held_retire(arena, held->slot);
     else
-        hr__ledger_give(arena, hold->slot);
+        hr__ledger_give(arena, held->slot);
     hr__stop_at(HR__AT_LEDGER_FREED);
     return true;
 }
 
 void hr__ledger_collect(hr_arena *arena) {
-    struct hr__hold *hold, *next, *lent = NULL;
-    for (hold = arena->lent; hold; hold = next) {
-        next = hold->next;
-        if (free_if_not_lent(arena, hold)) continue;
-        hold->next = lent;
-        lent = hold;
+    struct hr__held *held, *next, *lent = NULL;
+    for (held = arena->lent; held; held = next) {
+        next = held->next;
+        if (free_if_not_lent(arena, held)) continue;
+        held->next = lent;
+        lent = held;
     }
-    hold = NULL;
-    /* seq_cst: at a close it comes after the store of is_closed, as return_slot (hold.c) relies on. */
-    if (atomic_load(&arena->returned)) hold = atomic_exchange(&arena->returned, NULL);
-    if (hold) hr__stop_at(HR__AT_LEDGER_COLLECTED);
-    for (; hold; hold = next) {
-        next = hold->next;
-        end_hold(arena, hold);
-        if (free_if_not_lent(arena, hold)) continue;
-        hold->next = lent;
-        lent = hold;
+    held = NULL;
+    /* seq_cst: at a close it comes after the store of is_closed, as return_slot (held.c) relies on. */
+    if (atomic_load(&arena->returned)) held = atomic_exchange(&arena->returned, NULL);
+    if (held) hr__stop_at(HR__AT_LEDGER_COLLECTED);
+    for (; held; held = next) {
+        next = held->next;
+        end_held(arena, held);
+        if (free_if_not_lent(arena, held)) continue;
+        held->next = lent;
+        lent = held;
     }
     arena->lent = lent;
 }
@@ -191,7 +191,7 @@ void hr__ledger_collect(hr_arena *arena) {
 static bool next_live(const struct hr__entry *entry, uint64_t from, uint64_t *ret_from, uint64_t *ret_to) {
     bool found = false;
     uint64_t page = hr__page_bytes();
-    for (const struct hr_lease *lease = entry->hold.leases; lease; lease = lease->next) {
+    for (const struct hr_lease *lease = entry->held.leases; lease; lease = lease->next) {
         uint64_t at = lease->offset & ~(page - 1);
         uint64_t to = hr__round_up(lease->offset + lease->bytes, page);
         if (atomic_load_explicit(&lease->is_released, memory_order_acquire) || to <= from) continue;
@@ -204,7 +204,7 @@ static bool next_live(const struct hr__entry *entry, uint64_t from, uint64_t *re
 }
 
 static uint64_t punch_between(struct hr__entry *entry, uint64_t from, uint64_t to) {
-    if (to <= from || hr__punch((unsigned char *)entry->hold.public.data + from, to - from) < 0) return 0;
+    if (to <= from || hr__punch((unsigned char *)entry->held.public.data + from, to - from) < 0) return 0;
     entry->has_holes = true;
     return to - from;
 }
@@ -224,7 +224,7 @@ static void punch_unleased(hr_arena *arena, struct hr__entry *entry) {
 
 static uint32_t count_released(const struct hr__entry *entry) {
     uint32_t count = 0;
-    for (const struct hr_lease *lease = entry->hold.leases; lease; lease = lease->next)
+    for (const struct hr_lease *lease = entry->held.leases; lease; lease = lease->next)
         count += atomic_load_explicit(&lease->is_released, memory_order_relaxed);
     return count;
 }
@@ -234,8 +234,9 @@ void hr__ledger_sweep(hr_arena *arena) {
     for (uint32_t slot = 0; slot < arena->layout.slot_count; slot++) {
         struct hr__entry *entry = &arena->entries[slot];
         if (entry->state != HR__HELD || arena->counts.delivered_count - entry->received_at < old) continue;
-        if (!atomic_load_explicit(&entry->hold.is_done, memory_order_acquire)) continue;
-        if (entry->ticket && !hr__ticket_is_over(entry->ticket)) continue; /* a forked child may still be copying */
+        if (!atomic_load_explicit(&entry->held.is_done, memory_order_acquire)) continue;
+        if (entry->fork_pipe && !hr__fork_pipe_is_over(entry->fork_pipe))
+            continue; /* a forked child may still be copying */
         uint32_t released = count_released(entry);
         if (released == entry->swept_count) continue;
         entry->swept_count = released;

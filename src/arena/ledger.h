@@ -30,29 +30,30 @@
 enum hr__slot_state { HR__FREE, HR__GRANTED, HR__HELD, HR__LENT, HR__SPANNED };
 #define HR__NONE UINT32_MAX
 
-/* A ticket: one fork of this process while it had leases. The child closes its end of the pipe when it has its own
- * copies, or when it dies. References are counted: from the arena to its newest ticket, from each slot, and from each
- * younger ticket. */
-struct hr__ticket {
+/* A fork pipe: one fork of this process while it had leases. The child closes its end of the pipe when it has its own
+ * copies, or when it dies. References are counted: from the arena to its newest fork pipe, from each slot, and from
+ * each younger one. */
+struct hr__fork_pipe {
     uint32_t refs;
     int read_fd;
     int write_fd; /* open only around the fork */
-    struct hr__ticket *older;
+    struct hr__fork_pipe *older;
 };
 
-/* A hold: a delivered batch that is still in use. Embedded in its slot's entry, or allocated with a private copy. */
-struct hr__hold {
+/* A held batch: a delivered batch that is still in use. Embedded in its slot's entry, or allocated with a private copy.
+ */
+struct hr__held {
     struct hr_delivery public;
     hr_arena *arena;
     uint32_t slot;         /* HR__NONE: a private copy */
     _Atomic uint32_t refs; /* the receiver's and one per lease */
     _Atomic bool is_done;  /* the receiver has called hr_delivery_done: only leases cover memory */
     struct hr_lease *leases;
-    struct hr__hold *next; /* in the returned list, or in a worker's early list */
+    struct hr__held *next; /* the next one in the returned list, or in a worker's early list */
 };
 
 struct hr_lease {
-    struct hr__hold *hold;
+    struct hr__held *held;
     struct hr_lease *next;
     uint64_t offset;
     uint64_t bytes;
@@ -61,8 +62,8 @@ struct hr_lease {
 
 struct hr__entry {
     enum hr__slot_state state;
-    uint32_t worker;  /* its current or last owner */
-    uint32_t windows; /* that it spans */
+    uint32_t worker;  /* the worker that has the slot, or had it last */
+    uint32_t windows; /* windows that the slot spans */
     uint32_t kind;
     uint32_t trims;
     uint32_t swept_count; /* leases that were released at the last sweep */
@@ -70,13 +71,13 @@ struct hr__entry {
     uint64_t task;
     uint64_t generation;
     uint64_t committed_bytes;
-    uint64_t allowance_bytes; /* of the grant */
+    uint64_t allowance_bytes; /* bytes that the grant may commit */
     uint64_t payload_bytes;
     uint64_t ring_at; /* the position of its record in the worker's grant ring */
     uint64_t charged_bytes;
     uint64_t received_at; /* the arena's delivered_count then */
-    struct hr__ticket *ticket;
-    struct hr__hold hold;
+    struct hr__fork_pipe *fork_pipe;
+    struct hr__held held;
 };
 
 /* A worker as the trainer sees it. */
@@ -84,13 +85,13 @@ struct hr__peer {
     struct hr__worker *record;
     struct hr__ring grants;
     struct hr__ring completions;
-    int bell_fd;
+    int bell_fd; /* the doorbell of the worker, an eventfd */
     uint64_t answered_asks;
     uint64_t pending_bytes; /* requested in an ask that did not fit yet; 0: no such ask */
     uint32_t pending_slot;
     uint32_t granted_count;
-    struct hr__hold *early_first; /* received ahead of time to make room, oldest first */
-    struct hr__hold *early_last;
+    struct hr__held *early_first; /* received ahead of time to make room, oldest first */
+    struct hr__held *early_last;
 };
 
 struct hr_arena {
@@ -101,19 +102,19 @@ struct hr_arena {
     bool has_few_slots; /* a large batch takes most of them: see hr__ledger_take */
     enum hr_memory_kind memory;
     int memory_fd;
-    int bell_fd;
+    int bell_fd; /* the doorbell of the trainer, an eventfd */
     int life_read_fd;
     int life_write_fd;
     bool is_stopped;
     bool is_orphan; /* in a forked child: only what was leased at the fork can be read */
     _Atomic bool is_closed;
-    _Atomic uint32_t refs; /* the trainer's and one per hold */
+    _Atomic uint32_t refs; /* the trainer's and one per held batch */
 
     struct hr__entry *entries; /* layout.slot_count */
     uint32_t *free_slots;      /* a stack: the last one in is the hottest */
     uint32_t free_count;
     struct hr__peer *peers; /* layout.worker_count */
-    int *wait_fds;          /* the bell, then the descriptor that watches each worker */
+    int *wait_fds;          /* the doorbell, then the descriptor that watches each worker */
     bool *wait_ready;
     struct hr__spin spin;
     uint32_t next_peer; /* the first worker to check for a completion when any worker is wanted */
@@ -122,13 +123,13 @@ struct hr_arena {
     uint64_t generation;
     uint64_t recent_bytes; /* the size of recent batches: a slowly falling maximum */
     uint32_t granted_count;
-    uint32_t held_windows;  /* in slots that are HELD or LENT */
+    uint32_t held_windows;  /* windows of slots that are HELD or LENT */
     uint32_t pending_count; /* peers with pending_bytes */
-    _Atomic(struct hr__hold *) returned;
-    struct hr__hold *lent; /* returned, but forked children may still be copying */
-    struct hr__ticket *ticket;
+    _Atomic(struct hr__held *) returned;
+    struct hr__held *lent; /* returned, but forked children may still be copying */
+    struct hr__fork_pipe *fork_pipe;
     struct hr_arena_report counts;
-    hr_arena *next; /* in the registry of fork.c */
+    hr_arena *next; /* the next arena in the registry of fork.c */
     hr_arena *previous;
 };
 
@@ -172,31 +173,31 @@ void hr__receive_published(hr_arena *arena, uint32_t worker);
 /* Writes the counts to the arena's header, for tools in other processes. */
 void hr__show_counts(const hr_arena *arena);
 
-/* ---- hold.c ---- */
+/* ---- held.c ---- */
 
-/* Makes a hold of a slot's published batch. */
-struct hr__hold *hr__hold_slot(hr_arena *arena, uint32_t slot, const struct hr__record *record);
-/* Turns a slot's hold into a private copy and frees the slot. -ENOMEM: nothing has changed. */
-int hr__hold_privately(struct hr__hold **hold);
+/* Makes the held batch of a slot from its published batch. */
+struct hr__held *hr__held_new(hr_arena *arena, uint32_t slot, const struct hr__record *record);
+/* Turns the held batch of a slot into a private copy and frees the slot. -ENOMEM: nothing has changed. */
+int hr__held_copy(struct hr__held **held);
 /* Drops a reference to the arena; the last one frees it. */
 void hr__arena_unref(hr_arena *arena);
 static inline bool hr__is_held(struct hr__entry *entry) {
-    return entry->state == HR__HELD && atomic_load_explicit(&entry->hold.refs, memory_order_acquire) > 0;
+    return entry->state == HR__HELD && atomic_load_explicit(&entry->held.refs, memory_order_acquire) > 0;
 }
 /* The size of its mapping, in whole pages. */
-uint64_t hr__hold_bytes(const struct hr__hold *hold);
+uint64_t hr__held_bytes(const struct hr__held *held);
 /* Used when the arena is closed. Unmaps all of it except the batches that are held, and releases the pages for all
  * processes if `punches`. */
 void hr__unmap_unheld(hr_arena *arena, bool punches);
 /* Used after that. Unmaps a batch when its last reference is gone. */
-void hr__hold_retire(hr_arena *arena, uint32_t slot);
+void hr__held_retire(hr_arena *arena, uint32_t slot);
 
 /* ---- fork.c ---- */
 
 void hr__fork_register(hr_arena *arena);
 void hr__fork_forget(hr_arena *arena);
-bool hr__ticket_is_over(struct hr__ticket *ticket);
-void hr__ticket_unref(struct hr__ticket *ticket);
+bool hr__fork_pipe_is_over(struct hr__fork_pipe *pipe);
+void hr__fork_pipe_unref(struct hr__fork_pipe *pipe);
 
 /* ---- arena.c ---- */
 

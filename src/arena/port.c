@@ -29,8 +29,8 @@ struct hr_port {
     struct hr__spin spin;
     struct seen *seen; /* layout.slot_count */
     uint64_t asks;
-    uint64_t kept_bytes;     /* by malloc; 0: malloc is unchanged */
-    uint64_t reserved_bytes; /* of the current grant */
+    uint64_t kept_bytes;     /* bytes that malloc keeps; 0: malloc is unchanged */
+    uint64_t reserved_bytes; /* bytes that were reserved for the current grant */
     uint32_t own_pid;
     int64_t phase_since_ns;
     int64_t rss_looked_ns;
@@ -184,8 +184,8 @@ uint32_t hr_port_core_share(const hr_port *port, uint32_t trainer_count) {
 }
 
 uint64_t hr_port_keep_heap(hr_port *port, uint32_t trainer_count) {
-    enum { PART = 8 }; /* of the available memory: batches may use half of it */
-    port->kept_bytes = hr__keep_heap(hr__memory_to_spare() / PART / count_sharers(port, trainer_count));
+    enum { PART = 8 }; /* the divisor of the available memory: batches may use half of it */
+    port->kept_bytes = hr__keep_heap(hr__available_memory() / PART / count_sharers(port, trainer_count));
     return port->kept_bytes;
 }
 

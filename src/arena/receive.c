@@ -56,7 +56,7 @@ static void learn_size(hr_arena *arena, uint64_t bytes) {
 }
 
 /* Pops a worker's next completion. Returns 1; 0: the worker has completed nothing more. */
-static int pop(hr_arena *arena, uint32_t worker, struct hr__hold **ret_hold) {
+static int pop(hr_arena *arena, uint32_t worker, struct hr__held **ret_hold) {
     struct hr__record record;
     struct hr__peer *peer = &arena->peers[worker];
     int r = hr__ring_pop(&peer->completions, &record);
@@ -67,15 +67,15 @@ static int pop(hr_arena *arena, uint32_t worker, struct hr__hold **ret_hold) {
     peer->granted_count--;
     hr__stop_at(HR__AT_RECEIVE_POPPED);
     learn_size(arena, record.bytes);
-    *ret_hold = hr__hold_slot(arena, record.slot, &record);
+    *ret_hold = hr__held_new(arena, record.slot, &record);
     hr__stop_at(HR__AT_HOLD_SLOT);
     return 1;
 }
 
 /* Returns true if the batch has to be delivered as a private copy, so that the workers keep the slots that prefetching
  * needs. */
-static bool must_copy(const hr_arena *arena, const struct hr__hold *hold) {
-    if (hold->slot == HR__NONE || hold->public.bytes == 0) return false;
+static bool must_copy(const hr_arena *arena, const struct hr__held *held) {
+    if (held->slot == HR__NONE || held->public.bytes == 0) return false;
     /* A grant starts with one window, and is moved to a run of windows if the batch needs more. */
     uint64_t windows = hr__windows_for(arena, arena->recent_bytes);
     uint64_t for_workers = arena->prefetch_count * (windows > 1 ? 2 * windows : 1);
@@ -84,22 +84,22 @@ static bool must_copy(const hr_arena *arena, const struct hr__hold *hold) {
     return arena->counts.held_bytes + reserve > arena->limit_bytes;
 }
 
-static int take(hr_arena *arena, uint32_t worker, struct hr__hold **ret_hold) {
+static int take(hr_arena *arena, uint32_t worker, struct hr__held **ret_hold) {
     struct hr__peer *peer = &arena->peers[worker];
-    struct hr__hold *hold = peer->early_first;
-    if (hold) {
-        peer->early_first = hold->next;
-        *ret_hold = hold;
+    struct hr__held *held = peer->early_first;
+    if (held) {
+        peer->early_first = held->next;
+        *ret_hold = held;
         return 1;
     }
-    int r = pop(arena, worker, &hold);
+    int r = pop(arena, worker, &held);
     if (r <= 0) return r;
-    if (must_copy(arena, hold)) hr__hold_privately(&hold); /* without memory for a copy, the slot is delivered */
-    *ret_hold = hold;
+    if (must_copy(arena, held)) hr__held_copy(&held); /* without memory for a copy, the slot is delivered */
+    *ret_hold = held;
     return 1;
 }
 
-static int take_wanted(const struct wanted *wanted, struct hr__hold **ret_hold) {
+static int take_wanted(const struct wanted *wanted, struct hr__held **ret_hold) {
     hr_arena *arena = wanted->arena;
     int r = 0;
     for (uint32_t i = 0; r == 0 && i < wanted->count; i++) {
@@ -112,29 +112,29 @@ static int take_wanted(const struct wanted *wanted, struct hr__hold **ret_hold) 
 
 /* ---- making room ---- */
 
-static void keep_early(struct hr__peer *peer, struct hr__hold *hold) {
-    hold->next = NULL;
+static void keep_early(struct hr__peer *peer, struct hr__held *held) {
+    held->next = NULL;
     if (peer->early_first)
-        peer->early_last->next = hold;
+        peer->early_last->next = held;
     else
-        peer->early_first = hold;
-    peer->early_last = hold;
+        peer->early_first = held;
+    peer->early_last = held;
     hr__stop_at(HR__AT_RECEIVE_EARLY);
 }
 
 void hr__receive_published(hr_arena *arena, uint32_t worker) {
-    struct hr__hold *hold;
-    while (pop(arena, worker, &hold) > 0) keep_early(&arena->peers[worker], hold);
+    struct hr__held *held;
+    while (pop(arena, worker, &held) > 0) keep_early(&arena->peers[worker], held);
 }
 
 /* Batches of a dead worker that are received early stay in their slots; others are copied to private memory. */
 static int move_early(struct hr__peer *peer) {
     int moved = 0;
-    for (struct hr__hold **hold = &peer->early_first; *hold; hold = &(*hold)->next) {
-        struct hr__hold *next = (*hold)->next;
-        if ((*hold)->slot != HR__NONE) moved += hr__hold_privately(hold) == 0;
-        (*hold)->next = next;
-        peer->early_last = *hold;
+    for (struct hr__held **held = &peer->early_first; *held; held = &(*held)->next) {
+        struct hr__held *next = (*held)->next;
+        if ((*held)->slot != HR__NONE) moved += hr__held_copy(held) == 0;
+        (*held)->next = next;
+        peer->early_last = *held;
     }
     return moved;
 }
@@ -150,7 +150,7 @@ static int receive_early(hr_arena *arena) {
 }
 
 /* Returns true if any worker can publish something without more memory. */
-static bool somebody_works(const hr_arena *arena) {
+static bool any_worker_works(const hr_arena *arena) {
     for (uint32_t worker = 0; worker < arena->layout.worker_count; worker++)
         if (arena->peers[worker].granted_count && !arena->peers[worker].pending_bytes) return true;
     return false;
@@ -166,7 +166,7 @@ static bool is_starved(const hr_arena *arena, uint32_t worker) {
 static void relieve(hr_arena *arena, uint32_t worker) {
     while (is_starved(arena, worker)) {
         bool has_freed = receive_early(arena) > 0;
-        if (!has_freed && somebody_works(arena)) return;
+        if (!has_freed && any_worker_works(arena)) return;
         if (has_freed || hr__cut_queues(arena))
             hr__answer_asks(arena);
         else
@@ -229,7 +229,7 @@ static int fail_wait(hr_arena *arena, int r) {
 
 /* Checks, waits, and checks again. A batch that was published before a death is delivered before the death is reported.
  */
-static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr__hold **ret_hold) {
+static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr__held **ret_hold) {
     struct wanted wanted = wanted_of(arena, worker);
     int64_t start_ns = 0;
     int r = 0, waited = 0;
@@ -274,22 +274,22 @@ void hr__show_counts(const hr_arena *arena) {
 }
 
 int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
-    struct hr__hold *hold = NULL;
+    struct hr__held *held = NULL;
     pthread_mutex_lock(&arena->lock);
     int r = hr__arena_check(arena, worker == HR_ANY_WORKER ? 0 : worker);
     if (r == 0) {
-        r = receive(arena, worker, deadline_ns, &hold);
+        r = receive(arena, worker, deadline_ns, &held);
         if (r > 0) {
-            assert(hold);
+            assert(held);
             arena->counts.delivered_count++;
-            arena->counts.delivered_bytes += hold->public.bytes;
+            arena->counts.delivered_bytes += held->public.bytes;
         }
         hr__show_counts(arena); /* also after a wait without a result */
     }
     if (r > 0) {
         if (arena->counts.delivered_count % hr__max(16, arena->prefetch_count) == 0) hr__ledger_sweep(arena);
         hr__stop_at(HR__AT_RECEIVE_DELIVERED);
-        *ret_delivery = &hold->public;
+        *ret_delivery = &held->public;
     }
     pthread_mutex_unlock(&arena->lock);
     return r > 0 ? 0 : r;

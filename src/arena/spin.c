@@ -11,7 +11,7 @@ enum {
     CROWDED_NS = 5000,  /* more processes than cores */
     SHARED_NS = 3000,   /* a yield that takes longer has let another process run on this core */
     PLACE_NS = 1000000, /* if the core is shared, one wait per this time sleeps at once */
-    WEIGHT = 8          /* of older waits, in the moving average */
+    WEIGHT = 8          /* weight of older waits in the moving average */
 };
 
 void hr__spin_init(struct hr__spin *spin, uint32_t process_count) {

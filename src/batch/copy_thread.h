@@ -35,7 +35,7 @@ struct hr__copy_thread {
 
     /* Only the owner uses these fields: */
     bool is_started;             /* it was started and not joined */
-    uint32_t pid;                /* of the process that started it */
+    uint32_t pid;                /* the process that started it */
     int64_t ended_ns, lasted_ns; /* the last piece of work */
     int64_t rests_until_ns;
 };

@@ -14,28 +14,28 @@
 
 /*
  * A leaf is added in three steps: its sources and the leaf are written to free room in their buffers, then the array's
- * node is added, and only if that succeeded is the room claimed. So a failure adds nothing.
+ * node is added, and only if that succeeded is the room taken. So a failure adds nothing.
  */
-struct claim {
+struct rooms {
     uint64_t leaves, sources, dims, filled_bytes;
 };
 
-static void claim_rooms(hr_batch *batch, const struct claim *claim) {
-    batch->leaf_count += claim->leaves;
-    batch->source_count += claim->sources;
-    batch->dim_count += claim->dims;
-    batch->leaves.used += claim->leaves * sizeof(struct hr__leaf);
-    batch->sources.used += claim->sources * sizeof(struct hr__source);
-    batch->dims.used += claim->dims * sizeof(struct hr__dim);
-    batch->filled.used += claim->filled_bytes;
+static void take_rooms(hr_batch *batch, const struct rooms *rooms) {
+    batch->leaf_count += rooms->leaves;
+    batch->source_count += rooms->sources;
+    batch->dim_count += rooms->dims;
+    batch->leaves.used += rooms->leaves * sizeof(struct hr__leaf);
+    batch->sources.used += rooms->sources * sizeof(struct hr__source);
+    batch->dims.used += rooms->dims * sizeof(struct hr__dim);
+    batch->filled.used += rooms->filled_bytes;
     batch->total_bytes = 0;
 }
 
-static int put_leaf(hr_batch *batch, const struct hr__leaf *leaf, struct claim *claim) {
+static int put_leaf(hr_batch *batch, const struct hr__leaf *leaf, struct rooms *rooms) {
     struct hr__leaf *room = hr__buffer_room(&batch->leaves, sizeof *room);
     if (!room) return -ENOMEM;
     *room = *leaf;
-    claim->leaves = 1;
+    rooms->leaves = 1;
     return 0;
 }
 
@@ -76,62 +76,62 @@ static void keep_strides(const struct hr_array *array, struct checked *checked) 
 }
 
 /* Adds a source of one run after the others. NULL: -ENOMEM. */
-static struct hr__source *put_source(hr_batch *batch, const void *data, uint64_t bytes, struct claim *claim) {
-    struct hr__source *sources = hr__buffer_room(&batch->sources, (claim->sources + 1) * sizeof *sources);
+static struct hr__source *put_source(hr_batch *batch, const void *data, uint64_t bytes, struct rooms *rooms) {
+    struct hr__source *sources = hr__buffer_room(&batch->sources, (rooms->sources + 1) * sizeof *sources);
     if (!sources) return NULL;
-    struct hr__source *source = &sources[claim->sources++];
+    struct hr__source *source = &sources[rooms->sources++];
     *source = (struct hr__source){.data = data, .run_bytes = bytes};
     return source;
 }
 
-static int put_run(hr_batch *batch, const void *data, uint64_t bytes, struct claim *claim) {
-    return put_source(batch, data, bytes, claim) ? 0 : -ENOMEM;
+static int put_run(hr_batch *batch, const void *data, uint64_t bytes, struct rooms *rooms) {
+    return put_source(batch, data, bytes, rooms) ? 0 : -ENOMEM;
 }
 
 /* Adds an array as a source that writes it in C order. */
 static int put_strided(hr_batch *batch, const struct hr_array *array, const struct checked *checked,
-                       struct claim *claim) {
-    struct hr__dim *dims = hr__buffer_room(&batch->dims, (claim->dims + array->ndim) * sizeof *dims);
-    struct hr__source *source = put_source(batch, array->data, checked->size.bytes, claim);
+                       struct rooms *rooms) {
+    struct hr__dim *dims = hr__buffer_room(&batch->dims, (rooms->dims + array->ndim) * sizeof *dims);
+    struct hr__source *source = put_source(batch, array->data, checked->size.bytes, rooms);
     if (!dims || !source) return -ENOMEM;
     if (!checked->size.bytes) return 0;
-    hr__collapse(array->ndim, array->shape, checked->strides, checked->size.item_bytes, dims + claim->dims, source);
-    source->dim_first = batch->dim_count + claim->dims;
-    claim->dims += source->dim_count;
+    hr__collapse(array->ndim, array->shape, checked->strides, checked->size.item_bytes, dims + rooms->dims, source);
+    source->dim_first = batch->dim_count + rooms->dims;
+    rooms->dims += source->dim_count;
     return 0;
 }
 
-static int add_leaf(hr_batch *batch, struct hr__leaf *leaf, struct hr__array_entry *entry, struct claim *claim) {
-    int r = put_leaf(batch, leaf, claim);
+static int add_leaf(hr_batch *batch, struct hr__leaf *leaf, struct hr__array_entry *entry, struct rooms *rooms) {
+    int r = put_leaf(batch, leaf, rooms);
     if (r < 0) return r;
     entry->leaf = batch->leaf_count;
     entry->leaf_bytes = leaf->bytes;
     r = hr__tree_add_array(batch, entry);
     if (r < 0) return r;
-    claim_rooms(batch, claim);
+    take_rooms(batch, rooms);
     return 0;
 }
 
 int hr_batch_add_array(hr_batch *batch, enum hr_flavor flavor, const struct hr_array *array) {
     struct checked checked;
-    struct claim claim = {0};
+    struct rooms rooms = {0};
     int r = check_array(array, &checked);
     if (r < 0) return r;
     r = check_data(array, &checked.size);
     if (r < 0) return r;
 
     if (hr__is_dense(array->ndim, array->shape, checked.strides)) {
-        r = put_run(batch, array->data, checked.size.bytes, &claim);
+        r = put_run(batch, array->data, checked.size.bytes, &rooms);
         keep_strides(array, &checked);
     } else {
-        r = put_strided(batch, array, &checked, &claim);
+        r = put_strided(batch, array, &checked, &rooms);
         hr__c_strides(array->ndim, array->shape, checked.strides);
     }
     if (r < 0) return r;
 
     struct hr__leaf leaf = {.bytes = checked.size.bytes, .first = batch->source_count, .source_count = 1};
     struct hr__array_entry entry = {flavor, array->dtype, array->ndim, array->shape, checked.strides, 0, 0, 0, false};
-    return add_leaf(batch, &leaf, &entry, &claim);
+    return add_leaf(batch, &leaf, &entry, &rooms);
 }
 
 static bool same_shape(const struct hr_array *a, const struct hr_array *b) {
@@ -151,15 +151,15 @@ static int differ(const struct hr_array *arrays, uint32_t i) {
 
 /* Adds one array of a stack. `c_strides` are the C-order strides of the stack's arrays. */
 static int put_stacked(hr_batch *batch, const struct hr_array *array, const struct hr__size *size,
-                       const int64_t *c_strides, struct claim *claim) {
+                       const int64_t *c_strides, struct rooms *rooms) {
     int r = check_data(array, size);
     if (r < 0) return r;
     if (!array->ndim || !array->strides || !memcmp(array->strides, c_strides, array->ndim * sizeof *c_strides))
-        return put_run(batch, array->data, size->bytes, claim);
+        return put_run(batch, array->data, size->bytes, rooms);
 
     struct checked checked;
     r = check_array(array, &checked);
-    return r < 0 ? r : put_strided(batch, array, &checked, claim);
+    return r < 0 ? r : put_strided(batch, array, &checked, rooms);
 }
 
 int hr_batch_add_stack(hr_batch *batch, enum hr_flavor flavor, const struct hr_array *arrays, uint32_t count) {
@@ -178,15 +178,15 @@ int hr_batch_add_stack(hr_batch *batch, enum hr_flavor flavor, const struct hr_a
     if (r < 0) return r;
     hr__c_strides(ndim + 1, shape, strides);
 
-    struct claim claim = {0};
+    struct rooms rooms = {0};
     for (uint32_t i = 0; i < count; i++) {
         if (!same_shape(&arrays[i], arrays)) return differ(arrays, i);
-        r = put_stacked(batch, &arrays[i], &size, strides + 1, &claim);
+        r = put_stacked(batch, &arrays[i], &size, strides + 1, &rooms);
         if (r < 0) return r;
     }
     struct hr__leaf leaf = {.bytes = whole.bytes, .first = batch->source_count, .source_count = count};
     struct hr__array_entry entry = {flavor, arrays->dtype, ndim + 1, shape, strides, 0, 0, 0, false};
-    return add_leaf(batch, &leaf, &entry, &claim);
+    return add_leaf(batch, &leaf, &entry, &rooms);
 }
 
 int hr_batch_add_filled(hr_batch *batch, enum hr_flavor flavor, struct hr_dtype dtype, uint32_t ndim,
@@ -196,14 +196,14 @@ int hr_batch_add_filled(hr_batch *batch, enum hr_flavor flavor, struct hr_dtype 
     int r = check_array(&array, &checked);
     if (r < 0) return r;
 
-    struct claim claim = {.filled_bytes = hr__round_up(
+    struct rooms rooms = {.filled_bytes = hr__round_up(
                               checked.size.bytes, 16)}; /* the alignment of malloc, which is enough for any dtype */
-    void *data = hr__buffer_room(&batch->filled, claim.filled_bytes);
+    void *data = hr__buffer_room(&batch->filled, rooms.filled_bytes);
     if (!data) return -ENOMEM;
 
     struct hr__leaf leaf = {.bytes = checked.size.bytes, .first = batch->filled.used, .is_filled = true};
     struct hr__array_entry entry = {flavor, dtype, ndim, shape, checked.strides, 0, 0, 0, false};
-    r = add_leaf(batch, &leaf, &entry, &claim);
+    r = add_leaf(batch, &leaf, &entry, &rooms);
     if (r < 0) return r;
     *ret_data = data;
     return 0;
@@ -218,7 +218,7 @@ int hr_batch_add_reserved(hr_batch *batch, enum hr_flavor flavor, struct hr_dtyp
     uint64_t place = batch->leaf_count;
     struct hr__leaf leaf = {.bytes = checked.size.bytes, .is_reserved = true};
     struct hr__array_entry entry = {flavor, dtype, ndim, shape, checked.strides, 0, 0, 0, false};
-    r = add_leaf(batch, &leaf, &entry, &(struct claim){0});
+    r = add_leaf(batch, &leaf, &entry, &(struct rooms){0});
     if (r < 0) return r;
     *ret_place = place;
     return 0;
@@ -230,14 +230,14 @@ int hr_batch_add_storage(hr_batch *batch, const void *data, uint64_t bytes, uint
     if (batch->leaf_count > UINT32_MAX)
         return hr__fail(-EINVAL, "batch: more than 2^32 leaves before a storage; add storages first");
 
-    struct claim claim = {0};
-    int r = put_run(batch, data, bytes, &claim);
+    struct rooms rooms = {0};
+    int r = put_run(batch, data, bytes, &rooms);
     if (r < 0) return r;
     struct hr__leaf leaf = {.bytes = bytes, .first = batch->source_count, .source_count = 1, .is_storage = true};
-    r = put_leaf(batch, &leaf, &claim);
+    r = put_leaf(batch, &leaf, &rooms);
     if (r < 0) return r;
     *ret_storage = (uint32_t)batch->leaf_count;
-    claim_rooms(batch, &claim);
+    take_rooms(batch, &rooms);
     return 0;
 }
 
@@ -280,5 +280,5 @@ int hr_batch_add_packed(hr_batch *batch, enum hr_flavor flavor, enum hr_packed_p
     hr__c_strides(ndim, shape, strides);
     struct hr__leaf leaf = {.bytes = size.bytes, .source_count = count, .documents = documents, .part = part};
     struct hr__array_entry entry = {flavor, dtype, ndim, shape, strides, 0, 0, 0, false};
-    return add_leaf(batch, &leaf, &entry, &(struct claim){0});
+    return add_leaf(batch, &leaf, &entry, &(struct rooms){0});
 }

@@ -63,7 +63,7 @@ static int check_open(const hr_batch *batch) {
 
 /* Adds the node that was written to the room. Its parent has one missing child less, and the node's own children are
  * missing now. */
-static void node_claim(hr_batch *batch, uint64_t bytes, uint64_t children) {
+static void take_node(hr_batch *batch, uint64_t bytes, uint64_t children) {
     batch->tree.used += bytes;
     batch->total_bytes = 0;
     batch->node_count++;
@@ -78,7 +78,7 @@ static int add_scalar(hr_batch *batch, enum hr_node_kind kind, uint64_t value) {
     struct hr__tree_record *record = hr__buffer_room(&batch->tree, sizeof *record);
     if (!record) return -ENOMEM;
     *record = (struct hr__tree_record){.kind = (uint8_t)kind, .value = value};
-    node_claim(batch, sizeof *record, 0);
+    take_node(batch, sizeof *record, 0);
     return 0;
 }
 
@@ -119,7 +119,7 @@ static int add_run(hr_batch *batch, enum hr_node_kind kind, const void *bytes, s
         memset(payload + padded - 8, 0, 8);
         memcpy(payload, bytes, length);
     }
-    node_claim(batch, sizeof *record + padded, hr__children(kind, count));
+    take_node(batch, sizeof *record + padded, hr__children(kind, count));
     return 0;
 }
 
@@ -173,6 +173,6 @@ int hr__tree_add_array(hr_batch *batch, const struct hr__array_entry *entry) {
     fill_array(record, entry);
     *place = (struct hr__place){batch->tree.used, entry->leaf, entry->inside_bytes};
     batch->places.used += sizeof *place;
-    node_claim(batch, bytes, 0);
+    take_node(batch, bytes, 0);
     return 0;
 }

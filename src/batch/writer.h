@@ -17,13 +17,13 @@
  * of a packed batch, or room that the caller fills. */
 struct hr__leaf {
     uint64_t bytes;
-    uint64_t offset; /* from the head; set when the batch is measured */
-    uint64_t first;  /* its first source; or its offset in `filled` */
+    uint64_t offset; /* bytes from the head to the leaf; set when the batch is measured */
+    uint64_t first;  /* number of the leaf's first source; or the offset of the leaf in `filled` */
     uint32_t source_count;
     bool is_filled;
     bool is_reserved; /* the caller writes it: no source */
     bool is_storage;
-    enum hr_packed_part part;         /* of `documents` */
+    enum hr_packed_part part;         /* the part of `documents` that the leaf has */
     const struct hr_array *documents; /* source_count of them; NULL: the leaf is no part of a packed batch */
 };
 
@@ -31,7 +31,7 @@ struct hr__leaf {
 struct hr__place {
     uint64_t record_at;
     uint64_t leaf;
-    uint64_t inside_bytes; /* from the leaf to the array's first element */
+    uint64_t inside_bytes; /* bytes from the leaf to the array's first element */
 };
 
 struct hr_batch {
@@ -60,7 +60,7 @@ struct hr__array_entry {
     bool is_shared;
 };
 
-/* Adds an array's node. Its leaf may still be in unclaimed room: nothing is added if this fails. */
+/* Adds an array's node. Its leaf may still be in room that is not taken yet: nothing is added if this fails. */
 int hr__tree_add_array(struct hr_batch *batch, const struct hr__array_entry *entry);
 
 /* The leaf with number `index`, and so on. */

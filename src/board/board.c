@@ -68,7 +68,7 @@ bool hr__board_is_live(const hr_board *board, uint32_t page) {
 }
 
 /* Takes a page that no running process has, and makes it look as if no loader had used it. */
-static int claim_page(hr_board *board) {
+static int take_page(hr_board *board) {
     int r = -EAGAIN;
     for (board->own_page = 0; board->own_page < board->page_count; board->own_page++) {
         r = hr__lock_range(board->fd, page_offset(board->own_page), HR__BOARD_PAGE_BYTES);
@@ -76,7 +76,7 @@ static int claim_page(hr_board *board) {
     }
     if (r == -EAGAIN) return hr__fail(-EBUSY, "board: other processes have all of its %u pages", board->page_count);
     if (r < 0) return hr__fail(r, "board: cannot lock a page: %s", hr_error_text(r));
-    hr__stop_at(HR__AT_BOARD_CLAIMED);
+    hr__stop_at(HR__AT_BOARD_TAKEN);
     struct hr__shared_page *page = hr__board_page_at(board, board->own_page);
     atomic_store(&page->over, 0);
     for (int i = 0; i < HR_BOARD_MAX_ENTRIES; i++) {
@@ -101,7 +101,7 @@ static int fill_board(hr_board *board, const struct hr_board_options *options, i
     if (r < 0) return hr__fail(r, "board: a failpoint turns it off");
     r = register_board(board);
     if (r == 0) r = hr__board_join(board, options, deadline_ns);
-    if (r == 0) r = claim_page(board);
+    if (r == 0) r = take_page(board);
     if (r < 0) return r;
     r = hr__eventfd(&board->bell_fd);
     if (r == 0) r = hr__board_start_watch(board);

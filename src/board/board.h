@@ -14,7 +14,7 @@ enum { HR__WHERE_BYTES = 64 };
 /* Another process's `end` for the epoch that this process is in, to be read at each step. */
 struct hr__board_rival {
     const struct hr__shared_entry *shared;
-    uint64_t tag; /* of the number that the epoch has there */
+    uint64_t tag; /* the bits that the number of the epoch has there */
 };
 
 /* A page as it was when this process published its epoch. A rank that finds a disagreement may end before the others
@@ -26,18 +26,18 @@ struct hr__board_start {
 
 struct hr_board_entry {
     hr_board *board;
-    struct hr__shared_entry *shared; /* in the own page */
+    struct hr__shared_entry *shared; /* the entry in the own page */
     bool is_used;
     char where[HR__WHERE_BYTES]; /* shortened, for reports */
     uint64_t key;
-    uint64_t number; /* of the epoch, from 1; 0: none has begun */
+    uint64_t number; /* number of the epoch, from 1; 0: no epoch has begun */
     int64_t epoch;
-    uint64_t left_count;      /* of the board, when the last loader left the entry */
-    uint64_t reported_number; /* of the last epoch that was reported */
+    uint64_t left_count;      /* the `left_count` of the board when the last loader left the entry */
+    uint64_t reported_number; /* number of the last epoch that was reported */
     uint64_t allowed;         /* so many more batches than another rank are not reported */
     struct hr__board_rival *rivals;
     uint32_t rival_count;
-    struct hr__board_start *starts; /* of each page */
+    struct hr__board_start *starts; /* the start of each page */
 };
 
 struct hr_board {
@@ -54,8 +54,8 @@ struct hr_board {
     atomic_bool is_closing;
     atomic_bool is_complete; /* all processes of the job have joined, so that no other one may join */
     atomic_bool is_orphan;   /* this is a forked child: `memory` is not mapped */
-    pthread_mutex_t lock;    /* for the thread of the board, and held during forks */
-    uint64_t left_count;     /* of entries that were given back so far */
+    pthread_mutex_t lock;    /* excludes the thread of the board; held during forks */
+    uint64_t left_count;     /* number of entries that were given back so far */
     struct hr_board_entry entries[HR_BOARD_MAX_ENTRIES];
 };
 

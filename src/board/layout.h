@@ -32,7 +32,8 @@
 
 enum {
     HR__BOARD_PAGE_BYTES = 4096,
-    HR__BOARD_STEP_BITS = 40, /* of `progress` and `end`; the other bits are those of the epoch's number */
+    HR__BOARD_STEP_BITS =
+        40, /* bits of `progress` and `end` that count steps; the other bits are those of the epoch's number */
 };
 
 struct hr__board_header {
@@ -61,7 +62,7 @@ struct hr__shared_facts {
 };
 
 struct hr__shared_entry {
-    _Alignas(HR_CACHE_LINE) _Atomic uint64_t key; /* of the loader; 0: no loader had this entry, or it is being taken */
+    _Alignas(HR_CACHE_LINE) _Atomic uint64_t key; /* the loader's; 0: no loader had this entry, or it is being taken */
     _Atomic uint64_t rank;                        /* written before `key`, read after it */
     _Atomic uint64_t is_late;                     /* 1: an epoch began without all others; see hr_board_await */
 
@@ -73,7 +74,7 @@ struct hr__shared_entry {
      * of the others. It is in its own line, because the others read it at each step. */
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t end;
 
-    _Alignas(HR_CACHE_LINE) struct hr__shared_facts facts[2]; /* of the epoch `number` at number % 2 */
+    _Alignas(HR_CACHE_LINE) struct hr__shared_facts facts[2]; /* the facts of epoch `number` are at number % 2 */
 };
 
 struct hr__shared_page {

@@ -20,7 +20,7 @@
  * file system) is ignored. */
 static void note_claim(hr_cached *cached) {
     static _Atomic uint32_t number;
-    static _Thread_local char command[HR_CACHE_COMMAND_BYTES]; /* of process `command_pid`: reading it takes 10 us */
+    static _Thread_local char command[HR_CACHE_COMMAND_BYTES]; /* that of `command_pid`: reading it takes 10 us */
     static _Thread_local uint32_t command_pid;
     char text[HR_CACHE_COMMAND_BYTES + 80];
     if (command_pid != cached->pid) hr__command_line((int)cached->pid, command, sizeof command);
@@ -65,7 +65,7 @@ int hr__delete_unclaimed(const char *folder, const char *trash) {
 
 int hr__retire(hr_cache *cache, uint32_t store, const char *key, const char *folder, bool *ret_is_deleted) {
     char trash[HR__PATH_BYTES], id[HR_CACHE_ID_CHARACTERS];
-    struct record old;
+    struct hr__cache_record old;
     hr__cache_draw_id(id);
     if (hr__record_read(folder, &old) == 0) {
         memcpy(id, old.id, sizeof id);
@@ -81,7 +81,7 @@ int hr__retire(hr_cache *cache, uint32_t store, const char *key, const char *fol
 }
 
 static bool has_id(const char *folder, const char *id) {
-    struct record record;
+    struct hr__cache_record record;
     if (hr__record_read(folder, &record) < 0) return false;
     bool has_id = strcmp(record.id, id) == 0;
     hr__record_done(&record);
@@ -91,7 +91,7 @@ static bool has_id(const char *folder, const char *id) {
 /* With the lock of its builders, so that the name does not get another object meanwhile. A builder that has the lock
  * deletes what it replaces. */
 static void delete_named(hr_cache *cache, const char *key, const char *id, const char *folder, const char *trash) {
-    struct held_lock *lock = NULL;
+    struct hr__held_lock *lock = NULL;
     int r = hr__lock_take(cache, key, &lock);
     if ((r == 0 || r == -EDEADLK) && has_id(folder, id)) hr__delete_unclaimed(folder, trash);
     hr__lock_release(lock);
@@ -134,7 +134,7 @@ static int claim(const char *folder, hr_cached *cached) {
 }
 
 /* On a disk, an object may be of an earlier start of the machine. */
-static bool is_of_this_start(const struct record *record) {
+static bool is_of_this_start(const struct hr__cache_record *record) {
     char boot_id[HR__BOOT_ID_BYTES];
     if (record->keep != HR_CACHE_KEEP_BOOT) return true;
     hr__boot_id(boot_id);
@@ -296,7 +296,7 @@ int hr_cache_attach(hr_cache *cache, const char *name, const char *version, hr_c
 
 static int peek_in(hr_cache *cache, uint32_t store, const char *key, char *ret_id, char **ret_stamp) {
     char folder[HR__PATH_BYTES];
-    struct record record = {0};
+    struct hr__cache_record record = {0};
     int r = hr__path(folder, "%s/objects/%s", cache->stores[store].path, key);
     if (r == 0) r = hr__record_read(folder, &record);
     if (r < 0) return r;
@@ -329,13 +329,13 @@ int hr_cache_attach_id(hr_cache *cache, const char *name, const char *version, c
     return r == -ENOENT ? no_such(cache, name, version) : r;
 }
 
-int hr__attach_own(hr_cache *cache, const char *key, uint32_t store, int fd, struct record *record, bool is_private,
-                   hr_cached **ret_cached) {
+int hr__attach_own(hr_cache *cache, const char *key, uint32_t store, int fd, struct hr__cache_record *record,
+                   bool is_private, hr_cached **ret_cached) {
     hr_cached *cached = new_cached(cache, key, store);
     if (!cached) return hr__fail(-ENOMEM, "cache: no memory");
     int r = hr__path(cached->path, "%s/objects/%s/data", cache->stores[store].path, key);
     cached->fd = fd;
-    struct record kept = cached->record;
+    struct hr__cache_record kept = cached->record;
     cached->record = *record;
     if (r == 0) r = map_data(cached);
     if (r < 0) {
@@ -370,7 +370,7 @@ hr_cached *hr_cached_detach(hr_cached *cached) {
 }
 
 void hr_cached_look(const hr_cached *cached, struct hr_cached_info *ret_info) {
-    const struct record *record = &cached->record;
+    const struct hr__cache_record *record = &cached->record;
     *ret_info = (struct hr_cached_info){
         .name = record->name,
         .version = record->version,
@@ -429,7 +429,7 @@ static int verify_shared(const hr_cached *cached) {
 int hr_cached_verify(const hr_cached *cached) {
     if (strcmp(cached->record.format, HR_SHARED_FORMAT) == 0) return verify_shared(cached);
     if (strcmp(cached->record.format, HR_SAMPLES_FORMAT) == 0) return verify_samples(cached);
-    const struct record *record = &cached->record;
+    const struct hr__cache_record *record = &cached->record;
     uint64_t *sums, sum, count = hr__count_chunks(record->bytes, record->chunk_bytes);
     int r = read_sums(cached, count, &sums);
     if (r < 0) return r;

@@ -11,7 +11,7 @@
 
 /* Writes, publishes and ends a build. wait.c begins it, reserve.c gives it its place. */
 
-int hr__build_new(hr_cache *cache, const char *key, struct held_lock *lock, const struct record *plan,
+int hr__build_new(hr_cache *cache, const char *key, struct hr__held_lock *lock, const struct hr__cache_record *plan,
                   hr_cache_build **ret_build) {
     hr_cache_build *build = hr__realloc(NULL, sizeof *build);
     if (!build) return hr__fail(-ENOMEM, "cache: no memory for a build");
@@ -212,7 +212,7 @@ static int publish(hr_cache_build *build, bool *ret_is_private) {
 }
 
 static void set_idle(hr_cache_build *build, bool has_succeeded) {
-    struct build_state *state = &build->lock->state;
+    struct hr__build_state *state = &build->lock->state;
     state->phase = PHASE_IDLE;
     state->deaths = 0;
     if (!has_succeeded) state->failed_generation = state->generation;

@@ -77,7 +77,7 @@ static bool has_object(hr_cache *cache, const char *key) {
 /* Removes the files of a lock for which there is no object, and that no process uses. */
 static int sweep_lock(void *context, const char *name) {
     char key[KEY_BYTES];
-    struct held_lock *lock;
+    struct hr__held_lock *lock;
     const char *suffix = strrchr(name, '.');
     if (!suffix || strcmp(suffix, ".lock") != 0 || (size_t)(suffix - name) >= sizeof key) return 0;
     snprintf(key, sizeof key, "%.*s", (int)(suffix - name), name);
@@ -105,13 +105,13 @@ static int remove_key(hr_cache *cache, const char *name, const char *version, co
 
 int hr_cache_remove(hr_cache *cache, const char *name, const char *version, int force) {
     char key[KEY_BYTES];
-    struct held_lock *lock;
+    struct hr__held_lock *lock;
     int r = hr_cache_check_name(name, version);
     if (r < 0) return r;
     hr__cache_key(name, version, key);
     r = hr__lock_take(cache, key, &lock);
     if (r == -EAGAIN || r == -EDEADLK) {
-        struct build_state state;
+        struct hr__build_state state;
         hr__state_read(cache, key, &state);
         return hr__fail(-EBUSY, "cache: process %" PRIu32 " builds '%s' (%.120s); end it first", state.pid, name,
                         state.command);
@@ -136,7 +136,7 @@ struct collection {
     int64_t before_ns; /* objects that were attached before go */
     struct candidate *candidates;
     size_t count, room;
-    uint64_t held_bytes; /* of objects that processes have */
+    uint64_t held_bytes; /* bytes of objects that processes have */
     int (*visit)(void *context, const struct hr_cache_entry *entry);
     void *context;
     struct hr_cache_collected result;
@@ -179,7 +179,7 @@ static void folder_of(const struct hr_cache_entry *entry, char *ret_folder) {
 
 /* Returns true if the object in a folder is still the one that was listed: it may have been replaced since. */
 static bool is_same(const struct hr_cache_entry *entry, const char *folder) {
-    struct record record;
+    struct hr__cache_record record;
     struct hr__file_info info;
     int r = hr__record_read(folder, &record);
     if (r < 0) return entry->state == HR_CACHE_DAMAGED;
@@ -192,7 +192,7 @@ static bool is_same(const struct hr_cache_entry *entry, const char *folder) {
 /* Deletes an object that no process has, with the lock of its builders, so that none publishes at the same time. */
 static bool delete_object(hr_cache *cache, const struct hr_cache_entry *entry, const char *folder) {
     char trash[HR__PATH_BYTES], key[KEY_BYTES], id[HR_CACHE_ID_CHARACTERS];
-    struct held_lock *lock;
+    struct hr__held_lock *lock;
     const char *name = strrchr(folder, '/') + 1; /* FOLDER is TOP/objects/KEY */
     int top_bytes = (int)(name - folder) - (int)sizeof "/objects";
     hr__cache_draw_id(id);
@@ -220,7 +220,7 @@ static void delete_folder(struct collection *all, const struct hr_cache_entry *e
 /* An unfinished build of a process that has ended. */
 static void delete_orphan(struct collection *all, const struct hr_cache_entry *entry) {
     char folder[HR__PATH_BYTES], key[KEY_BYTES];
-    struct held_lock *lock;
+    struct hr__held_lock *lock;
     folder_of(entry, folder);
     const char *name = strrchr(folder, '/') + 1;
     snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "."), name);
@@ -230,7 +230,7 @@ static void delete_orphan(struct collection *all, const struct hr_cache_entry *e
     count_deleted(all, entry->info.bytes);
 }
 
-static bool is_over(const struct hr_cache_entry *entry, const char *boot_id, const struct record *record) {
+static bool is_over(const struct hr_cache_entry *entry, const char *boot_id, const struct hr__cache_record *record) {
     return entry->info.keep == HR_CACHE_KEEP_JOB ||
            (entry->info.keep == HR_CACHE_KEEP_BOOT && *boot_id && strcmp(record->boot_id, boot_id) != 0);
 }
@@ -238,7 +238,7 @@ static bool is_over(const struct hr_cache_entry *entry, const char *boot_id, con
 static int sort_entry(void *context, const struct hr_cache_entry *entry) {
     struct collection *all = context;
     char boot_id[HR__BOOT_ID_BYTES], folder[HR__PATH_BYTES];
-    struct record record;
+    struct hr__cache_record record;
     if (entry->state == HR_CACHE_REMOVED || entry->state == HR_CACHE_DAMAGED) delete_folder(all, entry);
     if (entry->state == HR_CACHE_ORPHAN) delete_orphan(all, entry);
     if (entry->state != HR_CACHE_READY) return 0;
@@ -279,7 +279,7 @@ static void keep_quota(struct collection *all, uint64_t quota_bytes) {
     all->result.bytes_left = left;
 }
 
-static int lock_collection(hr_cache *cache, struct held_lock **ret_lock) {
+static int lock_collection(hr_cache *cache, struct hr__held_lock **ret_lock) {
     int r = hr__lock_take(cache, "quota", ret_lock);
     if (r == -EAGAIN || r == -EDEADLK)
         return hr__fail(-EBUSY, "cache: another process is collecting in %s; try again", cache->root);
@@ -290,7 +290,7 @@ int hr_cache_collect(hr_cache *cache, int64_t older_ns, uint64_t quota_bytes,
                      int (*visit)(void *context, const struct hr_cache_entry *entry), void *context,
                      struct hr_cache_collected *ret_collected) {
     struct collection all = {.cache = cache, .visit = visit, .context = context};
-    struct held_lock *lock;
+    struct hr__held_lock *lock;
     int r = lock_collection(cache, &lock);
     if (r < 0) return r;
     all.before_ns = older_ns < 0 ? INT64_MIN : hr__wall_ns() - older_ns;

@@ -11,16 +11,16 @@
  * An object of array files:
  *
  *     arrays    each at a multiple of 64
- *     entries   struct files_entry each, sorted by stem, then by member
+ *     entries   struct hr__files_entry each, sorted by stem, then by member
  *     shapes    8 bytes for each dimension
  *     texts     stems, members and dtypes
- *     tail      struct files_tail; the last bytes of the object
+ *     tail      struct hr__files_tail; the last bytes of the object
  */
 
 enum { FILES_ALIGN = 64, DTYPE_BYTES = 32 };
 #define HR__FILES_MAGIC UINT64_C(0x31454c4946435248) /* "HRCFILE1" */
 
-struct files_entry {
+struct hr__files_entry {
     uint64_t data_at, bytes;
     uint64_t shape_at;                     /* number of the first dimension among the shapes */
     uint64_t stem_at, member_at, dtype_at; /* within the texts */
@@ -29,38 +29,38 @@ struct files_entry {
     uint8_t is_member, is_fortran;
 };
 
-struct files_tail {
+struct hr__files_tail {
     uint64_t magic, count, entries_at, shapes_at, shape_count, texts_at, text_bytes;
 };
 
 /* ---- npy.c: the header of a .npy file ---- */
 
-struct npy {
+struct hr__npy {
     char dtype[DTYPE_BYTES];
     uint32_t header_bytes; /* the data follows */
     uint32_t dimension_count;
     uint64_t dimensions[HR_FILES_MAX_DIMENSIONS];
-    uint64_t bytes; /* of the data */
+    uint64_t bytes; /* size of the data */
     bool is_fortran;
 };
 enum { NPY_HEADER_MAX = 65536 };
 /* Parses the first `count` bytes of a .npy file called `name` in messages. -EINVAL with the reason. */
-int hr__npy_parse(const unsigned char *head, uint64_t count, const char *name, struct npy *ret_npy);
+int hr__npy_parse(const unsigned char *head, uint64_t count, const char *name, struct hr__npy *ret_npy);
 
 /* ---- zip.c: the members of a .npz file ---- */
 
-struct zip_member {
+struct hr__zip_member {
     char *name;                            /* owned by the list, without ".npy" */
     uint64_t data_at, packed_bytes, bytes; /* bytes: unpacked */
     uint32_t crc;
     bool is_deflated;
 };
-struct zip_list {
-    struct zip_member *members;
+struct hr__zip_list {
+    struct hr__zip_member *members;
     size_t count;
 };
-int hr__zip_read(int fd, uint64_t file_bytes, const char *path, struct zip_list *ret_list); /* -EINVAL, -ENOMEM */
-void hr__zip_free(struct zip_list *list);
+int hr__zip_read(int fd, uint64_t file_bytes, const char *path, struct hr__zip_list *ret_list); /* -EINVAL, -ENOMEM */
+void hr__zip_free(struct hr__zip_list *list);
 
 /* ---- inflate.c ---- */
 
@@ -71,27 +71,27 @@ int hr__inflate(int fd, uint64_t at, uint64_t packed_bytes,
 
 /* ---- plan.c ---- */
 
-struct plan_file {
+struct hr__plan_file {
     char *path, *stem;
     uint64_t bytes, inode;
     int64_t changed_ns;
     bool is_npz;
-    struct zip_list members;
+    struct hr__zip_list members;
     uint64_t first_array, array_count;
 };
 
-struct plan_array {
+struct hr__plan_array {
     uint32_t file;
-    const struct zip_member *member; /* NULL: of a .npy */
-    uint64_t source_at;              /* of the data in the file; of a deflated member, within its unpacked bytes */
-    uint64_t at;                     /* in the object */
-    struct npy npy;
+    const struct hr__zip_member *member; /* NULL: of a .npy */
+    uint64_t source_at; /* offset of the data in the file, or in the unpacked bytes of a deflated member */
+    uint64_t at;        /* offset in the object */
+    struct hr__npy npy;
 };
 
 struct hr_files_plan {
-    struct plan_file *files;
+    struct hr__plan_file *files;
     size_t file_count, file_room;
-    struct plan_array *arrays;
+    struct hr__plan_array *arrays;
     size_t array_count;
     unsigned char *index; /* entries, shapes, texts and tail */
     uint64_t index_at, index_bytes;

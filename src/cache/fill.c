@@ -27,7 +27,7 @@ struct filling {
     _Atomic uint64_t next, done_bytes, running;
     _Atomic int error; /* the first one */
     pthread_mutex_t lock;
-    char message[MESSAGE_BYTES]; /* of that error, whose own is in the memory of its thread */
+    char message[MESSAGE_BYTES]; /* a copy of that error's message, which is in the memory of its thread */
 };
 
 static void note_error(struct filling *all, int error) {
@@ -48,12 +48,12 @@ struct reader {
     unsigned char *piece;
 };
 
-static int has_changed(const struct plan_file *file) {
+static int has_changed(const struct hr__plan_file *file) {
     return hr__fail(-ESTALE, "cache: %s changed while it was copied; try again when it is complete", file->path);
 }
 
 static int open_source(struct reader *reader, uint32_t number) {
-    const struct plan_file *file = &reader->all->plan->files[number];
+    const struct hr__plan_file *file = &reader->all->plan->files[number];
     struct hr__file_info info = {0};
     if (reader->fd >= 0 && reader->file == number) return 0;
     hr__close(&reader->fd);
@@ -66,8 +66,8 @@ static int open_source(struct reader *reader, uint32_t number) {
 }
 
 /* Copies `count` bytes of an array, from byte `from` on. */
-static int copy_part(struct reader *reader, const struct plan_array *array, uint64_t from, uint64_t count) {
-    const struct plan_file *file = &reader->all->plan->files[array->file];
+static int copy_part(struct reader *reader, const struct hr__plan_array *array, uint64_t from, uint64_t count) {
+    const struct hr__plan_file *file = &reader->all->plan->files[array->file];
     int r = open_source(reader, array->file);
     while (r == 0 && count) {
         uint64_t step = hr__min(count, PIECE);
@@ -86,14 +86,14 @@ static int copy_part(struct reader *reader, const struct plan_array *array, uint
 
 struct unpacking {
     struct reader *reader;
-    const struct plan_array *array;
-    uint64_t at; /* in the unpacked bytes */
+    const struct hr__plan_array *array;
+    uint64_t at; /* offset in the unpacked bytes */
     uint32_t crc;
 };
 
 static int write_unpacked(void *context, const unsigned char *bytes, uint64_t count) {
     struct unpacking *unpacking = context;
-    const struct plan_array *array = unpacking->array;
+    const struct hr__plan_array *array = unpacking->array;
     uint64_t at = unpacking->at, skipped = 0;
     unpacking->crc = (uint32_t)crc32(unpacking->crc, bytes, (uInt)count);
     unpacking->at += count;
@@ -113,15 +113,15 @@ static uint64_t chunk_of(uint64_t at) {
 }
 
 /* Returns true if all chunks that an array lies in are complete. */
-static bool is_complete(const struct filling *all, const struct plan_array *array) {
+static bool is_complete(const struct filling *all, const struct hr__plan_array *array) {
     if (!array->npy.bytes) return true;
     for (uint64_t i = chunk_of(array->at); i <= chunk_of(array->at + array->npy.bytes - 1); i++)
         if (!hr_cache_build_has(all->build, i)) return false;
     return true;
 }
 
-static int unpack(struct reader *reader, const struct plan_array *array) {
-    const struct plan_file *file = &reader->all->plan->files[array->file];
+static int unpack(struct reader *reader, const struct hr__plan_array *array) {
+    const struct hr__plan_file *file = &reader->all->plan->files[array->file];
     struct unpacking unpacking = {.reader = reader, .array = array};
     int r = open_source(reader, array->file);
     if (r < 0) return r;
@@ -159,7 +159,7 @@ static int fill_chunk(struct reader *reader, uint64_t chunk) {
     uint64_t begin = chunk * HR_CACHE_CHUNK_BYTES, end = hr__min(begin + HR_CACHE_CHUNK_BYTES, all->bytes);
     int r = 0;
     for (size_t i = first_array_after(all->plan, begin); r == 0 && i < all->plan->array_count; i++) {
-        const struct plan_array *array = &all->plan->arrays[i];
+        const struct hr__plan_array *array = &all->plan->arrays[i];
         if (array->at >= end) break;
         uint64_t from = hr__max(begin, array->at), to = hr__min(end, array->at + array->npy.bytes);
         if (from >= to || (array->member && array->member->is_deflated)) continue;
@@ -173,7 +173,7 @@ static int fill_chunk(struct reader *reader, uint64_t chunk) {
 /* ---- threads ---- */
 
 static int do_array(struct reader *reader, uint64_t number) {
-    const struct plan_array *array = &reader->all->plan->arrays[number];
+    const struct hr__plan_array *array = &reader->all->plan->arrays[number];
     bool is_packed = array->member && array->member->is_deflated;
     return is_packed && !is_complete(reader->all, array) ? unpack(reader, array) : 0;
 }
@@ -246,7 +246,7 @@ static int run_tasks(struct filling *all, struct task task, uint32_t worker_coun
 /* A file that was written while it was copied may be half old and half new in the copy. */
 static int check_sources(const hr_files_plan *plan) {
     for (size_t i = 0; i < plan->file_count; i++) {
-        const struct plan_file *file = &plan->files[i];
+        const struct hr__plan_file *file = &plan->files[i];
         struct hr__file_info info = {0};
         int fd = -1;
         int r = hr__file_open(file->path, &fd);

@@ -13,7 +13,7 @@
 
 /* The places of the next parts of the index. */
 struct maker {
-    struct files_entry *entries;
+    struct hr__files_entry *entries;
     uint64_t *shapes;
     char *texts;
     uint64_t shape_count, text_bytes;
@@ -29,15 +29,15 @@ static uint64_t put_text(struct maker *maker, const char *text, uint32_t *ret_by
 }
 
 static void put_entry(struct maker *maker, const hr_files_plan *plan, size_t number) {
-    const struct plan_array *array = &plan->arrays[number];
-    const struct npy *npy = &array->npy;
-    struct files_entry *entry = &maker->entries[number];
-    *entry = (struct files_entry){.data_at = array->at,
-                                  .bytes = npy->bytes,
-                                  .shape_at = maker->shape_count,
-                                  .dimension_count = (uint16_t)npy->dimension_count,
-                                  .is_member = array->member != NULL,
-                                  .is_fortran = npy->is_fortran};
+    const struct hr__plan_array *array = &plan->arrays[number];
+    const struct hr__npy *npy = &array->npy;
+    struct hr__files_entry *entry = &maker->entries[number];
+    *entry = (struct hr__files_entry){.data_at = array->at,
+                                      .bytes = npy->bytes,
+                                      .shape_at = maker->shape_count,
+                                      .dimension_count = (uint16_t)npy->dimension_count,
+                                      .is_member = array->member != NULL,
+                                      .is_fortran = npy->is_fortran};
     memcpy(maker->shapes + maker->shape_count, npy->dimensions, npy->dimension_count * sizeof(uint64_t));
     maker->shape_count += npy->dimension_count;
     entry->stem_at = put_text(maker, plan->files[array->file].stem, &entry->stem_bytes);
@@ -58,14 +58,14 @@ int hr__files_make_index(hr_files_plan *plan) {
     uint64_t shapes = 0, texts = 0, count = plan->array_count;
     place_arrays(plan);
     for (size_t i = 0; i < count; i++) {
-        const struct plan_array *array = &plan->arrays[i];
+        const struct hr__plan_array *array = &plan->arrays[i];
         shapes += array->npy.dimension_count;
         texts += strlen(plan->files[array->file].stem) + (array->member ? strlen(array->member->name) : 0) +
                  strlen(array->npy.dtype);
     }
-    uint64_t shapes_at = count * sizeof(struct files_entry), texts_at = shapes_at + shapes * sizeof(uint64_t);
+    uint64_t shapes_at = count * sizeof(struct hr__files_entry), texts_at = shapes_at + shapes * sizeof(uint64_t);
     uint64_t tail_at = hr__round_up(texts_at + texts, 8);
-    plan->index_bytes = tail_at + sizeof(struct files_tail);
+    plan->index_bytes = tail_at + sizeof(struct hr__files_tail);
     plan->index = hr__realloc(NULL, plan->index_bytes);
     if (!plan->index) return -ENOMEM;
     memset(plan->index, 0, plan->index_bytes);
@@ -73,13 +73,13 @@ int hr__files_make_index(hr_files_plan *plan) {
                           .shapes = (void *)(plan->index + shapes_at),
                           .texts = (char *)plan->index + texts_at};
     for (size_t i = 0; i < count; i++) put_entry(&maker, plan, i);
-    struct files_tail tail = {.magic = HR__FILES_MAGIC,
-                              .count = count,
-                              .entries_at = plan->index_at,
-                              .shapes_at = plan->index_at + shapes_at,
-                              .shape_count = shapes,
-                              .texts_at = plan->index_at + texts_at,
-                              .text_bytes = texts};
+    struct hr__files_tail tail = {.magic = HR__FILES_MAGIC,
+                                  .count = count,
+                                  .entries_at = plan->index_at,
+                                  .shapes_at = plan->index_at + shapes_at,
+                                  .shape_count = shapes,
+                                  .texts_at = plan->index_at + texts_at,
+                                  .text_bytes = texts};
     memcpy(plan->index + tail_at, &tail, sizeof tail);
     return 0;
 }
@@ -96,12 +96,12 @@ static bool is_within(uint64_t at, uint64_t count, uint64_t size, uint64_t end) 
     return hr__mul(count, size, &bytes) && hr__add(at, bytes, &last) && last <= end;
 }
 
-static int read_tail(const unsigned char *memory, uint64_t bytes, struct files_tail *ret_tail) {
-    struct files_tail tail;
+static int read_tail(const unsigned char *memory, uint64_t bytes, struct hr__files_tail *ret_tail) {
+    struct hr__files_tail tail;
     if (bytes < sizeof tail) return damaged();
     memcpy(&tail, memory + bytes - sizeof tail, sizeof tail);
     uint64_t end = bytes - sizeof tail;
-    if (tail.magic != HR__FILES_MAGIC || !is_within(tail.entries_at, tail.count, sizeof(struct files_entry), end) ||
+    if (tail.magic != HR__FILES_MAGIC || !is_within(tail.entries_at, tail.count, sizeof(struct hr__files_entry), end) ||
         !is_within(tail.shapes_at, tail.shape_count, 8, end) || !is_within(tail.texts_at, tail.text_bytes, 1, end))
         return damaged();
     *ret_tail = tail;
@@ -109,15 +109,15 @@ static int read_tail(const unsigned char *memory, uint64_t bytes, struct files_t
 }
 
 int hr_files_count(const void *memory, uint64_t bytes, uint64_t *ret_count) {
-    struct files_tail tail;
+    struct hr__files_tail tail;
     int r = read_tail(memory, bytes, &tail);
     if (r == 0) *ret_count = tail.count;
     return r;
 }
 
-static int read_entry(const unsigned char *memory, const struct files_tail *tail, uint64_t number,
-                      struct files_entry *ret_entry) {
-    struct files_entry entry;
+static int read_entry(const unsigned char *memory, const struct hr__files_tail *tail, uint64_t number,
+                      struct hr__files_entry *ret_entry) {
+    struct hr__files_entry entry;
     memcpy(&entry, memory + tail->entries_at + number * sizeof entry, sizeof entry);
     if (!is_within(entry.stem_at, entry.stem_bytes, 1, tail->text_bytes) ||
         !is_within(entry.member_at, entry.member_bytes, 1, tail->text_bytes) ||
@@ -131,8 +131,8 @@ static int read_entry(const unsigned char *memory, const struct files_tail *tail
 
 int hr_files_read(const void *memory, uint64_t bytes, uint64_t number, struct hr_files_array *ret_array) {
     const unsigned char *base = memory;
-    struct files_tail tail;
-    struct files_entry entry;
+    struct hr__files_tail tail;
+    struct hr__files_entry entry;
     int r = read_tail(memory, bytes, &tail);
     if (r == 0 && number >= tail.count) return hr__fail(-ERANGE, "cache: there are fewer arrays");
     if (r == 0) r = read_entry(memory, &tail, number, &entry);
@@ -154,8 +154,8 @@ int hr_files_read(const void *memory, uint64_t bytes, uint64_t number, struct hr
 }
 
 /* Compares the stem of an entry with a text, as strcmp does. */
-static int compare_stem(const unsigned char *memory, const struct files_tail *tail, const struct files_entry *entry,
-                        const char *stem, uint64_t stem_bytes) {
+static int compare_stem(const unsigned char *memory, const struct hr__files_tail *tail,
+                        const struct hr__files_entry *entry, const char *stem, uint64_t stem_bytes) {
     uint64_t common = hr__min(entry->stem_bytes, stem_bytes);
     int order = memcmp(memory + tail->texts_at + entry->stem_at, stem, common);
     return order ? order : (entry->stem_bytes > stem_bytes) - (entry->stem_bytes < stem_bytes);
@@ -163,8 +163,8 @@ static int compare_stem(const unsigned char *memory, const struct files_tail *ta
 
 int hr_files_find(const void *memory, uint64_t bytes, const char *stem, uint64_t stem_bytes, uint64_t *ret_first,
                   uint64_t *ret_count) {
-    struct files_tail tail;
-    struct files_entry entry;
+    struct hr__files_tail tail;
+    struct hr__files_entry entry;
     int r = read_tail(memory, bytes, &tail);
     if (r < 0) return r;
     uint64_t low = 0, high = tail.count;

@@ -90,7 +90,7 @@ static int count_claim(void *context, const struct hr_cache_claim *claim) {
 
 /* ---- entries ---- */
 
-static void fill_info(const struct record *record, const char *path, struct hr_cached_info *ret_info) {
+static void fill_info(const struct hr__cache_record *record, const char *path, struct hr_cached_info *ret_info) {
     *ret_info = (struct hr_cached_info){.name = record->name ? record->name : "",
                                         .version = record->version ? record->version : "",
                                         .id = record->id,
@@ -110,7 +110,7 @@ static void fill_info(const struct record *record, const char *path, struct hr_c
 
 static void look_at_build(const struct listing *listing, const char *name, struct hr_cache_entry *entry) {
     char key[KEY_BYTES];
-    struct build_state state;
+    struct hr__build_state state;
     snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "."), name);
     bool is_taken = hr__lock_is_taken(listing->cache, key);
     hr__state_read(listing->cache, key, &state);
@@ -118,7 +118,8 @@ static void look_at_build(const struct listing *listing, const char *name, struc
     entry->state = is_taken ? HR_CACHE_BUILDING : HR_CACHE_ORPHAN;
 }
 
-static void judge_files(const char *folder, const char *path, struct record *record, struct hr_cache_entry *entry) {
+static void judge_files(const char *folder, const char *path, struct hr__cache_record *record,
+                        struct hr_cache_entry *entry) {
     struct hr__file_info info;
     char record_path[HR__PATH_BYTES];
     int r = hr__record_read(folder, record);
@@ -132,7 +133,7 @@ static void judge_files(const char *folder, const char *path, struct record *rec
 static int visit_entry(void *context, const char *name) {
     const struct listing *listing = context;
     struct hr_cache_entry entry = {0};
-    struct record record;
+    struct hr__cache_record record;
     char folder[HR__PATH_BYTES], path[HR__PATH_BYTES];
     if (hr__path(folder, "%s/%s/%s", listing->cache->stores[listing->store].path, listing->part, name) < 0 ||
         hr__path(path, "%s/data", folder) < 0)

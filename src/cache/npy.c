@@ -60,7 +60,7 @@ static bool take_number(struct cursor *cursor, uint64_t *ret_number) {
     return true;
 }
 
-static bool take_shape(struct cursor *cursor, struct npy *npy) {
+static bool take_shape(struct cursor *cursor, struct hr__npy *npy) {
     if (!take(cursor, '(')) return false;
     while (!take(cursor, ')')) {
         if (npy->dimension_count == HR_FILES_MAX_DIMENSIONS) return false;
@@ -89,7 +89,7 @@ static uint64_t item_bytes(const char *dtype) {
     return size > UINT32_MAX ? 0 : kind == 'U' ? 4 * size : size;
 }
 
-static int check_dtype(const char *name, struct cursor *cursor, struct npy *npy, uint64_t *ret_item_bytes) {
+static int check_dtype(const char *name, struct cursor *cursor, struct hr__npy *npy, uint64_t *ret_item_bytes) {
     if (!take(cursor, '[') && !take_text(cursor, npy->dtype, sizeof npy->dtype)) return malformed(name);
     if (!*npy->dtype)
         return hr__fail(-EINVAL,
@@ -106,7 +106,7 @@ static int check_dtype(const char *name, struct cursor *cursor, struct npy *npy,
 
 /* ---- the header ---- */
 
-static int parse_dict(const char *name, struct cursor *cursor, struct npy *npy, uint64_t *ret_item_bytes) {
+static int parse_dict(const char *name, struct cursor *cursor, struct hr__npy *npy, uint64_t *ret_item_bytes) {
     char key[32];
     bool has_dtype = false, has_order = false, has_shape = false;
     if (!take(cursor, '{')) return malformed(name);
@@ -130,9 +130,9 @@ static int parse_dict(const char *name, struct cursor *cursor, struct npy *npy, 
     return has_dtype && has_order && has_shape ? 0 : malformed(name);
 }
 
-int hr__npy_parse(const unsigned char *head, uint64_t count, const char *name, struct npy *ret_npy) {
+int hr__npy_parse(const unsigned char *head, uint64_t count, const char *name, struct hr__npy *ret_npy) {
     static const unsigned char magic[6] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
-    struct npy npy = {.dimension_count = 0};
+    struct hr__npy npy = {.dimension_count = 0};
     uint64_t text_bytes, text_at, size = 0;
     if (count < 12 || memcmp(head, magic, sizeof magic) != 0 || head[6] < 1 || head[6] > 3) return malformed(name);
     text_at = head[6] == 1 ? 10 : 12;

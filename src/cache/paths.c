@@ -32,16 +32,16 @@ static char *copy_text(const char *text, size_t length) {
 static int add_file(hr_files_plan *plan, const char *path) {
     if (plan->file_count == plan->file_room) {
         size_t room = 2 * plan->file_room + 64;
-        struct plan_file *more = hr__realloc(plan->files, room * sizeof *more);
+        struct hr__plan_file *more = hr__realloc(plan->files, room * sizeof *more);
         if (!more) return -ENOMEM;
         plan->files = more;
         plan->file_room = room;
     }
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    struct plan_file *file = &plan->files[plan->file_count++];
-    *file = (struct plan_file){.path = copy_text(path, strlen(path)),
-                               .stem = copy_text(name, strlen(name) - strlen(".npy")),
-                               .is_npz = has_suffix(name, ".npz")};
+    struct hr__plan_file *file = &plan->files[plan->file_count++];
+    *file = (struct hr__plan_file){.path = copy_text(path, strlen(path)),
+                                   .stem = copy_text(name, strlen(name) - strlen(".npy")),
+                                   .is_npz = has_suffix(name, ".npz")};
     return file->path && file->stem ? 0 : -ENOMEM;
 }
 

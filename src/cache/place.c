@@ -60,7 +60,7 @@ static bool fits_disk(uint64_t bytes, const struct hr__file_system *system, char
     return fits;
 }
 
-static bool fits(const struct store_folder *store, uint64_t bytes, char *ret_why) {
+static bool fits(const struct hr__store *store, uint64_t bytes, char *ret_why) {
     enum { FILES = 6 };
     struct hr__file_system system;
     int r = hr__file_system_look(store->path, &system);
@@ -72,7 +72,7 @@ static bool fits(const struct store_folder *store, uint64_t bytes, char *ret_why
     return store->is_memory ? fits_memory(bytes, &system, ret_why) : fits_disk(bytes, &system, ret_why);
 }
 
-int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t keep, uint32_t *ret_frozen,
+int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t keep, uint32_t *ret_store,
                      char *ret_why) {
     char first[HR__WHY_BYTES] = "keep=\"disk\" was asked for", second[HR__WHY_BYTES];
     bool wants_disk = keep == HR_CACHE_KEEP_DISK && !cache->is_given;
@@ -82,7 +82,7 @@ int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t
                         "folder on a disk",
                         name, cache->root);
     if (!wants_disk && fits(&cache->stores[0], bytes, first)) {
-        *ret_frozen = 0;
+        *ret_store = 0;
         memcpy(ret_why, first, HR__WHY_BYTES);
         return 0;
     }
@@ -94,7 +94,7 @@ int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t
     if (!fits(&cache->stores[1], bytes, second))
         return hr__fail(-ENOSPC, "cache: no room for '%s': %s; and %s; free some space (headrace cache gc)", name,
                         first, second);
-    *ret_frozen = 1;
+    *ret_store = 1;
     int length = snprintf(ret_why, HR__WHY_BYTES, "%.240s; %.240s", first, second);
     return length < 0 ? -EINVAL : 0;
 }

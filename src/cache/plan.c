@@ -30,7 +30,7 @@ static int keep_head(void *context, const unsigned char *bytes, uint64_t count) 
 }
 
 /* Reads the first bytes of a .npy file or member. */
-static int read_head(int fd, const struct plan_file *file, const struct zip_member *member, struct head *head) {
+static int read_head(int fd, const struct hr__plan_file *file, const struct hr__zip_member *member, struct head *head) {
     head->count = 0;
     if (member && member->is_deflated) {
         int r = hr__inflate(fd, member->data_at, member->packed_bytes, keep_head, head);
@@ -41,10 +41,10 @@ static int read_head(int fd, const struct plan_file *file, const struct zip_memb
     return hr__read_at(fd, at, head->bytes, head->count);
 }
 
-static int plan_array(int fd, const struct plan_file *file, uint32_t number, const struct zip_member *member,
-                      struct head *head, struct plan_array *ret_array) {
+static int plan_array(int fd, const struct hr__plan_file *file, uint32_t number, const struct hr__zip_member *member,
+                      struct head *head, struct hr__plan_array *ret_array) {
     char name[HR__PATH_BYTES];
-    struct plan_array array = {.file = number, .member = member};
+    struct hr__plan_array array = {.file = number, .member = member};
     if (hr__path(name, "%s%s%s", file->path, member ? ": " : "", member ? member->name : "") < 0) return -ENAMETOOLONG;
     int r = read_head(fd, file, member, head);
     if (r < 0) return hr__fail(-EINVAL, "cache: %s is damaged or cannot be read: %s", name, hr_error_text(r));
@@ -60,10 +60,10 @@ static int plan_array(int fd, const struct plan_file *file, uint32_t number, con
 }
 
 static int compare_members(const void *one, const void *other) {
-    return strcmp(((const struct zip_member *)one)->name, ((const struct zip_member *)other)->name);
+    return strcmp(((const struct hr__zip_member *)one)->name, ((const struct hr__zip_member *)other)->name);
 }
 
-static int read_members(int fd, struct plan_file *file) {
+static int read_members(int fd, struct hr__plan_file *file) {
     int r = hr__zip_read(fd, file->bytes, file->path, &file->members);
     if (r < 0) return r;
     if (file->members.count)
@@ -76,12 +76,12 @@ static int read_members(int fd, struct plan_file *file) {
 }
 
 static int plan_file(hr_files_plan *plan, uint32_t number, int fd, struct head *head) {
-    struct plan_file *file = &plan->files[number];
+    struct hr__plan_file *file = &plan->files[number];
     int r = file->is_npz ? read_members(fd, file) : 0;
     file->first_array = plan->array_count;
     file->array_count = file->is_npz ? file->members.count : 1;
     if (r < 0) return r;
-    struct plan_array *more = hr__realloc(plan->arrays, (plan->array_count + file->array_count + 1) * sizeof *more);
+    struct hr__plan_array *more = hr__realloc(plan->arrays, (plan->array_count + file->array_count + 1) * sizeof *more);
     if (!more) return -ENOMEM;
     plan->arrays = more;
     for (uint64_t i = 0; r == 0 && i < file->array_count; i++) {
@@ -93,7 +93,7 @@ static int plan_file(hr_files_plan *plan, uint32_t number, int fd, struct head *
 }
 
 static int look_at_file(hr_files_plan *plan, uint32_t number, struct head *head) {
-    struct plan_file *file = &plan->files[number];
+    struct hr__plan_file *file = &plan->files[number];
     struct hr__file_info info = {0};
     int fd = -1;
     int r = hr__file_open(file->path, &fd);
@@ -110,12 +110,12 @@ static int look_at_file(hr_files_plan *plan, uint32_t number, struct head *head)
 /* ---- the whole ---- */
 
 static int compare_files(const void *one, const void *other) {
-    return strcmp(((const struct plan_file *)one)->stem, ((const struct plan_file *)other)->stem);
+    return strcmp(((const struct hr__plan_file *)one)->stem, ((const struct hr__plan_file *)other)->stem);
 }
 
 static int check_stems(const hr_files_plan *plan) {
     for (size_t i = 1; i < plan->file_count; i++) {
-        const struct plan_file *one = &plan->files[i - 1], *other = &plan->files[i];
+        const struct hr__plan_file *one = &plan->files[i - 1], *other = &plan->files[i];
         if (strcmp(one->stem, other->stem) != 0) continue;
         return hr__fail(-EEXIST,
                         "cache: %s and %s would both be found as '%s'; rename one of them, or cache them under two "
@@ -128,7 +128,7 @@ static int check_stems(const hr_files_plan *plan) {
 static void make_stamp(hr_files_plan *plan) {
     uint64_t hash = plan->file_count;
     for (size_t i = 0; i < plan->file_count; i++) {
-        const struct plan_file *file = &plan->files[i];
+        const struct hr__plan_file *file = &plan->files[i];
         hash = hr__hash(file->path, strlen(file->path), hash);
         hash = hr__hash_word(file->bytes, hash);
         hash = hr__hash_word((uint64_t)file->changed_ns, hash);

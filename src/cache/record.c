@@ -18,7 +18,7 @@ enum { MAX_BYTES = 16 << 20 };
 
 static const char first_line[] = "headrace-cache 1\n";
 
-void hr__record_done(struct record *record) {
+void hr__record_done(struct hr__cache_record *record) {
     char **texts[] = {&record->name, &record->version, &record->format, &record->stamp,
                       &record->meta, &record->place,   &record->command};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -27,8 +27,8 @@ void hr__record_done(struct record *record) {
     }
 }
 
-void hr__record_init(struct record *record) {
-    *record = (struct record){0};
+void hr__record_init(struct hr__cache_record *record) {
+    *record = (struct hr__cache_record){0};
 }
 
 int hr__record_set(char **field, const char *value) {
@@ -42,8 +42,8 @@ int hr__record_set(char **field, const char *value) {
     return 0;
 }
 
-int hr__record_copy(const struct record *from, struct record *to) {
-    struct record copy = *from;
+int hr__record_copy(const struct hr__cache_record *from, struct hr__cache_record *to) {
+    struct hr__cache_record copy = *from;
     copy.name = copy.version = copy.format = copy.stamp = copy.meta = copy.place = copy.command = NULL;
     int r = hr__record_set(&copy.name, from->name);
     if (r == 0) r = hr__record_set(&copy.version, from->version);
@@ -101,7 +101,7 @@ static void put_number(struct text *text, const char *field, uint64_t value) {
     put_line(text, field, number);
 }
 
-static void put_all(struct text *text, const struct record *record) {
+static void put_all(struct text *text, const struct hr__cache_record *record) {
     put(text, first_line, sizeof first_line - 1);
     put_line(text, "name", record->name);
     put_line(text, "version", record->version);
@@ -136,7 +136,7 @@ static int write_text(const char *folder, const struct text *text) {
     return r < 0 ? r : hr__rename(temporary, path);
 }
 
-int hr__record_write(const struct record *record, const char *folder) {
+int hr__record_write(const struct hr__cache_record *record, const char *folder) {
     struct text text = {0};
     put_all(&text, record);
     int r = text.has_failed ? -ENOMEM : write_text(folder, &text);
@@ -181,7 +181,7 @@ static void unescape(char *value) {
     *to = '\0';
 }
 
-static int take_field(struct record *record, const char *field, const char *value) {
+static int take_field(struct hr__cache_record *record, const char *field, const char *value) {
     const struct {
         const char *field;
         char **text;
@@ -203,7 +203,7 @@ static int take_field(struct record *record, const char *field, const char *valu
 }
 
 /* Splits a text whose checksum matches into its lines. */
-static int take_lines(struct record *record, char *text) {
+static int take_lines(struct hr__cache_record *record, char *text) {
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         char *value = strchr(line, ' ');
@@ -218,7 +218,7 @@ static int take_lines(struct record *record, char *text) {
     return is_whole ? 0 : HR_E_CORRUPT;
 }
 
-static int parse(char *text, size_t count, struct record *record) {
+static int parse(char *text, size_t count, struct hr__cache_record *record) {
     if (strncmp(text, "headrace-cache ", 15) == 0 && strncmp(text, first_line, sizeof first_line - 1) != 0)
         return HR_E_VERSION;
     char *end = count ? strstr(text, "\nend ") : NULL;
@@ -229,8 +229,8 @@ static int parse(char *text, size_t count, struct record *record) {
     return take_lines(record, text + sizeof first_line - 1);
 }
 
-int hr__record_read(const char *folder, struct record *ret_record) {
-    struct record record;
+int hr__record_read(const char *folder, struct hr__cache_record *ret_record) {
+    struct hr__cache_record record;
     char path[HR__PATH_BYTES];
     char *text = NULL;
     size_t count = 0;

@@ -13,22 +13,22 @@
  * The record of an object or of a build: the file "info", lines of "field value" with a checksum in the last one.
  * Newlines and backslashes in values are escaped. It is written once, under another name, and renamed.
  */
-struct record {
+struct hr__cache_record {
     char *name, *version, *format, *stamp, *meta, *place, *command; /* owned; never NULL after record_init */
     char id[HR_CACHE_ID_CHARACTERS];
     char boot_id[HR__BOOT_ID_BYTES];
     uint32_t keep, pid;
     int64_t built_ns;
     uint64_t bytes, chunk_bytes;
-    uint64_t sums_hash; /* of the file of checksums */
+    uint64_t sums_hash; /* hash of the file of checksums */
 };
 
-void hr__record_init(struct record *record);
-void hr__record_done(struct record *record); /* frees the texts; of a record that is all 0, too */
-int hr__record_copy(const struct record *from, struct record *to);
+void hr__record_init(struct hr__cache_record *record);
+void hr__record_done(struct hr__cache_record *record); /* frees the texts; of a record that is all 0, too */
+int hr__record_copy(const struct hr__cache_record *from, struct hr__cache_record *to);
 int hr__record_set(char **field, const char *value); /* copies. -ENOMEM */
-int hr__record_write(const struct record *record, const char *folder);
+int hr__record_write(const struct hr__cache_record *record, const char *folder);
 /* -ENOENT; HR_E_CORRUPT; HR_E_VERSION. The record is owned by the caller. */
-int hr__record_read(const char *folder, struct record *ret_record);
+int hr__record_read(const char *folder, struct hr__cache_record *ret_record);
 
 #endif

@@ -52,7 +52,7 @@ static size_t split_stem(const struct keys *keys, const char *stem, uint64_t *re
     return longest ? length - longest - 1 : length;
 }
 
-static uint64_t keys_of_members(const struct keys *keys, const struct plan_file *file) {
+static uint64_t keys_of_members(const struct keys *keys, const struct hr__plan_file *file) {
     uint64_t found = 0;
     for (size_t i = 0; i < file->members.count; i++)
         for (uint32_t k = 0; k < keys->count; k++)
@@ -60,7 +60,7 @@ static uint64_t keys_of_members(const struct keys *keys, const struct plan_file 
     return found;
 }
 
-static int name_scene(const struct keys *keys, const struct plan_file *file, struct scene *ret_scene) {
+static int name_scene(const struct keys *keys, const struct hr__plan_file *file, struct scene *ret_scene) {
     uint64_t found = 0;
     size_t length = file->is_npz ? strlen(file->stem) : split_stem(keys, file->stem, &found);
     char *name = hr__realloc(NULL, length + 1);

@@ -18,7 +18,7 @@ uint64_t hr__count_chunks(uint64_t bytes, uint64_t chunk_bytes) {
     return bytes / chunk_bytes + (bytes % chunk_bytes != 0);
 }
 
-uint64_t hr__chunk_end(const struct record *record, uint64_t chunk) {
+uint64_t hr__chunk_end(const struct hr__cache_record *record, uint64_t chunk) {
     return hr__min((chunk + 1) * record->chunk_bytes, record->bytes);
 }
 
@@ -46,7 +46,7 @@ struct search {
     hr_cache *cache;
     const char *key;
     size_t key_length;
-    const char *folder; /* of unfinished builds */
+    const char *folder; /* the folder of unfinished builds */
     uint64_t newest;
     uint32_t store;
     bool is_found;
@@ -87,14 +87,14 @@ void hr__partials_delete(hr_cache *cache, const char *key) {
     }
 }
 
-int hr__partial_find(hr_cache *cache, const char *key, uint32_t *ret_frozen, char *ret_folder) {
+int hr__partial_find(hr_cache *cache, const char *key, uint32_t *ret_store, char *ret_folder) {
     for (uint32_t i = 0; i < cache->store_count; i++) {
         char partial[HR__PATH_BYTES];
         struct search search = {.key = key, .key_length = strlen(key)};
         if (hr__path(partial, "%s/partial", cache->stores[i].path) < 0) continue;
         hr__folder_visit(partial, find_newest, &search);
         if (!search.is_found) continue;
-        *ret_frozen = i;
+        *ret_store = i;
         return hr__path(ret_folder, "%s/%s.%" PRIu64, partial, key, search.newest);
     }
     return -ENOENT;
@@ -109,7 +109,7 @@ static int name_folder(hr_cache_build *build, uint32_t store) {
 
 /* ---- taking over ---- */
 
-static bool is_same_plan(const struct record *a, const struct record *b) {
+static bool is_same_plan(const struct hr__cache_record *a, const struct hr__cache_record *b) {
     return strcmp(a->name, b->name) == 0 && strcmp(a->version, b->version) == 0 && strcmp(a->stamp, b->stamp) == 0 &&
            strcmp(a->format, b->format) == 0 && strcmp(a->meta, b->meta) == 0 && a->bytes == b->bytes &&
            a->chunk_bytes == b->chunk_bytes && a->keep == b->keep;
@@ -142,7 +142,7 @@ static int check_chunks(hr_cache_build *build) {
 /* Returns true if the newest unfinished build is of the same plan and is now this one's. */
 static bool take_over(hr_cache_build *build) {
     char folder[HR__PATH_BYTES];
-    struct record found;
+    struct hr__cache_record found;
     uint32_t store;
     if (hr__partial_find(build->cache, build->key, &store, folder) < 0 || hr__record_read(folder, &found) < 0)
         return false;

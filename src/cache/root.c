@@ -60,8 +60,7 @@ static int make_parts(const char *folder, const char *const *parts, size_t count
 }
 
 /* Makes and checks a root, and the folders in it. */
-static int open_store(const char *root, bool has_locks, struct store_folder *ret_frozen,
-                      struct hr__file_info *ret_info) {
+static int open_store(const char *root, bool has_locks, struct hr__store *ret_store, struct hr__file_info *ret_info) {
     static const char *const parts[] = {"",          "/v1",       "/v1/objects", "/v1/partial",
                                         "/v1/trash", "/v1/locks", "/v1/claims"};
     enum { ALL = sizeof parts / sizeof *parts, WITHOUT_LOCKS = ALL - 2 };
@@ -73,8 +72,8 @@ static int open_store(const char *root, bool has_locks, struct store_folder *ret
     if (r == 0) r = check_folder(root, ret_info);
     if (r == 0) r = check_file_system(root, &system);
     if (r == 0) r = make_parts(root, parts + 1, (has_locks ? ALL : WITHOUT_LOCKS) - 1);
-    if (r == 0) r = hr__path(ret_frozen->path, "%s/v1", root);
-    if (r == 0) ret_frozen->is_memory = system.is_memory;
+    if (r == 0) r = hr__path(ret_store->path, "%s/v1", root);
+    if (r == 0) ret_store->is_memory = system.is_memory;
     return r;
 }
 
@@ -142,7 +141,7 @@ static void find_disk(hr_cache *cache) {
 
 int hr__cache_make_disk(hr_cache *cache) {
     struct hr__file_info info;
-    struct store_folder disk;
+    struct hr__store disk;
     char root[HR__PATH_BYTES], parent[HR__PATH_BYTES];
     if (cache->is_given) return hr__fail(-ENOENT, "cache: all data is in %s, which was given", cache->root);
     if (cache->store_count == STORES) return 0;

@@ -15,7 +15,7 @@ enum {
     LARGEST_EXTENT = 32 << 20,
     SMALLEST_EXTENT = 64 << 10,
     HUGE_BYTES = 2 << 20,
-    PARTS = 128, /* of the budget: more than there are processes, and few enough that each is large */
+    PARTS = 128, /* extents of the budget: more than there are processes, and few enough that each is large */
     PATIENCE = 4 /* times the mean */
 };
 #define LARGEST_COUNT (UINT64_C(1) << 48)
@@ -58,26 +58,26 @@ static uint64_t choose_extent(uint64_t budget) {
     return hr__max(part / unit * unit, SMALLEST_EXTENT);
 }
 
-static struct samples_head plan_of(uint64_t count, uint64_t budget) {
+static struct hr__samples_head plan_of(uint64_t count, uint64_t budget) {
     uint64_t extent_bytes = choose_extent(budget), extent_count = budget / extent_bytes;
-    uint64_t extents_at = SAMPLES_HEAD + hr__round_up(count * sizeof(struct samples_entry), SAMPLE_ALIGN);
-    uint64_t data_at = hr__round_up(extents_at + extent_count * sizeof(struct samples_extent), HUGE_BYTES);
-    return (struct samples_head){.magic = HR__SAMPLES_MAGIC,
-                                 .version = SAMPLES_VERSION,
-                                 .head_bytes = sizeof(struct samples_head),
-                                 .count = count,
-                                 .extent_bytes = extent_bytes,
-                                 .extent_count = extent_count,
-                                 .entries_at = SAMPLES_HEAD,
-                                 .extents_at = extents_at,
-                                 .data_at = data_at,
-                                 .end = data_at + extent_count * extent_bytes,
-                                 .boot = this_boot(),
-                                 .leases = 0};
+    uint64_t extents_at = SAMPLES_HEAD + hr__round_up(count * sizeof(struct hr__samples_entry), SAMPLE_ALIGN);
+    uint64_t data_at = hr__round_up(extents_at + extent_count * sizeof(struct hr__samples_extent), HUGE_BYTES);
+    return (struct hr__samples_head){.magic = HR__SAMPLES_MAGIC,
+                                     .version = SAMPLES_VERSION,
+                                     .head_bytes = sizeof(struct hr__samples_head),
+                                     .count = count,
+                                     .extent_bytes = extent_bytes,
+                                     .extent_count = extent_count,
+                                     .entries_at = SAMPLES_HEAD,
+                                     .extents_at = extents_at,
+                                     .data_at = data_at,
+                                     .end = data_at + extent_count * extent_bytes,
+                                     .boot = this_boot(),
+                                     .makers = 0};
 }
 
 /* The file of hr_cache_build_file, with the head and the entries committed. */
-static int make_file(hr_cache_build *build, const struct samples_head *plan) {
+static int make_file(hr_cache_build *build, const struct hr__samples_head *plan) {
     const char *path;
     int r = hr_cache_build_file(build, plan->end, &path);
     if (r < 0) return r;
@@ -97,7 +97,7 @@ int hr_samples_build(hr_cache_build *build, uint64_t count, uint64_t budget_byte
                         build->record.name, budget_bytes);
     if (count > LARGEST_COUNT)
         return hr__fail(-EINVAL, "cache: '%s' cannot have %" PRIu64 " samples", build->record.name, count);
-    struct samples_head plan = plan_of(count, budget_bytes);
+    struct hr__samples_head plan = plan_of(count, budget_bytes);
     int r = make_file(build, &plan);
     if (r < 0) return r;
     build->record.bytes = build->record.chunk_bytes = plan.end;
@@ -125,7 +125,7 @@ static void unlock_all(void) {
 static void after_fork_in_child(void) {
     for (hr_samples *one = table; one; one = one->next) {
         hr__close(&one->fd);
-        atomic_store(&one->lease, 0);
+        atomic_store(&one->maker, 0);
         one->filling.is_taken = false;
     }
     unlock_all();
@@ -135,25 +135,25 @@ static void install(void) {
     pthread_atfork(before_fork, unlock_all, after_fork_in_child);
 }
 
-/* Gives the handle a descriptor and a lease of its own. The caller has the lock. */
-static int take_lease(hr_samples *samples) {
+/* Gives the handle a descriptor and a number as a maker of its own. The caller has the lock. */
+static int become_maker(hr_samples *samples) {
     struct hr_cached_info info;
     hr_cached_look(samples->cached, &info);
     int r = hr__file_reopen_to_write(info.fd, &samples->fd);
-    uint64_t lease = atomic_fetch_add(&samples->head->leases, 1) + 1;
-    if (r == 0) r = hr__lease_take(samples->fd, HR__LEASES_AT + lease);
+    uint64_t maker = atomic_fetch_add(&samples->head->makers, 1) + 1;
+    if (r == 0) r = hr__byte_lock(samples->fd, HR__MAKERS_AT + maker);
     if (r == 0) {
-        atomic_store(&samples->lease, lease);
+        atomic_store(&samples->maker, maker);
         return 0;
     }
     hr__close(&samples->fd);
     return hr__fail(r, "cache: cannot take part in filling '%s': %s", info.name, hr_error_text(r));
 }
 
-static int need_lease(hr_samples *samples) {
-    if (atomic_load(&samples->lease)) return 0;
+static int need_maker(hr_samples *samples) {
+    if (atomic_load(&samples->maker)) return 0;
     pthread_mutex_lock(&samples->lock);
-    int r = atomic_load(&samples->lease) ? 0 : take_lease(samples);
+    int r = atomic_load(&samples->maker) ? 0 : become_maker(samples);
     pthread_mutex_unlock(&samples->lock);
     return r;
 }
@@ -161,14 +161,14 @@ static int need_lease(hr_samples *samples) {
 /* ---- opening ---- */
 
 static int check_head(const hr_samples *samples, const char *name) {
-    const struct samples_head *head = samples->head;
+    const struct hr__samples_head *head = samples->head;
     uint64_t entries, extents, data;
     if (head->magic != HR__SAMPLES_MAGIC)
         return hr__fail(HR_E_CORRUPT, "cache: '%s' is not a table of samples; remove it (headrace cache rm)", name);
     if (head->version != SAMPLES_VERSION)
         return hr__fail(HR_E_VERSION, "cache: '%s' was made by another version of headrace; remove it", name);
-    bool is_right = hr__mul(head->count, sizeof(struct samples_entry), &entries) &&
-                    hr__mul(head->extent_count, sizeof(struct samples_extent), &extents) &&
+    bool is_right = hr__mul(head->count, sizeof(struct hr__samples_entry), &entries) &&
+                    hr__mul(head->extent_count, sizeof(struct hr__samples_extent), &extents) &&
                     hr__mul(head->extent_count, head->extent_bytes, &data) && head->extent_bytes >= SMALLEST_EXTENT &&
                     head->extent_bytes % SMALLEST_EXTENT == 0 && head->entries_at == SAMPLES_HEAD &&
                     head->extents_at % SAMPLE_ALIGN == 0 && head->data_at % SAMPLE_ALIGN == 0 &&
@@ -180,7 +180,7 @@ static int check_head(const hr_samples *samples, const char *name) {
 }
 
 static void forget_unfinished(hr_samples *samples, uint64_t index, uint64_t *end) {
-    const struct samples_head *head = samples->head;
+    const struct hr__samples_head *head = samples->head;
     uint64_t word = atomic_load(&samples->entries[index].word), place = value_of(word) * SAMPLE_ALIGN;
     if (state_of(word) == BUSY) atomic_store(&samples->entries[index].word, 0);
     if (state_of(word) != READY || place < head->data_at || place >= samples->bytes) return;
@@ -190,7 +190,7 @@ static void forget_unfinished(hr_samples *samples, uint64_t index, uint64_t *end
 /* The machine was stopped, so the parts of the file are of different times: what is there lies in front of the next
  * extent, and its checksums have to be compared. */
 static void repair(hr_samples *samples) {
-    struct samples_head *head = samples->head;
+    struct hr__samples_head *head = samples->head;
     uint64_t end = head->data_at;
     for (uint64_t i = 0; i < head->count; i++) forget_unfinished(samples, i, &end);
     uint64_t used = (end - head->data_at + head->extent_bytes - 1) / head->extent_bytes;
@@ -203,11 +203,11 @@ static void repair(hr_samples *samples) {
     atomic_store(&head->was_stopped, 1);
 }
 
-/* Lease 0 is that of the process that repairs. */
+/* The process that repairs is maker 0. */
 static int repair_once(hr_samples *samples) {
     uint64_t boot = this_boot();
     for (int i = 0; i < RETRIES && atomic_load(&samples->head->boot) != boot; i++) {
-        int r = hr__lease_take(samples->fd, HR__LEASES_AT);
+        int r = hr__byte_lock(samples->fd, HR__MAKERS_AT);
         if (r == 0 && atomic_load(&samples->head->boot) != boot) {
             repair(samples);
             atomic_store(&samples->head->boot, boot);
@@ -237,8 +237,8 @@ static int map_file(hr_samples *samples, const struct hr_cached_info *info) {
     samples->head = file;
     r = check_head(samples, info->name);
     if (r < 0) return r;
-    samples->entries = (struct samples_entry *)(samples->file + samples->head->entries_at);
-    samples->extents = (struct samples_extent *)(samples->file + samples->head->extents_at);
+    samples->entries = (struct hr__samples_entry *)(samples->file + samples->head->entries_at);
+    samples->extents = (struct hr__samples_extent *)(samples->file + samples->head->extents_at);
     return 0;
 }
 
@@ -271,7 +271,7 @@ int hr_samples_open(const hr_cached *cached, hr_samples **ret_samples) {
     pthread_mutex_init(&samples->lock, NULL);
     int r = map_file(samples, &info);
     if (r == 0) samples->wants_huge = samples->is_memory && samples->head->extent_bytes % HUGE_BYTES == 0;
-    if (r == 0) r = take_lease(samples);
+    if (r == 0) r = become_maker(samples);
     if (r == 0) r = repair_once(samples);
     if (r == 0) {
         enter_table(samples);
@@ -309,7 +309,7 @@ static int find(const hr_samples *samples, uint64_t index, uint64_t word, struct
     uint64_t place = value_of(word) * SAMPLE_ALIGN, bytes = samples->entries[index].bytes;
     bool is_within = place >= samples->head->data_at && place <= samples->bytes - SAMPLE_HEAD &&
                      bytes <= samples->bytes - SAMPLE_HEAD - place;
-    if (!is_within || ((const struct sample_head *)(samples->file + place))->bytes != bytes)
+    if (!is_within || ((const struct hr__sample_head *)(samples->file + place))->bytes != bytes)
         return hr__fail(HR_E_CORRUPT,
                         "cache: the entry of sample %" PRIu64 " of '%s' is damaged; remove it (headrace cache rm)",
                         index, name_of(samples));
@@ -320,7 +320,7 @@ static int find(const hr_samples *samples, uint64_t index, uint64_t word, struct
 }
 
 static bool has_right_sum(const hr_samples *samples, const struct hr_sample *sample) {
-    const struct sample_head *head = (const struct sample_head *)(samples->file + sample->place);
+    const struct hr__sample_head *head = (const struct hr__sample_head *)(samples->file + sample->place);
     return hr__hash(sample->data, sample->bytes, sample->index) == head->sum;
 }
 
@@ -332,10 +332,10 @@ static bool is_whole(hr_samples *samples, const struct hr_sample *sample) {
     return true;
 }
 
-static int claim(hr_samples *samples, uint64_t word, struct hr_sample *ret_sample) {
-    uint64_t busy = word_of(BUSY, atomic_load(&samples->lease));
+static int take_entry(hr_samples *samples, uint64_t word, struct hr_sample *ret_sample) {
+    uint64_t busy = word_of(BUSY, atomic_load(&samples->maker));
     if (!atomic_compare_exchange_strong(&samples->entries[ret_sample->index].word, &word, busy)) return -EAGAIN;
-    hr__stop_at(HR__AT_SAMPLES_CLAIMED);
+    hr__stop_at(HR__AT_SAMPLES_TAKEN);
     if (state_of(word) == READY) atomic_fetch_sub(&samples->head->ready, 1); /* it was damaged by a stop */
     ret_sample->begun_ns = hr__now_ns();
     return HR_SAMPLE_MAKE;
@@ -344,15 +344,15 @@ static int claim(hr_samples *samples, uint64_t word, struct hr_sample *ret_sampl
 static int look(hr_samples *samples, uint64_t word, struct hr_sample *ret_sample) {
     uint64_t state = state_of(word);
     if (state == REFUSED) return HR_SAMPLE_REFUSED;
-    if (state != READY && need_lease(samples) < 0) return HR_SAMPLE_REFUSED;
-    if (state == BUSY && hr__samples_lease_lives(samples, value_of(word))) {
+    if (state != READY && need_maker(samples) < 0) return HR_SAMPLE_REFUSED;
+    if (state == BUSY && hr__samples_maker_lives(samples, value_of(word))) {
         ret_sample->begun_ns = hr__now_ns();
         return HR_SAMPLE_BUSY;
     }
-    if (state != READY) return claim(samples, word, ret_sample);
+    if (state != READY) return take_entry(samples, word, ret_sample);
     int r = find(samples, ret_sample->index, word, ret_sample);
     if (samples->checked && (r < 0 || !is_whole(samples, ret_sample)))
-        return need_lease(samples) < 0 ? HR_SAMPLE_REFUSED : claim(samples, word, ret_sample);
+        return need_maker(samples) < 0 ? HR_SAMPLE_REFUSED : take_entry(samples, word, ret_sample);
     if (r == 0) atomic_fetch_add_explicit(&samples->head->hits, 1, memory_order_relaxed);
     return r < 0 ? r : HR_SAMPLE_READY;
 }
@@ -379,7 +379,7 @@ int hr_samples_wait(hr_samples *samples, const struct hr_sample *sample, int64_t
     int64_t poll = (int64_t)hr__max(hr__min((uint64_t)mean / 16, LONGEST_POLL_NS), SHORTEST_POLL_NS);
     for (int64_t now = hr__now_ns();; now = hr__now_ns()) {
         uint64_t word = atomic_load(&samples->entries[sample->index].word);
-        if (state_of(word) != BUSY || !hr__samples_lease_lives(samples, value_of(word))) return 0;
+        if (state_of(word) != BUSY || !hr__samples_maker_lives(samples, value_of(word))) return 0;
         if (now >= sample->begun_ns + patience) return -ETIMEDOUT;
         if (now >= deadline_ns) return -EAGAIN;
         hr__sleep_until(now + poll);
@@ -442,7 +442,7 @@ int hr_samples_reserve(hr_samples *samples, struct hr_sample *sample, uint64_t b
 }
 
 static int write_sample(hr_samples *samples, struct hr_sample *sample) {
-    struct sample_head head = {.sum = hr__hash(sample->data, sample->bytes, sample->index), .bytes = sample->bytes};
+    struct hr__sample_head head = {.sum = hr__hash(sample->data, sample->bytes, sample->index), .bytes = sample->bytes};
     if (samples->is_memory) {
         memcpy(samples->file + sample->place, &head, sizeof head);
         return 0;
@@ -454,7 +454,7 @@ static int write_sample(hr_samples *samples, struct hr_sample *sample) {
 }
 
 int hr_samples_publish(hr_samples *samples, struct hr_sample *sample) {
-    struct samples_head *head = samples->head;
+    struct hr__samples_head *head = samples->head;
     int r = write_sample(samples, sample);
     hr__stop_at(HR__AT_SAMPLES_WRITTEN);
     if (r < 0) {
@@ -481,7 +481,7 @@ static uint64_t used_bytes(const hr_samples *samples) {
 }
 
 void hr_samples_look(const hr_samples *samples, struct hr_samples_report *ret_report) {
-    const struct samples_head *head = samples->head;
+    const struct hr__samples_head *head = samples->head;
     *ret_report = (struct hr_samples_report){.count = head->count,
                                              .budget_bytes = head->extent_count * head->extent_bytes,
                                              .ready = atomic_load(&head->ready),
@@ -522,14 +522,14 @@ int hr_samples_verify(hr_samples *samples) {
 }
 
 int hr_samples_begin_check(hr_samples *samples) {
-    int r = need_lease(samples);
+    int r = need_maker(samples);
     if (r < 0) return r;
     uint64_t word = atomic_load(&samples->head->check);
     for (;;) {
         if (state_of(word) == READY) return HR_SAMPLES_RIGHT;
         if (state_of(word) == REFUSED) return HR_SAMPLES_WRONG;
-        if (state_of(word) == BUSY && hr__samples_lease_lives(samples, value_of(word))) return HR_SAMPLES_CHECKING;
-        uint64_t own = word_of(BUSY, atomic_load(&samples->lease));
+        if (state_of(word) == BUSY && hr__samples_maker_lives(samples, value_of(word))) return HR_SAMPLES_CHECKING;
+        uint64_t own = word_of(BUSY, atomic_load(&samples->maker));
         if (atomic_compare_exchange_strong(&samples->head->check, &word, own)) return HR_SAMPLES_CHECK;
     }
 }

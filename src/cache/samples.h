@@ -14,18 +14,18 @@
 /*
  * The file of a table of samples. It is sparse: an extent is committed when a process takes it.
  *
- *     head      struct samples_head, 4 KiB
+ *     head      struct hr__samples_head, 4 KiB
  *     entries   16 bytes for each sample: a word and the number of bytes
  *     extents   16 bytes for each extent: who fills it, and how far it is filled
- *     data      the extents; the sample itself is preceded by a struct sample_head of 64 bytes
+ *     data      the extents; the sample itself is preceded by a struct hr__sample_head of 64 bytes
  *
  * The word of an entry: the state in the two lowest bits, and a value above.
  *
- *     EMPTY  --compare-and-swap-->  BUSY (the lease of its maker)  -->  READY (the place / 64), for ever
+ *     EMPTY  --compare-and-swap-->  BUSY (the number of its maker)  -->  READY (the place / 64), for ever
  *       ^                             |   |                       `->  REFUSED (an enum hr_sample_reason), for ever
- *       +------- given back ----------+   +--> BUSY of another process, if the lease has ended
+ *       +------- given back ----------+   +--> BUSY of another process, if its maker has ended
  *
- * A lease is the number of an open handle. Its owner has locked the byte at LEASES_AT + number of the file for its open
+ * A maker is an open handle with a number. It has a byte lock on the file, at MAKERS_AT + number, for its open
  * file description, so the kernel ends it with the process. A forked child closes that descriptor.
  *
  * An extent is filled by one handle, from front to back. When it changes to another extent, is closed or dies, another
@@ -34,25 +34,25 @@
 
 enum { SAMPLES_VERSION = 1, SAMPLES_HEAD = 4096, SAMPLE_ALIGN = 64, SAMPLE_HEAD = 64 };
 #define HR__SAMPLES_MAGIC UINT64_C(0x314c504d41535248) /* "HRSAMPL1" */
-#define HR__LEASES_AT (UINT64_C(1) << 62)              /* behind the end of any file */
+#define HR__MAKERS_AT (UINT64_C(1) << 62)              /* behind the end of any file */
 
 enum { EMPTY = 0, BUSY = 1, READY = 2, REFUSED = 3, STATE_BITS = 2 };
 
-struct samples_entry {
+struct hr__samples_entry {
     _Atomic uint64_t word;
     uint64_t bytes; /* written before the word becomes READY */
 };
 
-struct samples_extent {
-    _Atomic uint64_t owner; /* a lease; 0: none */
+struct hr__samples_extent {
+    _Atomic uint64_t owner; /* number of the maker that fills it; 0: no maker does */
     _Atomic uint64_t used;  /* bytes; only the owner writes it */
 };
 
-struct sample_head {
+struct hr__sample_head {
     uint64_t sum, bytes;
 };
 
-struct samples_head {
+struct hr__samples_head {
     uint64_t magic;
     uint32_t version, head_bytes;
     uint64_t count, extent_bytes, extent_count, entries_at, extents_at, data_at, end;
@@ -60,7 +60,7 @@ struct samples_head {
     _Atomic uint32_t was_stopped; /* 1: the machine has stopped since it was made, so checksums have to be compared */
     uint32_t spare_word;
     _Atomic uint64_t check;       /* a word as that of an entry: EMPTY, BUSY, READY (right) or REFUSED (wrong) */
-    _Atomic uint64_t leases;      /* that were given out */
+    _Atomic uint64_t makers;      /* numbers of makers that were given out */
     _Atomic uint64_t next_extent; /* the first that no handle has taken yet */
     uint64_t spare[8];            /* each hit writes the next word, so it is in a cache line of its own */
     _Atomic uint64_t hits;
@@ -70,23 +70,23 @@ struct samples_head {
 };
 
 /* The extent that a handle fills. */
-struct filling {
+struct hr__samples_filling {
     uint64_t extent, used, committed;
     bool is_taken;
 };
 
 struct hr_samples {
-    hr_samples *next; /* in the table of open handles */
+    hr_samples *next; /* the next one in the table of open handles */
     const hr_cached *cached;
-    unsigned char *file; /* mapped */
+    unsigned char *file; /* the mapped file */
     uint64_t bytes;
-    struct samples_head *head;
-    struct samples_entry *entries;
-    struct samples_extent *extents;
-    pthread_mutex_t lock; /* for what follows */
-    int fd;               /* of the lease; -1: in a forked child that has not used it yet */
-    _Atomic uint64_t lease;
-    struct filling filling;
+    struct hr__samples_head *head;
+    struct hr__samples_entry *entries;
+    struct hr__samples_extent *extents;
+    pthread_mutex_t lock; /* guards the fields that follow */
+    int fd;               /* has the maker's byte lock; -1: in a forked child that has not used the handle yet */
+    _Atomic uint64_t maker;
+    struct hr__samples_filling filling;
     bool is_memory, wants_huge;
     uint64_t refused_from;    /* so many bytes found no place */
     int64_t no_memory_until;  /* the machine had no room a moment ago */
@@ -100,6 +100,6 @@ struct hr_samples {
 int hr__samples_place(hr_samples *samples, uint64_t bytes, uint64_t *ret_place);
 /* Lets another handle fill the rest of the extent. */
 void hr__samples_release_extent(hr_samples *samples);
-bool hr__samples_lease_lives(const hr_samples *samples, uint64_t lease);
+bool hr__samples_maker_lives(const hr_samples *samples, uint64_t maker);
 
 #endif

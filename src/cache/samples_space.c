@@ -10,8 +10,8 @@ enum {
     COMMIT_STEP = 2 << 20
 }; /* the size of a huge page; at most so much of a handle's extent is committed and unused */
 
-bool hr__samples_lease_lives(const hr_samples *samples, uint64_t lease) {
-    return lease == atomic_load(&samples->lease) || hr__lease_is_taken(samples->fd, HR__LEASES_AT + lease);
+bool hr__samples_maker_lives(const hr_samples *samples, uint64_t maker) {
+    return maker == atomic_load(&samples->maker) || hr__byte_is_locked(samples->fd, HR__MAKERS_AT + maker);
 }
 
 static uint64_t begin_of(const hr_samples *samples, uint64_t extent) {
@@ -38,12 +38,12 @@ static int commit(hr_samples *samples, uint64_t extent, uint64_t from, uint64_t 
 }
 
 static bool take(hr_samples *samples, uint64_t extent, uint64_t from) {
-    return atomic_compare_exchange_strong(&samples->extents[extent].owner, &from, atomic_load(&samples->lease));
+    return atomic_compare_exchange_strong(&samples->extents[extent].owner, &from, atomic_load(&samples->maker));
 }
 
 /* Takes `count` extents in a row that no handle has had, and makes the last one the one that this handle fills. */
 static int take_fresh(hr_samples *samples, uint64_t count, uint64_t *ret_first) {
-    struct samples_head *head = samples->head;
+    struct hr__samples_head *head = samples->head;
     uint64_t first = atomic_load(&head->next_extent);
     do
         if (first > head->extent_count || count > head->extent_count - first) return -ENOSPC;
@@ -57,10 +57,10 @@ static int take_fresh(hr_samples *samples, uint64_t count, uint64_t *ret_first) 
 
 /* Returns true if a handle that lives does not have this extent, and it has room; then this handle has it. */
 static bool adopt(hr_samples *samples, uint64_t extent, uint64_t bytes) {
-    struct samples_extent *one = &samples->extents[extent];
+    struct hr__samples_extent *one = &samples->extents[extent];
     uint64_t owner = atomic_load(&one->owner), room = samples->head->extent_bytes;
     if (atomic_load(&one->used) > room - bytes) return false;
-    if (owner && hr__samples_lease_lives(samples, owner)) return false;
+    if (owner && hr__samples_maker_lives(samples, owner)) return false;
     if (!take(samples, extent, owner)) return false;
     uint64_t used = atomic_load(&one->used); /* its last owner may have gone on until it ended */
     if (used <= room - bytes) return true;
@@ -87,7 +87,8 @@ static int change_extent(hr_samples *samples, uint64_t bytes) {
     if (r < 0) return r;
     uint64_t used = atomic_load(&samples->extents[extent].used);
     hr__samples_release_extent(samples);
-    samples->filling = (struct filling){.extent = extent, .used = used, .committed = used, .is_taken = true};
+    samples->filling =
+        (struct hr__samples_filling){.extent = extent, .used = used, .committed = used, .is_taken = true};
     return 0;
 }
 
@@ -112,7 +113,7 @@ static int place_large(hr_samples *samples, uint64_t bytes, uint64_t *ret_place)
 int hr__samples_place(hr_samples *samples, uint64_t bytes, uint64_t *ret_place) {
     uint64_t size = samples->head->extent_bytes;
     if (bytes > size) return place_large(samples, bytes, ret_place);
-    struct filling *filling = &samples->filling;
+    struct hr__samples_filling *filling = &samples->filling;
     int r = filling->is_taken && filling->used <= size - bytes ? 0 : change_extent(samples, bytes);
     uint64_t end = filling->used + bytes;
     if (r == 0 && end > filling->committed) {

@@ -51,18 +51,18 @@ static int check_plan(const char *name, const struct hr_shared_plan *plan, struc
     return 0;
 }
 
-static struct shared_head head_of(const struct hr_shared_info *info) {
-    uint64_t members_at = SHARED_HEAD + LOCK_COUNT * sizeof(struct shared_lock);
-    uint64_t end = members_at + HR_SHARED_MEMBERS * sizeof(struct shared_member);
-    return (struct shared_head){.magic = HR__SHARED_MAGIC,
-                                .version = SHARED_VERSION,
-                                .head_bytes = sizeof(struct shared_head),
-                                .plan = info->plan,
-                                .stripe_count = info->stripe_count,
-                                .locks_at = SHARED_HEAD,
-                                .members_at = members_at,
-                                .data_at = hr__round_up(end, SHARED_ALIGN),
-                                .bytes = info->bytes};
+static struct hr__shared_head head_of(const struct hr_shared_info *info) {
+    uint64_t members_at = SHARED_HEAD + LOCK_COUNT * sizeof(struct hr__shared_lock);
+    uint64_t end = members_at + HR_SHARED_MEMBERS * sizeof(struct hr__shared_member);
+    return (struct hr__shared_head){.magic = HR__SHARED_MAGIC,
+                                    .version = SHARED_VERSION,
+                                    .head_bytes = sizeof(struct hr__shared_head),
+                                    .plan = info->plan,
+                                    .stripe_count = info->stripe_count,
+                                    .locks_at = SHARED_HEAD,
+                                    .members_at = members_at,
+                                    .data_at = hr__round_up(end, SHARED_ALIGN),
+                                    .bytes = info->bytes};
 }
 
 /* ---- making one ---- */
@@ -85,7 +85,7 @@ static int check_absent(const hr_cache_build *build) {
 /* Memory was asked for, or a disk on which a write to a mapped page can be promised not to fail. */
 static int check_place(const hr_cache_build *build) {
     struct hr__file_system system;
-    const struct store_folder *store = &build->cache->stores[build->store];
+    const struct hr__store *store = &build->cache->stores[build->store];
     if (build->store != 0 && build->record.keep != HR_CACHE_KEEP_DISK)
         return hr__fail(-ENOSPC,
                         "cache: no room in memory for the shared array '%s': %s; free some space (headrace cache gc), "
@@ -101,7 +101,7 @@ static int check_place(const hr_cache_build *build) {
     return 0;
 }
 
-static int write_fill(int fd, const struct shared_head *head, uint64_t bytes, const void *fill) {
+static int write_fill(int fd, const struct hr__shared_head *head, uint64_t bytes, const void *fill) {
     enum { PIECE = 1 << 20 };
     static const unsigned char zeros[16];
     if (!fill || memcmp(fill, zeros, bytes) == 0) return 0; /* committed space reads as zeros */
@@ -115,7 +115,7 @@ static int write_fill(int fd, const struct shared_head *head, uint64_t bytes, co
     return r;
 }
 
-static int make_file(hr_cache_build *build, const struct shared_head *head, uint64_t bytes, const void *fill) {
+static int make_file(hr_cache_build *build, const struct hr__shared_head *head, uint64_t bytes, const void *fill) {
     const char *path;
     uint64_t end = head->data_at + head->bytes;
     int r = hr_cache_build_file(build, end, &path);
@@ -151,7 +151,7 @@ int hr_shared_build(hr_cache_build *build, const struct hr_shared_plan *plan, co
     int r = check_plan(build->record.name, plan, &info);
     if (r == 0) r = check_absent(build);
     if (r < 0) return r;
-    struct shared_head head = head_of(&info);
+    struct hr__shared_head head = head_of(&info);
     r = make_file(build, &head, info.element_bytes, fill);
     if (r == 0) r = set_meta(build, plan);
     if (r < 0) return r;
@@ -164,7 +164,7 @@ int hr_shared_build(hr_cache_build *build, const struct hr_shared_plan *plan, co
 /* ---- opening ---- */
 
 /* Checks a head that was copied, and computes what it says. */
-static int check_head(const char *name, const struct shared_head *head, uint64_t file_bytes,
+static int check_head(const char *name, const struct hr__shared_head *head, uint64_t file_bytes,
                       struct hr_shared_info *ret_info) {
     if (head->magic != HR__SHARED_MAGIC)
         return hr__fail(HR_E_CORRUPT, "cache: '%s' is not a shared array; remove it (headrace cache rm)", name);
@@ -175,7 +175,7 @@ static int check_head(const char *name, const struct shared_head *head, uint64_t
                         name, head->version, SHARED_VERSION);
     struct hr_shared_info info;
     if (check_plan(name, &head->plan, &info) == 0) {
-        struct shared_head right = head_of(&info);
+        struct hr__shared_head right = head_of(&info);
         bool is_right = head->head_bytes == right.head_bytes && head->stripe_count == right.stripe_count &&
                         head->locks_at == right.locks_at && head->members_at == right.members_at &&
                         head->data_at == right.data_at && head->bytes == right.bytes;
@@ -189,7 +189,7 @@ static int check_head(const char *name, const struct shared_head *head, uint64_t
 }
 
 int hr__shared_read_head(int fd, const char *path, struct hr_shared_info *ret_info) {
-    struct shared_head head;
+    struct hr__shared_head head;
     struct hr__file_info file;
     int r = hr__file_look_fd(fd, &file);
     if (r >= 0) r = hr__read_at(fd, 0, &head, sizeof head);
@@ -240,11 +240,11 @@ static int map_file(hr_shared *shared, const struct hr_cached_info *info) {
     shared->file = file;
     shared->file_bytes = info->bytes;
     shared->head = file;
-    struct shared_head head = *shared->head;
+    struct hr__shared_head head = *shared->head;
     r = check_head(info->name, &head, info->bytes, &shared->info);
     if (r < 0) return r;
-    shared->locks = (struct shared_lock *)(shared->file + head.locks_at);
-    shared->members = (struct shared_member *)(shared->file + head.members_at);
+    shared->locks = (struct hr__shared_lock *)(shared->file + head.locks_at);
+    shared->members = (struct hr__shared_member *)(shared->file + head.members_at);
     shared->info.data = shared->file + head.data_at;
     shared->kind = hr__shared_kind(head.plan.dtype);
     return 0;

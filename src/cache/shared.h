@@ -14,7 +14,7 @@
 /*
  * The file of a shared array.
  *
- *     head      struct shared_head, 4 KiB
+ *     head      struct hr__shared_head, 4 KiB
  *     locks     64 bytes each: HR_SHARED_STRIPES stripes, and the lock of the whole array
  *     members   64 bytes each: who has which byte
  *     data      the elements in C order
@@ -22,7 +22,7 @@
  * The word of a lock is 0, or names its holder: the slot of a member, the generation of the slot, and a bit that says
  * that another one waits (on the word, as a futex).
  *
- * A member is an open handle of a process. It has the byte at LEASES_AT + slot of the file locked for an open file
+ * A member is an open handle of a process. It has a byte lock on the file, at BYTES_AT + slot, for an open file
  * description that only a mapping of its process keeps alive: children do not have the mapping, a program that closes
  * all its descriptors does not end it, and the kernel ends it with the process, however it ends. A waiter that finds
  * the byte of a holder unlocked takes the lock over by compare-and-swap from the word that it has judged. The
@@ -48,23 +48,23 @@ enum {
     LOCK_COUNT = WHOLE + 1
 };
 #define HR__SHARED_MAGIC UINT64_C(0x3152414853524448) /* "HDRSHAR1" */
-#define HR__SHARED_LEASES_AT (UINT64_C(1) << 62)      /* behind the end of any file */
+#define HR__SHARED_BYTES_AT (UINT64_C(1) << 62)       /* behind the end of any file */
 #define HR__SHARED_MAX_BYTES (UINT64_C(1) << 56)
 #define SHARED_WAITERS (UINT32_C(1) << 31)
 
-struct shared_lock {
+struct hr__shared_lock {
     _Atomic uint32_t word;
     uint32_t spare[15]; /* a cache line for each */
 };
 
 /* Written by the process that has the slot, before any word names it. */
-struct shared_member {
+struct hr__shared_member {
     _Atomic uint32_t generation, pid;
     _Atomic uint64_t pid_namespace;
     char command[48];
 };
 
-struct shared_head {
+struct hr__shared_head {
     uint64_t magic;
     uint32_t version, head_bytes;
     struct hr_shared_plan plan;
@@ -74,25 +74,25 @@ struct shared_head {
     _Atomic uint32_t is_striped; /* rows were locked once; the holder of WHOLE sets it */
 };
 
-enum shared_kind { SHARED_INT32, SHARED_INT64, SHARED_FLOAT32, SHARED_FLOAT64, SHARED_OTHER };
+enum hr__shared_kind { SHARED_INT32, SHARED_INT64, SHARED_FLOAT32, SHARED_FLOAT64, SHARED_OTHER };
 
 struct hr_shared {
-    hr_shared *next; /* in the table of open handles */
+    hr_shared *next; /* the next one in the table of open handles */
     const hr_cached *cached;
-    unsigned char *file; /* mapped */
+    unsigned char *file; /* the mapped file */
     uint64_t file_bytes;
-    struct shared_head *head;
-    struct shared_lock *locks;
-    struct shared_member *members;
-    enum shared_kind kind;
+    struct hr__shared_head *head;
+    struct hr__shared_lock *locks;
+    struct hr__shared_member *members;
+    enum hr__shared_kind kind;
     struct hr_shared_info info; /* copied, because other processes can write to the head */
     uint64_t device, inode;
-    int fd;                               /* to look at leases; never locked */
-    pthread_mutex_t lock;                 /* for becoming a member */
+    int fd;                               /* to look at the byte locks of members; never locked itself */
+    pthread_mutex_t lock;                 /* excludes other threads while this process becomes a member */
     _Atomic uint32_t own;                 /* the word of this process; 0: not a member yet, or a forked child */
-    void *lease_page;                     /* the mapping that keeps the lease */
+    void *byte_page;                      /* the mapping that keeps the member's byte lock */
     _Atomic uint32_t held;                /* locks of stripes that this process has */
-    _Atomic uint64_t threads[LOCK_COUNT]; /* of this process, that have them */
+    _Atomic uint64_t threads[LOCK_COUNT]; /* the threads of this process that have these locks */
     _Atomic uint64_t holds[LOCK_COUNT];   /* how many holds that begin with this lock have ended */
     _Atomic uint32_t dead[LOCK_COUNT];    /* 0, or the word of the dead holder that this process has it from */
 };
@@ -116,15 +116,15 @@ int hr__shared_join(hr_shared *shared);
 /* Returns true if the process that a word names has ended for certain. */
 bool hr__shared_has_ended(const hr_shared *shared, uint32_t word);
 
-struct shared_holder {
+struct hr__shared_holder {
     uint32_t pid; /* 0: not known */
     bool is_visible;
-    char command[sizeof((struct shared_member *)NULL)->command];
+    char command[sizeof((struct hr__shared_member *)NULL)->command];
 };
-void hr__shared_describe(const hr_shared *shared, uint32_t word, struct shared_holder *ret_holder);
+void hr__shared_describe(const hr_shared *shared, uint32_t word, struct hr__shared_holder *ret_holder);
 
 /* ---- shared_values.c ---- */
 
-enum shared_kind hr__shared_kind(const char *dtype);
+enum hr__shared_kind hr__shared_kind(const char *dtype);
 
 #endif

@@ -29,7 +29,7 @@ static const char *name_of(const hr_shared *shared) {
 
 /* ---- one word ---- */
 
-static void tell_state(const struct shared_holder *holder, char *ret_text, size_t room) {
+static void tell_state(const struct hr__shared_holder *holder, char *ret_text, size_t room) {
     struct hr__process process;
     if (!holder->is_visible)
         snprintf(ret_text, room, " of another container");
@@ -44,7 +44,7 @@ static void tell_state(const struct shared_holder *holder, char *ret_text, size_
 
 static int not_in_time(const struct attempt *attempt, uint32_t word) {
     hr_shared *shared = attempt->shared;
-    struct shared_holder holder;
+    struct hr__shared_holder holder;
     char who[160], state[96];
     double waited_s = (double)(hr__now_ns() - attempt->begun_ns) / (double)HR_NS_PER_S;
     const char *what = attempt->index == WHOLE ? "the lock" : "the lock of some rows";
@@ -161,7 +161,7 @@ static bool release_word(hr_shared *shared, uint32_t index, bool leaves_dead) {
 /* ---- several words ---- */
 
 static void note_dead(const hr_shared *shared, uint32_t word, struct hr_shared_hold *hold) {
-    struct shared_holder holder;
+    struct hr__shared_holder holder;
     hr__shared_describe(shared, word, &holder);
     for (uint32_t i = 0; i < hold->dead_count; i++)
         if (hold->dead[i].pid == holder.pid && (bool)hold->dead[i].is_visible == holder.is_visible) return;

@@ -30,7 +30,7 @@ static void after_fork_in_child(void) {
     for (hr_shared *one = table; one; one = one->next) {
         atomic_store(&one->own, 0);
         atomic_store(&one->held, 0);
-        one->lease_page = NULL; /* the child does not have the mapping */
+        one->byte_page = NULL; /* the child does not have the mapping */
         for (int i = 0; i < LOCK_COUNT; i++) atomic_store(&one->threads[i], 0);
     }
     unlock_all();
@@ -53,7 +53,7 @@ void hr__shared_leave(hr_shared *shared) {
     hr_shared **link = &table;
     while (*link && *link != shared) link = &(*link)->next;
     if (*link) *link = shared->next;
-    hr__unmap(shared->lease_page, hr__page_bytes()); /* this ends the lease */
+    hr__unmap(shared->byte_page, hr__page_bytes()); /* this ends the byte lock */
     pthread_mutex_unlock(&table_lock);
 }
 
@@ -83,7 +83,7 @@ static bool has_own_file(const hr_shared *shared) {
 
 /* The generation comes first, so that who reads about its last holder does not take the new one for it. */
 static void write_member(hr_shared *shared, uint32_t slot) {
-    struct shared_member *member = &shared->members[slot];
+    struct hr__shared_member *member = &shared->members[slot];
     uint32_t generation = atomic_fetch_add(&member->generation, 1) + 1;
     atomic_store(&member->pid, hr__pid());
     atomic_store(&member->pid_namespace, hr__pid_namespace());
@@ -93,15 +93,15 @@ static void write_member(hr_shared *shared, uint32_t slot) {
 
 /* Locks the byte of a slot for a description that only a mapping keeps. -EAGAIN: the slot is not free. It is looked at
  * before its byte is locked, too, so that a dead holder does not seem to live meanwhile. */
-static int take_lease(hr_shared *shared, uint32_t slot) {
+static int lock_byte(hr_shared *shared, uint32_t slot) {
     int fd = -1;
     if (is_named(shared, slot) || atomic_load(&shared->members[slot].generation) >= LAST_GENERATION) return -EAGAIN;
     int r = hr__file_reopen_to_write(shared->fd, &fd);
-    if (r == 0) r = hr__lease_take(fd, HR__SHARED_LEASES_AT + slot);
+    if (r == 0) r = hr__byte_lock(fd, HR__SHARED_BYTES_AT + slot);
     hr__stop_at(HR__AT_SHARED_JOINING);
     if (r == 0 && is_named(shared, slot)) r = -EAGAIN;
-    if (r == 0) r = hr__map(fd, hr__page_bytes(), &shared->lease_page);
-    if (r == 0) hr__keep_from_children(shared->lease_page, hr__page_bytes());
+    if (r == 0) r = hr__map(fd, hr__page_bytes(), &shared->byte_page);
+    if (r == 0) hr__keep_from_children(shared->byte_page, hr__page_bytes());
     hr__close(&fd);
     return r;
 }
@@ -113,7 +113,7 @@ static int join(hr_shared *shared) {
     if (!has_own_file(shared))
         return hr__fail(-EBADF, "cache: this program has closed a descriptor of the shared array '%s'", name);
     for (uint32_t i = 0; r == -EAGAIN && i < HR_SHARED_MEMBERS; i++) {
-        r = take_lease(shared, slot_of(first + i));
+        r = lock_byte(shared, slot_of(first + i));
         if (r == 0) write_member(shared, slot_of(first + i));
     }
     hr__stop_at(HR__AT_SHARED_JOINED);
@@ -135,14 +135,14 @@ bool hr__shared_has_ended(const hr_shared *shared, uint32_t word) {
     if (hr__shared_owner(word) == atomic_load(&shared->own)) return false;
     uint32_t slot = slot_of(word);
     if (atomic_load(&shared->members[slot].generation) != generation_of(word)) return true;
-    return has_own_file(shared) && hr__lease_look(shared->fd, HR__SHARED_LEASES_AT + slot) == 0;
+    return has_own_file(shared) && hr__byte_look(shared->fd, HR__SHARED_BYTES_AT + slot) == 0;
 }
 
-void hr__shared_describe(const hr_shared *shared, uint32_t word, struct shared_holder *ret_holder) {
-    const struct shared_member *member = &shared->members[slot_of(word)];
-    struct shared_holder holder = {.pid = atomic_load(&member->pid),
-                                   .is_visible = atomic_load(&member->pid_namespace) == hr__pid_namespace()};
+void hr__shared_describe(const hr_shared *shared, uint32_t word, struct hr__shared_holder *ret_holder) {
+    const struct hr__shared_member *member = &shared->members[slot_of(word)];
+    struct hr__shared_holder holder = {.pid = atomic_load(&member->pid),
+                                       .is_visible = atomic_load(&member->pid_namespace) == hr__pid_namespace()};
     memcpy(holder.command, member->command, sizeof holder.command - 1);
-    if (atomic_load(&member->generation) != generation_of(word)) holder = (struct shared_holder){0};
+    if (atomic_load(&member->generation) != generation_of(word)) holder = (struct hr__shared_holder){0};
     *ret_holder = holder;
 }

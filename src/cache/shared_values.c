@@ -20,15 +20,15 @@ union number {
     double float64;
 };
 
-enum shared_kind hr__shared_kind(const char *dtype) {
+enum hr__shared_kind hr__shared_kind(const char *dtype) {
     static const char *const names[] = {
         [SHARED_INT32] = "<i4", [SHARED_INT64] = "<i8", [SHARED_FLOAT32] = "<f4", [SHARED_FLOAT64] = "<f8"};
     for (int i = 0; i < SHARED_OTHER; i++)
-        if (strcmp(names[i], dtype) == 0) return (enum shared_kind)i;
+        if (strcmp(names[i], dtype) == 0) return (enum hr__shared_kind)i;
     return SHARED_OTHER;
 }
 
-static union number add(enum shared_kind kind, union number a, union number b) {
+static union number add(enum hr__shared_kind kind, union number a, union number b) {
     switch (kind) {
     case SHARED_INT32:
         return (union number){.word32 = a.word32 + b.word32};
@@ -42,7 +42,7 @@ static union number add(enum shared_kind kind, union number a, union number b) {
 }
 
 /* NaN is larger than all numbers, as with numpy.maximum. */
-static union number larger(enum shared_kind kind, union number a, union number b) {
+static union number larger(enum hr__shared_kind kind, union number a, union number b) {
     switch (kind) {
     case SHARED_INT32:
         return a.int32 >= b.int32 ? a : b;
@@ -55,18 +55,18 @@ static union number larger(enum shared_kind kind, union number a, union number b
     }
 }
 
-static union number combine(enum shared_kind kind, enum operation operation, union number a, union number b) {
+static union number combine(enum hr__shared_kind kind, enum operation operation, union number a, union number b) {
     return operation == ADD ? add(kind, a, b) : larger(kind, a, b);
 }
 
-static union number change32(_Atomic uint32_t *at, enum shared_kind kind, enum operation operation,
+static union number change32(_Atomic uint32_t *at, enum hr__shared_kind kind, enum operation operation,
                              union number value) {
     union number before = {.word32 = atomic_load_explicit(at, memory_order_relaxed)};
     while (!atomic_compare_exchange_weak(at, &before.word32, combine(kind, operation, before, value).word32)) continue;
     return before;
 }
 
-static union number change64(_Atomic uint64_t *at, enum shared_kind kind, enum operation operation,
+static union number change64(_Atomic uint64_t *at, enum hr__shared_kind kind, enum operation operation,
                              union number value) {
     union number before = {.word64 = atomic_load_explicit(at, memory_order_relaxed)};
     while (!atomic_compare_exchange_weak(at, &before.word64, combine(kind, operation, before, value).word64)) continue;
@@ -107,7 +107,7 @@ static void put(void *values, uint64_t i, union number value, bool is_small) {
 
 static int change(hr_shared *shared, enum operation operation, const uint64_t *elements, uint64_t count,
                   const void *values, int is_one, void *ret_before) {
-    enum shared_kind kind = shared->kind;
+    enum hr__shared_kind kind = shared->kind;
     bool is_small = kind == SHARED_INT32 || kind == SHARED_FLOAT32;
     int r = check(shared, elements, count);
     for (uint64_t i = 0; r == 0 && i < count; i++) {

@@ -15,7 +15,7 @@ enum { MAX_FAILURE_BYTES = 16 << 20 };
 
 struct hr_cache_ticket {
     hr_cache *cache;
-    struct record plan;
+    struct hr__cache_record plan;
     char key[KEY_BYTES];
     bool takes_any_stamp, only_try;
     bool is_alone;    /* no process built it or waited for it when this ticket was made */
@@ -56,7 +56,7 @@ static void join_waiting(hr_cache_ticket *ticket) {
     }
 }
 
-static int fill_plan(struct record *plan, const struct hr_cache_request *request) {
+static int fill_plan(struct hr__cache_record *plan, const struct hr_cache_request *request) {
     char command[HR_CACHE_COMMAND_BYTES];
     hr__command_line((int)hr__pid(), command, sizeof command);
     hr__record_init(plan);
@@ -115,7 +115,7 @@ static bool has_array(const hr_cache_ticket *ticket) {
     bool has_array = false;
     for (uint32_t i = 0; !has_array && i < ticket->cache->store_count; i++) {
         char folder[HR__PATH_BYTES];
-        struct record record;
+        struct hr__cache_record record;
         if (hr__path(folder, "%s/objects/%s", ticket->cache->stores[i].path, ticket->key) < 0) continue;
         if (hr__record_read(folder, &record) < 0) continue;
         has_array = strcmp(record.format, HR_SHARED_FORMAT) == 0;
@@ -164,14 +164,14 @@ static void read_failure(hr_cache_ticket *ticket, uint64_t generation) {
     hr__close(&fd);
 }
 
-static int judge_failure(hr_cache_ticket *ticket, const struct build_state *state) {
+static int judge_failure(hr_cache_ticket *ticket, const struct hr__build_state *state) {
     if (!ticket->has_awaited || state->failed_generation < ticket->awaited) return 0;
     read_failure(ticket, state->failed_generation);
     return hr__fail(HR_E_BUILD_FAILED, "cache: the process that built '%s' failed (pid %" PRIu32 ", %.120s)",
                     ticket->plan.name, state->pid, state->command);
 }
 
-static int too_many_deaths(const hr_cache_ticket *ticket, const struct build_state *state) {
+static int too_many_deaths(const hr_cache_ticket *ticket, const struct hr__build_state *state) {
     uint64_t headroom = hr__cgroup_headroom();
     char cgroup[64] = "no limit";
     if (headroom != UINT64_MAX) snprintf(cgroup, sizeof cgroup, "%" PRIu64 " MiB left", headroom >> 20);
@@ -180,13 +180,13 @@ static int too_many_deaths(const hr_cache_ticket *ticket, const struct build_sta
                     " (%.120s). If the kernel killed them because memory ran out: %" PRIu64
                     " MiB are available, and the limit of the cgroup is: %s. Build it alone (headrace cache warm), "
                     "with fewer workers, or in pieces (headrace.cache.writer)",
-                    state->deaths, ticket->plan.name, state->pid, state->command, hr__memory_to_spare() >> 20, cgroup);
+                    state->deaths, ticket->plan.name, state->pid, state->command, hr__available_memory() >> 20, cgroup);
 }
 
 /* ---- becoming the builder ---- */
 
-static int begin_build(hr_cache_ticket *ticket, struct held_lock *lock, hr_cache_build **ret_build) {
-    struct build_state *state = &lock->state;
+static int begin_build(hr_cache_ticket *ticket, struct hr__held_lock *lock, hr_cache_build **ret_build) {
+    struct hr__build_state *state = &lock->state;
     state->generation++;
     state->phase = PHASE_BUILDING;
     state->pid = hr__pid();
@@ -203,8 +203,8 @@ static int begin_build(hr_cache_ticket *ticket, struct held_lock *lock, hr_cache
 }
 
 /* This process has the lock. It counts the death of the last builder, if it died. */
-static int judge_state(hr_cache_ticket *ticket, struct held_lock *lock) {
-    struct build_state *state = &lock->state;
+static int judge_state(hr_cache_ticket *ticket, struct hr__held_lock *lock) {
+    struct hr__build_state *state = &lock->state;
     int r = judge_failure(ticket, state);
     if (r < 0) return r;
     uint32_t deaths = state->deaths + (state->phase == PHASE_BUILDING);
@@ -215,7 +215,7 @@ static int judge_state(hr_cache_ticket *ticket, struct held_lock *lock) {
     return hr__lock_write_state(lock);
 }
 
-static int use_lock(hr_cache_ticket *ticket, struct held_lock *lock, hr_cached **ret_cached,
+static int use_lock(hr_cache_ticket *ticket, struct hr__held_lock *lock, hr_cached **ret_cached,
                     hr_cache_build **ret_build) {
     int r = attach_published(ticket, ret_cached); /* it may have been published before the lock became free */
     if (r != -ENOENT) return r;
@@ -235,7 +235,7 @@ static int deadlock(const hr_cache_ticket *ticket, const char *own) {
 
 /* Another process or thread builds it. */
 static int look_at_builder(hr_cache_ticket *ticket) {
-    struct build_state state;
+    struct hr__build_state state;
     hr__state_read(ticket->cache, ticket->key, &state);
     int r = judge_failure(ticket, &state);
     if (r < 0) return r;
@@ -251,7 +251,7 @@ static int look_at_builder(hr_cache_ticket *ticket) {
 
 /* One attempt. -EAGAIN: wait. */
 static int try_once(hr_cache_ticket *ticket, hr_cached **ret_cached, hr_cache_build **ret_build) {
-    struct held_lock *lock = NULL;
+    struct hr__held_lock *lock = NULL;
     int r = attach_published(ticket, ret_cached);
     if (r != -ENOENT) return r;
     if (ticket->wait_fd < 0) join_waiting(ticket);
@@ -288,7 +288,7 @@ const void *hr_cache_ticket_failure(const hr_cache_ticket *ticket, uint64_t *ret
 }
 
 void hr_cache_ticket_look(hr_cache_ticket *ticket, struct hr_cache_builder *ret_builder) {
-    struct build_state state;
+    struct hr__build_state state;
     hr__state_read(ticket->cache, ticket->key, &state);
     hr__builder_describe(&state, hr__lock_is_taken(ticket->cache, ticket->key), ret_builder);
 }

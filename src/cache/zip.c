@@ -75,7 +75,7 @@ static int read_end(int fd, uint64_t file_bytes, const char *path, struct direct
 /* ---- members ---- */
 
 /* The sizes of large members are in an extra field. */
-static bool read_extra(const unsigned char *extra, uint64_t bytes, struct zip_member *member, uint64_t *local_at) {
+static bool read_extra(const unsigned char *extra, uint64_t bytes, struct hr__zip_member *member, uint64_t *local_at) {
     for (uint64_t at = 0; at + 4 <= bytes;) {
         uint64_t id = number_at(extra + at, 2), size = number_at(extra + at + 2, 2), used = 0;
         if (at + 4 + size > bytes) return false;
@@ -91,7 +91,7 @@ static bool read_extra(const unsigned char *extra, uint64_t bytes, struct zip_me
     return true;
 }
 
-static int find_data(int fd, uint64_t file_bytes, const char *path, uint64_t local_at, struct zip_member *member) {
+static int find_data(int fd, uint64_t file_bytes, const char *path, uint64_t local_at, struct hr__zip_member *member) {
     unsigned char local[LOCAL_BYTES];
     uint64_t end;
     if (local_at > file_bytes || hr__read_at(fd, local_at, local, LOCAL_BYTES) < 0) return malformed(path);
@@ -101,7 +101,7 @@ static int find_data(int fd, uint64_t file_bytes, const char *path, uint64_t loc
     return 0;
 }
 
-static int name_member(const char *path, const unsigned char *name, uint64_t length, struct zip_member *member) {
+static int name_member(const char *path, const unsigned char *name, uint64_t length, struct hr__zip_member *member) {
     if (memchr(name, '\0', length)) return malformed(path);
     if (length < 4 || memcmp(name + length - 4, ".npy", 4) != 0)
         return hr__fail(-EINVAL, "cache: the member %.*s of %s is not an array (.npy); leave it out", (int)length, name,
@@ -115,7 +115,7 @@ static int name_member(const char *path, const unsigned char *name, uint64_t len
 }
 
 static int read_entry(int fd, uint64_t file_bytes, const char *path, const unsigned char *entry, uint64_t left,
-                      struct zip_member *member, uint64_t *ret_bytes) {
+                      struct hr__zip_member *member, uint64_t *ret_bytes) {
     if (left < ENTRY_BYTES || number_at(entry, 4) != 0x02014b50) return malformed(path);
     uint64_t flags = number_at(entry + 8, 2), method = number_at(entry + 10, 2);
     uint64_t name = number_at(entry + 28, 2), extra = number_at(entry + 30, 2), comment = number_at(entry + 32, 2);
@@ -128,23 +128,23 @@ static int read_entry(int fd, uint64_t file_bytes, const char *path, const unsig
                         "cache: %s is compressed by method %" PRIu64 "; write it with numpy.savez or "
                         "numpy.savez_compressed",
                         path, method);
-    *member = (struct zip_member){.packed_bytes = number_at(entry + 20, 4),
-                                  .bytes = number_at(entry + 24, 4),
-                                  .crc = (uint32_t)number_at(entry + 16, 4),
-                                  .is_deflated = method == DEFLATED};
+    *member = (struct hr__zip_member){.packed_bytes = number_at(entry + 20, 4),
+                                      .bytes = number_at(entry + 24, 4),
+                                      .crc = (uint32_t)number_at(entry + 16, 4),
+                                      .is_deflated = method == DEFLATED};
     if (!read_extra(entry + ENTRY_BYTES + name, extra, member, &local_at)) return malformed(path);
     int r = find_data(fd, file_bytes, path, local_at, member);
     return r < 0 ? r : name_member(path, entry + ENTRY_BYTES, name, member);
 }
 
-void hr__zip_free(struct zip_list *list) {
+void hr__zip_free(struct hr__zip_list *list) {
     for (size_t i = 0; i < list->count; i++) hr__free(list->members[i].name);
     hr__free(list->members);
-    *list = (struct zip_list){NULL, 0};
+    *list = (struct hr__zip_list){NULL, 0};
 }
 
 static int read_directory(int fd, uint64_t file_bytes, const char *path, const struct directory *directory,
-                          const unsigned char *bytes, struct zip_list *list) {
+                          const unsigned char *bytes, struct hr__zip_list *list) {
     uint64_t at = 0, used = 0;
     int r = 0;
     for (uint64_t i = 0; r == 0 && i < directory->count; i++, at += used) {
@@ -154,9 +154,9 @@ static int read_directory(int fd, uint64_t file_bytes, const char *path, const s
     return r;
 }
 
-int hr__zip_read(int fd, uint64_t file_bytes, const char *path, struct zip_list *ret_list) {
+int hr__zip_read(int fd, uint64_t file_bytes, const char *path, struct hr__zip_list *ret_list) {
     struct directory directory = {0};
-    struct zip_list list = {NULL, 0};
+    struct hr__zip_list list = {NULL, 0};
     if (file_bytes < END_BYTES) return malformed(path);
     int r = read_end(fd, file_bytes, path, &directory);
     if (r < 0) return r;

@@ -11,14 +11,14 @@
 #include "diagnostics.h"
 #include "os/os.h"
 
-struct member {
+struct entry {
     int pid;     /* 0: never started */
     int watched; /* owned: its pidfd, or a copy of the adopter's sentinel; -1: its end cannot be noticed */
     int pidfd;   /* the same as `watched`; -1: the kernel has no pidfd */
     bool is_forked;
     bool is_reaped;
     struct hr__end end;
-    uint64_t oom_kills;       /* of the cgroup when it was started */
+    uint64_t oom_kills;       /* count of the cgroup when the worker was started */
     uint64_t rss_bytes;       /* when hr_crew_look last saw it alive; 0: never */
     uint64_t noted_rss_bytes; /* as its status had it then */
     struct hr__diagnostics diagnostics;
@@ -28,7 +28,7 @@ struct hr_crew {
     hr_arena *arena;
     uint32_t count;
     uint32_t own_pid;
-    struct member *members;
+    struct entry *entries;
     int *fds; /* scratch memory of hr_crew_stop */
     bool *ready;
 };
@@ -38,25 +38,25 @@ int hr_crew_open(hr_arena *arena, uint32_t worker_count, hr_crew **ret_crew) {
     if (crew) {
         crew->arena = arena;
         crew->own_pid = hr__pid();
-        crew->members = calloc(worker_count, sizeof *crew->members);
+        crew->entries = calloc(worker_count, sizeof *crew->entries);
         crew->fds = calloc(worker_count, sizeof *crew->fds);
         crew->ready = calloc(worker_count, sizeof *crew->ready);
     }
-    if (!crew || !crew->members || !crew->fds || !crew->ready) {
+    if (!crew || !crew->entries || !crew->fds || !crew->ready) {
         hr_crew_close(crew);
         return hr__fail(-ENOMEM, "crew: no memory for %u workers", worker_count);
     }
     crew->count = worker_count;
-    for (uint32_t i = 0; i < worker_count; i++) crew->members[i].pidfd = crew->members[i].watched = -1;
+    for (uint32_t i = 0; i < worker_count; i++) crew->entries[i].pidfd = crew->entries[i].watched = -1;
     *ret_crew = crew;
     return 0;
 }
 
 static void forget(hr_crew *crew, uint32_t worker) {
-    struct member *member = &crew->members[worker];
+    struct entry *entry = &crew->entries[worker];
     hr_arena_watch(crew->arena, worker, -1);
-    hr__close(&member->watched);
-    member->pidfd = -1;
+    hr__close(&entry->watched);
+    entry->pidfd = -1;
 }
 
 hr_crew *hr_crew_close(hr_crew *crew) {
@@ -64,10 +64,10 @@ hr_crew *hr_crew_close(hr_crew *crew) {
     for (uint32_t i = 0; i < crew->count; i++) {
         forget(crew, i);
         /* A child does not have the mapping, and may have another one at this address. */
-        if (crew->own_pid == hr__pid()) hr__diagnostics_close(&crew->members[i].diagnostics);
+        if (crew->own_pid == hr__pid()) hr__diagnostics_close(&crew->entries[i].diagnostics);
     }
     hr__stop_at(HR__AT_CREW_CLOSED);
-    free(crew->members);
+    free(crew->entries);
     free(crew->fds);
     free(crew->ready);
     free(crew);
@@ -80,35 +80,35 @@ static int check_owner(const hr_crew *crew) {
     return hr__fail(HR_E_STATE, "crew: process %u owns this crew; a forked child can only close it", crew->own_pid);
 }
 
-static int find(hr_crew *crew, uint32_t worker, struct member **ret_member) {
+static int find(hr_crew *crew, uint32_t worker, struct entry **ret_entry) {
     int r = check_owner(crew);
     if (r < 0) return r;
     if (worker >= crew->count) return hr__fail(-EINVAL, "crew: worker %u of %u", worker, crew->count);
-    *ret_member = &crew->members[worker];
+    *ret_entry = &crew->entries[worker];
     return 0;
 }
 
-static bool has_ended(const struct member *member) {
-    return member->is_reaped || member->pid == 0 || (member->watched >= 0 && hr__is_readable(member->watched));
+static bool has_ended(const struct entry *entry) {
+    return entry->is_reaped || entry->pid == 0 || (entry->watched >= 0 && hr__is_readable(entry->watched));
 }
 
 /* ---- starting ---- */
 
 /* Finds the entry of a worker number that no running process has. */
-static int find_free(hr_crew *crew, uint32_t worker, struct member **ret_member) {
-    int r = find(crew, worker, ret_member);
-    if (r < 0 || has_ended(*ret_member)) return r;
+static int find_free(hr_crew *crew, uint32_t worker, struct entry **ret_entry) {
+    int r = find(crew, worker, ret_entry);
+    if (r < 0 || has_ended(*ret_entry)) return r;
     return hr__fail(HR_E_STATE, "crew: worker %u still runs, as process %d; end it before another process replaces it",
-                    worker, (*ret_member)->pid);
+                    worker, (*ret_entry)->pid);
 }
 
 int hr_crew_open_worker_fds(hr_crew *crew, uint32_t worker, struct hr_worker_fds *ret_fds) {
-    struct member *member;
+    struct entry *entry;
     struct hr_worker_fds fds;
-    int r = find(crew, worker, &member);
+    int r = find(crew, worker, &entry);
     if (r == 0) r = hr_arena_open_worker_fds(crew->arena, worker, &fds);
     if (r < 0) return r;
-    r = hr__diagnostics_open(&member->diagnostics, &fds.diagnostics_fd);
+    r = hr__diagnostics_open(&entry->diagnostics, &fds.diagnostics_fd);
     hr__stop_at(HR__AT_CREW_WORKER_FDS);
     if (r < 0) {
         hr_worker_fds_close(&fds);
@@ -120,8 +120,8 @@ int hr_crew_open_worker_fds(hr_crew *crew, uint32_t worker, struct hr_worker_fds
 }
 
 int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
-    struct member *member;
-    int r = find_free(crew, worker, &member), watched = -1;
+    struct entry *entry;
+    int r = find_free(crew, worker, &entry), watched = -1;
     if (r < 0) return r;
     /* A signal to 0 or -1 reaches many processes, and one to this process ends the trainer. */
     if (pid <= 0 || (uint32_t)pid == crew->own_pid)
@@ -132,16 +132,16 @@ int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     if (r < 0)
         return hr__fail(r, "crew: cannot open a pidfd of process %d, worker %u: %s", pid, worker, hr_error_text(r));
     forget(crew, worker);
-    bool is_restart = member->pid != 0;
-    member->pid = pid;
-    member->watched = watched;
-    member->pidfd = has_pidfd ? watched : -1;
-    member->is_forked = member->is_reaped = false;
-    member->end = (struct hr__end){0};
-    member->oom_kills = hr__oom_kill_count();
-    member->rss_bytes = member->noted_rss_bytes = 0;
+    bool is_restart = entry->pid != 0;
+    entry->pid = pid;
+    entry->watched = watched;
+    entry->pidfd = has_pidfd ? watched : -1;
+    entry->is_forked = entry->is_reaped = false;
+    entry->end = (struct hr__end){0};
+    entry->oom_kills = hr__oom_kill_count();
+    entry->rss_bytes = entry->noted_rss_bytes = 0;
     hr__stop_at(HR__AT_CREW_ADOPTED);
-    r = hr_arena_watch(crew->arena, worker, member->watched);
+    r = hr_arena_watch(crew->arena, worker, entry->watched);
     return r == 0 && is_restart ? hr_arena_count(crew->arena, 1, 0) : r;
 }
 
@@ -158,10 +158,10 @@ static _Noreturn void be_worker(struct hr_worker_fds *fds, hr_work *work, void *
 }
 
 int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context) {
-    struct member *member;
+    struct entry *entry;
     struct hr_worker_fds fds;
     int pid = -1;
-    int r = find_free(crew, worker, &member);
+    int r = find_free(crew, worker, &entry);
     if (r == 0) r = hr_crew_open_worker_fds(crew, worker, &fds);
     if (r < 0) return r;
     hr__stop_at(HR__AT_CREW_FORK);
@@ -181,13 +181,13 @@ int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context) {
         while (hr__process_end(pid, true, &end) == -EAGAIN) hr__yield();
         return r;
     }
-    member->is_forked = true;
+    entry->is_forked = true;
     return 0;
 }
 
 int hr_crew_expect_end(hr_crew *crew, uint32_t worker) {
-    struct member *member;
-    int r = find(crew, worker, &member);
+    struct entry *entry;
+    int r = find(crew, worker, &entry);
     return r < 0 ? r : hr_arena_watch(crew->arena, worker, -1);
 }
 
@@ -199,19 +199,19 @@ int hr_worker_ignore_others(int trainer) {
 
 /* ---- looking ---- */
 
-/* Reads how a member ended while the kernel still knows it. */
-static void note_end(struct member *member) {
-    if (member->is_reaped || member->pid == 0) return;
+/* Reads how a worker ended while the kernel still knows it. */
+static void note_end(struct entry *entry) {
+    if (entry->is_reaped || entry->pid == 0) return;
     struct hr__end end;
-    if (hr__process_end(member->pid, member->is_forked, &end) < 0) return;
-    member->end = end;
-    member->is_reaped = member->is_forked;
+    if (hr__process_end(entry->pid, entry->is_forked, &end) < 0) return;
+    entry->end = end;
+    entry->is_reaped = entry->is_forked;
     hr__stop_at(HR__AT_CREW_REAPED);
 }
 
-static void look_at_process(const struct member *member, struct hr_worker_report *report) {
+static void look_at_process(const struct entry *entry, struct hr_worker_report *report) {
     struct hr__process process;
-    if (hr__process_look(member->pid, &process) < 0) return;
+    if (hr__process_look(entry->pid, &process) < 0) return;
     report->state = process.state;
     report->thread_count = process.thread_count;
     report->tracer_pid = process.tracer_pid;
@@ -223,79 +223,79 @@ static void look_at_process(const struct member *member, struct hr_worker_report
 }
 
 /* Sets the last known resident memory: from /proc while the process lived, or from its own status if that is newer. */
-static void add_memory(struct member *member, struct hr_worker_report *report) {
-    bool is_its_own = report->status.pid == (uint32_t)member->pid; /* else the status is of its predecessor */
+static void add_memory(struct entry *entry, struct hr_worker_report *report) {
+    bool is_its_own = report->status.pid == (uint32_t)entry->pid; /* else the status is of its predecessor */
     uint64_t noted = is_its_own ? report->status.rss_bytes : 0;
     if (report->rss_bytes) {
-        member->rss_bytes = report->rss_bytes;
-        member->noted_rss_bytes = noted;
+        entry->rss_bytes = report->rss_bytes;
+        entry->noted_rss_bytes = noted;
     }
-    report->rss_bytes = noted == member->noted_rss_bytes ? member->rss_bytes : noted;
+    report->rss_bytes = noted == entry->noted_rss_bytes ? entry->rss_bytes : noted;
 }
 
 int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_report) {
-    struct member *member;
-    int r = find(crew, worker, &member);
+    struct entry *entry;
+    int r = find(crew, worker, &entry);
     if (r < 0) return r;
-    struct hr_worker_report report = {.worker = worker, .pid = member->pid, .is_alive = !has_ended(member)};
+    struct hr_worker_report report = {.worker = worker, .pid = entry->pid, .is_alive = !has_ended(entry)};
     if (report.is_alive)
-        look_at_process(member, &report);
+        look_at_process(entry, &report);
     else
-        note_end(member);
-    report.is_end_known = member->end.is_known;
-    report.signal = member->end.signal;
-    report.exit_code = member->end.exit_code;
+        note_end(entry);
+    report.is_end_known = entry->end.is_known;
+    report.signal = entry->end.signal;
+    report.exit_code = entry->end.exit_code;
     uint64_t oom_kills = hr__oom_kill_count();
-    report.oom_kills = oom_kills != UINT64_MAX && oom_kills > member->oom_kills ? oom_kills - member->oom_kills : 0;
+    report.oom_kills = oom_kills != UINT64_MAX && oom_kills > entry->oom_kills ? oom_kills - entry->oom_kills : 0;
     /* The status is read after the process, so that the status of a dead worker is its last one, and that of a live
      * worker is not older than its state. */
     r = hr_arena_worker_status(crew->arena, worker, &report.status);
     if (r < 0) return r;
-    add_memory(member, &report);
+    add_memory(entry, &report);
     *ret_report = report;
     return 0;
 }
 
 int hr_crew_stack(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
-    struct member *member;
-    int r = find(crew, worker, &member);
-    if (r == 0) hr__diagnostics_stack(&member->diagnostics, ret_text, ret_bytes);
+    struct entry *entry;
+    int r = find(crew, worker, &entry);
+    if (r == 0) hr__diagnostics_stack(&entry->diagnostics, ret_text, ret_bytes);
     return r;
 }
 
 int hr_crew_stderr(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
-    struct member *member;
-    int r = find(crew, worker, &member);
-    if (r == 0) hr__diagnostics_stderr(&member->diagnostics, ret_text, ret_bytes);
+    struct entry *entry;
+    int r = find(crew, worker, &entry);
+    if (r == 0) hr__diagnostics_stderr(&entry->diagnostics, ret_text, ret_bytes);
     return r;
 }
 
 int hr_crew_posted_status(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes) {
-    struct member *member;
-    int r = find(crew, worker, &member);
-    if (r == 0) hr__diagnostics_posted_status(&member->diagnostics, ret_text, ret_bytes);
+    struct entry *entry;
+    int r = find(crew, worker, &entry);
+    if (r == 0) hr__diagnostics_posted_status(&entry->diagnostics, ret_text, ret_bytes);
     return r;
 }
 
 /* ---- ending ---- */
 
 int hr_crew_signal(hr_crew *crew, uint32_t worker, int signal) {
-    struct member *member;
-    int r = find(crew, worker, &member);
-    if (r == 0) r = has_ended(member) ? -ESRCH : hr__send_signal(member->pidfd, member->pid, signal);
+    struct entry *entry;
+    int r = find(crew, worker, &entry);
+    if (r == 0) r = has_ended(entry) ? -ESRCH : hr__send_signal(entry->pidfd, entry->pid, signal);
     return r < 0 ? hr__fail(r, "crew: cannot send signal %d to worker %u: %s", signal, worker, hr_error_text(r)) : 0;
 }
 
 int hr_crew_wait(hr_crew *crew, uint32_t worker, int64_t deadline_ns) {
-    struct member *member;
+    struct entry *entry;
     bool ready;
-    int r = find(crew, worker, &member);
+    int r = find(crew, worker, &entry);
     if (r < 0) return r;
-    if (!has_ended(member)) {
-        r = hr__poll(&member->watched, &ready, 1, deadline_ns);
-        if (r < 0) return hr__fail(r, "crew: worker %u (pid %d) has not ended", worker, member->pid);
+    if (!has_ended(entry)) {
+        r = hr__poll(&entry->watched, &ready, 1, deadline_ns);
+        if (r < 0) return hr__fail(r, "crew: worker %u (pid %d) has not ended", worker, entry->pid);
     }
-    note_end(member);
+    note_end(entry);
     return 0;
 }
 
@@ -304,10 +304,10 @@ static int wait_all(hr_crew *crew, int64_t deadline_ns) {
     for (;;) {
         int running = 0;
         for (uint32_t i = 0; i < crew->count; i++) {
-            bool runs = !has_ended(&crew->members[i]);
-            crew->fds[i] = runs ? crew->members[i].watched : -1;
+            bool runs = !has_ended(&crew->entries[i]);
+            crew->fds[i] = runs ? crew->entries[i].watched : -1;
             running += runs;
-            if (!runs) note_end(&crew->members[i]);
+            if (!runs) note_end(&crew->entries[i]);
         }
         if (running == 0) return 0;
         int r = hr__poll(crew->fds, crew->ready, crew->count, deadline_ns);
@@ -317,7 +317,7 @@ static int wait_all(hr_crew *crew, int64_t deadline_ns) {
 
 static void signal_all(hr_crew *crew, int signal) {
     for (uint32_t i = 0; i < crew->count; i++)
-        if (!has_ended(&crew->members[i])) hr__send_signal(crew->members[i].pidfd, crew->members[i].pid, signal);
+        if (!has_ended(&crew->entries[i])) hr__send_signal(crew->entries[i].pidfd, crew->entries[i].pid, signal);
 }
 
 int hr_crew_stop(hr_crew *crew, int64_t timeout_ns) {

@@ -157,7 +157,7 @@ int hr_builder_open(const char *path, hr_builder **ret_builder) {
         return hr__fail(r, "frozen data: it cannot be made in %s: %s%s", path ? path : "memory", hr_error_text(r),
                         advice(r));
     uint64_t header;
-    r = hr__builder_room(builder, sizeof(struct frozen_header), 8, &header);
+    r = hr__builder_room(builder, sizeof(struct hr__frozen_header), 8, &header);
     if (r == 0) *ret_builder = hr_take(builder);
     return r;
 }
@@ -273,7 +273,7 @@ int hr_builder_bytes_of(hr_builder *builder, enum hr_kind kind, const void *byte
 
 /* ---- finishing ---- */
 
-static int put_shapes(hr_builder *builder, struct frozen_header *header) {
+static int put_shapes(hr_builder *builder, struct hr__frozen_header *header) {
     uint64_t offset;
     header->heap_end = builder->used;
     header->shape_count = builder->shape_count;
@@ -284,7 +284,7 @@ static int put_shapes(hr_builder *builder, struct frozen_header *header) {
     return 0;
 }
 
-static int put_sums(hr_builder *builder, struct frozen_header *header) {
+static int put_sums(hr_builder *builder, struct hr__frozen_header *header) {
     uint64_t end = builder->used;
     header->sum_count = (end - sizeof *header + CHUNK_BYTES - 1) / CHUNK_BYTES;
     int r = hr__builder_room(builder, header->sum_count * 8, 8, &header->sums_at);
@@ -300,13 +300,13 @@ static int put_sums(hr_builder *builder, struct frozen_header *header) {
 }
 
 /* Writes all but the header, and computes the header. */
-static int write_sections(hr_builder *builder, hr_value root, struct frozen_header *ret_header) {
-    struct frozen_header header = {.magic = HR__FROZEN_MAGIC,
-                                   .version = HR_FROZEN_VERSION,
-                                   .header_bytes = sizeof header,
-                                   .root = root,
-                                   .seed = builder->seed,
-                                   .chunk_bytes = CHUNK_BYTES};
+static int write_sections(hr_builder *builder, hr_value root, struct hr__frozen_header *ret_header) {
+    struct hr__frozen_header header = {.magic = HR__FROZEN_MAGIC,
+                                       .version = HR_FROZEN_VERSION,
+                                       .header_bytes = sizeof header,
+                                       .root = root,
+                                       .seed = builder->seed,
+                                       .chunk_bytes = CHUNK_BYTES};
     struct hr__contents contents = hr__builder_contents(builder);
     struct hr_item item;
     int r = hr__contents_read(&contents, root, &item);
@@ -323,7 +323,7 @@ static int write_sections(hr_builder *builder, hr_value root, struct frozen_head
 }
 
 /* The header is written last, because a file without a header is not taken for frozen data. */
-static int publish(hr_builder *builder, const struct frozen_header *header) {
+static int publish(hr_builder *builder, const struct hr__frozen_header *header) {
     hr__unmap(builder->base, builder->mapped_bytes);
     builder->base = NULL;
     int r = hr__file_cut(builder->fd, header->total_bytes);
@@ -340,7 +340,7 @@ static int publish(hr_builder *builder, const struct frozen_header *header) {
 
 int hr_builder_finish(hr_builder *builder, hr_value root, hr_frozen **ret_frozen) {
     hr_cleanup(drop_builder) hr_builder *mine = builder;
-    struct frozen_header header;
+    struct hr__frozen_header header;
     int fd;
     int r = write_sections(mine, root, &header);
     if (r == 0) r = publish(mine, &header);

@@ -15,11 +15,11 @@ enum { LATE_TEXTS = 1 << 14 };
 struct hr_builder {
     unsigned char *base;
     uint64_t used, room, mapped_bytes;
-    uint64_t forgotten; /* of a file: its pages up to here were removed from this process */
+    uint64_t forgotten; /* the pages of a file up to here were removed from this process */
     uint64_t seed;
     int fd;
     char *path, *temporary; /* path NULL: in memory; temporary NULL: the file has no name yet */
-    uint32_t pid;           /* of the process that opened it: a forked child must not remove its file */
+    uint32_t pid;           /* the process that opened it: a forked child must not remove its file */
     uint64_t *shapes;       /* the offsets of the nodes of the shapes */
     uint32_t shape_count, shape_room;
     uint32_t *shape_slots; /* 1 + the number of a shape, by the hash of its node */

@@ -30,7 +30,7 @@ static int count_bytes(uint32_t item_bytes, const uint64_t *dimensions, uint32_t
 }
 
 /* Makes room for a node with `words` words after it, and, if node.data_at is 0, for the elements. */
-static int make_array(hr_builder *builder, struct array_node node, uint64_t words, unsigned char **ret_words,
+static int make_array(hr_builder *builder, struct hr__array_node node, uint64_t words, unsigned char **ret_words,
                       hr_value *ret_value, void **ret_data) {
     uint64_t offset = 0, align = node.kind == HR_ARRAY_NUMPY_SCALAR ? 8 : ARRAY_ALIGN;
     bool has_own = !node.data_at;
@@ -47,7 +47,7 @@ static int make_array(hr_builder *builder, struct array_node node, uint64_t word
 
 int hr_builder_array(hr_builder *builder, enum hr_array_kind kind, hr_value dtype, uint32_t item_bytes,
                      const uint64_t *dimensions, uint32_t dimension_count, hr_value *ret_value, void **ret_data) {
-    struct array_node node = {
+    struct hr__array_node node = {
         .dtype = dtype, .kind = (uint32_t)kind, .item_bytes = item_bytes, .dimension_count = dimension_count};
     unsigned char *words;
     int r = check_dimensions(dimension_count);
@@ -61,7 +61,7 @@ int hr_builder_array(hr_builder *builder, enum hr_array_kind kind, hr_value dtyp
 static int find_elements(const hr_builder *builder, hr_value other, uint64_t bytes, uint64_t *ret_data_at) {
     struct hr__contents contents = hr__builder_contents(builder);
     struct hr_item item;
-    struct array_node node;
+    struct hr__array_node node;
     if (hr__contents_read(&contents, other, &item) < 0 || item.kind != HR_KIND_ARRAY)
         return hr__fail(-EINVAL, "frozen data: elements can be shared only with an array of this builder");
     memcpy(&node, item.data, sizeof node);
@@ -76,12 +76,12 @@ static int find_elements(const hr_builder *builder, hr_value other, uint64_t byt
 
 int hr_builder_strided(hr_builder *builder, const struct hr_frozen_array *layout, hr_value dtype, hr_value other,
                        hr_value *ret_value, void **ret_data) {
-    struct array_node node = {.dtype = dtype,
-                              .kind = layout->kind,
-                              .item_bytes = layout->item_bytes,
-                              .dimension_count = layout->dimension_count,
-                              .is_strided = 1,
-                              .data_bytes = layout->bytes};
+    struct hr__array_node node = {.dtype = dtype,
+                                  .kind = layout->kind,
+                                  .item_bytes = layout->item_bytes,
+                                  .dimension_count = layout->dimension_count,
+                                  .is_strided = 1,
+                                  .data_bytes = layout->bytes};
     uint64_t part = layout->dimension_count * UINT64_C(8);
     unsigned char *words;
     int r = check_dimensions(layout->dimension_count);

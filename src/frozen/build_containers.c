@@ -75,7 +75,7 @@ static int make_typed(hr_builder *builder, hr_value *ret_value) {
 static int make_dict(hr_builder *builder, unsigned tag, uint64_t count, hr_value *ret_value) {
     uint64_t offset = 0;
     if (count > HR__MOST_ITEMS) return hr__builder_too_large(count);
-    struct dict_node node = {.count = count};
+    struct hr__dict_node node = {.count = count};
     int r = hr__builder_room(builder, sizeof node + count * 8, 8, &offset);
     if (r < 0) return r;
     memcpy(builder->base + offset, &node, sizeof node);

@@ -22,7 +22,7 @@ static void store_slot(hr_builder *builder, const struct hr_item *dict, uint64_t
 
 /* The offset of the word for the slots in a dict's node. */
 static uint64_t slots_word_at(hr_value dict) {
-    return hr__word_offset(dict) + offsetof(struct dict_node, slots);
+    return hr__word_offset(dict) + offsetof(struct hr__dict_node, slots);
 }
 
 /* Makes empty slots, wide enough for all places up to the end of the frozen data. */

@@ -46,7 +46,7 @@ int hr_builder_texts(hr_builder *builder, enum hr_kind kind, enum hr_kind item_k
     if (item_kind != HR_KIND_TEXT && item_kind != HR_KIND_BYTES)
         return hr__fail(-EINVAL, "frozen data: a list of texts holds texts or bytes, not values of kind %d",
                         (int)item_kind);
-    struct texts_node node = {.count = count, .bytes = bytes, .width = bytes > UINT32_MAX ? 5 : 4};
+    struct hr__texts_node node = {.count = count, .bytes = bytes, .width = bytes > UINT32_MAX ? 5 : 4};
     node.tag = item_kind == HR_KIND_BYTES ? TAG_BYTES : is_ascii ? TAG_ASCII : TAG_TEXT;
     uint64_t offset = 0;
     if (count >= HR__MOST_ITEMS || bytes >= HR__MOST_ITEMS) return hr__builder_too_large(count);

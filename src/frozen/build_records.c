@@ -18,7 +18,7 @@ static uint32_t *shape_slot(hr_builder *builder, const unsigned char *node, uint
     uint32_t at = (uint32_t)hr__hash(node, bytes, builder->seed) & mask;
     for (; builder->shape_slots[at]; at = (at + 1) & mask) {
         const unsigned char *other = builder->base + builder->shapes[builder->shape_slots[at] - 1];
-        if (!memcmp(other, node, sizeof(struct shape_node)) && !memcmp(other, node, bytes)) break;
+        if (!memcmp(other, node, sizeof(struct hr__shape_node)) && !memcmp(other, node, bytes)) break;
     }
     return &builder->shape_slots[at];
 }
@@ -34,7 +34,7 @@ static int keep_shape(hr_builder *builder, uint32_t *slot, const unsigned char *
 }
 
 static uint64_t shape_bytes(const hr_builder *builder, uint32_t number) {
-    struct shape_node node;
+    struct hr__shape_node node;
     memcpy(&node, builder->base + builder->shapes[number], sizeof node);
     return sizeof node + node.field_count * UINT64_C(8);
 }
@@ -65,7 +65,7 @@ static int check_shape(const hr_builder *builder, hr_value type, const hr_value 
 int hr_builder_shape(hr_builder *builder, enum hr_shape_kind kind, hr_value type, const hr_value *names,
                      uint32_t field_count, uint32_t *ret_number) {
     struct {
-        struct shape_node head;
+        struct hr__shape_node head;
         hr_value names[HR_FROZEN_MAX_FIELDS];
     } node;
     if (field_count > HR_FROZEN_MAX_FIELDS)
@@ -73,7 +73,7 @@ int hr_builder_shape(hr_builder *builder, enum hr_shape_kind kind, hr_value type
                         field_count);
     int r = check_shape(builder, type, names, field_count);
     if (r < 0) return r;
-    node.head = (struct shape_node){.kind = (uint32_t)kind, .field_count = field_count, .type = type};
+    node.head = (struct hr__shape_node){.kind = (uint32_t)kind, .field_count = field_count, .type = type};
     if (field_count) memcpy(node.names, names, field_count * sizeof *names);
     uint64_t bytes = sizeof node.head + field_count * UINT64_C(8);
     r = make_room_for_shape(builder);
@@ -90,7 +90,7 @@ int hr_builder_shape(hr_builder *builder, enum hr_shape_kind kind, hr_value type
     return 0;
 }
 
-static int shape_of(const hr_builder *builder, uint32_t number, struct shape_node *ret_shape) {
+static int shape_of(const hr_builder *builder, uint32_t number, struct hr__shape_node *ret_shape) {
     struct hr__contents contents = hr__builder_contents(builder);
     if (number >= builder->shape_count)
         return hr__fail(-EINVAL, "frozen data: there is no shape %" PRIu32 " among %" PRIu32, number,
@@ -99,7 +99,7 @@ static int shape_of(const hr_builder *builder, uint32_t number, struct shape_nod
 }
 
 int hr_builder_record(hr_builder *builder, uint32_t shape, hr_value *ret_value) {
-    struct shape_node node = {0};
+    struct hr__shape_node node = {0};
     uint64_t offset = 0;
     int r = shape_of(builder, shape, &node);
     if (r == 0) r = hr__builder_room(builder, hr__max(node.field_count * UINT64_C(8), 8), 8, &offset);
@@ -110,7 +110,7 @@ int hr_builder_record(hr_builder *builder, uint32_t shape, hr_value *ret_value) 
 }
 
 int hr_builder_rows(hr_builder *builder, enum hr_kind kind, uint32_t shape, uint64_t count, hr_value *ret_value) {
-    struct shape_node node = {0};
+    struct hr__shape_node node = {0};
     unsigned tag;
     uint64_t bytes, offset = 0;
     int r = hr__builder_list_tag(kind, LAYOUT_ROWS, &tag);
@@ -119,7 +119,7 @@ int hr_builder_rows(hr_builder *builder, enum hr_kind kind, uint32_t shape, uint
     if (!node.field_count) return hr__fail(-EINVAL, "frozen data: records without fields cannot be packed; use a list");
     if (!hr__mul(count, node.field_count * UINT64_C(8), &bytes) || bytes > UINT64_C(1) << 43)
         return hr__builder_too_large(count);
-    struct rows_node head = {.count = count, .shape = shape};
+    struct hr__rows_node head = {.count = count, .shape = shape};
     r = hr__builder_room(builder, sizeof head + bytes, 8, &offset);
     if (r < 0) return r;
     memcpy(builder->base + offset, &head, sizeof head);

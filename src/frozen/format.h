@@ -12,7 +12,7 @@
 /*
  * The layout of frozen data. It is little-endian. Offsets are bytes from its start, and nodes are 8-byte-aligned.
  *
- *     0          struct frozen_header, 256 B; written last
+ *     0          struct hr__frozen_header, 256 B; written last
  *     256        heap: nodes, in the order in which they were made
  *     heap_end   shapes: the offset of each shape's node, 8 B each
  *                sums: the checksum of each chunk of [256, sums_at), 8 B each
@@ -34,14 +34,14 @@
  *     LIST + layout, TUPLE + layout
  *        WORDS                   [count] a word each
  *        INT32, INT64, REAL      [count] 4, 8, 8 bytes each
- *        TEXTS                   struct texts_node, count + 1 offsets of `width` bytes, padding to 8,
+ *        TEXTS                   struct hr__texts_node, count + 1 offsets of `width` bytes, padding to 8,
  *                                the guide, padding to 8, the bytes
- *        ROWS                    struct rows_node, a row for each: a word for each field
- *     DICT                       struct dict_node, a word for each entry
+ *        ROWS                    struct hr__rows_node, a row for each: a word for each field
+ *     DICT                       struct hr__dict_node, a word for each entry
  *     ENTRY                      a word for the key and one for the value; a key that is a text is right before it
- *     SET, FROZEN_SET            struct dict_node, a word for each item
+ *     SET, FROZEN_SET            struct hr__dict_node, a word for each item
  *     RECORD                     its row; the word's count is the shape's number
- *     ARRAY                      struct array_node, the dimensions, and if it is strided as many strides and the
+ *     ARRAY                      struct hr__array_node, the dimensions, and if it is strided as many strides and the
  *                                number of its first element, 8 B each; the elements are elsewhere
  *     TYPED                      two words
  *
@@ -80,7 +80,7 @@ enum hr__tag {
     TAG_RECORD = 51,
     TAG_ARRAY = 52,
     TAG_TYPED = 53,
-    TAG_ENTRY = 54, /* in dicts only */
+    TAG_ENTRY = 54, /* an entry of a dict */
 };
 
 enum hr__item_layout {
@@ -111,29 +111,29 @@ enum {
 
 #define HR__FROZEN_MAGIC UINT64_C(0x0a45524f54535248) /* "HRSTORE\n" */
 
-struct frozen_header {
+struct hr__frozen_header {
     uint64_t magic;
     uint32_t version;
     uint32_t header_bytes;
     uint64_t total_bytes;
     uint64_t heap_end;
     uint64_t root; /* a word */
-    uint64_t seed; /* for the hashes of keys */
+    uint64_t seed; /* seed of the hashes of keys */
     uint64_t shapes_at, shape_count;
     uint64_t sums_at, sum_count;
     uint64_t chunk_bytes;
     unsigned char id[16], digest[16];
     uint64_t reserved[16];
-    uint64_t checksum; /* of all before it */
+    uint64_t checksum; /* checksum of all bytes before it */
 };
-_Static_assert(sizeof(struct frozen_header) == 256, "frozen data layout");
+_Static_assert(sizeof(struct hr__frozen_header) == 256, "frozen data layout");
 
-struct texts_node {
+struct hr__texts_node {
     uint64_t count, bytes;
     uint32_t width; /* 4 or 5 */
-    uint32_t tag;   /* of the items: TEXT, ASCII or BYTES */
+    uint32_t tag;   /* tag of the items: TEXT, ASCII or BYTES */
 };
-_Static_assert(sizeof(struct texts_node) == 24, "frozen data layout");
+_Static_assert(sizeof(struct hr__texts_node) == 24, "frozen data layout");
 
 /* The sizes in bytes of the offsets and of the guide of a list of texts, with padding. */
 static inline uint64_t hr__offsets_bytes(uint64_t count, unsigned width) {
@@ -143,32 +143,32 @@ static inline uint64_t hr__guide_bytes(uint64_t count, unsigned width) {
     return count < GUIDED_MIN ? 0 : hr__round_up((count / GUIDE_STEP + 2) * width, 8);
 }
 
-struct rows_node {
+struct hr__rows_node {
     uint64_t count;
     uint32_t shape, reserved;
 };
-_Static_assert(sizeof(struct rows_node) == 16, "frozen data layout");
+_Static_assert(sizeof(struct hr__rows_node) == 16, "frozen data layout");
 
-struct dict_node {
+struct hr__dict_node {
     uint64_t count;
     hr_value slots; /* the offset of the slots. Its tag: 1: native. Its count: slot_bytes << 8 | slot_bits, for 1 <<
                        slot_bits slots of `slot_bytes`; 0: there are no slots */
 };
-_Static_assert(sizeof(struct dict_node) == 16, "frozen data layout");
+_Static_assert(sizeof(struct hr__dict_node) == 16, "frozen data layout");
 
-struct array_node {
+struct hr__array_node {
     uint64_t dtype; /* a word */
     uint32_t kind, item_bytes, dimension_count;
     uint32_t is_strided; /* since version 3; 0 before */
     uint64_t data_at, data_bytes;
 };
-_Static_assert(sizeof(struct array_node) == 40, "frozen data layout");
+_Static_assert(sizeof(struct hr__array_node) == 40, "frozen data layout");
 
-struct shape_node {
+struct hr__shape_node {
     uint32_t kind, field_count;
     uint64_t type; /* a word; then one for each field's name */
 };
-_Static_assert(sizeof(struct shape_node) == 16, "frozen data layout");
+_Static_assert(sizeof(struct hr__shape_node) == 16, "frozen data layout");
 
 static inline unsigned hr__word_tag(hr_value word) {
     return word & 0xFF;
@@ -202,7 +202,7 @@ static inline uint64_t hr__load8(const void *from) {
 
 /* Returns the address of `bytes` bytes at an offset of the heap; NULL: they are not all inside it. */
 static inline const unsigned char *hr__span(const struct hr__contents *contents, uint64_t offset, uint64_t bytes) {
-    if (offset < sizeof(struct frozen_header) || offset > contents->heap_end || bytes > contents->heap_end - offset)
+    if (offset < sizeof(struct hr__frozen_header) || offset > contents->heap_end || bytes > contents->heap_end - offset)
         return NULL;
     return contents->base + offset;
 }
@@ -230,7 +230,7 @@ int hr__contents_words(const struct hr__contents *contents, const struct hr_item
                        hr_value *ret_key, hr_value *ret_value);
 /* Reads a shape and checks that all of it is inside the frozen data. `ret_names` (or NULL): a word for each field's
  * name. */
-int hr__contents_shape(const struct hr__contents *contents, uint64_t number, struct shape_node *ret_shape,
+int hr__contents_shape(const struct hr__contents *contents, uint64_t number, struct hr__shape_node *ret_shape,
                        const unsigned char **ret_names);
 
 /* Sets the message of HR_E_CORRUPT. */

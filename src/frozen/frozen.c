@@ -16,15 +16,15 @@
 /* ---- checksums ---- */
 
 uint64_t hr__chunk_sum(const unsigned char *base, uint64_t number, uint64_t sums_at) {
-    uint64_t begin = sizeof(struct frozen_header) + number * CHUNK_BYTES;
+    uint64_t begin = sizeof(struct hr__frozen_header) + number * CHUNK_BYTES;
     return hr__hash(base + begin, hr__min(CHUNK_BYTES, sums_at - begin), number);
 }
 
-uint64_t hr__header_sum(const struct frozen_header *header) {
-    return hr__hash(header, offsetof(struct frozen_header, checksum), header->version);
+uint64_t hr__header_sum(const struct hr__frozen_header *header) {
+    return hr__hash(header, offsetof(struct hr__frozen_header, checksum), header->version);
 }
 
-void hr__contents_digest(const struct frozen_header *header, const uint64_t *sums, unsigned char *ret_digest) {
+void hr__contents_digest(const struct hr__frozen_header *header, const uint64_t *sums, unsigned char *ret_digest) {
     uint64_t seed = header->root ^ header->heap_end;
     for (uint64_t half = 0; half < 2; half++) {
         uint64_t hash = hr__hash(sums, header->sum_count * sizeof *sums, seed + half);
@@ -34,8 +34,8 @@ void hr__contents_digest(const struct frozen_header *header, const uint64_t *sum
 
 /* ---- opening ---- */
 
-static const struct frozen_header *header_of(const hr_frozen *frozen) {
-    return (const struct frozen_header *)(const void *)frozen->contents.base;
+static const struct hr__frozen_header *header_of(const hr_frozen *frozen) {
+    return (const struct hr__frozen_header *)(const void *)frozen->contents.base;
 }
 
 static int refuse(const char *name, int code, const char *why) {
@@ -47,7 +47,7 @@ static bool lies_within(uint64_t at, uint64_t count, uint64_t end) {
     return at % 8 == 0 && at <= end && hr__mul(count, 8, &bytes) && bytes <= end - at;
 }
 
-static int check_header(const struct frozen_header *header, uint64_t bytes, const char *name) {
+static int check_header(const struct hr__frozen_header *header, uint64_t bytes, const char *name) {
     const char *damaged = "is damaged: its header does not match its checksum; freeze the data again";
     if (bytes < sizeof *header || header->magic != HR__FROZEN_MAGIC)
         return refuse(
@@ -77,8 +77,8 @@ static int check_header(const struct frozen_header *header, uint64_t bytes, cons
 
 /* Reads the header and the sections at `base`, and accepts the frozen data only if all of them are consistent. */
 static int check_contents(hr_frozen *frozen, const unsigned char *base, uint32_t flags) {
-    if (!base || frozen->bytes < sizeof(struct frozen_header)) return check_header(NULL, 0, frozen->name);
-    struct frozen_header header;
+    if (!base || frozen->bytes < sizeof(struct hr__frozen_header)) return check_header(NULL, 0, frozen->name);
+    struct hr__frozen_header header;
     memcpy(&header, base, sizeof header);
     int r = check_header(&header, frozen->bytes, frozen->name);
     if (r < 0) return r;
@@ -135,7 +135,7 @@ int hr__frozen_open_taken(int fd, const char *name, uint32_t flags, hr_frozen **
     const void *base = NULL;
     uint64_t bytes = 0;
     int r = hr__memory_bytes(fd, &bytes);
-    if (r == 0 && bytes >= sizeof(struct frozen_header)) r = hr__map_to_read(fd, bytes, &base);
+    if (r == 0 && bytes >= sizeof(struct hr__frozen_header)) r = hr__map_to_read(fd, bytes, &base);
     if (r < 0) return hr__fail(r, "frozen data: cannot map %s: %s", frozen->name, hr_error_text(r));
     frozen->bytes = bytes;
     frozen->mapped = (void *)(uintptr_t)base;
@@ -164,7 +164,7 @@ int hr_frozen_open(const char *path, uint32_t flags, hr_frozen **ret_frozen) {
 /* ---- looking ---- */
 
 void hr_frozen_look(const hr_frozen *frozen, struct hr_frozen_info *ret_info) {
-    const struct frozen_header *header = header_of(frozen);
+    const struct hr__frozen_header *header = header_of(frozen);
     *ret_info = (struct hr_frozen_info){.bytes = frozen->bytes,
                                         .version = header->version,
                                         .shape_count = (uint32_t)frozen->contents.shape_count,
@@ -175,7 +175,7 @@ void hr_frozen_look(const hr_frozen *frozen, struct hr_frozen_info *ret_info) {
 }
 
 int hr_frozen_verify(const hr_frozen *frozen) {
-    struct frozen_header header;
+    struct hr__frozen_header header;
     unsigned char digest[16];
     memcpy(&header, header_of(frozen), sizeof header);
     int r = check_header(&header, frozen->bytes, frozen->name);
@@ -266,13 +266,13 @@ static void fetch_target(const hr_frozen *frozen, const unsigned char *word_at) 
 static void prefetch_text(const hr_frozen *frozen, const struct hr_item *texts, uint64_t index, int stage) {
     struct hr_item item;
     if (stage == 0)
-        fetch(texts->data + sizeof(struct texts_node) + index * (texts->layout == LAYOUT_TEXTS ? 4 : 5));
+        fetch(texts->data + sizeof(struct hr__texts_node) + index * (texts->layout == LAYOUT_TEXTS ? 4 : 5));
     else if (hr__contents_at(&frozen->contents, texts, index, &item) == 0)
         fetch(item.data), fetch(item.data + 63);
 }
 
 static void prefetch_row(const hr_frozen *frozen, const struct hr_item *rows, uint64_t index) {
-    struct shape_node shape;
+    struct hr__shape_node shape;
     if (hr__contents_shape(&frozen->contents, rows->shape, &shape, NULL) == 0)
         fetch(rows->data + index * shape.field_count * 8);
 }

@@ -47,7 +47,7 @@ static int read_fixed(const struct hr__contents *contents, hr_value word, uint64
 }
 
 static int read_texts(const struct hr__contents *contents, hr_value word, struct hr_item *ret) {
-    struct texts_node node;
+    struct hr__texts_node node;
     uint64_t offset = hr__word_offset(word), bytes;
     const unsigned char *at = hr__span(contents, offset, sizeof node);
     if (!at) return hr__contents_corrupt("a list of texts", offset);
@@ -64,8 +64,8 @@ static int read_texts(const struct hr__contents *contents, hr_value word, struct
 }
 
 static int read_rows(const struct hr__contents *contents, hr_value word, struct hr_item *ret) {
-    struct rows_node node;
-    struct shape_node shape;
+    struct hr__rows_node node;
+    struct hr__shape_node shape;
     uint64_t offset = hr__word_offset(word), bytes;
     const unsigned char *at = hr__span(contents, offset, sizeof node);
     if (!at) return hr__contents_corrupt("a list of records", offset);
@@ -102,7 +102,7 @@ static int read_slots(const struct hr__contents *contents, hr_value slots, struc
 }
 
 static int read_dict(const struct hr__contents *contents, hr_value word, struct hr_item *ret) {
-    struct dict_node node;
+    struct hr__dict_node node;
     uint64_t offset = hr__word_offset(word), bytes;
     const unsigned char *at = hr__span(contents, offset, sizeof node);
     if (!at) return hr__contents_corrupt("a dict or set", offset);
@@ -117,7 +117,7 @@ static int read_dict(const struct hr__contents *contents, hr_value word, struct 
 }
 
 static int read_record(const struct hr__contents *contents, hr_value word, struct hr_item *ret) {
-    struct shape_node shape;
+    struct hr__shape_node shape;
     int r = hr__contents_shape(contents, hr__word_count(word), &shape, NULL);
     if (r < 0) return r;
     ret->shape = hr__word_count(word);
@@ -227,7 +227,7 @@ static int read_into(const struct hr__contents *contents, hr_value word, struct 
     case HR_KIND_RECORD:
         return read_record(contents, word, item);
     case HR_KIND_ARRAY:
-        return read_node(contents, word, sizeof(struct array_node), 0, item);
+        return read_node(contents, word, sizeof(struct hr__array_node), 0, item);
     case HR_KIND_TYPED:
         return read_node(contents, word, 16, 2, item);
     default:
@@ -266,7 +266,7 @@ static inline __attribute__((always_inline)) void fetch_about(const unsigned cha
 
 static inline const unsigned char *text_between(const struct hr__contents *contents, const struct hr_item *texts,
                                                 uint64_t index, unsigned width, uint64_t *ret_count) {
-    const unsigned char *offsets = texts->data + sizeof(struct texts_node);
+    const unsigned char *offsets = texts->data + sizeof(struct hr__texts_node);
     uint64_t begin = load_offset(offsets + index * width, width),
              end = load_offset(offsets + (index + 1) * width, width);
     const unsigned char *guide = offsets + hr__offsets_bytes(texts->count, width);
@@ -290,7 +290,7 @@ __attribute__((cold)) static int corrupt_texts(const struct hr__contents *conten
 
 static int text_at(const struct hr__contents *contents, const struct hr_item *texts, uint64_t index,
                    struct hr_item *ret) {
-    struct texts_node node;
+    struct hr__texts_node node;
     memcpy(&node, texts->data, sizeof node);
     ret->data = text_span(contents, texts, index, &ret->count);
     ret->kind = node.tag == TAG_BYTES ? HR_KIND_BYTES : HR_KIND_TEXT;
@@ -305,7 +305,7 @@ static hr_value row_value(const struct hr__contents *contents, const struct hr_i
 
 static int row_at(const struct hr__contents *contents, const struct hr_item *rows, uint64_t index,
                   struct hr_item *ret) {
-    struct shape_node shape;
+    struct hr__shape_node shape;
     int r = hr__contents_shape(contents, rows->shape, &shape, NULL);
     return r < 0 ? r : read_into(contents, row_value(contents, rows, index, shape.field_count * UINT64_C(8)), ret);
 }

@@ -69,7 +69,7 @@ static bool read_layout(struct hr_frozen_array *array, const unsigned char *at, 
 }
 
 int hr_frozen_array(const hr_frozen *frozen, const struct hr_item *array, struct hr_frozen_array *ret_array) {
-    struct array_node node;
+    struct hr__array_node node;
     if (array->kind != HR_KIND_ARRAY)
         return hr__fail(-EINVAL, "frozen data: a value of kind %d is not an array", array->kind);
     memcpy(&node, array->data, sizeof node);

@@ -16,13 +16,13 @@ int hr__item_must_be_text(const struct hr_item *item, const char *what) {
                           item->kind);
 }
 
-int hr__contents_shape(const struct hr__contents *contents, uint64_t number, struct shape_node *ret_shape,
+int hr__contents_shape(const struct hr__contents *contents, uint64_t number, struct hr__shape_node *ret_shape,
                        const unsigned char **ret_names) {
     if (number >= contents->shape_count) return hr__contents_corrupt("a record's shape", 0);
     uint64_t offset = contents->shapes[number];
     const unsigned char *at = offset % 8 ? NULL : hr__span(contents, offset, sizeof *ret_shape);
     if (!at) return hr__contents_corrupt("a shape", offset);
-    struct shape_node shape;
+    struct hr__shape_node shape;
     memcpy(&shape, at, sizeof shape);
     if (shape.field_count > HR_FROZEN_MAX_FIELDS ||
         !hr__span(contents, offset, sizeof shape + shape.field_count * UINT64_C(8)))
@@ -33,7 +33,7 @@ int hr__contents_shape(const struct hr__contents *contents, uint64_t number, str
 }
 
 int hr_frozen_shape(const hr_frozen *frozen, uint32_t number, struct hr_shape *ret_shape) {
-    struct shape_node node;
+    struct hr__shape_node node;
     struct hr_item type = {0};
     int r = hr__contents_shape(&frozen->contents, number, &node, NULL);
     if (r == 0) r = hr__contents_read(&frozen->contents, node.type, &type);
@@ -47,7 +47,7 @@ int hr_frozen_shape(const hr_frozen *frozen, uint32_t number, struct hr_shape *r
 }
 
 int hr_frozen_field(const hr_frozen *frozen, uint32_t number, uint32_t field, struct hr_item *ret_name) {
-    struct shape_node node;
+    struct hr__shape_node node;
     const unsigned char *names;
     struct hr_item name = {0};
     hr_value word;

@@ -22,9 +22,9 @@ typedef int32_t hr__tile[HR__TILE_ROWS][HR__TILE_WIDTH];
 /* A kernel with HR__TILE_ROWS - 1 rows of zeros above and below. */
 struct hr__weights {
     const float *values;
-    const uint32_t *ranges; /* of each row of pixels: the first column in which it has weights that are not 0, and the
-                               end of those */
-    uint32_t width, height; /* of the kernel */
+    const uint32_t *ranges; /* two for each row of pixels: the first column in which it has weights that are not 0,
+                               and the end of those */
+    uint32_t width, height; /* size of the kernel */
 };
 
 /* Makes one tile. Its sum in row r and column c begins at from[r * stride + c]. */

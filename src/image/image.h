@@ -33,7 +33,7 @@ struct hr__rect hr__rect_union(const struct hr__rect *one, const struct hr__rect
 struct hr__pixels {
     unsigned char *data;
     uint32_t width, height, pixel_bytes;
-    size_t stride; /* in bytes */
+    size_t stride; /* bytes from one row to the next */
 };
 
 static inline unsigned char *hr__row(const struct hr__pixels *pixels, uint32_t y) {
@@ -75,9 +75,9 @@ struct hr_image {
     const unsigned char *data; /* the encoded bytes; NULL: `whole` is all there is */
     struct hr__pixels whole;   /* decoded pixels of the whole image; data is NULL until they are decoded */
     bool owns_whole;           /* `whole` was allocated here */
-    uint32_t pid;              /* of the process that opened or adopted it */
-    bool was_used;             /* by an earlier run */
-    pthread_mutex_t lock;      /* of `whole` and `was_used`, held while recipes of this image are made */
+    uint32_t pid;              /* the process that opened or adopted it */
+    bool was_used;             /* an earlier run has used it */
+    pthread_mutex_t lock;      /* guards `whole` and `was_used`, and is held while recipes of this image are made */
 };
 
 /* scan.c: checks the file and describes it. -ENOTSUP, with a message. */

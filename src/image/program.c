@@ -143,12 +143,12 @@ int hr_image_measure(const struct hr_image_recipe *recipe, struct hr_image_size 
 /* ---- the beginning: one rectangle of the image ---- */
 
 struct beginning {
-    struct hr__view view; /* of the pixels to read; if there is a resize, those that it needs */
+    struct hr__view view; /* the pixels to read; if there is a resize, those that it needs */
     bool to_grey;         /* pixels of 4 bytes become pixels of 1 byte */
     bool has_resize;
     struct hr__resize_plan resize;
     struct hr__rect out; /* the part of the resize's result that is made */
-    uint32_t channels;   /* of the image so far */
+    uint32_t channels;   /* channels of the image so far */
     uint32_t next;       /* the first step that is still to be done */
 };
 

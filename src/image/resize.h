@@ -32,7 +32,7 @@ struct hr__resize_plan {
     bool is_down_first;
     struct hr__taps across, down; /* positions count from the beginning of `in` */
     struct hr__rect in;           /* the part of the image that must be given */
-    void *memory;                 /* of the taps */
+    void *memory;                 /* memory of the taps */
 };
 
 /* Plans a resize whose values have been checked. The plan's memory is given back by hr__resize_done. -ENOMEM,

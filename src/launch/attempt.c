@@ -11,29 +11,30 @@ enum { TICK_NS = 100000000, FIXED_FDS = 4 };
 
 /* ---- start ---- */
 
-static void name_claim(uint16_t port, char *ret_name, size_t bytes) {
+static void name_of_port(uint16_t port, char *ret_name, size_t bytes) {
     snprintf(ret_name, bytes, "headrace-port-%u", port);
 }
 
-/* Claims a port that the user named, so that a second job on it is an error and not a member of the first job's store.
+/* Reserves a port that the user named, so that a second job on it is an error and not a member of the first job's
+ * store.
  */
-static int claim_port(struct hr__attempt *attempt) {
+static int reserve_port(struct hr__attempt *attempt) {
     char name[64];
-    name_claim(attempt->job->master_port, name, sizeof name);
-    int r = hr__socket_listen(name, &attempt->claim_fd);
+    name_of_port(attempt->job->master_port, name, sizeof name);
+    int r = hr__socket_listen(name, &attempt->reserved_fd);
     if (r == -EADDRINUSE)
         return hr__fail(r,
                         "launch: another job of headrace run on this machine uses the port %u; give another "
                         "--master-port, or none: then a free one is chosen",
                         attempt->job->master_port);
-    return 0; /* a machine without abstract sockets has no claims */
+    return 0; /* a machine without abstract sockets reserves no ports */
 }
 
 static int hold_port(struct hr__attempt *attempt) {
     const struct hr_launch_job *job = attempt->job;
     attempt->port = job->master_port;
     if (job->kind != HR_LAUNCH_RANKS || job->node_rank > 0) return 0;
-    int r = job->master_port ? claim_port(attempt) : 0;
+    int r = job->master_port ? reserve_port(attempt) : 0;
     if (r == 0) {
         r = hr__hold_port(&attempt->port, &attempt->port_fd);
         if (r < 0 && job->master_port)
@@ -47,7 +48,7 @@ static int hold_port(struct hr__attempt *attempt) {
 }
 
 static int open_attempt(struct hr__attempt *attempt) {
-    attempt->port_fd = attempt->claim_fd = attempt->board_fd = attempt->control_fd = attempt->terminal_fd = -1;
+    attempt->port_fd = attempt->reserved_fd = attempt->board_fd = attempt->control_fd = attempt->terminal_fd = -1;
     attempt->begun_ns = hr__now_ns();
     attempt->oom_kills = hr__oom_kill_count();
     int r = hold_port(attempt);
@@ -331,7 +332,7 @@ void hr__attempt_free(struct hr__attempt *attempt) {
     hr__ranks_close(attempt);
     hr__watch_close(attempt);
     hr__close(&attempt->port_fd);
-    hr__close(&attempt->claim_fd);
+    hr__close(&attempt->reserved_fd);
     hr__close(&attempt->board_fd);
     hr__close(&attempt->control_fd);
     hr__text_free(&attempt->stuck);

@@ -15,7 +15,7 @@ struct guardian {
     struct hr__attempt *attempt;
     int control_fd;
     int signal_fd;
-    int terminal_fd; /* of the front, whose modes it may have changed; -1: it has none */
+    int terminal_fd; /* the terminal of the front, whose modes it may have changed; -1: it has no terminal */
     bool is_killing;
     uint32_t other_count; /* processes that were killed and are no ranks */
 };

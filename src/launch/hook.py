@@ -41,7 +41,7 @@ def _hide():
 
 
 class _Page:
-    """The page of this rank, which this interpreter has claimed.
+    """The page of this rank, which this interpreter has taken.
 
     The descriptor is not inherited by programs that this process starts, and they do not load this file, because
     PYTHONPATH is as it was. A forked child compares its process ID. A program that closes all descriptors may use the

@@ -49,11 +49,11 @@ struct hr__rank {
     int page_fd;
     struct hr__page *page;  /* mapped */
     int error_fd;           /* torchrun's error file */
-    uint64_t stacks_bytes;  /* of the page's stacks that were read */
-    struct hr__text stacks; /* of the newest dump */
+    uint64_t stacks_bytes;  /* bytes of the page's stacks that were read */
+    struct hr__text stacks; /* text of the newest dump */
 
     struct hr__stream streams[2]; /* stdout, stderr; or both in the first */
-    struct hr__tail tail;         /* of what it wrote last */
+    struct hr__tail tail;         /* the end of what it wrote */
     int child_fds[3];             /* what becomes its stdin, stdout and stderr; closed after the guardian has them */
     bool has_terminal;
 
@@ -70,7 +70,7 @@ struct hr__rank {
 
 /* Knows what the terminal, or the files that stdout and stderr are, show at their ends. */
 struct hr__screen {
-    const struct hr__stream *open; /* whose unfinished line is shown last; NULL: none */
+    const struct hr__stream *open; /* the stream whose unfinished line is shown last; NULL: no such line */
     bool is_one_terminal;          /* stdout and stderr are the same terminal */
 };
 
@@ -79,7 +79,7 @@ struct hr__terminal {
     struct hr__terminal_modes before;
 };
 
-enum hr__phase {
+enum hr__launch_phase {
     HR__RUNNING,
     HR__ENDING, /* the ranks were asked to end */
     HR__KILLING,
@@ -93,7 +93,7 @@ enum hr__reason {
     HR__EXIT_TIMEOUT,
     HR__STALLED,
     HR__GUARDIAN_DIED,
-    HR__PARENT_DIED, /* of a program that is no rank of this launch */
+    HR__PARENT_DIED, /* the parent died of a program that is no rank of this launch */
 };
 
 struct hr__attempt {
@@ -101,30 +101,30 @@ struct hr__attempt {
     struct hr__launch *launch;
     uint32_t number;
     uint16_t port;
-    int port_fd, claim_fd;
-    char *folder; /* of the logs of this attempt, or NULL */
+    int port_fd, reserved_fd;
+    char *folder; /* folder of the logs of this attempt, or NULL */
 
     struct hr__rank *ranks; /* job->local_size */
     uint32_t ended_count;
     int board_fd;
-    int control_fd; /* to the guardian */
+    int control_fd; /* the socket to the guardian */
     int guardian_pid;
     int terminal_fd; /* the front's end of the terminal of the rank with stdin; -1 */
 
-    enum hr__phase phase;
+    enum hr__launch_phase phase;
     enum hr__reason reason;
-    int signal;             /* of HR__SIGNALLED */
+    int signal;             /* the signal of HR__SIGNALLED */
     bool is_from_step;      /* the newest signal is from Slurm, which sends it to each process of a step: also to the
                              * ranks */
     bool is_hinted;         /* it was said how to end sooner */
     int64_t begun_ns;       /* when the attempt began */
     int64_t ending_ns;      /* when the ranks were asked to end */
     int64_t deadline_ns;    /* HR__ENDING: then they are killed */
-    uint64_t oom_kills;     /* on this machine when the attempt began */
+    uint64_t oom_kills;     /* count on this machine when the attempt began */
     bool is_swept;          /* the guardian has ended all processes */
     uint32_t adopted_count; /* processes that the guardian killed and that were not ranks */
     uint32_t stuck_count;   /* processes that could not be killed */
-    struct hr__text stuck;  /* their names */
+    struct hr__text stuck;  /* the names of these processes */
     uint32_t left_count;    /* processes that run on after success */
     struct hr__text left;
     struct hr__text stall;  /* where the ranks were when they were ended for that */
@@ -144,12 +144,12 @@ struct hr__launch {
     bool is_piped;             /* the ranks write to pipes */
     bool is_terminal;          /* a rank gets a terminal */
     uint64_t ignored_signals;  /* when this process began; bit n - 1: signal n */
-    bool is_in_step;           /* of Slurm */
+    bool is_in_step;           /* this process is in a step of Slurm */
     uint64_t open_files;       /* so many a rank may have open; this process may have more */
     int parent;                /* when this process began */
     bool has_launcher;         /* another launcher has started this process as a rank, and ends with it */
     struct hr__others others;  /* children that this process had before */
-    char *folder;              /* of the logs of this run, or NULL */
+    char *folder;              /* folder of the logs of this run, or NULL */
     struct hr__writer *writer; /* NULL: the ranks write to the streams themselves */
     struct hr__screen screen;
     struct hr__terminal terminal;
@@ -182,7 +182,7 @@ void hr__attempt_command(struct hr__attempt *attempt, enum hr__command_kind kind
 
 int hr__ranks_open(struct hr__attempt *attempt);  /* pages, pipes, logs */
 void hr__ranks_give(struct hr__attempt *attempt); /* closes what now belongs to the ranks */
-void hr__rank_give(struct hr__rank *rank);        /* in the guardian: of one rank */
+void hr__rank_give(struct hr__rank *rank);        /* the guardian calls it, for one rank */
 void hr__ranks_close(struct hr__attempt *attempt);
 /* In the forked child of the guardian: becomes the command. Returns a negative errno. */
 int hr__rank_become(const struct hr__attempt *attempt, const struct hr__rank *rank, int parent);
@@ -211,7 +211,7 @@ int hr__page_stack_signal(const struct hr__rank *rank);
 /* When the main program of a rank was over; 0: it is not. A rank may be a shell that runs several interpreters, so one
  * that has ended says nothing about the rank. */
 int64_t hr__page_over_ns(const struct hr__attempt *attempt, const struct hr__rank *rank);
-void hr__page_text(const struct hr__rank *rank, struct hr__text *ret_text); /* of the exception */
+void hr__page_text(const struct hr__rank *rank, struct hr__text *ret_text); /* gives the text of the exception */
 /* The line about the exception that ended its main program: `ValueError: there is no sample 7`. */
 void hr__page_reason(const struct hr__rank *rank, struct hr__text *ret_line);
 void hr__page_keepers(const struct hr__rank *rank, struct hr__text *ret_text);
@@ -245,7 +245,7 @@ void hr__ending_tick(struct hr__attempt *attempt);
 bool hr__rank_failed(const struct hr__rank *rank);
 /* Makes the ranks that still run write their stacks, and waits for them for a moment. */
 void hr__ending_take_stacks(struct hr__attempt *attempt);
-void hr__ending_take_stack(struct hr__attempt *attempt, struct hr__rank *rank); /* of one rank */
+void hr__ending_take_stack(struct hr__attempt *attempt, struct hr__rank *rank); /* reads the stack of one rank */
 
 /* ---- first.c ---- */
 
@@ -255,7 +255,7 @@ struct hr__failure {
     bool is_symptom; /* it lost a connection, or was ended because another rank had failed */
     int64_t at_ns;
 };
-bool hr__rank_was_ended(const struct hr__rank *rank); /* by a signal of this launch */
+bool hr__rank_was_ended(const struct hr__rank *rank); /* true if a signal of this launch ended it */
 struct hr__failure hr__failure_of(const struct hr__attempt *attempt, const struct hr__rank *rank);
 /* Returns the index of the failure that was the first: the earliest one that is not a symptom, else the earliest one.
  * -1: no rank failed. */

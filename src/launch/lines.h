@@ -19,7 +19,7 @@ struct hr__lines {
     struct hr__text rest; /* the unfinished line */
     int64_t since_ns;     /* when its newest byte came */
     bool is_bar;          /* it had a carriage return */
-    size_t shown_bytes;   /* of the unfinished line, that were shown already */
+    size_t shown_bytes;   /* bytes of the unfinished line that were shown already */
 };
 
 /* Takes output at a time. Calls `show` for each finished line, with its line feed, if it has one. */

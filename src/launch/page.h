@@ -19,7 +19,7 @@
  *
  * All of it is a rank's word: it may be missing, wrong or half written, and the front checks each number.
  *
- * A rank may run several interpreters one after the other. Each claims the page: it resets the words of the earlier one
+ * A rank may run several interpreters one after the other. Each takes the page: it resets the words of the earlier one
  * and writes its `pid`; the last one owns the page. Its stacks follow those that are there, so the front remembers the
  * size of the file before it sends the signal. The interpreter closes the descriptor on exec(2). So before the front
  * sends the signal, it looks whether /proc/PID/fd/HEADRACE_RANK_FD is this file: the signal would end another program.
@@ -33,7 +33,7 @@ enum {
     HR__PAGE_REASON_BYTES = HR__PAGE_TEXT_AT - HR__PAGE_REASON_AT,
     HR__PAGE_TEXT_BYTES = HR__PAGE_KEEPERS_AT - HR__PAGE_TEXT_AT,
     HR__PAGE_KEEPERS_BYTES = HR__PAGE_STACKS_AT - HR__PAGE_KEEPERS_AT,
-    HR__PAGE_STACKS_BYTES = 1 << 20, /* of stacks, so many are read */
+    HR__PAGE_STACKS_BYTES = 1 << 20, /* so many bytes of stacks are read */
 };
 
 #define HR__PAGE_MAGIC INT64_C(0x6B6E615261657248) /* "HeaRank" */
@@ -41,12 +41,12 @@ enum {
 /* Times are CLOCK_MONOTONIC in ns; 0: it has not happened. */
 struct hr__page {
     _Atomic int64_t magic;         /* the front writes it */
-    _Atomic int64_t pid;           /* of the interpreter that writes here; 0: no interpreter has loaded the hook */
+    _Atomic int64_t pid;           /* the interpreter that writes here; 0: no interpreter has loaded the hook */
     _Atomic int64_t stack_signal;  /* makes that interpreter append its stacks; 0: it does not */
     _Atomic int64_t exception_ns;  /* an exception ended the main program */
-    _Atomic int64_t text_bytes;    /* of its text; written before exception_ns */
+    _Atomic int64_t text_bytes;    /* size of the exception's text; written before exception_ns */
     _Atomic int64_t over_ns;       /* the main program is over, and the interpreter begins to exit */
-    _Atomic int64_t keepers_bytes; /* of the text about threads; written before over_ns */
+    _Atomic int64_t keepers_bytes; /* size of the text about threads; written before over_ns */
     _Atomic int64_t exec_error;    /* errno of the exec of the command; written by the forked child */
     _Atomic int64_t is_lost_peer;  /* 1: the exception says that a connection to another rank was lost */
     _Atomic int64_t is_watched;    /* the front writes it: 1: rank 0 keeps its store until the others are over */
@@ -55,7 +55,7 @@ struct hr__page {
     _Atomic int64_t is_keeping;    /* 1: after over_ns the rank waits for others_over, because it has the store */
     _Atomic int64_t ended_well;   /* 1: the main program that is over has returned, or has exited with 0; written before
                                    * over_ns */
-    _Atomic int64_t reason_bytes; /* of the line about the exception; written before exception_ns */
+    _Atomic int64_t reason_bytes; /* size of the line about the exception; written before exception_ns */
 };
 
 static_assert(sizeof(struct hr__page) <= HR__PAGE_REASON_AT, "before the line");

@@ -38,7 +38,7 @@ enum { HR__EVENT_NAME_BYTES = 16 };
 
 struct hr__event {
     uint32_t kind;
-    int32_t local; /* of a rank; else -1 */
+    int32_t local; /* local rank; -1: it is not about a rank */
     int32_t pid;
     int32_t signal;
     int32_t exit_code;
@@ -47,7 +47,7 @@ struct hr__event {
     uint32_t count;
     uint64_t peak_bytes;
     int64_t at_ns;
-    char name[HR__EVENT_NAME_BYTES]; /* of the program of STUCK and LEFT */
+    char name[HR__EVENT_NAME_BYTES]; /* name of the program of STUCK and LEFT */
 };
 
 struct hr__attempt;

@@ -18,7 +18,7 @@ static const int64_t STALL_NOTE_NS = 60 * HR_NS_PER_S;
 
 struct hr__watch {
     int64_t next_ns;
-    int64_t active_ns; /* of the last step or output of any rank */
+    int64_t active_ns; /* time of the last step or output of any rank */
     bool is_stall_noted;
     struct hr_board_position *positions; /* of the last look */
     uint32_t count, room;

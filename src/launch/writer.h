@@ -25,7 +25,7 @@ struct hr__writer {
     struct hr__text written; /* what the thread writes now */
     bool is_stopping;
     size_t written_left;    /* bytes of `written` that are not written yet */
-    int64_t write_began_ns; /* of the write(2) in progress; 0: none is */
+    int64_t write_began_ns; /* when the write(2) in progress began; 0: none is in progress */
     int error[HR__WRITER_TARGETS];
     bool is_terminal[HR__WRITER_TARGETS];
     int drained_fd;   /* rung when everything is written */

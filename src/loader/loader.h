@@ -9,10 +9,10 @@
 /* Declarations that the files of the loader share: its state, the queues of outstanding tasks (outstanding.c), and the
  * replacement of a dead worker (replace.c). */
 
-/* An order: a task that is outstanding, with the payload that a successor of its worker would need. Its memory is used
+/* A task that is outstanding, with the payload that a successor of its worker would need. Its memory is used
  * again. */
 struct hr__outstanding {
-    struct hr__outstanding *next; /* in its worker's queue, or in the list of free orders */
+    struct hr__outstanding *next; /* the next one in the queue of a worker, or in the list of free ones */
     uint64_t task;
     void *payload;
     size_t payload_bytes;
@@ -22,13 +22,13 @@ struct hr__outstanding {
 /* A worker as the loader sees it. It answers the tasks of its queue one after the other. */
 struct hr__loader_peer {
     bool is_at_end;      /* it has no more data in this epoch */
-    bool is_dismissed;   /* its end is expected after it has answered everything */
+    bool is_dismissed;   /* the worker is to end after it has answered everything */
     bool has_last_task;  /* HR_TASK_STOP was granted; it is never answered */
     uint32_t lost_count; /* tasks at the end of the queue that were taken back from a dead worker and not granted again
                             yet */
-    uint32_t undelivered_count; /* its outstanding tasks of this epoch: the length of the queue */
+    uint32_t undelivered_count; /* outstanding tasks of this epoch: the length of the queue */
     uint32_t unanswered_count;  /* all that it has to answer, including the announcement of the epoch */
-    uint64_t delivered_count;   /* in this epoch */
+    uint64_t delivered_count;   /* batches that were delivered in this epoch */
     struct hr__outstanding *first, *last;
 };
 
@@ -63,7 +63,7 @@ static inline uint32_t *hr__loader_owner(const hr_loader *loader, uint64_t task)
 /* Grants a worker its last task, HR_TASK_STOP, and marks it as dismissed. */
 int hr__loader_grant_last(hr_loader *loader, uint32_t worker);
 
-/* ---- orders.c ---- */
+/* ---- outstanding.c ---- */
 
 /* Adds a task with a copy of its payload to the end of its worker's queue. -ENOMEM. */
 int hr__outstanding_keep(hr_loader *loader, struct hr__loader_peer *peer, const void *payload, size_t bytes);

@@ -15,7 +15,7 @@ void hr__outstanding_release(hr_loader *loader, struct hr__outstanding *outstand
     loader->free_outstanding = outstanding;
 }
 
-/* A free order always exists: see most_outstanding. */
+/* A free one always exists: see most_outstanding. */
 int hr__outstanding_keep(hr_loader *loader, struct hr__loader_peer *peer, const void *payload, size_t bytes) {
     struct hr__outstanding *outstanding = loader->free_outstanding;
     if (bytes > outstanding->payload_room) {

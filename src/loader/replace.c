@@ -39,7 +39,7 @@ static int grant_again(hr_loader *loader, uint32_t worker) {
 
 /* For a successor that starts with the new epoch: tasks of the old epoch are not made again, and the new epoch is not
  * announced to it. */
-static void begin_anew(struct hr__loader_peer *peer) {
+static void begin_again(struct hr__loader_peer *peer) {
     peer->unanswered_count -= peer->lost_count;
     peer->lost_count = 0;
     peer->is_dismissed = false;
@@ -51,7 +51,7 @@ int hr_loader_replace(hr_loader *loader, uint32_t worker, struct hr_succession *
     struct hr__loader_peer *peer = &loader->peers[worker];
     struct hr_succession succession = {0};
     if (loader->is_draining) {
-        begin_anew(peer);
+        begin_again(peer);
     } else {
         succession = (struct hr_succession){.delivered_count = peer->delivered_count,
                                             .published_count = peer->undelivered_count - peer->lost_count,

@@ -111,7 +111,7 @@ int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns)
 
 /* The owner and the signal are set on the open file description, which a dup'ed or inherited descriptor would share
  * with the other workers. So the pipe is opened again through /proc, which makes a new description. */
-int hr__open_anew(int read_fd, int *ret_fd) {
+int hr__open_again(int read_fd, int *ret_fd) {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", read_fd);
     return hr__own(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), ret_fd);
@@ -143,7 +143,7 @@ int hr__kill_with(int read_fd, int pid) {
 
 int hr__die_with(int read_fd, int *ret_own_fd) {
     int fd = -1;
-    int r = hr__open_anew(read_fd, &fd);
+    int r = hr__open_again(read_fd, &fd);
     if (r < 0) return r;
     r = hr__kill_with(fd, getpid());
     if (r < 0) {

@@ -131,7 +131,7 @@
     POINT(BOARD_SERVES, "board.serves", RANK)                                                                          \
     POINT(BOARD_CONNECTED, "board.connected", RANK)                                                                    \
     POINT(BOARD_RECEIVED, "board.received", RANK)                                                                      \
-    POINT(BOARD_CLAIMED, "board.claimed", RANK)                                                                        \
+    POINT(BOARD_TAKEN, "board.taken", RANK)                                                                            \
     POINT(BOARD_ENTERED, "board.entered", RANK)                                                                        \
     POINT(BOARD_FACTS, "board.facts", RANK)                                                                            \
     POINT(BOARD_PUBLISHED, "board.published", RANK)                                                                    \
@@ -160,7 +160,7 @@
     POINT(CACHE_DELETE, "cache.delete", CACHE)                                                                         \
     POINT(CACHE_TRASHED, "cache.trashed", CACHE)                                                                       \
     POINT(CACHE_RECLAIMING, "cache.reclaiming", RECLAIM)                                                               \
-    POINT(SAMPLES_CLAIMED, "samples.claimed", SAMPLES)                                                                 \
+    POINT(SAMPLES_TAKEN, "samples.taken", SAMPLES)                                                                     \
     POINT(SAMPLES_EXTENT, "samples.extent", SAMPLES)                                                                   \
     POINT(SAMPLES_RESERVED, "samples.reserved", SAMPLES)                                                               \
     POINT(SAMPLES_WRITTEN, "samples.written", SAMPLES)                                                                 \

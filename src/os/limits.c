@@ -10,7 +10,7 @@
 
 #include "base/base.h"
 
-uint64_t hr__memory_to_spare(void) {
+uint64_t hr__available_memory(void) {
     enum { KIB = 1024 };
     uint64_t available = hr__read_field("/proc/meminfo", "MemAvailable:");
     available = available == UINT64_MAX ? UINT64_C(1) << 30 : available * KIB; /* no /proc: a modest guess */

@@ -30,18 +30,18 @@ int hr__lock_file(int fd, enum hr__share share) {
     return errno == EWOULDBLOCK ? -EAGAIN : -errno;
 }
 
-int hr__lease_take(int fd, uint64_t offset) {
+int hr__byte_lock(int fd, uint64_t offset) {
     struct flock range = whole(offset, 1);
     if (fcntl(fd, F_OFD_SETLK, &range) == 0) return 0;
     return errno == EACCES ? -EAGAIN : -errno;
 }
 
-int hr__lease_look(int fd, uint64_t offset) {
+int hr__byte_look(int fd, uint64_t offset) {
     struct flock range = whole(offset, 1);
     if (fcntl(fd, F_OFD_GETLK, &range) < 0) return -errno;
     return range.l_type != F_UNLCK;
 }
 
-bool hr__lease_is_taken(int fd, uint64_t offset) {
-    return hr__lease_look(fd, offset) == 1;
+bool hr__byte_is_locked(int fd, uint64_t offset) {
+    return hr__byte_look(fd, offset) == 1;
 }

@@ -42,7 +42,7 @@ void hr_machine_look(struct hr_machine *ret_machine) {
         .available_bytes = meminfo("MemAvailable:"),
         .cgroup_limit_bytes = hr__cgroup_limit(),
         .cgroup_headroom_bytes = hr__cgroup_headroom(),
-        .spare_bytes = hr__memory_to_spare(),
+        .spare_bytes = hr__available_memory(),
         .cgroup_millicores = hr__cgroup_millicores(),
         .process_room = hr__cgroup_process_room(),
         .core_count = hr__core_count(),

@@ -90,16 +90,16 @@ void hr__file_read_ahead(int fd);
 /* Opens another descriptor of the same file that is read-only or, if the system does not allow this, one that can also
  * write. */
 int hr__file_reopen(int fd, int *ret_fd);
-int hr__file_reopen_to_write(int fd, int *ret_fd); /* to read and write, with an open file description of its own */
+int hr__file_reopen_to_write(int fd, int *ret_fd); /* for reading and writing, by its own open file description */
 /* Makes memory of hr__memory_create read-only and fixes its size, for all processes. Best effort; no writable mapping
  * may exist. */
 void hr__seal(int fd);
 void hr__random(void *bytes, size_t count);
-int hr__folder_make(const char *path);                    /* its parent exists; 0 if it exists, too */
+int hr__folder_make(const char *path);                    /* the parent exists; 0 if the folder exists, too */
 int hr__folder_current(char *ret_path, size_t size);      /* the absolute path of the working directory */
 int hr__folder_make_unique(char *path);                   /* replaces the XXXXXX at its end */
-int hr__log_create(const char *path, int *ret_fd);        /* to append to; an existing file is emptied */
-int hr__log_append(const char *path, int *ret_fd);        /* of an existing file */
+int hr__log_create(const char *path, int *ret_fd);        /* opens it to append to it; an existing file is emptied */
+int hr__log_append(const char *path, int *ret_fd);        /* opens an existing file */
 int hr__file_changed_ns(int fd, int64_t *ret_changed_ns); /* when it was changed last, on CLOCK_MONOTONIC */
 
 /* ---- event.c ---- */
@@ -123,7 +123,7 @@ bool hr__is_readable(int fd);
 int hr__poll(const int *fds, bool *ret_ready, size_t count, int64_t deadline_ns);
 
 /* Opens another descriptor of the read end of the pipe through /proc, so that it has its own open file description. */
-int hr__open_anew(int read_fd, int *ret_fd);
+int hr__open_again(int read_fd, int *ret_fd);
 /* Checks that the kernel sends a signal only at the end of a pipe. Before Linux 5.6 each close of a descriptor of the
  * pipe sent one. Returns 0; -EOPNOTSUPP: it does not; or another negative errno. */
 int hr__ends_are_signalled(void);
@@ -179,9 +179,9 @@ struct hr__process {
     uint32_t tracer_pid; /* 0: not traced */
     uint64_t rss_bytes;
     uint64_t caught_signals;  /* bit n - 1: it has a handler for signal n */
-    char kernel_function[64]; /* in which it sleeps; "": not known */
+    char kernel_function[64]; /* the function of the kernel in which it sleeps; "": not known */
     char system_call[128];    /* the line of /proc/PID/syscall: its number and arguments, "running", or "" */
-    bool is_deadlocked;       /* its only thread waits, without a timeout, for another thread of this process */
+    bool is_deadlocked;       /* the only thread of it waits, without a timeout, for another thread of this process */
 };
 int hr__process_look(int pid, struct hr__process *ret_process); /* -ESRCH */
 /* The command line of a process, with spaces between its words, cut to `bytes`; "": not known. */
@@ -216,7 +216,7 @@ struct hr__program {
     const int *inherited;           /* descriptors that it keeps under their numbers */
     size_t inherited_count;
     uint64_t kept_ignored; /* bit n - 1: signal n stays ignored; all others get their default, and none is blocked */
-    uint64_t open_files;   /* of hr__raise_open_files, to be restored; 0: unchanged */
+    uint64_t open_files;   /* the earlier limit from hr__raise_open_files, to be restored; 0: it stays */
     bool has_own_group;
     bool has_terminal; /* streams[0] is a terminal, and becomes that of a session of its own */
     bool dies_with_parent;
@@ -234,7 +234,7 @@ int hr__ignore_others(int trainer); /* see hr_worker_ignore_others */
 /* ---- signals.c: signals that are blocked and read from a descriptor ---- */
 
 int hr__signals_open(uint64_t signals, int *ret_fd); /* bit n - 1: signal n */
-int hr__signals_take(int fd);                        /* its number; 0: none came */
+int hr__signals_take(int fd);                        /* returns the number of the signal; 0: none came */
 /* The same; `ret_sender`: the process that sent it; 0: one that this process cannot see; -1: the kernel. */
 int hr__signals_take_from(int fd, int *ret_sender);
 void hr__block_signal(int number);
@@ -249,8 +249,8 @@ int hr__hold_port(uint16_t *port, int *ret_fd);
 
 /* ---- stream.c ---- */
 
-int hr__read(int fd, void *data, size_t bytes);            /* at most; 0: the end. -EAGAIN */
-size_t hr__readable_bytes(int fd);                         /* in a pipe or terminal; -1 is fine */
+int hr__read(int fd, void *data, size_t bytes);            /* reads so many bytes at most; 0: the end. -EAGAIN */
+size_t hr__readable_bytes(int fd);                         /* bytes that wait in a pipe or terminal; fd -1 is fine */
 int hr__write_all(int fd, const void *data, size_t bytes); /* waits for room if it does not block */
 int hr__stream_pair(int ret_fds[2]);                       /* two connected sockets, which block */
 int hr__output_pipe(int *ret_read_fd, int *ret_write_fd);  /* only the read end does not block */
@@ -297,14 +297,14 @@ bool hr__range_is_locked(int fd, uint64_t offset, uint64_t bytes);
  * excludes it. */
 enum hr__share { HR__SHARED, HR__EXCLUSIVE };
 int hr__lock_file(int fd, enum hr__share share);
-/* Locks one byte of a file for an open file description: as hr__lock_file, but for a part of the file, and
- * independently of it. -EAGAIN; -EINVAL: the kernel has no such locks. */
-int hr__lease_take(int fd, uint64_t offset);
-/* Returns true if another open file description has locked that byte. */
-bool hr__lease_is_taken(int fd, uint64_t offset);
+/* Takes a byte lock, for an open file description: as hr__lock_file, but of one byte of the file, and independently of
+ * it. -EAGAIN; -EINVAL: the kernel has no such locks. */
+int hr__byte_lock(int fd, uint64_t offset);
+/* Returns true if another open file description has a byte lock there. */
+bool hr__byte_is_locked(int fd, uint64_t offset);
 
-/* Returns 1 if another open file description has locked that byte, 0 if none has, or a negative errno. */
-int hr__lease_look(int fd, uint64_t offset);
+/* Returns 1 if another open file description has a byte lock there, 0 if none has, or a negative errno. */
+int hr__byte_look(int fd, uint64_t offset);
 
 /* ---- futex.c: words in memory that processes share ---- */
 
@@ -320,12 +320,12 @@ __attribute__((format(printf, 2, 3))) int hr__path(char *ret_path, const char *f
 
 struct hr__file_info {
     uint64_t device, inode, bytes;
-    uint64_t committed_bytes; /* that the file system has given it; a sparse file has fewer than `bytes` */
-    int64_t changed_ns;       /* of the contents: st_mtim, since 1970 */
+    uint64_t committed_bytes; /* bytes that the file system has given it; a sparse file has fewer than `bytes` */
+    int64_t changed_ns;       /* time of the last change of the contents: st_mtim, since 1970 */
     uint32_t user, mode;      /* mode: the permission bits */
     bool is_folder, is_regular, is_link;
 };
-int hr__file_look(const char *path, struct hr__file_info *ret_info); /* of a symbolic link: of the link itself */
+int hr__file_look(const char *path, struct hr__file_info *ret_info); /* a symbolic link is not followed */
 int hr__file_look_fd(int fd, struct hr__file_info *ret_info);
 int hr__file_make(const char *path, int *ret_fd);         /* a new file, to read and write, mode 0600. -EEXIST */
 int hr__file_open_or_make(const char *path, int *ret_fd); /* to read and write, mode 0600. -ELOOP: a symbolic link */
@@ -395,11 +395,10 @@ void hr__keep_blocks(uint64_t block_bytes, uint64_t kept);
 /* The maximum size of a file and of shared memory in bytes (ulimit -f). The functions here check it before they make a
  * file longer, because the kernel would send SIGXFSZ. Python ignores this signal, but it kills other programs. */
 uint64_t hr__file_limit(void);
-uint64_t
-hr__memory_to_spare(void); /* available memory in bytes: the lower of MemAvailable and the headroom of the cgroups */
+uint64_t hr__available_memory(void);   /* bytes: the lower of MemAvailable and the headroom of the cgroups */
 uint64_t hr__address_space_left(void); /* bytes that can be mapped in one piece, of 16 TiB at most */
 uint32_t hr__core_count(void);         /* cores that this process may run on; at least 1 */
-uint32_t hr__usable_core_count(void);  /* of these, as many as the CPU quota of the cgroups allows; at least 1 */
+uint32_t hr__usable_core_count(void); /* such cores, and no more than the CPU quota of the cgroups allows; at least 1 */
 uint32_t hr__pid(void);
 /* Raises the number of files that may be open as far as this process may. Returns the one before; 0: it failed. */
 uint64_t hr__raise_open_files(void);

@@ -17,10 +17,10 @@
 enum { LEVELS = 5, WORD_BITS = 64 }; /* 64^5 rooms, more than HR_PLAN_PACK_MAX + 1 */
 
 struct best_fit {
-    uint64_t *words;         /* of all levels */
+    uint64_t *words;         /* the words of all levels */
     uint64_t *level[LEVELS]; /* the lowest one first */
-    int32_t *first;          /* of each room that the lowest level has, the first row with it */
-    int32_t *next;           /* of each row, the next one of equal room */
+    int32_t *first;          /* the first row with each room that the lowest level has */
+    int32_t *next;           /* the next row of equal room */
     int32_t *counts;         /* samples of each row */
 };
 

@@ -13,8 +13,8 @@
 
 /* Entries in the order of the plan, and the buckets' places in them. */
 struct queues {
-    uint64_t *keys;    /* of all entries, bucket by bucket */
-    int64_t *starts;   /* of the buckets in `keys`; the last bucket is for longer samples, and has batches of one */
+    uint64_t *keys;    /* the key of each entry, bucket by bucket */
+    int64_t *starts;   /* where buckets start in `keys`; the last one is for longer samples, and has batches of one */
     uint64_t *carried; /* entries of smaller buckets that are left over, a queue */
     int64_t carried_first, carried_end;
     uint64_t *step, *other; /* one step, and room to sort it */
@@ -71,7 +71,7 @@ static int64_t take_steps(struct hr__planner *planner, struct queues *queues, ui
 /* Plans a bucket whose entries are keys[0..own-1]. */
 static int plan_bucket(struct hr__planner *planner, struct queues *queues, uint64_t *keys, int64_t own,
                        int64_t batch_size) {
-    int64_t count; /* of a step; more than all entries if it would be even more */
+    int64_t count; /* entries of a step; more than all entries if it would be even more */
     if (__builtin_mul_overflow(planner->settings->width, batch_size, &count)) count = INT64_MAX;
     int64_t left = take_steps(planner, queues, keys, own, count);
     if (left < 0) return (int)left;

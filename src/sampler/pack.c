@@ -16,7 +16,7 @@ struct packing {
     uint64_t *other;
     int64_t count;
     struct hr__rows rows;
-    int64_t *starts;  /* of the rows in `ordered`; room for as many rows as there may be, and one more */
+    int64_t *starts;  /* where each row starts in `ordered`; room for as many rows as there may be, and one more */
     int32_t *ordered; /* entries, row by row */
 };
 

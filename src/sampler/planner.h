@@ -29,7 +29,7 @@ struct hr__batch_cost {
 };
 
 struct hr__planner {
-    const int32_t *lengths; /* of `count` entries, borrowed */
+    const int32_t *lengths; /* the length of each of `count` entries, borrowed */
     int64_t count;
     const struct hr_plan_settings *settings;
     uint64_t random;              /* state of the generator */
@@ -102,10 +102,10 @@ void hr__sort_keys(uint64_t *keys, int64_t count, uint64_t *other);
 
 /* Rows that are filled. row_of[i] is the row of key i, or -1. */
 struct hr__rows {
-    int64_t count;     /* of rows */
-    int64_t capacity;  /* of a row */
+    int64_t count;     /* number of rows */
+    int64_t capacity;  /* what a row has room for */
     int64_t max_batch; /* samples of a row; 0: no limit */
-    int32_t *row_of;   /* of the keys */
+    int32_t *row_of;   /* the row of each key */
 };
 
 /* Gives each key, the longest first, to the row of least cost that has room (balance.c). Returns how many keys no row

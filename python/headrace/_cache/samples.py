@@ -26,7 +26,7 @@ from headrace._base.warn import warn_user
 from headrace._cache import attached, building, opening, splitting, stamps, tables
 from headrace._cache.opening import Root
 from headrace._cache.tables import Handle
-from headrace._loader.samples import checks, pending
+from headrace._loader.samples import checks, deferred
 from headrace._loader.samples.compare import difference
 from headrace._loader.samples.kept_generators import Own
 from headrace._loader.samples.prepared import PreparedDataset
@@ -211,12 +211,12 @@ class CachedSamples(PreparedDataset):
             ) from why
 
     def _make_whole(self, index: Any) -> Any:
-        with contextlib.nullcontext() if self._division is None else self._lock, pending.made_at_once():
+        with contextlib.nullcontext() if self._division is None else self._lock, deferred.made_at_once():
             return checks.settled(self._get(index))
 
     def _make_first(self, index: Any) -> Any:
         first = self._first
-        with self._lock, splitting.doing_first(self.dataset, self._division, first), pending.made_at_once():
+        with self._lock, splitting.doing_first(self.dataset, self._division, first), deferred.made_at_once():
             try:
                 sample = self._get(index)
             except Exception:
@@ -312,8 +312,8 @@ class CachedSamples(PreparedDataset):
     def _draws(self) -> checks.Drawing:
         """Returns what is known of the dataset's random numbers, which stays if its transform is not divided."""
         if self._drawing is None:
-            in_vain = Own(splitting.draws_in_vain(self.dataset))
-            self._drawing = checks.Drawing(Own(self.dataset), self._count, in_vain)
+            unused = Own(splitting.unused_draws_of(self.dataset))
+            self._drawing = checks.Drawing(Own(self.dataset), self._count, unused)
         return self._drawing
 
     def _check(self, table: _core.Samples) -> int:

@@ -75,7 +75,7 @@ def divide(transform: Any) -> Division | None:
     return None if count == len(steps) else Division(transform, steps[:count], steps[count:])
 
 
-def draws_in_vain(dataset: Any) -> Any:
+def unused_draws_of(dataset: Any) -> Any:
     """Returns the transform of a dataset if all of its steps are known, or None: those of albumentations draw whether
     they are applied, also if they always are."""
     transform = lookup.attribute(inner_of(dataset), "transform")

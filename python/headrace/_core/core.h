@@ -62,8 +62,8 @@ struct core {
     PyObject *tensor_from_capsule; /* callable: a capsule "dltensor" -> torch.Tensor */
     PyObject *dump;                /* callable: object -> (pickle bytes, list of children) */
     PyObject *load;                /* callable: (pickle bytes, list of children) -> object */
-    PyObject *pending_type;        /* headrace.images' class of pending tensors */
-    PyObject *describe_pending;    /* callable: list of them -> (code, bits, shape..., recipes), or None */
+    PyObject *deferred_type;       /* headrace.images' class of deferred tensors */
+    PyObject *describe_deferred;   /* callable: list of them -> (code, bits, shape..., recipes), or None */
     PyObject *has_made;            /* callable: counts images that were made in a batch */
     PyObject *array_type;          /* numpy.ndarray */
     PyObject *dtype_type;          /* numpy.dtype */

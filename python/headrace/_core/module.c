@@ -67,8 +67,8 @@ static PyObject *use_images(PyObject *module, PyObject *arguments) {
     PyObject *type, *describe, *has_made;
     (void)module;
     if (!PyArg_ParseTuple(arguments, "O!OO:use_images", &PyType_Type, &type, &describe, &has_made)) return NULL;
-    set(&core.pending_type, type);
-    set(&core.describe_pending, describe);
+    set(&core.deferred_type, type);
+    set(&core.describe_deferred, describe);
     set(&core.has_made, has_made);
     Py_RETURN_NONE;
 }
@@ -84,7 +84,7 @@ static PyMethodDef methods[] = {
      "exchange_table is the type's DLPack exchange capsule or None. Returns True if this table is used, False if "
      "DLPack capsules are used instead."},
     {"use_images", use_images, METH_VARARGS,
-     "use_images(PendingTensor, describe, has_made)\n\nMakes pending tensors leaves of batches. describe(list) -> "
+     "use_images(DeferredTensor, describe, has_made)\n\nMakes deferred tensors leaves of batches. describe(list) -> "
      "(dtype code, bits, channels, height, width, recipes), or None if they are to be made by Python. A recipe is as "
      "for run_images, without a target. has_made(count) is called when so many were made."},
     {"private_share", growth_look, METH_VARARGS,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace import _core, _options
 from headrace._loader.samples import draw, prepared
 from headrace._loader.trainer import in_process
-from headrace._numpy.job import Fetcher
+from headrace._numpy.batch_maker import Fetcher
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
 

@@ -16,7 +16,7 @@ from headrace._loader.start import signals
 from headrace._loader.trainer import engine as _engine
 from headrace._loader.trainer import restart_state, start_errors
 from headrace._loader.trainer.worker_positions import WorkerPositions
-from headrace._numpy.job import Job
+from headrace._numpy.batch_maker import BatchMaker
 from headrace._numpy.worker_error import reraise
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
@@ -44,7 +44,7 @@ class WorkerIterator(_core.Iterator):
             loader.__dict__.setdefault("_freezer", Freezer()).freeze(loader.dataset)
         if policy.rng == "sample":
             own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, loader.collate_fn))
-        self._job = Job(
+        self._batch_maker = BatchMaker(
             dataset=loader._dataset_of(policy),
             is_iterable=loader._is_iterable,
             batched=loader._batched,
@@ -93,7 +93,9 @@ class WorkerIterator(_core.Iterator):
         self.tasks, self.epoch, self.watch = tasks, None, None
         self._num_yielded = 0
         self._engine.use_places(places)
-        self.wrap = refill.wrap_of(self._job.policy, tasks, self._job.batched, self._job.seed, epoch, count_draws)
+        self.wrap = refill.wrap_of(
+            self._batch_maker.policy, tasks, self._batch_maker.batched, self._batch_maker.seed, epoch, count_draws
+        )
         try:
             self._engine.begin(self, epoch, self._timeout, self._keep_workers)
         except _engine.Timeout:
@@ -108,16 +110,16 @@ class WorkerIterator(_core.Iterator):
     @property
     def dataset(self) -> Any:
         """The dataset of the workers, as this process has it."""
-        return self._job.dataset
+        return self._batch_maker.dataset
 
     def name_sampler(self) -> str:
         """Returns the argument that the indices come from, and its class, for messages."""
         return start_errors.name_sampler(*self._samplers)
 
-    def job_of(self, worker: int) -> Job:
-        """Returns the job of worker number `worker`, to be sent to it."""
-        job = dataclasses.replace(self._job, worker=worker)
-        return start_errors.repaired_pickle(job) if self._is_repaired else job
+    def batch_maker_of(self, worker: int) -> BatchMaker:
+        """Returns the batch maker of worker number `worker`, to be sent to it."""
+        maker = dataclasses.replace(self._batch_maker, worker=worker)
+        return start_errors.repaired_pickle(maker) if self._is_repaired else maker
 
     def reraise(self, wrapped: Any, note: str) -> NoReturn:
         reraise(wrapped, note)

@@ -30,7 +30,7 @@ from headrace.sampling._plan import Plan
 from headrace.sampling._source import count_batches
 from headrace.sampling._windows import Begun, Windows
 
-_PRELOAD = ["numpy.random", "headrace._numpy.job"]
+_PRELOAD = ["numpy.random", "headrace._numpy.batch_maker"]
 
 
 @_options.documented("numpy")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries an exception of a worker to the trainer, which raises it again. The job makes it, the iterator raises it."""
+"""Carries an exception of a worker to the trainer: the batch maker makes it, and the iterator raises it again."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace import _core
 from headrace.images import _counts, _steps
+from headrace.images._note import EncodedImage, Note
 from headrace.images._selftest import verdict
-from headrace.images._source import Note, Source
 
 _MODES = {1: "L", 3: "RGB"}
 _PIECE_BYTES = 1 << 20
@@ -285,7 +285,7 @@ def _read(image: Any) -> Note | None:
         data = data[:used_bytes]
         picture = _core.Picture.open(data)
         assert not isinstance(picture, str)
-    return Note(Source(picture, data), _steps.NONE, image.size, image.mode)
+    return Note(EncodedImage(picture, data), _steps.NONE, image.size, image.mode)
 
 
 def _read_picture(file: Any) -> tuple[bytes, Any]:

@@ -18,9 +18,9 @@ from PIL import Image
 
 from headrace._base.warn import warn_user
 from headrace._tensors import torch_names
-from headrace.images import _counts, _jitter, _pending, _tables, _untouched
+from headrace.images import _counts, _deferred, _jitter, _tables, _untouched
 from headrace.images._lazy import note_of
-from headrace.images._source import Note
+from headrace.images._note import Note
 
 # Only containers of exactly these classes are entered: others may choose among their steps or count them. The steps of
 # RandomApply are replaced one by one, and not merged.
@@ -43,7 +43,7 @@ class NativeTail:
             note = note_of(inputs[0])
             table = self._table(note) if note is not None else None
             if note is not None and table is not None:
-                return _pending.result_of(note, table, self.steps, may_pend=True)
+                return _deferred.result_of(note, table, self.steps, may_defer=True)
         if _can_nest and any(note_of(leaf) is not None for leaf in _flatten(inputs)[0]):
             return self._call_nested(inputs)
         return self._call_steps(inputs)
@@ -72,7 +72,7 @@ class NativeTail:
         for number, note in lazy.items():
             table = tables[number]
             assert table is not None
-            results[number] = _pending.result_of(note, table, self.steps, may_pend=_is_plain(outputs))
+            results[number] = _deferred.result_of(note, table, self.steps, may_defer=_is_plain(outputs))
         return _unflatten(results, form)
 
     def _table(self, note: Note) -> _tables.Table | None:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from headrace import _core
 from headrace.images import _counts
-from headrace.images._source import Note
+from headrace.images._note import Note
 
 _TORCHVISION, _V2 = "torchvision.transforms.transforms.", "torchvision.transforms.v2."
 # Steps that make a tensor of an image, with which a tail begins, and steps that may follow. Only these exact classes:
@@ -62,7 +62,7 @@ class Table:
 
     def recipe(self, note: Note) -> tuple[Any, ...]:
         """Returns the recipe that makes the image, without its target: memory for its shape and dtype."""
-        return note.source.picture, note.steps, note.weights, self.data, self.channels, self.dtype.itemsize
+        return note.encoded.picture, note.steps, note.weights, self.data, self.channels, self.dtype.itemsize
 
     def empty(self, note: Note) -> Any:
         """Returns a tensor for the image: contiguous, as `make` needs it."""

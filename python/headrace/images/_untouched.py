@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides whether the result of a native transform may be a pending tensor: only if nothing looks at it before the
+"""Decides whether the result of a native transform may be a deferred tensor: only if nothing looks at it before the
 loader has the sample.
 
 All functions between the loader and the transform are on the stack then. Each of them has to be headrace's, or one that
@@ -14,11 +14,11 @@ from types import FrameType, FunctionType
 from typing import Any
 
 from headrace._base import lookup
-from headrace._loader.samples import pending
+from headrace._loader.samples import deferred
 from headrace._tensors import torch_names
 from headrace.images._value_flow import is_passed_on
 
-_READ = pending.read.__code__
+_READ = deferred.read.__code__
 # Packages whose functions pass samples on, or ask for the values of those in them first.
 _TRUSTED = (
     "headrace.images.",
@@ -32,7 +32,7 @@ COMPOSES = frozenset({_V1 + "Compose", _V2 + "Compose"})
 APPLIES = frozenset({_V1 + "RandomApply", _V2 + "RandomApply"})
 SEQUENTIAL = frozenset({"torch.nn.modules.container.Sequential"})
 _CONTAINERS = COMPOSES | APPLIES | SEQUENTIAL
-# Steps after the tail that do with a pending tensor only what it answers as an ordinary one does.
+# Steps after the tail that do with a deferred tensor only what it answers as an ordinary one does.
 _ERASING = frozenset({_V1 + "RandomErasing", "timm.data.random_erasing.RandomErasing"})
 
 

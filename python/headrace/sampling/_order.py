@@ -37,7 +37,7 @@ _KINDS: dict[str, Callable[[int, int, int], _core.Order]] = {
 }
 
 
-class _Source:
+class _Whole:
     """The whole order, which is made when it is first read. An Order and its slices share it."""
 
     __slots__ = ("_made", "epoch", "kind", "n", "seed")
@@ -119,41 +119,41 @@ class Order(Sequence[int]):
     only, so it is the same on each rank. Raises TypeError and ValueError for arguments that are out of range.
     """
 
-    __slots__ = ("__weakref__", "_positions", "_source")
-    _source: _Source
+    __slots__ = ("__weakref__", "_positions", "_whole")
+    _whole: _Whole
     _positions: range
 
     def __init__(self, n: int, *, kind: str = "stream", seed: int = 0, epoch: int = 0) -> None:
         size, kind = _check_size(n), _check_kind(kind)
         seed, epoch = _check_numbers(seed, epoch)
-        self._source = _Source(size, kind, seed, epoch)
+        self._whole = _Whole(size, kind, seed, epoch)
         self._positions = range(size)
 
     @property
     def n(self) -> int:
         """The number of samples of the whole order; that of a slice is its len()."""
-        return self._source.n
+        return self._whole.n
 
     @property
     def kind(self) -> str:
         """The kind of order: "stream", "torch" or "sequential"."""
-        return self._source.kind
+        return self._whole.kind
 
     @property
     def seed(self) -> int:
         """The seed."""
-        return self._source.seed
+        return self._whole.seed
 
     @property
     def epoch(self) -> int:
         """The epoch; set_epoch changes it."""
-        return self._source.epoch
+        return self._whole.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Changes the order to that of another epoch. Slices and iterators that exist stay as they are."""
         seed, epoch = _check_numbers(self.seed, epoch)
         if epoch != self.epoch:
-            self._source = _Source(self.n, self.kind, seed, epoch)
+            self._whole = _Whole(self.n, self.kind, seed, epoch)
 
     def with_epoch(self, epoch: int) -> Self:
         """Returns the order, or slice, of another epoch."""
@@ -163,7 +163,7 @@ class Order(Sequence[int]):
 
     def _with(self, positions: range) -> Self:
         other = type(self).__new__(type(self))
-        other._source = self._source
+        other._whole = self._whole
         other._positions = positions
         return other
 
@@ -183,13 +183,13 @@ class Order(Sequence[int]):
             raise IndexError(f"Order: position {key} is out of range, there are {len(self)} samples") from None
         except TypeError:
             raise TypeError(f"Order: positions should be ints or slices, but got {key!r}") from None
-        return self._source.get().at(position)
+        return self._whole.get().at(position)
 
     def __iter__(self) -> Iterator[int]:
         positions = self._positions
         if not positions:
             return iter(())
-        return self._source.get().iterate(positions.start, positions.step, len(positions))
+        return self._whole.get().iterate(positions.start, positions.step, len(positions))
 
     def __reversed__(self) -> Iterator[int]:
         return iter(self[::-1])
@@ -199,7 +199,7 @@ class Order(Sequence[int]):
         index = _whole_number(value)
         if index is None or not 0 <= index < self.n or not self._positions:
             return None
-        position = self._source.get().find(index)
+        position = self._whole.get().find(index)
         return self._positions.index(position) if position in self._positions else None
 
     def __contains__(self, value: object) -> bool:
@@ -230,13 +230,13 @@ class Order(Sequence[int]):
             raise ValueError("Order: the indices are computed, so an array of them is always new; leave out copy=False")
         array = np.empty(len(self), np.int64)
         if len(self):
-            self._source.get().fill(self._positions.start, self._positions.step, array)
+            self._whole.get().fill(self._positions.start, self._positions.step, array)
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Order):
             return NotImplemented
-        return self._source.key() == other._source.key() and self._positions == other._positions
+        return self._whole.key() == other._whole.key() and self._positions == other._positions
 
     __hash__ = None  # type: ignore[assignment] # set_epoch changes it
 
@@ -251,8 +251,8 @@ class Order(Sequence[int]):
         return f"{text}[{start}:{end}]" if step == 1 else f"{text}[{start}:{end}:{step}]"
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (*self._source.key(), self._positions)
+        return (*self._whole.key(), self._positions)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         n, kind, seed, epoch, self._positions = state
-        self._source = _Source(_check_size(n), _check_kind(kind), *_check_numbers(seed, epoch))
+        self._whole = _Whole(_check_size(n), _check_kind(kind), *_check_numbers(seed, epoch))

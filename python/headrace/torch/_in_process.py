@@ -9,9 +9,9 @@ import warnings
 from typing import Any
 
 from headrace import _core, _options
-from headrace._loader.samples import draw, pending, prepared
+from headrace._loader.samples import deferred, draw, prepared
 from headrace._loader.trainer import in_process
-from headrace._loader.worker.job import count_local_trainers
+from headrace._loader.worker.batch_maker import count_local_trainers
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
 from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state, _torchs
@@ -125,7 +125,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
 
     def _next_data(self) -> Any:
         try:
-            data = pending.read(self._make_next, None)
+            data = deferred.read(self._make_next, None)
         except StopIteration:
             self._is_over = True
             self._has_ended()
@@ -158,15 +158,15 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         return _internals.pin(data, self._pin_memory_device) if self._pin_memory else data
 
 
-def _finishing(collate_fn: Any, policy: _options.Policy) -> pending.Finishing:
-    """Returns the collate function, which makes pending images first, with the threads of this process."""
+def _finishing(collate_fn: Any, policy: _options.Policy) -> deferred.Finishing:
+    """Returns the collate function, which makes deferred images first, with the threads of this process."""
     threads = policy.threads
     if threads == _options.AUTO:
         machine = _core.machine()
         quota = machine["cgroup_millicores"]
         cores = machine["core_count"] if quota is None else min(machine["core_count"], max(1, quota // 1000))
-        threads = pending.count_threads(threads, cores // count_local_trainers())
-    return pending.Finishing(collate_fn, int(threads), keeps=True)
+        threads = deferred.count_threads(threads, cores // count_local_trainers())
+    return deferred.Finishing(collate_fn, int(threads), keeps=True)
 
 
 def _has_drawn(loader: Any, epoch: Epoch, watch: Watch | None) -> None:

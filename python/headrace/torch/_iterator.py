@@ -174,12 +174,12 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         inner = sampler if is_own else sampler.sampler
         return start_errors.name_sampler(inner if is_own and self._auto_collation else None, inner)
 
-    def job_of(self, worker: int) -> _worker.Job:
-        job = self._job_of(worker)
-        return start_errors.repaired_pickle(job) if self._is_repaired else job
+    def batch_maker_of(self, worker: int) -> _worker.BatchMaker:
+        maker = self._batch_maker_of(worker)
+        return start_errors.repaired_pickle(maker) if self._is_repaired else maker
 
-    def _job_of(self, worker: int) -> _worker.Job:
-        return _worker.Job(
+    def _batch_maker_of(self, worker: int) -> _worker.BatchMaker:
+        return _worker.BatchMaker(
             dataset_kind=self._dataset_kind,
             dataset=self._dataset,
             auto_collation=self._auto_collation,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job of a worker of headrace.torch.DataLoader. It does what torch's worker does, in the same order.
+"""The batch maker of a worker of headrace.torch.DataLoader. It does what torch's worker does, in the same order.
 
 headrace._loader.worker.main runs it in the worker process.
 """
@@ -14,13 +14,13 @@ import torch
 
 from headrace import _core
 from headrace._base import lookup, raising
-from headrace._loader.samples import dataset_epochs, image_counts, pending, prepared
+from headrace._loader.samples import dataset_epochs, deferred, image_counts, prepared
 from headrace._loader.samples.maker import SampleMaker
 from headrace._loader.start.start_state import StartState
 from headrace._loader.trainer import restart_state
 from headrace._loader.worker import diagnostics, inherited
+from headrace._loader.worker.batch_maker import DatasetBatchMaker, EndOfData, count_local_trainers
 from headrace._loader.worker.iterable_fetcher import IterableFetcher
-from headrace._loader.worker.job import DatasetJob, EndOfData, count_local_trainers
 from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._options import Policy
 from headrace._tensors import extension, torch_names
@@ -69,8 +69,8 @@ def _convert(data: Any) -> Any:
 
 
 @dataclass
-class Job(DatasetJob):
-    """Implements headrace._loader.worker.main.Job. The fields are the arguments of torch's worker loop."""
+class BatchMaker(DatasetBatchMaker):
+    """Implements the protocol BatchMaker. The fields are the arguments of torch's worker loop."""
 
     dataset_kind: int
     dataset: Any
@@ -99,7 +99,7 @@ class Job(DatasetJob):
         self.notes = None
         self.collates_in_c = False
         self._port = port
-        port.threads = pending.count_threads(self.policy.threads, port.core_share(count_local_trainers()))
+        port.threads = deferred.count_threads(self.policy.threads, port.core_share(count_local_trainers()))
         self._state_is_wanted = False
         self._made = start.made
         self._is_ended = start.is_ended
@@ -144,9 +144,9 @@ class Job(DatasetJob):
         self.collates_in_c = self.auto_collation and (is_packed or _collate_is_torchs(self.collate_fn))
         if not self.auto_collation and _default_convert is not None and self.collate_fn is _default_convert:
             self.collate_fn = _convert
-        self._finishing: Any = pending.Passing()
+        self._finishing: Any = deferred.Passing()
         if not self.collates_in_c:
-            self._finishing = pending.Finishing(self.collate_fn, self._port.threads, keeps=True)
+            self._finishing = deferred.Finishing(self.collate_fn, self._port.threads, keeps=True)
         if self._maker is None and self.policy.on_bad_sample != "raise":
             return self._new_iterable_fetcher(self._finishing)
         fetcher = _internals.DatasetKind.create_fetcher(
@@ -186,7 +186,7 @@ class Job(DatasetJob):
         self._fetcher = None
 
     def fetch(self, task: Any) -> Any:
-        return pending.read(self._fetch_task, task)
+        return deferred.read(self._fetch_task, task)
 
     def _fetch_task(self, task: Any) -> Any:
         if self._is_plain:  # the usual case: samples by index, one by one, without options
@@ -223,7 +223,7 @@ class Job(DatasetJob):
         return self._finishing(maker.make(indices))
 
     def finish(self, samples: Any) -> bool:
-        has_made = pending.finish(samples, self._port.threads, keeps=False)
+        has_made = deferred.finish(samples, self._port.threads, keeps=False)
         image_counts.post()
         return has_made
 

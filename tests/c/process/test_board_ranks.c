@@ -17,7 +17,7 @@ struct stage {
 };
 static struct stage *stage;
 
-static char key[64]; /* of the job: another one for each test */
+static char key[64]; /* the key of the job: another one for each test */
 
 static void set_stage(void) {
     static int number;

@@ -176,7 +176,7 @@ static void a_damaged_entry_or_head_is_an_error(void **state) {
     assert_refused(hr_samples_begin(samples, 7, &sample), HR_E_CORRUPT, "sample 7");
     samples->entries[8].bytes = UINT64_MAX - 10;
     assert_refused(hr_samples_begin(samples, 8, &sample), HR_E_CORRUPT, "sample 8");
-    struct samples_head whole = *samples->head;
+    struct hr__samples_head whole = *samples->head;
     uint64_t *fields[] = {&samples->head->count, &samples->head->extent_bytes, &samples->head->extent_count,
                           &samples->head->extents_at, &samples->head->data_at};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
@@ -241,7 +241,7 @@ static void forked_children_fill_it_together(void **state) {
 }
 
 /* The child of a process that makes a sample does not have its lease. */
-static void a_forked_child_does_not_keep_its_parents_lease(void **state) {
+static void a_forked_child_is_not_the_maker_that_its_parent_is(void **state) {
     struct hr_sample sample;
     int fds[2], end[2];
     char byte;
@@ -340,7 +340,7 @@ static void a_stopped_maker_is_not_robbed_and_not_waited_for(void **state) {
     int status;
     (void)state;
     assert_int_equal(need_sample(0), HR_SAMPLE_MAKE); /* a mean time, so that the wait is short */
-    pid_t pid = launch(need_all, "samples.claimed:19");
+    pid_t pid = launch(need_all, "samples.taken:19");
     check(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
     assert_int_equal(hr_samples_begin(samples, 1, &sample), HR_SAMPLE_BUSY);
     assert_int_equal(hr_samples_wait(samples, &sample, in_s(PATIENCE_S)), -ETIMEDOUT);
@@ -393,7 +393,7 @@ int main(void) {
         T(after_a_stop_of_the_machine_torn_samples_are_made_again),
         T(threads_share_a_handle),
         T(forked_children_fill_it_together),
-        T(a_forked_child_does_not_keep_its_parents_lease),
+        T(a_forked_child_is_not_the_maker_that_its_parent_is),
         T(a_check_that_was_begun_is_ended_by_some_process),
         T(without_a_descriptor_samples_are_read),
 #ifdef HR_FAILPOINTS

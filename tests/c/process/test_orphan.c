@@ -16,7 +16,7 @@ struct board {
 };
 
 static struct board *board;
-static int board_worker; /* of this process */
+static int board_worker; /* the worker number of this process */
 
 static void report_ready(void) {
     atomic_store(&board->pids[board_worker], getpid());

@@ -27,7 +27,7 @@ struct setting {
     void (*visit)(hr_port *port, uint32_t worker, uint32_t life, uint64_t task_count, uint64_t item);
     /* In the worker, when the arena was stopped; NULL: nothing. */
     void (*linger)(uint32_t worker);
-    uint64_t keep_count; /* of the newest batches, up to KEEP_MAX */
+    uint64_t keep_count; /* so many of the newest batches are kept, up to KEEP_MAX */
     /* Before a process is started; its $HEADRACE_STOP, or NULL. */
     const char *(*plan)(struct product *product, uint32_t worker);
 };
@@ -36,7 +36,7 @@ struct setting {
 struct life {
     struct product *product;
     uint32_t worker;
-    uint32_t number; /* of processes under this worker's number before */
+    uint32_t number; /* processes that had this worker's number before */
     bool is_planned;
 };
 

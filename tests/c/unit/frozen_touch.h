@@ -180,7 +180,7 @@ static inline hr_value build_each_kind(hr_builder *builder) {
 struct toucher {
     const hr_frozen *frozen;
     uint64_t left;          /* items that may still be read */
-    uint64_t sum, failures; /* of the bytes; reads that failed */
+    uint64_t sum, failures; /* the sum of the bytes, and reads that failed */
 };
 
 static inline void touch_bytes(struct toucher *toucher, const void *bytes, uint64_t count) {

@@ -137,7 +137,7 @@ static void random_stacks_arrive_element_by_element(void **state) {
         assert_int_equal(node.ndim, a.array.ndim + 1);
         assert_int_equal(node.shape[0], 3);
         expect_numbers(node.shape + 1, a.array.ndim, a.shape);
-        arrays[1].strides = node.strides + 1; /* of C order */
+        arrays[1].strides = node.strides + 1; /* the strides of C order */
         for (uint64_t i = 0; i < 3; i++) {
             const unsigned char *piece = (const unsigned char *)node_data(scene, &node) + i * node.storage_bytes / 3;
             expect_equal(&arrays[i], piece, node.strides + 1);

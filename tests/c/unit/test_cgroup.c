@@ -203,14 +203,14 @@ static void invalid_lines_are_skipped(void **state) {
 
 static void available_memory_is_the_minimum_of_machine_and_groups(void **state) {
     (void)state;
-    assert_true(hr__memory_to_spare() == UINT64_C(1) << 30); /* no /proc: a modest guess */
+    assert_true(hr__available_memory() == UINT64_C(1) << 30); /* no /proc: a modest guess */
     put("/proc/meminfo", "MemTotal:       16000000 kB\nMemFree:         100 kB\nMemAvailable:    5000 kB\n");
-    assert_true(hr__memory_to_spare() == 5000 * KIB);
+    assert_true(hr__available_memory() == 5000 * KIB);
     put("/proc/self/cgroup", "0::/job\n");
     put_v2("/job", "2000000\n", "500000\n");
-    assert_true(hr__memory_to_spare() == 1500000);
+    assert_true(hr__available_memory() == 1500000);
     put_v2("/job", "max\n", "500000\n");
-    assert_true(hr__memory_to_spare() == 5000 * KIB);
+    assert_true(hr__available_memory() == 5000 * KIB);
 }
 
 static void the_limit_is_the_least_of_the_groups_whatever_is_used(void **state) {

@@ -174,8 +174,9 @@ static void a_damaged_guide_changes_nothing_that_is_read(void **state) {
     unsigned char *contents = NULL;
     assert_int_equal(posix_memalign((void **)&contents, 64, info.bytes), 0);
     memcpy(contents, info.contents, info.bytes);
-    uint64_t node = sizeof(struct frozen_header);
-    memset(contents + node + sizeof(struct texts_node) + hr__offsets_bytes(COUNT, 4), 0xEE, hr__guide_bytes(COUNT, 4));
+    uint64_t node = sizeof(struct hr__frozen_header);
+    memset(contents + node + sizeof(struct hr__texts_node) + hr__offsets_bytes(COUNT, 4), 0xEE,
+           hr__guide_bytes(COUNT, 4));
     hr_frozen *damaged;
     assert_int_equal(hr_frozen_open_memory(contents, info.bytes, 0, &damaged), 0);
     expect_many_texts(damaged, COUNT);

@@ -240,7 +240,7 @@ static void a_bad_recipe_does_not_spoil_the_others(void **context) {
 }
 
 struct watched {
-    const struct hr_image_recipe *first, *now[8]; /* of each thread */
+    const struct hr_image_recipe *first, *now[8]; /* the first recipe of each thread, and those that it makes now */
     _Atomic int begun, ended, wrong;
 };
 

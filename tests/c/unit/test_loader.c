@@ -16,7 +16,7 @@ struct torch {
     int index_count, next_index; /* the sampler */
     int send_idx, rcvd_idx, outstanding, cycle;
     int status[WORKERS_MAX], num_tasks[WORKERS_MAX];
-    int owner[TASKS_MAX]; /* of a task; NONE: deleted */
+    int owner[TASKS_MAX]; /* the worker of each task; NONE: it is deleted */
     int index[TASKS_MAX]; /* that the task is about */
     bool has_data[TASKS_MAX];
     int left[WORKERS_MAX]; /* batches that the worker's dataset still has */

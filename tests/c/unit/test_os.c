@@ -12,8 +12,8 @@
 static void available_memory_is_between_zero_and_the_machines_memory(void **state) {
     (void)state;
     uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    assert_true(hr__memory_to_spare() > 0);
-    assert_true(hr__memory_to_spare() <= total);
+    assert_true(hr__available_memory() > 0);
+    assert_true(hr__available_memory() <= total);
 }
 
 static void the_address_space_that_is_left_shrinks_with_what_is_mapped(void **state) {

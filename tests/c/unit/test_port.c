@@ -154,7 +154,7 @@ static void an_ask_without_a_grant_changes_nothing(void **state) {
 }
 
 static void cores_are_shared_by_the_workers_of_all_trainers(void **state) {
-    struct room *room = *state; /* of two workers */
+    struct room *room = *state; /* two workers */
     cpu_set_t all, one;
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     uint32_t cores = hr__usable_core_count();
@@ -194,7 +194,7 @@ static long make_blocks(int count, size_t bytes) {
 
 /* Calls `run` in a child, because the configuration of malloc cannot be undone. */
 static void assert_of_malloc(struct room *room, void (*run)(hr_port *)) {
-    if (IS_SANITIZED || hr__memory_to_spare() < UINT64_C(2) << 30)
+    if (IS_SANITIZED || hr__available_memory() < UINT64_C(2) << 30)
         skip(); /* another malloc, or no room to keep it in */
     pid_t pid = fork();
     if (pid == 0) {

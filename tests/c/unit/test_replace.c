@@ -90,7 +90,8 @@ static void a_death_in_the_middle_of_a_begin_leaves_a_whole_epoch(void **state) 
         int next_index = 0;
         open_room_with_tasks(&room, 0, 6);
         assert_int_equal(hr_loader_begin(room.loader, NULL, 0, now_ns()), -ETIMEDOUT);
-        for (int i = 0; i < published; i++) assert_true(work(&room, 0)); /* of 4, with the announcement */
+        for (int i = 0; i < published; i++)
+            assert_true(work(&room, 0)); /* the first of 4 answers, with the announcement */
         assert_succession(replace(&room, 0), 0, 0, 0);
         assert_false(work(&room, 0)); /* the epoch is not announced to a worker that starts with it */
         work_off(&room);

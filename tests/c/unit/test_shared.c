@@ -95,7 +95,7 @@ static void a_damaged_array_is_refused_and_not_replaced(void **state) {
     (void)state;
     hr_cached_look(cached, &info);
     snprintf(path, sizeof path, "%s", info.path);
-    struct shared_head whole = *shared->head;
+    struct hr__shared_head whole = *shared->head;
     hr_shared *none = NULL;
     shared->head->version = 99;
     assert_refused(hr_shared_open(cached, &none), HR_E_VERSION, "has format 99");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scripts of jobs that fail or hang. Tests look at what `headrace run` makes of them, and beside_torchrun.py at
+"""The scripts of jobs that fail or hang. Tests look at what `headrace run` makes of them, and against_torchrun.py at
 what torchrun does.
 
 Rank 1 fails. Rank 0 would sleep for ever. All start with both ranks being there.

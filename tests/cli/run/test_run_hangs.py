@@ -12,7 +12,7 @@ from processes import Tracer
 
 
 @pytest.mark.parametrize("name", HANGS)
-def test_rank_that_hangs_beside_a_failure_is_ended(tmp_path: Path, name: str) -> None:
+def test_rank_that_hangs_next_to_a_failure_is_ended(tmp_path: Path, name: str) -> None:
     result = run(tmp_path, hanging(name), "--grace", "0.5", expected_s=1)
     assert result.code == 7, result.stderr
     result.assert_says("rank 1 failed first: it ended with exit code 7", HANGS[name][1])

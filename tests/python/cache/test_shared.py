@@ -170,7 +170,7 @@ def test_names_are_not_taken_from_other_data() -> None:
     assert headrace.cache.shared("counts").array.tolist() == [7] * 3
 
 
-def test_damaged_array_is_not_made_anew() -> None:
+def test_damaged_array_is_not_made_again() -> None:
     headrace.cache.shared("counts", 100_000, "i8").array[:] = 7
     gc.collect()
     os.truncate(headrace.cache.info("counts").path, 5000)

@@ -235,7 +235,7 @@ def test_long_doubles_of_another_kind_of_machine_are_refused(tmp_path: pathlib.P
     headrace.freeze({"a": np.zeros(2, dtype="g")}, frozen)
     written = frozen.read_bytes()
     frozen.write_bytes(written.replace(f"f16/{mantissa}".encode(), f"f16/{mantissa ^ 1}".encode()))
-    with pytest.raises(headrace.FrozenError, match=f"have {mantissa ^ 1} bits of mantissa, .* {mantissa}; make"):
+    with pytest.raises(headrace.FrozenError, match=f"have {mantissa ^ 1} bits of mantissa, .* {mantissa}; freeze"):
         headrace.open(frozen)["a"]
     with pytest.raises(headrace.FrozenError, match=f"have an unknown number of bits of mantissa, .* have {mantissa}"):
         hooks.dtype_from_text("<f16")
@@ -469,13 +469,13 @@ def test_unknown_type_is_named_with_its_path_and_reason() -> None:
             pass
 
         headrace.freeze([Local()])
-    for somebody_pickles in (np.add, ft.OwnReduce().__reduce__, iter([1, 2])):
+    for picklable in (np.add, ft.OwnReduce().__reduce__, iter([1, 2])):
         with pytest.raises(TypeError, match=r"obj\[0\] is a .*Leave it out, or keep it"):
-            headrace.freeze([somebody_pickles])
-        headrace.freeze([somebody_pickles], on_unknown="pickle")
-    for nobody_pickles in (lambda: 1, {}.keys(), memoryview(b"abc"), threading.local(), sys):
+            headrace.freeze([picklable])
+        headrace.freeze([picklable], on_unknown="pickle")
+    for unpicklable in (lambda: 1, {}.keys(), memoryview(b"abc"), threading.local(), sys):
         with pytest.raises(TypeError, match=r"Leave it out$"):
-            headrace.freeze([nobody_pickles])
+            headrace.freeze([unpicklable])
     with pytest.raises(TypeError, match="cannot be imported by its name"):
         headrace.freeze([lambda: 1])
     with pytest.raises(TypeError, match="detach"):

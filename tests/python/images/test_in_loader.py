@@ -21,8 +21,8 @@ import headrace  # noqa: E402
 import torch  # noqa: E402
 import torch.utils.data  # noqa: E402
 from headrace import images  # noqa: E402
-from headrace.images import _pending  # noqa: E402
-from headrace.images._pending import PendingTensor  # noqa: E402
+from headrace.images import _deferred  # noqa: E402
+from headrace.images._deferred import DeferredTensor  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
 from loaders import needs_failpoints  # noqa: E402
 from PIL import Image  # noqa: E402
@@ -62,7 +62,7 @@ def train() -> Any:
 
 
 def own_collate(samples: list[Any]) -> Any:
-    assert not any(isinstance(image, PendingTensor) for image, _ in samples)
+    assert not any(isinstance(image, DeferredTensor) for image, _ in samples)
     return torch.stack([image for image, _ in samples]), [label for _, label in samples]
 
 
@@ -275,7 +275,7 @@ def test_images_are_made_in_the_batchs_memory(folder: Path, kind: str, monkeypat
         expected = batches(torch.utils.data.DataLoader, theirs)
         found = batches(DataLoader, ours)
         assert_equal(found, expected)
-        monkeypatch.setattr(_pending._tables, "make", refuse)
+        monkeypatch.setattr(_deferred._tables, "make", refuse)
         torch.manual_seed(11)
         if kind == "columns":
             loader = DataLoader(ours, 8, shuffle=True, num_workers=1, threads=2, multiprocessing_context="fork")

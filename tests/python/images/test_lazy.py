@@ -348,7 +348,7 @@ def test_bytes_after_the_image_are_not_kept() -> None:
     image.load()
     note = note_of(image)
     assert note is not None
-    assert note.source.data == data
+    assert note.encoded.data == data
     assert image.tobytes() == Image.open(PATH).tobytes()
 
 

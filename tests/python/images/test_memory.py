@@ -16,7 +16,7 @@ if not photos.MISSING:
     photos.import_torchvision()
     import torch
     from headrace import images
-    from headrace.images import _pending
+    from headrace.images import _deferred
     from PIL import Image
     from processes import until
     from torchvision import transforms as v1
@@ -31,20 +31,20 @@ def resident_bytes() -> int:
 
 
 def test_memory_does_not_grow_with_images(tmp_path: Path) -> None:
-    """Whole images, parts, lazy images that are never used, pending tensors, and files that Pillow refuses."""
+    """Whole images, parts, lazy images that are never used, deferred tensors, and files that Pillow refuses."""
     path, broken = tmp_path / "a.jpg", tmp_path / "b.jpg"
     data = photos.encode(Image.open(PATH).resize((200, 150)), quality=90)
     path.write_bytes(data)
     broken.write_bytes(data[:-500])
     native = images.native(v1.Compose([v1.RandomResizedCrop(64), v1.ToTensor()]))
-    batch = _pending.Batch()
+    batch = _deferred.Batch()
 
     def once() -> None:
         image = images.open(path)
         image.convert("L").resize((30, 20)).tobytes()
         image.crop((5, 5, 90, 80)).getpixel((1, 1))
         images.load_rgb(path)
-        with _pending.batching():
+        with _deferred.batching():
             views = [native(image) for _ in range(3)]
         batch.finish(views, 2, keeps=False)
         with pytest.raises(OSError):
@@ -66,9 +66,9 @@ def test_process_is_forked_while_threads_make_images() -> None:
     made = 0
 
     def make() -> list[torch.Tensor]:
-        with _pending.batching():
+        with _deferred.batching():
             tensors = [native(images.load_rgb(PATH)) for _ in range(4)]
-        _pending.Batch().finish(tensors, 3, keeps=True)
+        _deferred.Batch().finish(tensors, 3, keeps=True)
         return tensors
 
     def make_all() -> None:
@@ -129,9 +129,9 @@ def test_threads_of_a_run_get_no_signals() -> None:
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
         while len(seen) < 20:
-            with _pending.batching():
+            with _deferred.batching():
                 tensors = [native(images.load_rgb(PATH)) for _ in range(6)]
-            _pending.Batch().finish(tensors, 3, keeps=True)
+            _deferred.Batch().finish(tensors, 3, keeps=True)
             assert all(torch.equal(tensor, expected) for tensor in tensors)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -20,7 +20,7 @@ if not photos.MISSING:
     import numpy as np
     import torch
     from headrace import images
-    from headrace.images import _jitter, _native, _pending, _tables
+    from headrace.images import _deferred, _jitter, _native, _tables
     from PIL import Image
     from torchvision import transforms as v1
     from torchvision import tv_tensors
@@ -105,7 +105,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_native_pipeline_gives_the_same(name: str) -> None:
-    """At once, and as pending tensors of a batch; also of a grey file."""
+    """At once, and as deferred tensors of a batch; also of a grey file."""
     transform = pipelines()[name]
     native = images.native(transform)
     if name != "alone":
@@ -117,11 +117,11 @@ def test_native_pipeline_gives_the_same(name: str) -> None:
         found, found_after = run(native, images.open(io.BytesIO(data)).convert("RGB"), seed)
         assert_same(found, expected)
         assert found_after == after
-        with _pending.batching():
+        with _deferred.batching():
             found, found_after = run(native, images.open(io.BytesIO(data)).convert("RGB"), seed)
         assert tuple(found.shape) == tuple(expected.shape)
         assert found_after == after
-        _pending.Batch().finish([found], 2, keeps=True)
+        _deferred.Batch().finish([found], 2, keeps=True)
         assert_same(found, expected)
 
 
@@ -170,10 +170,10 @@ def test_native_ignores_the_default_device() -> None:
     try:
         native = images.native(transform)
         at_once = native(images.load_rgb(PATH))
-        with _pending.batching():
+        with _deferred.batching():
             samples = [native(images.load_rgb(PATH)) for _ in range(3)]
-        assert all(type(one) is _pending.PendingTensor and one.device.type == "cpu" for one in samples)
-        batch = _pending.Batch()
+        assert all(type(one) is _deferred.DeferredTensor and one.device.type == "cpu" for one in samples)
+        batch = _deferred.Batch()
         batch.finish(samples[:1], 1, keeps=True)
         batch.finish(samples[1:2], 1, keeps=False)
         samples[2].sum()
@@ -397,7 +397,7 @@ USES: list[Callable[[Any], Any]] = [
 
 @pytest.mark.parametrize("number", range(len(USES)))
 @pytest.mark.parametrize("is_v2", [False, True])
-def test_pending_tensor_is_used_like_an_ordinary_one(number: int, is_v2: bool) -> None:
+def test_deferred_tensor_is_used_like_an_ordinary_one(number: int, is_v2: bool) -> None:
     def outcome(tensor: Any) -> Any:
         try:
             result = USES[number](tensor)
@@ -410,37 +410,37 @@ def test_pending_tensor_is_used_like_an_ordinary_one(number: int, is_v2: bool) -
     transform = v1.Compose([v1.Resize((7, 9)), v1.ToTensor()])
     if is_v2:
         transform = v2.Compose([v2.Resize((7, 9)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
-    with _pending.batching():
+    with _deferred.batching():
         found = images.native(transform)(images.load_rgb(PATH))
-    assert isinstance(found, _pending.PendingTensor)
+    assert isinstance(found, _deferred.DeferredTensor)
     expected = transform(Image.open(PATH).convert("RGB"))
     assert outcome(found) == outcome(expected)
     assert torch.equal(found, expected)
     assert type(found) is type(expected)
 
 
-def test_pending_tensor_keeps_the_users_attributes() -> None:
+def test_deferred_tensor_keeps_the_users_attributes() -> None:
     native = images.native(v1.Compose([v1.Resize((7, 9)), v1.ToTensor()]))
-    with _pending.batching():
+    with _deferred.batching():
         used, made = native(images.load_rgb(PATH)), native(images.load_rgb(PATH))
     for tensor in (used, made):
         tensor.path = PATH
     used.sum()
-    _pending.Batch().finish([made], 1, keeps=True)
+    _deferred.Batch().finish([made], 1, keeps=True)
     for tensor in (used, made):
         assert type(tensor) is torch.Tensor
         assert vars(tensor) == {"path": PATH}
 
 
-def test_batch_makes_pending_tensors_wherever_they_are() -> None:
+def test_batch_makes_deferred_tensors_wherever_they_are() -> None:
     transform = v1.Compose([v1.RandomResizedCrop(32), v1.ToTensor()])
     native = images.native(transform)
-    batch = _pending.Batch()
+    batch = _deferred.Batch()
     for keeps in (True, False, False):
         torch.manual_seed(5)
         expected = [transform(Image.open(PATH).convert("RGB")) for _ in range(6)]
         torch.manual_seed(5)
-        with _pending.batching():
+        with _deferred.batching():
             one = images.open(PATH).convert("RGB")
             views = [native(one if number < 3 else images.load_rgb(PATH)) for number in range(6)]
         batch.finish([(views[0], 1), [views[1], {"a": views[2]}], (views[3], views[4], views[4]), views[5]], 3, keeps)
@@ -459,9 +459,9 @@ def test_damaged_images_of_a_batch_are_pillows() -> None:
         data = bytearray(small)
         for place in range(len(data) - 300, len(data) - 200):
             data[place] = random.choice([0x7F, 0xFE, 0xFB])
-        with _pending.batching():
+        with _deferred.batching():
             found = [native(images.open(io.BytesIO(one)).convert("RGB")) for one in (small, bytes(data), small)]
-        _pending.Batch().finish(found, 2, keeps=True)
+        _deferred.Batch().finish(found, 2, keeps=True)
         for one, tensor in zip((small, bytes(data), small), found, strict=True):
             assert_same(tensor, transform(Image.open(io.BytesIO(one)).convert("RGB")))
         tried += 1

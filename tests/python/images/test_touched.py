@@ -26,7 +26,7 @@ import torch.utils.data  # noqa: E402
 import torch.utils.dlpack  # noqa: E402
 import torchvision.datasets  # noqa: E402
 from headrace import images  # noqa: E402
-from headrace.images import _pending  # noqa: E402
+from headrace.images import _deferred  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
 from PIL import Image  # noqa: E402
 from torchvision import transforms as v1  # noqa: E402
@@ -190,8 +190,8 @@ def test_public_functions_of_torch_give_torchvisions() -> None:
     assert sum(isinstance(one, tuple) for one in expected) > 300
 
 
-def test_pending_tensor_never_gives_other_values() -> None:
-    """C code may call a transform and use its result, which no one can see. So a pending tensor itself has to give the
+def test_deferred_tensor_never_gives_other_values() -> None:
+    """C code may call a transform and use its result, which no one can see. So a deferred tensor itself has to give the
     same as an ordinary one, or to raise an exception."""
     # They ask for the exact class, which is another one, or return the tensor as it is.
     asks_for_class = {"nn.Parameter", "torch.as_tensor", "torch.asarray"}
@@ -202,7 +202,7 @@ def test_pending_tensor_never_gives_other_values() -> None:
         for name, function in (*public_functions(), *USES.items()):
             torch.default_generator.manual_seed(1)
             expected = outcome(function, TRAIN(Image.open(io.BytesIO(FILE)).convert("RGB")))
-            with _pending.batching():
+            with _deferred.batching():
                 image = native(images.open(io.BytesIO(FILE)).convert("RGB"))
             torch.default_generator.manual_seed(1)
             found = outcome(lambda one, f=function: settled(f(one)), image)
@@ -215,8 +215,8 @@ def settled(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(map(settled, value)) if type(value) in (list, tuple) else value
     if isinstance(value, Sample):
-        _pending.settle(value.image)
-    return _pending.settle(value)
+        _deferred.settle(value.image)
+    return _deferred.settle(value)
 
 
 # ---- steps after the tail, and code after the transform ----
@@ -500,6 +500,6 @@ def test_images_that_are_passed_on_are_made_together(monkeypatch: pytest.MonkeyP
     def refuse(*arguments: Any) -> Any:
         raise AssertionError("an image was made outside the batch's memory")
 
-    monkeypatch.setattr(_pending._tables, "make", refuse)
+    monkeypatch.setattr(_deferred._tables, "make", refuse)
     found = batches(dataset, num_workers=1, multiprocessing_context="fork")
     assert str(found) == str(expected)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from headrace import _core
-from headrace._loader.worker.job import count_local_trainers
+from headrace._loader.worker.batch_maker import count_local_trainers
 from loaders import METHODS, DataLoader, Torch, needs_failpoints, only_headrace
 from mishaps import Marks
 from processes import until

@@ -127,7 +127,7 @@ class Disowned(Resumable):
     state_dict = None  # type: ignore[assignment]
 
 
-def test_method_that_is_none_is_no_feature(marks: Marks) -> None:
+def test_method_set_to_none_is_no_feature(marks: Marks) -> None:
     dataset = Disowned(COUNT, Plan(marks))
     assert ordered(epoch(load(headrace.Loader, dataset))) == list(range(COUNT))
 
@@ -164,7 +164,7 @@ class NoIndices(list[int]):
     __getitem__ = None  # type: ignore[assignment]
 
 
-def test_dataset_whose_getitem_is_none_is_iterable() -> None:
+def test_dataset_with_getitem_none_is_iterable() -> None:
     assert epoch(headrace.Loader(NoIndices(range(4)), 2)) == [[0, 1], [2, 3]]
 
 

@@ -46,7 +46,7 @@ pytestmark = [only_headrace]
 
 HERE = os.path.basename(__file__)
 FORK = multiprocessing.get_context("fork")
-FORK_BESIDE_THREADS = "This process .* is multi-threaded, use of fork"  # CPython's own, since 3.12
+FORK_NEXT_TO_THREADS = "This process .* is multi-threaded, use of fork"  # CPython's own, since 3.12
 SEEN = r"^  memory: \d+\.\d [MG]iB when last seen"  # forked workers have what earlier tests have left
 
 
@@ -604,7 +604,7 @@ def logged_texts(then: Callable[[int], Any] = lambda count: None) -> Iterator[li
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            warnings.filterwarnings("ignore", FORK_BESIDE_THREADS, DeprecationWarning)
+            warnings.filterwarnings("ignore", FORK_NEXT_TO_THREADS, DeprecationWarning)
             yield handler.texts
     finally:
         log.removeHandler(handler)
@@ -992,12 +992,12 @@ def test_worker_that_dies_late_delays_no_caller_and_is_reaped() -> None:
 def test_stall_shows_all_threads_and_the_hazards_of_fork() -> None:
     """The report shows all threads of the stalled worker, and what the fork may have done to it."""
 
-    def wait_beside_a_thread() -> None:
+    def wait_next_to_a_thread() -> None:
         threading.Thread(target=sleep_for_long, daemon=True).start()
         gate.reach()
         gate.wait()
 
-    gate, ended = Gate(wait_beside_a_thread), threading.Event()
+    gate, ended = Gate(wait_next_to_a_thread), threading.Event()
     thread = threading.Thread(target=ended.wait)
     thread.start()
     try:
@@ -1018,7 +1018,7 @@ def test_stall_shows_all_threads_and_the_hazards_of_fork() -> None:
 
     Current thread 0xN (most recent call first):
 {IN_PYTHON}\
-      File "{HERE}", line N in wait_beside_a_thread
+      File "{HERE}", line N in wait_next_to_a_thread
       File "{HERE}", line N in __call__
       File "{HERE}", line N in __getitem__
       ...

@@ -134,7 +134,7 @@ class NaiveBuckets:
                 yield indices[start : start + size]
 
 
-def test_buckets_mend_the_sampler_whose_ranks_hang() -> None:
+def test_buckets_repair_the_sampler_whose_ranks_hang() -> None:
     draw = random.Random(803)
     kinds = [lambda: draw.randint(10, 99), lambda: 100, lambda: draw.randint(101, 220), lambda: draw.randint(221, 500)]
     lengths = [draw.choice([kind() for kind in kinds]) for _ in range(4600 + draw.randint(0, 200))]

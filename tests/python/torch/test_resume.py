@@ -410,7 +410,7 @@ def test_exact_leaves_a_rank_with_nothing_one_sample_of_weight_0() -> None:
         DataLoader(Numbers(4), 2, sampler=per_rank(range(4), tail="exact", num_replicas=1, rank=0), drop_last=True)
 
 
-def test_a_copy_of_a_loader_begins_anew() -> None:
+def test_a_copy_of_a_loader_begins_again() -> None:
     loader = DataLoader(Numbers(), 4)
     next(iter(loader))
     assert _decoded(copy.copy(loader).state_dict())["steps"] == 0

@@ -78,7 +78,7 @@ def hang() -> None:
         time.sleep(1000)
 
 
-def fail_beside_hanging_one(index: int, folder: pathlib.Path) -> None:
+def fail_next_to_hanging_one(index: int, folder: pathlib.Path) -> None:
     if index == 0:
         (folder / "hangs").touch()
         hang()
@@ -88,7 +88,7 @@ def fail_beside_hanging_one(index: int, folder: pathlib.Path) -> None:
 
 def test_spawn_shows_stacks_of_process_that_hangs(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ProcessRaisedException) as caught:
-        headrace.torch.spawn(fail_beside_hanging_one, (tmp_path,), nprocs=2)
+        headrace.torch.spawn(fail_next_to_hanging_one, (tmp_path,), nprocs=2)
     assert caught.value.error_index == 1
     text = text_of(caught.value)
     assert "\nprocess 0 (pid " in text and " was still running when process 1 had failed; its stacks:\n" in text

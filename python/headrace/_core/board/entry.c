@@ -7,7 +7,7 @@
 struct core_entry {
     PyObject_HEAD PyObject *owner; /* the _core.Board */
     hr_board_entry *entry;
-    unsigned long long steps_before; /* of the epoch, before those that step and end are called with */
+    unsigned long long steps_before; /* steps of the epoch before those that step and end are called with */
 };
 
 static hr_board_entry *entry_of(PyObject *self) {

@@ -15,38 +15,38 @@ static void *grow(void *items, size_t count, size_t *room, size_t size) {
     return moved;
 }
 
-static Py_buffer *new_buffer(struct sources *sources) {
-    Py_buffer *buffers = grow(sources->buffers, sources->buffer_count, &sources->buffer_room, sizeof *buffers);
+static Py_buffer *new_buffer(struct inputs *inputs) {
+    Py_buffer *buffers = grow(inputs->buffers, inputs->buffer_count, &inputs->buffer_room, sizeof *buffers);
     if (!buffers) return NULL;
-    sources->buffers = buffers;
-    return &buffers[sources->buffer_count];
+    inputs->buffers = buffers;
+    return &buffers[inputs->buffer_count];
 }
 
-int sources_keep(struct sources *sources, PyObject *object) {
-    PyObject **objects = grow(sources->objects, sources->object_count, &sources->object_room, sizeof(PyObject *));
+int inputs_keep(struct inputs *inputs, PyObject *object) {
+    PyObject **objects = grow(inputs->objects, inputs->object_count, &inputs->object_room, sizeof(PyObject *));
     if (!objects) return -1;
-    sources->objects = objects;
-    objects[sources->object_count++] = Py_NewRef(object);
+    inputs->objects = objects;
+    objects[inputs->object_count++] = Py_NewRef(object);
     return 0;
 }
 
-void *sources_room(struct sources *sources, size_t bytes) {
+void *inputs_room(struct inputs *inputs, size_t bytes) {
     PyObject *keeper = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
-    int r = keeper ? sources_keep(sources, keeper) : -1;
+    int r = keeper ? inputs_keep(inputs, keeper) : -1;
     Py_XDECREF(keeper);
     return r < 0 ? NULL : PyBytes_AS_STRING(keeper);
 }
 
-void sources_clear(struct sources *sources) {
-    while (sources->buffer_count) PyBuffer_Release(&sources->buffers[--sources->buffer_count]);
-    while (sources->object_count) Py_DECREF(sources->objects[--sources->object_count]);
+void inputs_clear(struct inputs *inputs) {
+    while (inputs->buffer_count) PyBuffer_Release(&inputs->buffers[--inputs->buffer_count]);
+    while (inputs->object_count) Py_DECREF(inputs->objects[--inputs->object_count]);
 }
 
-void sources_free(struct sources *sources) {
-    sources_clear(sources);
-    PyMem_Free(sources->buffers);
-    PyMem_Free(sources->objects);
-    *sources = (struct sources){0};
+void inputs_free(struct inputs *inputs) {
+    inputs_clear(inputs);
+    PyMem_Free(inputs->buffers);
+    PyMem_Free(inputs->objects);
+    *inputs = (struct inputs){0};
 }
 
 /* ---- tensors ---- */
@@ -83,9 +83,9 @@ static int is_disguised(PyObject *tensor, struct dl_dtype described) {
     return dtype != (described.code == INT ? core.int8 : core.uint8);
 }
 
-/* Without an exchange table, the tensor gives a capsule. The sources keep it alive, and with it the description of the
+/* Without an exchange table, the tensor gives a capsule. The inputs keep it alive, and with it the description of the
  * tensor. */
-static enum found describe_by_capsule(struct sources *sources, PyObject *tensor, struct dl_tensor *ret_tensor) {
+static enum found describe_by_capsule(struct inputs *inputs, PyObject *tensor, struct dl_tensor *ret_tensor) {
     PyObject *capsule = PyObject_CallMethod(tensor, "__dlpack__", NULL);
     struct dl_managed *managed = capsule ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
     if (!managed) {
@@ -93,22 +93,22 @@ static enum found describe_by_capsule(struct sources *sources, PyObject *tensor,
         return FOUND_ERROR;
     }
     *ret_tensor = managed->tensor;
-    int r = sources_keep(sources, capsule);
+    int r = inputs_keep(inputs, capsule);
     Py_DECREF(capsule);
     return r < 0 ? FOUND_ERROR : FOUND;
 }
 
-static enum found describe(struct sources *sources, PyObject *tensor, struct dl_tensor *ret_tensor) {
-    if (!core.exchange) return describe_by_capsule(sources, tensor, ret_tensor);
+static enum found describe(struct inputs *inputs, PyObject *tensor, struct dl_tensor *ret_tensor) {
+    if (!core.exchange) return describe_by_capsule(inputs, tensor, ret_tensor);
     return core.exchange->describe(tensor, ret_tensor) == 0 ? FOUND : FOUND_ERROR;
 }
 
-enum found source_tensor(struct sources *sources, PyObject *object, struct hr_array *ret_array) {
+enum found input_tensor(struct inputs *inputs, PyObject *object, struct hr_array *ret_array) {
     enum { COMPLEX = 5, FLOAT = 2 };
     struct dl_tensor tensor;
     int gradient = wants_gradient(object);
     if (gradient != 0) return gradient < 0 ? FOUND_ERROR : FOUND_NOT;
-    if (describe(sources, object, &tensor) != FOUND) {
+    if (describe(inputs, object, &tensor) != FOUND) {
         if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return FOUND_ERROR;
         PyErr_Clear(); /* sparse, quantized, meta...: these are pickled by the reductions of torch */
         return FOUND_NOT;
@@ -120,7 +120,7 @@ enum found source_tensor(struct sources *sources, PyObject *object, struct hr_ar
     }
     int disguised = is_disguised(object, tensor.dtype);
     if (disguised != 0) return disguised < 0 ? FOUND_ERROR : FOUND_NOT;
-    if (sources_keep(sources, object) < 0) return FOUND_ERROR;
+    if (inputs_keep(inputs, object) < 0) return FOUND_ERROR;
     *ret_array = (struct hr_array){.data = (const char *)tensor.data + tensor.byte_offset,
                                    .dtype = {tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes},
                                    .ndim = (uint32_t)tensor.ndim,
@@ -166,19 +166,19 @@ static bool has_whole_strides(const Py_buffer *view) {
     return true;
 }
 
-enum found source_array(struct sources *sources, PyObject *object, struct hr_array *ret_array) {
+enum found input_array(struct inputs *inputs, PyObject *object, struct hr_array *ret_array) {
     struct hr_dtype dtype;
-    Py_buffer *view = new_buffer(sources);
+    Py_buffer *view = new_buffer(inputs);
     if (!view) return FOUND_ERROR;
     if (PyObject_GetBuffer(object, view, PyBUF_STRIDED_RO | PyBUF_FORMAT) < 0) {
         PyErr_Clear(); /* arrays of dates and similar dtypes have no buffer */
         return FOUND_NOT;
     }
-    sources->buffer_count++;
+    inputs->buffer_count++;
     if (view->ndim && (!view->shape || !view->strides)) return FOUND_NOT; /* date scalars of numpy */
     if (!dtype_of(view, &dtype) || !has_whole_strides(view) || view->ndim > HR_BATCH_MAX_NDIM) return FOUND_NOT;
     size_t ndim = (size_t)view->ndim;
-    int64_t *numbers = sources_room(sources, 2 * ndim * sizeof *numbers);
+    int64_t *numbers = inputs_room(inputs, 2 * ndim * sizeof *numbers);
     if (!numbers) return FOUND_ERROR;
     for (size_t i = 0; i < ndim; i++) {
         numbers[i] = view->shape[i];

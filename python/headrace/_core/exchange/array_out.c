@@ -15,7 +15,7 @@ enum { SMALL_BYTES = HR_BATCH_LARGE_BYTES, ALIGN = 64 };
 /* The memory of one leaf: private bytes after the struct, or a lease, or a view. */
 struct memory {
     hr_lease *lease;
-    PyObject *owner; /* of a view; owned */
+    PyObject *owner; /* the owner of the memory of a view; an owned reference */
     void *data;      /* the storage's first byte */
 };
 
@@ -33,10 +33,10 @@ static void *memory_copy(const struct origin *origin, const struct hr_node *node
 /* The same, but the leaf stays where it is. */
 static void *memory_lease(const struct origin *origin, const struct hr_node *node, size_t extra,
                           struct memory *ret_memory) {
-    const char *source = (const char *)origin->data + node->storage_offset;
+    const char *stored = (const char *)origin->data + node->storage_offset;
     char *block = malloc(extra);
     if (!block) return PyErr_NoMemory();
-    *ret_memory = (struct memory){.data = (void *)(uintptr_t)source};
+    *ret_memory = (struct memory){.data = (void *)(uintptr_t)stored};
     int r = hr_delivery_lease(origin->delivery, node->storage_offset, node->storage_bytes, &ret_memory->lease);
     if (r == 0) return block;
     free(block);
@@ -225,7 +225,7 @@ static PyObject *sink_numpy(const struct origin *origin, const struct hr_node *n
     return result;
 }
 
-PyObject *sink_array(const struct origin *origin, const struct hr_node *node) {
+PyObject *output_array(const struct origin *origin, const struct hr_node *node) {
     if (node->flavor == HR_FLAVOR_TENSOR) return sink_tensor(origin, node);
     return node->flavor == HR_FLAVOR_NUMPY ? sink_numpy(origin, node) : sink_buffer(origin, node);
 }

@@ -10,23 +10,23 @@
 /* ---- array_in.c ---- */
 
 /* Keeps the objects and buffers alive from which a batch is being written. */
-struct sources {
+struct inputs {
     Py_buffer *buffers;
     size_t buffer_count, buffer_room;
     PyObject **objects;
     size_t object_count, object_room;
 };
-void sources_clear(struct sources *sources); /* keeps the memory for the next batch */
-void sources_free(struct sources *sources);
-int sources_keep(struct sources *sources, PyObject *object); /* until sources_clear; -1: exception */
-/* Returns memory that is valid until sources_clear, aligned for any type of C, or NULL with an exception. */
-void *sources_room(struct sources *sources, size_t bytes);
+void inputs_clear(struct inputs *inputs); /* keeps the memory for the next batch */
+void inputs_free(struct inputs *inputs);
+int inputs_keep(struct inputs *inputs, PyObject *object); /* until inputs_clear; -1: exception */
+/* Returns memory that is valid until inputs_clear, aligned for any type of C, or NULL with an exception. */
+void *inputs_room(struct inputs *inputs, size_t bytes);
 
 /* Describe a tensor (an exact torch.Tensor: CPU, strided, without gradient, not lazy) or an array (an exact
  * numpy.ndarray or a scalar of a plain dtype). FOUND_NOT: encode the object in another way. The description is valid
- * until sources_clear. */
-enum found source_tensor(struct sources *sources, PyObject *object, struct hr_array *ret_array);
-enum found source_array(struct sources *sources, PyObject *object, struct hr_array *ret_array);
+ * until inputs_clear. */
+enum found input_tensor(struct inputs *inputs, PyObject *object, struct hr_array *ret_array);
+enum found input_array(struct inputs *inputs, PyObject *object, struct hr_array *ret_array);
 bool is_tensor(PyObject *object);
 bool is_numpy(PyObject *object);
 bool is_array(PyObject *object);
@@ -45,7 +45,7 @@ struct origin {
 };
 
 /* Makes a tensor or array of the array leaf `node`. New reference. */
-PyObject *sink_array(const struct origin *origin, const struct hr_node *node);
+PyObject *output_array(const struct origin *origin, const struct hr_node *node);
 
 /* Makes a tuple of `count` numbers, each multiplied by `factor`. New reference. */
 PyObject *numbers_tuple(const int64_t *numbers, uint32_t count, int64_t factor);

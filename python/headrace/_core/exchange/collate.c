@@ -36,8 +36,8 @@ static bool is_for_torch(const struct hr_array *array, bool is_array) {
 }
 
 static enum found collate_arrays(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
-    enum found (*source)(struct sources *, PyObject *, struct hr_array *) =
-        is_tensor(items[0]) ? source_tensor : source_array;
+    enum found (*describe)(struct inputs *, PyObject *, struct hr_array *) =
+        is_tensor(items[0]) ? input_tensor : input_array;
     struct hr_array *arrays = PyMem_Malloc(count * sizeof *arrays);
     bool has_shape = is_tensor(items[0]) || is_array(items[0]);
     enum found found = FOUND;
@@ -46,7 +46,7 @@ static enum found collate_arrays(struct encoder *encoder, PyObject **items, uint
         return FOUND_ERROR;
     }
     for (uint32_t i = 0; found == FOUND && i < count; i++) {
-        found = source(&encoder->sources, items[i], &arrays[i]);
+        found = describe(&encoder->inputs, items[i], &arrays[i]);
         if (found != FOUND) break;
         if (!has_shape && arrays[i].ndim)
             found = FOUND_NOT; /* an np.bytes_ has a buffer of its bytes, not of one number */
@@ -175,8 +175,8 @@ static enum found collate_column(struct encoder *encoder, PyObject **items, uint
     enum found found = FOUND_NOT;
     if (is_tensor(first) ? flavor == HR_FLAVOR_TENSOR : is_numpy(first)) /* only DataLoader collates tensors */
         found = collate_arrays(encoder, items, count, flavor);
-    else if (flavor == HR_FLAVOR_TENSOR && is_pending(first))
-        found = collate_pending(encoder, items, count, flavor);
+    else if (flavor == HR_FLAVOR_TENSOR && is_deferred(first))
+        found = collate_deferred(encoder, items, count, flavor);
     else if (PyFloat_CheckExact(first))
         found = collate_floats(encoder, items, count, flavor);
     else if (PyBool_Check(first))

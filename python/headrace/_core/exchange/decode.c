@@ -99,7 +99,7 @@ static PyObject *build(struct decoder *decoder, const struct hr_node *node) {
     case HR_NODE_NAMED:
         return decode_named(decoder, node->count);
     case HR_NODE_ARRAY:
-        return sink_array(decoder->origin, node);
+        return output_array(decoder->origin, node);
     case HR_NODE_PICKLE:
         return decode_pickle(decoder, node);
     case HR_NODE_KIND_END_:

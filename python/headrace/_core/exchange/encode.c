@@ -22,7 +22,7 @@ int encoder_init(struct encoder *encoder) {
 
 void encoder_free(struct encoder *encoder) {
     encoder->batch = hr_batch_free(encoder->batch);
-    sources_free(&encoder->sources);
+    inputs_free(&encoder->inputs);
     recipes_free(&encoder->recipes);
     Py_CLEAR(encoder->seen_types);
     PyMem_Free(encoder->seen);
@@ -49,8 +49,8 @@ static void give_back_room(struct encoder *encoder) {
 
 void encoder_reset(struct encoder *encoder, bool is_done) {
     hr_batch_reset(encoder->batch);
-    encoder->recipes.count = 0; /* their images and steps belong to the sources */
-    sources_clear(&encoder->sources);
+    encoder->recipes.count = 0; /* their images and steps belong to the inputs */
+    inputs_clear(&encoder->inputs);
     forget_seen(encoder);
     if (is_done) give_back_room(encoder);
     encoder->tensor_count = 0;
@@ -104,37 +104,37 @@ static enum found meet(struct encoder *encoder, const void *object) {
 
 /* Finds the start of a tensor's storage. The data of an empty tensor may be NULL although it has a storage. -1:
  * exception. */
-static int storage_of(const struct member *member, const char **ret_storage) {
+static int storage_of(const struct seen_tensor *one, const char **ret_storage) {
     PyObject *number, *storage = NULL;
-    if (member->data)
-        number = PyObject_CallMethodNoArgs(member->tensor, core.names.storage_offset);
+    if (one->data)
+        number = PyObject_CallMethodNoArgs(one->tensor, core.names.storage_offset);
     else {
-        storage = PyObject_CallMethodNoArgs(member->tensor, core.names.untyped_storage);
+        storage = PyObject_CallMethodNoArgs(one->tensor, core.names.untyped_storage);
         number = storage ? PyObject_CallMethodNoArgs(storage, core.names.data_ptr) : NULL;
     }
     uint64_t value = number ? PyLong_AsUnsignedLongLong(number) : 0;
     Py_XDECREF(storage);
     Py_XDECREF(number);
     if (PyErr_Occurred()) return -1;
-    *ret_storage = member->data ? member->data - value * member->item_bytes : (const char *)(uintptr_t)value;
+    *ret_storage = one->data ? one->data - value * one->item_bytes : (const char *)(uintptr_t)value;
     return 0;
 }
 
-static enum found meet_storage(struct encoder *encoder, const struct member *member) {
+static enum found meet_storage(struct encoder *encoder, const struct seen_tensor *one) {
     const char *storage;
-    if (storage_of(member, &storage) < 0) return FOUND_ERROR;
+    if (storage_of(one, &storage) < 0) return FOUND_ERROR;
     return storage ? meet(encoder, storage + 1) : FOUND; /* odd, so that it is not the address of an object */
 }
 
 /* Two tensors that share a storage must share one in the trainer too: FOUND_NOT at the second. */
 static enum found meet_storage_of(struct encoder *encoder, PyObject *tensor, const struct hr_array *array) {
-    struct member member = {tensor, array->data, (uint64_t)array->dtype.bits * array->dtype.lanes / 8};
+    struct seen_tensor one = {tensor, array->data, (uint64_t)array->dtype.bits * array->dtype.lanes / 8};
     if (encoder->tensor_count++ == 0) {
-        encoder->first_tensor = member; /* while it is the only tensor, its storage is not needed */
+        encoder->first_tensor = one; /* while it is the only tensor, its storage is not needed */
         return FOUND;
     }
     enum found found = encoder->tensor_count == 2 ? meet_storage(encoder, &encoder->first_tensor) : FOUND;
-    return found == FOUND ? meet_storage(encoder, &member) : found;
+    return found == FOUND ? meet_storage(encoder, &one) : found;
 }
 
 /* Checks a text, or bytes. FOUND_NOT if it is large and this object was met before, because a pickle sends it once. */
@@ -202,7 +202,7 @@ static uint64_t compact_bytes(const struct hr_array *array) {
 static enum found encode_tensor(struct encoder *encoder, PyObject *object) {
     enum { WASTE = 4 };
     struct hr_array array;
-    enum found found = source_tensor(&encoder->sources, object, &array);
+    enum found found = input_tensor(&encoder->inputs, object, &array);
     if (found == FOUND) found = meet_storage_of(encoder, object, &array);
     if (found != FOUND) return found;
     uint64_t span = span_bytes(&array);
@@ -216,7 +216,7 @@ static enum found encode_tensor(struct encoder *encoder, PyObject *object) {
 
 static enum found encode_array(struct encoder *encoder, PyObject *object) {
     struct hr_array array;
-    enum found found = source_array(&encoder->sources, object, &array);
+    enum found found = input_array(&encoder->inputs, object, &array);
     if (found != FOUND) return found;
     return encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_NUMPY, &array));
 }
@@ -307,10 +307,10 @@ static enum found encode_child(struct encoder *encoder, PyObject *child) {
     struct hr_array array;
     enum found found;
     if (is_tensor(child)) {
-        found = source_tensor(&encoder->sources, child, &array);
+        found = input_tensor(&encoder->inputs, child, &array);
         return found == FOUND ? encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_TENSOR, &array)) : found;
     }
-    found = source_array(&encoder->sources, child, &array);
+    found = input_array(&encoder->inputs, child, &array);
     if (found != FOUND) return found;
     return encode_result(hr_batch_add_array(encoder->batch, HR_FLAVOR_BUFFER, &array));
 }

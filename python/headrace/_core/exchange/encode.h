@@ -8,7 +8,7 @@
  * by port.c. */
 
 /* A tensor of a batch, borrowed, and the address of its elements. */
-struct member {
+struct seen_tensor {
     PyObject *tensor;
     const char *data;
     uint64_t item_bytes;
@@ -23,7 +23,7 @@ struct row {
 /* The images of a batch that are made in its memory (recipes.c). */
 struct recipes {
     struct hr_image_recipe *items;
-    struct row *rows; /* of each recipe */
+    struct row *rows; /* the row of each recipe */
     size_t count, room;
     hr_image_memory *memory; /* while they are made */
     hr_port *port;           /* as `memory` */
@@ -31,14 +31,14 @@ struct recipes {
 
 struct encoder {
     hr_batch *batch;
-    struct sources sources;
+    struct inputs inputs;
     struct recipes recipes;
     PyObject *dump;       /* borrowed: pickles instead of core.dump; NULL: core.dump */
     PyObject *seen_types; /* dict: named tuple class -> its pickle, bytes */
     const void **seen;    /* hash set of the containers and tensors that were met in this batch */
     size_t seen_count, seen_room;
-    size_t seen_most;           /* the maximum of seen_count for this batch, up to the last reset */
-    struct member first_tensor; /* its storage is added to `seen` only if there is a second tensor */
+    size_t seen_most;                /* the maximum of seen_count for this batch, up to the last reset */
+    struct seen_tensor first_tensor; /* the storage of it is added to `seen` only if there is a second tensor */
     size_t tensor_count;
 };
 int encoder_init(struct encoder *encoder);
@@ -61,11 +61,11 @@ enum { CORE_FLAVOR_PACKED = 100 }; /* for _core.Port.collate, in place of an enu
 /* Puts the collation of collate_packed into the encoder's empty batch (packed.c). FOUND_NOT: Python has to collate. */
 enum found collate_packed(struct encoder *encoder, PyObject *samples);
 
-/* Returns true for a pending tensor of headrace.images. */
-bool is_pending(PyObject *object);
-/* Adds a column of pending tensors as one array, and their recipes. FOUND_NOT: their shapes or dtypes differ, or one
+/* Returns true for a deferred tensor of headrace.images. */
+bool is_deferred(PyObject *object);
+/* Adds a column of deferred tensors as one array, and their recipes. FOUND_NOT: their shapes or dtypes differ, or one
  * was collated before; then Python makes them ordinary tensors. */
-enum found collate_pending(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor);
+enum found collate_deferred(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor);
 /* Make the recipes, in three steps: recipes_begin (-1: exception), recipes_run, which needs no GIL, when the batch was
  * written to `data`, and recipes_end. recipes_run returns how many failed, or a negative code. */
 int recipes_begin(struct recipes *recipes);

@@ -13,13 +13,13 @@ struct loader {
     bool is_busy;                 /* a thread is inside, without the GIL */
     struct hr_delivery *received; /* it was waited for and is not decoded yet; used only with the GIL */
     PyObject *answer;             /* it is decoded and not dropped yet */
-    long status;                  /* of these */
+    long status;                  /* status of `received` or `answer` */
     bool has_failed;              /* the answer is the exception that is being raised */
     unsigned long long serial;    /* number of answers that were waited for */
     unsigned long long task;      /* number of the task of the last of them */
-    uint32_t worker;              /* its worker */
+    uint32_t worker;              /* the worker that answered it */
     unsigned long long owed;      /* number of tasks that still have to be submitted */
-    unsigned long long submitted; /* in this epoch */
+    unsigned long long submitted; /* tasks that were submitted in this epoch */
     int failed_step;              /* enum step: the step at which the last submit failed */
     uint32_t worker_count;
     bool keeps_workers; /* workers without data wait for another epoch */

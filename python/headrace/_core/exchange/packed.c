@@ -10,15 +10,15 @@
  * and the Python function packs it, or raises the exception.
  */
 
-/* The documents of a batch. Their memory belongs to the encoder's sources. */
+/* The documents of a batch. Their memory belongs to the encoder's inputs. */
 struct documents {
     struct hr_array *tokens, *labels; /* labels: NULL if the tokens are the labels */
     uint32_t count;
 };
 
-static enum found source_list(struct sources *sources, PyObject *list, struct hr_array *ret_array) {
+static enum found input_list(struct inputs *inputs, PyObject *list, struct hr_array *ret_array) {
     Py_ssize_t count = PyList_GET_SIZE(list);
-    int64_t *numbers = sources_room(sources, (size_t)(count + 1) * sizeof *numbers);
+    int64_t *numbers = inputs_room(inputs, (size_t)(count + 1) * sizeof *numbers);
     int overflow = 0;
     if (!numbers) return FOUND_ERROR;
     numbers[0] = count; /* the shape, in front of the data */
@@ -33,15 +33,15 @@ static enum found source_list(struct sources *sources, PyObject *list, struct hr
 }
 
 /* Describes the tokens or the labels of a sample; FOUND_NOT if hr_batch_add_packed does not take them. */
-static enum found source_row(struct sources *sources, PyObject *object, struct hr_array *ret_array) {
+static enum found input_row(struct inputs *inputs, PyObject *object, struct hr_array *ret_array) {
     enum { INT = 0, UINT = 1 };
     enum found found = FOUND_NOT;
     if (is_tensor(object))
-        found = source_tensor(sources, object, ret_array);
+        found = input_tensor(inputs, object, ret_array);
     else if (is_array(object))
-        found = source_array(sources, object, ret_array);
+        found = input_array(inputs, object, ret_array);
     else if (PyList_CheckExact(object))
-        found = source_list(sources, object, ret_array);
+        found = input_list(inputs, object, ret_array);
     if (found != FOUND) return found;
     bool is_int = ret_array->dtype.code == INT || (ret_array->dtype.code == UINT && ret_array->dtype.bits < 64);
     return is_int && ret_array->ndim == 1 ? FOUND : FOUND_NOT;
@@ -61,9 +61,9 @@ static enum found source_sample(struct encoder *encoder, PyObject *sample, struc
     PyObject *labels = Py_XNewRef(is_dict ? item_of(sample, "labels") : NULL);
     enum found found = PyErr_Occurred() ? FOUND_ERROR : tokens ? FOUND : FOUND_NOT;
     if (found == FOUND && (labels != NULL) != (documents->labels != NULL)) found = FOUND_NOT;
-    if (found == FOUND) found = source_row(&encoder->sources, tokens, &documents->tokens[i]);
+    if (found == FOUND) found = input_row(&encoder->inputs, tokens, &documents->tokens[i]);
     if (found == FOUND && labels) {
-        found = source_row(&encoder->sources, labels, &documents->labels[i]);
+        found = input_row(&encoder->inputs, labels, &documents->labels[i]);
         if (found == FOUND && documents->labels[i].shape[0] != documents->tokens[i].shape[0]) found = FOUND_NOT;
     }
     Py_XDECREF(tokens);
@@ -113,8 +113,8 @@ static enum found pack(struct encoder *encoder, PyObject *samples) {
     PyObject *first = PyTuple_GET_ITEM(samples, 0);
     bool has_labels = PyDict_CheckExact(first) && item_of(first, "labels");
     if (PyErr_Occurred()) return FOUND_ERROR;
-    documents.tokens = sources_room(&encoder->sources, bytes);
-    documents.labels = documents.tokens && has_labels ? sources_room(&encoder->sources, bytes) : NULL;
+    documents.tokens = inputs_room(&encoder->inputs, bytes);
+    documents.labels = documents.tokens && has_labels ? inputs_room(&encoder->inputs, bytes) : NULL;
     if (!documents.tokens || (has_labels && !documents.labels)) return FOUND_ERROR;
     enum found found = FOUND;
     for (uint32_t i = 0; found == FOUND && i < documents.count; i++)

@@ -350,7 +350,7 @@ static PyMethodDef port_methods[] = {
     {"publish_status", port_publish_status, METH_O, "publish_status(status)\n\nPublishes a status without a result."},
     {"collate", port_collate, METH_VARARGS,
      "collate(samples, flavor) -> bool\n\nPublishes the default collation of a list of samples, as tensors (flavor 0) "
-     "or numpy arrays (1), or what headrace.torch.collate_packed makes of it (FLAVOR_PACKED). Pending images "
+     "or numpy arrays (1), or what headrace.torch.collate_packed makes of it (FLAVOR_PACKED). Deferred images "
      "are made in the batch, by `threads` threads. Returns False, and publishes nothing, if a sample contains "
      "something "
      "else, or if an image is damaged."},
@@ -384,7 +384,7 @@ static PyMethodDef port_methods[] = {
 };
 
 static PyMemberDef port_members[] = {
-    {"threads", T_UINT, offsetof(struct port, threads), 0, "How many threads make the pending images of a batch."},
+    {"threads", T_UINT, offsetof(struct port, threads), 0, "How many threads make the deferred images of a batch."},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -4,13 +4,13 @@
 #include "image/image.h"
 
 /*
- * Images that are made in the batch: a column of pending tensors (headrace.images) becomes a reserved array, and a
+ * Images that are made in the batch: a column of deferred tensors (headrace.images) becomes a reserved array, and a
  * recipe for each row of it. port.c runs the recipes when the batch has its memory, so the pixels are written once, to
  * their final place.
  */
 
-bool is_pending(PyObject *object) {
-    return core.pending_type && PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)core.pending_type);
+bool is_deferred(PyObject *object) {
+    return core.deferred_type && PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)core.deferred_type);
 }
 
 static int need_room(struct recipes *recipes, size_t count) {
@@ -34,7 +34,7 @@ void recipes_free(struct recipes *recipes) {
     *recipes = (struct recipes){0};
 }
 
-/* Adds a recipe for each row of the array `place`. The list of tuples is kept by the encoder's sources. */
+/* Adds a recipe for each row of the array `place`. The list of tuples is kept by the encoder's inputs. */
 static int add_recipes(struct recipes *recipes, PyObject *list, uint64_t place) {
     Py_ssize_t count = PyList_GET_SIZE(list);
     if (need_room(recipes, (size_t)count) < 0) return -1;
@@ -70,7 +70,7 @@ static enum found add_column(struct encoder *encoder, PyObject *described, uint3
         return FOUND_ERROR;
     struct hr_dtype dtype = {(uint8_t)code, (uint8_t)bits, 1};
     int64_t shape[] = {count, channels, height, width};
-    if (PyList_GET_SIZE(list) != (Py_ssize_t)count || sources_keep(&encoder->sources, described) < 0) {
+    if (PyList_GET_SIZE(list) != (Py_ssize_t)count || inputs_keep(&encoder->inputs, described) < 0) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "headrace: there is not one recipe for each sample");
         return FOUND_ERROR;
     }
@@ -80,10 +80,10 @@ static enum found add_column(struct encoder *encoder, PyObject *described, uint3
     return fill_rows(&encoder->recipes, first, (uint64_t)channels * height * width * bits / 8) ? FOUND : FOUND_NOT;
 }
 
-enum found collate_pending(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
+enum found collate_deferred(struct encoder *encoder, PyObject **items, uint32_t count, enum hr_flavor flavor) {
     PyObject *list = PyList_New(count);
     for (uint32_t i = 0; i < count && list; i++) PyList_SET_ITEM(list, i, Py_NewRef(items[i]));
-    PyObject *described = list ? PyObject_CallOneArg(core.describe_pending, list) : NULL;
+    PyObject *described = list ? PyObject_CallOneArg(core.describe_deferred, list) : NULL;
     enum found found = !described ? FOUND_ERROR : described == Py_None ? FOUND_NOT : FOUND;
     if (found == FOUND) found = add_column(encoder, described, count, flavor);
     Py_XDECREF(described);

@@ -13,18 +13,18 @@ struct tasks {
     Py_ssize_t list_taken;
     Py_ssize_t batch_size; /* 0: items are handed on as they come */
     bool drop_last, has_lists, is_over;
-    char reads_batches;                             /* a task that can be read only once is read into a list */
-    char keeps_sent;                                /* tasks are kept in `sent` and `last` */
-    PyObject *batch;                                /* list: items of a batch that is not complete */
-    PyObject *ahead;                                /* list: drawn by look, oldest first */
-    PyObject *error;                                /* that the sampler raised after those, in look */
-    PyObject *held;                                 /* dict: thread -> what it has drawn and not handed on */
-    PyObject *sent;                                 /* dict: number -> task that was handed on and not answered */
-    PyObject *last;                                 /* the task that was answered last */
-    Py_ssize_t skipped_count;                       /* items that are left out of that batch */
-    unsigned long long item_count;                  /* items that the iterator gave */
-    unsigned long long handed_count;                /* tasks that were handed on */
-    unsigned long long lost_count;                  /* of these, tasks that no worker got; they have no number */
+    char reads_batches;              /* a task that can be read only once is read into a list */
+    char keeps_sent;                 /* tasks are kept in `sent` and `last` */
+    PyObject *batch;                 /* list: items of a batch that is not complete */
+    PyObject *ahead;                 /* list: drawn by look, oldest first */
+    PyObject *error;                 /* that the sampler raised after those, in look */
+    PyObject *held;                  /* dict: thread -> what it has drawn and not handed on */
+    PyObject *sent;                  /* dict: number -> task that was handed on and not answered */
+    PyObject *last;                  /* the task that was answered last */
+    Py_ssize_t skipped_count;        /* items that are left out of that batch */
+    unsigned long long item_count;   /* items that the iterator gave */
+    unsigned long long handed_count; /* tasks that were handed on */
+    unsigned long long lost_count;   /* tasks that were handed on and that no worker got; they have no number */
     unsigned long long answered_count, last_number; /* tasks that were answered, and the number of the last of them */
 };
 

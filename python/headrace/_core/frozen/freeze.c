@@ -385,8 +385,8 @@ void freezer_close(struct freezer *freezer) {
     Py_CLEAR(freezer->fields);
     Py_CLEAR(freezer->dtypes);
     Py_CLEAR(freezer->pickles);
-    sources_free(&freezer->sources);
-    freezer->sources = (struct sources){0};
+    inputs_free(&freezer->inputs);
+    freezer->inputs = (struct inputs){0};
     PyMem_Free(freezer->scratch);
     freezer->scratch = NULL;
     freezer->builder = hr_builder_close(freezer->builder);

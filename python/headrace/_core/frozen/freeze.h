@@ -22,8 +22,8 @@ enum frame_kind { FRAME_LIST, FRAME_ROWS, FRAME_DICT, FRAME_RECORD, FRAME_FIELDS
 struct freeze_frame {
     enum frame_kind kind;
     bool is_hidden;   /* it is not a step of a path: the parts of a deque */
-    bool is_object;   /* its fields are attributes */
-    bool has_key;     /* of a dict: the key has been put, and `extra` is its value */
+    bool is_object;   /* the fields of the record are attributes */
+    bool has_key;     /* the key of a dict has been put, and `extra` is its value */
     PyObject *object; /* owned: list, tuple, dict, or a tuple of an instance's values */
     PyObject *names;  /* owned: of a record */
     PyObject *extra;  /* owned: a set's iterator, a dict's pending value, the class of rows that are instances */
@@ -48,7 +48,7 @@ struct freezer {
     PyObject *progress; /* callable or NULL */
     PyObject *pickles;  /* list of paths that are stored as pickles */
     PyObject *paths;    /* dict: path -> bytes, or NULL: not wanted */
-    struct sources sources;
+    struct inputs inputs;
     unsigned char *scratch;
     size_t scratch_bytes;
     uint64_t done_count, dict_shape_count;
@@ -104,7 +104,7 @@ const void *freeze_utf8(struct freezer *freezer, PyObject *text, size_t *ret_byt
 struct once {
     struct hr_frozen_array layout; /* for hr_builder_strided: all but its kind */
     Py_buffer elements;            /* what is to be written, not held: each element once */
-    Py_ssize_t shape[HR_FROZEN_MAX_DIMENSIONS], steps[HR_FROZEN_MAX_DIMENSIONS]; /* of `elements` */
+    Py_ssize_t shape[HR_FROZEN_MAX_DIMENSIONS], steps[HR_FROZEN_MAX_DIMENSIONS]; /* shape and steps of `elements` */
 };
 /* Returns false if every place is an element of its own. The view has at most HR_FROZEN_MAX_DIMENSIONS. */
 bool once_of(const Py_buffer *view, struct once *ret_once);

@@ -307,15 +307,15 @@ static int write_tensor(struct freezer *freezer, PyObject *object, hr_value *ret
     struct hr_array array;
     PyObject *tensor = NULL;
     if (has_attributes(object)) return 0; /* the attributes would be lost */
-    enum found found = source_tensor(&freezer->sources, object, &array);
+    enum found found = input_tensor(&freezer->inputs, object, &array);
     int r = found == FOUND ? write_tensor_once(freezer, object, &array, ret_value) : 0;
     if (found == FOUND && r == 0) {
         tensor = contiguous(object);
         if (!tensor) found = FOUND_ERROR;
-        if (tensor && tensor != object) found = source_tensor(&freezer->sources, tensor, &array);
+        if (tensor && tensor != object) found = input_tensor(&freezer->inputs, tensor, &array);
         if (found == FOUND) r = write_described(freezer, tensor, &array, ret_value);
     }
-    sources_clear(&freezer->sources);
+    inputs_clear(&freezer->inputs);
     Py_XDECREF(tensor);
     return found == FOUND_ERROR ? -1 : r;
 }

@@ -11,7 +11,7 @@
 enum { FEWEST_INTS = 3, FEWEST_TEXTS = 16, FEWEST_ROWS = 2, MOST_NAMES = 64, SLICE_ITEMS = 65536 };
 enum {
     MOST_DICT_SHAPES =
-        60000 /* of HR_FROZEN_MAX_SHAPES; the rest is for classes, which need a shape, while dicts do not */
+        60000 /* a part of HR_FROZEN_MAX_SHAPES; the rest is for classes, which need a shape, while dicts do not */
 };
 
 static Py_ssize_t count_of(PyObject *sequence) {

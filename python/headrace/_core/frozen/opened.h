@@ -14,7 +14,7 @@ struct shape {
     uint32_t field_count;
     PyObject *names;    /* tuple of interned str */
     PyObject *numbers;  /* dict: name -> number */
-    PyTypeObject *type; /* of an object or a named tuple */
+    PyTypeObject *type; /* type of an object or a named tuple */
     /* Owned, one for each field of an object. NULL: an ordinary attribute. A descriptor: a slot. None: the value goes
      * into __dict__ directly, because the class has a property of that name. */
     PyObject **places;
@@ -24,7 +24,7 @@ struct frozen {
     PyObject_HEAD hr_frozen *data;
     const char *start;
     uint64_t bytes;
-    struct shape **shapes; /* by number, NULL until met */
+    struct shape **shapes; /* each shape by its number; NULL until it is met */
     uint32_t shape_count;
     int trusted;          /* it may import classes and load pickles */
     uint32_t small_items; /* containers of up to so many items in all are read as ordinary objects; 0: none */

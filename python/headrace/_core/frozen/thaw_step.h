@@ -30,7 +30,7 @@ struct step {
     hr_value value;
     uint64_t next;
     uint32_t weight, nesting; /* the cost of hashing it: the number of items and the depth */
-    bool is_early;            /* its hash may depend on objects that were not complete yet */
+    bool is_early;            /* the hash of it may depend on objects that were not complete yet */
 };
 
 enum { FIRST_STEPS = 4, MOST_WEIGHT = 1 << 24, MOST_NESTING = 5000, NESTING_BITS = 32 };

@@ -11,7 +11,7 @@
 struct view {
     PyObject_HEAD struct frozen *frozen;
     struct hr_item item;
-    hr_value typed; /* of a deque, Counter...: the typed value that names the type; 0: an ordinary list, tuple... */
+    hr_value typed; /* the typed value that names the type of a deque, Counter...; 0: an ordinary list, tuple... */
     Py_ssize_t count, first, stride; /* a slice of a list or tuple: items first, first + stride...; else 0 and 1 */
 };
 extern PyTypeObject FrozenListType, FrozenTupleType, FrozenDictType, FrozenSetType;

@@ -40,7 +40,7 @@ static int enter_key(struct view *view, uint64_t index, uint64_t *slots, uint64_
     Py_XDECREF(key);
     if (hash == -1) return -1;
     uint64_t at = (uint64_t)hash & mask;
-    while (slots[at]) at = (at + 1) & mask; /* of equal keys, the first one is found first */
+    while (slots[at]) at = (at + 1) & mask; /* the first one of equal keys is found first */
     slots[at] = lookup_slot(hash, index);
     return 0;
 }

@@ -92,7 +92,7 @@ PyObject *image_pixels(PyObject *self, PyObject *arguments) {
 
 struct targets {
     struct hr_image_recipe *recipes;
-    Py_buffer *buffers; /* of the targets */
+    Py_buffer *buffers; /* the buffers of the targets */
     Py_ssize_t count;
 };
 

@@ -17,12 +17,12 @@ struct walk_frame {
     PyObject *content;   /* owned: what is gone through: the container; an iterator; an instance's dict, or NULL, or
                             its reduction */
     PyObject *slots;     /* borrowed from Walker.classes: names of an instance's slots, or NULL */
-    PyObject *key;       /* owned: of the child that is being looked at, or NULL */
+    PyObject *key;       /* owned: the key of the child that is being looked at, or NULL */
     PyObject *value;     /* owned: the value of a dict whose key was looked at just now, or NULL */
     Py_ssize_t at;       /* where PyDict_Next or a list goes on */
     Py_ssize_t slot;     /* the next slot */
-    Py_ssize_t position; /* of the child: counted from 0 */
-    enum step_kind kind; /* of the child */
+    Py_ssize_t position; /* position of the child, counted from 0 */
+    enum step_kind kind; /* kind of the step to the child */
     bool is_reduced;     /* `content` is a reduction */
 };
 

@@ -7,7 +7,7 @@ enum { GROUP = 256 };
 
 struct order_iterator {
     PyObject_HEAD PyObject *order; /* owned: a _core.Order */
-    int64_t position, step;        /* of the next group */
+    int64_t position, step;        /* first position of the next group, and the step within it */
     int64_t left;                  /* indices that are in no group yet */
     int next, made;                /* the next index of the group, and how many it has */
     int64_t group[GROUP];
@@ -80,7 +80,7 @@ static PyObject *iterator_length_hint(PyObject *self, PyObject *ignored) {
 
 /* Returns a list of the indices that are left, and does not take them. */
 static PyObject *list_left(const struct order_iterator *self) {
-    struct order_iterator copy = *self; /* of its position; its order is borrowed */
+    struct order_iterator copy = *self; /* copies the position; the order is borrowed */
     PyObject *list = PyList_New(count_left(self));
     for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list); i++) {
         PyObject *index = iterator_next((PyObject *)&copy);

@@ -24,7 +24,7 @@ from typing import Any
 
 from headrace._base import exception_text
 from headrace._base.warn import warn_user
-from headrace._loader.forkserver import job_modules
+from headrace._loader.forkserver import needed_modules
 from headrace._loader.forkserver.protocol import MAX_FDS, MAX_REQUEST_BYTES, NUMBER, STALE, ImportPaths, Setup, Verdict
 from headrace._loader.start import contexts, transport
 
@@ -48,7 +48,7 @@ class ServerProcess:
         self.environment = dict(os.environ)
         self.owner = os.getpid()
         self.verdict = Verdict().as_dict()
-        self._wanted = list(dict.fromkeys([*setup.modules, *setup.job_modules]))
+        self._wanted = list(dict.fromkeys([*setup.modules, *setup.needed_modules]))
         self._has_started_workers = False
         self._is_closed = False
         self._control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -174,7 +174,7 @@ def _start(fds: list[int]) -> int:
 _lock = threading.RLock()
 _current: list[ServerProcess] = []  # one, or none
 _retired: list[ServerProcess] = []
-_wanted: dict[str, list[str]] = {"modules": [], "job_modules": []}
+_wanted: dict[str, list[str]] = {"modules": [], "needed_modules": []}
 
 
 def warm_up(context: Any, modules: list[str], parts: list[Any]) -> None:
@@ -187,9 +187,9 @@ def warm_up(context: Any, modules: list[str], parts: list[Any]) -> None:
     with contextlib.suppress(OSError):
         resource_tracker.ensure_running()  # starting it unblocks SIGINT
     with _lock, sigint_blocked() as is_interrupted, contextlib.suppress(Exception):
-        found = job_modules.list_modules(parts)
+        found = needed_modules.list_modules(parts)
         _wanted["modules"] = list(dict.fromkeys([*_wanted["modules"], *modules]))
-        _wanted["job_modules"] = list(dict.fromkeys([*_wanted["job_modules"], *found]))
+        _wanted["needed_modules"] = list(dict.fromkeys([*_wanted["needed_modules"], *found]))
         _ensure(ImportPaths.of(prepare("headrace")), is_interrupted).want([*modules, *found])
 
 

@@ -43,7 +43,7 @@ class Setup:
     paths: ImportPaths
     preload: list[str]  # the modules that the user wants to be preloaded
     modules: list[str]  # the modules of headrace
-    job_modules: list[str]  # the modules of the dataset and its parts
+    needed_modules: list[str]  # the modules of the dataset and its parts
     is_interrupted: bool  # does Ctrl-C end workers?
     trainer: int  # its process ID
 

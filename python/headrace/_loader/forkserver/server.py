@@ -249,7 +249,7 @@ class Root:
         self.pending: Child | None = None  # still imports
         self.to_try: list[list[str]] = []  # the modules that the next child imports, if the one before is not fit
         self.verdict = Verdict()
-        self.wanted: set[str] = set()  # the modules of headrace and of the jobs of all loaders
+        self.wanted: set[str] = set()  # the modules of headrace and of the batch makers of all loaders
         self.loaded: set[str] = set()  # the modules that the process which imported the script had
         self.deaths = 0  # of processes that import the script
         self.helpers: set[int] = set()  # pids of the processes that import, and of their successors
@@ -261,7 +261,7 @@ class Root:
     def serve(self) -> None:
         """Serves until the trainer ends, or until it has closed the control socket and all workers have ended."""
         paths = self.setup.paths
-        if paths.main_path or paths.main_name or self.setup.job_modules:
+        if paths.main_path or paths.main_name or self.setup.needed_modules:
             self.pending = self._start_child(None)
         else:
             self.loaded.update(sys.modules)
@@ -378,8 +378,8 @@ class Root:
         self.wanted.update(modules)
         if not self.loaded or self.pending:
             return
-        new = sorted(self.wanted - self.loaded - set(self.setup.job_modules))
-        self.setup.job_modules += new
+        new = sorted(self.wanted - self.loaded - set(self.setup.needed_modules))
+        self.setup.needed_modules += new
         if new:
             self.pending = self._start_child(None)
 
@@ -470,7 +470,7 @@ def import_modules(setup: Setup, kept: list[str] | None) -> str:
                 importlib.import_module(name)
             return ""
         import_main(setup)
-        for name in setup.job_modules:
+        for name in setup.needed_modules:
             with contextlib.suppress(Exception):  # the worker raises it, if it needs the module
                 importlib.import_module(name)
     except BaseException as error:

@@ -39,8 +39,8 @@ from headrace._loader.start.start_state import StartState
 from headrace._loader.trainer import reports, restart_state, shutdown
 from headrace._loader.trainer.snapshot import WorkerSnapshot
 from headrace._loader.worker import diagnostics, main
+from headrace._loader.worker.batch_maker import BatchMaker, BatchNotes
 from headrace._loader.worker.descriptors import WorkerDescriptors
-from headrace._loader.worker.job import BatchNotes, Job
 from headrace._options import Policy
 
 # A limit of the machine or of the user, and where to look.
@@ -58,18 +58,18 @@ SLICE_S = 1.0  # a wait is interrupted this often, to check the workers
 MAX_HUNG_AT_START = 8
 
 
-class JobSource(Protocol):
+class BatchMakers(Protocol):
     """The iterator that a crew works for. It is passed to each call, and the crew keeps no reference to it."""
 
-    def job_of(self, worker: int) -> Job:
-        """Returns the job of worker number `worker`. It is pickled unless the worker is started by fork."""
+    def batch_maker_of(self, worker: int) -> BatchMaker:
+        """Returns the batch maker of worker number `worker`. It is pickled unless the worker is started by fork."""
 
 
 class Crew:
     """Starts worker processes and replaces dead ones as the policy allows. They are daemons.
 
-    Raises OSError if no process can be started, and any exception of pickling a job. `restart_mode`: how another worker
-    continues the dataset of a dead one (see restart_state), or None.
+    Raises OSError if no process can be started, and any exception of pickling a batch maker. `restart_mode`: how
+    another worker continues the dataset of a dead one (see restart_state), or None.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ class Crew:
         self._next_check_s = 0.0
         self.slice_s = min(SLICE_S, policy.stall_after / 4)
 
-    def start(self, source: JobSource, epoch: int, starts: list[StartState] | None = None) -> None:
+    def start(self, makers: BatchMakers, epoch: int, starts: list[StartState] | None = None) -> None:
         """Starts all workers. starts: where they start in an iterable dataset whose epoch is continued."""
         self._epoch = self._start_epoch = epoch
         self._starts = starts
         fork_hazards.warn_of_fork(self._context)
         for worker in range(self._count):
-            self._start(worker, source, self._first_start(worker), _call)
+            self._start(worker, makers, self._first_start(worker), _call)
 
     def _first_start(self, worker: int) -> StartState:
         """Returns where a worker starts in this epoch."""
@@ -136,10 +136,10 @@ class Crew:
 
     # ---- starting ----
 
-    def _start(self, worker: int, source: JobSource, start: StartState, call: Callable[..., None]) -> None:
+    def _start(self, worker: int, makers: BatchMakers, start: StartState, call: Callable[..., None]) -> None:
         """Starts one worker. `call` calls a function whose steps must not be interrupted if the crew is used later."""
         descriptors = WorkerDescriptors(*self._core.open_worker_fds(worker))
-        arguments = transport.WorkerArguments((source.job_of(worker), start))
+        arguments = transport.WorkerArguments((makers.batch_maker_of(worker), start))
         try:
             args = (descriptors, arguments, not signals.is_blocked())
             process = self._context.Process(target=main.main, args=args)
@@ -172,7 +172,7 @@ class Crew:
 
     # ---- a death ----
 
-    def replace(self, worker: int, source: JobSource) -> None:
+    def replace(self, worker: int, makers: BatchMakers) -> None:
         """Starts a new process in the place of worker number `worker`, which is dead. Raises RuntimeError with the
         reason of its death if the policy or the dataset does not allow that."""
         dead = WorkerSnapshot.of(self._core, worker)
@@ -187,7 +187,7 @@ class Crew:
             report = reports.describe_repeated_death(dead) if is_known else reports.shorten_failed_start(report)
         start = self._take_over_tasks(worker)
         try:
-            self._start(worker, source, start, signals.without_signals)
+            self._start(worker, makers, start, signals.without_signals)
         except Exception:
             warn_user(f"{report}\n  headrace could not start a new worker; the next call of next() tries again")
             raise

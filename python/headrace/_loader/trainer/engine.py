@@ -32,7 +32,7 @@ from headrace._loader.start import pickling, signals  # noqa: F401
 from headrace._loader.trainer import crew, restart_state, shutdown, start_errors
 from headrace._loader.trainer.snapshot import WorkerSnapshot
 from headrace._loader.trainer.worker_positions import WorkerPositions
-from headrace._loader.worker.job import BatchNotes
+from headrace._loader.worker.batch_maker import BatchNotes
 from headrace._options import Policy
 
 _DRAW, _SEND = 1, 2  # values of _core.Loader.failed_step
@@ -64,7 +64,7 @@ class Timeout(Exception):
     sampler is not taken for it."""
 
 
-class EngineClient(crew.JobSource, Protocol):
+class EngineClient(crew.BatchMakers, Protocol):
     """The iterator that an engine works for. It is passed to each call, and the engine keeps no reference to it,
     because the user's last reference has to end it."""
 
@@ -73,7 +73,7 @@ class EngineClient(crew.JobSource, Protocol):
 
     @property
     def dataset(self) -> Any:
-        """The dataset of the jobs, as this process has it."""
+        """The dataset of the batch makers, as this process has it."""
 
     def name_sampler(self) -> str:
         """Returns the name, for messages, of the sampler that the tasks are drawn from."""
@@ -85,8 +85,8 @@ class EngineClient(crew.JobSource, Protocol):
 class Engine:
     """A loader's worker processes and its arena.
 
-    Raises OSError if no process, descriptor or memory is available, and any exception of pickling the jobs. After an
-    error it leaves nothing behind. `restart_mode`: how another worker continues the dataset of a dead one (see
+    Raises OSError if no process, descriptor or memory is available, and any exception of pickling a batch maker. After
+    an error it leaves nothing behind. `restart_mode`: how another worker continues the dataset of a dead one (see
     restart_state), or None. `seed`: the seed of each sample's own random numbers, for reports.
     """
 

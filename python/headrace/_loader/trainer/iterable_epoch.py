@@ -15,7 +15,7 @@ from typing import Any
 from headrace._base import lookup
 from headrace._base.warn import warn_user
 from headrace._loader.trainer.worker_positions import WorkerPositions
-from headrace._loader.worker.job import BatchNotes
+from headrace._loader.worker.batch_maker import BatchNotes
 from headrace._loader.worker.repeated import Repeated
 from headrace.sampling._epoch import Last
 from headrace.sampling._iterable import order_of, segment, state_at_start

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code that runs in a worker process: its main function, its job, and what it leaves for the report on its end."""
+"""The code that runs in a worker process: its main function, how it makes batches, and its diagnostics."""

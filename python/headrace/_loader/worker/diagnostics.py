@@ -2,8 +2,8 @@
 """Records in a worker what the report on its end shows: stacks, and the end of what it wrote to stderr.
 
 Both go to its diagnostics file (headrace/crew.h), which the trainer reads. Text is kept as Python writes it to
-sys.stderr. What C code writes to descriptor 2 appears on the terminal only. The jobs call record_stacks_and_stderr; the
-crew uses STACK_SIGNAL on a worker that stalls.
+sys.stderr. What C code writes to descriptor 2 appears on the terminal only. The batch makers call
+record_stacks_and_stderr; the crew uses STACK_SIGNAL on a worker that stalls.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches batches from an iterable dataset in a worker. The jobs of both loaders use it like one of torch's
+"""Fetches batches from an iterable dataset in a worker. The batch makers of both loaders use it like one of torch's
 fetchers."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace._loader.samples.draw import FromIterable
 from headrace._loader.samples.maker import BadSample
-from headrace._loader.worker.job import EndOfData
+from headrace._loader.worker.batch_maker import EndOfData
 from headrace._options import Policy
 
 

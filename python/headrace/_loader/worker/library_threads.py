@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits the threads that libraries use in a worker. The jobs of both loaders call it before worker_init_fn."""
+"""Limits the threads that libraries use in a worker. The batch makers of both loaders call it before worker_init_fn."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main function of a worker process: it takes tasks from its port, has the job make batches, and publishes them.
+"""The main function of a worker process: it takes tasks from its port, has batches made, and publishes them.
 
-The crew starts processes with it. What a worker makes is described by a Job (headrace._loader.worker.job).
+The crew starts processes with it. A BatchMaker makes the batches (headrace._loader.worker.batch_maker).
 """
 
 from __future__ import annotations
@@ -22,70 +22,70 @@ from typing import Any
 from headrace import _core
 from headrace._base import exception_text, growth, raising
 from headrace._base.status import Status
-from headrace._loader.samples import image_counts, pending
+from headrace._loader.samples import deferred, image_counts
 from headrace._loader.samples.names import has_indices, name_odd_one, name_sample, replay_command
 from headrace._loader.samples.refill import draws_of, indices_of
 from headrace._loader.start import gc_pause, pickling, signals, transport  # noqa: F401
 from headrace._loader.worker import inherited
+from headrace._loader.worker.batch_maker import BatchMaker, BatchNotes, EndOfData, Failed, count_local_trainers
 from headrace._loader.worker.descriptors import WorkerDescriptors
-from headrace._loader.worker.job import BatchNotes, EndOfData, Failed, Job, count_local_trainers
 
 INTERRUPTED = 128 + signal.SIGINT  # the exit code of a worker that Ctrl-C has ended; shells use the same number
 
 
-def _note(job: Job, batch: int, indices: Any, position: int | None, draws: Sequence[int]) -> str:
+def _note(maker: BatchMaker, batch: int, indices: Any, position: int | None, draws: Sequence[int]) -> str:
     """Returns the note of an exception, which says where it came from."""
-    text = f"headrace: {name_sample(batch, indices, position)} (worker {job.worker})"
-    replay = replay_command(indices, position, job.seeding, draws)
+    text = f"headrace: {name_sample(batch, indices, position)} (worker {maker.worker})"
+    replay = replay_command(indices, position, maker.seeding, draws)
     return f"{text}\nheadrace: {replay}" if replay else text
 
 
-def _collate(job: Job, samples: Any) -> Any:
+def _collate(maker: BatchMaker, samples: Any) -> Any:
     """Collates in Python. An exception gets the attribute headrace_place: the number of samples, and the place of the
     sample that it is about."""
     try:
-        return job.collate(samples)
+        return maker.collate(samples)
     except Exception as error:
         if isinstance(samples, list) and samples and not isinstance(error, MemoryError):
             with contextlib.suppress(Exception):  # some exception classes refuse new attributes
-                error.headrace_place = len(samples), _first_odd_one(job, samples, error)  # type: ignore[attr-defined]
+                error.headrace_place = len(samples), _first_odd_one(maker, samples, error)  # type: ignore[attr-defined]
         raise
 
 
-def _first_odd_one(job: Job, samples: list[Any], error: Exception) -> int:
+def _first_odd_one(maker: BatchMaker, samples: list[Any], error: Exception) -> int:
     """Returns the place of the first sample that fails to collate with those before it. It collates fewer samples until
     the same exception does not come."""
     good, bad = 0, len(samples)  # the first `good` samples collate, the first `bad` ones do not
     while bad - good > 1:
         middle = (good + bad) // 2
         try:
-            job.collate(samples[:middle])
+            maker.collate(samples[:middle])
             good = middle
         except type(error):
             bad = middle
     return good
 
 
-def _name_odd_one(job: Job, error: BaseException, indices: Any) -> str:
+def _name_odd_one(maker: BatchMaker, error: BaseException, indices: Any) -> str:
     """Returns the name of the sample that did not collate, or "" if every sample collated or if the sample may not be
     the one of `indices` at that place."""
     count, place = exception_text.remark(error, "headrace_place") or (0, None)
-    if place is None or (job.notes is not None and job.notes.bad):
+    if place is None or (maker.notes is not None and maker.notes.bad):
         return ""
     if has_indices(indices) and len(indices) != count:
         return ""  # __getitems__ has left some out
     return name_odd_one(indices, place)
 
 
-def _publish_batch(port: _core.Port, job: Job, data: Any) -> None:
+def _publish_batch(port: _core.Port, maker: BatchMaker, data: Any) -> None:
     image_counts.post()
-    if job.notes is not None:
-        data = _collate(job, data) if job.collates_in_c else data
-        _publish(port, _core.STATUS_NOTED, data, (pickle.dumps(job.notes), data))
-    elif not job.collates_in_c:
+    if maker.notes is not None:
+        data = _collate(maker, data) if maker.collates_in_c else data
+        _publish(port, _core.STATUS_NOTED, data, (pickle.dumps(maker.notes), data))
+    elif not maker.collates_in_c:
         _publish(port, _core.STATUS_BATCH, data, data)
-    elif not (port.collate(data, job.flavor) or (job.finish(data) and port.collate(data, job.flavor))):
-        data = _collate(job, data)
+    elif not (port.collate(data, maker.flavor) or (maker.finish(data) and port.collate(data, maker.flavor))):
+        data = _collate(maker, data)
         _publish(port, _core.STATUS_BATCH, data, data)
 
 
@@ -104,27 +104,27 @@ def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:
         raise
 
 
-def _answer(port: _core.Port, job: Job, number: int, task: Any, discard: int) -> bool:
+def _answer(port: _core.Port, maker: BatchMaker, number: int, task: Any, discard: int) -> bool:
     """Makes and publishes one batch, after it has made and discarded `discard` batches. Returns False if there is no
     more data."""
     try:
         if discard:
-            _discard(job, discard, task)
-        _publish_batch(port, job, job.fetch(task))
-        pending.settle_kept()
+            _discard(maker, discard, task)
+        _publish_batch(port, maker, maker.fetch(task))
+        deferred.settle_kept()
     except EndOfData:
         port.publish_status(_core.STATUS_END)
         return False
     except Failed as error:
         _publish_exception(port, error.args[0], "", None)
     except BaseException as error:
-        if not isinstance(error, Exception) and not job.sends(error):
+        if not isinstance(error, Exception) and not maker.sends(error):
             raise
         indices = indices_of(task)
-        reason = exception_text.remark(error, "headrace_report") or _name_odd_one(job, error, indices)
-        note = _note(job, number, indices, port.noted, draws_of(task))
+        reason = exception_text.remark(error, "headrace_report") or _name_odd_one(maker, error, indices)
+        note = _note(maker, number, indices, port.noted, draws_of(task))
         note = f"headrace: {reason}\n{note}" if reason else note
-        _publish_exception(port, job.wrap_exception(), note, job.notes)
+        _publish_exception(port, maker.wrap_exception(), note, maker.notes)
     return True
 
 
@@ -133,44 +133,44 @@ def _publish_exception(port: _core.Port, sent: raising.Sent, note: str, notes: B
     port.publish(_core.STATUS_ERROR, (sent, note, pickled_notes))
 
 
-def _discard(job: Job, count: int, task: Any) -> None:
+def _discard(maker: BatchMaker, count: int, task: Any) -> None:
     """Makes batches that a dead worker has made before, and discards them."""
     for _ in range(count):
         try:
-            job.fetch(task)
+            maker.fetch(task)
         except (EndOfData, Failed):
             raise
         except Exception:
             continue  # the dead worker has published this exception already
 
 
-def _serve(port: _core.Port, job: Job, discard: int) -> None:
+def _serve(port: _core.Port, maker: BatchMaker, discard: int) -> None:
     has_data = True
     while (task := port.take()) is not None:
         kind, number, payload = task
         if kind == _core.TASK_STOP:
             return
         if kind == _core.TASK_EPOCH:
-            job.begin_epoch(payload)
+            maker.begin_epoch(payload)
             has_data, discard = True, 0
             port.publish_status(_core.STATUS_SKIPPED)
             continue
         if has_data:
-            has_data = _answer(port, job, number, payload, discard)
+            has_data = _answer(port, maker, number, payload, discard)
             discard = 0
         else:
             port.publish_status(_core.STATUS_SKIPPED)
 
 
 def main(descriptors: WorkerDescriptors, arguments: transport.WorkerArguments, is_interrupted: bool) -> None:
-    """Runs a worker process from its start to its end. `arguments`: a Job and a StartState. `is_interrupted`: Ctrl-C
-    ends the worker."""
+    """Runs a worker process from its start to its end. `arguments`: a BatchMaker and a StartState. `is_interrupted`:
+    Ctrl-C ends the worker."""
     descriptors.check_process()
     if descriptors.is_forked:  # nothing was unpickled
         inherited.drop_handlers(descriptors.mask, True, descriptors.trainer)
         inherited.drop_event_loop()
     gc_pause.resume()
-    job, start = arguments.value
+    maker, start = arguments.value
     exit_code = 0
     try:
         if is_interrupted:
@@ -178,16 +178,16 @@ def main(descriptors: WorkerDescriptors, arguments: transport.WorkerArguments, i
         port = descriptors.open()
         os.register_at_fork(after_in_child=port.close)  # processes that the dataset forks must not use the arena
         trainers = count_local_trainers()
-        port.keep_heap(trainers)  # before job.prepare, so that worker_init_fn can change it
+        port.keep_heap(trainers)  # before maker.prepare, so that worker_init_fn can change it
         if start.installs_images:
             _install_images()
-        job.prepare(port, start)
+        maker.prepare(port, start)
         port.share_cores(trainers)
         status = Status(port)
         image_counts.post_by(functools.partial(status.put, "images"))
-        growth.Watch(port, status, job.dataset, start.look_s)
-        _serve(port, job, start.discard)
-        job.leave()
+        growth.Watch(port, status, maker.dataset, start.look_s)
+        _serve(port, maker, start.discard)
+        maker.leave()
         port.close()
     except KeyboardInterrupt:
         exit_code = INTERRUPTED  # without a traceback, because the trainer raises KeyboardInterrupt too

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that an iterable dataset without a state gives the same batches again when an epoch is continued: they are
-made again and dropped, so other ones would be samples twice and never. The jobs of workers and the epochs of loaders
-without workers use it."""
+made again and dropped, so other ones would be samples twice and never. The batch makers of workers and the epochs of
+loaders without workers use it."""
 
 from __future__ import annotations
 

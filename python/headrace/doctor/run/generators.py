@@ -26,7 +26,7 @@ _at_start: _States = {}  # in a worker
 
 def _states(collate_fn: Any) -> _States:
     """Returns the states of the generators in this worker."""
-    torch, numpys = sys.modules.get("torch"), sys.modules.get("headrace._numpy.job")
+    torch, numpys = sys.modules.get("torch"), sys.modules.get("headrace._numpy.batch_maker")
     infos = [torch.utils.data.get_worker_info()] if torch is not None else []
     infos += [numpys.get_worker_info()] if numpys is not None else []
     dataset = next(info.dataset for info in infos if info is not None)

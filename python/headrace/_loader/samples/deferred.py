@@ -27,7 +27,7 @@ _settle_kept: Callable[[], None] | None = None
 
 
 def connect(make: Callable[[Any, int, bool], bool], settle_kept: Callable[[], None]) -> None:
-    """Sets the functions of headrace.images. make: makes the pending values in samples, (samples, threads, may be kept
+    """Sets the functions of headrace.images. make: makes the deferred values in samples, (samples, threads, may be kept
     after the batch), and returns True if there were any. settle_kept: makes those of the batch before that still
     exist."""
     global _make, _settle_kept
@@ -35,14 +35,14 @@ def connect(make: Callable[[Any, int, bool], bool], settle_kept: Callable[[], No
 
 
 def settle_kept() -> None:
-    """Makes the pending values of a batch that is over and whose samples were dropped, where something else has kept
+    """Makes the deferred values of a batch that is over and whose samples were dropped, where something else has kept
     them."""
     if _settle_kept is not None:
         _settle_kept()
 
 
 def finish(samples: Any, threads: int, keeps: bool) -> bool:
-    """Makes the pending values in samples. Returns True if there were any."""
+    """Makes the deferred values in samples. Returns True if there were any."""
     return _make is not None and _make(samples, threads, keeps)
 
 
@@ -67,7 +67,7 @@ def made_at_once() -> Iterator[None]:
 
 
 class Passing:
-    """A collate function that returns the samples as they are, with pending values, for _core.Port.collate."""
+    """A collate function that returns the samples as they are, with deferred values, for _core.Port.collate."""
 
     def __call__(self, samples: Any) -> Any:
         reading.is_on = False
@@ -75,7 +75,7 @@ class Passing:
 
 
 class Finishing:
-    """A collate function that makes the pending values first. `keeps`: the result may contain the samples themselves;
+    """A collate function that makes the deferred values first. `keeps`: the result may contain the samples themselves;
     otherwise it is copied before the next batch is read."""
 
     def __init__(self, collate: Callable[[Any], Any], threads: int, keeps: bool) -> None:

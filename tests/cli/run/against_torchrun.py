@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the jobs of these tests under torchrun and under headrace run, and writes a table of both (docs/launch.md).
 
-`beside_torchrun.py [WORD...]`: the cases whose names contain a word. It takes ten minutes, because torchrun waits for
+`against_torchrun.py [WORD...]`: the cases whose names contain a word. It takes ten minutes, because torchrun waits for
 30 s in many cases, so it is no test.
 """
 

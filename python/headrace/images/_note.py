@@ -13,7 +13,7 @@ from headrace import _core
 from headrace.images import _counts, _steps
 
 
-class Source:
+class EncodedImage:
     """The bytes of one JPEG file that can be decoded in C. All images that derive from one file share it."""
 
     __slots__ = ("data", "picture")
@@ -30,12 +30,14 @@ class Source:
 
 
 class Note:
-    """An image without pixels: its source, the steps so far, and its size and mode after them. It never changes."""
+    """An image without pixels: its bytes, the steps so far, and its size and mode after them. It never changes."""
 
-    __slots__ = ("_packed", "mode", "size", "source", "steps", "weights")
+    __slots__ = ("_packed", "encoded", "mode", "size", "steps", "weights")
 
-    def __init__(self, source: Source, steps: bytes, size: tuple[int, int], mode: str, weights: bytes = b"") -> None:
-        self.source = source
+    def __init__(
+        self, encoded: EncodedImage, steps: bytes, size: tuple[int, int], mode: str, weights: bytes = b""
+    ) -> None:
+        self.encoded = encoded
         self.steps = steps
         self.size = size
         self.mode = mode
@@ -43,7 +45,7 @@ class Note:
         self._packed: bytes | None = None
 
     def then(self, step: bytes, size: tuple[int, int], mode: str, weights: bytes = b"") -> Note:
-        return Note(self.source, self.steps + step, size, mode, self.weights + weights)
+        return Note(self.encoded, self.steps + step, size, mode, self.weights + weights)
 
     def packed(self) -> bytes:
         """Returns the pixels as bytes, of (height, width, 3) in mode RGB and (height, width) in mode L."""
@@ -64,10 +66,10 @@ class Note:
     def by_pillow(self) -> Any:
         """Returns the image as Pillow makes it from the same bytes. The decoder in C found them damaged."""
         _counts.leave("its compressed data is damaged")
-        return _steps.replay(self.source.by_pillow(), self.steps, self.weights)
+        return _steps.replay(self.encoded.by_pillow(), self.steps, self.weights)
 
     def _pixels(self, layout: int) -> bytes | None:
-        data = self.source.picture.pixels(self.steps, self.weights, layout)
+        data = self.encoded.picture.pixels(self.steps, self.weights, layout)
         if data is not None:
             _counts.made()
         return data

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job of a worker: the interface that main calls, and the part that the jobs of both loaders share.
+"""The batch maker of a worker: the interface that main calls, and the part that the batch makers of both loaders share.
 
-The jobs are in headrace.torch._worker and headrace._numpy.loader.
+The batch makers are in headrace.torch._worker and headrace._numpy.batch_maker.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class BatchNotes:
     warning: str = ""  # of it, for the user
 
 
-class Job(Protocol):
-    """The job of a worker. It is sent to the worker by pickle, unless the start method is fork."""
+class BatchMaker(Protocol):
+    """The batch maker of a worker. It is sent to the worker by pickle, unless the start method is fork."""
 
     def prepare(self, port: _core.Port, start: StartState) -> None:
         """Runs first in the worker."""
@@ -66,7 +66,7 @@ class Job(Protocol):
         Raises EndOfData when this worker has no more."""
 
     def finish(self, samples: Any) -> bool:
-        """Makes the pending images in the samples. Returns True if there were any."""
+        """Makes the deferred images in the samples. Returns True if there were any."""
 
     def collate(self, samples: Any) -> Any:
         """Collates the samples in Python."""
@@ -93,9 +93,9 @@ class Job(Protocol):
     notes: BatchNotes | None  # what is sent with the batch that was fetched last
 
 
-class DatasetJob:
-    """The part of a Job that both loaders share: the notes that it sends with a batch, and how it continues an iterable
-    dataset from a state."""
+class DatasetBatchMaker:
+    """The part of a BatchMaker that both loaders share: the notes that it sends with a batch, and how it continues an
+    iterable dataset from a state."""
 
     dataset: Any
     worker: int
@@ -186,8 +186,8 @@ class DatasetJob:
         return BatchNotes(self.worker, state, self._made, bad, retried, is_end, error, digest, warning)
 
     def sends(self, error: BaseException) -> bool:
-        """Does what Job.sends says. A policy for bad samples covers exceptions of class Exception. Any other one ends
-        the run, as with num_workers=0, because a restart would try the sample again and skip it in the end."""
+        """Does what BatchMaker.sends says. A policy for bad samples covers exceptions of class Exception. Any other one
+        ends the run, as with num_workers=0, because a restart would try the sample again and skip it in the end."""
         has_policy = self.policy.on_bad_sample != "raise"
         return has_policy and not isinstance(error, KeyboardInterrupt)  # Ctrl-C raises it in the worker too
 

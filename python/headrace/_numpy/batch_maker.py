@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job of a worker of headrace.Loader: takes samples from the dataset and makes batches of them.
+"""The batch maker of a worker of headrace.Loader: takes samples from the dataset and makes batches of them.
 
 headrace._loader.worker.main runs it in the worker process. The fork server imports this module before it forks workers.
 """
@@ -19,8 +19,8 @@ from headrace._loader.samples.maker import SampleMaker
 from headrace._loader.start.start_state import StartState
 from headrace._loader.trainer import restart_state
 from headrace._loader.worker import diagnostics
+from headrace._loader.worker.batch_maker import DatasetBatchMaker, EndOfData
 from headrace._loader.worker.iterable_fetcher import IterableFetcher
-from headrace._loader.worker.job import DatasetJob, EndOfData
 from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._numpy.collate import default_collate
 from headrace._numpy.worker_error import WorkerError
@@ -73,8 +73,8 @@ def _seed_all(seed: int, epoch: int, worker: int) -> None:
 
 
 @dataclass
-class Job(DatasetJob):
-    """Implements headrace._loader.worker.main.Job."""
+class BatchMaker(DatasetBatchMaker):
+    """Implements headrace._loader.worker.batch_maker.BatchMaker."""
 
     dataset: Any
     is_iterable: bool

@@ -4,7 +4,7 @@ code looks at it before the batch is made (headrace.images._untouched).
 
 It knows its shape and dtype. Should C code do anything else with it, that makes the values, and exchanges the object
 for an ordinary tensor in place, so that all that refer to it have an ordinary tensor from then on. The worker makes all
-pending tensors of a batch together, in several threads: where the extension collates, in the batch's memory itself,
+deferred tensors of a batch together, in several threads: where the extension collates, in the batch's memory itself,
 otherwise before the batch is collated.
 """
 
@@ -24,16 +24,16 @@ import torch
 
 from headrace import _core
 from headrace._base.lookup import static
-from headrace._loader.samples.pending import connect, reading
+from headrace._loader.samples.deferred import connect, reading
 from headrace._tensors import torch_names
 from headrace.images import _counts, _tables
-from headrace.images._source import Note
+from headrace.images._note import Note
 from headrace.images._untouched import touched_at
 
 
 @contextmanager
 def batching() -> Iterator[None]:
-    """While it is active, native tails in this thread return pending tensors, whatever the code does with them."""
+    """While it is active, native tails in this thread return deferred tensors, whatever the code does with them."""
     before = reading.is_on, reading.is_forced
     reading.is_on = reading.is_forced = True
     try:
@@ -42,18 +42,18 @@ def batching() -> Iterator[None]:
         reading.is_on, reading.is_forced = before
 
 
-def result_of(note: Note, table: _tables.Table, steps: Sequence[Any], may_pend: bool) -> Any:
-    """Returns the tensor of an image: a pending one while a batch is read, if it may be one and nothing looks at it
+def result_of(note: Note, table: _tables.Table, steps: Sequence[Any], may_defer: bool) -> Any:
+    """Returns the tensor of an image: a deferred one while a batch is read, if it may be one and nothing looks at it
     before the batch is made; otherwise with values."""
-    if not (may_pend and _can_pend and reading.is_on):
+    if not (may_defer and _can_defer and reading.is_on):
         return _make_one(note, table, steps)
     if place := "" if reading.is_forced else touched_at():
         _counts.made_alone(place)
         return _make_one(note, table, steps)
-    pending = _class_for(table.kind)(note, table, steps)
+    deferred = _class_for(table.kind)(note, table, steps)
     if not reading.is_forced:
-        _batches.given.append(pending)
-    return pending
+        _batches.given.append(deferred)
+    return deferred
 
 
 def _make_one(note: Note, table: _tables.Table, steps: Sequence[Any]) -> Any:
@@ -62,9 +62,9 @@ def _make_one(note: Note, table: _tables.Table, steps: Sequence[Any]) -> Any:
     return table.as_result(planes)
 
 
-_INTERNALS = ("_part", "_made", "_was_collated")  # attributes of a pending tensor that the ordinary one does not get
+_INTERNALS = ("_part", "_made", "_was_collated")  # attributes of a deferred tensor that the ordinary one does not get
 
-# What a pending tensor answers without its values.
+# What a deferred tensor answers without its values.
 _ANSWERED: set[Any] = {
     *(
         static(torch.Tensor, name).__get__
@@ -84,10 +84,10 @@ _storage_users = torch_names.find("torch._C._storage_Use_Count")  # asked by _cd
 _make_wrapper = torch_names.find("torch.Tensor._make_wrapper_subclass")
 _without_function = torch_names.find("torch._C.DisableTorchFunctionSubclass")
 _tree_map = torch_names.find("torch.utils._pytree.tree_map")
-_can_pend = None not in (_make_wrapper, _without_function, _tree_map)
+_can_defer = None not in (_make_wrapper, _without_function, _tree_map)
 
 
-class PendingTensor(torch.Tensor):
+class DeferredTensor(torch.Tensor):
     """See the module."""
 
     __dlpack_c_exchange_api__ = None  # C code that finds torch.Tensor's does not ask for the values
@@ -97,8 +97,8 @@ class PendingTensor(torch.Tensor):
     _was_collated = False  # its values were made once, in the memory of a batch
 
     @staticmethod
-    def __new__(cls, note: Note, table: _tables.Table, steps: Sequence[Any]) -> PendingTensor:
-        made: PendingTensor = _make_wrapper(cls, table.shape(note), dtype=table.dtype, device=torch.device("cpu"))
+    def __new__(cls, note: Note, table: _tables.Table, steps: Sequence[Any]) -> DeferredTensor:
+        made: DeferredTensor = _make_wrapper(cls, table.shape(note), dtype=table.dtype, device=torch.device("cpu"))
         made._part = (note, table, steps)
         if _refuse_memory is not None:
             _refuse_memory(made)
@@ -133,18 +133,18 @@ class PendingTensor(torch.Tensor):
 
 @cache
 def _class_for(kind: Any) -> Any:
-    """Returns the class of pending tensors that become `kind`. torchvision asks for the class of its tv_tensors.Image,
+    """Returns the class of deferred tensors that become `kind`. torchvision asks for the class of its tv_tensors.Image,
     so theirs is a subclass of that."""
-    return PendingTensor if kind is torch.Tensor else type(f"Pending{kind.__name__}", (PendingTensor, kind), {})
+    return DeferredTensor if kind is torch.Tensor else type(f"Deferred{kind.__name__}", (DeferredTensor, kind), {})
 
 
 def settle(value: Any) -> Any:
-    """Makes a pending tensor an ordinary one, in place, and returns it; returns anything else as it is.
+    """Makes a deferred tensor an ordinary one, in place, and returns it; returns anything else as it is.
 
     While C++ code holds the tensor, the object cannot be exchanged. Then the ordinary tensor is returned, and kept
     until the object can be.
     """
-    if not isinstance(value, PendingTensor):
+    if not isinstance(value, DeferredTensor):
         return value
     tensor = value._made
     if tensor is None:
@@ -152,31 +152,31 @@ def settle(value: Any) -> Any:
     return value if _exchange(value, tensor) else tensor
 
 
-def _exchange(pending: Any, tensor: Any) -> bool:
-    kept = dict(pending.__dict__)
-    pending.__dict__.clear()
+def _exchange(deferred: Any, tensor: Any) -> bool:
+    kept = dict(deferred.__dict__)
+    deferred.__dict__.clear()
     try:
-        torch.utils.swap_tensors(pending, tensor)  # type: ignore[no-untyped-call]
+        torch.utils.swap_tensors(deferred, tensor)  # type: ignore[no-untyped-call]
     except RuntimeError:
-        pending.__dict__.update(kept)
+        deferred.__dict__.update(kept)
         return False
-    pending.__dict__.update((name, value) for name, value in kept.items() if name not in _INTERNALS)
+    deferred.__dict__.update((name, value) for name, value in kept.items() if name not in _INTERNALS)
     return True
 
 
 class Batch:
-    """Makes the pending tensors of one batch after the other."""
+    """Makes the deferred tensors of one batch after the other."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[Any, ...], Any] = {}  # kept from batch to batch, by shape and dtype
 
     def finish(self, samples: Any, threads: int, keeps: bool) -> bool:
-        """Makes all pending tensors in the samples. Unless the caller `keeps` them, their memory is used again for a
+        """Makes all deferred tensors in the samples. Unless the caller `keeps` them, their memory is used again for a
         later batch, as soon as no tensor uses it. Returns True if there were any."""
-        pending = find(samples)
-        found = [one for one in pending if one._made is None or not _exchange(one, one._made)]
+        deferred = find(samples)
+        found = [one for one in deferred if one._made is None or not _exchange(one, one._made)]
         if not found:
-            return bool(pending)
+            return bool(deferred)
         parts = [one._part for one in found]
         targets = [table.empty(note) for note, table, _ in parts] if keeps else self._kept(parts)
         _tables.make(parts, targets, threads)
@@ -208,7 +208,7 @@ def _is_unused(memory: Any) -> bool:
 class _Batches(threading.local):
     def __init__(self) -> None:
         self.batch = Batch()
-        self.given: list[Any] = []  # the pending tensors of the batch that is read
+        self.given: list[Any] = []  # the deferred tensors of the batch that is read
 
 
 _batches = _Batches()
@@ -223,7 +223,7 @@ _ALONE = _count_references([object()])
 
 
 def _settle_kept() -> None:
-    """Makes the pending tensors of the last batch that something else still refers to, such as lru_cache."""
+    """Makes the deferred tensors of the last batch that something else still refers to, such as lru_cache."""
     given, _batches.given = _batches.given, []
     while given:
         if _count_references(given) > _ALONE:
@@ -254,7 +254,7 @@ _DTYPES = {
 
 
 def _describe(column: list[Any]) -> tuple[Any, ...] | None:
-    """Returns what _core.Port.collate needs to make a column of pending tensors in the batch's memory, or None. A
+    """Returns what _core.Port.collate needs to make a column of deferred tensors in the batch's memory, or None. A
     tensor that comes a second time was kept by the dataset, and should have values of its own then."""
     shape, dtype = column[0]._part[1].shape(column[0]._part[0]), column[0]._part[1].dtype
     recipes = []
@@ -271,16 +271,16 @@ def _describe(column: list[Any]) -> tuple[Any, ...] | None:
 
 
 connect(_finish, _settle_kept)
-_core.use_images(PendingTensor, _describe, _counts.has_made)
+_core.use_images(DeferredTensor, _describe, _counts.has_made)
 
 
 def find(samples: Any) -> list[Any]:
-    """Returns the pending tensors in nested lists, tuples, mappings and dataclasses, each once."""
+    """Returns the deferred tensors in nested lists, tuples, mappings and dataclasses, each once."""
     found: dict[int, Any] = {}
     entered: set[int] = set()  # a container may contain itself
     todo = [samples]
     for value in todo:
-        if isinstance(value, PendingTensor):
+        if isinstance(value, DeferredTensor):
             found[id(value)] = value
         elif (parts := _parts_of(value)) and id(value) not in entered:
             entered.add(id(value))
