@@ -19,7 +19,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-jax test-imports test-frameworks test-torchdata test-schedulers check bench soak format clean packages-demo packages-test packages-check
+.PHONY: help demo test test-jax test-imports test-frameworks test-torchdata test-schedulers check bench soak c-reference format clean packages-demo packages-test packages-check
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -72,6 +72,9 @@ soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000
 		PYTHONPATH=$$pillow HEADRACE_EXAMPLES=20000 HEADRACE_SEED=$(SEED) .venv/bin/python -m pytest -q --timeout=0 \
 			-k "random_operations or damaged_file" tests/python/images || exit 1; \
 	done
+
+c-reference: .venv/stamp ## writes a page for each public C header to build/c-reference
+	.venv/bin/python tools/c_reference.py
 
 format: packages-check .venv/stamp ## formats C and Python
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs -d '\n' clang-format -i

@@ -25,7 +25,7 @@ extern "C" {
 
 /* ---- torch's generator on the CPU ---- */
 
-#define HR_MT19937_WORDS 624
+#define HR_MT19937_WORDS 624 /* of the state */
 
 /* The Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998), seeded and read as torch's CPU generator does. The
  * fields belong to the functions below. */
@@ -36,11 +36,6 @@ struct hr_mt19937 {
 
 /* Starts the generator as torch.Generator().manual_seed(seed) does: only the low 32 bits of the seed count. */
 HR_API void hr_mt19937_seed(struct hr_mt19937 *ret_generator, uint64_t seed);
-
-HR_API uint32_t hr_mt19937_next32(struct hr_mt19937 *generator);
-
-/* Two words, of which the first is the high one. */
-HR_API uint64_t hr_mt19937_next64(struct hr_mt19937 *generator);
 
 /*
  * Writes a random permutation of 0..n-1 to ret_order[0..n-1], bit for bit that of torch.randperm(n, generator=...), and
@@ -81,6 +76,7 @@ HR_API int hr_weights_draw(struct hr_mt19937 *generator, const double *cumulativ
 
 /* ---- orders with random access ---- */
 
+/* The source of an order: nothing, a seed, or a table of the caller. */
 enum hr_order_kind { HR_ORDER_SEQUENTIAL, HR_ORDER_STREAM, HR_ORDER_INT32, HR_ORDER_INT64 };
 
 #define HR_STREAM_ROUNDS 6
@@ -160,11 +156,6 @@ HR_API int hr_deal_rank(int64_t n, int64_t position, int64_t world_size, int64_t
 /* Returns the position after each of world_size ranks has taken `steps` batches of batch_size indices from `position`
  * on; at most n. -EINVAL: as hr_deal_rank, or batch_size is less than 1, or steps is negative. */
 HR_API int64_t hr_deal_advance(int64_t n, int64_t position, int64_t world_size, int64_t batch_size, int64_t steps);
-
-/* Moves the indices of one rank to table[0..deal->count-1], in the order that the deal gives; the rest of the table is
- * undefined afterwards. `deal` is from hr_deal_rank for the n of the table. */
-HR_API void hr_deal_keep_int32(const struct hr_deal *deal, int64_t n, int32_t *table);
-HR_API void hr_deal_keep_int64(const struct hr_deal *deal, int64_t n, int64_t *table);
 
 /* ---- plans ---- */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <headrace/frozen.h>
+#include <headrace/face/frozen.h>
 
 #include <errno.h>
 #include <inttypes.h>

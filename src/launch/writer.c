@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include <headrace/error.h>
-#include <headrace/launch.h>
+#include <headrace/face/launch.h>
 
 #include "base/base.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <headrace/machine.h>
+#include <headrace/face/machine.h>
 
 #include "base/base.h"
 #include "os.h"

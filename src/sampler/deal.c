@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <headrace/sampler.h>
+#include <headrace/face/sampler.h>
 
 #include "check.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <headrace/sampler.h>
-
 #include "check.h"
+#include "permute.h"
 
 #include <errno.h>
 #include <math.h>
@@ -13,8 +12,8 @@ int hr_mt19937_draw(struct hr_mt19937 *generator, int64_t n, int64_t count, int6
     if (n < 1) return hr__fail(-EINVAL, "sampler: cannot draw from n = %lld indices; give 1 or more", (long long)n);
     if (hr__check_count(count) < 0) return -EINVAL;
     for (int64_t i = 0; i < count; i++)
-        ret_indices[i] = n < wide_from ? hr_mt19937_next32(generator) % (uint32_t)n
-                                       : (int64_t)(hr_mt19937_next64(generator) % (uint64_t)n);
+        ret_indices[i] = n < wide_from ? hr__mt19937_next32(generator) % (uint32_t)n
+                                       : (int64_t)(hr__mt19937_next64(generator) % (uint64_t)n);
     return 0;
 }
 
@@ -74,7 +73,7 @@ int hr_weights_draw(struct hr_mt19937 *generator, const double *cumulative, int6
     if (r < 0) return r;
     if (hr__check_count(count) < 0) return -EINVAL;
     for (int64_t i = 0; i < count; i++) {
-        uint64_t bits = hr_mt19937_next64(generator) & ((UINT64_C(1) << 53) - 1);
+        uint64_t bits = hr__mt19937_next64(generator) & ((UINT64_C(1) << 53) - 1);
         ret_indices[i] = search(cumulative, n, (double)bits * 0x1p-53);
     }
     return 0;

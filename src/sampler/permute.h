@@ -4,6 +4,10 @@
 
 #include <headrace/sampler.h>
 
+/* The next word, and two words, of which the first is the high one. */
+uint32_t hr__mt19937_next32(struct hr_mt19937 *generator);
+uint64_t hr__mt19937_next64(struct hr_mt19937 *generator);
+
 /* torch.randperm's two algorithms, for any n that fits: see hr_mt19937_permute_int32. torch uses the wide one from
  * HR_PERMUTE_WIDE_FROM on, because there the remainder of a draw of 32 bits would favour small numbers. */
 

@@ -19,21 +19,21 @@ static struct hr_mt19937 seeded(uint64_t seed) {
 static void the_generator_gives_the_published_numbers(void **state) {
     (void)state;
     struct hr_mt19937 generator = seeded(5489);
-    for (int i = 1; i < 10000; i++) hr_mt19937_next32(&generator);
-    assert_int_equal(hr_mt19937_next32(&generator), 4123659995U); /* of C++'s std::mt19937: [rand.predef] */
+    for (int i = 1; i < 10000; i++) hr__mt19937_next32(&generator);
+    assert_int_equal(hr__mt19937_next32(&generator), 4123659995U); /* of C++'s std::mt19937: [rand.predef] */
 }
 
 static void only_the_low_bits_of_a_seed_count(void **state) {
     (void)state;
     struct hr_mt19937 one = seeded(7), other = seeded((UINT64_C(9) << 32) + 7);
-    for (int i = 0; i < 2000; i++) assert_int_equal(hr_mt19937_next32(&one), hr_mt19937_next32(&other));
+    for (int i = 0; i < 2000; i++) assert_int_equal(hr__mt19937_next32(&one), hr__mt19937_next32(&other));
 }
 
 static void the_first_of_two_words_is_the_high_one(void **state) {
     (void)state;
     struct hr_mt19937 one = seeded(1), other = one;
-    uint64_t high = hr_mt19937_next32(&one), low = hr_mt19937_next32(&one);
-    assert_int_equal(hr_mt19937_next64(&other), high << 32 | low);
+    uint64_t high = hr__mt19937_next32(&one), low = hr__mt19937_next32(&one);
+    assert_int_equal(hr__mt19937_next64(&other), high << 32 | low);
 }
 
 static void permutations_are_torchs(void **state) {
@@ -65,17 +65,17 @@ static void both_widths_give_one_permutation_and_leave_one_state(void **state) {
         assert_int_equal(hr_mt19937_permute_int64(&other, sizes[k], wide), 0);
         for (int64_t i = 0; i < sizes[k]; i++) assert_int_equal(narrow[i], wide[i]);
         assert_permutation(wide, sizes[k], seen);
-        assert_int_equal(hr_mt19937_next32(&one), hr_mt19937_next32(&other));
+        assert_int_equal(hr__mt19937_next32(&one), hr__mt19937_next32(&other));
         other = seeded(k);
-        for (int64_t i = 0; i < sizes[k]; i++) hr_mt19937_next32(&other); /* n - 1 draws, and the one above */
-        if (sizes[k]) assert_int_equal(hr_mt19937_next32(&one), hr_mt19937_next32(&other));
+        for (int64_t i = 0; i < sizes[k]; i++) hr__mt19937_next32(&other); /* n - 1 draws, and the one above */
+        if (sizes[k]) assert_int_equal(hr__mt19937_next32(&one), hr__mt19937_next32(&other));
     }
 }
 
 /* The algorithm of torch for n from 214,748,364 on, written as in its source. */
 static void shuffle_inside_out(struct hr_mt19937 *generator, int64_t n, int64_t *order) {
     for (int64_t i = 0; i < n; i++) {
-        int64_t z = (int64_t)(hr_mt19937_next64(generator) % (uint64_t)(i + 1));
+        int64_t z = (int64_t)(hr__mt19937_next64(generator) % (uint64_t)(i + 1));
         order[i] = i;
         order[i] = order[z];
         order[z] = i;
@@ -95,7 +95,7 @@ static void the_wide_permutation_is_the_inside_out_shuffle(void **state) {
         hr__permute_wide_int32(&three, sizes[k], narrow);
         assert_permutation(model, sizes[k], seen);
         for (int64_t i = 0; i < sizes[k]; i++) assert_true(model[i] == wide[i] && model[i] == narrow[i]);
-        assert_int_equal(hr_mt19937_next32(&one), hr_mt19937_next32(&two));
+        assert_int_equal(hr__mt19937_next32(&one), hr__mt19937_next32(&two));
     }
     assert_int_equal(HR_PERMUTE_WIDE_FROM, 214748364);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inspect/inspect.h"
 
-#include <headrace/machine.h>
+#include <headrace/face/machine.h>
 
 /* Returns None if there is no limit, or it is not known. */
 static PyObject *number(uint64_t value) {
