@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 /*
- * Orders of the samples of a dataset, random draws of samples, and plans of batches.
+ * Orders of the samples of a dataset, and plans of batches.
  *
  * All functions are pure: they do no I/O and read no clock. Except for hr_plan_new they allocate nothing, and use no
  * memory but that of their arguments. The caller owns every struct and every array. The structs hold no resource, so
@@ -45,34 +45,6 @@ HR_API void hr_mt19937_seed(struct hr_mt19937 *ret_generator, uint64_t seed);
  */
 HR_API int hr_mt19937_permute_int32(struct hr_mt19937 *generator, int64_t n, int32_t *ret_order);
 HR_API int hr_mt19937_permute_int64(struct hr_mt19937 *generator, int64_t n, int64_t *ret_order);
-
-/*
- * Writes `count` independent draws from 0..n-1 to ret_indices, bit for bit those of torch.randint(n, (count,)), which
- * RandomSampler(replacement=True) uses: 32 bits a draw, or 64 bits from n = 2^28 on, modulo n. Calls may be chained:
- * draws of 32 and 8 are the same as of 40. -EINVAL: n is less than 1, or count is negative.
- */
-HR_API int hr_mt19937_draw(struct hr_mt19937 *generator, int64_t n, int64_t count, int64_t *ret_indices);
-
-/* ---- weighted draws with replacement ---- */
-
-#define HR_WEIGHTS_MAX (INT64_C(1) << 24) /* torch.multinomial refuses more weights */
-
-/*
- * Writes the cumulative weights, divided by their sum, to ret_cumulative[0..n-1], as torch.multinomial does for weights
- * of type double. They may replace the weights in place. -EINVAL: n is less than 1 or more than HR_WEIGHTS_MAX, a
- * weight is negative, infinite or NaN, all weights are 0, or their sum is infinite (which torch does not notice).
- */
-HR_API int hr_weights_accumulate(const double *weights, int64_t n, double *ret_cumulative);
-
-/*
- * Writes `count` independent draws to ret_indices. With the weights of WeightedRandomSampler(replacement=True) they
- * are, bit for bit, those of torch.multinomial(weights, num_samples, True) for each num_samples of 2 or more: 53 bits
- * of each 64 as a number in [0, 1), and the first index whose cumulative weight is not below it. (For num_samples=1
- * torch uses another algorithm.) Calls may be chained. The chance of an index with weight 0 is 2^-53 if it is the first
- * one, else 0. -EINVAL: n is less than 1 or more than HR_WEIGHTS_MAX, or count is negative.
- */
-HR_API int hr_weights_draw(struct hr_mt19937 *generator, const double *cumulative, int64_t n, int64_t count,
-                           int64_t *ret_indices);
 
 /* ---- orders with random access ---- */
 

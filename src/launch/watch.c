@@ -132,7 +132,8 @@ static void add_list(const char *text, struct hr__text *to) {
     }
 }
 
-void hr__describe_keepers(const struct hr__rank *rank, struct hr__text *to) {
+/* Adds what keeps a rank whose main program is over: threads, children and where it is. */
+static void describe_keepers(const struct hr__rank *rank, struct hr__text *to) {
     struct hr__text keepers = {0};
     hr__page_keepers(rank, &keepers);
     if (keepers.length) {
@@ -153,7 +154,7 @@ static void note_exit(struct hr__attempt *attempt, struct hr__rank *rank, int64_
     hr__text_addf(&text,
                   "headrace: note: the main program of %s was over %.0f s ago, but the process (pid %d) has not exited",
                   rank->name, hr__seconds(since_ns), rank->pid);
-    hr__describe_keepers(rank, &text);
+    describe_keepers(rank, &text);
     if (attempt->job->exit_timeout_ns < 0) hr__text_adds(&text, ". --exit-timeout SECONDS ends such a rank");
     hr__say(attempt->launch, "%s", hr__text_string(&text));
     hr__text_free(&text);
@@ -162,7 +163,7 @@ static void note_exit(struct hr__attempt *attempt, struct hr__rank *rank, int64_
 static void end_late(struct hr__attempt *attempt, struct hr__rank *rank) {
     rank->exit_timed_out = true;
     hr__ending_take_stack(attempt, rank);
-    hr__describe_keepers(rank, &rank->keepers);
+    describe_keepers(rank, &rank->keepers);
     hr__ending_begin(attempt, HR__EXIT_TIMEOUT, 0);
 }
 

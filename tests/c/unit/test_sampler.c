@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/order_scene.h"
-
-#include <math.h>
-
 #include "sampler/permute.h"
 
-/* torch's generator, permutations and draws, and the parts of ranks. The numbers are torch 2.13's;
+/* torch's generator and permutations, and the parts of ranks. The numbers are torch 2.13's;
  * tests/python/sampling compares with torch itself. */
 
 enum { MOST = 4100 };
@@ -109,55 +106,6 @@ static void bad_sizes_of_permutations_are_refused(void **state) {
     assert_memory_equal(&generator, &before, sizeof before);
 }
 
-static void assert_draws(int64_t n, const int64_t *wanted, int64_t count) {
-    int64_t found[8];
-    struct hr_mt19937 generator = seeded(7);
-    assert_int_equal(hr_mt19937_draw(&generator, n, count, found), 0);
-    for (int64_t i = 0; i < count; i++) assert_int_equal(found[i], wanted[i]);
-    generator = seeded(7);
-    for (int64_t i = 0; i < count; i++) assert_int_equal(hr_mt19937_draw(&generator, n, 1, &found[i]), 0);
-    for (int64_t i = 0; i < count; i++) assert_int_equal(found[i], wanted[i]);
-}
-
-static void draws_with_replacement_are_torchs(void **state) {
-    (void)state;
-    assert_draws(1000, (const int64_t[]){615, 892, 721, 286, 283, 347}, 6);
-    assert_draws((1 << 28) - 1, (const int64_t[]){59306160, 171107527, 128500261}, 3);
-    assert_draws(1 << 28, (const int64_t[]){171107524, 27798006, 174903507}, 3);
-    assert_draws(INT64_C(1) << 62, (const int64_t[]){INT64_C(1407639518939636932), INT64_C(551904368352831990)}, 2);
-    struct hr_mt19937 generator = seeded(7);
-    assert_fails(hr_mt19937_draw(&generator, 0, 1, NULL), "cannot draw from n = 0");
-    assert_fails(hr_mt19937_draw(&generator, 3, -1, NULL), "the count is -1");
-}
-
-static void weighted_draws_are_torchs(void **state) {
-    (void)state;
-    static const int64_t wanted[12] = {2, 3, 2, 0, 0, 3, 0, 0, 2, 3, 3, 2};
-    double weights[5] = {1, 0, 2, 3.5, 0};
-    int64_t found[12];
-    struct hr_mt19937 generator = seeded(9);
-    assert_int_equal(hr_weights_accumulate(weights, 5, weights), 0);
-    assert_int_equal(hr_weights_draw(&generator, weights, 5, 5, found), 0);
-    assert_int_equal(hr_weights_draw(&generator, weights, 5, 7, found + 5), 0);
-    assert_memory_equal(found, wanted, sizeof wanted);
-}
-
-static void bad_weights_are_refused(void **state) {
-    (void)state;
-    struct hr_mt19937 generator = seeded(1);
-    double kept = 7, *ret = &kept;
-    assert_fails(hr_weights_accumulate(ret, 0, ret), "there are no weights");
-    assert_fails(hr_weights_accumulate(ret, HR_WEIGHTS_MAX + 1, ret), "at most 2^24");
-    assert_fails(hr_weights_accumulate((const double[]){1, -2}, 2, ret), "weight 1 is -2");
-    assert_fails(hr_weights_accumulate((const double[]){1, NAN}, 2, ret), "weight 1 is nan");
-    assert_fails(hr_weights_accumulate((const double[]){INFINITY, 1}, 2, ret), "weight 0 is inf");
-    assert_fails(hr_weights_accumulate((const double[]){0, 0, -0.0}, 3, ret), "all 3 weights are 0");
-    assert_fails(hr_weights_accumulate((const double[]){1e308, 1e308}, 2, ret), "sum of the 2 weights is infinite");
-    assert_true(kept == 7);
-    assert_fails(hr_weights_draw(&generator, ret, 0, 1, NULL), "there are no weights");
-    assert_fails(hr_weights_draw(&generator, ret, 1, -1, NULL), "the count is -1");
-}
-
 /* ---- ranks ---- */
 
 /* Compares a rank's part with torch's padded list: what is left of the order from `position` on, and then the order
@@ -238,9 +186,6 @@ int main(void) {
         cmocka_unit_test(both_widths_give_one_permutation_and_leave_one_state),
         cmocka_unit_test(the_wide_permutation_is_the_inside_out_shuffle),
         cmocka_unit_test(bad_sizes_of_permutations_are_refused),
-        cmocka_unit_test(draws_with_replacement_are_torchs),
-        cmocka_unit_test(weighted_draws_are_torchs),
-        cmocka_unit_test(bad_weights_are_refused),
         cmocka_unit_test(ranks_get_every_nth_index_and_the_padding),
         cmocka_unit_test(after_each_step_a_beginning_of_the_order_is_used),
         cmocka_unit_test(bad_ranks_are_refused),
