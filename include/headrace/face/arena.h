@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The rest of the arena, for our own faces: workers whose interpreter starts late, and what they keep for reports. */
 #ifndef HEADRACE_FACE_ARENA_H
 #define HEADRACE_FACE_ARENA_H
 
@@ -7,8 +8,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The rest of the arena, for our own faces: workers whose interpreter starts late, and what they keep for reports. */
 
 /* Has process `pid` killed when the trainer dies (at once if it has died). hr_port_open does the same; this function is
  * for a process that has the descriptors but opens its port much later, because it imports modules first. The trainer

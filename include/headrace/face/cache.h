@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The rest of the cache, for our own faces: looks for an object or for room without taking it, and sweeps. */
 #ifndef HEADRACE_FACE_CACHE_H
 #define HEADRACE_FACE_CACHE_H
 
@@ -7,8 +8,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The rest of the cache, for our own faces: looks for an object or for room without taking it, and sweeps. */
 
 /* Reads which object has a name now, without attaching it: its id, and its stamp, which the caller frees with
  * hr_cache_free_text. Errors as hr_cache_attach. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The rest of array files in the cache, for our own faces: which scenes lack keys. */
 #ifndef HEADRACE_FACE_CACHE_FILES_H
 #define HEADRACE_FACE_CACHE_FILES_H
 
@@ -7,8 +8,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The rest of array files in the cache, for our own faces: which scenes lack keys. */
 
 /* Checks that each scene has all keys, a list with commas. A .npz file is a scene, and its members are its keys. A file
  * SCENE_KEY.npy is one key of a scene; of two keys that fit a name, the longest counts. A .npy file whose name ends

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The rest of samples in the cache, for our own faces: the check that they are the same each time, and counts. */
 #ifndef HEADRACE_FACE_CACHE_SAMPLES_H
 #define HEADRACE_FACE_CACHE_SAMPLES_H
 
@@ -7,8 +8,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The rest of samples in the cache, for our own faces: the check that they are the same each time, and counts. */
 
 /* Counts a sample that was made although it was HR_SAMPLE_BUSY or HR_SAMPLE_REFUSED. */
 HR_API void hr_samples_count_alone(hr_samples *samples);

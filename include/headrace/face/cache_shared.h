@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The rest of shared arrays, for our own faces: their type and shape, without opening them. */
 #ifndef HEADRACE_FACE_CACHE_SHARED_H
 #define HEADRACE_FACE_CACHE_SHARED_H
 
@@ -7,8 +8,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The rest of shared arrays, for our own faces: their type and shape, without opening them. */
 
 /* Reads what an array is from its file (struct hr_cached_info has the path), without opening the array. Errors as
  * hr_shared_open. */

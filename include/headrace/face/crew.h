@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The rest of the crew, for our own faces: the signals of a worker, and its diagnostics file. */
 #ifndef HEADRACE_FACE_CREW_H
 #define HEADRACE_FACE_CREW_H
 
@@ -7,8 +8,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The rest of the crew, for our own faces: the signals of a worker, and its diagnostics file. */
 
 /* In a worker: ignores SIGTERM, SIGUSR1 and SIGUSR2 from now on if another process than `trainer` or the worker itself
  * has sent them. Schedulers and launchers send these to the process group of a trainer that has to write a checkpoint,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Includes all headers that only the faces of this repository need: the extension and the program. They are not
+ * installed. Each of them includes the public header of its subject, if there is one. */
 #ifndef HEADRACE_FACE_FACE_H
 #define HEADRACE_FACE_FACE_H
 
-/* Includes all headers that only the faces of this repository need: the extension and the program. They are not
- * installed. Each of them includes the public header of its subject, if there is one. */
 #include <headrace/face/arena.h>
 #include <headrace/face/board.h>
 #include <headrace/face/cache.h>

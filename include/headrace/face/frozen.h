@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The rest of frozen data, for our own faces: lookups of many keys at once, and strided tensors. */
 #ifndef HEADRACE_FACE_FROZEN_H
 #define HEADRACE_FACE_FROZEN_H
 
@@ -7,8 +8,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The rest of frozen data, for our own faces: lookups of many keys at once, and strided tensors. */
 
 /* The bytes of the text at `index` of a packed list or tuple whose `is_ascii` is set, borrowed from the frozen data.
  * This is faster than hr_frozen_at. Errors as hr_frozen_at; -EINVAL: it is not such a list. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The rest of images, for our own faces: which image a thread was making when it crashed. */
 #ifndef HEADRACE_FACE_IMAGE_H
 #define HEADRACE_FACE_IMAGE_H
 
@@ -7,8 +8,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The rest of images, for our own faces: which image a thread was making when it crashed. */
 
 /* Is called by each thread of a run before it makes the recipes of an image, with the first of them, and with NULL when
  * it has made them. Threads count from 0, the calling one. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The rest of orders, for our own faces: a part of a table, in place. */
 #ifndef HEADRACE_FACE_SAMPLER_H
 #define HEADRACE_FACE_SAMPLER_H
 
@@ -7,8 +8,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The rest of orders, for our own faces: a part of a table, in place. */
 
 /* Moves the indices of one rank to table[0..deal->count-1], in the order that the deal gives; the rest of the table is
  * undefined afterwards. `deal` is from hr_deal_rank for the n of the table. */
